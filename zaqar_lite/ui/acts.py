@@ -3,13 +3,19 @@
 import json
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import quote
 
 from starlette.requests import Request
 
 from zaqar_lite.ui import settings
 from zaqar_lite.ui.calls import Caller, refused
-from zaqar_lite.ui.views import job_path
+from zaqar_lite.ui.paths import (
+    job_path,
+    message_path,
+    project_address,
+    queue_address,
+    queue_path,
+    quoted,
+)
 
 _PATCH = "application/openstack-messaging-v2.0-json-patch"
 _MOST_DIGITS = 18
@@ -18,14 +24,14 @@ _PLAN = ("queue", "cron", "every", "at", "time_zone")
 
 async def create_queue(caller: Caller, request: Request, fields: Mapping[str, str]) -> str:
     """Make a queue, as it is by default."""
-    name = fields.get("name", "").strip()
-    await caller.call("PUT", f"/v2/queues/{quote(name, safe='')}", document={})
-    return f"/ui/p/{_part(request, 'project')}/q/{quote(name, safe='')}/"
+    name = quoted(fields.get("name", "").strip())
+    await caller.call("PUT", f"/v2/queues/{name}", document={})
+    return f"{project_address(request)}q/{name}/"
 
 
 async def on_queue(caller: Caller, request: Request, fields: Mapping[str, str]) -> str:
     """Post a message, change the settings, purge or delete: what the form's button says."""
-    path, here = f"/v2/queues/{_part(request, 'queue')}", _queue(request)
+    path, here = queue_path(request), queue_address(request)
     match fields.get("act"):
         case "post":
             message: dict[str, Any] = {"body": _body(fields.get("body", ""))}
@@ -59,9 +65,9 @@ async def on_queue(caller: Caller, request: Request, fields: Mapping[str, str]) 
                 await caller.call("POST", f"{path}/purge", document=document)
             else:
                 await caller.call("DELETE", path)
-                return f"/ui/p/{_part(request, 'project')}/"
+                return project_address(request)
         case _:
-            raise refused("The form has no such act")
+            raise refused("The form has no such action")
     return here
 
 
@@ -73,8 +79,7 @@ async def _patch(caller: Caller, path: str, patch: list[dict[str, Any]]) -> None
 
 async def on_message(caller: Caller, request: Request, fields: Mapping[str, str]) -> str:
     """Delete a message, or change one that is still delayed."""
-    here = _queue(request)
-    path = f"/v2/queues/{_part(request, 'queue')}/messages/{_part(request, 'message')}"
+    path, here = message_path(request), queue_address(request)
     match fields.get("act"):
         case "delete":
             await caller.call("DELETE", path)
@@ -84,8 +89,8 @@ async def on_message(caller: Caller, request: Request, fields: Mapping[str, str]
             if fields.get("delay", "").strip():
                 document["delay"] = _whole("delay", fields["delay"])
             await caller.call("PATCH", path, document=document)
-            return f"{here}m/{_part(request, 'message')}"
-    raise refused("The form has no such act")
+            return f"{here}m/{quoted(request.path_params['message'])}"
+    raise refused("The form has no such action")
 
 
 async def redrive(caller: Caller, request: Request, fields: Mapping[str, str]) -> str:
@@ -99,44 +104,41 @@ async def redrive(caller: Caller, request: Request, fields: Mapping[str, str]) -
         order["dry_run"] = True
     if fields.get("rate", "").strip():
         order["max_per_second"] = _whole("rate", fields["rate"])
-    path = f"/v2/queues/{_part(request, 'queue')}/redrives"
-    answer = await caller.call("POST", path, document=order)
+    answer = await caller.call("POST", f"{queue_path(request)}/redrives", document=order)
     if answer.status == 202:
-        return f"{_queue(request)}jobs/{answer.document['id']}"
+        return f"{queue_address(request)}jobs/{answer.document['id']}"
     if not answer.document["done"]:
         raise refused("It was left alone", ", ".join(answer.document["refused"]))
-    return f"{_queue(request)}dead"
+    return f"{queue_address(request)}dead"
 
 
 async def cancel_job(caller: Caller, request: Request, _: Mapping[str, str]) -> str:
-    """Let a job act on nothing more."""
-    await caller.call("DELETE", f"/v2/queues/{_part(request, 'queue')}/{job_path(request)}")
-    return f"{_queue(request)}jobs"
+    """Stop a job; what it has done stays done."""
+    await caller.call("DELETE", job_path(request))
+    return f"{queue_address(request)}jobs"
 
 
 async def on_delayed(caller: Caller, request: Request, fields: Mapping[str, str]) -> str:
     """Cancel or fire all that is delayed; a dry run only counts it."""
     act, order = fields.get("act", ""), {"filter": {}, "dry_run": bool(fields.get("dry_run"))}
     if act not in ("cancel", "fire"):
-        raise refused("The form has no such act")
+        raise refused("The form has no such action")
     if not order["dry_run"] and fields.get("confirm") != request.path_params["queue"]:
         raise refused("Nothing was done", "Type the queue's name to confirm.")
-    path = f"/v2/queues/{_part(request, 'queue')}/delayed/{act}"
-    answer = await caller.call("POST", path, document=order)
-    return f"{_queue(request)}jobs/{answer.document['id']}?act={act}"
+    answer = await caller.call("POST", f"{queue_path(request)}/delayed/{act}", document=order)
+    return f"{queue_address(request)}jobs/{answer.document['id']}?act={act}"
 
 
 async def release(caller: Caller, request: Request, fields: Mapping[str, str]) -> str:
     """Give back what a claim holds."""
-    claim = quote(fields.get("claim", ""), safe="")
-    await caller.call("DELETE", f"/v2/queues/{_part(request, 'queue')}/claims/{claim}")
-    return f"{_queue(request)}claims"
+    claim = quoted(fields.get("claim", ""))
+    await caller.call("DELETE", f"{queue_path(request)}/claims/{claim}")
+    return f"{queue_address(request)}claims"
 
 
 async def on_schedules(caller: Caller, request: Request, fields: Mapping[str, str]) -> str:
     """Make a schedule; or fire, pause, resume or end one."""
-    name = quote(fields.get("name", "").strip(), safe="")
-    path = f"/v2/schedules/{name}"
+    path = f"/v2/schedules/{quoted(fields.get('name', '').strip())}"
     match fields.get("act"):
         case "make":
             plan = {key: fields.get(key, "").strip() for key in _PLAN}
@@ -149,13 +151,13 @@ async def on_schedules(caller: Caller, request: Request, fields: Mapping[str, st
         case "end":
             await caller.call("DELETE", path)
         case _:
-            raise refused("The form has no such act")
-    return f"/ui/p/{_part(request, 'project')}/schedules"
+            raise refused("The form has no such action")
+    return f"{project_address(request)}schedules"
 
 
 async def on_pools(caller: Caller, request: Request, fields: Mapping[str, str]) -> str:
     """Change a pool's weight, or empty it into the others."""
-    path = f"/v2/pools/{quote(fields.get('name', ''), safe='')}"
+    path = f"/v2/pools/{quoted(fields.get('name', ''))}"
     match fields.get("act"):
         case "weight":
             weight = _whole("weight", fields.get("weight", ""))
@@ -163,8 +165,8 @@ async def on_pools(caller: Caller, request: Request, fields: Mapping[str, str]) 
         case "drain":
             await caller.call("POST", f"{path}/drain")
         case _:
-            raise refused("The form has no such act")
-    return f"/ui/p/{_part(request, 'project')}/pools"
+            raise refused("The form has no such action")
+    return f"{project_address(request)}pools"
 
 
 def _body(text: str) -> Any:  # noqa: ANN401 - JSON is anything
@@ -185,11 +187,3 @@ def _whole(name: str, text: str) -> int:
 
 def _pointer(key: str) -> str:
     return key.replace("~", "~0").replace("/", "~1")
-
-
-def _part(request: Request, name: str) -> str:
-    return quote(request.path_params[name], safe="")
-
-
-def _queue(request: Request) -> str:
-    return f"/ui/p/{_part(request, 'project')}/q/{_part(request, 'queue')}/"

@@ -1,8 +1,10 @@
 """The page's own small application: which address shows what, and the frame around it."""
 
+import hashlib
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.applications import Starlette
@@ -13,6 +15,7 @@ from starlette.routing import Route
 from zaqar_lite import __version__
 from zaqar_lite.ui import acts, overview, session, shown, views
 from zaqar_lite.ui.calls import OWN, App, Caller, Refused
+from zaqar_lite.ui.paths import project_address, queue_address
 from zaqar_lite.ui.session import Forged, Session
 
 _HERE = Path(__file__).parent
@@ -37,7 +40,8 @@ Act = Callable[[Caller, Request, dict[str, str]], Awaitable[str]]
 
 def page(api: App, *, authenticates: bool) -> Starlette:
     """Make the page's application over the API `api`; with `authenticates` one signs in by key."""
-    return Starlette(routes=_Page(api, authenticates=authenticates).routes())
+    made = _Page(api, authenticates=authenticates)
+    return Starlette(routes=made.routes(), exception_handlers={404: made.missing})
 
 
 class _Page:
@@ -61,7 +65,7 @@ class _Page:
             spark=shown.spark,
             state=shown.state,
         )
-        self._templates.globals["version"] = __version__
+        self._templates.globals.update(version=__version__, files=_digest())
 
     def routes(self) -> list[Route]:
         project = "/ui/p/{project}"
@@ -131,6 +135,10 @@ class _Page:
             **values,
             project=request.path_params.get("project", ""),
             queue=request.path_params.get("queue", ""),
+            home=project_address(request),
+            here=queue_address(request),
+            path=quote(request.scope["path"], safe="/-._~"),
+            is_form=request.method == "POST",
             token=found.token,
             signed_in=found.key is not None,
             query={"q": "", **request.query_params},
@@ -138,6 +146,11 @@ class _Page:
         response = HTMLResponse(text, status, headers=_HEADERS)
         session.remember(response, found, secure=request.url.scheme == "https")
         return response
+
+    async def missing(self, request: Request, _: Exception) -> Response:
+        """Answer an address that shows nothing."""
+        values = {"title": "There is no such page", "description": ""}
+        return self._render(request, session.read(request), "refused.html", values, 404)
 
     async def _home(self, request: Request) -> Response:
         project = OWN if self._authenticates else _DEFAULT_PROJECT
@@ -180,10 +193,18 @@ def _told(caller: Caller, refused: Refused) -> str:
     return _NO_PROJECT if lacks_project else refused.description
 
 
+def _digest() -> str:
+    """A mark of the style and the script, which browsers keep for as long as it stays the same."""
+    found = hashlib.sha256()
+    for name in _STATIC:
+        found.update((_HERE / "static" / name).read_bytes())
+    return found.hexdigest()[:12]
+
+
 async def _static(request: Request) -> Response:
     name = request.path_params["name"]
     if name not in _STATIC:
         return Response(status_code=404)
     text = (_HERE / "static" / name).read_bytes()
-    headers = {**_HEADERS, "cache-control": "max-age=3600"}
+    headers = {**_HEADERS, "cache-control": "max-age=31536000, immutable"}
     return Response(text, media_type=_STATIC[name], headers=headers)

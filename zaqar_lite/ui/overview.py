@@ -3,13 +3,13 @@
 import asyncio
 import time
 from typing import Any
-from urllib.parse import quote
 
 from starlette.requests import Request
 
 from zaqar_lite.searching import Search, by_trouble, search
 from zaqar_lite.ui import numbers
 from zaqar_lite.ui.calls import Caller, Refused, refused
+from zaqar_lite.ui.paths import queue_path, quoted
 from zaqar_lite.ui.views import counts_of, next_of
 
 _PAGE, _MOST, _LONGEST = 20, 200, 0.1
@@ -87,7 +87,7 @@ async def schedules(caller: Caller, request: Request) -> Values:
 
 async def jobs(caller: Caller, request: Request) -> Values:
     """The queue's jobs of each kind, the newest first."""
-    path = f"/v2/queues/{quote(request.path_params['queue'], safe='')}"
+    path = queue_path(request)
     kinds = ("redrives", "delayed/cancel", "delayed/move", "delayed/fire")
     lists = await asyncio.gather(*(caller.call("GET", f"{path}/{kind}") for kind in kinds))
     found = [
@@ -129,7 +129,7 @@ async def pools(caller: Caller, request: Request) -> Values:
 async def _drain(caller: Caller, name: str) -> Values | None:
     """How far a pool is drained; None when it never was."""
     try:
-        answer = await caller.call("GET", f"/v2/pools/{quote(name, safe='')}/drain")
+        answer = await caller.call("GET", f"/v2/pools/{quoted(name)}/drain")
     except Refused:
         return None
     found: Values = answer.document

@@ -18,37 +18,39 @@ class Field(NamedTuple):
 
 
 FIELDS = (
-    Field("_default_message_ttl", "Messages live for", "Seconds, where a post does not say."),
+    Field(
+        "_default_message_ttl", "Messages live for", "Seconds, for posts that do not say how long."
+    ),
     Field(
         "_default_message_delay",
         "Messages wait for",
-        "Seconds, where a post does not say. With 0 nothing is delayed; a change holds for what is "
-        "posted from then on.",
+        "Seconds, for posts that do not say how long. With 0 no message can be delayed. A change "
+        "concerns only later posts.",
     ),
-    Field("_max_messages_post_size", "Largest post", "Bytes of a request that posts messages."),
+    Field("_max_messages_post_size", "Largest post", "Bytes of one request that posts messages."),
     Field(
         "_max_failures",
-        "Failures",
-        "The failure that reaches this number makes a message a dead letter. Empty: no limit.",
+        "Most failures",
+        "A message that has failed so often becomes a dead letter. Empty: no limit.",
     ),
     Field(
         "_max_claim_count",
-        "Hand-outs",
-        "A message that was claimed so often becomes a dead letter, whatever became of it. Empty: "
-        "no limit.",
+        "Most claims",
+        "A message that was claimed so often becomes a dead letter, whether it failed or not. "
+        "Empty: no limit.",
     ),
     Field(
         "_dead_letter_queue",
         "Dead letters go to",
-        "A queue of this project, made when it is not there. Without it the two limits do nothing.",
+        "A queue of this project, created when it is needed. Without it the two limits do nothing.",
         "text",
     ),
     Field(
         "_dead_letter_queue_messages_ttl",
-        "A dead letter lives for",
-        "Seconds from when it became one. Empty: what was left of its own time.",
+        "Dead letters live for",
+        "Seconds from when they became dead letters. Empty: as long as they would have lived.",
     ),
-    Field("_monitor", "Watch it", "The metrics show this queue by name.", "checkbox"),
+    Field("_monitor", "Show in metrics", "Metrics name this queue.", "checkbox"),
 )
 """The settings that most queues need; the others are written as JSON."""
 

@@ -40,9 +40,10 @@ def timeline(waits: Sequence[float]) -> list[Slot]:
 
 
 class Spark(NamedTuple):
-    """A line of the last hour, of what is ready: its points in a box of 60 by 16, and in words."""
+    """A line of what was ready in the last hour, in a box of 60 by 16; it ends at `height`."""
 
     points: str
+    height: str
     words: str
 
 
@@ -53,8 +54,8 @@ def spark(recent: Sequence[Sequence[int]]) -> Spark | None:
     ready = [one[1] for one in recent]
     most = max(*ready, 1)
     points = " ".join(f"{60 - ago},{15 - 14 * one[0] / most:.1f}" for ago, *one in recent)
-    words = f"ready {recent[0][0]} minutes ago {ready[0]}, at most {max(ready)}, now {ready[-1]}"
-    return Spark(points, words)
+    words = f"{ready[0]} ready {recent[0][0]} minutes ago, {max(ready)} at most, {ready[-1]} now"
+    return Spark(points, points.rpartition(",")[2], words)
 
 
 def rate(a_minute: float) -> str:

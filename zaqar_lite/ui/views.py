@@ -3,12 +3,13 @@
 import asyncio
 from collections import Counter
 from typing import Any
-from urllib.parse import parse_qs, quote, urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 from starlette.requests import Request
 
 from zaqar_lite.ui import shown
 from zaqar_lite.ui.calls import Caller, Refused
+from zaqar_lite.ui.paths import job_path, message_path, queue_path, quoted
 from zaqar_lite.ui.settings import FIELDS
 
 _MESSAGES, _MOST = 20, 100
@@ -23,7 +24,7 @@ Values = dict[str, Any]
 
 async def queue(caller: Caller, request: Request) -> Values:
     """A queue: its counts, settings and messages."""
-    path = _queue(request)
+    path = queue_path(request)
     state = request.query_params.get("state", "all")
     query = {
         "limit": _MESSAGES,
@@ -59,13 +60,13 @@ async def queue(caller: Caller, request: Request) -> Values:
 
 async def message(caller: Caller, request: Request) -> Values:
     """A message with its attempts."""
-    answer = await caller.call("GET", _message(request), {"details": "true"})
+    answer = await caller.call("GET", message_path(request), {"details": "true"})
     return {"message": answer.document}
 
 
 async def dead_letters(caller: Caller, request: Request) -> Values:
     """A queue's letters, counted by reason and source, with what a redrive would move."""
-    path, reason = _queue(request), request.query_params.get("reason") or None
+    path, reason = queue_path(request), request.query_params.get("reason") or None
     messages = await _first(caller, f"{path}/messages")
     letters = [one for one in messages if one["dead_letter"]]
     groups = Counter(
@@ -74,7 +75,9 @@ async def dead_letters(caller: Caller, request: Request) -> Values:
     )
     if reason is not None:
         letters = [one for one in letters if one["dead_letter"]["reason"] == reason]
-    jobs = await caller.call("GET", f"{path}/redrives")
+    jobs, settings = await asyncio.gather(
+        caller.call("GET", f"{path}/redrives"), caller.call("GET", path)
+    )
     free = sum("claim_id=" not in one["href"] for one in letters)
     return {
         "touched": f"at least {free}" if len(messages) >= _MOST else str(free),
@@ -83,6 +86,7 @@ async def dead_letters(caller: Caller, request: Request) -> Values:
         "looked_at": len(messages),
         "reason": reason,
         "jobs": jobs.document["jobs"],
+        "target": settings.document.get("_dead_letter_queue"),
     }
 
 
@@ -111,7 +115,7 @@ async def _first(caller: Caller, path: str, *, delayed: bool = False) -> list[Va
 
 async def claims(caller: Caller, request: Request) -> Values:
     """Who holds messages of the queue: its claims, as far as its first messages tell."""
-    path = _queue(request)
+    path = queue_path(request)
     messages = await _first(caller, f"{path}/messages")
     held: dict[str, list[str]] = {}
     for one in messages:
@@ -139,20 +143,13 @@ async def _claim(caller: Caller, path: str) -> Values:
 
 async def job(caller: Caller, request: Request) -> Values:
     """A job and how far it is."""
-    answer = await caller.call("GET", f"{_queue(request)}/{job_path(request)}")
+    answer = await caller.call("GET", job_path(request))
     return {"job": answer.document}
-
-
-def job_path(request: Request) -> str:
-    """Where the API has a job, behind its queue."""
-    act = request.query_params.get("act", "redrive")
-    kind = f"delayed/{quote(act, safe='')}" if act != "redrive" else "redrives"
-    return f"{kind}/{_part(request, 'job')}"
 
 
 async def subscriptions(caller: Caller, request: Request) -> Values:
     """Who is sent the queue's messages, and the last attempts to do so."""
-    path = f"{_queue(request)}/subscriptions"
+    path = f"{queue_path(request)}/subscriptions"
     listed = (await caller.call("GET", path, {"limit": _MESSAGES})).document["subscriptions"]
     logs = await asyncio.gather(
         *(caller.call("GET", f"{path}/{one['id']}/deliveries") for one in listed)
@@ -168,7 +165,7 @@ async def subscriptions(caller: Caller, request: Request) -> Values:
 async def counts_of(caller: Caller, name: str) -> Values:
     """How many messages a queue holds by state, and the age of the oldest."""
     answer = await caller.call(
-        "GET", f"/v2/queues/{quote(name, safe='')}/stats", {"details": "true", "recent": "true"}
+        "GET", f"/v2/queues/{quoted(name)}/stats", {"details": "true", "recent": "true"}
     )
     found = answer.document["messages"]
     oldest = found.get("oldest") or {}
@@ -191,15 +188,3 @@ def next_of(document: Values) -> str | None:
             markers = parse_qs(urlsplit(str(link["href"])).query).get("marker")
             return markers[0] if markers else None
     return None
-
-
-def _part(request: Request, name: str) -> str:
-    return quote(request.path_params[name], safe="")
-
-
-def _queue(request: Request) -> str:
-    return f"/v2/queues/{_part(request, 'queue')}"
-
-
-def _message(request: Request) -> str:
-    return f"{_queue(request)}/messages/{_part(request, 'message')}"
