@@ -6,6 +6,8 @@ Durations are milliseconds, instants milliseconds since 1970 (see `models`).
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from msgspec import Struct
+
 from zaqar_lite.domain.models import DEFAULT_PRIORITY, QueueRef
 
 
@@ -66,7 +68,7 @@ class Companion(NamedTuple):
         )
 
 
-class NewMessage(NamedTuple):
+class NewMessage(Struct, frozen=True, gc=False):
     """A message to be stored. The service has validated it and resolved every default.
 
     `body` is JSON, stored and returned byte for byte. `delay_ms` is 0 on a normal queue.
@@ -83,7 +85,7 @@ class NewMessage(NamedTuple):
     companions: tuple[Companion, ...] = ()
 
 
-class Posted(NamedTuple):
+class Posted(Struct, frozen=True, gc=False):
     """What became of one posted message: its id, and whether that id stood for it already."""
 
     id: str

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from zlib import crc32
 
 import msgspec
+from msgspec.structs import replace
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.models import QueueRef
@@ -192,7 +193,7 @@ class Notes:
                     if ref in listening
                     for note in _notes(ref, listening[ref], message, now, ttl_ms, delay_ms)
                 ]
-                noted.append(message._replace(companions=tuple(notes)))
+                noted.append(replace(message, companions=tuple(notes)))
         return noted
 
 

@@ -338,6 +338,7 @@ async def _posted(batch: _Batch, first: int) -> Sequence[Posted]:
     stands_for = set[int]()
     posted = []
     for place in batch.places:
-        posted.append(sent[place]._replace(duplicate=True) if place in stands_for else sent[place])
+        duplicate = sent[place].duplicate or place in stands_for
+        posted.append(Posted(sent[place].id, duplicate))
         stands_for.add(place)
     return posted
