@@ -362,10 +362,39 @@ async def test_health_looks_at_each_pool(pools: Pools) -> None:
     assert "durable" in health["one"]["capabilities"]
 
 
-async def test_a_history_is_refused(pools: Pools) -> None:
-    refused = await pools.api.call("PUT", "", {"_done_retention": 60})
-    assert refused.status_code == 400
-    assert "needs the queue's record in the message store" in refused.json()["description"]
+async def test_a_queue_with_a_history_lies_in_the_servers_own_store(
+    make_api: MakeApi, tmp_path: Path
+) -> None:
+    async with make_api(**ADMIN, store=f"embedded:{tmp_path}/home") as api:
+        pools = Pools(api, tmp_path)
+        await pools.make("one")
+        assert (await api.call("PUT", "", {"_done_retention": 60})).status_code == 201
+        assert not await pools.holds("one", api.queue)
+        (posted,) = await api.post({"body": 1})
+        (message,) = await api.claim()
+        assert (await api.call("DELETE", message["href"])).status_code == 204
+        ended = (await api.call("GET", "history?state=done")).json()["messages"]
+        assert [one["id"] for one in ended] == [posted]
+        in_pool = f"/v2/queues/{api.queue}-in-pool"
+        assert (await api.call("PUT", in_pool)).status_code == 201
+        change = [{"op": "add", "path": "/metadata/_done_retention", "value": 60}]
+        refused = await api.call(
+            "PATCH", in_pool, change, content_type="application/openstack-messaging-v2.0-json-patch"
+        )
+        assert refused.status_code == 400
+        assert "_done_retention can't be set" in refused.json()["description"]
+
+
+@pytest.mark.parametrize("records", [None, "embedded"])
+async def test_a_history_is_refused_where_the_store_can_keep_none(
+    make_api: MakeApi, tmp_path: Path, records: str | None
+) -> None:
+    settings = {} if records is None else {"management_store": f"embedded:{tmp_path}/records"}
+    async with make_api(**ADMIN, **settings) as api:
+        await Pools(api, tmp_path).make("one")
+        refused = await api.call("PUT", "", {"_done_retention": 60})
+        assert refused.status_code == 400
+        assert "_done_retention can't be set: no pool that fits" in refused.json()["description"]
 
 
 async def test_filters_and_priorities_work_within_a_pool(pools: Pools) -> None:

@@ -16,7 +16,14 @@ from zaqar_lite.domain.backoff import ATTRIBUTE as BACKOFF
 from zaqar_lite.domain.backoff import parse_backoff
 from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.domain.limits import MAX_CLAIM_COUNT, MAX_QUEUE_NAME, MIN_MESSAGE_TTL, Limits
-from zaqar_lite.domain.models import MAX_REDRIVEN, NO_LIMIT, DeadLetter, QueueRef, Retries
+from zaqar_lite.domain.models import (
+    MAX_REDRIVEN,
+    NO_LIMIT,
+    Capability,
+    DeadLetter,
+    QueueRef,
+    Retries,
+)
 from zaqar_lite.domain.retry_policy import ATTRIBUTE as RETRY_POLICY
 from zaqar_lite.domain.retry_policy import check_policy
 
@@ -29,8 +36,13 @@ MONITOR = "_monitor"
 PRIORITY = "_priority"
 DONE_RETENTION = "_done_retention"
 FAILED_RETENTION = "_failed_retention"
-FAN_OUT_ATTRIBUTES = (FILTER, PRIORITY)
-HISTORY_ATTRIBUTES = (DONE_RETENTION, FAILED_RETENTION)
+NEEDED: Mapping[str, Capability] = {
+    FILTER: Capability.FAN_OUT,
+    PRIORITY: Capability.FAN_OUT,
+    DONE_RETENTION: Capability.HISTORY,
+    FAILED_RETENTION: Capability.HISTORY,
+}
+"""The attributes that only some message stores know, and the capability that each needs."""
 MAX_REDRIVES = "_max_redrives"
 DEFAULT_MAX_REDRIVES = 3
 TTL_AFTER_DELAY = "_ttl_after_delay"
@@ -51,8 +63,7 @@ RESERVED = frozenset(
         "_flavor",
         MAX_REDRIVES,
         TTL_AFTER_DELAY,
-        *FAN_OUT_ATTRIBUTES,
-        *HISTORY_ATTRIBUTES,
+        *NEEDED,
     }
 )
 """The keys that mean something; others that begin with `_` are stored with a warning."""

@@ -88,7 +88,7 @@ def make_stores(settings: Settings, clock: Clock) -> Stores:
         return Stores(messages, management, one_store, shared, None)
     # A process relies on what it read of the catalogue for this long, and a second more.
     hold = min(settings.drain_wait, FRESH + 1)
-    pools = _pooling(messages, management, clock, options, hold)
+    pools = _pooling(messages, management, clock, options, hold, one_store=one_store)
     # The records of the queues in pools are not in the pools' stores.
     return Stores(pools.messages, management, one_store=False, shared=shared, pools=pools)
 
@@ -99,6 +99,8 @@ def _pooling(
     clock: Clock,
     options: StoreOptions,
     hold: float,
+    *,
+    one_store: bool,
 ) -> Pooling:
     """Put pools in front of the server's own store; pools get its limits, and their own options."""
 
@@ -118,9 +120,11 @@ def _pooling(
         return messages
 
     def check(pool: Pool | None) -> Kind:
+        # A history needs the queue's record in the store of its messages.
         if pool is None:
-            return Kind("", home.capabilities)
-        return Kind(find_driver(pool.uri).name, make(pool).capabilities)
+            lacks = () if one_store else (Capability.HISTORY,)
+            return Kind("", home.capabilities.difference(lacks))
+        return Kind(find_driver(pool.uri).name, make(pool).capabilities - {Capability.HISTORY})
 
     registry = Registry(management, check)
     catalogue = Catalogue(management, registry, clock)

@@ -282,28 +282,24 @@ class Queues:
             await self._catalogue.check(ref, metadata)
 
     def _check_capabilities(self, metadata: Mapping[str, Any]) -> None:
-        if not self._policies.checked:  # a store keeps history by the retention in its own records
-            for key in rules.HISTORY_ATTRIBUTES:
-                if metadata.get(key) is not None:
-                    raise Invalid(
-                        f"{key} needs the queue's record in the message store; this server keeps "
-                        "records in another one (management_store, or the pools' own store)."
-                    )
         if metadata.get(rules.FILTER) is not None and not self._management.finds_filters:
             raise Invalid(f"{rules.FILTER} needs the embedded store for the queues' records.")
-        can = self._messages.capabilities
         if self._catalogue is not None:
-            can |= {Capability.FAN_OUT}  # the catalogue finds a pool that does, or refuses it
-        for capability, keys in (
-            (Capability.FAN_OUT, rules.FAN_OUT_ATTRIBUTES),
-            (Capability.HISTORY, rules.HISTORY_ATTRIBUTES),
-        ):
-            for key in keys:
-                if metadata.get(key) is not None and capability not in can:
-                    raise Invalid(
-                        f"{key} needs a message store with the capability {capability.value}; "
-                        "GET /v2/health in admin mode lists those that this server's store has."
-                    )
+            return  # it finds a pool that can do what is asked for, or refuses
+        for key, capability in rules.NEEDED.items():
+            if metadata.get(key) is None:
+                continue
+            if capability is Capability.HISTORY and not self._policies.checked:
+                # A store keeps a history by the retention in its own record of the queue.
+                raise Invalid(
+                    f"{key} needs the queue's record in the message store; this server keeps "
+                    "records in another one (management_store)."
+                )
+            if capability not in self._messages.capabilities:
+                raise Invalid(
+                    f"{key} needs a message store with the capability {capability.value}; "
+                    "GET /v2/health in admin mode lists those that this server's store has."
+                )
 
     async def _check_chain(self, ref: QueueRef, metadata: Mapping[str, Any]) -> None:
         """A dead-letter queue may not have one itself (the spec, proposed change 1).

@@ -213,13 +213,14 @@ class Registry:
 
     async def missing(self, name: str | None, metadata: Mapping[str, Any]) -> str | None:
         """What metadata ask for that the store of a pool can't do; None: it can do all."""
-        keys = [key for key in rules.FAN_OUT_ATTRIBUTES if metadata.get(key) is not None]
-        if not keys:
+        asked = {key: need for key, need in rules.NEEDED.items() if metadata.get(key) is not None}
+        if not asked:
             return None
         pool = None if name is None else (await self.known()).get(name)
         if name is not None and pool is None:
             return None
-        return keys[0] if Capability.FAN_OUT not in self._capabilities(pool) else None
+        can = self._capabilities(pool)
+        return next((key for key, need in asked.items() if need not in can), None)
 
     def _capabilities(self, pool: Pool | None) -> Collection[Capability]:
         """What the store of a pool, or the server's own, can do; nothing where it can't be made."""

@@ -17,9 +17,9 @@ from functools import partial
 from typing import TypeVar
 
 from zaqar_lite.domain.errors import Conflict, NotFound, Unavailable
+from zaqar_lite.domain.histories import HistoryPage, HistoryState
 from zaqar_lite.domain.models import (
     NO_RETRIES,
-    Capability,
     Claim,
     Claimed,
     Edit,
@@ -60,8 +60,7 @@ class PooledMessages(MessageStore):
         """The open store of a pool, by its name."""
         self._watched: dict[QueueRef, list[tuple[MessageStore, ...]]] = {}
         self._hold = hold
-        # A history needs the queue's record in its store.
-        self.capabilities = home.capabilities - {Capability.HISTORY}
+        self.capabilities = home.capabilities
         self.poll_interval_ms = min(home.poll_interval_ms, MessageStore.poll_interval_ms)
         self.sweep_step = home.sweep_step
 
@@ -131,6 +130,13 @@ class PooledMessages(MessageStore):
             if page.messages:
                 break
         return page
+
+    async def history(
+        self, queue: QueueRef, state: HistoryState, *, marker: str | None, limit: int
+    ) -> HistoryPage:
+        """List what the store keeps where the queue lies; no store of a pool keeps any."""
+        store = (await self._places.at(queue)).store
+        return await store.history(queue, state, marker=marker, limit=limit)
 
     async def get_messages(
         self, queue: QueueRef, ids: Collection[str], *, details: bool = False
