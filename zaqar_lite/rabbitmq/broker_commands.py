@@ -256,10 +256,10 @@ async def _login(arguments: argparse.Namespace) -> Auth | None:
 
 
 async def _refuse_strangers(pool: AsyncClient) -> None:
-    """Look once whether the address is a Zaqar: it would be a pity to park all that is due.
+    """Check once that a Zaqar answers at the address; otherwise all due messages would be parked.
 
     Raises:
-        Invalid: something else answers there, or it does not want us.
+        Invalid: something else answers there, or it refuses this client.
     """
     try:
         await pool.ping()

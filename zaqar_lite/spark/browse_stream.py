@@ -35,7 +35,7 @@ _LOOK_AGAIN = 10.0
 
 
 class DataLoss(RuntimeError):
-    """Messages that a batch was planned with are gone."""
+    """A batch could not be read whole: messages expired or were deleted after it was planned."""
 
 
 class BrowseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -54,7 +54,7 @@ class BrowseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._patience = lag.Patience(options)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Before the first message, after the last that is there now, or at an instant."""
+        """Return where a new stream begins: `startingPosition` as a marker for each queue."""
         self._look()
         start = self._options.starting_position
         if start == "latest":
@@ -65,11 +65,11 @@ class BrowseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"markers": markers, "counts": {}}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """The limit of a batch."""
+        """Return the largest size of a batch: `maxMessagesPerTrigger`."""
         return ReadMaxRows(self._options.max_messages_per_trigger)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """The markers after the next messages: as many as the limit allows, of each queue some."""
+        """Return the markers after the next batch, in which each queue has its share."""
         self._look()
         known = self._markers(start)
         markers = {queue: known.get(queue, "") for queue in self._queues}
@@ -91,14 +91,14 @@ class BrowseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"markers": markers, "counts": counts}
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
-        """Tell a query's progress how much the queues hold, and how far behind it is."""
+        """Return what a query's progress shows: counts of each queue and the stream's lag."""
         with self._options.client() as client:
             return {
                 queue: lag.lag_of(client, queue, self._read.get(queue)) for queue in self._queues
             }
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[QueueRange]:
-        """One range a batch and queue: its size is bounded, and order within a queue is kept."""
+        """Return one range for each queue of a batch, which keeps the order within a queue."""
         before, after = self._markers(start), self._markers(end)
         return [
             QueueRange(queue, before.get(queue) or None, marker, _counts(end).get(queue, 0))
@@ -173,7 +173,7 @@ class BrowseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _markers(self, offset: dict[str, Any]) -> dict[str, str]:
         """Return the markers of an offset by queue; a queue that has none begins at its start."""
         markers: dict[str, str] | None = offset.get("markers")
-        if markers is None:  # of a version that had one queue a stream
+        if markers is None:  # written by a version that had one queue for each stream
             markers = {offset["queue"]: offset["marker"]}
         for queue in markers:
             if queue not in self._queues and self._options.queue_pattern is None:

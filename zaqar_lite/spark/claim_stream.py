@@ -1,11 +1,11 @@
-"""Stream a queue by claiming: what a batch has processed is deleted, what it has not comes again.
+"""Stream a queue by claiming: processed messages are deleted, all others are claimed again.
 
 The driver claims a batch, writes it to the ledger, and gives Spark its number. Executors read the
 ledger. A thread renews the claims while the batch runs. A batch is acknowledged (its messages are
 deleted with their claims) in `commit` and, because Spark calls that only when a next batch is
 planned, also at the top of `latestOffset`, for everything up to `start`. A claim that lapsed
-meanwhile is counted; what nobody else holds by then is deleted all the same, since it is processed,
-and what somebody holds is left to them.
+meanwhile is counted. Its messages have been processed, so those that no other consumer holds by
+then are deleted all the same; the others are left to their holders.
 """
 
 import logging
@@ -66,21 +66,21 @@ class ClaimStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._renewal = Renewal(options)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Before the first batch."""
+        """Return the offset before the first batch."""
         return self._offset(0)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """The limit of a batch."""
+        """Return the largest size of a batch: `maxMessagesPerTrigger`."""
         return ReadMaxRows(self._options.max_messages_per_trigger)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Freeze how many messages the query will read: as many as can be claimed now."""
+        """Fix how many messages the query will read: as many as are ready now."""
         with self._options.client() as client:
             stats = client.stats(self._queue)
         self._left = stats.free if stats.ready is None else stats.ready
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Acknowledge what is finished, claim the next batch, write it down."""
+        """Acknowledge finished batches, then claim the next one and write it to the ledger."""
         first = self._number(start)
         self._acknowledge(first)
         if pending := self._pending(first):
@@ -96,7 +96,7 @@ class ClaimStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 ready = int(lag_of(client, self._queue, None)["ready"])
                 if self._patience.waits(ready, frozen=self._left is not None):
                     return start
-            # What is frozen is there already; a query that goes on lets the server wait for it.
+            # An `availableNow` query reads what is there already; any other waits at the server.
             wait = _WAIT if self._left is None else 0
             held = claiming.claim(client, self._options, most, wait=wait)
         if not held:
@@ -111,12 +111,12 @@ class ClaimStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._offset(first + 1)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
-        """Tell a query's progress how much the queue holds: `ready` is what is left to claim."""
+        """Return what a query's progress shows: counts of the queue; `ready` can be claimed."""
         with self._options.client() as client:
             return {self._queue: lag_of(client, self._queue, None)}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[LedgerPart]:
-        """The parts of the batches after `start`, up to `end`."""
+        """Return the parts of the batches after `start`, up to and including `end`."""
         parts = []
         for number in range(self._number(start) + 1, self._number(end) + 1):
             claims = self._ledger.claims(number)
@@ -128,17 +128,17 @@ class ClaimStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return parts
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield some messages of the ledger."""
+        """Yield the messages of one part of the ledger."""
         part = cast(LedgerPart, partition)
         rows = self._ledger.rows(part.number, part.first, part.count)
         yield from rows.select(list(self._columns)).to_batches()
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Acknowledge what is processed."""
+        """Acknowledge the batches up to `end`."""
         self._acknowledge(self._number(end))
 
     def stop(self) -> None:
-        """Let another query have the ledger; nothing is acknowledged here."""
+        """Stop renewing claims and release the ledger's lock; nothing is acknowledged here."""
         self._renewal.stop()
         self._ledger.close()
 

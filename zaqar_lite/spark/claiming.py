@@ -19,7 +19,7 @@ class Deleted:
 
     Attributes:
         lapsed: claims that had ended before.
-        lost: messages that somebody else holds by now; they were left.
+        lost: messages that another consumer holds by now; they were left alone.
     """
 
     lapsed: int = 0
@@ -70,7 +70,7 @@ def claim(client: Client, options: Options, most: int, *, wait: float = 0) -> li
 
 
 def release(client: Client, queue: str, claim_ids: Sequence[str]) -> None:
-    """Give claims back, as many as can be; what can't be given back lapses, and is logged."""
+    """Release claims; one that can't be released is logged, and lapses by itself."""
     for claim_id in claim_ids:
         try:
             client.release_claim(queue, claim_id)

@@ -47,7 +47,7 @@ class InvalidRow(ValueError):
 
 
 def check(schema: types.StructType, named: str | None) -> None:
-    """Hold the columns against what they may be; `named` is the option `idempotencyKey`.
+    """Check names and types of the columns; `named` is the option `idempotencyKey`.
 
     Raises:
         OptionError: one is unknown, missing or of a wrong type.
@@ -158,10 +158,10 @@ def instant_of(value: dt.date | str | None) -> dt.datetime | None:
 def headers_of(
     value: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None, key: object
 ) -> dict[str, str] | None:
-    """Return a message's headers, the column `key` among them; of one name the last counts.
+    """Return a message's headers, with the column `key`; the last of two with one name counts.
 
     Raises:
-        InvalidRow: a value is null, or binary and no UTF-8.
+        InvalidRow: a value is null, or binary and not UTF-8.
     """
     pairs: Any = ()
     if isinstance(value, Mapping):
@@ -182,7 +182,7 @@ Convert = Callable[[Any], Any]
 
 
 def json_of(kind: pa.DataType) -> Convert | None:
-    """Make what turns a value of an Arrow type into one that JSON has; None where it has it."""
+    """Return a function that turns a value of an Arrow type into JSON's; None if it is one."""
     if pa.types.is_struct(kind):
         fields = {kind.field(i).name: json_of(kind.field(i).type) for i in range(kind.num_fields)}
         changed = {name: convert for name, convert in fields.items() if convert is not None}

@@ -2,7 +2,7 @@
 
 A path, or a URI as Spark has them: `file:` is this machine; `hdfs:` and `s3a:` (and `s3:`, `gs:`)
 are reached without Hadoop's own client, since the process that Spark plans a stream in has no Java.
-A file is there whole or not at all.
+A file is written as a whole: a reader never sees a part of one.
 """
 
 import contextlib
@@ -40,10 +40,10 @@ class Files(Protocol):
         """
 
     def unlock(self) -> None:
-        """Let another query have it."""
+        """Release the lock, so that another query can take the directory."""
 
     def names(self) -> list[str]:
-        """The files that are there."""
+        """Return the names of the files in it."""
 
     def read(self, name: str) -> pa.Buffer:
         """Read a file.
@@ -136,9 +136,9 @@ class LocalFiles:
 
 
 class SharedFiles(Files):
-    """A directory of a file system that has no locks: who came last has it.
+    """A directory of a file system without locks: the query that opened it last owns it.
 
-    A query looks before each batch that it writes whether another came after it.
+    Before each batch that it writes, a query checks that no other has opened it since.
     """
 
     def __init__(self, place: str) -> None:

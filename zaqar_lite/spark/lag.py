@@ -64,7 +64,7 @@ class Patience:
         self._since = time.monotonic()
 
     def waits(self, count: int, *, frozen: bool) -> bool:
-        """Tell whether a batch of so many shall wait; one that does not begins the time anew."""
+        """Return whether a batch of `count` messages waits; if not, the time begins anew."""
         over = time.monotonic() - self._since >= self._longest
         if count < self._least and not over and not frozen:
             return True

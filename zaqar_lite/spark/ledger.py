@@ -7,9 +7,9 @@ A directory beside the checkpoint, used by one query at a time:
     NNN.arrow        the rows of batch NNN, with their bodies
     NNN.json         its claims: a batch is there when this file is
 
-A file is there whole or not at all, and rows are written before their claims; Spark's offset is
-the batch's number with the ledger's id. Both are removed once the messages are acknowledged, the
-claims before the rows.
+A file is written as a whole, and rows before their claims; Spark's offset is the batch's number
+with the ledger's id. Both are removed once the messages are acknowledged, the claims before the
+rows.
 """
 
 import json
@@ -69,7 +69,7 @@ class Ledger:
         return self._id
 
     def close(self) -> None:
-        """Let another query have the directory."""
+        """Release the directory, so that another query can open it."""
         self._files.unlock()
         self._id = ""
 
@@ -106,12 +106,12 @@ class Ledger:
         return pa.ipc.open_file(source).read_all().slice(first, count)
 
     def remove(self, number: int) -> None:
-        """Forget a batch that is acknowledged."""
+        """Remove a batch that is acknowledged."""
         self._files.remove(_name(number))
         self._files.remove(_name(number, "arrow"))
 
     def numbers(self) -> list[int]:
-        """The batches that are there, in order."""
+        """Return the numbers of the batches in the ledger, in order."""
         found = [name.removesuffix(".json") for name in self._files.names()]
         return sorted(int(name) for name in found if name.isdigit())
 

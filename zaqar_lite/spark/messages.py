@@ -1,10 +1,10 @@
 """The messages of rows: bodies are checked, and every row gets its key (the option `keys`).
 
 The column `key` is kept with its message, as the header `key`; equal keys are no duplicates.
-What tells rows apart is the column `idempotency_key`, or that which the option `idempotencyKey`
-names; a row without is told apart by a hash of (run, partition, content of the row) and how often
-that content came before in the partition. It does not depend on the order of rows, so a task that
-is tried again makes the same keys; equal rows stay as many as they were.
+A row is identified by the column `idempotency_key`, or by the one that the option `idempotencyKey`
+names. A row without one gets a hash of (run, partition, content of the row) and the number of equal
+rows before it in the partition. Such a key does not depend on the order of rows, so a task that is
+tried again makes the same keys, and equal rows are all stored.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ Refuse = Callable[[Row, str | None, InvalidRow], None]
 
 
 class Messages:
-    """Make the messages of one task's rows; keys of other scopes (run, partition) differ."""
+    """Makes the messages of one task's rows; each scope (run, partition) has keys of its own."""
 
     def __init__(self, options: Options, scope: str) -> None:
         self._options = options
@@ -41,7 +41,7 @@ class Messages:
         self._seen: Counter[bytes] = Counter()
 
     def of(self, batch: pa.RecordBatch, refuse: Refuse) -> Iterator[tuple[str, NewMessage]]:
-        """Yield queue and message of each row; `refuse` is told of those that can't be one."""
+        """Yield queue and message of each row; call `refuse` with each row that can't be one."""
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
         convert = json_of(columns["body"].type) or (lambda value: value)
         values = {name: column.to_pylist() for name, column in columns.items() if name != "headers"}

@@ -46,7 +46,7 @@ EXTRA = ("value", "timestamp", "key", "group", "attempts", "failure_count")
 
 
 def _retries(seconds: float) -> RetryPolicy:
-    """Return what keeps trying for about so many seconds on average.
+    """Return a policy that keeps trying for about so many seconds on average.
 
     The first tries come sooner than an interactive client's: a task's other requests wait behind
     them.
@@ -68,7 +68,7 @@ def _log(text: str) -> None:
 
 
 def _once(warning: ServerWarning) -> None:
-    """Log what the server warns of, once a process: a task sends thousands of requests."""
+    """Log a server's warning once for each process: a task sends thousands of requests."""
     _log(warning.description or warning.title)
 
 
@@ -77,12 +77,12 @@ _allowed: dict[str, int] = {}
 
 
 def _page_size(endpoint: str, open_client: Callable[..., Client]) -> int:
-    """Return how many messages to ask for at a time where nobody says; asked once a process."""
+    """Return the page size where the option is not given; ask each server once a process."""
     if endpoint not in _allowed:
         try:
             with open_client(retries=RetryPolicy(attempts=1)) as client:
                 _allowed[endpoint] = min(_MOST, client.call(largest_page()))
-        except ZaqarError:  # what is wrong there is the next request's to say
+        except ZaqarError:  # the next request meets the same error, and reports it
             return 20
     return _allowed[endpoint]
 
@@ -93,7 +93,7 @@ class OptionError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the source was told; durations in seconds, sizes in bytes, the rate in messages/s."""
+    """The options of a query: durations in seconds, sizes in bytes, the rate in messages/s."""
 
     endpoint: str
     project: str = "default"
@@ -180,12 +180,12 @@ class Options:
 
     @property
     def auth_options(self) -> int:
-        """How many options say who asks; more than one contradict each other."""
+        """Return how many options name a credential; more than one is a contradiction."""
         return sum(one is not None for one in (self.key_file, self.signed_file, self.cloud))
 
     @property
     def queue(self) -> str:
-        """The one queue that was named.
+        """Return the one queue that the options name.
 
         Raises:
             OptionError: none was, or several.

@@ -23,7 +23,7 @@ _LONGEST = 1.0  # seconds that are reserved at a time
 
 
 class SharedPace:
-    """Hold all who give the same `run` to `rate` messages a second together."""
+    """Limits all tasks of one `run` together to `rate` messages a second."""
 
     def __init__(self, run: str, rate: float) -> None:
         digest = hashlib.blake2b(f"{os.getuid()}/{run}".encode(), digest_size=16).hexdigest()

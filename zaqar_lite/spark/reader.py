@@ -100,7 +100,7 @@ class PushdownReader(ZaqarReader):
 
 
 _NOTHING = [QueueRange("", None, None, ids=())]
-"""What Spark gets where there is nothing to read: it takes an empty list for one task as well."""
+"""What Spark is given where nothing is to be read: for an empty list, too, it runs a task."""
 _ID = re.compile(r"[0-9A-Za-z-]+")
 _TOGETHER = 1_000
 

@@ -19,7 +19,7 @@ def backfill(
     rate: float | None = None,
     dry_run: bool = False,
 ) -> Summary:
-    """Post what an archive holds and is still alive, with the rest of its ttl.
+    """Post the messages of an archive that have not expired, with the rest of their ttl.
 
     A message's key is its original id, so a repetition posts nothing twice while the server
     remembers the key. What has less than a minute to live is skipped, and counted as `expired`.

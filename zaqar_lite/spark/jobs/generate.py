@@ -1,4 +1,4 @@
-"""Make synthetic messages, to try things with."""
+"""Make synthetic messages to experiment with."""
 
 from pyspark.sql import SparkSession
 

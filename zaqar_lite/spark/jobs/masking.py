@@ -1,4 +1,4 @@
-"""Hide what bodies say and show how they are made."""
+"""Hide the values in bodies and show their structure."""
 
 import json
 from typing import Any, Literal

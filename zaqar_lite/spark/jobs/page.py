@@ -48,7 +48,7 @@ made {report.made:%Y-%m-%d %H:%M} UTC.</p>
 
 
 def _columns(points: Sequence[tuple[str, int]]) -> str:
-    """Draw upright columns; below them stand the first label and the last."""
+    """Draw a column chart with the first and the last label below it."""
     if not points:
         return "<p>None.</p>"
     most = max(count for _, count in points)
@@ -68,7 +68,7 @@ def _columns(points: Sequence[tuple[str, int]]) -> str:
 
 
 def _bars(points: Sequence[tuple[str, int]]) -> str:
-    """Draw lying bars, each labelled."""
+    """Draw a bar chart with a label for each bar."""
     if not points:
         return "<p>None.</p>"
     most = max(count for _, count in points)

@@ -40,8 +40,8 @@ class Redrive:
         batch: letters claimed at a time, 10,000 at most.
         ttl: seconds that a message lives in its target.
         claim_ttl: seconds that a claim outlives a job that is killed.
-        server: whether a job of the server's may do it, where there is no SQL and the server has
-            such jobs: it keeps ids and attempts, and knows no `run_id`, since it moves each letter.
+        server: whether the server's own job does it, where there is no SQL and the server has
+            such jobs. It keeps ids and attempts, and needs no `run_id`: it moves each letter once.
     """
 
     to: str | None = None
@@ -109,7 +109,7 @@ def redrive(
 
 
 def _told(job: Job) -> Summary:
-    """Say what a job of the server's did.
+    """Return the summary of a job of the server.
 
     Raises:
         RuntimeError: it failed.

@@ -29,7 +29,7 @@ class Target:
     access: Mapping[str, str] = field(default_factory=dict)
 
     def options(self) -> dict[str, str]:
-        """The options of the data source that say this."""
+        """The same as options of the data source."""
         size = {} if self.page_size is None else {"pageSize": str(self.page_size)}
         return {
             "endpoint": self.endpoint,
