@@ -287,7 +287,7 @@ class Dispatcher:
         if call.path.endswith(EVENTS) and call.query_string:
             take_signature(call)
         if self._gateways is not None and node is None:
-            self._gateways.check(call, scope)
+            self._gateways.check_request(call, scope)
         if self._gate is not None:
             await self._gate.admit(call, address_of(scope))
         if node is None:

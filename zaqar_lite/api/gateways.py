@@ -14,10 +14,10 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 class Gateways:
-    """Let in only what comes through a gateway: all that is set must hold.
+    """Let in only what comes through a gateway.
 
-    `networks` are where it calls from; `secrets` one of which it sends in `header`; `names` one of
-    which is in its certificate. Who brings a signed URL needs no gateway.
+    Every condition that is set must hold: the client's address is in one of `networks`, the header
+    `header` holds one of `secrets`, and the client's certificate is for one of `names`.
     """
 
     def __init__(
@@ -34,18 +34,32 @@ class Gateways:
         self._calls_from = lru_cache(maxsize=1_024)(lambda address: _is_in(address, networks))
         self._anywhere = not networks
 
-    def check(self, call: Call, scope: Scope) -> None:
-        """Take the secret off a call, and refuse one that came through no gateway.
+    def check_request(self, call: Call, scope: Scope) -> None:
+        """Check a request; one for a public path, or with a signature, needs no gateway.
+
+        The signature is verified by `Checks`, which every request passes later.
 
         Raises:
-            Denied: it did not.
+            Denied: it came through no gateway.
+        """
+        if call.path in OPEN_PATHS or b"url-signature" in call.headers:
+            call.headers.pop(self._header, None)
+        else:
+            self.check(call, scope)
+
+    def check(self, call: Call, scope: Scope) -> None:
+        """Take the gateway's secret off a call, and refuse the call if it came through no gateway.
+
+        A WebSocket is checked by this at its handshake, whatever its path and its headers: nobody
+        verifies a signature there, and the frames that follow are not checked again.
+
+        Raises:
+            Denied: it came through no gateway.
         """
         given = call.headers.pop(self._header, b"")
-        if call.path in OPEN_PATHS or b"url-signature" in call.headers:
-            return
         if not self._anywhere and not self._calls_from((scope.get("client") or ("",))[0]):
             raise Denied("it comes from no gateway's address")
-        # Each is compared, so that the time tells nothing.
+        # Every secret is compared, so that the time does not tell which one is nearly right.
         if self._secrets and not sum(hmac.compare_digest(given, one) for one in self._secrets):
             raise Denied("it has no gateway's secret")
         if self._names and self._names.isdisjoint(scope.get(PEER_NAMES, ())):

@@ -3,6 +3,7 @@
 An action that is new is in here by itself: who has not its verb must be denied.
 """
 
+import itertools
 import time
 import uuid
 from collections.abc import Iterator
@@ -11,13 +12,14 @@ from typing import Any, NamedTuple
 
 import httpx
 import pytest
-from websockets.exceptions import ConnectionClosed
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from tests.api import test_tokens as tokens
 from tests.api.test_matrix import GIVE_AWAY, NEEDED, OPERATORS_ONLY, RANKS, VERBS
 from tests.api.websocket.talk import Answer, Talk
 from tests.keystone import Keystone
 from tests.server import ServerProcess
+from tests.services.process import free_port
 from zaqar_lite.api.websocket.actions import Asked, Served
 from zaqar_lite.api.websocket.conversation import SocketHost
 from zaqar_lite.domain.identity import Verb
@@ -433,3 +435,21 @@ def test_what_a_gateway_says_binds_a_connection() -> None:
             with pytest.raises(Exception, match="HTTP 40"):
                 with Talk(server, additional_headers=headers):
                     pass
+
+
+def test_no_path_and_no_signature_opens_a_socket_past_the_gateway() -> None:
+    port = free_port()
+    env = {"ZAQAR_LITE_GATEWAY_SECRET": "s" * 32, "ZAQAR_LITE_WEBSOCKET_PORT": str(port)}
+    with ServerProcess("memory://", env=env).start(ready=403) as server:
+        named = {"X-Project-ID": "p"}
+        signed = {**named, "URL-Signature": "0" * 64}
+        places = [{"path": "/", "port": port}, {"path": "/v2/ws", "port": port}, {}]
+        for place, headers in itertools.product(places, (named, signed)):
+            with (
+                pytest.raises(InvalidStatus, match="403"),
+                Talk(server, project="p", additional_headers=headers, **place),
+            ):
+                pass
+            through = {**headers, "X-Gateway-Secret": "s" * 32}
+            with Talk(server, project="p", additional_headers=through, **place) as talk:
+                assert talk.ask("queue_list").status == 200
