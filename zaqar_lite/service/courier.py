@@ -1,5 +1,6 @@
 """One attempt to deliver: what is sent, what the answer means, and when it is tried again."""
 
+import logging
 import secrets
 import time
 from collections.abc import Callable, Mapping
@@ -9,6 +10,7 @@ from random import random
 from typing import NamedTuple, Protocol
 
 from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.errors import ZaqarLiteError
 from zaqar_lite.domain.retry_policy import ATTRIBUTE as RETRY_POLICY
 from zaqar_lite.domain.retry_policy import chosen_policy, retry_delay
 from zaqar_lite.domain.subscriptions import Subscription
@@ -17,6 +19,7 @@ from zaqar_lite.service.endpoints import Endpoints, Health
 from zaqar_lite.service.notes import Delivery
 from zaqar_lite.webhooks import signed_headers
 
+logger = logging.getLogger(__name__)
 _PATIENCE = 1.0
 """Seconds that a delivery waits for a place in its endpoint's window."""
 _MAX_RETRY_AFTER = 3_600.0
@@ -133,7 +136,7 @@ class Courier:
         succeeded: bool | None = None
         slow = False
         try:
-            answer = await self._send(delivery, subscription)
+            answer = await self._answer(delivery, subscription)
             status = answer.status
             slow = status is None or status == 429 or status >= 500
             if not answer.refused:
@@ -150,6 +153,16 @@ class Courier:
             else:
                 wait = delay
         return Result(fate, wait, answer, milliseconds, at)
+
+    async def _answer(self, delivery: Delivery, subscription: Subscription) -> Answer:
+        """Send a delivery. A bug of a transport is a failed attempt, so retries come to an end."""
+        try:
+            return await self._send(delivery, subscription)
+        except ZaqarLiteError:
+            raise  # a store is away, so nothing was attempted
+        except Exception:
+            logger.exception("a delivery could not be sent")
+            return Answer(error="this server could not send it")
 
     async def _send(self, delivery: Delivery, subscription: Subscription) -> Answer:
         transport = self._transports.get(subscription.subscriber.partition(":")[0].lower())

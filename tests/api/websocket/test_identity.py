@@ -443,7 +443,7 @@ def test_no_path_and_no_signature_opens_a_socket_past_the_gateway() -> None:
     with ServerProcess("memory://", env=env).start(ready=403) as server:
         named = {"X-Project-ID": "p"}
         signed = {**named, "URL-Signature": "0" * 64}
-        places = [{"path": "/", "port": port}, {"path": "/v2/ws", "port": port}, {}]
+        places: list[dict[str, Any]] = [{"path": "/", "port": port}, {"port": port}, {}]
         for place, headers in itertools.product(places, (named, signed)):
             with (
                 pytest.raises(InvalidStatus, match="403"),
