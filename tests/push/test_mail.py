@@ -15,8 +15,11 @@ from aiosmtpd.controller import Controller
 from tests.api.conftest import MakeApi, make_api  # noqa: F401 - a fixture
 from tests.services.process import free_port
 from tests.test_tls import make_certificate
-from zaqar_lite.domain.errors import ConfigurationError
+from zaqar_lite.domain.errors import ConfigurationError, Invalid
+from zaqar_lite.domain.subscriptions import check_subscriber
+from zaqar_lite.push.mail import Mail, Smtp
 from zaqar_lite.server.loading import load
+from zaqar_lite.service.courier import Answer, Letter
 
 pytestmark = pytest.mark.anyio
 
@@ -26,12 +29,14 @@ class Mailbox:
 
     def __init__(self) -> None:
         self.mails: list[Message] = []
+        self.recipients: list[list[str]] = []
         self.refuses: list[str] = []
 
     async def handle_DATA(self, server: Any, session: Any, envelope: Any) -> str:  # noqa: N802
         if self.refuses:
             return self.refuses.pop(0)
         self.mails.append(BytesParser().parsebytes(envelope.content))
+        self.recipients.append(envelope.rcpt_tos)
         return "250 OK"
 
 
@@ -116,3 +121,58 @@ async def test_speaks_tls_with_a_mail_server_that_proves_who_it_is(
 def test_needs_a_sender() -> None:
     with pytest.raises(ConfigurationError, match="smtp_sender"):
         load(environment={}, overrides={"smtp_host": "mail"})
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "a%40evil.org%2Cb@good.org",
+        "a%3Cc%40d.org%3E@good.org",
+        "all%3Aa%40b.org%3B@good.org",
+        "a%0d%0ab@good.org",
+        "a%00@good.org",
+        "a%20b@good.org",
+        "%22a%22@good.org",
+        "a%5B@good.org",
+        "%E2%82%AC@good.org",
+        "a%FF@good.org",
+        ".a@good.org",
+        "a..b@good.org",
+        "a@good..org",
+        "a@",
+        "@good.org",
+        f"{'a' * 246}@good.org",
+    ],
+)
+def test_a_mail_goes_to_one_address(address: str) -> None:
+    with pytest.raises(Invalid, match="one address"):
+        check_subscriber(f"mailto:{address}", {})
+
+
+@pytest.mark.parametrize(
+    ("address", "recipient"),
+    [
+        ("a.b%2Bc@good.org", "a.b+c@good.org"),
+        ("a@localhost", "a@localhost"),
+        (f"{'a' * 245}@good.org", f"{'a' * 245}@good.org"),
+    ],
+)
+async def test_the_address_is_read_from_the_url(
+    mailbox: tuple[Mailbox, int], address: str, recipient: str
+) -> None:
+    box, port = mailbox
+    check_subscriber(f"mailto:{address}", {})
+    mail = Mail(Smtp("127.0.0.1", port, "queue@example.org", tls="none"))
+    letter = Letter(f"mailto:{address}?to=x@good.org&bcc=y@good.org", {}, b"{}", {})
+    assert await mail.send(letter) == Answer(200)
+    assert box.recipients == [[recipient]]
+
+
+async def test_a_stored_subscriber_that_is_no_address_is_refused(
+    mailbox: tuple[Mailbox, int],
+) -> None:
+    box, port = mailbox
+    mail = Mail(Smtp("127.0.0.1", port, "queue@example.org", tls="none"))
+    answer = await mail.send(Letter("mailto:a%40evil.org%2Cb@good.org", {}, b"{}", {}))
+    assert answer.refused
+    assert box.recipients == []

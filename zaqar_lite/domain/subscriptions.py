@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, Self
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.domain.metadata import is_queue_name
@@ -33,7 +33,10 @@ _LATEST = int(datetime(9999, 12, 31, tzinfo=UTC).timestamp())
 _PRINTABLE = re.compile(r"[\x21-\x7e]+")
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _FIELD = re.compile(r"[\x20-\x7e\t]*")
-_ADDRESS = re.compile(r"[^@\s<>,;:\"()\[\]\\]+@[A-Za-z0-9.-]+")
+_ATOM = r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+"
+_LABEL = r"[A-Za-z0-9-]+"
+_MAIL_ADDRESS = re.compile(rf"{_ATOM}(?:\.{_ATOM})*@{_LABEL}(?:\.{_LABEL})*")
+_LONGEST_MAIL_ADDRESS = 254
 _RESERVED_HEADERS = frozenset(
     {
         "connection",
@@ -244,9 +247,7 @@ def check_subscriber(subscriber: str, refused: Mapping[str, str]) -> None:
             "are percent-encoded."
         )
     if scheme == "mailto":
-        address = subscriber.partition(":")[2].partition("?")[0]
-        if not _ADDRESS.fullmatch(address):
-            raise Invalid("The subscriber must be mailto: and one address, such as mailto:a@b.org.")
+        mail_address(subscriber)
         return
     try:
         parts = urlsplit(subscriber)
@@ -262,6 +263,20 @@ def check_subscriber(subscriber: str, refused: Mapping[str, str]) -> None:
             "The subscriber's URL may hold no user and no password: everybody who reads the "
             "subscription would read them. Give an Authorization in options.post_headers."
         )
+
+
+def mail_address(subscriber: str) -> str:
+    """The one address that a `mailto:` subscriber names, decoded.
+
+    Decoded it may hold no comma, blank or bracket: a mail would go to several addresses, or none.
+
+    Raises:
+        Invalid: it names none, several, or one that needs quotes.
+    """
+    address = unquote(urlsplit(subscriber).path)
+    if len(address) > _LONGEST_MAIL_ADDRESS or not _MAIL_ADDRESS.fullmatch(address):
+        raise Invalid("The subscriber must be mailto: and one address, such as mailto:a@b.org.")
+    return address
 
 
 def shown_options(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,10 +3,12 @@
 from collections.abc import Mapping
 from email.message import EmailMessage
 from typing import NamedTuple
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 import aiosmtplib
 
+from zaqar_lite.domain.errors import Invalid
+from zaqar_lite.domain.subscriptions import mail_address
 from zaqar_lite.service.courier import Answer, Letter
 
 _TIMEOUT = 20.0
@@ -36,8 +38,13 @@ class Mail:
         """Send a mail; 250 is shown as 200, a refusal for good as 400, for now as 503."""
         smtp = self._smtp
         try:
+            mail = compose(letter, smtp.sender)
+        except Invalid as exc:  # of a subscription that an earlier release let in
+            return Answer(error=str(exc), refused=True)
+        try:
             await aiosmtplib.send(
-                compose(letter, smtp.sender),
+                mail,
+                recipients=[mail["To"]],
                 hostname=smtp.host,
                 port=smtp.port,
                 username=smtp.username,
@@ -59,13 +66,16 @@ class Mail:
 
 
 def compose(letter: Letter, sender: str) -> EmailMessage:
-    """Write the mail: the notification as text, signed in its headers."""
-    parts = urlsplit(letter.subscriber)
-    asked = parse_qs(parts.query).get("subject", [])
+    """Write the mail: the notification as text, signed in its headers.
+
+    Raises:
+        Invalid: the subscriber is not one address.
+    """
+    asked = parse_qs(urlsplit(letter.subscriber).query).get("subject", [])
     subject = asked[0] if asked else _text(letter.options, "subject") or _SUBJECT
     mail = EmailMessage()
     mail["From"] = sender
-    mail["To"] = unquote(parts.path)
+    mail["To"] = mail_address(letter.subscriber)
     mail["Subject"] = " ".join(subject.split())[:_LONGEST_SUBJECT]
     for name in _COPIED:
         if name in letter.headers:
