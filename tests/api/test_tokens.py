@@ -1,13 +1,14 @@
 """Tokens of an issuer (JWT): which count, by whose keys, and what their claims mean."""
 
 import asyncio
+import base64
 import json
 import time
 import warnings
 from collections.abc import AsyncIterator, Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 
 import httpx
@@ -64,6 +65,16 @@ def token(
         return jwt.encode(content, key, algorithm=algorithm, headers=headers)
 
 
+def encoded(part: bytes) -> str:
+    """A part of a token."""
+    return base64.urlsafe_b64encode(part).rstrip(b"=").decode()
+
+
+def unsigned(header: object) -> str:
+    """A token with any header, signed by nobody."""
+    return f"{encoded(json.dumps(header).encode())}.{token().split('.')[1]}.AAAA"
+
+
 @pytest.fixture
 async def guarded(make_api: MakeApi, tmp_path: Path) -> AsyncIterator[Api]:
     async with make_api(**settings(keys_file(tmp_path)), signed_url_secret_key="k" * 32) as api:
@@ -99,6 +110,8 @@ GOOD: list[Callable[[], str]] = [
     lambda: token(RSA_KEY, "rsa", "RS256"),
     lambda: token(aud=["others", "zaqar-lite"]),
     lambda: token(roles="member reader", nbf=in_seconds(0)),
+    lambda: token(exp=str(in_seconds(60)), iat=str(in_seconds(0))),
+    lambda: token(exp=in_seconds(60) + 0.5, roles=None),
 ]
 
 
@@ -129,7 +142,23 @@ WRONG: dict[str, Callable[[], str]] = {
     "roles that are no texts": lambda: token(roles=[1]),
     "grants that are none": lambda: token(grants=["do:everything"]),
     "grants that allow nothing": lambda: token(grants=[]),
+    "a project that is no UTF-8": lambda: token(project_id="\ud800"),
+    "a project of two lines": lambda: token(project_id="p\nq"),
+    "an endless life in texts": lambda: token(exp=str(in_seconds(90_000)), iat=str(in_seconds(0))),
+    "an infinite life": lambda: token(exp=float("inf")),
+    "an end that is no number": lambda: token(exp=[in_seconds(60)]),
+    "a beginning that is no number": lambda: token(iat=float("nan")),
+    "an audience that is no text": lambda: token(aud=[1]),
+    "a subject that is no text": lambda: token(sub=["alice"]),
+    "roles that are an object": lambda: token(roles={"admin": True}),
+    "a key id that is a path": lambda: token(kid="../../jwks.json"),
+    "a key id that is no text": lambda: unsigned({"alg": "ES256", "kid": ["ec"]}),
+    "an algorithm that is no text": lambda: unsigned({"alg": ["ES256"], "kid": "ec"}),
+    "a header that is no object": lambda: unsigned(["ES256"]),
+    "a header too deep to be read": lambda: f"{encoded(b'[' * 6_000)}.e30.e30",
+    "a body that is apart": lambda: unsigned({"alg": "ES256", "kid": "ec", "b64": False}),
     "no token": lambda: "a.b.c",
+    "nothing": lambda: "..",
 }
 
 
@@ -201,15 +230,20 @@ class IssuerServer:
         self.document: Any = published(ec=EC_KEY)
         self.status = 200
         self.asked = 0
+        self.pause = Event()
+        self.pause.set()
         ours = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 ours.asked += 1
+                ours.pause.wait(8)
                 self.send_response(ours.status)
                 self.send_header("Location", "/elsewhere")
                 self.end_headers()
-                self.wfile.write(json.dumps(ours.document).encode())
+                document = ours.document
+                is_raw = isinstance(document, bytes)
+                self.wfile.write(document if is_raw else json.dumps(document).encode())
 
             def log_message(self, *_: Any) -> None:
                 pass
@@ -259,7 +293,14 @@ async def test_keys_are_read_once_for_many_and_again_when_one_is_new(
     assert issuer.asked == 3
 
 
-@pytest.mark.parametrize("trouble", [500, 302, "no keys", {"keys": 1}, {"keys": ["a"]}])
+TROUBLES = [
+    *(500, 302, "no keys", {"keys": 1}, {"keys": ["a"]}, {"keys": []}, {"keys": [{}]}),
+    {"keys": [{"kty": "RSA", "kid": "ec", "alg": "RS256", "n": 5, "e": "AQAB"}]},
+    *(b"[" * 5_000, b" " * 1_048_577),
+]
+
+
+@pytest.mark.parametrize("trouble", TROUBLES, ids=range(len(TROUBLES)))
 async def test_an_issuer_that_is_away_is_forgiven_for_hours(
     issuer: IssuerServer, trouble: object
 ) -> None:
@@ -275,6 +316,24 @@ async def test_an_issuer_that_is_away_is_forgiven_for_hours(
     clock.now = 7 * 3600
     with pytest.raises(Unavailable):
         await keys.find("ec", "ES256")
+
+
+async def test_a_slow_issuer_holds_up_no_token_whose_key_is_known(issuer: IssuerServer) -> None:
+    clock = Time()
+    keys = PublishedKeys(KeySet(issuer.url).fetch, monotonic=clock)
+    await keys.find("ec", "ES256")
+    issuer.pause.clear()
+    clock.now = 400
+    issuer.document = published(new=OTHER)
+    try:
+        async with asyncio.timeout(5):
+            await asyncio.gather(*(keys.find("ec", "ES256") for _ in range(20)))
+    finally:
+        issuer.pause.set()
+    await keys.find("new", "ES256")
+    with pytest.raises(Unauthenticated):
+        await keys.find("ec", "ES256")
+    assert issuer.asked == 2
 
 
 async def test_an_issuer_that_never_answered_is_503(make_api: MakeApi, tmp_path: Path) -> None:

@@ -9,15 +9,21 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 from zaqar_lite.domain.access_rules import AccessRule
 from zaqar_lite.domain.errors import Invalid
+from zaqar_lite.domain.limits import MAX_PROJECT_ID
 
 MAX_GRANTS = 64
 _PATTERN = re.compile(r"[a-zA-Z0-9_\-.*?]{1,64}")
 _ANY = "*"
 _DENIAL = "!"
+
+
+def is_project_id(value: object) -> TypeGuard[str]:
+    """Tell whether a key or a token may be of a project with this id."""
+    return isinstance(value, str) and 1 <= len(value) <= MAX_PROJECT_ID and value.isprintable()
 
 
 class Verb(Enum):

@@ -22,7 +22,7 @@ from zaqar_lite.domain.errors import (
     Unauthenticated,
     Unavailable,
 )
-from zaqar_lite.domain.identity import Grant, How, Principal, parse_grants
+from zaqar_lite.domain.identity import Grant, How, Principal, is_project_id, parse_grants
 from zaqar_lite.domain.limits import MAX_PROJECT_ID
 from zaqar_lite.domain.models import Record
 from zaqar_lite.service.identity.provider import Credential, Known, Place
@@ -272,8 +272,8 @@ def _is_of(maker: Principal, project: str | None) -> bool:
 def _check_project(maker: Principal, project: str | None) -> None:
     if not _is_of(maker, project):
         raise Denied("it is bound to another project")
-    if project is not None and not 1 <= len(project) <= MAX_PROJECT_ID:
-        raise Invalid(f"A project id has 1 to {MAX_PROJECT_ID} characters.")
+    if project is not None and not is_project_id(project):
+        raise Invalid(f"A project id has 1 to {MAX_PROJECT_ID} printable characters.")
 
 
 def _hash(secret: str) -> str:

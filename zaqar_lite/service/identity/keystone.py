@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 
 from zaqar_lite.domain.access_rules import AccessRule
 from zaqar_lite.domain.errors import Unauthenticated, Unavailable
-from zaqar_lite.domain.identity import How, Principal
-from zaqar_lite.domain.limits import MAX_PROJECT_ID
+from zaqar_lite.domain.identity import How, Principal, is_project_id
 from zaqar_lite.service.identity.provider import Credential, Known, Place
 
 logger = logging.getLogger("zaqar_lite")
@@ -230,8 +229,8 @@ class Keystone:
 def parse_token(token: Mapping[str, Any]) -> Token:
     """Read Keystone's document of a token; raises what reading something else raises."""
     project = token.get("project", {}).get("id")
-    if project is not None and not (isinstance(project, str) and len(project) <= MAX_PROJECT_ID):
-        raise ValueError("a project id that is none")
+    if project is not None and not is_project_id(project):
+        raise ValueError("the id of its project is not valid")
     rules = token.get("application_credential", {}).get("access_rules")
     return Token(
         str(token["user"]["id"]),

@@ -15,8 +15,7 @@ from typing import Any
 import jwt
 
 from zaqar_lite.domain.errors import Invalid, Unauthenticated, Unavailable
-from zaqar_lite.domain.identity import Grant, How, Principal, parse_grants
-from zaqar_lite.domain.limits import MAX_PROJECT_ID
+from zaqar_lite.domain.identity import Grant, How, Principal, is_project_id, parse_grants
 from zaqar_lite.service.identity.provider import Credential, Known, Place
 
 logger = logging.getLogger("zaqar_lite")
@@ -27,9 +26,9 @@ ALGORITHMS = (
 REQUIRED = ("exp", "iat", "iss", "aud", "sub")
 LEEWAY = 30
 BELIEVED_FOR = 60.0
-_FRESH, _STALE, _PAUSE = 300.0, 6 * 3600.0, 30.0
-"""Seconds: how long published keys are used unasked, how long when the issuer is away, and what
-lies between two tries to read them."""
+_FRESH, _STALE, _PAUSE, _PATIENCE = 300.0, 6 * 3600.0, 30.0, 2.0
+"""Seconds: for how long published keys are used without another look; for how long when the issuer
+is away; between two tries to read them; and that a token of a known key waits for such a try."""
 _SMALLEST_RSA = 2_048
 Fetch = Callable[[], Awaitable[bytes]]
 """Reads an issuer's JWKS; raises OSError or ValueError where that can't be done."""
@@ -86,9 +85,11 @@ class Tokens:
     def _principal(self, claims: Mapping[str, Any]) -> Principal:
         issuer = self._issuer
         project = claims.get(issuer.project_claim)
-        if not isinstance(project, str) or not 1 <= len(project) <= MAX_PROJECT_ID:
-            raise Unauthenticated(f"the token has no {issuer.project_claim}")
-        if claims["exp"] - claims["iat"] > issuer.longest:
+        if not is_project_id(project):
+            raise Unauthenticated(f"the token has no valid {issuer.project_claim}")
+        # The library takes numbers that are written as texts, too.
+        expires_at, issued_at = int(claims["exp"]), int(claims["iat"])
+        if expires_at - issued_at > issuer.longest:
             raise Unauthenticated("the token lives for too long")
         roles = _texts(claims.get(issuer.roles_claim, []), issuer.roles_claim)
         return Principal(
@@ -97,7 +98,7 @@ class Tokens:
             str(claims["sub"]),
             frozenset(roles),
             self._grants(claims),
-            expires_at=int(claims["exp"]) * 1000,
+            expires_at=expires_at * 1000,
         )
 
     def _grants(self, claims: Mapping[str, Any]) -> tuple[Grant, ...] | None:
@@ -113,7 +114,7 @@ class Tokens:
 class PublishedKeys:
     """An issuer's keys, read again when they are old or one is missing, but not for each token.
 
-    When the issuer is away the last ones are used for hours.
+    The last ones are used for hours when the issuer is away, and meanwhile when it is slow.
     """
 
     def __init__(self, fetch: Fetch, *, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -121,7 +122,7 @@ class PublishedKeys:
         self._monotonic = monotonic
         self._keys: dict[str | None, jwt.PyJWK] = {}
         self._read_at = self._tried_at = float("-inf")
-        self._reading = asyncio.Lock()
+        self._reading: asyncio.Task[None] | None = None
 
     async def find(self, kid: str | None, algorithm: str | None) -> jwt.PyJWK:
         """Find the key of this id.
@@ -132,34 +133,45 @@ class PublishedKeys:
         """
         if algorithm not in ALGORITHMS:
             raise Unauthenticated(f"tokens are not signed by {algorithm!r} here")
-        if kid not in self._keys or self._monotonic() - self._read_at > _FRESH:
-            await self._refresh()
-        if self._monotonic() - self._read_at > _STALE:
+        if kid not in self._keys or self._age() > _STALE:
+            await self._refresh(None)
+        elif self._age() > _FRESH:
+            await self._refresh(_PATIENCE)
+        if self._age() > _STALE:
             raise Unavailable("The keys of the tokens' issuer can't be read.")
         key = self._keys.get(kid)
         if key is None or key.algorithm_name != algorithm:
             raise Unauthenticated("the issuer has no such key")
         return key
 
-    async def _refresh(self) -> None:
-        async with self._reading:
-            now = self._monotonic()
-            if now - self._tried_at < _PAUSE:
-                return  # whoever waited for the lock, or guesses ids, makes no request
+    def _age(self) -> float:
+        return self._monotonic() - self._read_at
+
+    async def _refresh(self, seconds: float | None) -> None:
+        """Have the keys read again, unless that was tried lately; wait for it for some time."""
+        now = self._monotonic()
+        if self._reading is None and now - self._tried_at >= _PAUSE:
             self._tried_at = now
-            try:
-                self._keys = _usable(_parse(await self._fetch()))
-            except (OSError, ValueError, jwt.PyJWTError) as exc:
-                logger.warning("the keys of the tokens' issuer can't be read: %s", exc)
-                return
-            self._read_at = now
+            self._reading = asyncio.create_task(self._read())
+        if self._reading is not None:
+            await asyncio.wait({self._reading}, timeout=seconds)
+
+    async def _read(self) -> None:
+        begun = self._monotonic()
+        try:
+            self._keys = _usable(_parse(await self._fetch()))
+            self._read_at = begun
+        except (OSError, ValueError, RecursionError, jwt.PyJWTError) as exc:
+            logger.warning("the keys of the tokens' issuer can't be read: %s", exc)
+        finally:
+            self._reading = None
 
 
 def _parse(text: bytes) -> jwt.PyJWKSet:
     document = json.loads(text)
     keys = document.get("keys") if isinstance(document, dict) else None
     if not isinstance(keys, list) or not all(isinstance(key, dict) for key in keys):
-        raise ValueError("it is no JWKS")
+        raise ValueError("what was read is no JWKS")
     return jwt.PyJWKSet.from_dict(document)
 
 
@@ -177,7 +189,7 @@ def _usable(found: jwt.PyJWKSet) -> dict[str | None, jwt.PyJWK]:
 
 
 def _texts(value: object, name: str) -> list[str]:
-    """A claim that is a list of texts, or texts with spaces between them."""
+    """Read a claim that is a list of texts, or one text of words."""
     if isinstance(value, str):
         return value.split()
     if isinstance(value, list) and all(isinstance(one, str) for one in value):
