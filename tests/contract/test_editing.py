@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.contract.subject import HOUR, MINUTE, QueueUnderTest, texts
+from tests.contract.subject import HOUR, MINUTE, QueueUnderTest, ids, texts
 from zaqar_lite.domain.errors import Conflict, DueChanged, Invalid, NotFound
 from zaqar_lite.domain.models import DelayMode
 
@@ -167,3 +167,20 @@ async def test_an_edit_of_what_somebody_has_moved_changes_nothing(queue: QueueUn
     await queue.edit(message_id, delay=0, if_due=before.delay_expires_at)
     with pytest.raises(Conflict):
         await queue.edit(message_id, delay=0, if_due=before.delay_expires_at)
+
+
+async def test_a_message_that_was_moved_with_a_delay_is_edited_like_any_other(
+    queue: QueueUnderTest, other: QueueUnderTest
+) -> None:
+    (message_id,) = await queue.post("a")
+    await queue.move(other, message_id, delay=HOUR, ttl=2 * HOUR)
+    moved = await other.get_one(message_id)
+    edited = await other.edit(message_id, "A", ttl=40 * HOUR, delay=30 * HOUR)
+    after = await other.get_one(message_id)
+    for name in ("id", "origin", "ttl_ms", "expires_at", "delay_expires_at", "claim_count"):
+        assert getattr(edited, name) == getattr(after, name), name
+    assert (after.id, after.body, after.origin) == (message_id, b'"A"', moved.origin)
+    assert (after.ttl_ms, after.expires_at) == (40 * HOUR, edited.now + 40 * HOUR)
+    other.advance(35 * HOUR)
+    await other.sweep()
+    assert ids((await other.claim(mode=HONOUR)).messages) == [message_id]

@@ -64,3 +64,9 @@ async def open_queue() -> AsyncIterator[Open]:
 async def queue(own_redis: services.RedisServer, client: Any, open_queue: Open) -> QueueUnderTest:
     """A new queue on the own server."""
     return await open_queue(f"{own_redis.url}?timeout=2")
+
+
+@pytest.fixture
+def target(queue: QueueUnderTest) -> QueueUnderTest:
+    """A queue for the dead letters of `queue`."""
+    return queue.named(f"{queue.ref.name}-dead")

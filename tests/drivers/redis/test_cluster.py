@@ -160,3 +160,20 @@ async def test_a_cluster_of_one_node_serves_as_one_server(open_queue: Open) -> N
         await queue.post("a")
         assert texts((await queue.claim()).messages) == ["a"]
         await queue.stores.close()
+
+
+async def test_a_cluster_that_names_no_hosts_is_reached_by_those_of_the_uri(
+    open_queue: Open,
+) -> None:
+    """Behind a load balancer or in containers, nodes tell their ports alone."""
+    options = ("--cluster-preferred-endpoint-type", "unknown-endpoint")
+    with services.start_redis_cluster(options=options) as cluster:
+        queue = await open_queue(cluster.url)
+        queues = queues_on_every_node(queue)
+        await asyncio.gather(*[one.post("a") for one in queues])
+        router = queue.stores.messages._connection.router  # type: ignore[attr-defined]
+        wrong = router._map[keys_of(queues[0].ref).slot]
+        for one in queues:
+            router._map[keys_of(one.ref).slot] = wrong
+        assert await asyncio.gather(*[one.bodies() for one in queues]) == [["a"]] * 3
+        await queue.stores.close()

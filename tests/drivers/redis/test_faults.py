@@ -16,9 +16,11 @@ import redis
 import uvloop
 
 from tests import services
-from tests.contract.subject import QueueUnderTest
+from tests.contract.subject import MINUTE, QueueUnderTest, new, texts
+from tests.contract.test_companions import arrived, with_note
 from tests.drivers.redis.conftest import Open
 from tests.drivers.redis.inspection import raw
+from tests.drivers.redis.test_letters import crash_before, swept
 from tests.services import RedisServer
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError, Unavailable
@@ -26,6 +28,7 @@ from zaqar_lite.domain.models import StoreOptions
 from zaqar_lite.storage.redis import create
 from zaqar_lite.storage.redis.address import Address
 from zaqar_lite.storage.redis.faults import ConnectionLost
+from zaqar_lite.storage.redis.in_flight import WHOLE
 from zaqar_lite.storage.redis.link import Link, connect
 
 pytestmark = pytest.mark.anyio
@@ -253,6 +256,35 @@ async def test_a_full_server_still_hands_out_and_deletes(
     await queue.post("c")
 
 
+async def test_what_a_post_has_brought_arrives_on_a_full_server(
+    queue: QueueUnderTest, client: Any
+) -> None:
+    """It is stored already; and dead letters may be behind it."""
+    target = queue.named(f"{queue.ref.name}-notes")
+    with crash_before("bring"):
+        await queue.post(with_note(new("a"), target), *["b"] * WHOLE)
+        await asyncio.sleep(0.05)  # what follows a post is begun before its answer
+    client.config_set("maxmemory", 1)
+    try:
+        queue.advance(MINUTE)
+        await swept(queue)
+        assert len(await arrived(target, 1)) == 1
+    finally:
+        client.config_set("maxmemory", 0)
+
+
+async def test_a_long_post_that_is_committed_is_stored_on_a_full_server(
+    queue: QueueUnderTest, client: Any
+) -> None:
+    with crash_before("publish"):
+        await queue.post(*["a"] * (WHOLE + 1))
+    client.config_set("maxmemory", 1)
+    try:
+        assert (await queue.counts())[0] == WHOLE + 1
+    finally:
+        client.config_set("maxmemory", 0)
+
+
 async def test_a_busy_server_is_unavailable(
     queue: QueueUnderTest, client: Any, own_redis: RedisServer
 ) -> None:
@@ -308,6 +340,19 @@ async def test_a_wrong_password_is_a_matter_of_configuration(open_queue: Open) -
         queue = await open_queue(f"redis://:sesame@127.0.0.1:{server.port}/3")
         await queue.post("a")
         assert await queue.bodies() == ["a"]
+
+
+async def test_a_user_who_may_not_publish_is_a_matter_of_configuration(open_queue: Open) -> None:
+    """Redis gives a new user no channels; a script that tells of messages would end half-way."""
+    with services.start_redis() as server:
+        uri = f"redis://zaqar:sesame@127.0.0.1:{server.port}"
+        server.cli("acl", "setuser", "zaqar", "on", ">sesame", "~zl:*", "+@all")
+        with pytest.raises(ConfigurationError, match="&zl:"):
+            await open_queue(uri)
+        server.cli("acl", "setuser", "zaqar", "&zl:*")
+        queue = await open_queue(uri)
+        await queue.post("a")
+        assert texts((await queue.claim()).messages) == ["a"]
 
 
 async def test_a_server_that_throws_messages_away_is_refused(open_queue: Open) -> None:

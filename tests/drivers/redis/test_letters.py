@@ -25,11 +25,6 @@ pytestmark = pytest.mark.anyio
 DAY = 24 * HOUR
 
 
-@pytest.fixture
-def target(queue: QueueUnderTest) -> QueueUnderTest:
-    return queue.named(f"{queue.ref.name}-dead")
-
-
 async def exhaust(queue: QueueUnderTest, *texts: str) -> list[str]:
     ids = await queue.post(*texts)
     await queue.release(await queue.claim_id(len(texts)))
@@ -162,10 +157,10 @@ async def test_a_registration_serves_for_five_seconds_and_no_longer(
     queue: QueueUnderTest, target: QueueUnderTest
 ) -> None:
     await reject(queue, target, "a")
-    queue.advance(4 * SECOND)
+    queue.advance(3 * SECOND)
     with crash_before("register"):
         await target.arrived(await reject(queue, target, "b"), 1)
-        queue.advance(2 * SECOND)
+        queue.advance(3 * SECOND)
         with pytest.raises(Unavailable):
             await reject(queue, target, "c")
     assert await target.bodies() == ["a", "b"]

@@ -7,6 +7,7 @@ from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.storage.redis.address import Address
 from zaqar_lite.storage.redis.faults import Fault
 from zaqar_lite.storage.redis.followups import FollowUps
+from zaqar_lite.storage.redis.keys import EVERYWHERE
 from zaqar_lite.storage.redis.link import Link
 from zaqar_lite.storage.redis.router import make_router
 
@@ -79,7 +80,15 @@ async def _ping(link: Link) -> object:
 
 
 async def _info(link: Link) -> dict[str, str] | Fault:
-    reply = await link.send("INFO")
+    reply, published = await asyncio.gather(
+        link.send("INFO"), link.send("SPUBLISH", EVERYWHERE.key("news"), 0)
+    )
+    if isinstance(published, Fault) and published.code == "NOPERM":
+        # A script would end half-way, where it tells what became ready.
+        raise ConfigurationError(
+            "The Redis user may not publish on the channels of the store: add &zl:* to its "
+            f"permissions (ACL SETUSER). Redis says: {published}"
+        )
     if isinstance(reply, Fault):
         return reply
     lines = (line.partition(":") for line in reply.decode("utf-8", "replace").splitlines())

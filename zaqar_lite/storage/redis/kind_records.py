@@ -6,17 +6,20 @@ all that a name may hold, so that the order of bytes is that of (project, name).
 sweep must look at, and when, is noted as for queues, in an index of its own.
 """
 
+import logging
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.errors import RecordChanged
+from zaqar_lite.domain.errors import RecordChanged, Unavailable
 from zaqar_lite.domain.models import Record
 from zaqar_lite.storage.redis.connection import Connection
 from zaqar_lite.storage.redis.keys import Keys, encode
+from zaqar_lite.storage.redis.letters import LATER_MS
 from zaqar_lite.storage.redis.scripts import load
 
+logger = logging.getLogger(__name__)
 _ALL_KINDS = Keys("*kinds")
 _KINDS_PER_STEP = 100
 _BETWEEN = b"\0\0"
@@ -125,19 +128,23 @@ class KindRecords:
 
     async def sweep(self, limit: int) -> int:
         """Remove expired records of the kinds that are due; see the seam."""
-        _, visits = await self._router.run(
+        now, visits = await self._router.run(
             load("visits"), _ALL_KINDS, self._clock.offset_ms, _KINDS_PER_STEP, repeatable=True
         )
         removed = 0
         for tag, score in zip(visits[::2], visits[1::2], strict=True):
             if removed >= limit:
                 break
-            count, following = await self._router.run(
-                load("sweep_records"),
-                Keys(tag.decode()),
-                self._clock.offset_ms,
-                limit - removed,
-            )
+            try:
+                count, following = await self._router.run(
+                    load("sweep_records"),
+                    Keys(tag.decode()),
+                    self._clock.offset_ms,
+                    limit - removed,
+                )
+            except Unavailable as exc:
+                logger.warning("the sweep passes a kind of records over: %s", exc)
+                count, following = 0, now + LATER_MS
             await self._router.run(load("reschedule"), _ALL_KINDS, tag, score, following)
             removed += int(count)
         return removed

@@ -49,8 +49,8 @@ _COMPANION = b"\xff\xff"
 ARMED_MS = 5_000
 """How long the sweep goes on visiting a queue that was registered when a script asked for it."""
 _MOST_ADOPTED = 100_000
-_LATER_MS = 5_000
-"""How long the sweep leaves a queue alone whose node does not answer."""
+LATER_MS = 5_000
+"""How long the sweep leaves alone what it cannot tidy up now: its node does not answer."""
 
 
 class Sweeper:
@@ -185,7 +185,7 @@ class Sweeper:
                     return total
                 swept, following = await self._visit(tag, limit - total.total, retries_of)
                 if following is None:
-                    following = now + _LATER_MS
+                    following = now + LATER_MS
                 await self._router.run(load("reschedule"), EVERYWHERE, tag, score, following)
                 total = total.plus(swept)
             if not visits:
@@ -207,13 +207,13 @@ class Sweeper:
     async def _visit(
         self, tag: bytes, budget: int, retries_of: RetriesOf
     ) -> tuple[Swept, int | None]:
-        """Tidy up one queue; answer when it must be visited next, None where its node is away."""
+        """Tidy up one queue; answer when it must be visited next, None where it cannot be now."""
         keys = Keys(tag.decode())
         queue = ref_of(keys.tag)
-        retries = await retries_of(queue)
         try:
+            retries = await retries_of(queue)
             swept, letters, following = await self._sweep_queue(keys, queue, budget, retries)
-        except Unavailable as exc:
+        except (Unavailable, Unsupported) as exc:
             logger.warning("the sweep passes a queue over: %s", exc)
             return Swept(), None
         if letters:

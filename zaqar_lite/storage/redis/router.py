@@ -102,7 +102,7 @@ class Router(ABC):
                     link.close(str(reply))
                     self.leave(node)
                 elif reply.code in ("MOVED", "ASK"):
-                    reply = await self._redirected(reply, slot, words)
+                    reply = await self._redirected(reply, node, slot, words)
                     if reply is None:
                         continue
             return reply
@@ -113,7 +113,7 @@ class Router(ABC):
         """Whether to try once more: what was not sent, on a link that was up before, always."""
         return hop == 0 and (repeatable or not lost.sent)
 
-    async def _redirected(self, fault: Fault, slot: int, words: tuple[Word, ...]) -> Any:  # noqa: ANN401
+    async def _redirected(self, fault: Fault, node: Any, slot: int, words: tuple[Word, ...]) -> Any:  # noqa: ANN401
         """Follow a cluster's redirection: the reply, or None to try again."""
         return fault
 
@@ -328,17 +328,17 @@ class ClusterRouter(Router):
                 lost = ConnectionLost(str(reply), sent=False)
                 continue
             self._map = {
-                slot: (master[0].decode() or node[0], master[1])
+                slot: ((master[0] or b"").decode() or node[0], master[1])
                 for first, last, master, *_ in reply
                 for slot in range(first, last + 1)
             }
             return
         raise lost
 
-    async def _redirected(self, fault: Fault, slot: int, words: tuple[Word, ...]) -> Any:  # noqa: ANN401
+    async def _redirected(self, fault: Fault, node: Any, slot: int, words: tuple[Word, ...]) -> Any:  # noqa: ANN401
         code, _, place = str(fault).split(" ")
         host, _, port = place.rpartition(":")
-        node = host, int(port)
+        node = host or node[0], int(port)
         if code == "MOVED":
             self._map = {} if len(self._map) < 16_384 else {**self._map, slot: node}
             return None

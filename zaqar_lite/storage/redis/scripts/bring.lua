@@ -1,5 +1,4 @@
 -- Let companions into their queue; each once, however often this is repeated within a day.
--- refused when full
 -- ARGV: 1 offset, 2 tag of the source, 3.. letters: sequence number (8 bytes), ttl (5 bytes, ms),
 --       delay (5 bytes, ms), record from its randomness on
 -- Answers: 'ok', instant to register.

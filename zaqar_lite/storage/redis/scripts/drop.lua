@@ -16,5 +16,11 @@ redis.call('UNLINK', messages, tracks, ready, ranked, aside, due, waiting, held,
 redis.call('EXPIRE', inbox, 600)
 if redis.call('EXISTS', outbox) == 0 then
   redis.call('UNLINK', state)
+  if life[1] and life[6] then
+    -- Letters have left. If the queue is made again, its letters must have higher numbers, even if a failover
+    -- sets the clock back: their target takes others for repeats.
+    redis.call('HSET', state, 'last', life[1])
+    redis.call('EXPIRE', state, 86400)
+  end
 end
 return {'ok', metadata or ''}

@@ -5,9 +5,10 @@
 -- Answers: 'ok', now, instant to register, position, record, track; or 'missing', 'ready', 'stale', or
 -- 'short' and by how many ms the message would end before its delay.
 -- key queue: hash, the queue's record; deleted by drop and delete_queue
+-- key attempts: hash, position -> hand-outs that have ended; expires by `keep`
 -- include: whole version delays forget locate
 local found = locate_live({ARGV[3]})
-local position, record = found.positions[1], found.records[1]
+local position, record, track = found.positions[1], found.records[1], found.tracks[1]
 if not position then
   return {'missing'}
 end
@@ -18,7 +19,8 @@ end
 if ARGV[8] ~= '' and math.floor(d / 1000) ~= tonumber(ARGV[8]) then
   return {'stale'}
 end
-local created, expires, ttl = struct.unpack('>I6I6I5', record)
+local created = struct.unpack('>I6', record)
+local expires, ttl = struct.unpack('>I6I5', track or record, track and 1 or 7)
 if ARGV[4] ~= '' then
   ttl = tonumber(ARGV[4])
   expires = now + ttl
@@ -37,6 +39,11 @@ record = struct.pack('>I6I6I5I6', created, expires, ttl, d) .. rest
 redis.call('HSET', messages, position, record)
 redis.call('ZADD', expiry, expires, position)
 keep(expires, {})
+if track then -- it has come from another queue
+  track = struct.pack('>I6I5', expires, ttl) .. track:sub(12)
+  redis.call('HSET', tracks, position, track)
+  keep(expires, {tracks, ids, attempts})
+end
 if d <= now then
   leave_delayed({position})
   make_ready({position})
@@ -45,4 +52,4 @@ else
   hasten(d)
   keep(expires, {due, waiting})
 end
-return {'ok', now, schedule(math.min(expires, d)), position, record, ''}
+return {'ok', now, schedule(math.min(expires, d)), position, record, track or ''}

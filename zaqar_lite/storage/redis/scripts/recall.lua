@@ -25,7 +25,7 @@ end
 if is_refused then
   redis.call('HDEL', state, 'checking')
 else
-  redis.call('HSET', state, 'checking', struct.pack('>I6', now + 5000) .. ARGV[7])
+  redis.call('HSET', state, 'checking', struct.pack('>I6', now + CHECKING) .. ARGV[7])
   keep(now, {})
 end
 return answer

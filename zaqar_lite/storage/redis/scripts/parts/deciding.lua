@@ -25,10 +25,17 @@ if batch_key then
   end
 end
 
+-- For so long (ms) the note of a post in parts holds up others.
+local CHECKING = 5000
+
 -- Whether a post in parts that has another ticket decides by the keys of this queue (recall.lua).
 local function is_checked_by_another(ticket)
   local note = redis.call('HGET', state, 'checking')
-  return note and struct.unpack('>I6', note) > now and note:sub(7) ~= ticket
+  if not note or note:sub(7) == ticket then
+    return false
+  end
+  local left = struct.unpack('>I6', note) - now
+  return left > 0 and left <= CHECKING -- more are left where a failover has set the clock back
 end
 
 -- What the driver is told instead of the post's outcome: where there is no room, where the sweep must

@@ -1,0 +1,81 @@
+"""One node of several is away: what has its keys elsewhere is tidied up all the same."""
+
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from tests.contract.subject import MINUTE, QueueUnderTest
+from zaqar_lite.domain.errors import Unavailable, Unsupported
+from zaqar_lite.domain.models import NO_RETRIES, QueueRef, Retries
+from zaqar_lite.storage.redis.keys import Keys, keys_of
+from zaqar_lite.storage.redis.router import Router
+
+pytestmark = pytest.mark.anyio
+
+
+def away(keys: Keys) -> Any:
+    """Let every call to a slot fail, as if its node did not answer."""
+    call = Router._call
+
+    async def failing(self: Router, slot: int, *args: Any, **options: Any) -> Any:
+        if slot == keys.slot:
+            raise Unavailable("The node is away.")
+        return await call(self, slot, *args, **options)
+
+    return patch.object(Router, "_call", failing)
+
+
+async def test_the_sweep_passes_over_a_queue_whose_policy_cannot_be_read(
+    queue: QueueUnderTest, client: Any
+) -> None:
+    other = queue.named(f"{queue.ref.name}-other")
+    await queue.post("a", ttl=MINUTE)
+    await other.post("b", ttl=2 * MINUTE)
+    queue.advance(3 * MINUTE)
+
+    async def read(ref: QueueRef) -> Retries:
+        await queue.stores.management.get_queue(ref)
+        return NO_RETRIES
+
+    with away(keys_of(queue.ref)):
+        await queue.stores.messages.sweep(1_000, read)
+    assert client.hlen(keys_of(queue.ref).key("messages")) == 1
+    assert client.hlen(keys_of(other.ref).key("messages")) == 0
+    queue.advance(MINUTE)
+    await queue.stores.messages.sweep(1_000, read)
+    assert client.hlen(keys_of(queue.ref).key("messages")) == 0
+
+
+async def test_the_sweep_passes_over_a_queue_whose_policy_this_store_cannot_follow(
+    queue: QueueUnderTest, client: Any
+) -> None:
+    """Records may come from a store that keeps failed messages."""
+    other = queue.named(f"{queue.ref.name}-other")
+    await queue.post("a", ttl=MINUTE)
+    await other.post("b", ttl=2 * MINUTE)
+    queue.advance(3 * MINUTE)
+
+    async def read(ref: QueueRef) -> Retries:
+        if ref == queue.ref:
+            raise Unsupported("The Redis store keeps no failed messages; the embedded one does.")
+        return NO_RETRIES
+
+    await queue.stores.messages.sweep(1_000, read)
+    assert client.hlen(keys_of(other.ref).key("messages")) == 0
+
+
+async def test_the_sweep_passes_over_records_of_a_kind_that_is_away(
+    queue: QueueUnderTest, client: Any
+) -> None:
+    management, kinds = queue.stores.management, ("one", "other")
+    for number, kind in enumerate(kinds, 1):
+        name = f"{queue.ref.name}-{kind}"
+        await management.put_record(name, "p", "n", b"x", expected=0, ttl_ms=number * MINUTE)
+    keys = [Keys(f"*kind:{queue.ref.name}-{kind}") for kind in kinds]
+    queue.advance(3 * MINUTE)
+    with away(keys[0]):
+        assert await management.sweep_records(1_000) == 1
+    assert [client.hlen(one.key("values")) for one in keys] == [1, 0]
+    queue.advance(MINUTE)
+    assert await management.sweep_records(1_000) == 1

@@ -1,0 +1,46 @@
+"""A clock that goes back, as that of a replica may that takes over."""
+
+import asyncio
+
+import pytest
+
+from tests.contract.subject import HOUR, MINUTE, QueueUnderTest, new
+from tests.drivers.redis.test_letters import crash_before, exhaust
+from zaqar_lite.domain.errors import Unavailable
+from zaqar_lite.storage.redis.in_flight import WHOLE
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_letters_of_a_queue_that_is_made_again_arrive(
+    queue: QueueUnderTest, target: QueueUnderTest
+) -> None:
+    """Their numbers must not be those of letters that left before the queue was deleted."""
+    policy = target.as_dead_letter_queue(1)
+    queue.advance(MINUTE)
+    await exhaust(queue, "a")
+    await queue.claim(dead_letter=policy)
+    await queue.stores.messages.drop(queue.ref)
+    queue.advance(-MINUTE)
+    await exhaust(queue, "b")
+    await queue.claim(dead_letter=policy)
+    assert await target.bodies() == ["a", "b"]
+
+
+async def test_positions_go_on(queue: QueueUnderTest) -> None:
+    queue.advance(HOUR)
+    await queue.post("a", ttl=3 * HOUR)
+    queue.advance(-HOUR)
+    await queue.post("b")
+    assert await queue.bodies() == ["a", "b"]
+
+
+async def test_a_post_that_ended_while_it_read_its_keys_holds_up_others_for_seconds_only(
+    queue: QueueUnderTest,
+) -> None:
+    queue.advance(HOUR)
+    with crash_before("stage"), pytest.raises(Unavailable):
+        await queue.post(*[new("x", key=str(number)) for number in range(WHOLE + 1)])
+    queue.advance(-HOUR)
+    async with asyncio.timeout(10):
+        await queue.post(new("a", key="other"))
