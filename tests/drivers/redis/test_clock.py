@@ -7,7 +7,7 @@ import pytest
 from tests.contract.subject import HOUR, MINUTE, QueueUnderTest, new
 from tests.drivers.redis.test_letters import crash_before, exhaust
 from zaqar_lite.domain.errors import Unavailable
-from zaqar_lite.storage.redis.in_flight import WHOLE
+from zaqar_lite.storage.redis.limiter import MAX_PER_SCRIPT
 
 pytestmark = pytest.mark.anyio
 
@@ -40,7 +40,7 @@ async def test_a_post_that_ended_while_it_read_its_keys_holds_up_others_for_seco
 ) -> None:
     queue.advance(HOUR)
     with crash_before("stage"), pytest.raises(Unavailable):
-        await queue.post(*[new("x", key=str(number)) for number in range(WHOLE + 1)])
+        await queue.post(*[new("x", key=str(number)) for number in range(MAX_PER_SCRIPT + 1)])
     queue.advance(-HOUR)
     async with asyncio.timeout(10):
         await queue.post(new("a", key="other"))

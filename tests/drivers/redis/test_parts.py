@@ -19,15 +19,15 @@ from tests.drivers.redis.test_letters import crash_before, swept
 from tests.services import RedisCluster, RedisServer
 from zaqar_lite.domain.errors import KeyReused, LimitReached, Unavailable
 from zaqar_lite.domain.models import DelayMode
-from zaqar_lite.storage.redis.in_flight import PART, WHOLE
 from zaqar_lite.storage.redis.keys import keys_of
+from zaqar_lite.storage.redis.limiter import MAX_PER_SCRIPT, PART_SIZE
 from zaqar_lite.storage.redis.router import Router
 from zaqar_lite.storage.redis.scripts import load
 
 pytestmark = pytest.mark.anyio
 
-LONG = 3 * WHOLE + 1
-PARTS = -(-LONG // PART)
+LONG = 3 * MAX_PER_SCRIPT + 1
+PARTS = -(-LONG // PART_SIZE)
 Act = Callable[[QueueUnderTest], Awaitable[object]]
 
 
@@ -72,7 +72,7 @@ async def post_cut_short(queue: QueueUnderTest, count: int = LONG) -> list[str]:
 async def test_no_script_stores_more_than_a_part(
     queue: QueueUnderTest, calls: Counter[str]
 ) -> None:
-    await queue.post(*["x"] * WHOLE)
+    await queue.post(*["x"] * MAX_PER_SCRIPT)
     assert calls == {"post": 1}
     await queue.post(*[new("x", key=str(number)) for number in range(LONG)])
     assert (calls["recall"], calls["stage"], calls["publish"], calls["post"]) == (

@@ -81,7 +81,7 @@ async def _ping(link: Link) -> object:
 
 async def _info(link: Link) -> dict[str, str] | Fault:
     reply, published = await asyncio.gather(
-        link.send("INFO"), link.send("SPUBLISH", EVERYWHERE.key("news"), 0)
+        link.send("INFO"), link.send("SPUBLISH", EVERYWHERE.key("readiness"), 0)
     )
     if isinstance(published, Fault) and published.code == "NOPERM":
         # A script would end half-way, where it tells what became ready.

@@ -36,8 +36,8 @@ from zaqar_lite.domain.errors import Unavailable, Unsupported
 from zaqar_lite.domain.models import Message, QueueRef, Retries, RetriesOf, Swept
 from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.redis.codec import pack_letter
-from zaqar_lite.storage.redis.in_flight import PART, InFlight
 from zaqar_lite.storage.redis.keys import EVERYWHERE, Keys, keys_of, ref_of, tag_of
+from zaqar_lite.storage.redis.limiter import PART_SIZE, FairLimiter
 from zaqar_lite.storage.redis.router import Router
 from zaqar_lite.storage.redis.scripts import load
 
@@ -59,7 +59,7 @@ class Sweeper:
     def __init__(self, router: Router, clock: Clock) -> None:
         self._router = router
         self._clock = clock
-        self._in_flight = InFlight()
+        self._limiter = FairLimiter()
         self._finishing: dict[str, asyncio.Task[None]] = {}
 
     async def finish(self, keys: Keys) -> None:
@@ -77,7 +77,7 @@ class Sweeper:
     async def _publish(self, keys: Keys) -> None:
         status = b"more"
         while status == b"more":
-            async with self._in_flight.work(ref_of(keys.tag).project, PART):
+            async with self._limiter.slot(ref_of(keys.tag).project, PART_SIZE):
                 (status,) = await self._router.run(
                     load("publish"), keys, self._clock.offset_ms, repeatable=True
                 )

@@ -43,10 +43,10 @@ from zaqar_lite.storage.redis.codec import (
 )
 from zaqar_lite.storage.redis.connection import Connection
 from zaqar_lite.storage.redis.headers import pack_group
-from zaqar_lite.storage.redis.in_flight import ROOM
 from zaqar_lite.storage.redis.keys import keys_of
-from zaqar_lite.storage.redis.news import POLL_INTERVAL_MS, News
+from zaqar_lite.storage.redis.limiter import CAPACITY
 from zaqar_lite.storage.redis.posting import Posting
+from zaqar_lite.storage.redis.readiness import POLL_INTERVAL_MS, Readiness
 from zaqar_lite.storage.redis.records import RecordIndexes
 from zaqar_lite.storage.redis.runner import Runner
 
@@ -74,7 +74,7 @@ class RedisMessageStore(MessageStore):
         self._claiming = Claiming(self._runner)
         self._indexes = RecordIndexes(connection.router, clock, connection.follow_ups)
         self._listed = 0
-        self._news = News(connection.router)
+        self._readiness = Readiness(connection.router)
 
     @property
     def examined(self) -> int:
@@ -87,7 +87,7 @@ class RedisMessageStore(MessageStore):
 
     async def close(self) -> None:
         """Close the connection when the other store has; see the seam."""
-        await self._news.close()
+        await self._readiness.close()
         await self._connection.close(self)
 
     async def ping(self) -> None:
@@ -152,7 +152,7 @@ class RedisMessageStore(MessageStore):
                 after = position, b""
             if at_end or len(reply) > 5:
                 return Page(read_messages(reply, 5, now), last)
-            reply = await read(ROOM)
+            reply = await read(CAPACITY)
 
     async def get_messages(
         self, queue: QueueRef, ids: Collection[str], *, details: bool = False
@@ -295,15 +295,15 @@ class RedisMessageStore(MessageStore):
 
     def listen(self, listener: Listener) -> None:
         """Announce to `listener` what became ready; see the seam."""
-        self._news.listen(listener)
+        self._readiness.listen(listener)
 
     async def watch(self, queue: QueueRef) -> None:
         """Begin to announce a queue; see the seam."""
-        await self._news.watch(queue)
+        await self._readiness.watch(queue)
 
     async def unwatch(self, queue: QueueRef) -> None:
         """End what `watch` began; see the seam."""
-        self._news.unwatch(queue)
+        self._readiness.unwatch(queue)
 
     async def purge(self, queue: QueueRef) -> None:
         """Remove all messages and claims; see the seam."""

@@ -1,7 +1,7 @@
 """Posting to Redis: one script for a short post; a long one is committed whole and stored in parts.
 
-A script holds up everybody, so none may store more than `WHOLE` messages. The parts of a longer
-post are put aside in one step, which decides all there is to decide and takes the positions
+A script holds up everybody, so none may store more than `MAX_PER_SCRIPT` messages. The parts of a
+longer post are put aside in one step, which decides all there is to decide and takes the positions
 (`stage.lua`). From then on it is committed, and every script that reads or stores messages of that
 queue answers 'busy' until `publish.lua` has stored the last part: whoever meets that, the poster,
 another call, another process or the sweep, goes on with it, a part at a time. So the post
@@ -31,8 +31,8 @@ from zaqar_lite.storage.redis.codec import (
     read_ids,
     read_key,
 )
-from zaqar_lite.storage.redis.in_flight import PART, SHORT, WHOLE
 from zaqar_lite.storage.redis.keys import keys_of
+from zaqar_lite.storage.redis.limiter import MAX_PER_SCRIPT, PART_SIZE, SHORT_POST
 from zaqar_lite.storage.redis.runner import Runner
 
 _PART_BYTES = 262_144
@@ -110,8 +110,8 @@ class _Batch:
 
     async def parts(self) -> AsyncIterator[bytes]:
         """All as `publish.lua` takes it."""
-        for start in range(0, len(self.messages), PART):
-            some = slice(start, start + PART)
+        for start in range(0, len(self.messages), PART_SIZE):
+            some = slice(start, start + PART_SIZE)
             words = self.blobs(some)
             if self.keyed:
                 words = [word for pair in zip(words, self.keys(some), strict=True) for word in pair]
@@ -119,8 +119,8 @@ class _Batch:
                 yield part
             await asyncio.sleep(0)  # a large post must not hold up the others of this process
         if self.companions:
-            for start in range(0, len(self.messages), PART):
-                for part in _cut(self.letters(slice(start, start + PART), start), b"c", 0):
+            for start in range(0, len(self.messages), PART_SIZE):
+                for part in _cut(self.letters(slice(start, start + PART_SIZE), start), b"c", 0):
                     yield part
                 await asyncio.sleep(0)
 
@@ -150,7 +150,7 @@ class Posting:
         batch = _arrange(messages, pack_client(client_id))
         words = "" if version is None else version, *self._bounds, pack_key(batch_key)
         cost = len(batch.messages) + batch.companions
-        if is_long := cost > WHOLE or batch.conflict is not None:
+        if is_long := cost > MAX_PER_SCRIPT or batch.conflict is not None:
             reply = await self._commit(queue, batch, words, batch_key is not None)
         else:
             all_of_it = slice(None)
@@ -164,7 +164,7 @@ class Posting:
                 *batch.blobs(all_of_it),
                 *(batch.letters(all_of_it, 1) if batch.companions else ()),
                 *(batch.keys(all_of_it) if batch.keyed else ()),
-                cost=cost if cost > SHORT else 0,
+                cost=cost if cost > SHORT_POST else 0,
             )
         status, *rest = reply
         if status == b"known":
@@ -188,8 +188,8 @@ class Posting:
         if batch is not None:
             fields.append(f"b{batch}")
         found: dict[str, Remembered] = {}
-        for start in range(0, len(fields), PART):
-            some = fields[start : start + PART]
+        for start in range(0, len(fields), PART_SIZE):
+            some = fields[start : start + PART_SIZE]
             _, _, *entries = await self._runner.run(queue, "known", *some, repeatable=True)
             pairs = zip(some, entries, strict=True)
             found |= {name: read_key(entry) for name, entry in pairs if entry}
@@ -222,7 +222,7 @@ class Posting:
                 ticket,
                 batch.packed_ids() if is_keyed else b"",
                 *[part async for part in new.parts()],
-                cost=PART,
+                cost=PART_SIZE,
             )
             if reply[0] != b"late":
                 return reply
@@ -232,9 +232,9 @@ class Posting:
     ) -> Sequence[Any] | None:
         """Read which keys of a batch are known; what refuses it, or answers it, or None."""
         batch.known.clear()
-        for start in range(0, len(batch.messages), PART):
-            keys = batch.keys(slice(start, start + PART))
-            reply = await self._send(queue, "recall", *words, ticket, *keys, cost=PART)
+        for start in range(0, len(batch.messages), PART_SIZE):
+            keys = batch.keys(slice(start, start + PART_SIZE))
+            reply = await self._send(queue, "recall", *words, ticket, *keys, cost=PART_SIZE)
             if reply[0] != b"ok":
                 return reply
             batch.known += reply[1:]
@@ -304,7 +304,7 @@ def _cut(words: Sequence[bytes], kind: bytes, before: int) -> Iterator[bytes]:
     part: list[bytes] = []
     size = 0
     for at in range(0, len(words), step):
-        if part and (len(part) > 2 * step * PART or size + len(words[at]) > _PART_BYTES):
+        if part and (len(part) > 2 * step * PART_SIZE or size + len(words[at]) > _PART_BYTES):
             yield b"".join(part)
             part, size = [], 0
         if not part:

@@ -8,9 +8,9 @@ from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import QueueChanged
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.storage.redis.connection import Connection
-from zaqar_lite.storage.redis.in_flight import InFlight
 from zaqar_lite.storage.redis.keys import keys_of
 from zaqar_lite.storage.redis.letters import ARMED_MS, Sweeper
+from zaqar_lite.storage.redis.limiter import FairLimiter
 from zaqar_lite.storage.redis.scripts import load
 
 _MOST_ARMED = 10_000
@@ -24,7 +24,7 @@ class Runner:
         self._clock = clock
         self._follow_ups = connection.follow_ups
         self.sweeper = Sweeper(connection.router, clock)
-        self._in_flight = InFlight()
+        self._limiter = FairLimiter()
         self._sending: dict[QueueRef, bool] = {}
         self._armed: dict[QueueRef, int] = {}
 
@@ -47,7 +47,7 @@ class Runner:
         while True:
             call = partial(self._router.run, load(script), keys, self._clock.offset_ms, *words)
             if cost:
-                async with self._in_flight.work(queue.project, cost):
+                async with self._limiter.slot(queue.project, cost):
                     reply = await call(repeatable=repeatable)
             else:
                 reply = await call(repeatable=repeatable)

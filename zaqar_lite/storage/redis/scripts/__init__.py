@@ -2,17 +2,17 @@
 
 Each `.lua` file begins with a header of comments that is read here:
 
-    -- key NAME: what it is, who deletes it     a key of the queue; a local variable of that name
+    -- key NAME: what it is                      a key; a local variable of that name
     -- include: PART PART                       text of `parts/PART.lua` that comes before
     -- refused when full                         the script adds what takes room
 
 so that a script's keys are declared to Redis in one order that cannot differ from its text, and
-shared steps are written once. Functions that a script does not call are left out of it, and keys
-that it does not name: Redis makes each of them anew at every call. A script that registers queues
-may be given one more key, `visits` (the index of what the sweep must visit), where that is in the
-same server as the queue. Lua strings
-and numbers are all that scripts exchange with the driver: a position is 8 bytes, an instant 6
-bytes, both big-endian.
+shared steps are written once. `parts/keys.lua` has the keys of a queue. Functions that a script
+does not call are left out of it, and keys that it does not name: Redis makes each of them anew at
+every call. A script that registers queues may be given one more key, `visits` (the index of what
+the sweep must visit), where that is in the same server as the queue. Lua strings and numbers are
+all that scripts exchange with the driver: a position is 8 bytes, an instant 6 bytes, both
+big-endian.
 """
 
 import re
@@ -25,6 +25,8 @@ from importlib.resources import files
 _KEY = re.compile(r"^-- key (\w+):", re.MULTILINE)
 _FUNCTION = re.compile(r"^local function (\w+)\(.*?^end\n", re.MULTILINE | re.DOTALL)
 _WORD = re.compile(r"\w+")
+_COMMENT = re.compile(r"^[ \t]*--.*\n|[ \t]+--.*$", re.MULTILINE)
+_STRING = re.compile(r"'[^'\n]*'")
 _INCLUDE = re.compile(r"^-- include: (.+)$", re.MULTILINE)
 _REFUSED_WHEN_FULL = "-- refused when full"
 
@@ -47,9 +49,8 @@ def load(name: str) -> Script:
     parts: list[str] = []
     _collect(f"{name}.lua", parts, set())
     body = "\n".join(parts)
-    lines = (line for line in body.splitlines() if not line.lstrip().startswith("--"))
-    code = _without_unused("".join(f"{line}\n" for line in lines))
-    used = set(_WORD.findall(code))
+    code = _without_unused(_COMMENT.sub("", body))
+    used = set(_WORD.findall(_STRING.sub("", code)))
     kinds = tuple(kind for kind in dict.fromkeys(_KEY.findall(body)) if kind in used)
     may_register = "visits" in used - set(kinds)
     named = (*kinds, "visits") if may_register else kinds

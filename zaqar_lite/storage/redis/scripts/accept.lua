@@ -2,11 +2,6 @@
 -- ARGV: 1 offset, 2 tag of the source, 3.. letters: sequence number (8 bytes), length of the
 --       track (2 bytes), track, length of the attempts (4 bytes), attempts, record
 -- Answers: 'ok', instant to register.
--- key inbox: hash, source -> sequence number of its last letter; expires
--- key tracks: hash, position -> track of a message that was claimed or moved; expires by `keep`
--- key expiry: zset, every position by its deadline (ms); expires by `keep`
--- key ids: hash, id -> position of each dead letter, whose id holds another; expires by `keep`
--- key attempts: hash, position -> hand-outs that have ended; expires by `keep`
 -- include: whole ready delays tracks groups
 
 -- Track, attempts and record of a letter. One that an earlier version sent has no attempts.

@@ -2,7 +2,6 @@
 -- ARGV: 1 offset, 2 tag of the source, 3.. letters: sequence number (8 bytes), ttl (5 bytes, ms),
 --       delay (5 bytes, ms), record from its randomness on
 -- Answers: 'ok', instant to register.
--- key brought: zset, source by the sequence number of its last companion; kept for a day, expires
 -- include: whole storing
 local came = tonumber(redis.call('ZSCORE', brought, ARGV[2]) or 0)
 local fresh = {}

@@ -2,8 +2,7 @@
 -- refused when full
 -- ARGV: 1 offset, 2 metadata (JSON)
 -- Answers: 'created' or 'exists', version, metadata, '1' if exposing.
--- key queue: hash, the queue's record; deleted by drop and delete_queue
--- include: now
+-- include: keys now
 local record = redis.call('HMGET', queue, 'version', 'metadata', 'exposing')
 if record[1] then
   return {'exists', unpack(record)}

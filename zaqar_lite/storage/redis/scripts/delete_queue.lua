@@ -1,7 +1,7 @@
 -- Delete a queue's record at its version.
 -- ARGV: 1 offset (unused), 2 version
 -- Answers: 'ok', also when there was none; or 'changed'.
--- key queue: hash, the queue's record; deleted by drop and delete_queue
+-- include: keys
 local version = redis.call('HGET', queue, 'version')
 if version and version ~= ARGV[2] then
   return {'changed'}

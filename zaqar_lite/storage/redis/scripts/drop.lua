@@ -3,11 +3,6 @@
 -- does not come again).
 -- ARGV: 1 offset
 -- Answers: 'ok', and the metadata of the record that was removed, or ''.
--- key queue: hash, the queue's record; deleted by drop and delete_queue
--- key outbox: list, letters and companions on their way; drained by outbox_ack, expires by `keep`
--- key inbox: hash, source -> sequence number of its last letter; expires
--- key keys: hash, 'b' or 'm' and idempotency key -> entry (codec.py); expires by `keep`
--- key forgets: zset, the same fields by deadline; expires by `keep`
 -- include: whole expire
 local metadata = redis.call('HGET', queue, 'metadata')
 redis.call('UNLINK', messages, tracks, ready, ranked, aside, due, waiting, held, claims, leases, lapsed, parked,

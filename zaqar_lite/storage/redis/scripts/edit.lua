@@ -4,8 +4,6 @@
 --       6 '1' when the body changes, 7 the body, 8 the second in which it must be due, or ''
 -- Answers: 'ok', now, instant to register, position, record, track; or 'missing', 'ready', 'stale', or
 -- 'short' and by how many ms the message would end before its delay.
--- key queue: hash, the queue's record; deleted by drop and delete_queue
--- key attempts: hash, position -> hand-outs that have ended; expires by `keep`
 -- include: whole version delays forget locate
 local found = locate_live({ARGV[3]})
 local position, record, track = found.positions[1], found.records[1], found.tracks[1]

@@ -2,8 +2,6 @@
 -- ARGV: 1 offset, 2.. fields of `keys`
 -- Answers: 'ok', whether any key is remembered (1 or 0), and for each field its entry, or '' where
 -- it is not known (any more).
--- key keys: hash, 'b' or 'm' and idempotency key -> entry (codec.py); expires by `keep`
--- key forgets: zset, the same fields by deadline; expires by `keep`
 -- include: whole chunks
 local last = redis.call('ZRANGE', forgets, -1, -1, 'WITHSCORES')[2]
 local answer = {'ok', last and tonumber(last) > now and 1 or 0}

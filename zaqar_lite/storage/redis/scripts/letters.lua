@@ -1,6 +1,6 @@
 -- Read the first letters of the outbox, up to about 250 or a mebibyte.
 -- Answers: the letters.
--- key outbox: list, letters and companions on their way; drained by outbox_ack, expires by `keep`
+-- include: keys
 local letters, bytes, step = {}, 0, 10
 while #letters < 250 and bytes < 1048576 do
   local some = redis.call('LRANGE', outbox, #letters, #letters + step - 1)

@@ -1,11 +1,7 @@
 -- Tell when something next becomes ready by time.
 -- ARGV: 1 offset
 -- Answers: milliseconds until then, -1 when nothing waits.
--- key leases: zset, claim id; no lease of its messages ends before the score; expires by `keep`
--- key due: zset, positions by d (ms); expires by `keep`
--- key parked: zset, positions by the end of their wait (ms); expires by `keep`
--- key lapsed: zset, score 0, positions whose lease has lapsed and is not ended yet; expires by `keep`
--- include: now
+-- include: keys now
 if redis.call('EXISTS', lapsed) == 1 then
   return {0}
 end

@@ -1,7 +1,7 @@
 -- Remove from the outbox the letters that have arrived.
 -- ARGV: 1 sequence number (8 bytes) of the last of them, 2 how many they were
 -- Answers: 'ok', how many are left
--- key outbox: list, letters and companions on their way; drained by outbox_ack, expires by `keep`
+-- include: keys
 local last, count = struct.unpack('>I8', ARGV[1]), tonumber(ARGV[2])
 -- Where another process has removed some of them already, the last one lies further ahead.
 while count > 0 do

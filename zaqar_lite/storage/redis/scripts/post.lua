@@ -60,18 +60,18 @@ if companions > 0 then
   end)
 end
 if new_keys > 0 then
-  local ids, new_fields, known = {}, {}, {}
+  local sent_ids, new_fields, known = {}, {}, {}
   for i = 1, count do
     local k = number_of[i]
-    ids[i] = k and stored[k] .. blobs[k]:sub(11, 18) or answers[i]
+    sent_ids[i] = k and stored[k] .. blobs[k]:sub(11, 18) or answers[i]
     if k and keyed and ARGV[keys_at + i] ~= '' then
       new_fields[#new_fields + 1] = fields[i]
-      known[#new_fields] = ARGV[keys_at + i]:sub(1, 16) .. ids[i]
+      known[#new_fields] = ARGV[keys_at + i]:sub(1, 16) .. sent_ids[i]
     end
   end
   if batch_key then
     new_fields[#new_fields + 1] = batch_key
-    known[#new_fields] = ARGV[6]:sub(1, 16) .. ids_of_batch(ids, ARGV[9])
+    known[#new_fields] = ARGV[6]:sub(1, 16) .. ids_of_batch(sent_ids, ARGV[9])
   end
   local until_when = now + tonumber(ARGV[3])
   remember(new_fields, known, until_when, 1)

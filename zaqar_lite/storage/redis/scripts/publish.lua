@@ -4,7 +4,6 @@
 -- lengths (4 bytes) before them. Kinds: 'm' messages; 'k' each message, then its key or ''; 'c' companions,
 -- whose number is that of their message among the new ones.
 -- Answers: 'more', or 'ok' when nothing is left to store.
--- key staged: hash, '0' -> instant and first position, number -> part; deleted by publish, expires by `keep`
 -- include: posting
 local head, part = unpack(redis.call('HMGET', staged, 0, life[7] or ''))
 if not part then

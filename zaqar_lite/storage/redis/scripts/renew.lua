@@ -1,9 +1,6 @@
 -- Let a live claim live on, and what it holds at least as long.
 -- ARGV: 1 offset, 2 claim id, 3 ttl (ms), 4 grace (ms)
 -- Answers: 'ok' and the instant to register; or 'missing'.
--- key ids: hash, id -> position of each dead letter, whose id holds another; expires by `keep`
--- key expiry: zset, every position by its deadline (ms); expires by `keep`
--- key attempts: hash, position -> hand-outs that have ended; expires by `keep`
 -- include: claims
 local id, ttl, grace = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local claim = redis.call('HGET', claims, id)

@@ -8,7 +8,6 @@
 --       each), of new ones as if the first of them had position 0; or, where all are new, '2' and the
 --       second halves of their ids; 14.. parts (publish)
 -- Answers: as post; 'late' where the note of the ticket has ended, and recall must come again.
--- key staged: hash, '0' -> instant and first position, number -> part; deleted by publish, expires by `keep`
 -- include: deciding
 local count, ticket = tonumber(ARGV[7]), ARGV[12]
 if ticket ~= '' then
@@ -35,15 +34,15 @@ redis.call('HSET', state, 'part', 1)
 redis.call('HDEL', state, 'checking')
 keep(now + tonumber(ARGV[10]), {staged})
 if batch_key then
-  local kind, ids = tonumber(ARGV[13]:sub(1, 1)), {}
+  local kind, sent_ids = tonumber(ARGV[13]:sub(1, 1)), {}
   for at = 2, kind == 1 and #ARGV[13] or 0, 16 do
     local position = struct.unpack('>I8', ARGV[13], at)
     if position < count then
       position = first + position
     end
-    ids[#ids + 1] = struct.pack('>I8', position) .. ARGV[13]:sub(at + 8, at + 15)
+    sent_ids[#sent_ids + 1] = struct.pack('>I8', position) .. ARGV[13]:sub(at + 8, at + 15)
   end
-  local answer = kind == 1 and ids_of_batch(ids, ARGV[9]) or struct.pack('>I8', first) .. ARGV[13]:sub(2)
+  local answer = kind == 1 and ids_of_batch(sent_ids, ARGV[9]) or struct.pack('>I8', first) .. ARGV[13]:sub(2)
   remember({batch_key}, {ARGV[6]:sub(1, 16) .. answer}, until_when, kind)
 end
 return {'ok', schedule(now), struct.pack('>I8', first)}

@@ -2,9 +2,6 @@
 -- ARGV: 1 offset, 4 about how many entries; 5 to 12: policy
 -- Answers: 'ok', or 'arm' when the driver must register the queue and come again; messages expired,
 -- keys forgotten, promoted, lapsed, length of the outbox, next instant or 0, now.
--- key outbox: list, letters and companions on their way; drained by outbox_ack, expires by `keep`
--- key keys: hash, 'b' or 'm' and idempotency key -> entry (codec.py); expires by `keep`
--- key forgets: zset, the same fields by deadline; expires by `keep`
 -- include: whole expire failing
 visits = nil -- the queue stays registered until this visit is over
 local budget = math.min(tonumber(ARGV[4]), 100)

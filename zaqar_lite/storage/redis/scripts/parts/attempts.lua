@@ -1,5 +1,4 @@
 -- The history of a message's hand-outs: the first one and the last ones (domain/attempts.py).
--- key attempts: hash, position -> hand-outs that have ended; expires by `keep`
 -- include: life chunks tracks
 local MOST_ATTEMPTS, MOST_BYTES = 16, 16384
 local NO_TEXTS, LAPSED_TEXTS = '\255\255\255', '\6lapsed\255\255'

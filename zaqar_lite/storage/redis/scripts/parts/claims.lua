@@ -1,6 +1,4 @@
 -- Claims: what they hold, and how their leases lapse.
--- key lapsed: zset, score 0, positions whose lease has lapsed and is not ended yet; expires by `keep`
--- key parked: zset, positions by the end of their wait (ms); expires by `keep`
 -- include: ready tracks
 
 -- The positions in a claim's record, after its ttl (5 bytes) and start (6 bytes).

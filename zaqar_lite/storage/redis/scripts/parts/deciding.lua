@@ -69,13 +69,13 @@ end
 
 -- The ids of all messages of a batch, of those of the sent ones; `places` says which of these stands
 -- for each message (4 bytes each), '' where all were sent.
-local function ids_of_batch(ids, places)
+local function ids_of_batch(sent_ids, places)
   if places == '' then
-    return table.concat(ids)
+    return table.concat(sent_ids)
   end
   local all = {}
   for i = 1, #places / 4 do
-    all[i] = ids[struct.unpack('>I4', places, 4 * i - 3)]
+    all[i] = sent_ids[struct.unpack('>I4', places, 4 * i - 3)]
   end
   return table.concat(all)
 end

@@ -1,6 +1,4 @@
 -- Delayed messages: by the field `d`, and by position.
--- key due: zset, positions by d (ms); expires by `keep`
--- key waiting: zset, score 0, the same positions, for listing; expires by `keep`
 -- include: ready
 local function leave_delayed(positions)
   apply('ZREM', due, positions)

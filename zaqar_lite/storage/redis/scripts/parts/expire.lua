@@ -1,5 +1,4 @@
 -- Remove what has expired, whatever its state.
--- key parked: zset, positions by the end of their wait (ms); expires by `keep`
 -- include: forget claims delays
 local function expire(budget)
   local positions = redis.call('ZRANGEBYSCORE', expiry, '-inf', now, 'LIMIT', 0, budget)

@@ -1,9 +1,4 @@
 -- Take messages out of the queue for good; they must have left the index of their state.
--- key messages: hash, position -> record; expires by `keep`
--- key tracks: hash, position -> track of a message that was claimed or moved; expires by `keep`
--- key expiry: zset, every position by its deadline (ms); expires by `keep`
--- key ids: hash, id -> position of each dead letter, whose id holds another; expires by `keep`
--- key attempts: hash, position -> hand-outs that have ended; expires by `keep`
 -- include: chunks tracks groups
 local function forget(positions, its)
   leave_groups(positions)

@@ -1,5 +1,4 @@
 -- Which messages are in which group. Queues without any are spared the look.
--- key groups: zset, score 0, length of the group (1 byte), group, position; expires by `keep`
 -- include: life chunks
 local function is_grouped(record)
   return bit.band(record:byte(32), 4) > 0

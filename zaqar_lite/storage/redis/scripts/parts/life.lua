@@ -1,19 +1,14 @@
 -- How long keys live, when the sweep must come, and which position is next.
--- key state: hash; last (position), horizon, due, armed (ms), ranked, returns, grouped (flags), part (the next one of
--- a post in parts), checking (who decides by its keys, and until when); expires by `keep`
--- key messages: hash, position -> record; expires by `keep`
--- key expiry: zset, every position by its deadline (ms); expires by `keep`
--- key groups: zset, score 0, length of the group (1 byte), group, position; expires by `keep`
--- include: now visit
+-- include: keys now visit
 -- For so long (ms) a queue that was registered because letters leave it is visited again: letters.py.
 local ARMED = 5000
 local life = redis.call('HMGET', state, 'last', 'horizon', 'due', 'ranked', 'returns', 'armed', 'part',
   'grouped')
 
--- Let `keys`, which this call wrote, live until the horizon of the queue, which is never before
+-- Let keys, which this call has `written`, live until the horizon of the queue, which is never before
 -- any deadline in it. It moves in steps of an hour, so that it is rarely written, and takes the
 -- keys along that every message is in; the minute covers clocks that differ.
-local function keep(deadline, keys)
+local function keep(deadline, written)
   local horizon, moved = tonumber(life[2] or 0), false
   if math.max(deadline, now) > horizon then
     horizon = math.max(deadline, now) + 3600000
@@ -27,7 +22,7 @@ local function keep(deadline, keys)
       redis.call('EXPIREAT', key, at)
     end
   end
-  for _, key in ipairs(keys) do
+  for _, key in ipairs(written) do
     redis.call('EXPIREAT', key, at)
   end
 end
@@ -45,8 +40,8 @@ end
 -- Else answers the instant that the caller must register; 0 when an earlier one is. A registration that is
 -- a minute overdue is taken for lost (its process died before it wrote it) and made anew.
 local function schedule(at)
-  local due = tonumber(life[3] or 0)
-  if due == 0 or at < due or due < now - 60000 then
+  local coming = tonumber(life[3] or 0)
+  if coming == 0 or at < coming or coming < now - 60000 then
     life[3] = at
     redis.call('HSET', state, 'due', at)
     if not visits then

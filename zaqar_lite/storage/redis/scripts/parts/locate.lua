@@ -1,7 +1,4 @@
 -- Find messages by id: position (8 bytes) and randomness (8 bytes).
--- key messages: hash, position -> record; expires by `keep`
--- key tracks: hash, position -> track of a message that was claimed or moved; expires by `keep`
--- key ids: hash, id -> position of each dead letter, whose id holds another; expires by `keep`
 -- include: chunks tracks
 
 -- Answers positions and records in the order of the ids; false where this queue has none.

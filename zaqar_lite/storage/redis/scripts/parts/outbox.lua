@@ -1,6 +1,4 @@
 -- Dead letters on their way.
--- key outbox: list, letters and companions on their way; drained by outbox_ack, expires by `keep`
--- key attempts: hash, position -> hand-outs that have ended; expires by `keep`
 -- include: policy tracks forget attempts
 
 local function column(rows, name)

@@ -1,8 +1,4 @@
 -- Parked messages: given back with a delay that is not over; they are in `held` too, for listing.
--- key parked: zset, positions by the end of their wait (ms); expires by `keep`
--- key expiry: zset, every position by its deadline (ms); expires by `keep`
--- key attempts: hash, position -> hand-outs that have ended; expires by `keep`
--- key ids: hash, id -> position of each dead letter, whose id holds another; expires by `keep`
 -- include: claims attempts
 local MARGIN = 60000
 local first_return

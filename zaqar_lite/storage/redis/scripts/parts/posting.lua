@@ -1,8 +1,5 @@
 -- What posts leave beside messages, whether they are one script or come in parts.
 -- A key comes as its digest (16 bytes) and its text.
--- key outbox: list, letters and companions on their way; drained by outbox_ack, expires by `keep`
--- key keys: hash, 'b' or 'm' and idempotency key -> entry (codec.py); expires by `keep`
--- key forgets: zset, the same fields by deadline; expires by `keep`
 -- include: storing
 
 -- Put companions into the outbox: number of the message (4 bytes), where its id goes in the rest (4

@@ -1,9 +1,4 @@
 -- The ready index, in the order of claims: (priority, position).
--- key messages: hash, position -> record; expires by `keep`
--- key ready: zset, score 0, ready positions of the default priority; expires by `keep`
--- key ranked: zset, score priority, ready positions of other priorities; expires by `keep`
--- key aside: zset, score 0, the same positions as `ranked`, for listing; expires by `keep`
--- key news: channel, no key: tells who waits how many messages became ready; 0: soon
 -- include: life chunks
 local DEFAULT_PRIORITY = 100
 
@@ -14,11 +9,11 @@ local function priority_of(record)
   return DEFAULT_PRIORITY
 end
 
--- Who waits looks again every thirty seconds (news.py), a little sooner or later: what is due later
+-- Who waits looks again every thirty seconds (readiness.py), a little sooner or later: what is due later
 -- than that they find themselves.
 local function hasten(at)
   if at < now + 37000 then
-    redis.call('SPUBLISH', news, 0)
+    redis.call('SPUBLISH', readiness, 0)
   end
 end
 
@@ -42,7 +37,7 @@ local function add_to(key, positions, scores)
 end
 
 local function enter_ready(positions, priorities)
-  redis.call('SPUBLISH', news, #positions)
+  redis.call('SPUBLISH', readiness, #positions)
   local plain, special, ranks = {}, {}, {}
   for i, position in ipairs(positions) do
     if priorities[i] == DEFAULT_PRIORITY then

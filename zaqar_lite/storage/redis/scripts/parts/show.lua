@@ -1,5 +1,4 @@
 -- Append a message to an answer: position, record, track, attempts ('' where none are wanted).
--- key attempts: hash, position -> hand-outs that have ended; expires by `keep`
 -- include: tracks
 local function show(answer, position, record, track, details)
   local history = ''

@@ -1,7 +1,5 @@
 -- New messages as the driver packs them: ttl (5 bytes, ms), delay (5 bytes, ms), record from its
 -- randomness on.
--- key due: zset, positions by d (ms); expires by `keep`
--- key waiting: zset, score 0, the same positions, for listing; expires by `keep`
 -- include: ready groups
 
 -- Store them at positions from `first` on, as posted at the instant `at`, where so many messages are `there`.

@@ -1,9 +1,5 @@
 -- The track of a message: what changes of it (codec.py has the layout).
--- key tracks: hash, position -> track of a message that was claimed or moved; expires by `keep`
--- key held: zset, score 0, positions of claimed and of parked messages; expires by `keep`
--- key claims: hash, claim id -> ttl, start, held positions; expires by `keep`
--- key leases: zset, claim id; no lease of its messages ends before the score; expires by `keep`
--- include: now chunks
+-- include: keys now chunks
 local RELEASED, FAILED, LAPSED, DEAD = 1, 2, 3, 4
 local HELD, PARKED, REMEMBERED = 8, 16, 32
 local WAITS = 64 -- of a letter on its way: it is delayed where it comes to

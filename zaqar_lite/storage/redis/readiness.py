@@ -1,11 +1,11 @@
-"""News of queues: which became ready, as scripts tell it on a channel for each queue.
+"""Signals that messages became ready, which scripts publish on a channel for each queue.
 
-A process has one connection for it to each node that has a watched queue, and subscribes to the
-channels of watched queues only (sharded ones, so that in a cluster a queue's news stay on its
-shard). News are hints: what is told while a connection is lost is lost with it. A lost connection
-is opened anew as long as a queue is watched, and who waits for it looks once more then: that, and
-a script that tells its news in the step that makes them, is why a look every `POLL_INTERVAL_MS` is
-often enough.
+A process has one connection for signals to each node that has a watched queue, and subscribes to
+the channels of watched queues only. The channels are sharded, so that in a cluster the signals of a
+queue stay on its shard. Signals are hints: those that are sent while a connection is lost are lost.
+A lost connection is opened anew as long as a queue is watched, and then those who wait look once
+more. Because of that, and because a script publishes in the step that makes messages ready, it is
+enough that those who wait look every `POLL_INTERVAL_MS`.
 """
 
 import asyncio
@@ -28,14 +28,14 @@ from zaqar_lite.storage.redis.router import Router
 logger = logging.getLogger(__name__)
 POLL_INTERVAL_MS = 30_000
 _PATIENCE = 1.0
-"""Seconds for which `watch` waits until Redis has heard of it."""
+"""Seconds for which `watch` waits until Redis confirms the subscription."""
 _LOOK_EVERY = 5.0
 """Seconds after which a connection that has gone silent is tried."""
 _RETRY_AFTER = 0.5
 
 
 class Subscription(Link):
-    """A connection that gets news between the replies to its calls."""
+    """A connection that gets signals between the replies to its calls."""
 
     def __init__(self, timeout: float, tell: Callable[[bytes, bytes], None]) -> None:
         """Make one that calls `tell(channel, text)`."""
@@ -54,19 +54,19 @@ class Subscription(Link):
                 self.send("SUNSUBSCRIBE", channel).add_done_callback(_ignore)
 
     def data_received(self, data: bytes) -> None:
-        """Tell the news, and resolve the oldest calls with the replies."""
+        """Pass signals on, and resolve the oldest calls with the replies."""
         self._heard = self._loop.time()
         self._reader.feed(data)
         try:
             while (reply := self._reader.gets()) is not False:
-                if not self._is_news(reply):
+                if not self._is_signal(reply):
                     future = self._pending.popleft()
                     if not future.done():
                         future.set_result(reply)
         except (hiredis.ProtocolError, IndexError):
             self.close("the answer is not Redis's protocol")
 
-    def _is_news(self, reply: Any) -> bool:  # noqa: ANN401 - any reply
+    def _is_signal(self, reply: Any) -> bool:  # noqa: ANN401 - any reply
         if not isinstance(reply, list) or len(reply) != 3:
             return False
         kind, channel, text = reply
@@ -86,8 +86,8 @@ class Subscription(Link):
         return False
 
 
-class News:
-    """Watch queues, and tell the listener what is told of them."""
+class Readiness:
+    """Watch queues, and tell the listener when their messages become ready."""
 
     def __init__(self, router: Router) -> None:
         self._router = router
@@ -99,19 +99,19 @@ class News:
         self._keeper: asyncio.Task[None] | None = None
         self._lost = asyncio.Event()
         self._known: set[bytes] = set()
-        """Channels of which something may have been told while nobody subscribed to them."""
+        """Channels whose signals may have been missed while nobody subscribed to them."""
 
     def listen(self, listener: Listener) -> None:
         """Tell `listener` from now on."""
         self._listener = listener
 
     async def watch(self, queue: QueueRef) -> None:
-        """Begin to tell of a queue; return when Redis knows, or after a moment."""
+        """Subscribe to a queue; return when Redis confirms it, or after a second."""
         self._watched[queue] += 1
         channel = _channel(queue)
         self._queues[channel] = queue
         if self._keeper is None or self._keeper.done():
-            self._keeper = asyncio.create_task(self._keep(), name="news")
+            self._keeper = asyncio.create_task(self._keep(), name="readiness")
         is_made = False
         with suppress(TimeoutError):
             async with asyncio.timeout(_PATIENCE):
@@ -146,7 +146,7 @@ class News:
             self._listener(queue, int(text))
 
     async def _keep(self) -> None:
-        """See to it that every watched queue is subscribed to, as long as there is one."""
+        """Keep every watched queue subscribed to, as long as there is one."""
         while self._queues:
             pause = _LOOK_EVERY
             for channel in list(self._queues):
@@ -162,9 +162,9 @@ class News:
                     await self._lost.wait()
 
     async def _subscribe(self, channel: bytes) -> bool:
-        """Subscribe where the queue is now; answer whether that is so.
+        """Subscribe on the node that has the queue now; answer whether that is done.
 
-        Where it was so before, and was not any more, who waits shall look.
+        After a subscription was lost, those who wait are told to look: signals may be missing.
         """
         try:
             node = await self._router.node_of(_slot(self._queues[channel]))
@@ -177,10 +177,10 @@ class News:
             is_known = channel in self._known
             reply = await subscription.send("SSUBSCRIBE", channel)
         except (ConnectionLost, ConfigurationError, Unavailable, KeyError) as exc:
-            logger.debug("no news from Redis for now: %s", exc)
+            logger.debug("no signals from Redis for now: %s", exc)
             return False
         if isinstance(reply, Fault):
-            logger.debug("no news from Redis for now: %s", reply)
+            logger.debug("no signals from Redis for now: %s", reply)
             if reply.code == "MOVED":
                 self._router.forget_map()
             return False
@@ -205,7 +205,7 @@ class News:
 
 
 def _channel(queue: QueueRef) -> bytes:
-    return keys_of(queue).key("news")
+    return keys_of(queue).key("readiness")
 
 
 def _slot(queue: QueueRef) -> int:

@@ -1,4 +1,4 @@
-"""News of what became ready: between processes, over lost connections, and in a cluster."""
+"""Signals of what became ready: between processes, over lost connections, and in a cluster."""
 
 import asyncio
 import json
@@ -53,7 +53,7 @@ class Consumer:
 
 def subscribers(client: Any, queue: QueueUnderTest) -> int:
     found: list[Any] = client.execute_command(
-        "PUBSUB", "SHARDNUMSUB", keys_of(queue.ref).key("news")
+        "PUBSUB", "SHARDNUMSUB", keys_of(queue.ref).key("readiness")
     )
     return int(found[1])
 
@@ -99,7 +99,7 @@ async def test_a_post_in_one_process_wakes_a_waiter_in_another(
 async def test_a_lost_connection_makes_a_waiter_look_once_there_is_another(
     queue: QueueUnderTest, client: Any, own_redis: RedisServer
 ) -> None:
-    """What was told meanwhile is lost; nobody waits for the next poll. And news come again."""
+    """What was told meanwhile is lost; nobody waits for the next poll. And signals come again."""
     queue.stores.messages.poll_interval_ms = 600_000
     second = queue.at(await queue.stores.second())
     consumer = Consumer(queue)
@@ -120,7 +120,7 @@ async def test_a_lost_connection_makes_a_waiter_look_once_there_is_another(
         assert await claiming is not None
 
 
-async def test_one_connection_carries_the_news_of_all_watched_queues(
+async def test_one_connection_carries_the_signals_of_all_watched_queues(
     queue: QueueUnderTest, client: Any
 ) -> None:
     def connections() -> int:
@@ -204,7 +204,7 @@ async def test_what_is_due_soon_is_told(queue: QueueUnderTest) -> None:
     await until(lambda: heard == [0, 1, 0, 1, 0])
 
 
-async def test_news_come_from_every_node_of_a_cluster(
+async def test_signals_come_from_every_node_of_a_cluster(
     redis_cluster: services.RedisCluster, open_queue: Open
 ) -> None:
     queue = await open_queue(redis_cluster.url)
@@ -220,7 +220,7 @@ async def test_news_come_from_every_node_of_a_cluster(
     assert sorted(heard) == sorted(each.ref for each in queues)
 
 
-async def test_news_follow_a_slot_that_moves(
+async def test_signals_follow_a_slot_that_moves(
     redis_cluster: services.RedisCluster, open_queue: Open
 ) -> None:
     queue = await open_queue(redis_cluster.url)

@@ -7,7 +7,7 @@ import pytest
 from tests.contract.subject import QueueUnderTest
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.domain.posts import NewMessage
-from zaqar_lite.storage.redis.in_flight import ROOM, SHORT, InFlight
+from zaqar_lite.storage.redis.limiter import CAPACITY, SHORT_POST, FairLimiter
 
 pytestmark = pytest.mark.anyio
 HOUR = 3_600_000
@@ -19,7 +19,7 @@ class Sent:
     """The order in which work of these projects had its turn, and what ends it."""
 
     def __init__(self) -> None:
-        self.in_flight = InFlight()
+        self.limiter = FairLimiter()
         self.begun: list[str] = []
         self.ends: list[asyncio.Event] = []
 
@@ -27,7 +27,7 @@ class Sent:
         return asyncio.create_task(self._work(project, cost))
 
     async def _work(self, project: str, cost: int) -> None:
-        async with self.in_flight.work(project, cost):
+        async with self.limiter.slot(project, cost):
             self.begun.append(project)
             end = asyncio.Event()
             self.ends.append(end)
@@ -42,7 +42,7 @@ class Sent:
         await self.settle()
 
 
-@pytest.mark.parametrize(("costs", "begun"), [((ROOM - 1, 1, 1), 2), ((ROOM - 1, 2, 1), 2)])
+@pytest.mark.parametrize(("costs", "begun"), [((CAPACITY - 1, 1, 1), 2), ((CAPACITY - 1, 2, 1), 2)])
 async def test_there_is_room_for_so_much(costs: tuple[int, ...], begun: int) -> None:
     """What fills the room up, or is the last to find some, is sent; the next waits."""
     sent = Sent()
@@ -81,7 +81,7 @@ async def test_who_goes_away_leaves_its_room() -> None:
     sent.ends.pop().set()
     await third
     sent.ends.clear()
-    fourth, fifth = sent.start("a", ROOM), sent.start("a", 1)
+    fourth, fifth = sent.start("a", CAPACITY), sent.start("a", 1)
     await sent.settle()
     assert len(sent.begun) == 3
     await sent.end_first()
@@ -91,7 +91,7 @@ async def test_who_goes_away_leaves_its_room() -> None:
 
 async def test_who_goes_away_on_its_turn_leaves_its_room() -> None:
     sent = Sent()
-    async with sent.in_flight.work("a", LONG):
+    async with sent.limiter.slot("a", LONG):
         second, third = sent.start("a", LONG), sent.start("a", LONG)
         await sent.settle()
     second.cancel()  # it was told of its turn, and has not run since
@@ -111,7 +111,7 @@ async def test_a_short_post_waits_for_one_long_one(queue: QueueUnderTest) -> Non
 
     crowd = [asyncio.create_task(post(queue.ref, LONG)) for _ in range(20)]
     await asyncio.wait(crowd, return_when=asyncio.FIRST_COMPLETED)
-    await post(THEIRS, SHORT)
+    await post(THEIRS, SHORT_POST)
     assert sum(task.done() for task in crowd) <= 4
     await asyncio.gather(*crowd)
     await store.purge(queue.ref)

@@ -1,0 +1,63 @@
+"""How much long work a process sends to Redis at once, so that short scripts need not wait for it.
+
+Redis runs one script after the other: a short one waits for whatever was sent before it. So a
+process sends its next long script only when Redis has answered the one before, and what other
+requests sent meanwhile is run in between. Projects that wait take turns, however much work each of
+them has waiting.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+SHORT_POST = 20
+"""Messages up to which a post is sent at once: it takes as long as a claim of twenty."""
+MAX_PER_SCRIPT = 250
+"""Messages up to which a post is one script: 1 to 2 ms."""
+PART_SIZE = 100
+"""Messages of a longer post that one script stores: under 1 ms, because many such follow."""
+CAPACITY = 100
+"""Cost of the long work that may be under way; the last to find room may exceed it."""
+
+
+class FairLimiter:
+    """Limit the long work under way, and let the projects that wait take turns."""
+
+    def __init__(self) -> None:
+        self._room = CAPACITY
+        self._waiting: dict[str, deque[tuple[int, asyncio.Future[None]]]] = {}
+
+    @asynccontextmanager
+    async def slot(self, project: str, cost: int) -> AsyncIterator[None]:
+        """Wait until there is room for work of a project; `cost` is its number of messages."""
+        if self._waiting or self._room <= 0:
+            await self._wait(project, cost)
+        else:
+            self._room -= cost
+        try:
+            yield
+        finally:
+            self._leave(cost)
+
+    async def _wait(self, project: str, cost: int) -> None:
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(project, deque()).append((cost, turn))
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():  # it was given room before it was cancelled
+                self._leave(cost)
+            raise
+
+    def _leave(self, cost: int) -> None:
+        self._room += cost
+        while self._waiting and self._room > 0:
+            project = next(iter(self._waiting))
+            queue = self._waiting.pop(project)
+            cost, turn = queue.popleft()
+            if queue:
+                self._waiting[project] = queue  # behind the other projects
+            if not turn.done():
+                self._room -= cost
+                turn.set_result(None)

@@ -1,0 +1,27 @@
+-- The keys of a queue. What is said to expire does so by `keep` (life.lua), never before a deadline in it.
+-- key queue: hash, the queue's record: version, metadata (JSON), exposing; it does not expire
+-- key state: hash; last (position), horizon, due, armed (ms), ranked, returns, grouped (flags), part (the next
+--     one of a post in parts), checking (who decides by its keys, and until when); expires
+-- key messages: hash, position -> record: one packed string for each message (codec.py); expires
+-- key tracks: hash, position -> track: what changes of a message once it was claimed or moved; expires
+-- key attempts: hash, position -> hand-outs that have ended, of messages that have some; expires
+-- key expiry: zset, every position by its deadline (ms); expires
+-- key ready: zset, score 0, ready positions of the default priority; expires
+-- key ranked: zset, ready positions of other priorities by priority; expires
+-- key aside: zset, score 0, the same positions as `ranked`, for listing; expires
+-- key due: zset, delayed positions by d (ms); expires
+-- key waiting: zset, score 0, the same positions, for listing; expires
+-- key held: zset, score 0, positions of claimed and of parked messages; expires
+-- key parked: zset, those that are parked, by the end of their wait (ms); expires
+-- key lapsed: zset, score 0, positions whose lease has lapsed and is not ended yet; expires
+-- key claims: hash, claim id -> ttl, start, held positions; expires
+-- key leases: zset, claim id by an instant before which no lease of its messages ends; expires
+-- key ids: hash, id -> position of each dead letter, whose id holds another; expires
+-- key groups: zset, score 0, length of the group (1 byte), group, position; expires
+-- key keys: hash, 'b' or 'm' and idempotency key -> entry (codec.py); expires
+-- key forgets: zset, the same fields by deadline; expires
+-- key outbox: list, letters and companions on their way to other queues; expires
+-- key inbox: hash, source -> sequence number of its last letter; expires a day after it
+-- key brought: zset, source by the sequence number of its last companion; expires a day after it
+-- key staged: hash, '0' -> instant and first position, number -> part of a post (stage.lua); expires
+-- key readiness: a channel, no key: tells how many messages became ready, or 0: look soon
