@@ -61,8 +61,8 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             "Messages in, out and failed",
             "cps",
             tuple(
-                (name, _rate(f"{name}_messages_total"))
-                for name in ("posted", "claimed", "deleted", "popped", "failed", "expired")
+                (name.replace("_", " "), _rate(f"{name}_messages_total"))
+                for name in ("posted", "handed_out", "deleted", "popped", "failed", "expired")
             ),
         ),
         Panel(

@@ -87,6 +87,16 @@ def test_promtool_reads_what_a_scrape_shows() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_no_two_families_of_a_scrape_have_one_name() -> None:
+    app = application()
+    shown = [["p", "q", 1, 1, 1, 1, True]]
+    for openmetrics in (False, True):
+        text = app.metrics.show({**COUNTED, "shown": shown}, openmetrics=openmetrics).text()
+        names = re.findall(r"^# TYPE (\S+)", text, re.MULTILINE)
+        assert len(names) > 40
+        assert sorted(set(names)) == sorted(names)
+
+
 def test_the_dashboard_is_what_its_source_says() -> None:
     assert generate_dashboard.FILE.read_text() == generate_dashboard.text()
     panels = json.loads(generate_dashboard.text())["panels"]

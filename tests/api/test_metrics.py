@@ -64,7 +64,7 @@ async def test_counts_what_happens_to_messages(make_api: MakeApi) -> None:
         for name, count in {
             "posted": 4,
             "duplicate": 4,
-            "claimed": 4,
+            "handed_out": 4,
             "failed": 1,
             "released": 1,
             "deleted": 1,

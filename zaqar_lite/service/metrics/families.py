@@ -86,21 +86,22 @@ class Row:
 
 
 MESSAGES = {
-    "posted": "Messages stored by posts.",
-    "duplicate": "Messages of posts that were stored before, by their idempotency keys.",
-    "claimed": "Messages handed out by claims; each hand-out counts.",
-    "popped": "Messages handed out and removed by pops.",
-    "deleted": "Messages that deletes named, and those acknowledged by settling.",
-    "released": "Messages given back by settling, without failure.",
-    "failed": "Messages given back as failed.",
+    "posted": "Messages that posts stored.",
+    "duplicate": "Posted messages that were stored before, by their idempotency keys.",
+    "handed_out": "Messages handed out by claims; each hand-out counts.",
+    "popped": "Messages handed out and deleted in one step, by pops.",
+    "deleted": "Messages that deletes named, and messages acknowledged by settling.",
+    "released": "Messages that consumers gave back without failure, by settling.",
+    "failed": "Messages that consumers gave back as failed.",
     "lapsed": "Messages whose lease lapsed, when the sweep brought them back.",
     "expired": "Messages that expired, when the sweep removed them.",
     "promoted": "Delayed messages that were due, when the sweep made them ready.",
-    "redriven": "Messages moved by jobs, or posted with the id of another one as key, as clients "
-    "redrive.",
+    "redriven": "Messages that jobs moved to another queue, and those that clients redrive: posts "
+    "whose idempotency key is the id of another message.",
 }
-"""Counters of messages, by what happened to them; claims that meet lapsed leases first do not
-count them."""
+"""Counters of messages, by what happened to them. A claim that meets a lapsed lease before the
+sweep does not count it. What claims hand out is not called claimed here, because OpenMetrics knows
+a counter without its `_total`, and `zaqar_lite_claimed_messages` is the gauge of that state."""
 DEAD = ("rejected", "failed", "exhausted", "swept")
 OPERATIONS = (
     "post",
@@ -134,55 +135,57 @@ class Families:
         }
         self.dead = self._counter(
             "dead_lettered_messages",
-            "Messages moved to the dead letters: rejected or failed by a consumer, exhausted when "
-            "a claim met them, or found by the sweep.",
+            "Messages that became dead letters: rejected by a consumer, failed too often, "
+            "exhausted (claimed too often, when a claim met them), or swept (when the sweep did).",
             reason=DEAD,
         )
         self.pickup = self._histogram(
             "pickup_seconds",
-            "Seconds from ready to the first hand-out, of the first message of each claim.",
+            "Seconds from ready to the first hand-out, for the first message of each claim.",
             LATENESS,
         )
         self.lateness = self._histogram(
             "delay_lateness_seconds",
-            "Seconds from due to its first hand-out, by delayed message.",
+            "Seconds from due to the first hand-out, for each delayed message.",
             LATENESS,
         )
         self.store_seconds = self._histogram(
             "store_operation_seconds",
-            "Seconds of store operations.",
+            "Seconds that operations of the store took.",
             LATENCIES,
             operation=OPERATIONS,
         )
         self.store_errors = self._counter(
-            "store_errors", "Store operations that failed.", operation=OPERATIONS
+            "store_errors",
+            "Operations of the store that failed, because it did not answer.",
+            operation=OPERATIONS,
         )
         self.deliveries = self._counter(
-            "deliveries", "Attempts to deliver to subscribers.", outcome=DELIVERIES
+            "deliveries", "Attempts to deliver messages to subscribers.", outcome=DELIVERIES
         )
         self.disabled = self._counter(
             "disabled_subscriptions",
-            "Subscriptions disabled: the receiver answered 410, or has only failed for too long.",
+            "Subscriptions that the server disabled: a receiver answered 410, or failed too long.",
         )
-        self.sweeps = self._counter("sweeps", "Steps of the sweep.")
-        self.swept = self._counter("swept_entries", "Entries that the sweep tidied up.")
-        self.sweep_seconds = self._counter("sweep_seconds", "Seconds spent in the sweep.")
+        self.sweeps = self._counter("sweeps", "Steps of the background sweep.")
+        self.swept = self._counter("swept_entries", "Entries that the sweep removed or changed.")
+        self.sweep_seconds = self._counter("sweep_seconds", "Seconds that steps of the sweep took.")
         self.sweep_debt = self._gauge(
-            "sweep_debt_seconds", "Seconds since the sweep last had nothing left to do."
+            "sweep_debt_seconds", "Seconds since the sweep last had no work left."
         )
-        self.waiters = self._gauge("waiting_requests", "Requests that wait for a message.")
+        self.waiters = self._gauge("waiting_requests", "Requests that are waiting for a message.")
         self.connections = self._gauge("connections", "Open connections of clients.")
-        self.sockets = self._gauge("websockets", "Connections among them that are WebSockets.")
+        self.sockets = self._gauge("websockets", "Open connections that are WebSockets.")
         self.requests = self.request_seconds = self.sweeps
 
     def add_routes(self, routes: Sequence[str]) -> None:
         """Lay out the families of requests, by method and template."""
         self.requests = self._counter(
-            "http_requests", "Requests answered.", route=routes, status=STATUSES
+            "http_requests", "Requests that were answered.", route=routes, status=STATUSES
         )
         self.request_seconds = self._histogram(
             "http_request_seconds",
-            "Seconds until a request was answered, with what it waited by `wait`.",
+            "Seconds until a request was answered, including what it waited for a message.",
             LATENCIES,
             route=routes,
         )

@@ -69,7 +69,7 @@ class _Metered:
             row,
             families.store_seconds.at("claim"),
             families.store_errors.at("claim"),
-            claimed=self._cells["claimed"],
+            handed_out=self._cells["handed_out"],
             exhausted=families.dead.at("exhausted"),
             pickup=self._pickup,
             due=self._count_due,
@@ -190,15 +190,16 @@ def _timed_claim(
     seconds: int,
     errors: int,
     *,
-    claimed: int,
+    handed_out: int,
     exhausted: int,
     pickup: int,
     due: Callable[[Sequence[Message]], None],
 ) -> Call:
-    """What `_timed` is, for claims: without packing arguments, and counted here.
+    """A claim that notes how long it took, that it failed, and what it handed out.
 
-    How long a message had been ready is noted of the first of a claim, when that is handed out for
-    the first time. `due` counts that for claims of delayed queues, and how late each message is.
+    It is apart from `_timed` so that the hot path packs no arguments. How long a message had been
+    ready is noted for the first message of a claim, when that is handed out for the first time. Of
+    delayed queues `due` counts that, and how late each message is.
     """
     clock, first, flows = time.perf_counter_ns, seconds + 1, row.flows
     normal = DelayMode.IGNORE
@@ -220,7 +221,7 @@ def _timed_claim(
             row.add(exhausted, result.moved)
         messages = result.messages
         if messages:
-            cells[claimed] += len(messages)
+            cells[handed_out] += len(messages)
             if flows and (flow := flows.get(queue)) is not None:
                 flow[1] += len(messages)
             message = messages[0]
@@ -241,7 +242,11 @@ def _timed_claim(
 def _timed_post(
     act: Call, row: Row, seconds: int, errors: int, *, posted: int, more: Callable[..., int]
 ) -> Call:
-    """What `_timed` is, for posts: without packing arguments, and one message counted at once."""
+    """A post that notes how long it took, that it failed, and how many messages it stored.
+
+    It is apart from `_timed` so that the hot path packs no arguments. A single message without an
+    idempotency key is counted in place, everything else by `more`.
+    """
     clock, first, flows = time.perf_counter_ns, seconds + 1, row.flows
 
     async def post(

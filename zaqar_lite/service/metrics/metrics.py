@@ -15,7 +15,7 @@ from zaqar_lite.domain.models import QueueRef, Swept
 from zaqar_lite.service.metrics.board import Board
 from zaqar_lite.service.metrics.census import Census, Depth
 from zaqar_lite.service.metrics.families import LATENCIES, STATUSES, Families, Kind
-from zaqar_lite.service.metrics.rendering import Page
+from zaqar_lite.service.metrics.rendering import Page, Sample
 
 _QUICK = LATENCIES[0]
 _STATES = ("ready", "delayed", "claimed")
@@ -155,36 +155,31 @@ class Metrics:
     def _write_process(self, page: Page) -> None:
         reloaded, at = self.reloads()
         used = resource.getrusage(resource.RUSAGE_SELF)
+        cpu, memory = "process_cpu_seconds_total", "process_resident_memory_bytes"
         resident = int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE_SIZE
-        for name, kind, text, value in (
+        text = "Seconds of CPU time that the answering process used."
+        page.add(cpu, Kind.COUNTER, text, [({}, used.ru_utime + used.ru_stime)])
+        page.add(memory, Kind.GAUGE, "Bytes of memory of the answering process.", [({}, resident)])
+        for name, text, value in (
             (
-                "process_cpu_seconds_total",
-                Kind.COUNTER,
-                "CPU time of the process that answers.",
-                used.ru_utime + used.ru_stime,
+                "process_start_time_seconds",
+                "When the answering process was started, in seconds since 1970.",
+                self._started,
             ),
-            (
-                "process_resident_memory_bytes",
-                Kind.GAUGE,
-                "Memory of the process that answers.",
-                resident,
-            ),
-            ("process_start_time_seconds", Kind.GAUGE, "When it was started.", self._started),
             (
                 "zaqar_lite_config_last_reload_successful",
-                Kind.GAUGE,
-                "Whether the last reload of the settings was taken over.",
+                "Whether the last reload of the settings succeeded: 1 or 0.",
                 reloaded,
             ),
             (
                 "zaqar_lite_config_last_reload_success_timestamp_seconds",
-                Kind.GAUGE,
-                "When settings were last taken over.",
+                "When a reload last succeeded, in seconds since 1970.",
                 at,
             ),
         ):
-            page.add(name, kind, text, [({}, value)])
-        page.add("zaqar_lite_build_info", Kind.GAUGE, "What this server is.", [(self._info, 1)])
+            page.add(name, Kind.GAUGE, text, [({}, value)])
+        text = "Version, store and Python of this server."
+        page.add("zaqar_lite_build_info", Kind.GAUGE, text, [(self._info, 1)])
 
     def _write_totals(self, page: Page, found: Mapping[str, Any]) -> None:
         store = {"store": self._info.get("store", "")}
@@ -198,20 +193,20 @@ class Metrics:
             *totals,
             (
                 "oldest_ready_message_age_seconds",
-                "How long the first ready message of a queue has been so, at most.",
+                "Seconds that the first ready message of a queue has been ready, at most.",
                 age,
             ),
-            ("counted_queues", "Queues that may hold messages.", found["queues"]),
+            ("counted_queues", "Queues that were counted.", found["queues"]),
             ("subscriptions", "Subscriptions of all queues.", found["subscriptions"]),
             (
                 "pending_deliveries",
-                "Notes of messages that are to be delivered, or delivered again.",
+                "Deliveries to subscribers that have yet to be made, or made again.",
                 found["pending"],
             ),
-            ("count_duration_seconds", "How long counting the queues took.", found["took"]),
+            ("count_duration_seconds", "Seconds that counting the queues took.", found["took"]),
             (
                 "count_age_seconds",
-                "How old the counts are.",
+                "Seconds since the queues were counted.",
                 max(0.0, time.time() - found["at"]),
             ),
         ):
@@ -219,30 +214,23 @@ class Metrics:
 
     def _write_queues(self, page: Page, depths: Sequence[tuple[QueueRef, Depth]]) -> None:
         now = self._clock.now_ms()
-        names = [{"project": ref.project, "queue": ref.name} for ref, _ in depths]
-        page.add(
-            "zaqar_lite_queue_messages",
-            Kind.GAUGE,
-            "Messages of a queue by state.",
-            [
-                ({**labels, "state": state}, count)
-                for labels, (_, depth) in zip(names, depths, strict=True)
-                for state, count in zip(_STATES, depth.counts, strict=True)
-            ],
-        )
-        page.add(
-            "zaqar_lite_queue_oldest_ready_message_age_seconds",
-            Kind.GAUGE,
-            "How long the first ready message of a queue has been so.",
-            [(labels, depth.age(now)) for labels, (_, depth) in zip(names, depths, strict=True)],
-        )
-        page.add(
-            "zaqar_lite_dead_letters",
-            Kind.GAUGE,
-            "Messages of a queue that holds dead letters.",
-            [
-                (labels, sum(depth.counts))
-                for labels, (_, depth) in zip(names, depths, strict=True)
-                if depth.letters
-            ],
-        )
+        named = [({"project": ref.project, "queue": ref.name}, depth) for ref, depth in depths]
+        counts: list[Sample] = [
+            ({**labels, "state": state}, count)
+            for labels, depth in named
+            for state, count in zip(_STATES, depth.counts, strict=True)
+        ]
+        for name, text, samples in (
+            ("queue_messages", "Messages in a queue, by state.", counts),
+            (
+                "queue_oldest_ready_message_age_seconds",
+                "Seconds that the first ready message of a queue has been ready.",
+                [(labels, depth.age(now)) for labels, depth in named],
+            ),
+            (
+                "dead_letters",
+                "Messages in a queue that holds dead letters.",
+                [(labels, sum(depth.counts)) for labels, depth in named if depth.letters],
+            ),
+        ):
+            page.add(f"zaqar_lite_{name}", Kind.GAUGE, text, samples)
