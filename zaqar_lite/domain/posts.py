@@ -6,8 +6,6 @@ Durations are milliseconds, instants milliseconds since 1970 (see `models`).
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from msgspec import Struct
-
 from zaqar_lite.domain.models import DEFAULT_PRIORITY, QueueRef
 
 
@@ -68,7 +66,7 @@ class Companion(NamedTuple):
         )
 
 
-class NewMessage(Struct, frozen=True, gc=False):
+class NewMessage(NamedTuple):
     """A message to be stored. The service has validated it and resolved every default.
 
     `body` is JSON, stored and returned byte for byte. `delay_ms` is 0 on a normal queue.
@@ -85,7 +83,7 @@ class NewMessage(Struct, frozen=True, gc=False):
     companions: tuple[Companion, ...] = ()
 
 
-class Posted(Struct, frozen=True, gc=False):
+class Posted(NamedTuple):
     """What became of one posted message: its id, and whether that id stood for it already."""
 
     id: str

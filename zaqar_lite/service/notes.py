@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 from zlib import crc32
 
 import msgspec
-from msgspec.structs import replace
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.models import QueueRef
@@ -193,7 +192,7 @@ class Notes:
                     if ref in listening
                     for note in _notes(ref, listening[ref], message, now, ttl_ms, delay_ms)
                 ]
-                noted.append(replace(message, companions=tuple(notes)))
+                noted.append(message._replace(companions=tuple(notes)))
         return noted
 
 

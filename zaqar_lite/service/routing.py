@@ -12,8 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from msgspec.structs import replace
-
 from zaqar_lite.domain import filters
 from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.domain.limits import Limits
@@ -177,7 +175,7 @@ class _Post:
             priority = self._own.priority_of(headers, self._budget)
         except Invalid as exc:
             raise Invalid(f"Message {index}: {exc}") from exc
-        return replace(message, priority=priority, copies=copies)
+        return message._replace(priority=priority, copies=copies)
 
     async def _copies(self, headers: Headers) -> tuple[Copy, ...]:
         copies = []

@@ -7,7 +7,6 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from msgspec.structs import replace
 
 from tests.contract.pausing import pause_after, pause_before
 from tests.contract.subject import HOUR, MINUTE, SECOND, QueueUnderTest, bury, new
@@ -314,7 +313,7 @@ async def test_companions_of_a_post_arrive_once_after_a_crash_at_any_step(
     queue: QueueUnderTest, target: QueueUnderTest, step: str
 ) -> None:
     body = b'{"id": "%s"}' % (b"0" * 32)
-    message = replace(new("a"), companions=(Companion(target.ref, body, 8, HOUR),))
+    message = new("a")._replace(companions=(Companion(target.ref, body, 8, HOUR),))
     with crash_before(step):
         ids = await queue.post(message)
         await asyncio.sleep(0.1)  # what follows a post is begun before its answer
@@ -335,7 +334,7 @@ async def test_companions_travel_together(
 ) -> None:
     """Many posts at once bring theirs in few scripts, after one registration with the sweep."""
     body = b'{"id": "%s"}' % (b"0" * 32)
-    message = replace(new("a"), companions=(Companion(target.ref, body, 8, HOUR),))
+    message = new("a")._replace(companions=(Companion(target.ref, body, 8, HOUR),))
     await queue.post(message)
     client.config_resetstat()
     await asyncio.gather(*(queue.post(message) for _ in range(100)))

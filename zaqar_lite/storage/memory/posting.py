@@ -58,15 +58,12 @@ class Posting:
         now = self._clock.now_ms()
         made = []
         is_plain = True
-        for new in messages:
-            if new.idempotency_key or new.copies or new.companions:
+        for body, ttl_ms, delay_ms, key, headers, priority, copies, companions in messages:
+            if key or copies or companions:
                 is_plain = False
-            ttl_ms = new.ttl_ms
-            entry = Entry(
-                "", 0, new.body, ttl_ms, now, now + ttl_ms, new.priority, client_id, new.headers
-            )
-            if new.delay_ms:
-                entry.delay_expires_at = now + new.delay_ms
+            entry = Entry("", 0, body, ttl_ms, now, now + ttl_ms, priority, client_id, headers)
+            if delay_ms:
+                entry.delay_expires_at = now + delay_ms
             made.append(entry)
         return made, is_plain
 

@@ -153,12 +153,11 @@ def _check_key_limit(db: State, queue: Queue, count: int, now: int) -> None:
 def make_entries(new: Sequence[NewMessage], first: int, client_id: str, now: int) -> list[Entry]:
     """Make the entries of new messages, with ids in a row; they have no page yet."""
     entries: list[Entry] = []
-    for number, message in enumerate(new, first):
-        ttl_ms, delay_ms = message.ttl_ms, message.delay_ms
+    for number, (_, ttl_ms, delay_ms, _, headers, priority, _, _) in enumerate(new, first):
         visible_at = now + delay_ms if delay_ms else 0
         entry = Entry(
-            number, number, NOWHERE, message.priority, visible_at, now + ttl_ms, ttl_ms, now,
-            client_id, message.headers,
+            number, number, NOWHERE, priority, visible_at, now + ttl_ms, ttl_ms, now, client_id,
+            headers,
         )  # fmt: skip
         if delay_ms:
             entry.delayed = True

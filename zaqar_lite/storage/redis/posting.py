@@ -338,7 +338,6 @@ async def _posted(batch: _Batch, first: int) -> Sequence[Posted]:
     stands_for = set[int]()
     posted = []
     for place in batch.places:
-        duplicate = sent[place].duplicate or place in stands_for
-        posted.append(Posted(sent[place].id, duplicate))
+        posted.append(sent[place]._replace(duplicate=True) if place in stands_for else sent[place])
         stands_for.add(place)
     return posted
