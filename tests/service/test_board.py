@@ -25,7 +25,7 @@ def test_rows_are_added_up_and_taken_over(path: Path) -> None:
         one, other = at(path, 0), at(path, 1)
         one.row.cells[:] = [1, 2, 3]
         other.row.cells[:] = [10, 20, 30]
-        other.show()
+        other.publish()
         assert one.sums(largest=(2,)) == [11, 22, 30]
         assert at(path, 1).row.cells == [10, 20, 30]
     finally:

@@ -144,8 +144,8 @@ def build_app(
         gate = Gate(services.identity, services.authority, check_store)
     lasting = Lasting(gate, checks, services.standing)
     patience = Patience(services.waiting, lasting, longest=options.limits.max_wait)
-    own = (ProbeActions(readiness), MetricActions(metrics), events)
-    tree = RouteTree(tuple(_routes(services, options, patience, renderer, own)))
+    more = (ProbeActions(readiness), MetricActions(metrics), events)
+    tree = RouteTree(tuple(_routes(services, options, patience, renderer, more)))
     lasting.know(tree.routes)
     metrics.lay_out({route.name: f"{route.method} {route.template}" for route in tree.routes})
 
@@ -208,11 +208,11 @@ def _routes(
     options: HttpOptions,
     patience: Patience,
     renderer: Renderer,
-    own: tuple[object, ...],
+    more: tuple[object, ...],
 ) -> Iterator[Route]:
-    """Every route that is served: the table, without what this server can't or may not do.
+    """Every route that is served: those of the services and of `more` actions.
 
-    `own` are more actions, those of the server itself.
+    Routes that this server cannot or may not serve are left out.
     """
     admin, limits, authority = options.admin_mode, options.limits, services.authority
     pools = services.registry is not None
@@ -226,7 +226,7 @@ def _routes(
     )
     actions: list[object] = [
         ServiceActions(services.health, home_document=home),
-        *own,
+        *more,
         queues,
         MessageActions(services.messages, settling, patience, renderer),
         ClaimActions(services.claims, patience, renderer),

@@ -13,7 +13,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from zaqar_lite import __version__
-from zaqar_lite.ui import acts, overview, session, shown, views
+from zaqar_lite.ui import actions, formats, project_screens, queue_screens, session
 from zaqar_lite.ui.calls import OWN, App, Caller, Refused
 from zaqar_lite.ui.paths import project_address, queue_address
 from zaqar_lite.ui.session import Forged, Session
@@ -34,12 +34,12 @@ _NO_PROJECT = (
     "This key is bound to no project. Write the project that you want to see into the address: "
     "/ui/p/PROJECT/."
 )
-View = Callable[[Caller, Request], Awaitable[dict[str, Any]]]
-Act = Callable[[Caller, Request, dict[str, str]], Awaitable[str]]
+Screen = Callable[[Caller, Request], Awaitable[dict[str, Any]]]
+Action = Callable[[Caller, Request, dict[str, str]], Awaitable[str]]
 
 
 def page(api: App, *, authenticates: bool) -> Starlette:
-    """Make the page's application over the API `api`; with `authenticates` one signs in by key."""
+    """Make the page's application over the API `api`; people sign in where it `authenticates`."""
     made = _Page(api, authenticates=authenticates)
     return Starlette(routes=made.routes(), exception_handlers={404: made.missing})
 
@@ -56,14 +56,14 @@ class _Page:
             lstrip_blocks=True,
         )
         self._templates.filters.update(
-            bound=shown.bound,
-            duration=shown.duration,
-            line=shown.line,
-            pretty=shown.body,
-            rate=shown.rate,
-            short=shown.short,
-            spark=shown.spark,
-            state=shown.state,
+            bound=formats.bound,
+            duration=formats.duration,
+            one_line=formats.one_line,
+            pretty=formats.pretty,
+            rate=formats.rate,
+            short=formats.short,
+            spark=formats.spark,
+            state=formats.state,
         )
         self._templates.globals.update(version=__version__, files=_digest())
 
@@ -76,32 +76,39 @@ class _Page:
             Route("/ui/static/{name}", _static),
             Route("/ui/sign-in", self._sign_in, methods=["GET", "POST"]),
             Route("/ui/sign-out", self._sign_out, methods=["POST"]),
-            self._view(project + "/", "queues.html", overview.queues, acts.create_queue),
-            self._view(
-                project + "/schedules", "schedules.html", overview.schedules, acts.on_schedules
+            self._route(project + "/", "queues.html", project_screens.queues, actions.create_queue),
+            self._route(
+                project + "/schedules",
+                "schedules.html",
+                project_screens.schedules,
+                actions.on_schedules,
             ),
-            self._view(project + "/server", "server.html", overview.server, None),
-            self._view(project + "/pools", "pools.html", overview.pools, acts.on_pools),
-            self._view(queue + "/", "queue.html", views.queue, acts.on_queue),
-            self._view(queue + "/dead", "dead.html", views.dead_letters, acts.redrive),
-            self._view(queue + "/subscriptions", "subscriptions.html", views.subscriptions, None),
-            self._view(queue + "/claims", "claims.html", views.claims, acts.release),
-            self._view(queue + "/jobs", "jobs.html", overview.jobs, acts.on_delayed),
-            self._view(queue + "/jobs/{job}", "job.html", views.job, acts.cancel_job),
-            self._view(queue + "/m/{message}", "message.html", views.message, acts.on_message),
+            self._route(project + "/server", "server.html", project_screens.server, None),
+            self._route(project + "/pools", "pools.html", project_screens.pools, actions.on_pools),
+            self._route(queue + "/", "queue.html", queue_screens.queue, actions.on_queue),
+            self._route(queue + "/dead", "dead.html", queue_screens.dead_letters, actions.redrive),
+            self._route(
+                queue + "/subscriptions", "subscriptions.html", queue_screens.subscriptions, None
+            ),
+            self._route(queue + "/claims", "claims.html", queue_screens.claims, actions.release),
+            self._route(queue + "/jobs", "jobs.html", queue_screens.jobs, actions.on_delayed),
+            self._route(queue + "/jobs/{job}", "job.html", queue_screens.job, actions.cancel_job),
+            self._route(
+                queue + "/m/{message}", "message.html", queue_screens.message, actions.on_message
+            ),
         ]
 
-    def _view(self, path: str, template: str, view: View, act: Act | None) -> Route:
+    def _route(self, path: str, template: str, screen: Screen, action: Action | None) -> Route:
         async def answer(request: Request) -> Response:
             found = session.read(request)
             if self._authenticates and found.key is None:
                 return RedirectResponse("/ui/sign-in", 303)
-            caller = self._caller(request, found)
+            caller = self._caller(request, request.path_params["project"], found.key)
             try:
-                if request.method == "POST" and act is not None:
+                if request.method == "POST" and action is not None:
                     fields = dict(await session.form(request, found))
-                    return RedirectResponse(await act(caller, request, fields), 303)
-                return self._render(request, found, template, await view(caller, request))
+                    return RedirectResponse(await action(caller, request, fields), 303)
+                return self._render(request, found, template, await screen(caller, request))
             except Refused as refused:
                 if refused.status == 401:
                     return RedirectResponse("/ui/sign-in", 303)
@@ -111,17 +118,12 @@ class _Page:
                 values = {"title": "Nothing was done", "description": str(forged)}
                 return self._render(request, found, "refused.html", values, 403)
 
-        return Route(path, answer, methods=["GET", "POST"] if act else ["GET"])
+        return Route(path, answer, methods=["GET", "POST"] if action else ["GET"])
 
-    def _caller(self, request: Request, found: Session) -> Caller:
-        client = request.client
-        return Caller(
-            self._api,
-            request.path_params["project"],
-            found.key,
-            request.headers.get("host", "").encode(),
-            None if client is None else (client.host, client.port),
-        )
+    def _caller(self, request: Request, project: str, key: str | None) -> Caller:
+        host, client = request.headers.get("host", "").encode(), request.client
+        address = None if client is None else (client.host, client.port)
+        return Caller(self._api, project, key, host, address)
 
     def _render(
         self,
@@ -164,10 +166,8 @@ class _Page:
             key = (await session.form(request, found)).get("key", "").strip()
         except Forged:
             key = ""
-        host, client = request.headers.get("host", "").encode(), request.client
-        address = None if client is None else (client.host, client.port)
         try:
-            await Caller(self._api, OWN, key or "-", host, address).call("GET", "/v2/")
+            await self._caller(request, OWN, key or "-").call("GET", "/v2/")
         except Refused as refused:
             if refused.status == 401:
                 return self._render(request, found, "sign-in.html", {"wrong": _WRONG_KEY}, 403)

@@ -16,7 +16,7 @@ OWN = "-"
 
 
 class Answer(NamedTuple):
-    """What the API answered; `document` is None where it has no body, and text where that is."""
+    """What the API answered; `document` is its JSON, its text where it is text, or None."""
 
     status: int
     document: Any
@@ -24,7 +24,7 @@ class Answer(NamedTuple):
 
 
 class Refused(Exception):
-    """The API refused; shown as it says."""
+    """The API refused a request; the page shows its title and description."""
 
     def __init__(self, answer: Answer) -> None:
         found = answer.document if isinstance(answer.document, dict) else {}

@@ -25,7 +25,7 @@ from zaqar_lite.service.settling import Settling, explain
 
 _STATUS = {Outcome.NOT_FOUND: 404, Outcome.LAPSED: 409, Outcome.HELD: 403, Outcome.NO_TARGET: 409}
 _LARGEST = 16_384
-"""Bytes of one: its reason and detail, each character of which JSON may write with six."""
+"""Bytes of one settlement: its reason and detail, of which JSON may write a character as six."""
 
 
 def _settlements(limits: Limits) -> int:
@@ -75,7 +75,7 @@ class _One(Struct, forbid_unknown_fields=True):
     claim: _Claim
 
 
-# Fields in a row: half the time of naming them.
+# Fields by position take half the time of fields by name.
 _settlement: Callable[[tuple[object, ...]], Settlement] = partial(tuple.__new__, Settlement)
 _many = Decoder(_Many)
 _one = Decoder(_One)

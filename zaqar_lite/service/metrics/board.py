@@ -1,7 +1,8 @@
 """What the processes of a server show each other: a row of cells for each, and one document.
 
-A process counts in a list, and copies it into its row of a mapped file at every `show`. It goes on
-with the row of the process whose place it takes, so counters never go back by more than that.
+A process counts in a list, and copies the list into its row of a mapped file at every `publish`. A
+process that takes the place of one that died continues its row, so counters go back by no more than
+what was counted after the last `publish`.
 """
 
 import json
@@ -47,7 +48,7 @@ class Board:
         self._memory = memoryview(bytearray(_DOCUMENT))
         self._rows: list[memoryview[int]] = []
         self.row = Row()
-        """The row of this process; nothing counts before `lay_out`."""
+        """The row of this process; nothing can be counted before `lay_out`."""
         self._last: dict[str, Any] = {}
 
     def lay_out(self, size: int) -> None:
@@ -59,7 +60,7 @@ class Board:
         try:
             with place.path.open("r+b") as file:
                 self._memory = memoryview(mmap.mmap(file.fileno(), 0))
-        except OSError as exc:  # who tidies up may have removed it
+        except OSError as exc:  # a cleaner of temporary files may have removed it
             logger.warning("this process counts alone: %s: %s", place.path, exc.strerror)
             self._place = None
             return
@@ -67,21 +68,21 @@ class Board:
         self._rows = [cells[row * size : (row + 1) * size] for row in range(place.rows)]
         self.row.cells = self._rows[place.own].tolist()
 
-    def show(self) -> None:
+    def publish(self) -> None:
         """Let the other processes see what this one has counted."""
         if self._place is not None:
             self._rows[self._place.own][:] = memoryview(array("q", self.row.cells))
 
     @property
     def is_shared(self) -> bool:
-        """Whether other processes look at it."""
+        """Whether other processes read it too."""
         return self._place is not None
 
     def sums(self, *, largest: Sequence[int] = ()) -> list[int]:
         """What all processes have counted together; of some cells, the largest."""
         if not self._rows:
             return self.row.cells
-        self.show()
+        self.publish()
         sums = [sum(column) for column in zip(*(row.tolist() for row in self._rows), strict=True)]
         for cell in largest:
             sums[cell] = max(row[cell] for row in self._rows)

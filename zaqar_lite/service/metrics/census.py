@@ -1,8 +1,8 @@
 """Count the messages of all queues, when somebody asks, without a scan of messages.
 
-A pass asks the store for the counts that it keeps of each queue, a few queues at once, and takes a
-twentieth of the time. It begins when a scrape finds the last one too old, so a server that nobody
-watches pays nothing; what a scrape shows is the last pass that has ended, and how old it is.
+A pass asks the store for the counts that it keeps of each queue, a few queues at once. It works a
+twentieth of the time and rests for the others. It begins when a scrape finds the last pass too old,
+so a server that nobody watches pays nothing. A scrape shows the last pass that ended, and its age.
 """
 
 import asyncio
@@ -26,11 +26,11 @@ MOST_SHOWN = 20
 """Queues that are shown by their oldest message, and as many by their dead letters."""
 MOST_MONITORED = 100
 _MARKED = 10
-"""After how many passes the records of queues are read again, for who is monitored."""
+"""After so many passes the metadata of queues are read again, to find those with `_monitor`."""
 _AT_ONCE = 16
 """Queues that are counted at once where the store has to be waited for."""
 _SHARE = 19
-"""How many times as long as it worked a pass rests."""
+"""A pass rests so many times as long as it worked."""
 _STEP = 0.01
 _PAGE = 500
 _NEVER = 1 << 62
@@ -213,7 +213,7 @@ async def _groups(queues: AsyncIterator[QueueRef]) -> AsyncIterator[list[QueueRe
 
 
 def _keep(best: list[tuple[int, QueueRef, Depth]], found: tuple[int, QueueRef, Depth]) -> None:
-    """Keep the largest."""
+    """Keep what was found, if it is among the largest."""
     if len(best) < MOST_SHOWN:
         heapq.heappush(best, found)
     elif found > best[0]:

@@ -26,7 +26,7 @@ def metered(store: MessageStore, families: Families, row: Row) -> MessageStore:
 
 
 class _Metered:
-    """What a store does, counted; what is not counted goes to the store itself."""
+    """A store whose operations are counted; every other attribute is the store's own."""
 
     def __init__(self, store: MessageStore, families: Families, row: Row) -> None:
         self._store = store
@@ -43,37 +43,27 @@ class _Metered:
             "move": self._count_move,
         }
         for operation in OPERATIONS:
-            setattr(
-                self,
-                operation,
-                _timed(
-                    getattr(store, operation),
+            act = getattr(store, operation)
+            seconds = families.store_seconds.at(operation)
+            errors = families.store_errors.at(operation)
+            if operation == "post":
+                timed: Call = _timed_post(
+                    act, row, seconds, errors, posted=self._posted, more=self._count_post
+                )
+            elif operation == "claim":
+                timed = _timed_claim(
+                    act,
                     row,
-                    families.store_seconds.at(operation),
-                    families.store_errors.at(operation),
-                    counting.get(operation),
-                ),
-            )
-
-        self.post = _timed_post(
-            store.post,
-            row,
-            families.store_seconds.at("post"),
-            families.store_errors.at("post"),
-            posted=self._posted,
-            more=self._count_post,
-        )
-
-        self.claim = _timed_claim(
-            store.claim,
-            row,
-            families.store_seconds.at("claim"),
-            families.store_errors.at("claim"),
-            handed_out=self._cells["handed_out"],
-            exhausted=families.dead.at("exhausted"),
-            pickup=self._pickup,
-            due=self._count_due,
-        )
+                    seconds,
+                    errors,
+                    handed_out=self._cells["handed_out"],
+                    exhausted=self._exhausted,
+                    pickup=self._pickup,
+                    due=self._count_due,
+                )
+            else:
+                timed = _timed(act, row, seconds, errors, counting.get(operation))
+            setattr(self, operation, timed)
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._store, name)

@@ -1,4 +1,4 @@
-"""All that a server tells of itself, as one page of text."""
+"""Count requests, and write all metrics of a server as one page of text."""
 
 import asyncio
 import os
@@ -54,18 +54,18 @@ class Metrics:
         return self.families.size
 
     def lay_out(self, routes: Mapping[str, str]) -> None:
-        """Take the routes: their names, and what they are shown as. Counting begins."""
+        """Lay out the cells of the routes, by name and label; counting can begin then."""
         self._labels |= routes
         self.families.add_routes(list(dict.fromkeys(self._labels.values())))
         self._board.lay_out(self.families.size)
 
     def start(self) -> None:
-        """Begin to let other processes see this one's gauges, where there are any."""
+        """Begin to publish this process's numbers every second, where other processes read them."""
         if self._board.is_shared:
             self._ticking = asyncio.create_task(self._tick(), name="metrics")
 
     async def stop(self) -> None:
-        """End that, and counting the queues."""
+        """Stop publishing, and counting the queues."""
         await self._census.stop()
         if self._ticking is not None:
             self._ticking.cancel()
@@ -114,7 +114,7 @@ class Metrics:
     async def _tick(self) -> None:
         while True:
             self._show_gauges()
-            self._board.show()
+            self._board.publish()
             await asyncio.sleep(1)
 
     def _show_gauges(self) -> None:

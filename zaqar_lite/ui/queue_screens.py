@@ -7,18 +7,18 @@ from urllib.parse import parse_qs, urlsplit
 
 from starlette.requests import Request
 
-from zaqar_lite.ui import shown
+from zaqar_lite.ui import formats
 from zaqar_lite.ui.calls import Caller, Refused
 from zaqar_lite.ui.paths import job_path, message_path, queue_path, quoted
 from zaqar_lite.ui.settings import FIELDS
 
-_MESSAGES, _MOST = 20, 100
+_PAGE, _MOST_EXAMINED = 20, 100
 _STATES = {
     "all": {"include_claimed": "true", "include_delayed": "true"},
     "ready": {"include_claimed": "false", "include_delayed": "false"},
 }
-_SIFTED = {"delayed": ("delayed", shown.WAITS_AGAIN), "claimed": ("claimed",)}
-"""States that no list asks for: they are sifted out of the first messages."""
+_FILTERED = {"delayed": ("delayed", formats.WAITS_AGAIN), "claimed": ("claimed",)}
+"""States that no list asks for: they are picked from the first messages."""
 Values = dict[str, Any]
 
 
@@ -27,7 +27,7 @@ async def queue(caller: Caller, request: Request) -> Values:
     path = queue_path(request)
     state = request.query_params.get("state", "all")
     query = {
-        "limit": _MESSAGES,
+        "limit": _PAGE,
         "marker": request.query_params.get("marker"),
         "echo": "true",
         "details": "true",
@@ -39,22 +39,26 @@ async def queue(caller: Caller, request: Request) -> Values:
         caller.call("GET", f"{path}/messages", query),
     )
     messages, next_ = listed.document["messages"], None
-    if len(messages) == _MESSAGES and state not in _SIFTED:
+    if len(messages) == _PAGE and state not in _FILTERED:
         next_ = next_of(listed.document)
-    if state in _SIFTED:
-        first = await _first(caller, f"{path}/messages", delayed=state == "delayed")
-        messages = [one for one in first if shown.state(one) in _SIFTED[state]]
-    ahead = await _first(caller, f"{path}/messages", delayed=True) if counts["delayed"] else []
+    delayed: list[Values] = []
+    if counts["delayed"] or state == "delayed":
+        delayed = await _first_messages(caller, f"{path}/messages", delayed=True)
+    if state in _FILTERED:
+        first = delayed
+        if state != "delayed":
+            first = await _first_messages(caller, f"{path}/messages")
+        messages = [one for one in first if formats.state(one) in _FILTERED[state]]
     return {
         "counts": counts,
         "settings": settings.document,
         "fields": FIELDS,
         "messages": messages,
         "state": state,
-        "due": shown.timeline([shown.waits(one) for one in ahead if shown.waits(one) > 0]),
-        "looked_at": len(ahead),
+        "due": formats.timeline([formats.waits(one) for one in delayed if formats.waits(one) > 0]),
+        "looked_at": len(delayed),
         "next": next_,
-        "most": _MOST,
+        "most": _MOST_EXAMINED,
     }
 
 
@@ -67,7 +71,7 @@ async def message(caller: Caller, request: Request) -> Values:
 async def dead_letters(caller: Caller, request: Request) -> Values:
     """A queue's letters, counted by reason and source, with what a redrive would move."""
     path, reason = queue_path(request), request.query_params.get("reason") or None
-    messages = await _first(caller, f"{path}/messages")
+    messages = await _first_messages(caller, f"{path}/messages")
     letters = [one for one in messages if one["dead_letter"]]
     groups = Counter(
         (one["dead_letter"]["reason"], _last_reason(one), one["dead_letter"]["source"])
@@ -80,9 +84,9 @@ async def dead_letters(caller: Caller, request: Request) -> Values:
     )
     free = sum("claim_id=" not in one["href"] for one in letters)
     return {
-        "touched": f"at least {free}" if len(messages) >= _MOST else str(free),
+        "touched": f"at least {free}" if len(messages) >= _MOST_EXAMINED else str(free),
         "groups": groups.most_common(),
-        "letters": letters[:_MESSAGES],
+        "letters": letters[:_PAGE],
         "looked_at": len(messages),
         "reason": reason,
         "jobs": jobs.document["jobs"],
@@ -96,14 +100,14 @@ def _last_reason(letter: Values) -> str:
     return str(attempts[-1]["reason"] or attempts[-1]["outcome"]) if attempts else ""
 
 
-async def _first(caller: Caller, path: str, *, delayed: bool = False) -> list[Values]:
+async def _first_messages(caller: Caller, path: str, *, delayed: bool = False) -> list[Values]:
     """The first messages of a queue, read page by page."""
-    query = {"limit": _MESSAGES, "echo": "true", "details": "true", "include_claimed": "true"}
+    query = {"limit": _PAGE, "echo": "true", "details": "true", "include_claimed": "true"}
     if delayed:
         query["include_delayed"] = "true"
     found: list[Values] = []
     marker: str | None = None
-    while len(found) < _MOST:
+    while len(found) < _MOST_EXAMINED:
         listed = await caller.call("GET", path, {**query, "marker": marker})
         page = listed.document["messages"]
         found += page
@@ -116,7 +120,7 @@ async def _first(caller: Caller, path: str, *, delayed: bool = False) -> list[Va
 async def claims(caller: Caller, request: Request) -> Values:
     """Who holds messages of the queue: its claims, as far as its first messages tell."""
     path = queue_path(request)
-    messages = await _first(caller, f"{path}/messages")
+    messages = await _first_messages(caller, f"{path}/messages")
     held: dict[str, list[str]] = {}
     for one in messages:
         _, is_held, claim_id = one["href"].partition("?claim_id=")
@@ -141,6 +145,21 @@ async def _claim(caller: Caller, path: str) -> Values:
     return {"age": found["age"], "left": max(0, found["ttl"] - found["age"])}
 
 
+async def jobs(caller: Caller, request: Request) -> Values:
+    """The queue's jobs of each kind, the newest first."""
+    path = queue_path(request)
+    kinds = ("redrives", "delayed/cancel", "delayed/move", "delayed/fire")
+    lists = await asyncio.gather(*(caller.call("GET", f"{path}/{kind}") for kind in kinds))
+    found = [
+        {**one, "kind": kind}
+        for kind, listed in zip(kinds, lists, strict=True)
+        for one in listed.document["jobs"]
+    ]
+    found.sort(key=lambda one: (one["created"], one["id"]), reverse=True)
+    counts = await counts_of(caller, request.path_params["queue"])
+    return {"jobs": found, "delayed": counts["delayed"]}
+
+
 async def job(caller: Caller, request: Request) -> Values:
     """A job and how far it is."""
     answer = await caller.call("GET", job_path(request))
@@ -150,7 +169,7 @@ async def job(caller: Caller, request: Request) -> Values:
 async def subscriptions(caller: Caller, request: Request) -> Values:
     """Who is sent the queue's messages, and the last attempts to do so."""
     path = f"{queue_path(request)}/subscriptions"
-    listed = (await caller.call("GET", path, {"limit": _MESSAGES})).document["subscriptions"]
+    listed = (await caller.call("GET", path, {"limit": _PAGE})).document["subscriptions"]
     logs = await asyncio.gather(
         *(caller.call("GET", f"{path}/{one['id']}/deliveries") for one in listed)
     )

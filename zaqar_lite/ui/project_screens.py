@@ -7,10 +7,10 @@ from typing import Any
 from starlette.requests import Request
 
 from zaqar_lite.searching import Search, by_trouble, search
-from zaqar_lite.ui import numbers
+from zaqar_lite.ui import measurements
 from zaqar_lite.ui.calls import Caller, Refused, refused
-from zaqar_lite.ui.paths import queue_path, quoted
-from zaqar_lite.ui.views import counts_of, next_of
+from zaqar_lite.ui.paths import quoted
+from zaqar_lite.ui.queue_screens import counts_of, next_of
 
 _PAGE, _MOST, _LONGEST = 20, 200, 0.1
 """Queues that the API lists at once; of how many, and for how many seconds, a look asks at most."""
@@ -85,25 +85,13 @@ async def schedules(caller: Caller, request: Request) -> Values:
     }
 
 
-async def jobs(caller: Caller, request: Request) -> Values:
-    """The queue's jobs of each kind, the newest first."""
-    path = queue_path(request)
-    kinds = ("redrives", "delayed/cancel", "delayed/move", "delayed/fire")
-    lists = await asyncio.gather(*(caller.call("GET", f"{path}/{kind}") for kind in kinds))
-    found = [
-        {**one, "kind": kind}
-        for kind, listed in zip(kinds, lists, strict=True)
-        for one in listed.document["jobs"]
-    ]
-    found.sort(key=lambda one: (one["created"], one["id"]), reverse=True)
-    counts = await counts_of(caller, request.path_params["queue"])
-    return {"jobs": found, "delayed": counts["delayed"]}
-
-
 async def server(caller: Caller, _: Request) -> Values:
     """The server: its store, how fast it answers, what the sweep owes, how late messages are."""
     answer = await caller.call("GET", "/metrics")
-    return {**numbers.summary(numbers.read(answer.document)), "pools": await _has_pools(caller)}
+    return {
+        **measurements.summary(measurements.read(answer.document)),
+        "pools": await _has_pools(caller),
+    }
 
 
 async def _has_pools(caller: Caller) -> bool:

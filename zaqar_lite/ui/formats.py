@@ -86,13 +86,13 @@ def bound(seconds: float | None) -> str:
     return "more" if seconds is None else f"≤ {short(seconds)}"
 
 
-def body(value: Any) -> str:  # noqa: ANN401 - JSON is anything
+def pretty(value: Any) -> str:  # noqa: ANN401 - JSON is anything
     """Write a body over several lines; a long one is cut."""
     text = json.dumps(value, ensure_ascii=False, indent=2)
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}\n… (cut)"
 
 
-def line(value: Any) -> str:  # noqa: ANN401
+def one_line(value: Any) -> str:  # noqa: ANN401
     """Write a body on one line of a table."""
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 120 else f"{text[:119]}…"
