@@ -1,5 +1,6 @@
 """Whatever is sent, the answer is a clear 4xx in Zaqar's form and nothing is stored."""
 
+import asyncio
 import json
 import sys
 from collections.abc import AsyncIterator
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from tests.api.conftest import Api
 from zaqar_lite.api import documents
 from zaqar_lite.api.call import Refused
+from zaqar_lite.service.turns import Turns
 
 pytestmark = pytest.mark.anyio
 DEEP = 10_000
@@ -172,6 +174,31 @@ def test_every_json_value_is_a_body(values: list[object], ascii_only: bool) -> N
     bodies = [json.dumps(value, ensure_ascii=ascii_only).encode() for value in values]
     content = b'{"messages": [' + b",".join(b'{"body":%b}' % body for body in bodies) + b"]}"
     assert [draft.body for draft in documents.parse_messages(content)] == bodies
+
+
+async def test_a_large_post_is_read_in_turns_as_a_small_one_is() -> None:
+    """Others have a turn after each 500 messages, and a mistake is named by its index."""
+    others = 0
+
+    async def go_on() -> None:
+        nonlocal others
+        while True:
+            others += 1
+            await asyncio.sleep(0)
+
+    content = json.dumps({"messages": [{"body": number} for number in range(1_600)]}).encode()
+    other = asyncio.create_task(go_on())
+    drafts = await documents.parse_in_turns(content, Turns())
+    other.cancel()
+    assert drafts == documents.parse_messages(content)
+    assert others >= 4
+    wrong = content[:-2] + b', {"body": 1, "ttl": "1"}]}'
+    with pytest.raises(Refused) as in_turns:
+        await documents.parse_in_turns(wrong, Turns())
+    with pytest.raises(Refused) as at_once:
+        documents.parse_messages(wrong)
+    assert in_turns.value.description == at_once.value.description
+    assert "1600" in (in_turns.value.description or "")
 
 
 def depth_of(value: object) -> int:

@@ -19,6 +19,7 @@ from zaqar_lite.api.call import Call, Refused, bad_body
 from zaqar_lite.domain.groups import GROUP_HEADER, MAX_GROUP
 from zaqar_lite.domain.limits import INT64_MAX, INT64_MIN, MAX_BODY_DEPTH, MAX_DOCUMENT_DEPTH
 from zaqar_lite.service.drafts import Draft
+from zaqar_lite.service.turns import Turns, cut
 
 T = TypeVar("T")
 _MALFORMED = "The request body could not be parsed: {}."
@@ -106,11 +107,35 @@ def parse_messages(body: bytes) -> Sequence[Draft]:
     Raises:
         Refused: 400, names the field and, by its index, the message that is wrong.
     """
+    return _drafts(_messages(_parse(body, MAX_BODY_DEPTH), body))
+
+
+async def parse_in_turns(body: bytes, turns: Turns) -> Sequence[Draft]:
+    """Read the document of a large post as `parse_messages` does, in several turns.
+
+    Raises:
+        Refused: 400, names the field and, by its index, the message that is wrong.
+    """
+    await turns.wait()
     document = _parse(body, MAX_BODY_DEPTH)
+    await turns.wait()
+    messages = _messages(document, body)
+    drafts: list[Draft] = []
+    for _, part in cut(messages):
+        await turns.wait()
+        drafts += _drafts(part)
+    return drafts
+
+
+def _messages(document: Any, body: bytes) -> list[_MessageDocument]:  # noqa: ANN401 - any JSON
+    """Decode the messages of a post; `document` is the parsed body, which explains a mistake."""
     try:
-        messages = _decode_post(body).messages
+        return _decode_post(body).messages
     except (msgspec.ValidationError, msgspec.DecodeError) as exc:
         raise _explain(document) from exc
+
+
+def _drafts(messages: Sequence[_MessageDocument]) -> list[Draft]:
     return [
         Draft(
             bytes(message.body),

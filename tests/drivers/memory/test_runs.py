@@ -1,6 +1,7 @@
 """The sorted index that takes thousands of values in a row at once."""
 
 import random
+from typing import Any, cast
 
 from zaqar_lite.storage.memory.runs import LONG_RUN, Run
 
@@ -26,6 +27,24 @@ def test_it_stays_sorted_whatever_comes_and_goes() -> None:
             expected[n] for n in (0, 17, len(expected) // 2, -1)
         ]
         assert index.bisect_right(20_100) == sum(value <= 20_100 for value in expected)
+
+
+def test_runs_of_any_length_follow_one_another() -> None:
+    choose = random.Random(11)
+    index: Run[int] = Run()
+    expected: list[int] = []
+    for _ in range(400):
+        first = (expected[-1] if expected else 0) + choose.randrange(1, 5)
+        values = list(range(first, first + choose.choice((0, 1, 2, 8, 20, LONG_RUN - 1, LONG_RUN))))
+        index.add_run(values)
+        expected += values
+        for _ in range(choose.randrange(3) if expected else 0):
+            value = choose.choice(expected)
+            assert index[index.index(value)] == value
+            index.remove(value)
+            expected.remove(value)
+    assert list(index) == expected
+    cast(Any, index)._check()  # what the base class holds true of its parts
 
 
 def test_a_run_behind_all_is_taken_as_it_is() -> None:

@@ -300,7 +300,7 @@ async def sent_drafts(call: Call, turns: Turns) -> Sequence[Draft]:
     """Read the messages of a post, in turns with other large ones."""
     document = await call.read()
     if call.size > LARGE:
-        await turns.wait()
+        return await documents.parse_in_turns(document, turns)
     return documents.parse_messages(document)
 
 

@@ -5,7 +5,6 @@ from random import random
 from typing import NamedTuple
 
 from zaqar_lite.domain.attempts import LAPSED, MAX_CLAIMS, MOVED, REJECTED, Ended
-from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Unsupported
 from zaqar_lite.domain.models import DeadLetter, DelayMode, Move, Origin, QueueRef, Retries, Take
 from zaqar_lite.domain.settlements import Act, Outcome, Settlement
@@ -44,11 +43,8 @@ class Claiming:
     `announce(ref, count)` is called when `count` messages of a queue became ready.
     """
 
-    def __init__(
-        self, state: State, clock: Clock, announce: Callable[[QueueRef, int], None]
-    ) -> None:
+    def __init__(self, state: State, announce: Callable[[QueueRef, int], None]) -> None:
         self._state = state
-        self._clock = clock
         self._announce = announce
 
     def take(self, step: Step, take: Take) -> tuple[list[Entry], int, bool]:
@@ -201,7 +197,7 @@ class Claiming:
         )
         if letter.ttl_ms is not None:
             entry.ttl_ms, entry.expires_at = letter.ttl_ms, now + letter.ttl_ms
-        self._add_to(letter.target, entry, 0)
+        self._add_to(letter.target, entry, now, 0)
 
     def move(self, step: Step, message_id: str, move: Move) -> Outcome:
         """Move an entry that nobody holds; see the seam."""
@@ -226,12 +222,12 @@ class Claiming:
             entry.claim_count = entry.failure_count = 0
         entry.ttl_ms, entry.expires_at = move.ttl_ms, now + move.ttl_ms
         entry.delay_expires_at = 0
-        self._add_to(move.target, entry, now + move.delay_ms if move.delay_ms else 0)
+        self._add_to(move.target, entry, now, now + move.delay_ms if move.delay_ms else 0)
         return Outcome.DONE
 
-    def _add_to(self, ref: QueueRef, entry: Entry, delay_expires_at: int) -> None:
+    def _add_to(self, ref: QueueRef, entry: Entry, now: int, delay_expires_at: int) -> None:
         """Add an entry that comes from another queue."""
-        entry.position = self._state.take_positions(1, self._clock.now_us())
+        entry.position = self._state.take_positions(1, now * 1000)
         self._state.add(ref, entry, delay_expires_at)
         self._announce(ref, 0 if delay_expires_at else 1)
 

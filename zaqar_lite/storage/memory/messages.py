@@ -67,7 +67,7 @@ class MemoryMessageStore(Reading):
     def __init__(self, shared: State, clock: Clock, options: StoreOptions) -> None:
         super().__init__(shared, clock)
         self._options = options
-        self._claiming = Claiming(shared, clock, self._announce)
+        self._claiming = Claiming(shared, self._announce)
         self._posting = Posting(shared, clock, options, self._announce)
 
     async def post(
@@ -86,11 +86,18 @@ class MemoryMessageStore(Reading):
             entries, are_plain = await self._entries(messages, client_id)
         self._state.check_version(ref, version)
         try:
-            return self._posting.post(ref, messages, entries, batch_key, are_plain=are_plain)
+            stored = self._posting.post(ref, messages, entries, batch_key, are_plain=are_plain)
         except LimitReached:  # expired messages may still be counted
             await self._posting.make_room(ref, messages)
-        self._state.check_version(ref, version)
-        return self._posting.post(ref, messages, entries, batch_key, are_plain=are_plain)
+            self._state.check_version(ref, version)
+            stored = self._posting.post(ref, messages, entries, batch_key, are_plain=are_plain)
+        if len(messages) <= _STEP:
+            return stored.answers(0, len(messages))
+        posted: list[Posted] = []
+        for first in range(0, len(messages), _STEP):
+            await _rest()
+            posted += stored.answers(first, min(first + _STEP, len(messages)))
+        return posted
 
     async def _entries(
         self, messages: Sequence[NewMessage], client_id: str
@@ -102,8 +109,7 @@ class MemoryMessageStore(Reading):
             some, is_plain = self._posting.entries(messages[first : first + _STEP], client_id)
             made += some
             are_plain = are_plain and is_plain
-            await asyncio.sleep(0)
-            await asyncio.sleep(0)  # the second turn lets requests that have just arrived run
+            await _rest()
         return made, are_plain
 
     async def edit(self, ref: QueueRef, edit: Edit) -> Message:
@@ -356,6 +362,12 @@ class MemoryMessageStore(Reading):
             if live:
                 return claim, live
         raise NotFound(f"Claim {claim_id} does not exist or has expired.")
+
+
+async def _rest() -> None:
+    """Let other requests run: one turn reads those that have arrived, the next answers them."""
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
 
 
 def _refusal(entry: Entry, claim_ids: Collection[str], now: int) -> RefusalReason | None:

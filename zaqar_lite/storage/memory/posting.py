@@ -2,7 +2,9 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from operator import attrgetter
+from typing import NamedTuple
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import KeyReused, LimitReached
@@ -16,6 +18,20 @@ from zaqar_lite.storage.memory.state import State
 
 _FOR_EVER = 1 << 60
 """Milliseconds."""
+_expiry_of, _delay_of = attrgetter("expires_at"), attrgetter("delay_expires_at")
+
+
+class Stored(NamedTuple):
+    """The ids that a post is answered with, and which of them were there before, by index."""
+
+    ids: Sequence[str]
+    repeats: Collection[int] = ()
+
+    def answers(self, first: int, end: int) -> list[Posted]:
+        """The answers for the messages from `first` to before `end`."""
+        if not self.repeats:
+            return list(map(Posted, self.ids[first:end]))
+        return [Posted(self.ids[at], at in self.repeats) for at in range(first, end)]
 
 
 class Posting:
@@ -75,7 +91,7 @@ class Posting:
         batch_key: IdempotencyKey | None,
         *,
         are_plain: bool,
-    ) -> Sequence[Posted]:
+    ) -> Stored:
         """Store messages, whose `entries` are made, in one step; see the seam."""
         now_us = self._clock.now_us()
         now = now_us // 1000
@@ -87,7 +103,7 @@ class Posting:
             if known is not None and known.until > now:
                 if known.digest != batch_key.digest:
                     raise KeyReused(None)
-                return [Posted(message_id, duplicate=True) for message_id in known.ids]
+                return Stored(known.ids, range(len(known.ids)))
         new, fresh, keys, copies = messages, entries, None, 0
         if not are_plain:
             new, fresh, keys = _without_duplicates(messages, entries, queue, now)
@@ -105,23 +121,20 @@ class Posting:
         due = now + _FOR_EVER if keys is None and batch_key is None else window_ends
         if not are_plain:
             self._add_copies_and_companions(new, fresh, first + len(new), ids[len(new) :])
-        if keys is None:
-            posted = list(map(Posted, ids[: len(new)]))
-        else:
-            posted = keys.keep(entries, window_ends)
+        stored = Stored(ids[: len(new)]) if keys is None else keys.keep(entries, window_ends)
         if batch_key is not None:
-            known_ids = tuple(answer.id for answer in posted)
+            known = Known(tuple(stored.ids), batch_key.digest, window_ends)
             queue.batch_keys.pop(batch_key.text, None)
-            queue.batch_keys[batch_key.text] = Known(known_ids, batch_key.digest, window_ends)
+            queue.batch_keys[batch_key.text] = known
         if fresh:
             self._add_entries(ref, queue, fresh, due)
-        return posted
+        return stored
 
     def _add_entries(self, ref: QueueRef, queue: Queue, entries: Sequence[Entry], due: int) -> None:
         """Add entries, have the queue swept at `due` or earlier, and announce what is ready."""
-        waits = [entry.delay_expires_at for entry in entries if entry.delay_expires_at]
+        waits = [instant for instant in map(_delay_of, entries) if instant]
         queue.add_all(entries)
-        self._state.schedule_sweep(ref, queue, min([due, *waits, *[e.expires_at for e in entries]]))
+        self._state.schedule_sweep(ref, queue, min([due, *waits, min(map(_expiry_of, entries))]))
         self._announce(ref, len(entries) - len(waits))
 
     def _add_copies_and_companions(
@@ -261,15 +274,11 @@ class _Keys:
             return known.digest, known.ids[0]
         return self._first.get(key.text)
 
-    def keep(self, entries: Sequence[Entry], until: int) -> list[Posted]:
-        """Remember the new keys, now that their entries have ids; return an answer per message."""
+    def keep(self, entries: Sequence[Entry], until: int) -> Stored:
+        """Remember the new keys, now that their entries have ids; answer for all messages."""
         for text, (digest, entry) in self._first.items():
             self._known.pop(text, None)  # keys stay in the order in which they are forgotten
             self._known[text] = Known((entry.id,), digest, until)
-        return [
-            Posted(
-                answer if isinstance(answer, str) else answer.id,
-                duplicate=answer is not entry,
-            )
-            for answer, entry in zip(self._answers, entries, strict=True)
-        ]
+        ids = [one if isinstance(one, str) else one.id for one in self._answers]
+        answers = zip(self._answers, entries, strict=True)
+        return Stored(ids, {at for at, (one, entry) in enumerate(answers) if one is not entry})
