@@ -24,7 +24,8 @@ from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.models import DeadLetter, DelayMode, QueueRef, Retries, StoreOptions, Take
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.domain.settlements import Act, Settlement
-from zaqar_lite.storage.redis.letters import Sweeper
+from zaqar_lite.storage.redis.outbox import Outbox
+from zaqar_lite.storage.redis.runner import Runner
 from zaqar_lite.storage.registry import create_stores
 
 QUEUE = QueueRef("ping", "jobs")
@@ -37,7 +38,7 @@ async def die(*_):
 async def claim(store, ttl_ms):
     await store.post(QUEUE, [NewMessage(b"1", 3_600_000)], client_id="c", version=None)
     if ttl_ms < 60_000:
-        Sweeper.register = die
+        Runner.register_now = die
     take = Take(1, None, DelayMode.IGNORE, ttl_ms, 60_000, "c", RETRIES)
     return await store.claim(QUEUE, take)
 
@@ -54,7 +55,7 @@ async def main(uri, dies_before):
         await reject(store)
         print("one letter is there", flush=True)
         sys.stdin.readline()
-        Sweeper.bring = Sweeper.drain = die
+        Outbox.deliver = Outbox.drain = die
         await reject(store)
     await claim(store, 2_000)
     await die()

@@ -16,8 +16,9 @@ from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.models import Retries
 from zaqar_lite.domain.posts import Companion
 from zaqar_lite.storage.redis.keys import EVERYWHERE, keys_of
-from zaqar_lite.storage.redis.letters import Sweeper
+from zaqar_lite.storage.redis.outbox import Outbox
 from zaqar_lite.storage.redis.router import Router
+from zaqar_lite.storage.redis.runner import Runner
 
 pytestmark = pytest.mark.anyio
 
@@ -82,7 +83,7 @@ async def test_a_crash_after_the_claim_said_that_letters_come_is_noticed(
 ) -> None:
     """The queue is registered before anything is in its outbox, and not forgotten in between."""
     await exhaust(queue, "a")
-    with pause_before(Sweeper, "register") as pause:
+    with pause_before(Runner, "register_now") as pause:
         claiming = asyncio.create_task(queue.claim(dead_letter=target.as_dead_letter_queue(1)))
         await pause.reached()
         assert "outbox" not in keys_by_tag(client)[keys_of(queue.ref).tag]
@@ -100,7 +101,7 @@ async def test_a_sweep_right_after_the_registration_comes_again_soon(
     """It has found nothing yet; the letters come behind its back, and their claim dies."""
     await exhaust(queue, "a")
     policy = target.as_dead_letter_queue(1)
-    with pause_after(Sweeper, "register") as pause, crash_before("accept"):
+    with pause_after(Runner, "register_now") as pause, crash_before("accept"):
         claiming = asyncio.create_task(queue.claim(dead_letter=policy))
         await pause.reached()
         await swept(queue)
@@ -171,7 +172,7 @@ async def test_letters_that_race_overtake_nobody(
     """A letter that came before those with lower numbers would make them repeats."""
     await target.arrived(await reject(queue, target, "a"), 1)
     others = [queue.at(await queue.stores.second()) for _ in range(2)]
-    with pause_before(Sweeper, "bring") as pause:
+    with pause_before(Outbox, "deliver") as pause:
         first = asyncio.create_task(reject(queue, target, "b"))
         await pause.reached()
         await target.arrived(await reject(others[0], target, "c"), 1)
@@ -227,7 +228,7 @@ async def test_a_letter_that_comes_while_others_are_brought_is_not_forgotten(
     """What is removed from the outbox is what has arrived, and not what has come since."""
     policy = target.as_dead_letter_queue(1)
     await exhaust(queue, "a")
-    with pause_after(Sweeper, "_deliver") as pause:
+    with pause_after(Outbox, "_deliver_to") as pause:
         bringing = asyncio.create_task(queue.claim(dead_letter=policy))
         await pause.reached()
         await exhaust(queue, "b")
@@ -308,7 +309,7 @@ async def test_projects_and_names_never_share_a_key(
         assert await QueueUnderTest(queue.stores, ref).bodies() == [str(number)]
 
 
-@pytest.mark.parametrize("step", ["letters", "bring", "outbox_ack"])
+@pytest.mark.parametrize("step", ["read_outbox", "accept_companions", "outbox_ack"])
 async def test_companions_of_a_post_arrive_once_after_a_crash_at_any_step(
     queue: QueueUnderTest, target: QueueUnderTest, step: str
 ) -> None:
@@ -357,9 +358,9 @@ async def test_an_acknowledgement_behind_another_leaves_later_letters(
     keys = keys_of(queue.ref)
     letters = client.lrange(keys.key("outbox"), 0, -1)
     assert len(letters) == 3
-    sweeper = queue.stores.messages._runner.sweeper  # type: ignore[attr-defined]
-    assert await sweeper.acknowledge(keys, letters[:1]) == 2
-    assert await sweeper.acknowledge(keys, letters[:2]) == 1
+    outbox = queue.stores.messages._outbox  # type: ignore[attr-defined]
+    assert await outbox.acknowledge(queue.ref, letters[:1]) == 2
+    assert await outbox.acknowledge(queue.ref, letters[:2]) == 1
     assert client.lrange(keys.key("outbox"), 0, -1) == letters[2:]
     await swept(queue)
     assert len(await target.listed()) == 1

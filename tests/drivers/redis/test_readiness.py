@@ -19,8 +19,8 @@ from tests.services import RedisServer
 from zaqar_lite.domain.models import Claimed, DeadLetter, QueueRef, Retries
 from zaqar_lite.service.waiting import Waiting
 from zaqar_lite.storage.redis.keys import keys_of
-from zaqar_lite.storage.redis.letters import policy_words
 from zaqar_lite.storage.redis.messages import RedisMessageStore
+from zaqar_lite.storage.redis.policy import policy_words
 from zaqar_lite.storage.redis.scripts import load
 
 pytestmark = pytest.mark.anyio
@@ -174,7 +174,7 @@ async def test_the_soonest_of_the_letters_that_come_together_is_told(
     await queue.stores.messages.watch(target.ref)
     store = queue.stores.messages
     assert isinstance(store, RedisMessageStore)
-    router, offset = store._connection.router, store._runner._clock.offset_ms
+    router, offset = store._connection.router, store._runner.clock.offset_ms
     await queue.move(target, "0" * 32)  # registers the queue with the sweep
     armed_until = store._runner.armed_until(queue.ref)
     for delay in (HOUR, 2_000):
@@ -184,7 +184,7 @@ async def test_the_soonest_of_the_letters_that_come_together_is_told(
         )
         words = [offset, "", delay, "", *policy, bytes.fromhex(posted_id)]
         await router.run(load("move"), keys_of(queue.ref), *words)
-    await store._runner.drain(queue.ref)
+    await store._outbox.drain(queue.ref)
     await until(lambda: heard == [0])
 
 

@@ -4,12 +4,22 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from zaqar_lite.domain.errors import QueueChanged, Unavailable
-from zaqar_lite.domain.ids import are_message_ids, is_claim_id, is_message_id
-from zaqar_lite.domain.models import Claimed, DeadLetter, DelayMode, Move, QueueRef, Retries, Take
+from zaqar_lite.domain.ids import are_message_ids, is_claim_id, is_message_id, new_claim_id
+from zaqar_lite.domain.models import (
+    NO_RETRIES,
+    Claimed,
+    DeadLetter,
+    DelayMode,
+    Move,
+    QueueRef,
+    Retries,
+    Take,
+)
 from zaqar_lite.domain.settlements import Outcome, Settled, Settlement
-from zaqar_lite.storage.base import MAX_EXAMINED
+from zaqar_lite.storage.base import MAX_EXAMINED, MessageStore
 from zaqar_lite.storage.redis.codec import pack_client, pack_settlements, read_message
-from zaqar_lite.storage.redis.letters import policy_words
+from zaqar_lite.storage.redis.outbox import Outbox
+from zaqar_lite.storage.redis.policy import policy_words
 from zaqar_lite.storage.redis.runner import Runner
 
 _MODES = {DelayMode.IGNORE: "I", DelayMode.HONOUR: "H", DelayMode.EXPOSE: "E"}
@@ -28,15 +38,25 @@ _MOVED = 250
 """Messages that one script moves: about 5 ms."""
 
 
-class Claiming:
+class Claiming(MessageStore):
     """Take messages and settle them, each in one script, or in two where dead letters are met."""
 
-    def __init__(self, runner: Runner) -> None:
-        self._runner = runner
-        self.examined = 0
-        """How many entries the claims and pops have looked at (for tests)."""
+    _runner: Runner
+    _outbox: Outbox
+    examined = 0
+    """How many entries this store's claims, pops and lists have looked at (for tests)."""
 
-    async def take(self, queue: QueueRef, script: str, claim_id: str | None, take: Take) -> Claimed:
+    async def pop(self, queue: QueueRef, take: Take) -> Claimed:
+        """Remove and hand out ready messages; see the seam."""
+        return await self._take(queue, "pop", None, take)
+
+    async def claim(self, queue: QueueRef, take: Take) -> Claimed:
+        """Hand out ready messages under a new claim; see the seam."""
+        return await self._take(queue, "claim", new_claim_id(), take)
+
+    async def _take(
+        self, queue: QueueRef, script: str, claim_id: str | None, take: Take
+    ) -> Claimed:
         """Take messages in one step, or in two where the first meets dead letters.
 
         What the first has taken is answered, whatever becomes of the second.
@@ -103,7 +123,7 @@ class Claiming:
         ]
         await self._runner.register(queue, instant)
         if moved:
-            await self._runner.drain(queue)
+            await self._outbox.try_to_drain(queue)
         claimed = Claimed(claim_id if messages else None, messages, moved, status != b"ok")
         return claimed, now if status == b"arm" else None
 
@@ -112,8 +132,9 @@ class Claiming:
         queue: QueueRef,
         claim_id: str,
         settlements: Sequence[Settlement],
-        retries: Retries,
-        version: int | None,
+        *,
+        retries: Retries = NO_RETRIES,
+        version: int | None = None,
     ) -> Settled:
         """Settle messages of a claim; see the seam."""
         names = [one.message_id for one in settlements]
@@ -133,18 +154,18 @@ class Claiming:
                 outcomes[number] = _OUTCOMES[letter]
         return Settled(outcomes, moved)
 
-    async def move(self, queue: QueueRef, ids: Sequence[str], how: Move) -> list[Outcome]:
+    async def move(self, queue: QueueRef, ids: Sequence[str], move: Move) -> Sequence[Outcome]:
         """Move messages to another queue; see the seam. Each script moves up to 250, or 2 MB."""
         outcomes = [Outcome.NOT_FOUND] * len(ids)
         left = [number for number, one in enumerate(ids) if is_message_id(one)]
-        policy = Retries(DeadLetter(how.target, ttl_ms=how.ttl_ms))
+        policy = Retries(DeadLetter(move.target, ttl_ms=move.ttl_ms))
         while left:
             status, now, *moved = await self._runner.run(
                 queue,
                 "move",
                 "",
-                how.delay_ms,
-                "1" if how.reset else "",
+                move.delay_ms,
+                "1" if move.reset else "",
                 *policy_words(queue, policy, self._runner.armed_until(queue)),
                 *(bytes.fromhex(ids[number]) for number in left[:_MOVED]),
             )
@@ -155,7 +176,7 @@ class Claiming:
             for number, letter in zip(left, done, strict=False):
                 outcomes[number] = _OUTCOMES[letter]
             left = left[len(done) :]
-            await self._runner.drain(queue, letters)
+            await self._outbox.try_to_drain(queue, letters)
         return outcomes
 
     async def _settle_some(
@@ -182,5 +203,5 @@ class Claiming:
         _, instant, moved, outcomes, letters = reply
         await self._runner.register(queue, instant)
         if moved:
-            self._runner.send(queue, letters)
+            self._outbox.begin_to_drain(queue, letters)
         return outcomes, moved

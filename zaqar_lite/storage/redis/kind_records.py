@@ -14,10 +14,12 @@ from typing import Any
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import RecordChanged, Unavailable
 from zaqar_lite.domain.models import Record
-from zaqar_lite.storage.redis.connection import Connection
+from zaqar_lite.storage.management import ManagementStore
+from zaqar_lite.storage.redis.followups import FollowUps
 from zaqar_lite.storage.redis.keys import Keys, encode
-from zaqar_lite.storage.redis.letters import LATER_MS
+from zaqar_lite.storage.redis.router import Router
 from zaqar_lite.storage.redis.scripts import load
+from zaqar_lite.storage.redis.sweeper import LATER_MS
 
 logger = logging.getLogger(__name__)
 _ALL_KINDS = Keys("*kinds")
@@ -52,15 +54,14 @@ def _record(kind: str, field: bytes, stored: bytes) -> Record:
     )
 
 
-class KindRecords:
-    """Write, read, list and sweep records."""
+class KindRecords(ManagementStore):
+    """The part of the management store that writes, reads, lists and sweeps records."""
 
-    def __init__(self, connection: Connection, clock: Clock) -> None:
-        self._router = connection.router
-        self._follow_ups = connection.follow_ups
-        self._clock = clock
+    _router: Router
+    _follow_ups: FollowUps
+    _clock: Clock
 
-    async def put(
+    async def put_record(
         self,
         kind: str,
         project: str,
@@ -68,7 +69,7 @@ class KindRecords:
         value: bytes,
         *,
         expected: int | None,
-        ttl_ms: int | None,
+        ttl_ms: int | None = None,
     ) -> Record:
         """Write a record at its expected version; see the seam."""
         status, *rest = await self._run(
@@ -88,13 +89,15 @@ class KindRecords:
             await self._follow_ups.run(register)
         return Record(kind, project, name, value, version, expires_at or None)
 
-    async def get(self, kind: str, project: str, name: str) -> Record | None:
+    async def get_record(self, kind: str, project: str, name: str) -> Record | None:
         """Read a live record; see the seam."""
         field = _field(project, name)
         _, stored = await self._run("get_record", kind, field, repeatable=True)
         return _record(kind, field, stored) if stored else None
 
-    async def delete(self, kind: str, project: str, name: str, *, expected: int | None) -> bool:
+    async def delete_record(
+        self, kind: str, project: str, name: str, *, expected: int | None = None
+    ) -> bool:
         """Delete a record; see the seam."""
         status, *found = await self._run(
             "delete_record", kind, _field(project, name), "" if expected is None else expected
@@ -102,8 +105,13 @@ class KindRecords:
         _check(status, kind, name)
         return bool(found[0])
 
-    async def list(
-        self, kind: str, project: str | None, after: tuple[str, str] | None, limit: int
+    async def list_records(
+        self,
+        kind: str,
+        project: str | None = None,
+        *,
+        after: tuple[str, str] | None = None,
+        limit: int,
     ) -> Sequence[Record]:
         """List live records in bounded steps; see the seam."""
         low, high = b"-", b"+"
@@ -126,7 +134,7 @@ class KindRecords:
             low = b"(" + last
         return found
 
-    async def sweep(self, limit: int) -> int:
+    async def sweep_records(self, limit: int) -> int:
         """Remove expired records of the kinds that are due; see the seam."""
         now, visits = await self._router.run(
             load("visits"), _ALL_KINDS, self._clock.offset_ms, _KINDS_PER_STEP, repeatable=True

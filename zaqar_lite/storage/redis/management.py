@@ -9,9 +9,8 @@ from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import LimitReached, QueueChanged
 from zaqar_lite.domain.json_values import is_same
 from zaqar_lite.domain.metadata import dead_letter_target
-from zaqar_lite.domain.models import QueueRecord, QueueRef, Record, Spent
+from zaqar_lite.domain.models import QueueRecord, QueueRef, Spent
 from zaqar_lite.storage.base import MAX_EXAMINED
-from zaqar_lite.storage.management import ManagementStore
 from zaqar_lite.storage.redis.connection import Connection
 from zaqar_lite.storage.redis.keys import EVERYWHERE, keys_of, keys_of_project, ref_of
 from zaqar_lite.storage.redis.kind_records import KindRecords
@@ -21,17 +20,17 @@ from zaqar_lite.storage.redis.scripts import load
 _NAMES_PER_STEP = 100
 
 
-class RedisManagementStore(ManagementStore):
-    """Queue records in Redis."""
+class RedisManagementStore(KindRecords):
+    """Queue records in Redis, and other records beside them."""
 
     shares_rates = True
 
     def __init__(self, connection: Connection, clock: Clock) -> None:
         self._connection = connection
         self._router = connection.router
+        self._follow_ups = connection.follow_ups
         self._clock = clock
         self._indexes = RecordIndexes(connection.router, clock, connection.follow_ups)
-        self._records = KindRecords(connection, clock)
 
     async def open(self) -> None:
         """Connect and check the server; see the seam."""
@@ -193,41 +192,3 @@ class RedisManagementStore(ManagementStore):
         )
         records = await self._read_matching([ref_of(tag.decode()) for tag in tags], {})
         return [record for record in records if record.exposing]
-
-    async def put_record(
-        self,
-        kind: str,
-        project: str,
-        name: str,
-        value: bytes,
-        *,
-        expected: int | None,
-        ttl_ms: int | None = None,
-    ) -> Record:
-        """Write a record at its expected version; see the seam."""
-        return await self._records.put(kind, project, name, value, expected=expected, ttl_ms=ttl_ms)
-
-    async def get_record(self, kind: str, project: str, name: str) -> Record | None:
-        """Read a live record; see the seam."""
-        return await self._records.get(kind, project, name)
-
-    async def delete_record(
-        self, kind: str, project: str, name: str, *, expected: int | None = None
-    ) -> bool:
-        """Delete a record; see the seam."""
-        return await self._records.delete(kind, project, name, expected=expected)
-
-    async def list_records(
-        self,
-        kind: str,
-        project: str | None = None,
-        *,
-        after: tuple[str, str] | None = None,
-        limit: int,
-    ) -> Sequence[Record]:
-        """List live records; see the seam."""
-        return await self._records.list(kind, project, after, limit)
-
-    async def sweep_records(self, limit: int) -> int:
-        """Remove expired records; see the seam."""
-        return await self._records.sweep(limit)

@@ -10,31 +10,24 @@ from zaqar_lite.domain.errors import (
     Invalid,
     NotFound,
 )
-from zaqar_lite.domain.ids import Marker, is_claim_id, is_message_id, new_claim_id
+from zaqar_lite.domain.ids import Marker, is_claim_id, is_message_id
 from zaqar_lite.domain.models import (
-    NO_RETRIES,
     Capability,
     Claim,
-    Claimed,
     Edit,
     Message,
-    Move,
     Page,
     QueueRef,
     Refusal,
     RefusalReason,
-    Retries,
     RetriesOf,
     Selection,
     Stats,
     StoreOptions,
     Swept,
-    Take,
     no_retries,
 )
-from zaqar_lite.domain.posts import IdempotencyKey, NewMessage, Posted, Recalled
-from zaqar_lite.domain.settlements import Outcome, Settled, Settlement
-from zaqar_lite.storage.base import MAX_EXAMINED, Listener, MessageStore
+from zaqar_lite.storage.base import MAX_EXAMINED, Listener
 from zaqar_lite.storage.redis.claiming import NO_CLAIM, Claiming
 from zaqar_lite.storage.redis.codec import (
     pack_client,
@@ -43,17 +36,18 @@ from zaqar_lite.storage.redis.codec import (
 )
 from zaqar_lite.storage.redis.connection import Connection
 from zaqar_lite.storage.redis.headers import pack_group
-from zaqar_lite.storage.redis.keys import keys_of
 from zaqar_lite.storage.redis.limiter import CAPACITY
+from zaqar_lite.storage.redis.outbox import Outbox
 from zaqar_lite.storage.redis.posting import Posting
 from zaqar_lite.storage.redis.readiness import POLL_INTERVAL_MS, Readiness
 from zaqar_lite.storage.redis.records import RecordIndexes
 from zaqar_lite.storage.redis.runner import Runner
+from zaqar_lite.storage.redis.sweeper import Sweeper
 
 _REASONS = {b"claimed": RefusalReason.CLAIMED, b"free": RefusalReason.NOT_CLAIMED}
 
 
-class RedisMessageStore(MessageStore):
+class RedisMessageStore(Posting, Claiming):
     """Messages and claims in Redis."""
 
     poll_interval_ms = POLL_INTERVAL_MS
@@ -70,16 +64,11 @@ class RedisMessageStore(MessageStore):
     def __init__(self, connection: Connection, clock: Clock, options: StoreOptions) -> None:
         self._connection = connection
         self._runner = Runner(connection, clock)
-        self._posting = Posting(self._runner, options)
-        self._claiming = Claiming(self._runner)
+        self._outbox = Outbox(self._runner)
+        self._sweeper = Sweeper(self._runner, self._outbox)
+        self._options = options
         self._indexes = RecordIndexes(connection.router, clock, connection.follow_ups)
-        self._listed = 0
         self._readiness = Readiness(connection.router)
-
-    @property
-    def examined(self) -> int:
-        """How many entries this store's claims, pops and lists have looked at (for tests)."""
-        return self._claiming.examined + self._listed
 
     async def open(self) -> None:
         """Connect and check the server; see the seam."""
@@ -93,30 +82,6 @@ class RedisMessageStore(MessageStore):
     async def ping(self) -> None:
         """Return when every node answers; see the seam."""
         await self._connection.ping()
-
-    async def post(
-        self,
-        queue: QueueRef,
-        messages: Sequence[NewMessage],
-        *,
-        client_id: str,
-        batch_key: IdempotencyKey | None = None,
-        version: int | None,
-    ) -> Sequence[Posted]:
-        """Store messages; see the seam."""
-        return await self._posting.post(
-            queue, messages, client_id=client_id, batch_key=batch_key, version=version
-        )
-
-    async def recall(
-        self, queue: QueueRef, messages: Collection[str], batch: str | None = None
-    ) -> Recalled:
-        """Tell what is remembered of keys; see the seam."""
-        return await self._posting.recall(queue, messages, batch)
-
-    async def remembers(self, queue: QueueRef) -> bool:
-        """Whether a key is remembered; see the seam."""
-        return await self._posting.remembers(queue)
 
     async def list_messages(self, queue: QueueRef, selection: Selection) -> Page:
         """List messages in steps of at most MAX_EXAMINED entries; see the seam."""
@@ -146,7 +111,7 @@ class RedisMessageStore(MessageStore):
         reply = await read()
         while True:
             _, now, examined, position, at_end = reply[:5]
-            self._listed += examined
+            self.examined += examined
             if position:
                 last = int.from_bytes(position, "big")
                 after = position, b""
@@ -223,14 +188,6 @@ class RedisMessageStore(MessageStore):
             for message_id, reason in zip(refused[::2], refused[1::2], strict=True)
         ]
 
-    async def pop(self, queue: QueueRef, take: Take) -> Claimed:
-        """Remove and hand out ready messages; see the seam."""
-        return await self._claiming.take(queue, "pop", None, take)
-
-    async def claim(self, queue: QueueRef, take: Take) -> Claimed:
-        """Hand out ready messages under a new claim; see the seam."""
-        return await self._claiming.take(queue, "claim", new_claim_id(), take)
-
     async def get_claim(self, queue: QueueRef, claim_id: str, *, details: bool = False) -> Claim:
         """Read a live claim; see the seam."""
         if not is_claim_id(claim_id):
@@ -266,27 +223,11 @@ class RedisMessageStore(MessageStore):
             )
             await self._runner.register(queue, instant)
 
-    async def settle(
-        self,
-        queue: QueueRef,
-        claim_id: str,
-        settlements: Sequence[Settlement],
-        *,
-        retries: Retries = NO_RETRIES,
-        version: int | None = None,
-    ) -> Settled:
-        """Settle messages of a claim; see the seam."""
-        return await self._claiming.settle(queue, claim_id, settlements, retries, version)
-
-    async def move(self, queue: QueueRef, ids: Sequence[str], move: Move) -> Sequence[Outcome]:
-        """Move messages to another queue; see the seam."""
-        return await self._claiming.move(queue, ids, move)
-
     async def adopt(
         self, queue: QueueRef, messages: Sequence[Message], *, source: str, number: int
     ) -> None:
         """Take in messages of another store; see the seam."""
-        await self._runner.sweeper.adopt(keys_of(queue), messages, source=source, number=number)
+        await self._outbox.adopt(queue, messages, source=source, number=number)
 
     async def next_due(self, queue: QueueRef) -> int | None:
         """How long until a message becomes ready by time; see the seam."""
@@ -325,7 +266,7 @@ class RedisMessageStore(MessageStore):
 
     def census(self) -> AsyncIterator[QueueRef]:
         """Name the queues that the sweep will visit: all that hold something; see the seam."""
-        return self._runner.sweeper.census()
+        return self._sweeper.census()
 
     async def split(self, queue: QueueRef, count: int) -> Sequence[int]:
         """Cut the live messages into ranges; see the seam."""
@@ -346,7 +287,7 @@ class RedisMessageStore(MessageStore):
     async def sweep(self, limit: int, retries_of: RetriesOf = no_retries) -> Swept:
         """Tidy up what is due in any queue; see the seam."""
         await self._indexes.heal(limit)
-        return await self._runner.sweeper.sweep(limit, retries_of)
+        return await self._sweeper.sweep(limit, retries_of)
 
 
 def _marker(marker: Marker | None) -> tuple[bytes, bytes]:

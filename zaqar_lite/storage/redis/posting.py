@@ -22,6 +22,7 @@ from typing import Any, NoReturn
 from zaqar_lite.domain.errors import KeyReused, LimitReached
 from zaqar_lite.domain.models import QueueRef, StoreOptions
 from zaqar_lite.domain.posts import IdempotencyKey, NewMessage, Posted, Recalled, Remembered
+from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.redis.codec import (
     new_randomness,
     pack_client,
@@ -31,8 +32,8 @@ from zaqar_lite.storage.redis.codec import (
     read_ids,
     read_key,
 )
-from zaqar_lite.storage.redis.keys import keys_of
 from zaqar_lite.storage.redis.limiter import MAX_PER_SCRIPT, PART_SIZE, SHORT_POST
+from zaqar_lite.storage.redis.outbox import Outbox
 from zaqar_lite.storage.redis.runner import Runner
 
 _PART_BYTES = 262_144
@@ -125,17 +126,12 @@ class _Batch:
                 await asyncio.sleep(0)
 
 
-class Posting:
-    """Store messages."""
+class Posting(MessageStore):
+    """Store messages, and tell what is remembered of their keys."""
 
-    def __init__(self, runner: Runner, options: StoreOptions) -> None:
-        self._runner = runner
-        self._options = options
-        self._bounds = (
-            options.idempotency_window_ms,
-            options.max_idempotency_keys,
-            options.max_messages,
-        )
+    _runner: Runner
+    _outbox: Outbox
+    _options: StoreOptions
 
     async def post(
         self,
@@ -148,7 +144,13 @@ class Posting:
     ) -> Sequence[Posted]:
         """Store messages; see the seam."""
         batch = _arrange(messages, pack_client(client_id))
-        words = "" if version is None else version, *self._bounds, pack_key(batch_key)
+        words = (
+            "" if version is None else version,
+            self._options.idempotency_window_ms,
+            self._options.max_idempotency_keys,
+            self._options.max_messages,
+            pack_key(batch_key),
+        )
         cost = len(batch.messages) + batch.companions
         if is_long := cost > MAX_PER_SCRIPT or batch.conflict is not None:
             reply = await self._commit(queue, batch, words, batch_key is not None)
@@ -174,14 +176,14 @@ class Posting:
         instant, first, *known = rest
         await self._runner.register(queue, instant)
         if is_long:
-            await self._runner.finish(queue)
+            await self._runner.complete_post(queue)
         if batch.companions:
-            self._runner.send(queue)
+            self._outbox.begin_to_drain(queue)
         batch.known += known
         return await _posted(batch, int.from_bytes(first, "big"))
 
     async def recall(
-        self, queue: QueueRef, messages: Collection[str], batch: str | None
+        self, queue: QueueRef, messages: Collection[str], batch: str | None = None
     ) -> Recalled:
         """Tell what is remembered of keys, in steps; see the seam."""
         fields = [f"m{text}" for text in messages]
@@ -250,7 +252,7 @@ class Posting:
         while True:
             reply: Sequence[Any] = await run(queue, script, *words, cost=cost)
             if reply[0] == b"arm":
-                await self._runner.sweeper.register(keys_of(queue), reply[1])
+                await self._runner.register_now(queue, reply[1])
             elif reply[0] == b"wait":
                 await asyncio.sleep(_PAUSE)
             elif reply[0] != b"full" or not (await run(queue, "make_room"))[1]:

@@ -1,6 +1,6 @@
 -- How long keys live, when the sweep must come, and which position is next.
 -- include: keys now visit
--- For so long (ms) a queue that was registered because letters leave it is visited again: letters.py.
+-- For so long (ms) a queue that was registered because letters leave it is visited again: outbox.py.
 local ARMED = 5000
 local life = redis.call('HMGET', state, 'last', 'horizon', 'due', 'ranked', 'returns', 'armed', 'part',
   'grouped')

@@ -1,0 +1,150 @@
+"""Dead letters and companions on their way to other queues.
+
+A move crosses slots, so it takes three steps, each atomic and each safe to repeat:
+
+1. A script takes a message that is a dead letter now out of its queue and puts it into the `outbox`
+   there, under a sequence number. Now it is in neither queue; nobody can claim it.
+2. `accept` lets the outbox's letters into the target, which remembers the last number that came
+   from each source, so that a repeat changes nothing, however late it is.
+3. `outbox_ack` removes from the outbox what has arrived.
+
+Companions of posts (`post.lua`) leave through the same outbox; `accept_companions` lets them in.
+
+A claim, pop or move that caused step 1 does 2 and 3 before it answers, unless the target's node is
+away or slow; a settlement begins them and answers. The queue was registered with the sweep before
+step 1 (the script insists), so after a crash any process's sweep drains the outbox. One
+registration serves for five seconds: while the `armed` of the queue's state is to come, each visit
+of the sweep is followed by another. Where all keys are on one server, step 1 registers the queue
+too, so that a sweep looks after two seconds; a cluster's other node can't be reached from the
+script, so there a letter that a crash left behind may wait for the rest of those seconds.
+
+The script of a settlement answers the letters that it put into an empty outbox, so that nobody need
+read them. Letters of a source must arrive in the order of their numbers: where others are before
+them, the outbox is read from its beginning.
+"""
+
+from collections.abc import Sequence
+from itertools import groupby
+
+from zaqar_lite.domain.models import Message, QueueRef
+from zaqar_lite.storage.redis.codec import pack_letter
+from zaqar_lite.storage.redis.keys import keys_of, ref_of
+from zaqar_lite.storage.redis.runner import Runner
+from zaqar_lite.storage.redis.scripts import load
+
+_COMPANION = b"\xff\xff"
+"""In the place of a letter's length: it is a companion of a post."""
+_MOST_ADOPTED = 100_000
+
+
+class Outbox:
+    """Bring what is in the outboxes of queues to its targets."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+        self._sending: dict[QueueRef, bool] = {}
+
+    async def drain(
+        self, queue: QueueRef, known: Sequence[bytes] = ()
+    ) -> tuple[int, set[QueueRef]]:
+        """Bring what is in a queue's outbox to its targets; answer the dead letters and theirs.
+
+        `known` are the first letters that are there, if the caller knows.
+        """
+        drained, targets = 0, set[QueueRef]()
+        while True:
+            letters = known or await self._runner.router.run(
+                load("read_outbox"), keys_of(queue), repeatable=True
+            )
+            known = ()
+            if not letters:
+                return drained, targets
+            for target, dead in (await self.deliver(queue, letters)).items():
+                drained += dead
+                targets.add(target)
+            if not await self.acknowledge(queue, letters):
+                return drained, targets
+
+    async def try_to_drain(self, queue: QueueRef, known: Sequence[bytes] = ()) -> None:
+        """Drain a queue's outbox, at once or by the sweep."""
+        await self._runner.follow_ups.run(self.drain(queue, known))
+
+    def begin_to_drain(self, queue: QueueRef, known: Sequence[bytes] = ()) -> None:
+        """Drain a queue's outbox in the background; one task does so for a queue."""
+        if queue in self._sending:
+            self._sending[queue] = True
+            return
+        self._sending[queue] = False
+        self._runner.follow_ups.begin(self._drain_while_asked(queue, known))
+
+    async def _drain_while_asked(self, queue: QueueRef, known: Sequence[bytes]) -> None:
+        try:
+            if known:
+                await self.deliver(queue, known)
+                self._sending[queue] |= bool(await self.acknowledge(queue, known))
+            else:
+                self._sending[queue] = True
+            while self._sending[queue]:
+                self._sending[queue] = False
+                await self.drain(queue)
+        finally:
+            del self._sending[queue]
+
+    async def deliver(self, queue: QueueRef, letters: Sequence[bytes]) -> dict[QueueRef, int]:
+        """Bring the first letters of a queue's outbox to their targets; answer how many to each.
+
+        Companions are brought too, and not counted.
+        """
+        delivered: dict[QueueRef, int] = {}
+        for tag, group in groupby(letters, _target_of):
+            target = ref_of(tag.decode())
+            if dead := await self._deliver_to(target, queue, list(group)):
+                delivered[target] = delivered.get(target, 0) + dead
+        return delivered
+
+    async def acknowledge(self, queue: QueueRef, letters: Sequence[bytes]) -> int:
+        """Remove letters that have arrived from a queue's outbox; answer how many are left."""
+        _, left = await self._runner.router.run(
+            load("outbox_ack"), keys_of(queue), letters[-1][:8], len(letters), repeatable=True
+        )
+        return int(left)
+
+    async def _deliver_to(
+        self, target: QueueRef, source: QueueRef, letters: Sequence[bytes]
+    ) -> int:
+        """Let letters and companions into their target; answer how many letters they were."""
+        start = 10 + len(keys_of(target).tag)
+        companions = [one for one in letters if one[start : start + 2] == _COMPANION]
+        dead = [one for one in letters if one[start : start + 2] != _COMPANION]
+        tag = keys_of(source).tag
+        for script, some, skipped in (
+            ("accept", dead, start),
+            ("accept_companions", companions, start + 2),
+        ):
+            if some:
+                await self._let_in(
+                    target, script, tag, [letter[:8] + letter[skipped:] for letter in some]
+                )
+        return len(dead)
+
+    async def _let_in(
+        self, target: QueueRef, script: str, source: str, letters: Sequence[bytes]
+    ) -> None:
+        _, instant = await self._runner.run(target, script, source, *letters, repeatable=True)
+        if instant:
+            await self._runner.register_now(target, instant)
+
+    async def adopt(
+        self, target: QueueRef, messages: Sequence[Message], *, source: str, number: int
+    ) -> None:
+        """Let messages of another store into a queue, as letters from a queue that is none."""
+        now, first = self._runner.clock.now_ms(), number * _MOST_ADOPTED
+        letters = [
+            place.to_bytes(8, "big") + pack_letter(message, now)
+            for place, message in enumerate(messages, first)
+        ]
+        await self._let_in(target, "accept", f"adopted:{source}", letters)
+
+
+def _target_of(letter: bytes) -> bytes:
+    return letter[10 : 10 + int.from_bytes(letter[8:10], "big")]

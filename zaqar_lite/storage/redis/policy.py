@@ -1,0 +1,42 @@
+"""What becomes of messages that fail, as scripts take it (`parts/policy.lua`)."""
+
+from functools import lru_cache
+
+from zaqar_lite.domain.attempts import Backoff
+from zaqar_lite.domain.errors import Unsupported
+from zaqar_lite.domain.models import QueueRef, Retries
+from zaqar_lite.storage.redis.keys import tag_of
+
+
+def policy_words(
+    queue: QueueRef, retries: Retries, armed_until: int = 0
+) -> tuple[str | int | bytes, ...]:
+    """Write the policy of a queue.
+
+    Until `armed_until` the sweep is known to come to the queue, so that letters may leave it.
+
+    Raises:
+        Unsupported: dead letters of the queue would go to a list of its own.
+    """
+    return armed_until or "", *_policy(queue, retries)
+
+
+@lru_cache(maxsize=1_000)
+def _policy(queue: QueueRef, retries: Retries) -> tuple[str | int | bytes, ...]:
+    delays, jitter = _pack_backoff(retries.backoff)
+    letter = retries.dead_letter
+    if letter is None:
+        return "", "", "", "", "", delays, jitter
+    if letter.target is None:
+        raise Unsupported("The Redis store keeps no failed messages; the embedded one does.")
+    ttl = "" if letter.ttl_ms is None else letter.ttl_ms
+    limits = letter.max_claims, letter.max_failures
+    return *limits, tag_of(letter.target), ttl, queue.name, delays, jitter
+
+
+def _pack_backoff(backoff: Backoff | None) -> tuple[bytes, str]:
+    """Write a back-off: its delays, and the jitter where there is some."""
+    if backoff is None:
+        return b"", ""
+    delays = b"".join(delay.to_bytes(6, "big") for delay in backoff.delays_ms)
+    return delays, str(backoff.jitter) if backoff.jitter else ""

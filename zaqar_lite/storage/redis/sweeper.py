@@ -1,0 +1,97 @@
+"""The sweep: visit the queues in which something is due, and finish what a crash left undone."""
+
+import logging
+from collections.abc import AsyncIterator
+
+from zaqar_lite.domain.errors import Unavailable, Unsupported
+from zaqar_lite.domain.models import QueueRef, Retries, RetriesOf, Swept
+from zaqar_lite.storage.base import MAX_EXAMINED
+from zaqar_lite.storage.redis.keys import EVERYWHERE, ref_of
+from zaqar_lite.storage.redis.outbox import Outbox
+from zaqar_lite.storage.redis.policy import policy_words
+from zaqar_lite.storage.redis.runner import ARMED_MS, Runner
+from zaqar_lite.storage.redis.scripts import load
+
+logger = logging.getLogger(__name__)
+_QUEUES_PER_STEP = 100
+_ROUNDS = 100
+LATER_MS = 5_000
+"""How long the sweep leaves alone what it cannot tidy up now: its node does not answer."""
+
+
+class Sweeper:
+    """Visit the queues in which something is due."""
+
+    def __init__(self, runner: Runner, outbox: Outbox) -> None:
+        self._runner = runner
+        self._outbox = outbox
+
+    async def sweep(self, limit: int, retries_of: RetriesOf) -> Swept:
+        """Visit the queues that are due until about `limit` entries were tidied up.
+
+        A queue that has more to tidy up than one step does is due again, so it is visited again.
+        """
+        run, offset = self._runner.router.run, self._runner.clock.offset_ms
+        total = Swept()
+        for _ in range(_ROUNDS):
+            most = min(limit, _QUEUES_PER_STEP)
+            now, visits = await run(load("visits"), EVERYWHERE, offset, most, repeatable=True)
+            for tag, score in zip(visits[::2], visits[1::2], strict=True):
+                if total.total >= limit:
+                    return total
+                queue = ref_of(tag.decode())
+                swept, following = await self._visit(queue, limit - total.total, retries_of)
+                if following is None:
+                    following = now + LATER_MS
+                await run(load("reschedule"), EVERYWHERE, tag, score, following)
+                total = total.plus(swept)
+            if not visits:
+                break
+        return total
+
+    async def census(self) -> AsyncIterator[QueueRef]:
+        """Name the queues that will be visited: all that hold something."""
+        cursor: bytes | int = 0
+        while True:
+            cursor, found = await self._runner.router.command(
+                EVERYWHERE.slot, "ZSCAN", EVERYWHERE.key("visits"), cursor, "COUNT", MAX_EXAMINED
+            )
+            for tag in found[::2]:
+                yield ref_of(tag.decode())
+            if int(cursor) == 0:
+                return
+
+    async def _visit(
+        self, queue: QueueRef, budget: int, retries_of: RetriesOf
+    ) -> tuple[Swept, int | None]:
+        """Tidy up one queue; answer when it must be visited next, None where it cannot be now."""
+        try:
+            retries = await retries_of(queue)
+            swept, letters, following = await self._sweep_queue(queue, budget, retries)
+        except (Unavailable, Unsupported) as exc:
+            logger.warning("the sweep passes a queue over: %s", exc)
+            return Swept(), None
+        if letters:
+            try:
+                moved, targets = await self._outbox.drain(queue)
+                swept = swept._replace(moved=moved, letters_in=frozenset(targets))
+            except Unavailable as exc:
+                logger.warning("dead letters go on waiting for their queue: %s", exc)
+        return swept, following
+
+    async def _sweep_queue(
+        self, queue: QueueRef, budget: int, retries: Retries
+    ) -> tuple[Swept, int, int]:
+        """Run the sweep's script; again, after the queue was registered, where it has letters."""
+        total = Swept()
+        armed_until = 0
+        for _ in range(2):
+            words = policy_words(queue, retries, armed_until)
+            reply = await self._runner.run(queue, "sweep", "", "", budget, *words)
+            status, expired, forgotten, promoted, lapsed, letters, following, now = reply
+            total = total.plus(Swept(expired, promoted, lapsed, 0, forgotten))
+            if status != b"arm":
+                break
+            await self._runner.register_now(queue, now)
+            armed_until = now + ARMED_MS
+        return total, letters, following
