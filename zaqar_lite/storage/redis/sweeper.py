@@ -67,6 +67,11 @@ class Sweeper:
         """Tidy up one queue; answer when it must be visited next, None where it cannot be now."""
         try:
             retries = await retries_of(queue)
+        except Unavailable:
+            if await self._is_reached(queue):  # so the store of all policies is away
+                raise
+            return Swept(), None
+        try:
             swept, letters, following = await self._sweep_queue(queue, budget, retries)
         except (Unavailable, Unsupported) as exc:
             logger.warning("the sweep passes a queue over: %s", exc)
@@ -78,6 +83,14 @@ class Sweeper:
             except Unavailable as exc:
                 logger.warning("dead letters go on waiting for their queue: %s", exc)
         return swept, following
+
+    async def _is_reached(self, queue: QueueRef) -> bool:
+        """Whether the node that has a queue answers."""
+        try:
+            await self._runner.run(queue, "next_due", repeatable=True)
+        except Unavailable:
+            return False
+        return True
 
     async def _sweep_queue(
         self, queue: QueueRef, budget: int, retries: Retries
