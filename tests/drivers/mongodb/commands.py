@@ -101,6 +101,17 @@ def writes(command: Mapping[str, Any]) -> Iterator[Document]:
             yield {name: command[name], part: [statement]}
 
 
+def unportable(command: Mapping[str, Any]) -> list[str]:
+    """What a command has that not every server of MongoDB's kind can do, or does right."""
+    found = (
+        [f"hint in {command}"] if name_of(command) == "findAndModify" and "hint" in command else []
+    )
+    found += [f"upsert in {command}" for upsert in _values(command, "upsert") if upsert]
+    return found + [
+        f"$$NOW in {stage}" for stage in _values(command, "$replaceWith") if "$$NOW" in repr(stage)
+    ]
+
+
 def explain(database: Database[Document], command: Mapping[str, Any]) -> Explained:
     """Let the server explain a command."""
     answer = database.command({"explain": dict(command), "verbosity": "executionStats"})

@@ -22,7 +22,7 @@ from zaqar_lite.domain.errors import ConfigurationError, Unavailable
 from zaqar_lite.domain.models import DelayMode, QueueRef, Selection, StoreOptions
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.storage.mongodb import create, readiness, transactions
-from zaqar_lite.storage.mongodb.grip import POP_TIME_MS, Grip
+from zaqar_lite.storage.mongodb.leases import POP_TIME_MS, LeaseHandle
 
 pytestmark = [
     pytest.mark.anyio,
@@ -194,7 +194,7 @@ async def test_what_was_taken_and_could_not_be_read_is_given_back(
 ) -> None:
     """Nobody was told of it: at the sweep it is ready again, and it was not counted."""
     await queue.post(*"ab")
-    with patch.object(Grip, "_read", side_effect=ExecutionTimeout("time is up", TIME_IS_UP)):
+    with patch.object(LeaseHandle, "_read", side_effect=ExecutionTimeout("time is up", TIME_IS_UP)):
         with pytest.raises(Unavailable):
             await (queue.pop(2) if is_pop else queue.claim(2))
     assert (await second.claim()).claim_id is None

@@ -28,7 +28,7 @@ from tests.drivers.mongodb.conftest import CASE
 from tests.drivers.mongodb.lossy import LossyProxy, lossy
 from tests.services import MongoServer
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.models import Claimed, QueueRef, Retries, StoreOptions
+from zaqar_lite.domain.models import Claimed, Message, QueueRef, Retries, StoreOptions
 from zaqar_lite.domain.settlements import Outcome, Settled
 
 pytestmark = [
@@ -52,6 +52,8 @@ class Lossy:
         prepare: Callable[[QueueUnderTest], Awaitable[None]],
         act: Callable[[QueueUnderTest], Awaitable[object]],
         check: Callable[[QueueUnderTest, object], Awaitable[None]],
+        *,
+        least: int = 3,
     ) -> None:
         """Lose the answer of the first command of `act`, of the second, up to the last."""
         number, lost = 0, True
@@ -64,7 +66,7 @@ class Lossy:
             lost = self.proxy.lost is not None
             self.proxy.lose(0)
             await check(queue, answer)
-        assert number > 2
+        assert number >= least
 
 
 @pytest.fixture
@@ -231,6 +233,56 @@ async def test_settlements_are_done_once_and_told_as_done(
         assert await letters(queue).bodies() == (["d"] if with_letter else [])
 
     await lossy_queue.at_every_command(claim, settle, check)
+
+
+@pytest.mark.parametrize("delay", [0, 2 * MINUTE])
+async def test_an_edit_is_told_as_done(lossy_queue: Lossy, delay: int) -> None:
+    """Also where the edited message does not fit the same edit again: ready, or due later."""
+    posted: dict[str, Message] = {}
+
+    async def post(queue: QueueUnderTest) -> None:
+        await queue.post("a", delay=MINUTE)
+        (posted[queue.ref.name],) = await queue.listed()
+
+    async def edit(queue: QueueUnderTest) -> object:
+        before = posted[queue.ref.name]
+        return await queue.edit(before.id, "b", delay=delay, if_due=before.delay_expires_at)
+
+    async def check(queue: QueueUnderTest, answer: object) -> None:
+        assert isinstance(answer, Message)
+        assert [answer.id] == ids(await queue.listed())
+        assert await queue.bodies() == ["b"]
+        assert await queue.counts() == ((0, 1, 0) if delay else (1, 0, 0))
+
+    await lossy_queue.at_every_command(post, edit, check, least=2)
+
+
+async def test_a_renewal_a_release_and_a_move_are_told_as_done(lossy_queue: Lossy) -> None:
+    held: dict[str, tuple[list[str], str]] = {}
+
+    def elsewhere(queue: QueueUnderTest) -> QueueUnderTest:
+        return queue.named(queue.ref.name + "-elsewhere")
+
+    async def claim(queue: QueueUnderTest) -> None:
+        await fill(queue)
+        claimed = await queue.claim(2, ttl=MINUTE)
+        held[queue.ref.name] = ids(claimed.messages), claimed.claim_id or ""
+
+    async def act(queue: QueueUnderTest) -> object:
+        message_ids, claim_id = held[queue.ref.name]
+        await queue.renew(claim_id, ttl=HOUR)
+        await queue.release(claim_id)
+        return await queue.move(elsewhere(queue), message_ids[0])
+
+    async def check(queue: QueueUnderTest, answer: object) -> None:
+        assert answer == [Outcome.DONE]
+        assert await queue.bodies() == ["b", "c"]
+        assert await elsewhere(queue).bodies() == ["a"]
+        moved = await elsewhere(queue).listed(details=True)
+        left = await queue.listed(details=True)
+        assert [len(message.attempts) for message in (*moved, *left)] == [1, 1, 0]
+
+    await lossy_queue.at_every_command(claim, act, check)
 
 
 async def test_a_record_is_written_at_its_version(lossy_queue: Lossy) -> None:

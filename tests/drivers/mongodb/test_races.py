@@ -3,9 +3,11 @@
 import asyncio
 import sys
 from asyncio.subprocess import PIPE, Process
+from typing import Any
 
 import pytest
 from pymongo.asynchronous.client_session import AsyncClientSession
+from pymongo.errors import AutoReconnect
 
 from tests.contract.pausing import pause_after, pause_before
 from tests.contract.stores import Stores
@@ -14,10 +16,10 @@ from tests.drivers.mongodb.conftest import OpenStores
 from tests.drivers.mongodb.deaths import dies, driver
 from tests.drivers.mongodb.inspection import database_of
 from tests.services import MongoServer
-from zaqar_lite.domain.errors import KeyReused, LimitReached, NotFound, QueueChanged
+from zaqar_lite.domain.errors import KeyReused, LimitReached, NotFound, QueueChanged, Unavailable
 from zaqar_lite.domain.models import DelayMode, QueueRef
-from zaqar_lite.storage.mongodb import claiming, clearing, writers
-from zaqar_lite.storage.mongodb.grip import POP_TIME_MS, Grip
+from zaqar_lite.storage.mongodb import claiming, clearing, sessions
+from zaqar_lite.storage.mongodb.leases import POP_TIME_MS, LeaseHandle
 
 pytestmark = pytest.mark.anyio
 
@@ -74,8 +76,8 @@ async def test_a_process_that_was_killed_in_a_post_holds_up_its_queue_for_second
     queue: QueueUnderTest, mongodb: MongoServer, database_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server would keep its transaction, and with it the queue's counter, for a minute."""
-    monkeypatch.setattr(writers, "DEAD_MS", 500)
-    monkeypatch.setattr(writers, "BEAT_SECONDS", 0.2)
+    monkeypatch.setattr(sessions, "DEAD_MS", 500)
+    monkeypatch.setattr(sessions, "BEAT_SECONDS", 0.2)
     await queue.post("before")
     worker = await start_worker(mongodb, database_name, "die in a post", 1)
     assert worker.stdin is not None
@@ -96,7 +98,7 @@ async def test_a_slow_writer_is_waited_for_and_not_skipped(
 ) -> None:
     """It holds the counter until its commit: until then nobody passes it, or sees its messages."""
     await queue.post("first")
-    with pause_before(driver(queue)._posting, "_insert") as pause:
+    with pause_before(driver(queue), "_insert") as pause:
         slow = asyncio.create_task(queue.post("slow"))
         await pause.reached()
         fast = asyncio.create_task(second.post("fast"))
@@ -129,7 +131,7 @@ async def test_a_post_and_a_drop_happen_one_after_the_other(
     queue: QueueUnderTest, second: QueueUnderTest
 ) -> None:
     await queue.post("before")
-    with pause_before(driver(queue)._posting, "_insert") as pause:
+    with pause_before(driver(queue), "_insert") as pause:
         slow = asyncio.create_task(queue.post("slow 1", "slow 2"))
         await pause.reached()
         drop = asyncio.create_task(second.drop())
@@ -160,7 +162,7 @@ async def test_of_a_gathered_batch_who_is_refused_is_refused_for_itself(
 
 
 async def test_who_gives_up_waiting_holds_up_nobody(queue: QueueUnderTest) -> None:
-    with pause_before(driver(queue)._posting, "_insert") as pause:
+    with pause_before(driver(queue), "_insert") as pause:
         first = asyncio.create_task(queue.post("first"))
         await pause.reached()
         impatient = asyncio.create_task(queue.post("impatient"))
@@ -195,7 +197,7 @@ async def test_a_claim_that_is_slow_to_take_gets_only_what_is_free(
     queue: QueueUnderTest, second: QueueUnderTest
 ) -> None:
     await queue.post(*"abcdef")
-    with pause_after(driver(queue)._claiming, "_find") as pause:
+    with pause_after(driver(queue), "_candidates") as pause:
         slow = asyncio.create_task(queue.claim(4))
         await pause.reached()
         fast = await second.claim(3)
@@ -210,7 +212,7 @@ async def test_what_is_being_popped_is_in_no_queue(
     queue: QueueUnderTest, second: QueueUnderTest
 ) -> None:
     await queue.post(*"ab")
-    with pause_before(Grip, "_read") as pause:
+    with pause_before(LeaseHandle, "_read") as pause:
         slow = asyncio.create_task(queue.pop(2))
         await pause.reached()
         assert await second.bodies() == []
@@ -228,7 +230,7 @@ async def test_what_a_dead_popper_took_comes_back(
 ) -> None:
     """Nobody was given it."""
     await queue.post(*"ab")
-    await dies(Grip, "_read", lambda: queue.pop(2))
+    await dies(LeaseHandle, "_read", lambda: queue.pop(2))
     assert await second.bodies() == []
     queue.advance(POP_TIME_MS + 1_000)
     await second.sweep()
@@ -241,7 +243,7 @@ async def test_a_claim_that_gets_nothing_leaves_no_record(
     queue: QueueUnderTest, second: QueueUnderTest, mongodb: MongoServer, database_name: str
 ) -> None:
     await queue.post(*"ab")
-    with pause_after(driver(queue)._claiming, "_find") as pause:
+    with pause_after(driver(queue), "_candidates") as pause:
         slow = asyncio.create_task(queue.claim(2))
         await pause.reached()
         await second.pop(2)
@@ -275,6 +277,43 @@ async def exhausted(queue: QueueUnderTest, *bodies: str) -> None:
     await queue.release(await queue.claim_id(len(bodies)))
 
 
+async def test_an_edit_whose_answer_was_lost_and_that_others_have_passed_is_unavailable(
+    queue: QueueUnderTest, second: QueueUnderTest
+) -> None:
+    """Neither done nor refused: the message was handed out and acknowledged since."""
+    (message_id,) = await queue.post("a", delay=HOUR)
+    messages = driver(queue)._connection.messages
+    write = messages.find_one_and_update
+
+    async def lose_the_answer(*args: Any, **kwargs: Any) -> None:
+        messages.find_one_and_update = write  # type: ignore[method-assign]
+        assert await write(*args, **kwargs)
+        assert ids((await second.pop()).messages) == [message_id]
+        raise AutoReconnect("connection closed")
+
+    messages.find_one_and_update = lose_the_answer  # type: ignore[method-assign]
+    with pytest.raises(Unavailable):
+        await queue.edit(message_id, "b", delay=0)
+    assert await queue.bodies() == []
+
+
+async def test_a_known_key_needs_no_room_in_a_queue_over_its_limit(
+    open_stores: OpenStores, queue: QueueUnderTest, other: QueueUnderTest
+) -> None:
+    """No limit stops dead letters, so a queue may hold more than it is given room for."""
+    limited = queue.at(await open_stores(max_messages=2))
+    first = await limited.post(new("a", key="a"))
+    await other.post(*"bcd")
+    await other.release(await other.claim_id())
+    assert (await other.claim(dead_letter=queue.as_dead_letter_queue(1))).moved == 3
+    assert await limited.post(new("a", key="a")) == first
+    again, refused = await asyncio.gather(
+        limited.post(new("a", key="a")), limited.post("e"), return_exceptions=True
+    )
+    assert again == first
+    assert isinstance(refused, LimitReached)
+
+
 async def test_a_letter_of_a_mover_that_died_stays_where_it_was(
     queue: QueueUnderTest, second: QueueUnderTest, other: QueueUnderTest
 ) -> None:
@@ -294,7 +333,7 @@ async def test_a_letter_and_a_post_that_race_have_each_a_place(
 ) -> None:
     await exhausted(queue, "a", "b")
     there = other.at(second.stores)
-    with pause_before(driver(second)._posting, "_insert") as pause:
+    with pause_before(driver(second), "_insert") as pause:
         posting = asyncio.create_task(there.post("posted"))
         await pause.reached()
         moving = asyncio.create_task(queue.claim(dead_letter=other.as_dead_letter_queue(1)))

@@ -27,7 +27,7 @@ async def main(uri: str, database: str, what: str, count: int) -> None:
                 print("in a transaction", flush=True)
                 await asyncio.sleep(600)
 
-            store._posting._insert = hang  # type: ignore[attr-defined]
+            store._insert = hang  # type: ignore[attr-defined]
         if what.startswith(("post", "die")):
             for number in range(count):
                 body = f'"{what}-{number:03}"'

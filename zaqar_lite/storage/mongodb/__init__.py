@@ -31,7 +31,7 @@ key of a queue is `project/name` (a name has no slash). `<prefix>` is a setting,
     b    body, byte for byte    t   ttl       e  expires    c  created
     u    client id              d   delayed until: the spec's `d`; never read on a normal queue
     h    headers [[name, text]] o   origin of a dead letter
-    a    attempts, each a list of its fields    x   mark of the call that settled it last
+    a    attempts, each a list of its fields    x   mark of the call that changed it last
     g    the group that `h` names
 
 Popped and gone messages (4 and 6) are in no queue any more.

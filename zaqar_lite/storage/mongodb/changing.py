@@ -5,87 +5,73 @@ from collections.abc import Collection, Sequence
 from bson import Int64
 from bson.datetime_ms import DatetimeMS
 from pymongo import ReturnDocument
+from pymongo.errors import AutoReconnect
 
 from zaqar_lite.domain.errors import Conflict, DueChanged, Invalid, NotFound
-from zaqar_lite.domain.ids import is_message_id
+from zaqar_lite.domain.ids import is_message_id, new_claim_id
 from zaqar_lite.domain.models import Edit, Message, QueueRef, Refusal, RefusalReason
-from zaqar_lite.storage.mongodb.connection import Connection
 from zaqar_lite.storage.mongodb.documents import to_message
 from zaqar_lite.storage.mongodb.errors import repeated
 from zaqar_lite.storage.mongodb.indexes import BY_ID, Document
+from zaqar_lite.storage.mongodb.parts import StorePart
 from zaqar_lite.storage.mongodb.queues import (
     CLAIMED,
     DELAYED,
     LIVE_STATES,
     PARKED,
     READY,
-    Queues,
+    QueueState,
     key_of,
     reading,
 )
-from zaqar_lite.storage.mongodb.readiness import Readiness
 
 _ROUNDS = 10
-_LOCK: Document = {"s": 1, "k": 1, "e": 1, "w": 1, "cid": 1}
-"""The projection of what tells whether a message may be deleted."""
+_HOLDER: Document = {"s": 1, "k": 1, "e": 1, "w": 1, "cid": 1}
+"""The projection of the fields that tell whether a message may be deleted."""
 
 
-class Changing:
+class Changing(StorePart):
     """Edit and delete messages by their ids."""
 
-    def __init__(self, connection: Connection, queues: Queues, readiness: Readiness) -> None:
-        self._connection = connection
-        self._queues = queues
-        self._readiness = readiness
-
     async def edit(self, queue: QueueRef, edit: Edit) -> Message:
-        """Change a delayed message in one guarded update; see the seam."""
-        messages, message_id = self._connection.messages, edit.message_id
-        ttl_ms, delay_ms = edit.ttl_ms, edit.delay_ms
-        for _ in range(_ROUNDS):
+        """Change a delayed message in one guarded update; see the seam.
+
+        The update writes a mark of this call. When an answer was lost, the edit is tried again. If
+        the message does not fit any more, the mark tells whether the first try was carried out. If
+        others have changed the message since, nobody can tell, and the answer is Unavailable.
+        """
+        messages, message_id, mark = self._connection.messages, edit.message_id, new_claim_id()
+        lost: AutoReconnect | None = None
+        for _ in range(_ROUNDS if is_message_id(message_id) else 0):
             state = await self._queues.read(queue, edit.version)
-            if state is None or not is_message_id(message_id):
+            if state is None:
                 break
-            live = {"_id": message_id, **state.live}
-            guard: Document = {**live, "s": DELAYED, "w": {"$gt": state.date}}
-            if edit.if_due is not None:
-                second = edit.if_due // 1000 * 1000
-                guard["w"] |= {"$gte": DatetimeMS(second), "$lt": DatetimeMS(second + 1000)}
-            changes: Document = {} if edit.body is None else {"b": edit.body}
-            due = None if delay_ms is None else DatetimeMS(state.now + delay_ms)
-            end = None if ttl_ms is None else DatetimeMS(state.now + ttl_ms)
-            if end is not None:
-                changes |= {"t": Int64(ttl_ms or 0), "e": end}
-            update: Document = {"$set": changes}
-            if due is not None:
-                changes |= {"d": due, "w": due}
-            if delay_ms == 0:
-                changes["s"] = READY
-                del changes["w"]
-                update["$unset"] = {"w": True}
-            if due is not None and end is None:
-                guard["e"] = {"$gt": state.date, "$gte": due}
-            elif end is not None and due is None:
-                guard["w"] |= {"$lte": end}
-            is_possible = due is None or end is None or due <= end
-            edited = is_possible and await messages.find_one_and_update(
-                guard, update, return_document=ReturnDocument.AFTER
-            )
-            if edited:
-                self._readiness.announce(queue, int(delay_ms == 0))
-                return to_message(edited, state.now)
-            found = await messages.find_one(live, hint=BY_ID)
+            guard, update = _guarded_edit(edit, state, mark)
+            try:
+                found = await messages.find_one_and_update(
+                    guard, update, return_document=ReturnDocument.AFTER
+                )
+            except AutoReconnect as exc:
+                if lost is not None:
+                    raise
+                lost = exc
+                continue
+            if found is None:
+                found = await messages.find_one({"_id": message_id, **state.live}, hint=BY_ID)
+            if found is not None and found.get("x") == mark:
+                self._readiness.announce(queue, int(edit.delay_ms == 0))
+                return to_message(found, state.now)
+            if lost is not None:
+                raise lost
             if found is None:
                 break
-            if found["s"] != DELAYED or found["w"] <= state.date:
-                raise Conflict(f"Message {message_id} is not delayed (any more).")
-            _refuse(edit, int(found["w"]), int(due or found["w"]) - int(end or found["e"]))
+            _check_editable(edit, found, state)
         raise NotFound(f"Message {message_id} does not exist.")
 
     async def delete(
         self, queue: QueueRef, ids: Collection[str], *, claim_ids: Collection[str] | None
     ) -> Sequence[Refusal]:
-        """Delete messages: a look that refuses, then a delete with the same guard; see the seam."""
+        """Delete messages that are still as they were read a moment before; see the seam."""
         wanted = [message_id for message_id in dict.fromkeys(ids) if is_message_id(message_id)]
         if not wanted:
             return ()
@@ -102,7 +88,7 @@ class Changing:
         key = key_of(queue)
         among = {"_id": {"$in": wanted}, "q": key, "s": {"$in": LIVE_STATES}}
         for _ in range(_ROUNDS):
-            found = await self._queues.look_for(queue, reading(among, _LOCK), BY_ID)
+            found = await self._queues.find_with_state(queue, reading(among, _HOLDER), BY_ID)
             live = {document["_id"]: document for document in found.live}
             now = found.state.now if found.state else 0
             refused = [
@@ -127,19 +113,58 @@ class Changing:
         return refused
 
 
-def _refuse(edit: Edit, due: int, early: int) -> None:
-    """Refuse an edit of a message that is `due`, and would expire `early` ms before its delay ends.
+def _guarded_edit(edit: Edit, state: QueueState, mark: str) -> tuple[Document, Document]:
+    """The filter and the update of an edit; the filter refuses what may not be edited."""
+    guard: Document = {"_id": edit.message_id, **state.live}
+    guard |= {"s": DELAYED, "w": {"$gt": state.date}}
+    if edit.if_due is not None:
+        second = edit.if_due // 1000 * 1000
+        guard["w"] |= {"$gte": DatetimeMS(second), "$lt": DatetimeMS(second + 1000)}
+    changes: Document = {"x": mark} if edit.body is None else {"x": mark, "b": edit.body}
+    due, end = _new_deadlines(edit, state)
+    if end is not None:
+        changes |= {"t": Int64(edit.ttl_ms or 0), "e": end}
+    if due is not None:
+        changes |= {"d": due, "w": due}
+    update: Document = {"$set": changes}
+    if edit.delay_ms == 0:
+        changes["s"] = READY
+        del changes["w"]
+        update["$unset"] = {"w": True}
+    if due is None and end is not None:
+        guard["w"] |= {"$lte": end}
+    elif due is not None and end is None:
+        guard["e"] = {"$gt": state.date, "$gte": due}
+    elif due is not None and end is not None and due > end:
+        guard["s"] = {"$in": []}  # an edit that contradicts itself fits no message
+    return guard, update
+
+
+def _new_deadlines(edit: Edit, state: QueueState) -> tuple[DatetimeMS | None, DatetimeMS | None]:
+    """When the delay and the message are to end by an edit; None for what it leaves as it is."""
+    due = None if edit.delay_ms is None else DatetimeMS(state.now + edit.delay_ms)
+    end = None if edit.ttl_ms is None else DatetimeMS(state.now + edit.ttl_ms)
+    return due, end
+
+
+def _check_editable(edit: Edit, found: Document, state: QueueState) -> None:
+    """Say why a message does not fit an edit; it may fit by now, if others changed it meanwhile.
 
     Raises:
+        Conflict: it is not delayed.
         DueChanged: it is due at another instant than its editor has seen.
         Invalid: it would expire before its delay is over.
     """
-    if edit.is_stale(due):
+    if found["s"] != DELAYED or found["w"] <= state.date:
+        raise Conflict(f"Message {edit.message_id} is not delayed (any more).")
+    if edit.is_stale(int(found["w"])):
         raise DueChanged(edit.message_id)
-    if early > 0:
+    due, end = _new_deadlines(edit, state)
+    early_ms = int(due or found["w"]) - int(end or found["e"])
+    if early_ms > 0:
         raise Invalid(
-            f"Message {edit.message_id} would expire {early} ms before its delay is over: give a "
-            "longer ttl or a shorter delay."
+            f"Message {edit.message_id} would expire {early_ms} ms before its delay is over: give "
+            "a longer ttl or a shorter delay."
         )
 
 

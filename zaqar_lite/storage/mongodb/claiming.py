@@ -1,7 +1,7 @@
-"""Claims and pops: candidates by index, one guarded update, and a look at what it got.
+"""Claims and pops: find candidates by index, take them by one guarded update, read what it took.
 
 Two callers may find the same candidates. The update takes only what is still claimable, so each
-message goes to one of them, and each reads back by its own token what that was.
+message goes to one of them, and each reads by its own token which messages it got.
 
 A step examines at most MAX_EXAMINED entries of a kind, whatever they turn out to be: what has
 expired is deleted, a lapsed lease is ended, and what is exhausted is moved as it is met, so each
@@ -19,11 +19,12 @@ from pymongo.errors import PyMongoError
 from zaqar_lite.domain.errors import Unsupported
 from zaqar_lite.domain.models import Claimed, DelayMode, QueueRef, Take
 from zaqar_lite.storage.base import MAX_EXAMINED
-from zaqar_lite.storage.mongodb.connection import Connection
 from zaqar_lite.storage.mongodb.documents import to_message
 from zaqar_lite.storage.mongodb.errors import repeated, translate
-from zaqar_lite.storage.mongodb.grip import Grip, LooseEnds
+from zaqar_lite.storage.mongodb.guarded_updates import Change
 from zaqar_lite.storage.mongodb.indexes import BY_ID, Document
+from zaqar_lite.storage.mongodb.leases import LeaseHandle
+from zaqar_lite.storage.mongodb.parts import StorePart
 from zaqar_lite.storage.mongodb.queues import (
     BRIEF,
     CLAIMED,
@@ -31,12 +32,11 @@ from zaqar_lite.storage.mongodb.queues import (
     PARKED,
     POPPED,
     READY,
-    Queues,
     QueueState,
+    ids_of,
     key_of,
 )
-from zaqar_lite.storage.mongodb.rewriting import Change, Rewriting
-from zaqar_lite.storage.mongodb.verdicts import Verdicts
+from zaqar_lite.storage.mongodb.transitions import Transitions
 
 _BUDGET = 4 * MAX_EXAMINED
 """Entries that one call examines before it answers what it has."""
@@ -44,61 +44,70 @@ _BUDGET = 4 * MAX_EXAMINED
 _FIRST_WINDOW, _GROWTH = 20, 10
 """How many ready entries the first step looks at, at least, and how that grows."""
 _MARGIN_MS = 500
-"""How much later than it probably is a look for what wakes assumes it to be."""
+"""How much later than the server's probable time the first look for due messages asks."""
 _CROWD = 16
-"""A caller whom others got ahead of chooses among so many times what it still wants."""
+"""A caller that lost a race chooses at random among so many times what it still wants."""
+_MOST_DUE = MAX_EXAMINED // 4
+"""How many due messages a step looks at: each lapse is an update of its own."""
 
 
-class Claiming:
+class Claiming(StorePart):
     """Hand out ready messages; move the exhausted ones."""
 
-    def __init__(self, connection: Connection, queues: Queues, rewriting: Rewriting) -> None:
-        self._connection = connection
-        self._queues = queues
-        self._rewriting = rewriting
-        self._ahead_ms = 0  # by how much the server's clock is ahead of this process's
-        self.loose_ends = LooseEnds(connection)
+    _ahead_ms = 0
+    """By how much the server's clock is ahead of this process's."""
 
-    async def take(self, ref: QueueRef, take: Take, *, held: int) -> Claimed:
-        """Claim (CLAIMED) or pop (POPPED) up to `limit` ready messages; see the seam."""
+    async def pop(self, queue: QueueRef, take: Take) -> Claimed:
+        """Remove and hand out ready messages; see the seam."""
+        return await self._take(queue, take, POPPED)
+
+    async def claim(self, queue: QueueRef, take: Take) -> Claimed:
+        """Hand out ready messages under a new claim; see the seam."""
+        return await self._take(queue, take, CLAIMED)
+
+    async def _take(self, queue: QueueRef, take: Take, held: int) -> Claimed:
+        """Claim (CLAIMED) or pop (POPPED) up to `limit` ready messages."""
         dead_letter = take.retries.dead_letter
         if dead_letter is not None and dead_letter.target is None:
             raise Unsupported("The mongodb store keeps no failed messages; the embedded one does.")
-        search = await self._begin(ref, take)
+        search = await self._begin_search(queue, take)
         if search is None:
             return Claimed(None)
-        grip = Grip(self._connection, search.state, take, held)
+        handle = LeaseHandle(self._connection, search.state, take, held)
         moved = 0
         while not search.is_over:
             try:
-                moved += await self._step(search, grip)
+                moved += await self._take_step(search, handle)
             except PyMongoError:
-                if not grip.taken:
+                if not handle.taken:
                     raise
                 search.has_more = True
                 break  # what is held is answered, whatever became of the rest
-        taken = grip.taken
-        if held == POPPED:
-            await self._finish_pop(grip, taken)
-        messages = [to_message(document, grip.started_at) for document in taken]
-        claim_id = grip.token if taken and held == CLAIMED else None
-        return Claimed(claim_id, messages, moved, search.has_more and len(taken) < take.limit)
+        if held == POPPED and handle.taken:
+            try:
+                await handle.remove()
+            except PyMongoError:  # the caller has them all the same
+                self._cleanups.add(handle, was_answered=True)
+        messages = [to_message(document, handle.started_at) for document in handle.taken]
+        claim_id = handle.token if messages and held == CLAIMED else None
+        return Claimed(claim_id, messages, moved, search.has_more and len(messages) < take.limit)
 
-    async def _begin(self, ref: QueueRef, take: Take) -> "_Search | None":
-        """Read the queue's state, and in the same command what wakes: by a guess at the time.
+    async def _begin_search(self, queue: QueueRef, take: Take) -> "_Search | None":
+        """Read the queue's state, and in the same command which messages are due by now.
 
-        What the server's time then proves to be still asleep is left out. A guess that was too
-        early is made good by a look of its own.
+        The server's time is known only from the answer, so the command asks by a guess that is a
+        little late, and what the answer proves to be not due yet is left out. Where the guess was
+        too early, the first step looks for due messages itself.
         """
         guess = self._connection.local_ms + self._ahead_ms + _MARGIN_MS
-        states = _waking(take.delay_mode)
-        asleep = {"q": key_of(ref), "s": {"$in": states}, "w": {"$lte": DatetimeMS(guess)}}
-        found, state = await self._queues.look_for(
-            ref,
+        states = _due_states(take.delay_mode)
+        due = {"q": key_of(queue), "s": {"$in": states}, "w": {"$lte": DatetimeMS(guess)}}
+        found, state = await self._queues.find_with_state(
+            queue,
             [
-                {"$match": asleep},
+                {"$match": due},
                 {"$sort": {"w": 1, "k": 1}},
-                {"$limit": _most_waking()},
+                {"$limit": _MOST_DUE},
                 {"$project": BRIEF},
             ],
             "waking",
@@ -107,50 +116,50 @@ class Claiming:
         if state is None:
             return None
         self._ahead_ms = state.now - self._connection.local_ms
-        search = _Search(Verdicts(ref, state, take.retries), take)
+        search = _Search(Transitions(queue, state, take.retries), take)
         if state.now <= guess:
-            search.look_at(found)
+            search.begin_with(found)
         return search
 
-    async def _step(self, search: "_Search", grip: Grip) -> int:
+    async def _take_step(self, search: "_Search", handle: LeaseHandle) -> int:
         """Take, free, delete or move the next candidates; answer how many were moved."""
-        found = await self._find(search)
+        found = await self._candidates(search)
         lapsed = [document for document in found if document["s"] == CLAIMED]
-        ended, moved = await self._rewrite(search, lapsed, Verdicts.lapse)
+        ended, moved = await self._decide_all(search, lapsed, Transitions.lapse)
         ready = [each for each in ended if each["s"] == READY and each["q"] == search.state.key]
         found = [each for each in found if each["s"] != CLAIMED] + ready
         sorted_out = search.sort_out(found, len(lapsed))
-        if sorted_out.wanted or sorted_out.rest:
+        if sorted_out.wanted or sorted_out.due:
             try:
-                await grip.close(sorted_out.wanted, sorted_out.rest)
+                await handle.acquire(sorted_out.wanted, sorted_out.due)
             except PyMongoError as exc:
-                self.loose_ends.undo(grip)  # what nobody is told of is nobody's
+                self._cleanups.add(handle, was_answered=False)
                 raise translate(exc) from exc
-        search.go_on(sorted_out, len(grip.taken), is_crowded=len(ended) < len(lapsed))
+        search.note_step(sorted_out, len(handle.taken), lost_race=len(ended) < len(lapsed))
         await self._delete_expired(search.state, sorted_out.expired)
-        _, exhausted = await self._rewrite(search, sorted_out.exhausted, Verdicts.exhaust)
+        _, exhausted = await self._decide_all(search, sorted_out.exhausted, Transitions.exhaust)
         return moved + exhausted
 
-    async def _rewrite(
+    async def _decide_all(
         self,
         search: "_Search",
         seen: Sequence[Document],
-        decide: Callable[[Verdicts, Document], None],
+        decide: Callable[[Transitions, Document], None],
     ) -> tuple[list[Document], int]:
         """Decide on messages and store it; answer how they are now, and how many were moved.
 
-        Nothing when others were at them too: the next step finds what they have left.
+        Nothing when other callers changed one of them meanwhile: the next step finds what is left.
         """
         documents = [dict(document) for document in seen]
         for document in documents:
-            decide(search.verdicts, document)
+            decide(search.transitions, document)
         key = search.state.key
         changes = [Change(key, *pair) for pair in zip(seen, documents, strict=True)]
-        if await self._rewriting.write(changes) < len(changes):
+        if await self._updates.write(changes) < len(changes):
             return [], 0
         return documents, sum(change.target != key for change in changes)
 
-    async def _find(self, search: "_Search") -> list[Document]:
+    async def _candidates(self, search: "_Search") -> list[Document]:
         """The first candidates of each kind."""
         queries = search.queries()
         finds = [
@@ -160,30 +169,21 @@ class Claiming:
             ).to_list()
             for query in queries
         ]  # fmt: skip
-        answers = await asyncio.gather(*finds)
-        return search.merge(queries, answers)
+        return search.merge(queries, await asyncio.gather(*finds))
 
     async def _delete_expired(self, state: QueueState, expired: Sequence[Document]) -> None:
-        """Help the broom, which comes once a minute: what is in our way is gone for readers."""
+        """Delete what has expired: the TTL index would, but only once a minute."""
         if expired:
-            doomed = {"_id": {"$in": _ids(expired)}, "q": state.key, "e": {"$lte": state.date}}
+            doomed = {"_id": {"$in": ids_of(expired)}, "q": state.key, "e": {"$lte": state.date}}
             await repeated(lambda: self._connection.messages.delete_many(doomed, hint=BY_ID))
-
-    async def _finish_pop(self, grip: Grip, taken: Sequence[Document]) -> None:
-        """Remove what was popped: its caller has it, whatever becomes of this."""
-        if taken:
-            try:
-                await grip.remove(_ids(taken))
-            except PyMongoError:
-                self.loose_ends.remove(grip)
 
 
 @dataclass(slots=True)
-class _Found:
-    """Candidates of one step: to be handed out, made ready, deleted, and moved."""
+class _SortedOut:
+    """Candidates of one step: to hand out, to make ready, to delete, and to move."""
 
     wanted: list[Document] = field(default_factory=list)
-    rest: list[Document] = field(default_factory=list)
+    due: list[Document] = field(default_factory=list)
     expired: list[Document] = field(default_factory=list)
     exhausted: list[Document] = field(default_factory=list)
 
@@ -191,35 +191,35 @@ class _Found:
 class _Search:
     """How far one call has come, and where it looks next."""
 
-    def __init__(self, verdicts: Verdicts, take: Take) -> None:
-        self.verdicts = verdicts
-        self.state = verdicts.state
+    def __init__(self, transitions: Transitions, take: Take) -> None:
+        self.transitions = transitions
+        self.state = transitions.state
         self.has_more = True
         self._delay_mode = take.delay_mode
         self._limit = take.limit
         self._dead_letter = take.retries.dead_letter
         self._window = min(max(take.limit, _FIRST_WINDOW), MAX_EXAMINED)
-        self._awake: list[Document] | None = None
+        self._due: list[Document] | None = None
         self._was_cut = False
         self._taken = 0
-        self._is_crowded = False
-        self._wakes_more = True
+        self._lost_race = False
+        self._more_are_due = True
         self._examined = 0
 
-    def look_at(self, waking: Sequence[Document]) -> None:
-        """Take what wakes from here, in the first step, instead of looking for it."""
-        self._awake = [
+    def begin_with(self, found: Sequence[Document]) -> None:
+        """Let the first step use these messages instead of looking for due ones itself."""
+        self._due = [
             document
-            for document in waking
+            for document in found
             if document["w"] <= self.state.date and document["k"] > self.state.birth
         ]
-        self._wakes_more = len(waking) == _most_waking()
+        self._more_are_due = len(found) == _MOST_DUE
 
     def queries(self) -> Sequence["Query"]:
         """What the next step asks for."""
         queries = candidate_queries(self.state, self._delay_mode, self._window)
-        is_known = self._awake is not None or not self._wakes_more
-        return [query for query in queries if not (is_known and query.name == "waking")]
+        is_known = self._due is not None or not self._more_are_due
+        return [query for query in queries if not (is_known and query.name == "due")]
 
     def merge(
         self, queries: Sequence["Query"], answers: Sequence[Sequence[Document]]
@@ -230,55 +230,52 @@ class _Search:
             for query, answer in zip(queries, answers, strict=True)
             if len(answer) == query.limit
         }
-        if self._awake is None:
-            self._wakes_more = "waking" in cut
-        self._was_cut = bool(cut) or self._wakes_more
+        if self._due is None:
+            self._more_are_due = "due" in cut
+        self._was_cut = bool(cut) or self._more_are_due
         found = {document["_id"]: document for answer in answers for document in answer}
-        found |= {document["_id"]: document for document in self._awake or ()}
-        self._awake = None
+        found |= {document["_id"]: document for document in self._due or ()}
+        self._due = None
         return list(found.values())
 
     @property
     def is_over(self) -> bool:
-        """Tell whether all is taken that is wanted or there, or may be looked for."""
+        """Tell whether the call has all that it wants, all there is, or used up its budget."""
         return self._taken >= self._limit or not self.has_more or self._examined >= _BUDGET
 
-    def sort_out(self, candidates: Sequence[Document], lapsed: int) -> _Found:
+    def sort_out(self, candidates: Sequence[Document], lapsed: int) -> _SortedOut:
         """Tell what to do with candidates, in their order, until there is no more room."""
         room = self._limit - self._taken
         self._examined += max(1, len(candidates), lapsed)
-        found = _Found()
+        found = _SortedOut()
         for document in sorted(candidates, key=lambda document: document["k"]):
             if document["e"] <= self.state.date:
                 found.expired.append(document)
-            elif self._is_crowded or len(found.wanted) < room:
+            elif self._lost_race or len(found.wanted) < room:
                 is_exhausted = (
                     self._dead_letter is not None and document["n"] >= self._dead_letter.max_claims
                 )
                 (found.exhausted if is_exhausted else found.wanted).append(document)
             elif document["s"] != READY:
-                found.rest.append(document)
+                found.due.append(document)
         if len(found.wanted) > room:
             first = random.randrange(len(found.wanted) - room + 1)  # noqa: S311 - no secret
             found.wanted = found.wanted[first : first + room]
         return found
 
-    def go_on(self, found: _Found, taken: int, *, is_crowded: bool) -> None:
-        """Learn from a step: others were faster, something was in the way, or that was all."""
+    def note_step(self, found: _SortedOut, taken: int, *, lost_race: bool) -> None:
+        """Note what a step got of what it wanted; decide how far the next one looks."""
         got, self._taken = taken - self._taken, taken
-        room = self._limit - taken
-        self._is_crowded = is_crowded or got < len(found.wanted)
-        self.has_more = self._was_cut or self._is_crowded
-        self._wakes_more = self._wakes_more or is_crowded
-        if self._is_crowded:
-            self._window = min(_CROWD * room, MAX_EXAMINED)
-        else:
-            self._window = min(_GROWTH * self._window, MAX_EXAMINED)
+        self._lost_race = lost_race or got < len(found.wanted)
+        self.has_more = self._was_cut or self._lost_race
+        self._more_are_due = self._more_are_due or lost_race
+        window = _CROWD * (self._limit - taken) if self._lost_race else _GROWTH * self._window
+        self._window = min(window, MAX_EXAMINED)
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One find for candidates: those that are ready, those that wake, or those that wait."""
+    """One find for candidates: those that are ready, those that are due, or all delayed ones."""
 
     name: str
     filter: Document
@@ -288,8 +285,8 @@ class Query:
     projection: Document
 
 
-_READY = {"s": 1, "k": 1, "n": 1, "e": 1, "cid": 1, "cu": 1}
-"""The projection of what is ready: what tells of its last claim is for its letter."""
+_READY_FIELDS = {"s": 1, "k": 1, "n": 1, "e": 1, "cid": 1, "cu": 1}
+"""The projection of ready messages; the last claim is for a dead letter's origin."""
 
 
 def candidate_queries(state: QueueState, delay_mode: DelayMode, window: int) -> Sequence[Query]:
@@ -300,26 +297,17 @@ def candidate_queries(state: QueueState, delay_mode: DelayMode, window: int) -> 
     """
     queue = {"q": state.key, "k": state.visible}
     by_time = [("w", 1), ("k", 1)]
-    due = {**queue, "s": {"$in": _waking(delay_mode)}, "w": {"$lte": state.date}}
+    due = {**queue, "s": {"$in": _due_states(delay_mode)}, "w": {"$lte": state.date}}
     queries = [
-        Query("ready", {**queue, "s": READY}, "live", window, [("k", 1)], _READY),
-        Query("waking", due, "waking", _most_waking(), by_time, BRIEF),
+        Query("ready", {**queue, "s": READY}, "live", window, [("k", 1)], _READY_FIELDS),
+        Query("due", due, "waking", _MOST_DUE, by_time, BRIEF),
     ]
     if delay_mode is DelayMode.EXPOSE:
-        waits = {**queue, "s": DELAYED, "w": {"$gt": state.date}}
-        queries.append(Query("waiting", waits, "waking", window, by_time, BRIEF))
+        delayed = {**queue, "s": DELAYED, "w": {"$gt": state.date}}
+        queries.append(Query("delayed", delayed, "waking", window, by_time, BRIEF))
     return queries
 
 
-def _most_waking() -> int:
-    """How much of what wakes a step looks at: each lapse is an update of its own."""
-    return MAX_EXAMINED // 4
-
-
-def _waking(delay_mode: DelayMode) -> list[int]:
+def _due_states(delay_mode: DelayMode) -> list[int]:
     """The states of what becomes ready by time."""
     return [CLAIMED, PARKED] + ([] if delay_mode is DelayMode.IGNORE else [DELAYED])
-
-
-def _ids(documents: Sequence[Document]) -> list[str]:
-    return [document["_id"] for document in documents]

@@ -1,27 +1,43 @@
-"""Clearing: what a purge or a drop has ended goes in bounded steps, by a note in the queue.
+"""Purging and dropping: one update ends all messages, and bounded steps then delete the documents.
 
-Nobody sees it any more: its positions are at or below the queue's birth.
+Nobody sees those documents any more: their positions are at or below the queue's birth. A note in
+the queue's document, `u`, says up to which position they are still to be deleted.
 """
 
-from bson import Int64
+from contextlib import suppress
 
+from bson import Int64
+from pymongo.errors import PyMongoError
+
+from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.storage.base import MAX_EXAMINED
-from zaqar_lite.storage.mongodb.connection import Connection
 from zaqar_lite.storage.mongodb.errors import repeated
 from zaqar_lite.storage.mongodb.indexes import BY_ID
+from zaqar_lite.storage.mongodb.parts import StorePart
+from zaqar_lite.storage.mongodb.queues import QueueState, key_of
 
 STEP = MAX_EXAMINED
-"""How many messages a purge or a drop itself removes."""
+"""How many messages a purge or a drop itself deletes; the sweep deletes the rest."""
 
 
-class Clearing:
-    """Delete the messages up to the position `u` in the document of their queue."""
+class Clearing(StorePart):
+    """Purge and drop queues."""
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+    async def purge(self, queue: QueueRef) -> None:
+        """End all messages and claims there are now, by one update; see the seam."""
+        await self._begin_clearing(await self._queues.end_messages(key_of(queue)))
 
-    async def step(self, key: str, upto: int, limit: int) -> int:
-        """Delete at most `limit` of them; take the note away when these were the last."""
+    async def drop(self, queue: QueueRef) -> None:
+        """End the queue's life, its record included, by one update; see the seam."""
+        await self._begin_clearing(await self._queues.end_life(key_of(queue)))
+
+    async def _begin_clearing(self, state: QueueState | None) -> None:
+        if state is not None:
+            with suppress(PyMongoError):  # the messages have ended; the sweep deletes them
+                await self._clear(state.key, state.birth, STEP)
+
+    async def _clear(self, key: str, upto: int, limit: int) -> int:
+        """Delete at most `limit` documents; take the note away when these were the last."""
         messages = self._connection.messages
         cursor = messages.find(
             {"q": key, "k": {"$lte": Int64(upto)}},
@@ -40,8 +56,8 @@ class Clearing:
             await self._connection.queues.update_one(done, {"$unset": {"u": True}}, hint=BY_ID)
         return len(ids)
 
-    async def sweep(self, limit: int) -> int:
-        """Go on where queues are left unclear; answer how many messages went."""
+    async def _clear_all(self, limit: int) -> int:
+        """Go on in all queues with a note; answer how many documents were deleted."""
         cursor = self._connection.queues.find(
             {"u": {"$exists": True}}, {"u": 1}, limit=limit, batch_size=limit, hint="unclear"
         )
@@ -49,5 +65,5 @@ class Clearing:
         for document in await cursor.to_list():
             if count >= limit:
                 break
-            count += await self.step(document["_id"], document["u"], limit - count)
+            count += await self._clear(document["_id"], document["u"], limit - count)
         return count

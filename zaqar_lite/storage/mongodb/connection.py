@@ -21,7 +21,7 @@ from zaqar_lite.storage.mongodb import indexes
 from zaqar_lite.storage.mongodb.configuration import Configuration
 from zaqar_lite.storage.mongodb.errors import translated
 from zaqar_lite.storage.mongodb.indexes import Document
-from zaqar_lite.storage.mongodb.writers import Writers
+from zaqar_lite.storage.mongodb.sessions import SessionPool
 
 _CODEC: CodecOptions[Document] = CodecOptions(datetime_conversion=DatetimeConversion.DATETIME_MS)
 
@@ -29,10 +29,10 @@ _CODEC: CodecOptions[Document] = CodecOptions(datetime_conversion=DatetimeConver
 class Connection:
     """The collections, opened by the first store that needs them, closed by the last.
 
-    `queues`, `messages`, `keys` and `records` read from the primary: they decide who gets a
-    message. `known_keys` reads there what as many members have as a write waits for.
-    `listed_queues` and `listed` follow the URI's read preference and read concern: they only show;
-    `counters` and `counted` are the same two with their read concern, from the primary.
+    What decides who gets a message is read from the primary: by `queues`, `messages`, `keys` and
+    `records`. `known_keys` reads there only what as many members have as a write waits for. What is
+    only shown follows the URI's read preference and read concern: by `listed_queues` and `listed`.
+    `counters` and `counted` are these two with the URI's read concern, from the primary.
     """
 
     def __init__(self, configuration: Configuration, clock: Clock) -> None:
@@ -40,16 +40,6 @@ class Connection:
         self._clock = clock
         self._owners: set[int] = set()
         self._client: AsyncMongoClient[Document] | None = None
-        self.queues: AsyncCollection[Document]
-        self.messages: AsyncCollection[Document]
-        self.keys: AsyncCollection[Document]
-        self.records: AsyncCollection[Document]
-        self.known_keys: AsyncCollection[Document]
-        self.counters: AsyncCollection[Document]
-        self.counted: AsyncCollection[Document]
-        self.writers: Writers
-        self.listed: AsyncCollection[Document]
-        self.listed_queues: AsyncCollection[Document]
 
     async def open(self, owner: object) -> None:
         """Connect, create and check the indexes, for the first owner."""
@@ -62,7 +52,7 @@ class Connection:
                     await _close(client)
                     raise
             self._client = client
-            self.writers.start()
+            self.sessions.start()
         self._owners.add(id(owner))
 
     async def close(self, owner: object) -> None:
@@ -70,17 +60,13 @@ class Connection:
         self._owners.discard(id(owner))
         if not self._owners and self._client is not None:
             client, self._client = self._client, None
-            await self.writers.stop()
+            await self.sessions.stop()
             await _close(client)
 
     @property
     def client(self) -> AsyncMongoClient[Document]:
         """The client behind the collections."""
         return self.queues.database.client
-
-    async def ping(self) -> None:
-        """Ask the primary for its time."""
-        await self.now_ms()
 
     async def now_ms(self) -> int:
         """The server's clock, in milliseconds since 1970, with the offset added."""
@@ -90,10 +76,10 @@ class Connection:
 
     @asynccontextmanager
     async def one_view(self) -> AsyncIterator[AsyncClientSession | None]:
-        """Let the reads of a listing follow one another, whatever members they go to.
+        """A causally consistent session for a listing's reads; none where all go to the primary.
 
-        A secondary may lag behind the member that told the counter, and then a reader would pass
-        what is missing there. In a causally consistent session it waits. The primary needs none.
+        A secondary may lag behind the member that told the counter, and a reader would pass what is
+        missing there. In this session the secondary waits until it has caught up.
         """
         if self.listed.read_preference == ReadPreference.PRIMARY:
             yield None
@@ -103,14 +89,14 @@ class Connection:
 
     @property
     def local_ms(self) -> int:
-        """This process's clock, which decides nothing."""
+        """The clock of this process: for estimates only."""
         return self._clock.now_ms()
 
     @property
     def now(self) -> Document:
         """An expression for the server's clock as a date, with the offset added.
 
-        By way of a number: a stand-in for mongod compares its own `$$NOW` with no stored date.
+        It goes by way of a number, because SecantusDB can't compare `$$NOW` with a stored date.
         """
         return {"$toDate": {"$add": [{"$toLong": "$$NOW"}, self._clock.offset_ms]}}
 
@@ -160,7 +146,7 @@ class Connection:
         await indexes.prepare(self.messages, indexes.MESSAGES, create=create)
         await indexes.prepare(self.keys, indexes.KEYS, create=create)
         await indexes.prepare(collection("writers"), indexes.WRITERS, create=create)
-        self.writers = Writers(collection("writers"))
+        self.sessions = SessionPool(collection("writers"))
         await indexes.prepare(self.records, indexes.RECORDS, create=create)
 
 

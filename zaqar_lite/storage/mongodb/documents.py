@@ -21,36 +21,21 @@ def new_document(
     message: NewMessage, state: QueueState, *, message_id: str, position: int, client_id: str
 ) -> Document:
     """Make the document of a message that is posted at `state.now`."""
-    document: Document = {
-        "_id": message_id,
-        "q": state.key,
-        "k": Int64(position),
-        "s": READY,
-        "n": 0,
-        "b": message.body,
-        "u": client_id,
-        "t": Int64(message.ttl_ms),
-        "c": state.date,
-        "e": DatetimeMS(state.now + message.ttl_ms),
-    }
+    document = _document(message_id, state, position, message.body, client_id, message.headers)
+    document |= {"n": 0, "t": Int64(message.ttl_ms), "c": state.date}
+    document["e"] = DatetimeMS(state.now + message.ttl_ms)
     if message.delay_ms:
         document["s"] = DELAYED
         document["d"] = document["w"] = DatetimeMS(state.now + message.delay_ms)
-    if message.headers is not None:
-        _put_headers(document, message.headers)
     return document
 
 
 def adopted_document(message: Message, state: QueueState, position: int) -> Document:
     """Make the document of a message that was in another store, as it was there."""
-    document: Document = {
-        "_id": message.id,
-        "q": state.key,
-        "k": Int64(position),
-        "s": READY,
+    client_id = message.client_id or ""
+    document = _document(message.id, state, position, message.body, client_id, message.headers)
+    document |= {
         "n": message.claim_count,
-        "b": message.body,
-        "u": message.client_id or "",
         "t": Int64(message.ttl_ms),
         "c": DatetimeMS(message.created_at),
         "e": DatetimeMS(message.expires_at),
@@ -59,31 +44,39 @@ def adopted_document(message: Message, state: QueueState, position: int) -> Docu
         document["d"] = DatetimeMS(message.delay_expires_at)
         if message.delay_expires_at > state.now:
             document["s"], document["w"] = DELAYED, document["d"]
-    if message.headers is not None:
-        _put_headers(document, message.headers)
     if message.failure_count:
         document["f"] = message.failure_count
     if message.attempts:
         document["a"] = [stored_attempt(one) for one in message.attempts]
     if (origin := message.origin) is not None:
-        document["o"] = {
-            "source": origin.source,
-            "at": DatetimeMS(origin.moved_at),
-            "n": origin.claim_count,
-            "cid": origin.last_claim_id,
-            "cu": origin.last_client_id,
-            "r": origin.reason,
-            "rd": origin.redriven,
-        }
+        names = ("source", "at", "n", "cid", "cu", "r", "rd")
+        document["o"] = dict(zip(names, origin, strict=True)) | {"at": DatetimeMS(origin.moved_at)}
     return document
 
 
-def _put_headers(document: Document, headers: Mapping[str, str]) -> None:
-    """Put headers into a document, and the group that they name into a field for its index."""
-    # Pairs: a header's name may hold a dot or begin with a dollar sign.
-    document["h"] = [[name, text] for name, text in headers.items()]
-    if (group := group_of(headers)) is not None:
-        document["g"] = group
+def _document(  # noqa: PLR0917 - the fields
+    message_id: str,
+    state: QueueState,
+    position: int,
+    body: bytes,
+    client_id: str,
+    headers: Mapping[str, str] | None,
+) -> Document:
+    """The fields that every message has from the beginning, and those of its headers."""
+    document: Document = {
+        "_id": message_id,
+        "q": state.key,
+        "k": Int64(position),
+        "s": READY,
+        "b": body,
+        "u": client_id,
+    }
+    if headers is not None:
+        # Pairs: a header's name may hold a dot or begin with a dollar sign.
+        document["h"] = [[name, text] for name, text in headers.items()]
+        if (group := group_of(headers)) is not None:
+            document["g"] = group
+    return document
 
 
 def to_message(document: Document, now: int) -> Message:

@@ -31,7 +31,7 @@ def translated() -> Iterator[None]:
 
 
 def translating(store: type[Store]) -> type[Store]:
-    """Let the public coroutines of a class raise the domain's errors instead of pymongo's."""
+    """Let a class's public coroutines, its bases' too, raise the domain's errors, not pymongo's."""
 
     def wrapped(method: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
         @wraps(method)
@@ -41,7 +41,8 @@ def translating(store: type[Store]) -> type[Store]:
 
         return call
 
-    for name, method in list(vars(store).items()):
+    for name in dir(store):
+        method = getattr(store, name)
         if not name.startswith("_") and inspect.iscoroutinefunction(method):
             setattr(store, name, wrapped(method))
     return store
@@ -75,8 +76,9 @@ def translate(exc: errors.PyMongoError) -> ZaqarLiteError:  # noqa: PLR0911 - a 
 async def repeated(operation: Callable[[], Awaitable[T]]) -> T:
     """Run a write that may safely run twice, again after a lost connection or a stepdown.
 
-    pymongo retries single-document writes and reads by itself; updates and deletes of many
-    documents are the ones it can't, and ours are guarded so that a second run changes nothing.
+    pymongo retries reads by itself, and writes of single documents where the server supports that.
+    It can't retry updates and deletes of many documents. Ours are guarded, so that a second run
+    changes nothing.
     """
     for attempt in range(1, _ATTEMPTS):
         try:

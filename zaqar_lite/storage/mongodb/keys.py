@@ -95,12 +95,15 @@ class Keys:
         self, session: AsyncClientSession, state: QueueState, source: str, number: int
     ) -> bool:
         """Remember the number of a source's call for a day; False where it came before."""
-        name = {"_id": f"a{len(source)}:{source}{state.key}"}
-        known = await self._connection.keys.find_one(name, session=session)
-        if known is not None and known["l"][0] >= number and known["e"] > state.date:
-            return False
+        keys, name = self._connection.keys, {"_id": f"a{len(source)}:{source}{state.key}"}
         noted = {"l": [number], "e": DatetimeMS(state.now + _DAY_MS)}
-        await self._connection.keys.update_one(name, {"$set": noted}, upsert=True, session=session)
+        known = await keys.find_one(name, hint=BY_ID, session=session)
+        if known is None:
+            await keys.insert_one({**name, "q": state.key, **noted}, session=session)
+        elif known["l"][0] >= number and known["e"] > state.date:
+            return False
+        else:
+            await keys.update_one(name, {"$set": noted}, hint=BY_ID, session=session)
         return True
 
     async def forget(

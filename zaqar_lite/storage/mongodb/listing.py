@@ -1,7 +1,7 @@
 """Reading: pages, messages by id, counts and ranges. Nothing here changes anything."""
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from typing import Any, NamedTuple
 
 from bson import Int64
@@ -10,16 +10,16 @@ from pymongo.asynchronous.client_session import AsyncClientSession
 from zaqar_lite.domain.ids import Marker, is_message_id
 from zaqar_lite.domain.models import Message, Page, QueueRef, Selection, Stats
 from zaqar_lite.storage.base import MAX_EXAMINED
-from zaqar_lite.storage.mongodb.connection import Connection, read_all
+from zaqar_lite.storage.mongodb.connection import read_all
 from zaqar_lite.storage.mongodb.documents import NO_ATTEMPTS, to_message
 from zaqar_lite.storage.mongodb.indexes import BY_ID, Document
+from zaqar_lite.storage.mongodb.parts import StorePart
 from zaqar_lite.storage.mongodb.queues import (
     CLAIMED,
     DELAYED,
     LIVE_STATES,
     PARKED,
     READY,
-    Queues,
     QueueState,
     key_of,
     queue_of,
@@ -29,24 +29,20 @@ _FINE_RANGES = 10_000
 """Ranges of positions that are counted at once to cut a queue."""
 
 
-class Listing:
+class Listing(StorePart):
     """Read the messages of a queue, in order of position."""
 
-    def __init__(self, connection: Connection, queues: Queues) -> None:
-        self._connection = connection
-        self._queues = queues
-
-    async def page(self, ref: QueueRef, selection: Selection) -> Page:
+    async def list_messages(self, queue: QueueRef, selection: Selection) -> Page:
         """Read one page of a selection; see the seam."""
         states = {READY}
         states |= {DELAYED} if selection.include_delayed else set()
         states |= {CLAIMED, PARKED} if selection.include_claimed else set()
         own_id = selection.exclude_client_id
         async with self._connection.one_view() as session:
-            after = await self._position(ref, selection.marker, 0, session) or 0
-            last = await self._position(ref, selection.until, None, session)
-            state, bound = await self._read(
-                ref, selection.version, session, after=after, is_filtered=own_id is not None
+            after = await self._position(queue, selection.marker, 0, session) or 0
+            last = await self._position(queue, selection.until, None, session)
+            state, bound = await self._read_state(
+                queue, selection.version, session, after=after, is_filtered=own_id is not None
             )
             if state is None:
                 return Page((), None)
@@ -58,11 +54,11 @@ class Listing:
             query = PageQuery(
                 state, selection.limit, states, residual, selection.details, selection.group
             )
-            return await self._search(query, low, high, bound, session)
+            return await self._first_page(query, low, high, bound, session)
 
-    async def _read(
+    async def _read_state(
         self,
-        ref: QueueRef,
+        queue: QueueRef,
         version: int | None,
         session: AsyncClientSession | None,
         *,
@@ -72,19 +68,19 @@ class Listing:
         """The queue's state, and in the same command how far a filtered step may look."""
         collection, pipeline, hint = (
             self._connection.counters,
-            self._queues.read_pipeline(ref),
+            self._queues.read_pipeline(queue),
             BY_ID,
         )
         if is_filtered:
             state = {"$unionWith": {"coll": collection.name, "pipeline": pipeline}}
             collection, hint = self._connection.counted, "position"
-            pipeline = [*_bound(key_of(ref), after), state]
+            pipeline = [*_bound(key_of(queue), after), state]
         found = await read_all(collection, pipeline, hint=hint, session=session)
         bounds = [document["bound"] for document in found if "bound" in document]
         states = [document for document in found if "bound" not in document]
-        return self._queues.checked(states, ref, version), bounds[0] if bounds else None
+        return self._queues.checked(states, queue, version), bounds[0] if bounds else None
 
-    async def _search(
+    async def _first_page(
         self,
         query: "PageQuery",
         low: int,
@@ -94,12 +90,12 @@ class Listing:
     ) -> Page:
         """Find the first page with a message between two positions; without one, the end.
 
-        A filter by client may pass by a lot, so one step looks at MAX_EXAMINED entries at most: at
-        those up to `bound`, and then at as many again.
+        A filter by client may pass over many messages, so one step examines at most MAX_EXAMINED
+        entries: those up to `bound`, and then as many again.
         """
         while low < high:
             end = high if bound is None else min(high, bound)
-            found = await self._step(query, low, end, session) if low < end else []
+            found = await self._page_between(query, low, end, session) if low < end else []
             if found:
                 messages = [to_message(document, query.state.now) for document in found]
                 return Page(messages, messages[-1].position)
@@ -108,7 +104,7 @@ class Listing:
                 bound = await self._next_bound(query.state.key, low, session)
         return Page((), None)
 
-    async def _step(
+    async def _page_between(
         self, query: "PageQuery", low: int, high: int, session: AsyncClientSession | None
     ) -> list[Document]:
         """The first messages of the page between two positions."""
@@ -132,7 +128,7 @@ class Listing:
 
     async def _position(
         self,
-        ref: QueueRef,
+        queue: QueueRef,
         marker: Marker | None,
         default: int | None,
         session: AsyncClientSession | None,
@@ -143,14 +139,16 @@ class Listing:
         if marker.message_id is None:
             return marker.position
         found = await self._connection.listed.find_one(
-            {"_id": marker.message_id, "q": key_of(ref)}, {"k": 1}, hint=BY_ID, session=session
+            {"_id": marker.message_id, "q": key_of(queue)}, {"k": 1}, hint=BY_ID, session=session
         )
         return marker.position if found is None else found["k"]
 
-    async def get(self, ref: QueueRef, ids: Iterable[str], *, details: bool) -> Sequence[Message]:
+    async def get_messages(
+        self, queue: QueueRef, ids: Collection[str], *, details: bool = False
+    ) -> Sequence[Message]:
         """Fetch live messages by id; see the seam."""
         wanted = [message_id for message_id in dict.fromkeys(ids) if is_message_id(message_id)]
-        state = await self._queues.read(ref) if wanted else None
+        state = await self._queues.read(queue) if wanted else None
         if state is None:
             return ()
         cursor = self._connection.listed.find(
@@ -161,9 +159,9 @@ class Listing:
         found = {document["_id"]: document for document in await cursor.to_list()}
         return [to_message(found[key], state.now) for key in wanted if key in found]
 
-    async def next_due(self, ref: QueueRef) -> int | None:
+    async def next_due(self, queue: QueueRef) -> int | None:
         """When a message next becomes ready by time; see the seam."""
-        state = await self._queues.read(ref)
+        state = await self._queues.read(queue)
         if state is None:
             return None
         sleeping = sorted(set(LIVE_STATES) - {READY})
@@ -175,9 +173,9 @@ class Listing:
         )
         return None if found is None else max(0, int(found["w"]) - state.now)
 
-    async def stats(self, ref: QueueRef) -> Stats:
+    async def stats(self, queue: QueueRef) -> Stats:
         """Count the live messages; see the seam."""
-        state = await self._queues.read(ref)
+        state = await self._queues.read(queue)
         if state is None:
             return Stats()
         live = state.live
@@ -239,13 +237,13 @@ class Listing:
             live, NO_ATTEMPTS, sort=[("k", direction)], hint="position"
         )
 
-    async def split(self, ref: QueueRef, count: int) -> Sequence[int]:
+    async def split(self, queue: QueueRef, count: int) -> Sequence[int]:
         """Cut the live messages into ranges; see the seam.
 
         Counts by fine ranges of positions in the server. Positions follow the clock, so a range
         that holds more than its share is counted again by finer ones.
         """
-        state = await self._queues.read(ref)
+        state = await self._queues.read(queue)
         oldest = None if state is None else await self._end(state.live, 1)
         if state is None or oldest is None:
             return ()

@@ -32,18 +32,6 @@ class MongoManagementStore(KindRecords):
         super().__init__(connection)
         self._queues = Queues(connection)
 
-    async def open(self) -> None:
-        """Connect, create and check the indexes; see the seam."""
-        await self._connection.open(self)
-
-    async def close(self) -> None:
-        """Close the connections unless the other store uses them; see the seam."""
-        await self._connection.close(self)
-
-    async def ping(self) -> None:
-        """Ask the server for its time; see the seam."""
-        await self._connection.ping()
-
     async def create_queue(
         self, ref: QueueRef, metadata: Mapping[str, Any], *, max_queues: int
     ) -> tuple[QueueRecord, bool]:

@@ -6,19 +6,19 @@ from zaqar_lite.domain.errors import KeyReused
 from zaqar_lite.domain.ids import new_message_id
 from zaqar_lite.domain.posts import Companion, IdempotencyKey, Posted
 from zaqar_lite.storage.mongodb.documents import new_document
-from zaqar_lite.storage.mongodb.gathering import Post
+from zaqar_lite.storage.mongodb.group_commit import PendingPost
 from zaqar_lite.storage.mongodb.indexes import Document
 from zaqar_lite.storage.mongodb.keys import BATCH, MESSAGE, Known, key_id
 from zaqar_lite.storage.mongodb.queues import QueueState
 
 
-def names_of(post: Post, queue: str) -> list[str]:
+def names_of(post: PendingPost, queue: str) -> list[str]:
     """The ids of the documents of all keys of a post."""
     names = [_name_of(queue, message.idempotency_key) for message in post.messages]
     return [name for name in [_batch_name_of(queue, post), *names] if name is not None]
 
 
-def most_new(post: Post, queue: str, known: Mapping[str, Known]) -> int:
+def most_new(post: PendingPost, queue: str, known: Mapping[str, Known]) -> int:
     """How many messages a post stores at most; fewer where it has one key twice."""
     if _batch_name_of(queue, post) in known:
         return 0
@@ -37,7 +37,7 @@ class Plan:
         self._known = known
         self._base = base
 
-    def add(self, post: Post) -> None:
+    def add(self, post: PendingPost) -> None:
         """Decide what a post stores and answers.
 
         Raises:
@@ -67,7 +67,7 @@ class Plan:
         while len(self.keys) > mark[1]:
             self.keys.popitem()
 
-    def _add_messages(self, post: Post) -> Sequence[Posted]:
+    def _add_messages(self, post: PendingPost) -> Sequence[Posted]:
         answers: list[Posted] = []
         first_seen = set(post.ids.values())  # in an earlier try, whose answer was lost
         for index, message in enumerate(post.messages):
@@ -114,5 +114,5 @@ def _name_of(queue: str, key: IdempotencyKey | None) -> str | None:
     return None if key is None else key_id(MESSAGE, key.text, queue)
 
 
-def _batch_name_of(queue: str, post: Post) -> str | None:
+def _batch_name_of(queue: str, post: PendingPost) -> str | None:
     return None if post.batch_key is None else key_id(BATCH, post.batch_key.text, queue)

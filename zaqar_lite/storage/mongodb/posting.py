@@ -35,13 +35,13 @@ from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.mongodb.connection import Connection
 from zaqar_lite.storage.mongodb.documents import adopted_document, new_document
 from zaqar_lite.storage.mongodb.errors import is_duplicate
-from zaqar_lite.storage.mongodb.gathering import Gathering, Post
+from zaqar_lite.storage.mongodb.group_commit import GroupCommit, PendingPost
 from zaqar_lite.storage.mongodb.indexes import BY_ID
-from zaqar_lite.storage.mongodb.keys import BATCH, MESSAGE, Keys, Known, key_id
+from zaqar_lite.storage.mongodb.keys import BATCH, MESSAGE, Known, key_id
+from zaqar_lite.storage.mongodb.parts import StorePart
 from zaqar_lite.storage.mongodb.planning import Plan, most_new, names_of
-from zaqar_lite.storage.mongodb.queues import Queues, QueueState, key_of
-from zaqar_lite.storage.mongodb.readiness import Readiness
-from zaqar_lite.storage.mongodb.transactions import Tries, transaction
+from zaqar_lite.storage.mongodb.queues import Bound, MissingQueue, QueueState, key_of
+from zaqar_lite.storage.mongodb.transactions import RetryBudget, transaction
 
 _LARGEST_BODY = (16 << 20) - (64 << 10)
 """A document may have 16 MiB; headers and the other fields take the rest."""
@@ -51,7 +51,7 @@ _MS_PER_COUNTED = 0.005
 
 
 class _TryAgain(Exception):
-    """The transaction can't be committed as it is; `remedy`, if any, comes before the next."""
+    """The transaction can't be committed as it is; `remedy`, if any, comes before the next try."""
 
     def __init__(self, remedy: Callable[[], Awaitable[None]] | None = None) -> None:
         super().__init__()
@@ -59,56 +59,48 @@ class _TryAgain(Exception):
 
 
 class _Batch:
-    """What the tries of one batch of posts have learned of their queue."""
+    """What the tries to store one batch of posts have learned of their queue."""
 
     def __init__(self, ref: QueueRef) -> None:
         self.ref = ref
         self.key = key_of(ref)
         self.generation: int | None = None
-        self.has_counted_messages = self.has_counted_keys = False
+        self.counted: set[str] = set()
+        """The fields of the bounds that were counted."""
 
-    def counts(self, known: Known) -> bool:
-        """Tell whether a key is live, and of the queue's life as far as that is known."""
+    def is_live(self, known: Known) -> bool:
+        """Tell whether a key is live, and not of a dropped queue, as far as that is known."""
         return known.is_live and self.generation in (None, known.generation)
 
 
-class Posting:
+class Posting(StorePart):
     """Store messages, each key once."""
 
-    def __init__(
-        self,
-        connection: Connection,
-        queues: Queues,
-        keys: Keys,
-        options: StoreOptions,
-        readiness: Readiness,
-    ) -> None:
-        self._connection = connection
-        self._queues = queues
-        self._keys = keys
-        self._options = options
-        self._readiness = readiness
-        self._gathering = Gathering(self._store)
-        self._brings: WeakValueDictionary[QueueRef, asyncio.Lock] = WeakValueDictionary()
+    def __init__(self, connection: Connection, options: StoreOptions) -> None:
+        super().__init__(connection, options)
+        self._group_commit = GroupCommit(self._store)
+        self._companion_locks: WeakValueDictionary[QueueRef, asyncio.Lock] = WeakValueDictionary()
 
     async def post(
         self,
-        ref: QueueRef,
+        queue: QueueRef,
         messages: Sequence[NewMessage],
         *,
         client_id: str,
-        batch_key: IdempotencyKey | None,
+        batch_key: IdempotencyKey | None = None,
         version: int | None,
     ) -> Sequence[Posted]:
         """Store messages; see the seam."""
         if any(len(message.body) > _LARGEST_BODY for message in messages):
             raise Invalid("The message is larger than a MongoDB document may be (16 MiB).")
-        post = Post(messages, client_id=client_id, batch_key=batch_key, version=version)
-        return await self._gathering.add(ref, post)
+        post = PendingPost(messages, client_id=client_id, batch_key=batch_key, version=version)
+        return await self._group_commit.add(queue, post)
 
-    async def recall(self, ref: QueueRef, messages: Collection[str], batch: str | None) -> Recalled:
+    async def recall(
+        self, queue: QueueRef, messages: Collection[str], batch: str | None = None
+    ) -> Recalled:
         """Tell what is remembered of keys; see the seam."""
-        key, state = key_of(ref), await self._queues.read(ref)
+        key, state = key_of(queue), await self._queues.read(queue)
         if state is None:
             return Recalled()
         texts = {key_id(MESSAGE, text, key): text for text in messages}
@@ -122,51 +114,43 @@ class Posting:
         ids = {text: found[name] for name, text in texts.items() if name in found}
         return Recalled(None if whole is None else found.get(whole), ids)
 
-    async def remembers(self, ref: QueueRef) -> bool:
+    async def remembers(self, queue: QueueRef) -> bool:
         """Whether a key is remembered; see the seam."""
-        state = await self._queues.read(ref)
+        state = await self._queues.read(queue)
         return state is not None and await self._keys.has_any(state)
 
     async def adopt(
-        self, ref: QueueRef, messages: Sequence[Message], *, source: str, number: int
+        self, queue: QueueRef, messages: Sequence[Message], *, source: str, number: int
     ) -> None:
         """Take in messages of another store, in one transaction; see the seam."""
-        key, tries = key_of(ref), Tries()
-        while True:
-            try:
-                async with transaction(self._connection) as session:
-                    state = await self._queues.advance(session, key, messages=len(messages))
-                    if state is not None:
-                        new = await self._keys.is_next(session, state, source, number)
-                        first = state.counter - len(messages) + 1
-                        documents = [
-                            adopted_document(message, state, position)
-                            for position, message in enumerate(messages, first)
-                            if new and message.expires_at > state.now
-                        ]
-                        if documents:
-                            await self._connection.messages.insert_many(documents, session=session)
-                if state is not None:
-                    break
-                await self._queues.seed(ref)
-            except PyMongoError as exc:
-                await tries.pause(exc)
-        self._readiness.announce(ref, len(documents))
 
-    async def close(self) -> None:
-        """Wait for the posts that are under way."""
-        await self._gathering.close()
+        async def insert(session: AsyncClientSession) -> int:
+            state = await self._queues.advance(session, key_of(queue), messages=len(messages))
+            if not await self._keys.is_next(session, state, source, number):
+                return 0
+            documents = [
+                adopted_document(message, state, position)
+                for position, message in enumerate(messages, state.counter - len(messages) + 1)
+                if message.expires_at > state.now
+            ]
+            if documents:
+                await self._connection.messages.insert_many(documents, session=session)
+            return len(documents)
 
-    async def _store(self, ref: QueueRef, posts: Sequence[Post]) -> None:
-        """Store all posts in one transaction; who is refused leaves it, and the others go on."""
-        batch, tries = _Batch(ref), Tries()
+        self._readiness.announce(queue, await self._queues.in_transaction(insert))
+
+    async def _store(self, ref: QueueRef, posts: Sequence[PendingPost]) -> None:
+        """Store all posts in one transaction; the others are tried again without a refused one."""
+        batch, tries = _Batch(ref), RetryBudget()
         while pending := [post for post in posts if not post.outcome.done()]:
             try:
                 await self._store_once(batch, pending)
-            except _TryAgain as again:
+            except (_TryAgain, MissingQueue) as again:
                 if not tries.left:
                     raise Unavailable(f"The queue {ref.name!r} changes too often.") from again
-                if again.remedy is not None:
+                if isinstance(again, MissingQueue):
+                    await self._make_queue(again.ref, [] if again.ref != ref else pending)
+                elif again.remedy is not None:
                     await again.remedy()
             except PyMongoError as exc:
                 if not is_duplicate(exc) or not tries.left:
@@ -178,22 +162,24 @@ class Posting:
                 for post in pending:
                     self._accept(ref, post)
 
-    async def _store_once(self, batch: _Batch, posts: Sequence[Post]) -> None:
+    async def _store_once(self, batch: _Batch, posts: Sequence[PendingPost]) -> None:
         """One try: it stores all of these posts, or raises."""
         names = {name for post in posts for name in names_of(post, batch.key)}
         found = await self._keys.look_up(batch.key, names) if names else {}
-        known = {name: each for name, each in found.items() if batch.counts(each)}
+        known = {name: each for name, each in found.items() if batch.is_live(each)}
         count = sum(most_new(post, batch.key, known) for post in posts)
         if not count and len(known) == len(names):
             state = await self._queues.read(batch.ref)
+            if state is None:
+                raise MissingQueue(batch.ref)
             self._decide(batch, state, posts, known, room=(0, 0))
             return
         room = (count, len(names) - len(known))
-        async with self._one_at_a_time(posts), transaction(self._connection) as session:
+        async with self._companions_locked(posts), transaction(self._connection) as session:
             state = await self._queues.advance(session, batch.key, messages=room[0], keys=room[1])
             plan = self._decide(batch, state, posts, known, room=room)
             await self._insert(session, plan, stale=found.keys() - known.keys())
-            await self._bring(session, plan, posts)
+            await self._store_companions(session, plan, posts)
 
     async def _insert(
         self, session: AsyncClientSession, plan: Plan, *, stale: Collection[str]
@@ -206,29 +192,27 @@ class Posting:
             await self._keys.remember(session, plan.state, plan.keys)
 
     @asynccontextmanager
-    async def _one_at_a_time(self, posts: Sequence[Post]) -> AsyncIterator[None]:
-        """Keep transactions of this process apart that would meet at the queue of companions."""
+    async def _companions_locked(self, posts: Sequence[PendingPost]) -> AsyncIterator[None]:
+        """Let no other transaction of this process change the queues of the posts' companions."""
         targets = {one.queue for post in posts for m in post.messages for one in m.companions}
         async with AsyncExitStack() as held:
             for ref in sorted(targets):
-                await held.enter_async_context(self._brings.setdefault(ref, asyncio.Lock()))
+                await held.enter_async_context(
+                    self._companion_locks.setdefault(ref, asyncio.Lock())
+                )
             yield
 
-    async def _bring(self, session: AsyncClientSession, plan: Plan, posts: Sequence[Post]) -> None:
-        """Store what the messages bring along, in their transaction; whatever limits say.
-
-        Raises:
-            _TryAgain: a queue that was never used must be made first.
-        """
+    async def _store_companions(
+        self, session: AsyncClientSession, plan: Plan, posts: Sequence[PendingPost]
+    ) -> None:
+        """Store the messages' companions in the same transaction; no limit stops them."""
         clients = {message_id: post.client_id for post in posts for message_id in post.ids.values()}
-        brought: dict[QueueRef, list[tuple[str, Companion]]] = {}
+        by_queue: dict[QueueRef, list[tuple[str, Companion]]] = {}
         for message_id, one in plan.companions:
-            brought.setdefault(one.queue, []).append((message_id, one))
-        for ref, some in brought.items():
+            by_queue.setdefault(one.queue, []).append((message_id, one))
+        for ref, some in by_queue.items():
             count = len(some)
             state = await self._queues.advance(session, key_of(ref), messages=count)
-            if state is None:
-                raise _TryAgain(partial(self._queues.seed, ref))
             documents = [
                 new_document(
                     NewMessage(one.body_with(message_id), one.ttl_ms, one.delay_ms),
@@ -244,8 +228,8 @@ class Posting:
     def _decide(
         self,
         batch: _Batch,
-        state: QueueState | None,
-        posts: Sequence[Post],
+        state: QueueState,
+        posts: Sequence[PendingPost],
         known: Mapping[str, Known],
         *,
         room: tuple[int, int],
@@ -255,13 +239,13 @@ class Posting:
         Raises:
             _TryAgain: one of them is refused, or more must be known of the queue.
         """
-        if state is None:
-            raise _TryAgain(lambda: self._make_queue(batch, posts))
         if any(each.generation != state.generation for each in known.values()):
             batch.generation = state.generation
             raise _TryAgain
         plan = Plan(state, known, state.counter - room[0])
-        before = state._replace(messages=state.messages - room[0], keys=state.keys - room[1])
+        before = state._replace(
+            messages=state.messages.less(room[0]), keys=state.keys.less(room[1])
+        )
         refused = False
         for post in posts:
             mark = plan.mark
@@ -277,54 +261,50 @@ class Posting:
             raise _TryAgain
         return plan
 
-    def _admit(self, batch: _Batch, state: QueueState, plan: Plan) -> None:
-        """Refuse a post over a limit; `state` is the queue's before this batch.
+    def _admit(self, batch: _Batch, before: QueueState, plan: Plan) -> None:
+        """Refuse a post that the queue, as it was `before` this batch, has no room for.
 
-        Its bounds only grow with posts. One that is reached is counted anew, and until the time
-        that the count is good for nobody counts again: the queue is known to be full.
+        Posts raise a queue's bounds, and nothing lowers them. So what is live is counted when a
+        bound is reached, and nobody counts again before the time that the count is good for.
 
         Raises:
-            LimitReached: the queue may not hold or remember as many.
+            LimitReached: the queue may not hold so many messages, or remember so many keys.
             _TryAgain: they must be counted first.
         """
-        most, most_keys = self._options.max_messages, self._options.max_idempotency_keys
-        if state.messages + len(plan.documents) > most:
-            is_sure = batch.has_counted_messages or state.now < state.full_until
-            if state.messages and not is_sure:
-                raise _TryAgain(lambda: self._count_messages(batch, state))
+        options = self._options
+        for bound, new, most, what in (
+            (before.messages, plan.documents, options.max_messages, "hold {} messages"),
+            (before.keys, plan.keys, options.max_idempotency_keys, "remember {} idempotency keys"),
+        ):
+            if not new or bound.most + len(new) <= most:
+                continue
+            is_sure = bound.field in batch.counted or before.now < bound.sure_until
+            if bound.most and not is_sure:
+                raise _TryAgain(partial(self._count_live, batch, before, bound))
             raise LimitReached(
-                f"The queue {batch.ref.name!r} may hold {most} messages.",
-                retry_after=_seconds(state.full_until - state.now),
-            )
-        if plan.keys and state.keys + len(plan.keys) > most_keys:
-            is_sure = batch.has_counted_keys or state.now < state.keys_full_until
-            if state.keys and not is_sure:
-                raise _TryAgain(lambda: self._count_keys(batch, state))
-            raise LimitReached(
-                f"The queue {batch.ref.name!r} may remember {most_keys} idempotency keys.",
-                retry_after=_seconds(state.keys_full_until - state.now),
+                f"The queue {batch.ref.name!r} may {what.format(most)}.",
+                retry_after=max(1, -(-(bound.sure_until - before.now) // 1000)),
             )
 
-    async def _count_messages(self, batch: _Batch, state: QueueState) -> None:
-        live = await self._connection.messages.count_documents(state.live, hint="live")
-        batch.has_counted_messages = await self._queues.note_count(
-            state, messages=live, until=state.now + _pause_after(live)
-        )
+    async def _count_live(self, batch: _Batch, state: QueueState, bound: Bound) -> None:
+        if bound is state.messages:
+            live = await self._connection.messages.count_documents(state.live, hint="live")
+            until = state.now
+        else:
+            live, until = await self._keys.count(state)  # until the oldest key ends
+        until = max(until, state.now + _pause_after(live))
+        if await self._queues.note_count(state, bound, live, until):
+            batch.counted.add(bound.field)
 
-    async def _count_keys(self, batch: _Batch, state: QueueState) -> None:
-        live, oldest_ends = await self._keys.count(state)
-        until = max(oldest_ends, state.now + _pause_after(live))
-        batch.has_counted_keys = await self._queues.note_count(state, keys=live, until=until)
-
-    async def _make_queue(self, batch: _Batch, posts: Sequence[Post]) -> None:
-        """Make the queue's document, unless every post was decided by a record, which is gone."""
+    async def _make_queue(self, ref: QueueRef, posts: Sequence[PendingPost]) -> None:
+        """Make a queue's document; refuse the posts to it that were decided by a record."""
         for post in posts:
             if post.version:
-                post.refuse(QueueChanged(f"The queue {batch.ref.name!r} was deleted meanwhile."))
-        if not all(post.outcome.done() for post in posts):
-            await self._queues.seed(batch.ref)
+                post.refuse(QueueChanged(f"The queue {ref.name!r} was deleted meanwhile."))
+        if not posts or not all(post.outcome.done() for post in posts):
+            await self._queues.seed(ref)
 
-    async def _accept_stored(self, batch: _Batch, posts: Sequence[Post]) -> None:
+    async def _accept_stored(self, batch: _Batch, posts: Sequence[PendingPost]) -> None:
         """End the posts that an earlier try has stored: its commit's answer was lost."""
         firsts = {next(iter(post.ids.values())): post for post in posts if post.ids}
         cursor = self._connection.messages.find(
@@ -333,7 +313,7 @@ class Posting:
         for document in await cursor.to_list():
             self._accept(batch.ref, firsts[document["_id"]])
 
-    def _accept(self, ref: QueueRef, post: Post) -> None:
+    def _accept(self, ref: QueueRef, post: PendingPost) -> None:
         self._readiness.announce(ref, sum(not message.delay_ms for message in post.messages))
         for one in (one for message in post.messages for one in message.companions):
             self._readiness.announce(one.queue, int(not one.delay_ms))
@@ -343,7 +323,3 @@ class Posting:
 def _pause_after(counted: int) -> int:
     """For how many milliseconds a count is good: in proportion to what it has cost."""
     return 0 if counted <= MAX_EXAMINED else int(counted * _MS_PER_COUNTED)
-
-
-def _seconds(milliseconds: int) -> int:
-    return max(1, -(-milliseconds // 1000))

@@ -1,28 +1,31 @@
-"""The queue's document: one read tells the version, the counter, the birth and the time."""
+"""The document of a queue: one read tells its version, counter and birth, and the server's time."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from itertools import compress
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from bson import Int64
 from bson.datetime_ms import DatetimeMS
 from pymongo import ReturnDocument
 from pymongo.asynchronous.client_session import AsyncClientSession
-from pymongo.errors import DuplicateKeyError
+from pymongo.errors import DuplicateKeyError, PyMongoError
 
 from zaqar_lite.domain.errors import QueueChanged
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.storage.mongodb.connection import Connection, read_all
-from zaqar_lite.storage.mongodb.errors import repeated
+from zaqar_lite.storage.mongodb.errors import is_duplicate, repeated
 from zaqar_lite.storage.mongodb.indexes import BY_ID, Document
+from zaqar_lite.storage.mongodb.transactions import RetryBudget, transaction
+
+T = TypeVar("T")
 
 READY, DELAYED, CLAIMED, _RECORD, POPPED, PARKED, GONE = range(7)
 """The states of messages; 3 was a claim's record in earlier versions."""
 LIVE_STATES = (READY, DELAYED, CLAIMED, PARKED)
 
 BRIEF: Document = {"b": 0, "h": 0}
-"""The projection of all but what only readers want."""
+"""The projection without body and headers, which only readers want."""
 
 
 def key_of(ref: QueueRef) -> str:
@@ -35,22 +38,21 @@ def queue_of(key: str) -> QueueRef:
     return QueueRef(*key.rsplit("/", 1))
 
 
-class QueueState(NamedTuple):
-    """What the queue's document said at `now` (the server's clock, milliseconds).
+def ids_of(documents: Iterable[Document]) -> list[str]:
+    """The ids of messages."""
+    return [document["_id"] for document in documents]
 
-    `messages` and `keys` are upper bounds of what is live. Until `full_until` and
-    `keys_full_until` these bounds are as good as a count, so nobody counts again.
-    """
+
+class QueueState(NamedTuple):
+    """What the queue's document said at `now` (the server's clock, milliseconds)."""
 
     key: str
     now: int
     counter: int
     birth: int
     generation: int
-    messages: int
-    keys: int
-    full_until: int
-    keys_full_until: int
+    messages: "Bound"
+    keys: "Bound"
     version: int
 
     @property
@@ -64,7 +66,7 @@ class QueueState(NamedTuple):
         return {"$gt": Int64(self.birth), "$lte": Int64(self.counter)}
 
     def has(self, document: Document) -> bool:
-        """Whether a message that was read in a live state is one of the queue's."""
+        """Whether a message that was read in a live state exists in the queue."""
         return bool(document["k"] > self.birth and document["e"] > self.date)
 
     @property
@@ -88,14 +90,14 @@ class QueueState(NamedTuple):
 
 
 def reading(match: Document, projection: Document) -> Sequence[Document]:
-    """The stages that read what matches, without what is not asked for."""
+    """The stages of an aggregation that reads what matches."""
     return [{"$match": match}, {"$project": projection}]
 
 
-class Among(NamedTuple):
-    """Messages that were found by something else than their positions, and their queue's state.
+class FoundMessages(NamedTuple):
+    """What `find_with_state` read: messages, and the state of their queue in the same command.
 
-    Without a state the queue has never been used, and there are none.
+    Without a state the queue has never been used, and there are no messages.
     """
 
     messages: list[Document]
@@ -103,9 +105,32 @@ class Among(NamedTuple):
 
     @property
     def live(self) -> list[Document]:
-        """Those that exist, of what was read in live states."""
+        """Those that still exist, of messages that were read in live states."""
         state = self.state
         return [] if state is None else [d for d in self.messages if state.has(d)]
+
+
+class MissingQueue(Exception):
+    """A transaction needs the document of a queue that was never used."""
+
+    def __init__(self, ref: QueueRef) -> None:
+        super().__init__()
+        self.ref = ref
+
+
+class Bound(NamedTuple):
+    """An upper bound of what is live in a queue, kept in `field` of its document.
+
+    Until `sure_until` (milliseconds) the bound is as good as a count, so nobody counts again.
+    """
+
+    field: str
+    most: int
+    sure_until: int
+
+    def less(self, count: int) -> "Bound":
+        """The bound before it was raised by `count`."""
+        return self._replace(most=self.most - count)
 
 
 class Queues:
@@ -123,13 +148,13 @@ class Queues:
         found = await read_all(self._connection.queues, self.read_pipeline(ref), hint=BY_ID)
         return self.checked(found, ref, version)
 
-    async def look_for(
+    async def find_with_state(
         self,
         ref: QueueRef,
         stages: Sequence[Document],
         hint: str,
         version: int | None = None,
-    ) -> Among:
+    ) -> FoundMessages:
         """Read messages by an aggregation, and the state of their queue, in one command.
 
         Raises:
@@ -143,7 +168,7 @@ class Queues:
         )
         is_queue = [document["_id"] == key_of(ref) for document in found]
         state = self.checked(list(compress(found, is_queue)), ref, version)
-        return Among([document for document in found if "s" in document], state)
+        return FoundMessages([document for document in found if "s" in document], state)
 
     def read_pipeline(self, ref: QueueRef) -> list[Document]:
         """The aggregation that reads one queue's document and the server's clock."""
@@ -181,11 +206,14 @@ class Queues:
 
     async def advance(
         self, session: AsyncClientSession, key: str, *, messages: int, keys: int = 0
-    ) -> QueueState | None:
+    ) -> QueueState:
         """Take the next `messages` positions, up to the counter that is answered; in a transaction.
 
         They begin above the server's clock in microseconds too. A counter that a rollback took back
-        therefore never gives a position again that a reader has passed. None without a document.
+        therefore never gives a position again that a reader has passed.
+
+        Raises:
+            MissingQueue: there is no document.
         """
         update: list[Document] = [
             *self.birth_pipeline(),
@@ -205,7 +233,26 @@ class Queues:
             return_document=ReturnDocument.AFTER,
             session=session,
         )
-        return None if document is None else _state({**document, "now": document["at"]})
+        if document is None:
+            raise MissingQueue(queue_of(key))
+        return _state({**document, "now": document["at"]})
+
+    async def in_transaction(
+        self, work: Callable[[AsyncClientSession], Awaitable[T]], *, retry_duplicates: bool = False
+    ) -> T:
+        """Run `work` in a transaction, and again after what passes, within a budget of time.
+
+        The documents of queues that it misses are made.
+        """
+        budget = RetryBudget()
+        while True:
+            try:
+                async with transaction(self._connection) as session:
+                    return await work(session)
+            except MissingQueue as missing:
+                await self.seed(missing.ref)
+            except PyMongoError as exc:
+                await budget.pause(exc, is_passing=retry_duplicates and is_duplicate(exc))
 
     async def seed(self, ref: QueueRef) -> None:
         """Make a queue's document where there is none; `birth_pipeline` gives it its life."""
@@ -230,23 +277,17 @@ class Queues:
             {"$unset": "z"},
         ]
 
-    async def note_count(
-        self, state: QueueState, *, messages: int | None = None, keys: int | None = None, until: int
-    ) -> bool:
+    async def note_count(self, state: QueueState, bound: Bound, counted: int, until: int) -> bool:
         """Note what was counted, good until `until`; False when more has come since `state`."""
-        bound, counted, known = "f", messages, "fu"
-        seen = state.messages
-        if keys is not None:
-            bound, counted, known, seen = "y", keys, "yu", state.keys
-        unchanged = {"_id": state.key, bound: seen, "g": state.generation}
-        update = {"$set": {bound: Int64(counted or 0), known: DatetimeMS(until)}}
+        unchanged = {"_id": state.key, bound.field: bound.most, "g": state.generation}
+        noted = {bound.field: Int64(counted), bound.field + "u": DatetimeMS(until)}
         result = await repeated(
-            lambda: self._connection.queues.update_one(unchanged, update, hint=BY_ID)
+            lambda: self._connection.queues.update_one(unchanged, {"$set": noted}, hint=BY_ID)
         )
         return result.matched_count == 1
 
     async def end_messages(self, key: str) -> QueueState | None:
-        """Let no message exist that is there now; their documents are left for `Clearing`."""
+        """End all messages that there are now; `Clearing` deletes their documents."""
         changes = {
             "g": {"$ifNull": ["$g", "$b"]},
             "b": "$k",
@@ -293,9 +334,7 @@ def _state(document: Document) -> QueueState:
         document["k"],
         document["b"],
         document["g"] if "g" in document else document["b"],
-        document["f"],
-        document["y"],
-        int(document.get("fu", 0)),
-        int(document.get("yu", 0)),
+        Bound("f", document["f"], int(document.get("fu", 0))),
+        Bound("y", document["y"], int(document.get("yu", 0))),
         document["v"] if "i" in document else 0,
     )

@@ -20,21 +20,18 @@ from zaqar_lite.domain.errors import RecordChanged, Unavailable
 from zaqar_lite.domain.models import Record
 from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.management import ManagementStore
-from zaqar_lite.storage.mongodb.connection import Connection, read_all
-from zaqar_lite.storage.mongodb.errors import repeated, translating
+from zaqar_lite.storage.mongodb.connection import read_all
+from zaqar_lite.storage.mongodb.errors import repeated
 from zaqar_lite.storage.mongodb.indexes import BY_ID, Document
-from zaqar_lite.storage.mongodb.transactions import Tries
+from zaqar_lite.storage.mongodb.parts import Connected
+from zaqar_lite.storage.mongodb.transactions import RetryBudget
 
 _NEVER = 253_402_300_799_999
 """The end of the year 9999: the `e` of what stays until it is deleted."""
 
 
-@translating
-class KindRecords(ManagementStore):
-    """Write, read, list and sweep records: what is no queue's of a management store."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+class KindRecords(Connected, ManagementStore):
+    """The part of the management store that is not about queues."""
 
     async def put_record(
         self,
@@ -47,7 +44,7 @@ class KindRecords(ManagementStore):
         ttl_ms: int | None = None,
     ) -> Record:
         """Write a record at its expected version; see the seam."""
-        mark, tries = uuid4().hex, Tries()
+        mark, tries = uuid4().hex, RetryBudget()
         while tries.left:
             found = await self._read(kind, project, name)
             if found is not None and found["i"] == mark:
@@ -72,7 +69,7 @@ class KindRecords(ManagementStore):
         self, kind: str, project: str, name: str, *, expected: int | None = None
     ) -> bool:
         """Turn a record into a tombstone; see the seam."""
-        mark, tries = uuid4().hex, Tries()
+        mark, tries = uuid4().hex, RetryBudget()
         while tries.left:
             found = await self._read(kind, project, name)
             if found is not None and found["i"] == mark:
@@ -170,7 +167,6 @@ class KindRecords(ManagementStore):
                 {"_id": seen["_id"], "v": seen["v"]},
                 [{"$set": {"v": newer, "i": mark}}, *update],
                 projection={"b": 0},
-                hint=BY_ID,
                 return_document=ReturnDocument.AFTER,
             )
         )

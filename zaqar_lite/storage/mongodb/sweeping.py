@@ -1,6 +1,6 @@
-"""Sweeping: wake what is due, clear what purges left, finish what calls could not.
+"""Sweeping: make ready what is due, end lapsed leases, finish what purges and calls left.
 
-What has expired is the TTL index's, and of claims that meet it.
+What has expired is deleted by the TTL index, and by claims that meet it.
 """
 
 from collections.abc import Sequence
@@ -9,12 +9,12 @@ from itertools import groupby
 from bson.datetime_ms import DatetimeMS
 from pymongo import UpdateMany
 
-from zaqar_lite.domain.models import QueueRef, RetriesOf, Swept
+from zaqar_lite.domain.models import QueueRef, RetriesOf, Swept, no_retries
 from zaqar_lite.storage.mongodb.clearing import Clearing
-from zaqar_lite.storage.mongodb.connection import Connection
 from zaqar_lite.storage.mongodb.errors import repeated
-from zaqar_lite.storage.mongodb.grip import LooseEnds, exposed_delay
+from zaqar_lite.storage.mongodb.guarded_updates import Change
 from zaqar_lite.storage.mongodb.indexes import BY_ID, Document
+from zaqar_lite.storage.mongodb.leases import exposed_delay
 from zaqar_lite.storage.mongodb.queues import (
     BRIEF,
     CLAIMED,
@@ -22,53 +22,34 @@ from zaqar_lite.storage.mongodb.queues import (
     PARKED,
     POPPED,
     READY,
-    Queues,
+    ids_of,
     queue_of,
 )
-from zaqar_lite.storage.mongodb.readiness import Readiness
-from zaqar_lite.storage.mongodb.rewriting import Change, Rewriting
-from zaqar_lite.storage.mongodb.verdicts import Verdicts
+from zaqar_lite.storage.mongodb.transitions import Transitions
 
 _SLEEPING = (DELAYED, CLAIMED, POPPED, PARKED)
 
 
-class Sweeping:
+class Sweeping(Clearing):
     """Tidy up in bounded steps; every step is guarded, so any number of nodes may sweep."""
 
-    def __init__(
-        self,
-        connection: Connection,
-        queues: Queues,
-        clearing: Clearing,
-        *,
-        loose_ends: LooseEnds,
-        rewriting: Rewriting,
-        readiness: Readiness,
-    ) -> None:
-        self._connection = connection
-        self._queues = queues
-        self._clearing = clearing
-        self._loose_ends = loose_ends
-        self._rewriting = rewriting
-        self._readiness = readiness
-
-    async def sweep(self, limit: int, retries_of: RetriesOf) -> Swept:
+    async def sweep(self, limit: int, retries_of: RetriesOf = no_retries) -> Swept:
         """Tidy up about `limit` entries over all queues; see the seam."""
-        finished = await self._loose_ends.tie_up()
+        finished = await self._cleanups.finish()
         now = await self._connection.now_ms()
-        found = await self._awake(now, limit)
+        found = await self._due(now, limit)
         lapsed = [document for document in found if document["s"] == CLAIMED]
-        offered = [document for document in found if document["s"] != CLAIMED]
-        await self._offer(now, offered)
-        swept = Swept(promoted=len(offered), deleted=finished)
+        due = [document for document in found if document["s"] != CLAIMED]
+        await self._make_ready(now, due)
+        swept = Swept(promoted=len(due), deleted=finished)
         if lapsed:
             swept = await self._end_lapsed(lapsed, retries_of, swept)
-        deleted = await self._clearing.sweep(max(1, limit - len(found)))
+        deleted = await self._clear_all(max(1, limit - len(found)))
         return swept._replace(deleted=swept.deleted + deleted)
 
-    async def expose(self, ref: QueueRef, limit: int) -> int:
+    async def expose(self, queue: QueueRef, limit: int) -> int:
         """Make delayed messages ready, whatever their delay; see the seam."""
-        state = await self._queues.read(ref)
+        state = await self._queues.read(queue)
         if state is None:
             return 0
         cursor = self._connection.messages.find(
@@ -93,14 +74,16 @@ class Sweeping:
             ]
             await repeated(
                 lambda: self._connection.messages.update_many(
-                    {"_id": {"$in": _ids(found)}, "q": state.key, "s": DELAYED}, update, hint=BY_ID
+                    {"_id": {"$in": ids_of(found)}, "q": state.key, "s": DELAYED},
+                    update,
+                    hint=BY_ID,
                 )
             )
-        self._readiness.announce(ref, len(found))
+        self._readiness.announce(queue, len(found))
         return len(found)
 
-    async def _awake(self, now: int, limit: int) -> list[Document]:
-        """What time alone has woken, in any queue."""
+    async def _due(self, now: int, limit: int) -> list[Document]:
+        """What is due or has lapsed by now, in any queue."""
         cursor = self._connection.messages.find(
             {"s": {"$in": _SLEEPING}, "w": {"$lte": DatetimeMS(now)}},
             BRIEF,
@@ -111,13 +94,13 @@ class Sweeping:
         )
         return await cursor.to_list()
 
-    async def _offer(self, now: int, found: Sequence[Document]) -> None:
-        """Make ready what waited, or what a pop has not removed in its time."""
+    async def _make_ready(self, now: int, found: Sequence[Document]) -> None:
+        """Make ready what was delayed or parked, or what a pop has not deleted in its time."""
         due = {"s": {"$in": [DELAYED, PARKED, POPPED]}, "w": {"$lte": DatetimeMS(now)}}
         by_queue = _by_queue(found)
         updates = [
             UpdateMany(
-                {"_id": {"$in": _ids(documents)}, "q": key, **due},
+                {"_id": {"$in": ids_of(documents)}, "q": key, **due},
                 [{"$set": {"s": READY}}, {"$unset": "w"}],
                 hint=BY_ID,
             )
@@ -135,15 +118,15 @@ class Sweeping:
         by_queue = _by_queue(found)
         states = await self._queues.read_many([key for key, _ in by_queue])
         for key, documents in by_queue:
-            if key not in states:  # its tombstone is gone, and nobody can see what it has left
-                await self._rewriting.remove(key, _ids(documents), CLAIMED)
+            if key not in states:  # even its tombstone is gone, so nobody can see its messages
+                await self._updates.remove(key, ids_of(documents), CLAIMED)
                 continue
             ref = queue_of(key)
-            verdicts = Verdicts(ref, states[key], await retries_of(ref))
+            transitions = Transitions(ref, states[key], await retries_of(ref))
             changes = [Change(key, document, dict(document)) for document in documents]
             for change in changes:
-                verdicts.lapse(change.document)
-            count = await self._rewriting.write(changes)
+                transitions.lapse(change.document)
+            count = await self._updates.write(changes)
             moved = [change for change in changes if change.target != key] if count else []
             swept = swept._replace(
                 lapsed=swept.lapsed + count - len(moved),
@@ -151,10 +134,6 @@ class Sweeping:
                 letters_in=swept.letters_in | {queue_of(letter.target) for letter in moved},
             )
         return swept
-
-
-def _ids(documents: Sequence[Document]) -> list[str]:
-    return [document["_id"] for document in documents]
 
 
 def _by_queue(documents: Sequence[Document]) -> list[tuple[str, list[Document]]]:

@@ -1,8 +1,8 @@
-"""Transactions: begun, ended and repeated by the driver; nothing is left to the server's goodwill.
+"""Transactions: the driver itself begins, ends and repeats them.
 
 Some servers that speak the protocol set no error labels, keep a transaction open after an error in
-it, or do not remember what was committed. So every error ends the transaction, what may be repeated
-is told by label or by code, and whoever repeats it must know its own writes again (by their ids).
+it, or do not remember what was committed. So every error ends the transaction, labels or codes tell
+what may be repeated, and whoever repeats it must recognise its own writes (by their ids).
 """
 
 import asyncio
@@ -29,16 +29,16 @@ _CONFLICT, _NO_SUCH_TRANSACTION = 112, 251
 _LABELS = ("TransientTransactionError", "UnknownTransactionCommitResult")
 
 
-class Tries:
-    """How often an operation may be tried: within a budget of time, with growing pauses."""
+class RetryBudget:
+    """How long an operation may be tried again, with growing pauses."""
 
     def __init__(self) -> None:
         self._deadline = time.monotonic() + BUDGET
         self._pause = _SHORTEST
 
-    async def pause(self, exc: PyMongoError) -> None:
-        """Wait before the next try after `exc`, or raise it when there is no use in one."""
-        is_passing = (
+    async def pause(self, exc: PyMongoError, *, is_passing: bool = False) -> None:
+        """Wait before the next try after `exc`, or raise it where another try can't help."""
+        is_passing = is_passing or (
             any(exc.has_error_label(label) for label in _LABELS)
             or isinstance(exc, AutoReconnect)
             or code_of(exc) in (_CONFLICT, _NO_SUCH_TRANSACTION)
@@ -61,7 +61,7 @@ class Tries:
 @asynccontextmanager
 async def transaction(connection: Connection) -> AsyncIterator[AsyncClientSession]:
     """One try of a transaction: committed at the end of the block, aborted by any error in it."""
-    async with connection.writers.lend() as session:
+    async with connection.sessions.lend() as session:
         await session.start_transaction(
             read_concern=ReadConcern("local"), read_preference=ReadPreference.PRIMARY
         )
@@ -70,14 +70,14 @@ async def transaction(connection: Connection) -> AsyncIterator[AsyncClientSessio
             await _commit(session)
         except BaseException:
             if session.in_transaction:
-                with pymongo.timeout(_ABORT_SECONDS):  # which tells nobody of its errors
+                with pymongo.timeout(_ABORT_SECONDS):  # pymongo hides the errors of an abort
                     await session.abort_transaction()
             raise
 
 
 async def _commit(session: AsyncClientSession) -> None:
     """Commit until the outcome is known, or the time is over."""
-    tries = Tries()
+    tries = RetryBudget()
     while True:
         try:
             await session.commit_transaction()

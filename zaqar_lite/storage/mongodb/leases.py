@@ -1,4 +1,4 @@
-"""One caller's hold on messages, by a token of its own: taken, read, removed, or let go."""
+"""The lease of one claim or pop: which messages it may take, what it took, and how it ends."""
 
 import time
 from collections.abc import Sequence
@@ -24,19 +24,24 @@ from zaqar_lite.storage.mongodb.queues import (
     POPPED,
     READY,
     QueueState,
+    ids_of,
 )
 
 POP_TIME_MS = 60_000
-"""How long a pop may take to read and remove what it holds; then the sweep makes it ready again."""
+"""How long a pop may take to read and delete its messages; then the sweep makes them ready."""
 
 REMOVAL_SECONDS = 15
-"""How long a pop waits for its removal: well within POP_TIME_MS."""
+"""How long a pop waits for its delete: well within POP_TIME_MS."""
 
-_MOST_LOOSE_ENDS = 1_000
+_MOST_CLEANUPS = 1_000
 
 
-class Grip:
-    """What one call holds: CLAIMED by its terms, or POPPED for as long as the call takes."""
+class LeaseHandle:
+    """What one call holds under an id of its own, `token`.
+
+    `held` is the state of its messages: CLAIMED for the ttl of the claim, or POPPED for as long as
+    the call takes.
+    """
 
     def __init__(self, connection: Connection, state: QueueState, take: Take, held: int) -> None:
         self.token = new_claim_id()
@@ -47,11 +52,10 @@ class Grip:
         self._connection = connection
         self._began = time.monotonic()
         self._take = take
-        delay_mode = take.delay_mode
         free: list[Document] = [{"s": READY}, {"s": PARKED, "w": {"$lte": state.date}}]
-        if delay_mode is DelayMode.EXPOSE:
+        if take.delay_mode is DelayMode.EXPOSE:
             free.append({"s": DELAYED})
-        elif delay_mode is DelayMode.HONOUR:
+        elif take.delay_mode is DelayMode.HONOUR:
             free.append({"s": DELAYED, "w": {"$lte": state.date}})
         self.claimable: Document = {
             "q": state.key,
@@ -60,8 +64,8 @@ class Grip:
             "$or": free,
         }
 
-    async def close(self, wanted: Sequence[Document], rest: Sequence[Document]) -> None:
-        """Take what is still free of `wanted`, make `rest` ready; read all that is `taken` now."""
+    async def acquire(self, wanted: Sequence[Document], due: Sequence[Document]) -> None:
+        """Take what is still free of `wanted`, make `due` ready, and read all that is held now."""
         tries = 0
 
         async def update() -> BulkWriteResult:
@@ -71,36 +75,35 @@ class Grip:
 
         updates: list[UpdateMany] = []
         if wanted:
-            condition = {**_among(wanted), **self.claimable}
+            condition = {"_id": {"$in": ids_of(wanted)}, **self.claimable}
             if self._take.retries.dead_letter is not None:
                 condition["n"] = {"$lt": self._take.retries.dead_letter.max_claims}
-            updates.append(UpdateMany(condition, self._holding(), hint=BY_ID))
-        if rest:
-            updates.append(
-                UpdateMany({**_among(rest), **self.claimable}, self._freeing(), hint=BY_ID)
-            )
+            updates.append(UpdateMany(condition, self._take_update(), hint=BY_ID))
+        if due:
+            condition = {"_id": {"$in": ids_of(due)}, **self.claimable}
+            updates.append(UpdateMany(condition, self._ready_update(), hint=BY_ID))
         result = await repeated(update)
         if result.matched_count or tries > 1:
             self.taken = await self._read()
 
-    async def remove(self, ids: Sequence[str]) -> None:
-        """Remove what was popped, within the time that it is held for.
+    async def remove(self) -> None:
+        """Delete what was popped, within the time that it is held for.
 
         Raises:
             Unavailable: it took so long to read that others may have it by now.
         """
         if time.monotonic() - self._began > POP_TIME_MS / 1000 - REMOVAL_SECONDS:
             raise Unavailable("MongoDB was too slow for a pop; the messages come back.")
-        mine = {"_id": {"$in": list(ids)}, "q": self.key, "cid": self.token, "s": POPPED}
+        mine = {"_id": {"$in": ids_of(self.taken)}, "q": self.key, "cid": self.token, "s": POPPED}
         with pymongo.timeout(REMOVAL_SECONDS):
             await repeated(lambda: self._connection.messages.delete_many(mine, hint=BY_ID))
 
     async def _read(self) -> list[Document]:
-        """Read what is held, in order; its end tells when it began by the server's clock."""
+        """Read what is held, in order; its lease tells when it began by the server's clock."""
         found = await repeated(
             lambda: self._connection.messages.find(
                 {"q": self.key, "cid": self.token, "s": self.held},
-                self._unread(),
+                self._projection(),
                 hint="claim",
                 batch_size=MAX_EXAMINED,
             ).to_list()
@@ -112,14 +115,14 @@ class Grip:
             key=lambda document: document["k"],
         )
 
-    def _unread(self) -> Document | None:
-        """The projection: who does not ask for them reads no attempts, a normal queue no delay."""
+    def _projection(self) -> Document | None:
+        """Leave out the attempts unless they are asked for, and the delay in a normal queue."""
         unread = {} if self._take.details else dict(NO_ATTEMPTS)
         if self._take.delay_mode is DelayMode.IGNORE:
             unread["d"] = 0
         return unread or None
 
-    def _holding(self) -> list[Document]:
+    def _take_update(self) -> list[Document]:
         """The update of what is taken; a message that expired meanwhile stays expired."""
         now = self._connection.now
         changes: dict[str, Any] = {"cid": self.token, "s": self.held}
@@ -140,50 +143,43 @@ class Grip:
         }
         return [{"$set": changes}]
 
-    def _freeing(self) -> list[Document]:
+    def _ready_update(self) -> list[Document]:
         changes: dict[str, Any] = {"s": READY}
         if self._take.delay_mode is DelayMode.EXPOSE:
             changes["d"] = exposed_delay(self._connection.now)
         return [{"$set": changes}, {"$unset": "w"}]
 
 
-class LooseEnds:
-    """What calls of this process could not finish: the sweep does, as long as their time runs.
+class PendingCleanups:
+    """What calls of this process could not finish: its sweep does, until their leases end.
 
-    It is lost with the process, and then time decides: what is held lapses.
+    It is lost with the process. Then the leases end by time, and the messages are ready again.
     """
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._grips: list[tuple[Grip, bool]] = []
+        self._handles: list[tuple[LeaseHandle, bool]] = []
 
-    def remove(self, grip: Grip) -> None:
-        """Have removed what a caller was given."""
-        self._note(grip, is_told=True)
+    def add(self, handle: LeaseHandle, *, was_answered: bool) -> None:
+        """Note that messages are to be deleted, if a caller was given them, or else given back."""
+        if len(self._handles) < _MOST_CLEANUPS:
+            self._handles.append((handle, was_answered))
 
-    def undo(self, grip: Grip) -> None:
-        """Have made ready what a caller was not told of, without counting it."""
-        self._note(grip, is_told=False)
-
-    async def tie_up(self) -> int:
-        """Finish what can be finished; answer how many messages that were."""
+    async def finish(self) -> int:
+        """Do what can be done; answer how many messages that were. Giving back counts no claim."""
         count = 0
-        while self._grips:
-            grip, is_told = self._grips[0]
-            mine = {"q": grip.key, "cid": grip.token, "s": grip.held}
+        while self._handles:
+            handle, was_answered = self._handles[0]
+            mine = {"q": handle.key, "cid": handle.token, "s": handle.held}
             messages = self._connection.messages
-            if is_told:
+            if was_answered:
                 count += (await messages.delete_many(mine, hint="claim")).deleted_count
             else:
-                counted = {"n": {"$add": ["$n", -1]}} if grip.held == CLAIMED else {}
+                counted = {"n": {"$add": ["$n", -1]}} if handle.held == CLAIMED else {}
                 update: list[Document] = [{"$set": {"s": READY, **counted}}, {"$unset": "w"}]
                 count += (await messages.update_many(mine, update, hint="claim")).modified_count
-            del self._grips[0]
+            del self._handles[0]
         return count
-
-    def _note(self, grip: Grip, *, is_told: bool) -> None:
-        if len(self._grips) < _MOST_LOOSE_ENDS:
-            self._grips.append((grip, is_told))
 
 
 def raised_ttl(now: Document, end: Document, ttl_ms: int, grace_ms: int) -> Document:
@@ -197,9 +193,5 @@ def raised_ttl(now: Document, end: Document, ttl_ms: int, grace_ms: int) -> Docu
 
 
 def exposed_delay(now: Document) -> Document:
-    """The delay of a message that is let out before its time: it is over now."""
+    """The delay of a message that is handed out before its time: it is over now."""
     return {"$cond": [{"$eq": ["$s", DELAYED]}, {"$min": ["$d", now]}, "$d"]}
-
-
-def _among(documents: Sequence[Document]) -> Document:
-    return {"_id": {"$in": [document["_id"] for document in documents]}}

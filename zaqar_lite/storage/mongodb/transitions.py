@@ -1,7 +1,7 @@
 """What becomes of a message that is settled, lapses or fails: the rules on one document.
 
-They change a document that was read, at the instant it was read. `Rewriting` then stores it, if the
-message is still as it was.
+They change a document that was read, at the instant it was read. `GuardedUpdates` then stores it,
+if the message is still as it was.
 """
 
 from random import random
@@ -39,7 +39,7 @@ PARKED_MARGIN_MS = 60_000
 """How much longer than its wait a parked message lives at least."""
 
 
-class Verdicts(NamedTuple):
+class Transitions(NamedTuple):
     """What is decided on messages of one queue, as it was at `state.now`."""
 
     ref: QueueRef

@@ -26,7 +26,7 @@ DEAD_MS = 5_000
 _NOW: Document = {"$toDate": {"$toLong": "$$NOW"}}  # by no test's offset: hearts beat in real time
 
 
-class Writers:
+class SessionPool:
     """Lend sessions, let them live, and end those of the dead."""
 
     def __init__(self, collection: AsyncCollection[Document]) -> None:

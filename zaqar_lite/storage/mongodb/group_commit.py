@@ -1,7 +1,7 @@
-"""Gathering: what waits for one queue in this process is stored together, one batch at a time.
+"""Group commit: the posts that wait for one queue in this process share one transaction.
 
-All posts to a queue change its counter, and transactions that meet there repeat each other. With
-one transaction at a time per queue and process, contention falls with load instead of growing.
+All posts to a queue change its counter, and transactions that change it at once make each other
+start again. With one transaction at a time per queue and process, contention falls with load.
 """
 
 import asyncio
@@ -16,10 +16,10 @@ MOST_BYTES = 8 << 20
 """Of one transaction, unless a single post is larger."""
 
 
-class Post:
-    """A post that waits to be stored, and the promise of its answer.
+class PendingPost:
+    """A post that waits to be stored; `outcome` becomes its answer or its error.
 
-    `ids`, by the place of their messages, are fixed when the first try has learned its positions: a
+    `ids`, by the index of their messages, are fixed when the first try has learned its positions. A
     later try that finds them stored knows that the earlier one's answer was lost.
     """
 
@@ -41,33 +41,33 @@ class Post:
 
     @property
     def size(self) -> int:
-        """About how many bytes it takes."""
+        """About how many bytes its documents take."""
         return sum(len(message.body) + 300 for message in self.messages)
 
     def refuse(self, error: BaseException) -> None:
-        """End it with an error; it stores nothing."""
+        """Answer with an error: it stores nothing."""
         if not self.outcome.done():
             self.outcome.set_exception(error)
 
     def accept(self) -> None:
-        """End it with its answer, now that it is stored."""
+        """Answer that it is stored."""
         if not self.outcome.done():
             self.outcome.set_result(self.answer)
 
 
-Store = Callable[[QueueRef, Sequence[Post]], Awaitable[None]]
+Store = Callable[[QueueRef, Sequence[PendingPost]], Awaitable[None]]
 
 
-class Gathering:
-    """One worker for each queue that posts wait for."""
+class GroupCommit:
+    """One worker task for each queue that posts wait for."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._waiting: dict[QueueRef, deque[Post]] = {}
+        self._waiting: dict[QueueRef, deque[PendingPost]] = {}
         self._workers: dict[QueueRef, asyncio.Task[None]] = {}
 
-    async def add(self, ref: QueueRef, post: Post) -> Sequence[Posted]:
-        """Store a post with the others that wait for its queue."""
+    async def add(self, ref: QueueRef, post: PendingPost) -> Sequence[Posted]:
+        """Store a post together with the others that wait for its queue."""
         self._waiting.setdefault(ref, deque()).append(post)
         if ref not in self._workers:
             self._workers[ref] = asyncio.create_task(self._work(ref))
@@ -79,7 +79,7 @@ class Gathering:
 
     async def _work(self, ref: QueueRef) -> None:
         waiting = self._waiting[ref]
-        batch: list[Post] = []
+        batch: list[PendingPost] = []
         try:
             while waiting:
                 batch = _next_batch(waiting)
@@ -91,12 +91,12 @@ class Gathering:
         finally:
             del self._workers[ref], self._waiting[ref]
             for post in (*batch, *waiting):
-                post.outcome.cancel()  # nobody is left to store it
+                post.outcome.cancel()  # the worker was cancelled: nothing will store it
 
 
-def _next_batch(waiting: deque[Post]) -> list[Post]:
+def _next_batch(waiting: deque[PendingPost]) -> list[PendingPost]:
     """Take what fits into one transaction; those whose callers have gone are left out."""
-    batch: list[Post] = []
+    batch: list[PendingPost] = []
     messages = size = 0
     while waiting:
         post = waiting[0]

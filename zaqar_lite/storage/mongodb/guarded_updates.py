@@ -1,4 +1,4 @@
-"""Storing what was decided on messages, each as long as it is still as it was seen."""
+"""Guarded updates: what was decided on a message is stored only if it is still as it was read."""
 
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
@@ -6,21 +6,19 @@ from typing import NamedTuple
 from bson import Int64
 from pymongo import UpdateOne
 from pymongo.asynchronous.client_session import AsyncClientSession
-from pymongo.errors import PyMongoError
 
 from zaqar_lite.storage.mongodb.connection import Connection
-from zaqar_lite.storage.mongodb.errors import is_duplicate, repeated
+from zaqar_lite.storage.mongodb.errors import repeated
 from zaqar_lite.storage.mongodb.indexes import BY_ID, Document
 from zaqar_lite.storage.mongodb.queues import READY, Queues, queue_of
 from zaqar_lite.storage.mongodb.readiness import Readiness
-from zaqar_lite.storage.mongodb.transactions import Tries, transaction
 
 _GUARDED = ("s", "k", "n", "cid", "w")
-"""Whatever happens to a message changes one of these."""
+"""Every change of a message's state changes one of these."""
 
 
 class Change(NamedTuple):
-    """A message as it was seen in a queue, and as it is to be; a letter is in another queue."""
+    """A message as it was read in a queue, and as it is to be; a dead letter's is another queue."""
 
     key: str
     seen: Document
@@ -44,15 +42,11 @@ class Change(NamedTuple):
         return UpdateOne(guard, {op: fields for op, fields in update.items() if fields}, hint=BY_ID)
 
 
-class _NoTarget(Exception):
-    """The target has no document yet."""
-
-
 class _Changed(Exception):
-    """A message is not as it was seen any more."""
+    """A message is not as it was read any more."""
 
 
-class Rewriting:
+class GuardedUpdates:
     """Store changes of messages."""
 
     def __init__(self, connection: Connection, queues: Queues, readiness: Readiness) -> None:
@@ -80,41 +74,26 @@ class Rewriting:
         return count
 
     async def remove(self, key: str, ids: Collection[str], state: int) -> None:
-        """Delete the documents of messages that are in no queue any more."""
+        """Delete the documents of messages in a state that nobody sees."""
         doomed = {"_id": {"$in": list(ids)}, "q": key, "s": state}
         await repeated(lambda: self._connection.messages.delete_many(doomed, hint=BY_ID))
 
     async def _move(self, changes: Sequence[Change], letters: Sequence[Change]) -> int:
-        target, tries = queue_of(letters[0].target), Tries()
-        while True:
-            try:
-                async with transaction(self._connection) as session:
-                    await self._move_once(session, changes, letters)
-            except _Changed:
-                return 0
-            except _NoTarget:
-                await self._queues.seed(target)
-            except PyMongoError as exc:
-                if is_duplicate(exc) and tries.left:
-                    await tries.back_off()
-                else:
-                    await tries.pause(exc)
-            else:
-                return len(changes)
+        async def move(session: AsyncClientSession) -> None:
+            state = await self._queues.advance(session, letters[0].target, messages=len(letters))
+            for position, letter in enumerate(letters, state.counter - len(letters) + 1):
+                letter.document["k"] = Int64(position)
+            result = await self._connection.messages.bulk_write(
+                [change.update() for change in changes], ordered=False, session=session
+            )
+            if result.matched_count < len(changes):
+                raise _Changed
 
-    async def _move_once(
-        self, session: AsyncClientSession, changes: Sequence[Change], letters: Sequence[Change]
-    ) -> None:
-        state = await self._queues.advance(session, letters[0].target, messages=len(letters))
-        if state is None:
-            raise _NoTarget
-        for position, letter in enumerate(letters, state.counter - len(letters) + 1):
-            letter.document["k"] = Int64(position)
-        result = await self._connection.messages.bulk_write(
-            [change.update() for change in changes], ordered=False, session=session
-        )
-        if result.matched_count < len(changes):
-            raise _Changed
+        try:
+            await self._queues.in_transaction(move, retry_duplicates=True)
+        except _Changed:
+            return 0
+        return len(changes)
 
     def _announce(self, changes: Sequence[Change]) -> None:
         for key in {change.target for change in changes}:
