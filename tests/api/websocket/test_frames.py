@@ -16,6 +16,8 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from tests.api.conftest import CLIENT_ID, running
 from tests.api.sockets import Raw
 from tests.api.websocket.talk import Talk
+from tests.conftest import StartServer
+from tests.measure_sockets import opened
 from tests.server import ServerProcess
 from zaqar_lite.api.call import Result
 from zaqar_lite.api.http import Scope
@@ -287,6 +289,12 @@ def test_a_stop_says_goodbye() -> None:
             talk.read()
         assert closed.value.rcvd is not None
         assert closed.value.rcvd.code == 1001
+
+
+@pytest.mark.anyio
+async def test_an_idle_socket_costs_25_kibibytes_at_most(server_process: StartServer) -> None:
+    async with opened(server_process("memory://"), 500, "socket") as each:
+        assert 1 < each <= 25
 
 
 def test_connections_are_bounded_together() -> None:
