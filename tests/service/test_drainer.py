@@ -24,7 +24,6 @@ from zaqar_lite.domain.models import (
 )
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.domain.settlements import Act, Outcome, Settlement
-from zaqar_lite.service.pooling.branches import Branches
 from zaqar_lite.service.pooling.catalogue import Catalogue, Place
 from zaqar_lite.service.pooling.drainer import Drainer
 from zaqar_lite.service.pooling.drains import (
@@ -36,6 +35,7 @@ from zaqar_lite.service.pooling.drains import (
     decode,
     encode,
 )
+from zaqar_lite.service.pooling.open_stores import OpenStores
 from zaqar_lite.service.pooling.places import Places
 from zaqar_lite.service.pooling.pool import Pool
 from zaqar_lite.service.pooling.registry import Kind, Registry
@@ -111,9 +111,9 @@ class Pools:
         kind = Kind("memory", {Capability.FAN_OUT})
         registry = Registry(self.management, lambda _: kind)
         catalogue = Catalogue(self.management, registry, clock)
-        branches = Branches(lambda pool: stores[pool.name])
+        open_stores = OpenStores(lambda pool: stores[pool.name])
         self.drains = Drains(self.management, registry, clock)
-        places = Places(home, registry, catalogue, branches, self.drains, clock=clock)
+        places = Places(home, registry, catalogue, open_stores, self.drains, clock=clock)
         self.messages = PooledMessages(places, hold=0.02)
         self.old.pooled = self.new.pooled = self.messages
         self.registry, self.catalogue = registry, catalogue

@@ -221,7 +221,7 @@ class SocketProtocol(asyncio.Protocol):
                     await self._writable.wait()
                     continue
                 data, binary = self._waiting.popleft()
-                await conversation.hear(data, binary=binary)
+                await conversation.answer_frame(data, binary=binary)
         except Exception:
             logger.exception("unexpected error on a WebSocket")
             self.close(_INTERNAL, "Unexpected error.")

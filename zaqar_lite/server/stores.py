@@ -5,10 +5,10 @@ from typing import NamedTuple
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.models import Capability, QueueRef, StoreOptions
-from zaqar_lite.service.pooling.branches import Branches
 from zaqar_lite.service.pooling.catalogue import Catalogue
 from zaqar_lite.service.pooling.drainer import Drainer
 from zaqar_lite.service.pooling.drains import Drains
+from zaqar_lite.service.pooling.open_stores import OpenStores
 from zaqar_lite.service.pooling.places import Places
 from zaqar_lite.service.pooling.pool import Pool
 from zaqar_lite.service.pooling.registry import FRESH, Kind, Registry
@@ -129,7 +129,7 @@ def _pooling(
     registry = Registry(management, check)
     catalogue = Catalogue(management, registry, clock)
     drains = Drains(management, registry, clock)
-    places = Places(home, registry, catalogue, Branches(make), drains, clock=clock)
+    places = Places(home, registry, catalogue, OpenStores(make), drains, clock=clock)
     pooled = PooledMessages(places, hold=hold)
     return Pooling(
         pooled,

@@ -1,4 +1,4 @@
-"""A schedule: what is posted, where and when, and how far it has come."""
+"""A schedule as its user writes it, and as it is stored: with its next instant and its counts."""
 
 from collections.abc import Iterator
 from itertools import islice, takewhile
@@ -28,9 +28,9 @@ NEVER = 1 << 62
 MAX_BODY = 40_960
 MAX_CATCH_UP = 86_400
 MAX_JITTER = 86_400
-MOST_CAUGHT_UP = 100
+MAX_CAUGHT_UP = 100
 GRACE_MS = 30_000
-"""An instant that is further past than this counts as missed."""
+"""An instant counts as missed when the servers come to it later than this."""
 
 
 class Plan(Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -55,14 +55,14 @@ class Plan(Struct, forbid_unknown_fields=True, omit_defaults=True):
     paused: bool = False
 
     def draft(self, key: str | None = None) -> Draft:
-        """The message to post."""
+        """The message to post, with an idempotency key."""
         headers = self.headers
         if self.group is not None:
             headers = {**(headers or {}), GROUP_HEADER: self.group}
         return Draft(bytes(self.body), self.ttl, self.delay, key, headers)
 
     def timing(self, anchor: int) -> Timing:
-        """When it fires; an interval counts from its start, or from `anchor`.
+        """Its instants; an interval counts from its start, or from `anchor`.
 
         Raises:
             Invalid: not one of cron, every and at, or it can't be read.
@@ -83,12 +83,12 @@ class Plan(Struct, forbid_unknown_fields=True, omit_defaults=True):
 class Schedule(Struct):
     """A schedule as it is stored; instants in milliseconds.
 
-    next       the instant that it fires for next; NEVER when there is none, or it is paused
-    due_at     when it fires for that: later by the jitter
+    next       its next instant; NEVER when there is none, or while it is paused
+    due_at     when the message of that instant is posted: later by the jitter
     firing     instants that messages are being posted for, since `firing_since`
-    last_ids   the messages of the last time
-    fired, missed, overlapped, failed    how many instants had which end
-    uncertain  of those missed, how many may have been posted before a long outage
+    last_ids   the ids of the messages that were posted last
+    fired, missed, overlapped, failed    instants by what became of them
+    uncertain  how many of those missed may have been posted just before a long outage
     """
 
     name: str
@@ -122,7 +122,7 @@ class Schedule(Struct):
         return _decode(value)
 
     def instants(self, after: int) -> Iterator[int]:
-        """The instants strictly after one, within start and end."""
+        """The instants strictly after `after`, within start and end."""
         plan = self.plan
         if plan.start is not None:
             after = max(after, read_instant(plan.start) - 1)
@@ -130,8 +130,8 @@ class Schedule(Struct):
         end = LAST if plan.end is None else min(read_instant(plan.end), LAST)
         return takewhile(lambda instant: instant < end, found)
 
-    def go_on(self, after: int) -> None:
-        """Let the next instant be the first one after `after`."""
+    def set_next(self, after: int) -> None:
+        """Make the first instant after `after` the next one."""
         self.next = self.due_at = NEVER
         if not self.plan.paused:
             for instant in islice(self.instants(after), 1):
@@ -139,8 +139,8 @@ class Schedule(Struct):
                 jitter = read_duration(self.plan.jitter, "jitter")
                 self.due_at = instant + jitter_ms(self.name, instant, jitter)
 
-    def fires_for(self, now: int) -> tuple[list[int], int]:
-        """The instants to post for at `now`, of those that have come, and how many were missed."""
+    def due_instants(self, now: int) -> tuple[list[int], int]:
+        """The instants to post for at `now`, and how many that have passed are missed."""
         if now < self.due_at + GRACE_MS:
             return [self.next], 0
         plan = self.plan
@@ -153,9 +153,9 @@ class Schedule(Struct):
         elif plan.missed == "one":
             chosen = late[-1:]
         else:
-            chosen = late[-MOST_CAUGHT_UP:]
+            chosen = late[-MAX_CAUGHT_UP:]
         lost = len(late) - len(chosen) + (self.next < since)
-        return [*chosen, *fresh][-MOST_CAUGHT_UP:], lost
+        return [*chosen, *fresh][-MAX_CAUGHT_UP:], lost
 
 
 _decode = msgspec.json.Decoder(Schedule).decode

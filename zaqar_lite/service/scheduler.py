@@ -1,11 +1,15 @@
-"""Firing schedules, on every server process, without a leader.
+"""Fire schedules, on every server process, without a leader.
 
-A due schedule is taken in three steps: its record says for which instants messages are posted, and
-which instant is next (compare-and-set: of all processes one succeeds); the messages are posted,
-each with a key of its schedule and instant; the record says that they are. After a crash in
-between, whoever meets the schedule next posts once more: what was posted is known by its key. Where
-nobody came for longer than keys are kept, nothing is posted again, and the instant counts as
-uncertain.
+A due schedule is handled in three steps:
+
+1. its record names the instants that messages are being posted for, and the instant that is next;
+   the record is written at the version that was read, so only one process succeeds;
+2. the messages are posted, each with an idempotency key made of its schedule and its instant;
+3. the record says that they were posted.
+
+After a crash between these steps the process that finds the schedule next posts again; the keys
+keep it from posting anything twice. If no process came for longer than keys are kept, nothing is
+posted again, and the instants count as uncertain.
 """
 
 import asyncio
@@ -21,22 +25,22 @@ from zaqar_lite.domain.errors import (
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.service.background import Background
 from zaqar_lite.service.schedule import Schedule
-from zaqar_lite.service.schedules import Due, Schedules
+from zaqar_lite.service.schedules import DueEntry, Schedules
 from zaqar_lite.storage.base import MessageStore
 
 logger = logging.getLogger(__name__)
 _STEP = 50
 _AT_ONCE = 10
 _LONGEST_REST = 1.0
-"""Seconds after which this process sees, at the latest, what another one has scheduled."""
+"""Seconds between two looks at most: so late a process sees what another one has scheduled."""
 _IDLE = 5.0
-"""The same while no schedule is due at all."""
-_BUSY_MS = 5_000
-"""How long other processes leave a schedule alone that one has begun to post for."""
+"""The same while there is nothing in the index."""
+_POSTING_MS = 5_000
+"""How long other processes leave a schedule alone that a process has begun to post for."""
 
 
 class Scheduler:
-    """Fire what is due."""
+    """Fire the schedules that are due, in the background."""
 
     def __init__(
         self, schedules: Schedules, messages: MessageStore, clock: Clock, *, window_ms: int
@@ -49,17 +53,17 @@ class Scheduler:
         schedules.changed = self._work.wake
 
     def start(self) -> None:
-        """Begin, in a task of the running event loop."""
+        """Begin to look for due schedules, in a task of the running event loop."""
         self._work.start()
 
     async def stop(self) -> None:
-        """End; idempotent."""
+        """Stop looking; idempotent."""
         await self._work.stop()
 
     async def step(self) -> tuple[int, float]:
-        """Do what is due; answer how much that was, and how long to rest.
+        """Handle all due entries; answer how many were handled, and how many seconds to rest.
 
-        What can't be posted now stays in the index; the entries after it go on.
+        An entry whose messages can't be posted now stays in the index and holds up no other.
         """
         done, after = 0, None
         while True:
@@ -68,7 +72,7 @@ class Scheduler:
             due = [one for one in found if one.at <= now]
             for first in range(0, len(due), _AT_ONCE):
                 some = due[first : first + _AT_ONCE]
-                done += sum(await asyncio.gather(*map(self._meet, some)))
+                done += sum(await asyncio.gather(*map(self._try, some)))
             if len(due) < _STEP:
                 break
             after = due[-1].key
@@ -82,58 +86,64 @@ class Scheduler:
         _, rest = await self.step()
         return rest
 
-    async def _meet(self, due: Due) -> bool:
-        """Do what an entry of the index stands for; answer whether something was done."""
+    async def _try(self, due: DueEntry) -> bool:
+        """Handle an entry of the index, if that is possible now; answer whether it was handled."""
         try:
-            return await self._do(due)
+            return await self._handle(due)
         except RecordChanged:
             return False  # another process was faster
         except Unavailable as exc:
             logger.warning("the schedule %r waits for the store: %s", due.name, exc)
             return False
 
-    async def _do(self, due: Due) -> bool:
+    async def _handle(self, due: DueEntry) -> bool:
         try:
             schedule, version = await self._schedules.load(due.project, due.name)
         except NotFound:
-            await self._schedules.passed(due)
+            await self._schedules.remove_entry(due)
             return True
         now = self._clock.now_ms()
         if schedule.firing:
-            if 0 <= now - schedule.firing_since < _BUSY_MS:
+            if 0 <= now - schedule.firing_since < _POSTING_MS:
                 return False
             await self._post(due, schedule, version, again=True)
         elif schedule.due_at < due.at:
-            return False  # its own entry comes first
+            return False  # an earlier entry of the schedule comes first
         elif schedule.due_at > due.at:
-            await self._schedules.passed(due)
+            await self._schedules.remove_entry(due)
         else:
-            await self._begin(due, schedule, version, now)
+            await self._begin_posting(due, schedule, version, now)
         return True
 
-    async def _begin(self, due: Due, schedule: Schedule, version: int, now: int) -> None:
-        instants, missed = schedule.fires_for(now)
+    async def _begin_posting(
+        self, due: DueEntry, schedule: Schedule, version: int, now: int
+    ) -> None:
+        instants, missed = schedule.due_instants(now)
         schedule.missed += missed
-        if instants and schedule.plan.overlap == "skip" and await self._is_under_way(due, schedule):
+        if (
+            instants
+            and schedule.plan.overlap == "skip"
+            and await self._last_is_there(due, schedule)
+        ):
             schedule.overlapped += len(instants)
             instants = []
         schedule.firing, schedule.firing_since = instants, now
-        schedule.go_on(max(schedule.next, now) if missed or len(instants) != 1 else instants[-1])
+        schedule.set_next(max(schedule.next, now) if missed or len(instants) != 1 else instants[-1])
         version = await self._schedules.save(due.project, schedule, version)
         if instants:
             await self._post(due, schedule, version)
         else:
-            await self._pass(due, schedule)
+            await self._remove_passed(due, schedule)
 
-    async def _pass(self, due: Due, schedule: Schedule) -> None:
-        """Remove the entry, unless the schedule needs it for what is next."""
+    async def _remove_passed(self, due: DueEntry, schedule: Schedule) -> None:
+        """Remove an entry, unless the schedule's next instant has the same one."""
         if schedule.due_at != due.at:
-            await self._schedules.passed(due)
+            await self._schedules.remove_entry(due)
 
     async def _post(
-        self, due: Due, schedule: Schedule, version: int, *, again: bool = False
+        self, due: DueEntry, schedule: Schedule, version: int, *, again: bool = False
     ) -> None:
-        """Post for the instants that the record names, and say so in the record."""
+        """Post for the instants that the record names, and note in the record that it is done."""
         instants = schedule.firing
         if again and self._clock.now_ms() - schedule.firing_since >= self._window_ms:
             schedule.missed += len(instants)
@@ -153,10 +163,10 @@ class Scheduler:
                 schedule.error = ""
         schedule.last_at, schedule.firing = instants[-1], []
         await self._schedules.save(due.project, schedule, version)
-        await self._pass(due, schedule)
+        await self._remove_passed(due, schedule)
 
-    async def _is_under_way(self, due: Due, schedule: Schedule) -> bool:
-        """Whether a message of the last time is still in its queue."""
+    async def _last_is_there(self, due: DueEntry, schedule: Schedule) -> bool:
+        """Whether a message that was posted last is still in its queue."""
         queue = QueueRef(due.project, schedule.plan.queue)
         ids = schedule.last_ids
         return bool(ids) and bool(await self._messages.get_messages(queue, ids))

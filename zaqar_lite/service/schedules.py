@@ -1,10 +1,10 @@
 """Schedules as users see them, and the index of what is due.
 
-A schedule is a record of its project. An index finds what is due: one more record per schedule,
-whose name begins with the instant. It is written before the schedule names that instant, and
-removed after the schedule has passed it. So a schedule always has an entry, and the first entry is
-the next to do. An entry that a crash left names an instant that its schedule does not have; it is
-removed when it is found.
+A schedule is a record of its project. An index finds what is due: it has one more record for each
+schedule, an entry, whose name begins with the next instant. The entry is written before the
+schedule names that instant, and removed after the schedule has passed it. So a schedule that fires
+always has an entry, and the first entry of all is due first. A crash may leave an entry for an
+instant that its schedule does not name; it is removed when it is found.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,15 +24,16 @@ from zaqar_lite.storage.management import ManagementStore
 
 DUE = "schedule-due"
 CLIENT_ID = "zaqar-lite-schedules"
-MOST = 10_000
-"""Schedules of a project."""
-SHOWN = 5
+MAX_SCHEDULES = 10_000
+"""The schedules that a project may have."""
+SHOWN_INSTANTS = 5
+"""The next instants that are shown of a schedule."""
 _DUE_PROJECT = "schedules"
 _TRIES = 20
 
 
-class Due(NamedTuple):
-    """An entry of the index: which schedule has something to do at an instant, and its name."""
+class DueEntry(NamedTuple):
+    """An entry of the index: a schedule, when it is due (milliseconds), and the entry's name."""
 
     project: str
     name: str
@@ -51,7 +52,7 @@ class Schedules:
         """Called when something may be due earlier than was known."""
 
     async def put(self, project: str, name: str, plan: Plan) -> tuple[Schedule, bool]:
-        """Make a schedule, or put another one in its place; answer whether it is new.
+        """Make or replace a schedule; answer whether it is new.
 
         Raises:
             Invalid: it breaks a rule.
@@ -61,9 +62,11 @@ class Schedules:
         for _ in range(_TRIES):
             record = await self._management.get_record(KIND, project, name)
             if record is None and await self._is_full(project):
-                raise LimitReached(f"The project has {MOST} schedules, as many as it may have.")
+                raise LimitReached(
+                    f"The project has {MAX_SCHEDULES} schedules, the most that it may have."
+                )
             schedule = Schedule(name, plan, self._clock.now_ms())
-            schedule.go_on(schedule.created_at)
+            schedule.set_next(schedule.created_at)
             try:
                 await self.save(project, schedule, 0 if record is None else record.version)
             except RecordChanged:
@@ -72,7 +75,7 @@ class Schedules:
         raise Conflict("The schedule is being changed too often.")
 
     async def change(self, project: str, name: str, apply: Callable[[Plan], Plan]) -> Schedule:
-        """Change some of a schedule; its counts stay.
+        """Change the plan of a schedule by `apply`; its counts stay.
 
         Raises:
             NotFound: no such schedule.
@@ -82,7 +85,7 @@ class Schedules:
             schedule, version = await self.load(project, name)
             schedule.plan = apply(schedule.plan)
             self._check(name, schedule.plan)
-            schedule.go_on(self._clock.now_ms())
+            schedule.set_next(self._clock.now_ms())
             try:
                 await self.save(project, schedule, version)
             except RecordChanged:
@@ -102,7 +105,7 @@ class Schedules:
         return Schedule.decode(record.value), record.version
 
     async def page(self, project: str, after: str | None, limit: int) -> Sequence[Schedule]:
-        """List a project's schedules by name, after one; one that was damaged is left out."""
+        """List a project's schedules by name, those after `after`; a damaged one is left out."""
         found: list[Schedule] = []
         while len(found) < limit:
             start, size = None if after is None else (project, after), limit - len(found)
@@ -114,7 +117,7 @@ class Schedules:
         return found
 
     async def delete(self, project: str, name: str) -> None:
-        """End a schedule; what it has posted stays. No error when there is none."""
+        """Delete a schedule; its messages stay. No error when there is none."""
         await self._management.delete_record(KIND, project, name)
 
     async def fire(self, project: str, name: str) -> str:
@@ -130,9 +133,9 @@ class Schedules:
     async def post(
         self, project: str, schedule: Schedule, *, keyed: Sequence[int] | None
     ) -> list[str]:
-        """Post a schedule's message once for each instant, with its key, or once without.
+        """Post a schedule's message once for each instant of `keyed`, or once without a key.
 
-        Each in a post of its own: together they may be larger than the queue allows.
+        Each message is a post of its own: together they may be larger than the queue allows.
         """
         plan = schedule.plan
         drafts = [plan.draft()]
@@ -155,10 +158,10 @@ class Schedules:
         """The next instants of a schedule; none while it is paused."""
         if schedule.next == NEVER:
             return []
-        return list(islice(schedule.instants(schedule.next - 1), SHOWN))
+        return list(islice(schedule.instants(schedule.next - 1), SHOWN_INSTANTS))
 
     async def save(self, project: str, schedule: Schedule, version: int) -> int:
-        """Write a schedule behind what makes it due; answer the record's version.
+        """Write a schedule, after its entry in the index; answer the record's version.
 
         Raises:
             RecordChanged: it is at another version.
@@ -174,20 +177,20 @@ class Schedules:
         self.changed()
         return record.version
 
-    async def due(self, limit: int, after: str | None = None) -> Sequence[Due]:
-        """The first entries of the index, or those after a key, the earliest first."""
+    async def due(self, limit: int, after: str | None = None) -> Sequence[DueEntry]:
+        """The entries of the index that are due first, or those after the entry `after`."""
         start = None if after is None else (_DUE_PROJECT, after)
         found = await self._management.list_records(DUE, _DUE_PROJECT, after=start, limit=limit)
         return [_due(record) for record in found]
 
-    async def passed(self, due: Due) -> None:
+    async def remove_entry(self, due: DueEntry) -> None:
         """Remove an entry of the index."""
         await self._management.delete_record(DUE, _DUE_PROJECT, due.key)
 
     async def _is_full(self, project: str) -> bool:
         after: tuple[str, str] | None = None
         count = 0
-        while count < MOST:
+        while count < MAX_SCHEDULES:
             page = await self._management.list_records(KIND, project, after=after, limit=1_000)
             count += len(page)
             if len(page) < 1_000:
@@ -209,6 +212,6 @@ def _due_key(project: str, schedule: Schedule) -> str:
     return f"{schedule.due_at:014d}-{owner}"
 
 
-def _due(record: Record) -> Due:
+def _due(record: Record) -> DueEntry:
     project, name = msgspec.json.decode(record.value, type=tuple[str, str])
-    return Due(project, name, int(record.name[:14]), record.name)
+    return DueEntry(project, name, int(record.name[:14]), record.name)

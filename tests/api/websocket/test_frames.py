@@ -166,7 +166,7 @@ async def test_a_result_is_not_written_beside_its_frame(
         assert isinstance(conversation, Conversation)
         asked = {"action": "queue_list", "headers": {"Client-ID": CLIENT_ID, "X-Project-ID": "p"}}
         frame = msgspec.msgpack.encode(asked) if binary else msgspec.json.encode(asked)
-        await conversation.hear(frame, binary=binary)
+        await conversation.answer_frame(frame, binary=binary)
     assert b"queues" in kept.sent[0]
     assert texts == []
 

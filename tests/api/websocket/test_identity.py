@@ -20,7 +20,7 @@ from tests.api.websocket.talk import Answer, Talk
 from tests.keystone import Keystone
 from tests.server import ServerProcess
 from tests.services.process import free_port
-from zaqar_lite.api.websocket.actions import Asked, Served
+from zaqar_lite.api.websocket.actions import ServedAction, SocketAction
 from zaqar_lite.api.websocket.conversation import SocketHost
 from zaqar_lite.domain.identity import Verb
 from zaqar_lite.main import create_app
@@ -42,7 +42,7 @@ CLOSED_TO_ALL = 403
 class Shot(NamedTuple):
     """A frame of the matrix: its action, its body, and the verb that it needs."""
 
-    action: Asked
+    action: SocketAction
     body: dict[str, Any]
     verb: Verb | None
     operators_only: bool
@@ -58,8 +58,8 @@ def shots() -> Iterator[Shot]:
         yield from _shots(served)
 
 
-def _shots(served: Served) -> Iterator[Shot]:
-    action, access = served.asked, served.route.access
+def _shots(served: ServedAction) -> Iterator[Shot]:
+    action, access = served.declared, served.route.access
     body = {field.name: VALUES[field.kind] for field in served.fields if field.required}
     special = served.route.name in OPERATORS_ONLY or action.name in OPERATORS_ONLY
     if action.listens:

@@ -1,6 +1,6 @@
-"""WebSocket's reader: what the frames of each action hold, and the calls that are made of them.
+"""WebSocket's reader: which fields the frames of an action have, and how a frame becomes a call.
 
-An action is a line here and nothing else: its rights, sizes, rates and rules are its route's.
+An action is declared in the table here. Its rights, sizes, rates and rules are those of its route.
 """
 
 import re
@@ -47,17 +47,19 @@ class Field(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """An action as frames ask for it: a route by its name, and what their bodies hold.
+class SocketAction:
+    """An action of the WebSocket API, declared by a route's name and the fields of a frame's body.
 
-    `fields` are written NAME, NAME! where it is required, NAME:KIND where it is no text and
-    NAME=TARGET where the call has another name for it; `*` is the document as a whole. The
-    variables of the route's path are fields without being written; another field is a parameter of
-    the route, or else one of its document.
-    `statuses` are errors of the route that are no errors of the action, with the status that it has
-    then. `missing` is the error of a 404. `empty` is the document where none of its fields is
-    given. One that is `signable` may come with a signed URL. One that `listens` makes a
-    subscription, of the connection itself where it names no subscriber.
+    fields    each is NAME, NAME! if it is required, NAME:KIND if it is not a text, or NAME=TARGET
+              if the call has another name for it; the target `*` is the whole document. The
+              variables of the route's path are required fields and not written here. Any other
+              field is a parameter of the route if that has one of its name, else of the document
+    show      makes the body of the answer
+    statuses  answers of the route that are errors over HTTP only, and the action's status for them
+    missing   the error text of a 404
+    empty     the document if no field of it is given
+    signable  whether a signed URL may stand in for a login
+    listens   whether it subscribes the connection itself if the frame names no subscriber
     """
 
     name: str
@@ -78,49 +80,51 @@ _FLAVOR = "pool_list:texts capabilities:object"
 _LEASE = "ttl:whole grace:whole"
 _NO_CLAIM = "Claim {claim_id} does not exist."
 _ADMIN = (
-    Asked("pool_list", "list_pools", _DETAILED_PAGE, answers.without_links),
-    Asked(
+    SocketAction("pool_list", "list_pools", _DETAILED_PAGE, answers.without_links),
+    SocketAction(
         "pool_create", "create_pool", _POOL, answers.text("Pool {pool_name} created."), empty=b"{}"
     ),
-    Asked("pool_get", "show_pool", "detailed:flag"),
-    Asked("pool_update", "update_pool", _POOL, empty=b"{}"),
-    Asked("pool_delete", "delete_pool", show=answers.text("Pool {pool_name} removed.")),
-    Asked("flavor_list", "list_flavors", _DETAILED_PAGE, answers.without_links),
-    Asked(
+    SocketAction("pool_get", "show_pool", "detailed:flag"),
+    SocketAction("pool_update", "update_pool", _POOL, empty=b"{}"),
+    SocketAction("pool_delete", "delete_pool", show=answers.text("Pool {pool_name} removed.")),
+    SocketAction("flavor_list", "list_flavors", _DETAILED_PAGE, answers.without_links),
+    SocketAction(
         "flavor_create",
         "create_flavor",
         _FLAVOR,
         answers.text("Flavor {flavor_name} created."),
         empty=b"{}",
     ),
-    Asked("flavor_get", "show_flavor", "detailed:flag"),
-    Asked("flavor_update", "update_flavor", _FLAVOR, empty=b"{}"),
-    Asked("flavor_delete", "delete_flavor", show=answers.text("Flavor {flavor_name} removed.")),
+    SocketAction("flavor_get", "show_flavor", "detailed:flag"),
+    SocketAction("flavor_update", "update_flavor", _FLAVOR, empty=b"{}"),
+    SocketAction(
+        "flavor_delete", "delete_flavor", show=answers.text("Flavor {flavor_name} removed.")
+    ),
 )
 """Upstream has schemas of these, and answers 500 to them."""
 
 ACTIONS = (
-    Asked("queue_list", "list_queues", _DETAILED_PAGE, answers.names),
-    Asked(
+    SocketAction("queue_list", "list_queues", _DETAILED_PAGE, answers.names),
+    SocketAction(
         "queue_create",
         "create_queue",
         "metadata:object=*",
         answers.text("Queue {queue_name} created."),
     ),
-    Asked("queue_get", "show_queue"),
-    Asked("queue_delete", "delete_queue", show=answers.text("Queue {queue_name} removed.")),
-    Asked("queue_get_stats", "queue_stats", show=answers.stats, statuses={404: 404}),
-    Asked("queue_purge", "purge_queue", "resource_types:texts"),
-    Asked(
+    SocketAction("queue_get", "show_queue"),
+    SocketAction("queue_delete", "delete_queue", show=answers.text("Queue {queue_name} removed.")),
+    SocketAction("queue_get_stats", "queue_stats", show=answers.stats, statuses={404: 404}),
+    SocketAction("queue_purge", "purge_queue", "resource_types:texts"),
+    SocketAction(
         "message_list",
         "list_messages",
         _PAGE + " echo:flag include_claimed:flag include_delayed:flag",
         answers.messages,
         signable=True,
     ),
-    Asked("message_post", "post_messages", "messages!:list", answers.posted, signable=True),
-    Asked("message_get", "get_message", show=answers.message, signable=True),
-    Asked(
+    SocketAction("message_post", "post_messages", "messages!:list", answers.posted, signable=True),
+    SocketAction("message_get", "get_message", show=answers.message, signable=True),
+    SocketAction(
         "message_get_many",
         "list_messages",
         "message_ids!:texts=ids",
@@ -128,17 +132,17 @@ ACTIONS = (
         statuses={404: 200},
         signable=True,
     ),
-    Asked("message_delete", "delete_message", "claim_id", signable=True),
-    Asked(
+    SocketAction("message_delete", "delete_message", "claim_id", signable=True),
+    SocketAction(
         "message_delete_many",
         "delete_messages",
         "message_ids:texts=ids claim_ids:texts pop:whole",
         answers.messages,
         signable=True,
     ),
-    Asked("claim_create", "claim_messages", "limit:whole " + _LEASE, answers.claimed),
-    Asked("claim_get", "show_claim", show=answers.claim, missing=_NO_CLAIM),
-    Asked(
+    SocketAction("claim_create", "claim_messages", "limit:whole " + _LEASE, answers.claimed),
+    SocketAction("claim_get", "show_claim", show=answers.claim, missing=_NO_CLAIM),
+    SocketAction(
         "claim_update",
         "renew_claim",
         _LEASE,
@@ -146,8 +150,8 @@ ACTIONS = (
         missing=_NO_CLAIM,
         empty=b"{}",
     ),
-    Asked("claim_delete", "release_claim", show=answers.text("Claim {claim_id} deleted.")),
-    Asked(
+    SocketAction("claim_delete", "release_claim", show=answers.text("Claim {claim_id} deleted.")),
+    SocketAction(
         "subscription_create",
         "create_subscription",
         "subscriber ttl:whole options:object",
@@ -155,25 +159,25 @@ ACTIONS = (
         empty=b"{}",
         listens=True,
     ),
-    Asked("subscription_list", "list_subscriptions", _PAGE, answers.without_links),
-    Asked("subscription_get", "show_subscription"),
-    Asked(
+    SocketAction("subscription_list", "list_subscriptions", _PAGE, answers.without_links),
+    SocketAction("subscription_get", "show_subscription"),
+    SocketAction(
         "subscription_delete",
         "delete_subscription",
         show=answers.text("Subscription {subscription_id} removed."),
     ),
-    Asked("get_home_doc", "home"),
-    Asked("ping_node", "ping"),
-    Asked("check_node_health", "health"),
+    SocketAction("get_home_doc", "home"),
+    SocketAction("ping_node", "ping"),
+    SocketAction("check_node_health", "health"),
     *_ADMIN,
 )
 
 
-class Served:
-    """An action that this server has: its route, the route's place, and the fields of a frame."""
+class ServedAction:
+    """An action that this server has: its route, the route's node, and the fields of a frame."""
 
-    def __init__(self, asked: Asked, route: Route, node: Node) -> None:
-        self.asked = asked
+    def __init__(self, declared: SocketAction, route: Route, node: Node) -> None:
+        self.declared = declared
         self.route = route
         self.node = node
         self.action: Action = route.framed or route.action
@@ -181,10 +185,10 @@ class Served:
         self.parameters = frozenset(parameter.name for parameter in route.parameters)
         self.fields = (
             *(Field(name, "text", required=True, target=name) for name in self.path),
-            *map(_field, asked.fields.split()),
+            *map(_field, declared.fields.split()),
         )
 
-    def misfits(self, body: Mapping[str, Any]) -> bool:
+    def is_malformed(self, body: Mapping[str, Any]) -> bool:
         """Tell whether a frame's body lacks a field or has one of another kind."""
         for field in self.fields:
             value = body.get(field.name)
@@ -205,7 +209,7 @@ class Served:
         path = _VARIABLE.sub(lambda found: quote(given[found[1]], safe=""), self.route.template)
         call = Call(self.route.method, path, headers)
         call.path_values = tuple(given[name] for name in self.path)
-        call.document = self.asked.empty
+        call.document = self.declared.empty
         parts = []
         for field in self.fields[len(self.path) :]:
             value = given.get(field.name)
@@ -224,16 +228,16 @@ class Served:
         return call
 
 
-def served_actions(tree: RouteTree) -> dict[str, Served | None]:
+def served_actions(tree: RouteTree) -> dict[str, ServedAction | None]:
     """Every action by name; None where this server has not its route."""
     routes = {route.name: route for route in tree.routes}
-    served: dict[str, Served | None] = {}
-    for asked in ACTIONS:
-        route = routes.get(asked.route)
+    served: dict[str, ServedAction | None] = {}
+    for declared in ACTIONS:
+        route = routes.get(declared.route)
         place = None if route is None else tree.find(route.template)
-        served[asked.name] = None
+        served[declared.name] = None
         if route is not None and place is not None:
-            served[asked.name] = Served(asked, route, place[0])
+            served[declared.name] = ServedAction(declared, route, place[0])
     return served
 
 

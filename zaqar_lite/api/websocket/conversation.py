@@ -1,4 +1,4 @@
-"""What is said on WebSockets: who may open one, who speaks, and frame by frame what is asked."""
+"""WebSocket connections: who may open one, who authenticates on it, and an answer to each frame."""
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -14,7 +14,7 @@ from zaqar_lite.api.gate import Gate
 from zaqar_lite.api.gateways import Gateways
 from zaqar_lite.api.http import Scope
 from zaqar_lite.api.routes import INVALID_REQUEST, Node, RouteTree
-from zaqar_lite.api.websocket.actions import Served, served_actions
+from zaqar_lite.api.websocket.actions import ServedAction, served_actions
 from zaqar_lite.api.websocket.answers import NO_SCHEMA, NOT_AUTHENTIFIED, Answer, error, refused
 from zaqar_lite.api.websocket.encoding import UNREAD, Frame, Unreadable, notification, read, write
 from zaqar_lite.domain.errors import Denied, Unavailable, ZaqarLiteError
@@ -43,7 +43,7 @@ Push = Callable[[bytes], bool]
 
 
 class Socket(Link, Protocol):
-    """A client's connection, as a conversation sees it."""
+    """A client's connection, of which a conversation needs this."""
 
     def send(self, data: bytes, *, binary: bool) -> bool:
         """Send a frame; tell whether it went out: not where the connection has ended."""
@@ -59,18 +59,18 @@ Client = tuple[str, int] | None
 """The address that a socket comes from."""
 
 
-class Made(NamedTuple):
-    """A subscription that a connection has made for itself."""
+class OwnSubscription(NamedTuple):
+    """A subscription whose subscriber is the connection."""
 
     queue: QueueRef
     id: str
 
 
-class Ear(NamedTuple):
-    """A connection as a subscriber: its name, and the subscriptions that it made."""
+class OwnSubscriber(NamedTuple):
+    """The name that a connection subscribes by, and the subscriptions that it made."""
 
     listener: str
-    made: list[Made]
+    made: list[OwnSubscription]
 
 
 class Conversation:
@@ -89,14 +89,14 @@ class Conversation:
         self._proof: dict[bytes, bytes] = {}
         self._expires_at: int | None = None
         self._release: Callable[[], None] = _nothing
-        self._ears: dict[bool, Ear] = {}
+        self._subscribers: dict[bool, OwnSubscriber] = {}
 
     @property
     def is_known(self) -> bool:
-        """Whether it is known who speaks, where that is asked for."""
+        """Whether the client has authenticated, or need not."""
         return bool(self._proof) or not self._host.authenticates
 
-    async def hear(self, data: bytes, *, binary: bool) -> None:
+    async def answer_frame(self, data: bytes, *, binary: bool) -> None:
         """Answer a frame."""
         if self._expires_at is not None and self._host.now_ms() >= self._expires_at:
             self._socket.close(EXPIRED, "Authentication expired.")
@@ -118,12 +118,12 @@ class Conversation:
     async def end(self) -> None:
         """End the subscriptions of the connection, which has gone."""
         self._release()
-        ears, self._ears = self._ears, {}
-        for ear in ears.values():
-            await self._host.end(ear.listener, ear.made)
+        subscribers, self._subscribers = self._subscribers, {}
+        for subscriber in subscribers.values():
+            await self._host.end(subscriber.listener, subscriber.made)
 
     async def _authenticate(self, frame: Frame) -> Answer:
-        """Find out who speaks from now on."""
+        """Check a login; later frames are asked on its behalf."""
         given = frame.headers
         if not _are_texts(given, (*_PROOFS, "X-Project-ID")):
             return NO_SCHEMA
@@ -153,23 +153,23 @@ class Conversation:
             return Answer(404, {"exception": "This server has no such resource.", "error": None})
         headers = self._headers(frame)
         body = {} if frame.body is None else frame.body
-        if headers is None or not isinstance(body, dict) or served.misfits(body):
+        if headers is None or not isinstance(body, dict) or served.is_malformed(body):
             return NO_SCHEMA
         if not self._may_ask(served, headers):
             return NOT_AUTHENTIFIED
         return await self._perform(served, frame, headers)
 
-    def _may_ask(self, served: Served, headers: Mapping[bytes, bytes]) -> bool:
-        """Whether somebody known asks, in a project that this connection may name."""
+    def _may_ask(self, served: ServedAction, headers: Mapping[bytes, bytes]) -> bool:
+        """Whether the client is known, and may name the project that the frame names."""
         project = headers.get(b"x-project-id")
         if self._project is not None and project != self._project.encode():
             return False
-        return served.asked.signable if b"url-signature" in headers else self.is_known
+        return served.declared.signable if b"url-signature" in headers else self.is_known
 
     def _headers(self, frame: Frame) -> dict[bytes, bytes] | None:
-        """The request's headers; None where the frame lacks one or has one of another kind.
+        """The request's headers; None if the frame lacks one or has one of the wrong type.
 
-        Whose login says which project it is of need not name it.
+        After a login of one project a frame need not name the project.
         """
         given = frame.headers
         if not _are_texts(given, _PASSED) or "Client-ID" not in given:
@@ -188,18 +188,20 @@ class Conversation:
             headers[name.lower().encode()] = _header(value)
         return headers
 
-    async def _perform(self, served: Served, frame: Frame, headers: dict[bytes, bytes]) -> Answer:
+    async def _perform(
+        self, served: ServedAction, frame: Frame, headers: dict[bytes, bytes]
+    ) -> Answer:
         signed = b"url-signature" in headers
         call = served.call(frame, headers)
-        if served.asked.listens and (frame.body or {}).get("subscriber") is None:
-            call.listener = self._ear(binary=frame.binary).listener
+        if served.declared.listens and (frame.body or {}).get("subscriber") is None:
+            call.listener = self._subscriber(binary=frame.binary).listener
         result = await self._host.perform(served, call, self._client, self._socket)
         if self._socket.lost and result.undo is not None:
             with suppress(Unavailable):  # then its lease lapses
                 await result.undo()
         if call.listener and result.status == _CREATED:
-            made = Made(call.queue, result.document["subscription_id"])
-            self._ear(binary=frame.binary).made.append(made)
+            made = OwnSubscription(call.queue, result.document["subscription_id"])
+            self._subscriber(binary=frame.binary).made.append(made)
             if self._socket.lost:
                 await self.end()
         if result.status == 401:
@@ -208,27 +210,27 @@ class Conversation:
         if signed and result.status == 404 and result.document == _NO_SUCH_PLACE:
             return NOT_AUTHENTIFIED
         given = frame.body or {}
-        status = (served.asked.statuses or {}).get(result.status)
+        status = (served.declared.statuses or {}).get(result.status)
         if result.status < 400 or status is not None:
-            return Answer(status or result.status, served.asked.show(given, result))
-        return error(given, result, served.asked.missing)
+            return Answer(status or result.status, served.declared.show(given, result))
+        return error(given, result, served.declared.missing)
 
-    def _ear(self, *, binary: bool) -> Ear:
-        """What this connection hears by, in frames of this form."""
-        if binary not in self._ears:
+    def _subscriber(self, *, binary: bool) -> OwnSubscriber:
+        """The connection as a subscriber, which is notified in frames of this form."""
+        if binary not in self._subscribers:
 
             def push(text: bytes) -> bool:
                 return self._socket.send(notification(text, binary=binary), binary=binary)
 
-            self._ears[binary] = Ear(self._host.listen(push), [])
-        return self._ears[binary]
+            self._subscribers[binary] = OwnSubscriber(self._host.listen(push), [])
+        return self._subscribers[binary]
 
 
 class SocketHost:
-    """Open conversations, and have what they ask for done.
+    """Open conversations, and pass their calls to the routes.
 
-    `origins` are hosts whose pages may open a socket where nobody authenticates, beside those of
-    this server; None means any.
+    `origins` are the other hosts whose pages may open a socket if nobody authenticates; None means
+    any host.
     """
 
     def __init__(
@@ -254,7 +256,7 @@ class SocketHost:
         self._origins = origins
         self._subscriptions = subscriptions
         self._listeners = listeners
-        self.actions: Mapping[str, Served | None] = served_actions(tree)
+        self.actions: Mapping[str, ServedAction | None] = served_actions(tree)
 
     def now_ms(self) -> int:
         """The time, in milliseconds."""
@@ -262,7 +264,7 @@ class SocketHost:
 
     @property
     def authenticates(self) -> bool:
-        """Whether who speaks must prove who it is."""
+        """Whether clients must authenticate."""
         return self._gate is not None
 
     def open(self, socket: Socket, scope: Scope) -> Conversation | Result:
@@ -284,7 +286,7 @@ class SocketHost:
     async def identify(
         self, proof: dict[bytes, bytes], project: str | None, client: Client, socket: Socket
     ) -> tuple[int, int | None]:
-        """Find out who proves who it is: a status, and when that ends, in milliseconds."""
+        """Check a credential: a status, and when the login expires, in milliseconds."""
         if self._gate is None:
             return 200, None
         try:
@@ -298,7 +300,7 @@ class SocketHost:
         return 200, principal.expires_at
 
     def hold(self, proof: dict[bytes, bytes], socket: Socket) -> Callable[[], None]:
-        """Close a connection soon after its proof counts for nothing; answer what lets go."""
+        """Close a connection soon after its credential is revoked; call the answer to stop that."""
         gate = self._gate
 
         async def may() -> bool:
@@ -306,17 +308,19 @@ class SocketHost:
 
         return self._standing.hold(may, partial(socket.close, EXPIRED, "Authentication revoked."))
 
-    async def perform(self, served: Served, call: Call, client: Client, socket: Socket) -> Result:
-        """Have an action done by its route."""
+    async def perform(
+        self, served: ServedAction, call: Call, client: Client, socket: Socket
+    ) -> Result:
+        """Answer a call by its route."""
         scope: Scope = {"headers": tuple(call.headers.items()), "client": client}
         return await self._perform(call, scope, served.node, served.action, socket)
 
     def listen(self, push: Push) -> str:
-        """Let a connection be a subscriber; answer its name."""
+        """Register a connection as a subscriber; answer the name that it has as such."""
         return self._listeners.add(push)
 
-    async def end(self, listener: str, made: Sequence[Made]) -> None:
-        """End a listener and the subscriptions that it made; what can't be ended now expires."""
+    async def end(self, listener: str, made: Sequence[OwnSubscription]) -> None:
+        """Remove a listener and its subscriptions; one that can't be removed now expires."""
         self._listeners.remove(listener)
         for one in made:
             try:
@@ -325,9 +329,9 @@ class SocketHost:
                 logger.warning("subscription %s of a socket is left: %s", one.id, exc)
 
     def _check_origin(self, call: Call) -> None:
-        """Refuse a page of another site: its browser asks nobody before it opens a socket.
+        """Refuse a page of another site: browsers open sockets across sites without asking.
 
-        Over HTTP a page can't send the headers that every request needs.
+        Over HTTP such a page can't send the headers that every request needs.
         """
         origin = call.headers.get(b"origin")
         if origin is None or self._origins is None:
@@ -344,7 +348,7 @@ class SocketHost:
         )
 
     def _project(self, call: Call) -> str:
-        """The project that a gateway has found out."""
+        """The project that a gateway names in the handshake."""
         project = call.headers.get(b"x-project-id")
         if not project:
             raise Refused(
@@ -354,9 +358,9 @@ class SocketHost:
 
 
 def _written(shown: dict[str, Any], *, binary: bool) -> bytes:
-    """Write an answer, without what it repeats where that is nested too deeply to be written.
+    """Write an answer; leave out the request that it repeats if that is nested too deeply.
 
-    A result that is so is answered as HTTP answers it: 500.
+    If the result itself is nested too deeply, the answer is a 500, as over HTTP.
     """
     unread = {**shown, "request": UNREAD}
     for one in (shown, unread):
@@ -371,7 +375,7 @@ def _nothing() -> None:
 
 
 def _are_texts(headers: Any, names: tuple[str, ...]) -> bool:  # noqa: ANN401 - any JSON
-    """Tell whether these are headers, and those of the names texts where they are there."""
+    """Tell whether these are headers, and each of `names` that is there is a text."""
     return isinstance(headers, dict) and all(
         isinstance(headers.get(name, ""), str) for name in names
     )

@@ -1,4 +1,4 @@
-"""Where the messages of a queue are: which stores have them, or remember its keys."""
+"""Find the stores of a queue: those that have its messages, and those that remember its keys."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -9,9 +9,9 @@ from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import RecordChanged, Unavailable
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.service.notes import OWN_PROJECT
-from zaqar_lite.service.pooling.branches import Branches
 from zaqar_lite.service.pooling.catalogue import Catalogue, Place
 from zaqar_lite.service.pooling.drains import ARRIVES_MS, Drains
+from zaqar_lite.service.pooling.open_stores import OpenStores
 from zaqar_lite.service.pooling.registry import Registry
 from zaqar_lite.storage.base import MessageStore
 
@@ -19,16 +19,16 @@ OWN = "/"
 """How the server's own store is named where messages leave it; no pool's name has a slash."""
 
 
-class At(NamedTuple):
-    """The stores of a queue: where it lies, and which it is moved out of."""
+class QueueStores(NamedTuple):
+    """The stores of a queue: `new`, where it lies, and `old`, which it is moved out of, if any."""
 
-    store: MessageStore
-    before: MessageStore | None
+    new: MessageStore
+    old: MessageStore | None
 
     @property
     def all(self) -> tuple[MessageStore, ...]:
-        """Both, the older first: what moves on the way is seen in one of them."""
-        return (self.store,) if self.before is None else (self.before, self.store)
+        """Both, the old one first: a message that moves meanwhile is seen in one of them."""
+        return (self.new,) if self.old is None else (self.old, self.new)
 
 
 class Places:
@@ -39,7 +39,7 @@ class Places:
         home: MessageStore,
         registry: Registry,
         catalogue: Catalogue,
-        branches: Branches,
+        open_stores: OpenStores,
         drains: Drains,
         *,
         clock: Clock,
@@ -47,7 +47,7 @@ class Places:
         self.home = home
         self.registry = registry
         self.catalogue = catalogue
-        self.branches = branches
+        self.open_stores = open_stores
         self._drains = drains
         self.clock = clock
         self._turn = 0
@@ -63,39 +63,41 @@ class Places:
         pool = (await self.registry.known()).get(name) or (await self.registry.pools()).get(name)
         if pool is None:
             raise Unavailable(f"The pool {name!r}, where the queue lies, is not registered.")
-        return await self.branches.store(pool)
+        return await self.open_stores.store(pool)
 
-    async def of(self, place: Place) -> At:
-        """The stores of a place."""
-        before = None if place.draining is None else await self.pool(place.draining)
-        return At(await self.pool(place.pool), before)
+    async def stores_at(self, place: Place) -> QueueStores:
+        """The stores of a queue that lies in this place."""
+        old = None if place.draining is None else await self.pool(place.draining)
+        return QueueStores(await self.pool(place.pool), old)
 
-    async def at(self, queue: QueueRef) -> At:
+    async def stores_of(self, queue: QueueRef) -> QueueStores:
         """The stores of a queue."""
-        return await self.of(await self.catalogue.place(queue))
+        return await self.stores_at(await self.catalogue.place(queue))
 
-    def everywhere(self) -> tuple[MessageStore, ...]:
-        """All stores that are open, each time another one first."""
-        stores = (self.home, *self.branches.stores().values())
+    def all_open(self) -> tuple[MessageStore, ...]:
+        """All open stores; each call begins with another one."""
+        stores = (self.home, *self.open_stores.stores().values())
         self._turn = (self._turn + 1) % len(stores)
         return (*stores[self._turn :], *stores[: self._turn])
 
     async def all_of(self, queue: QueueRef) -> tuple[MessageStore, ...]:
-        """The stores that may have messages of a queue; the server's own queues lie in each."""
+        """The stores that may have messages of a queue; queues of the server itself lie in all."""
         if queue.project == OWN_PROJECT:
-            return self.everywhere()
-        return (await self.at(queue)).all
+            return self.all_open()
+        return (await self.stores_of(queue)).all
 
-    async def remembering(self, queue: QueueRef) -> Sequence[MessageStore]:
-        """The stores that have idempotency keys of a queue, the older first."""
+    async def stores_with_keys(self, queue: QueueRef) -> Sequence[MessageStore]:
+        """The stores that remember idempotency keys of a queue, the old one first."""
         place = await self.catalogue.place(queue)
         own = await self.pool(place.pool)
         return (own,) if place.keys_in is None else (await self.pool(place.keys_in), own)
 
-    async def of_redrive(self, queue: QueueRef, target: QueueRef, ids: Sequence[str]) -> At:
-        """The stores of a queue whose messages may be put under another queue's name just now.
+    async def stores_of_redrive(
+        self, queue: QueueRef, target: QueueRef, ids: Sequence[str]
+    ) -> QueueStores:
+        """The stores of a queue in which a redrive to `target` may rename messages just now.
 
-        From each of them they go on to where the target lies.
+        A drain carries the renamed messages from each of them to where the target lies.
 
         Raises:
             Unavailable: messages of the target come from a third pool, or its place is changed.
@@ -103,7 +105,7 @@ class Places:
         place = await self.catalogue.place(queue)
         await self.catalogue.join(target, Place(place.pool))
         there = (await self.catalogue.entry(target)).place
-        at = await self.of(place)
+        stores = await self.stores_at(place)
         if place.draining is None:
             goes_on = False
         elif there.pool != place.pool:
@@ -111,24 +113,26 @@ class Places:
         else:
             goes_on = there.draining in {None, place.draining}
         if not goes_on:
-            at = await self._without_older(queue, ids, at)
+            stores = await self._without_old(queue, ids, stores)
         if there.pool != place.pool:
-            await self._let_go_on(target, place.pool or OWN)
+            await self._carry_on(target, place.pool or OWN)
         elif goes_on and place.draining is not None:
-            await self._let_go_on(target, place.draining)
-        return at
+            await self._carry_on(target, place.draining)
+        return stores
 
-    async def _without_older(self, queue: QueueRef, ids: Sequence[str], at: At) -> At:
-        """Leave out the store that a queue is moved out of, if it has none of the messages."""
-        if at.before is not None and await at.before.get_messages(queue, ids):
+    async def _without_old(
+        self, queue: QueueRef, ids: Sequence[str], stores: QueueStores
+    ) -> QueueStores:
+        """Leave out the old store, which must have none of these messages."""
+        if stores.old is not None and await stores.old.get_messages(queue, ids):
             raise Unavailable(
                 f"Messages of the queue {queue.name!r} are being moved to its pool: they can be "
                 "redriven once they are there."
             )
-        return At(at.store, None)
+        return QueueStores(stores.new, None)
 
-    async def _let_go_on(self, queue: QueueRef, pool: str) -> None:
-        """Note, for the next seconds at least, that a pool has messages of a queue of another."""
+    async def _carry_on(self, queue: QueueRef, pool: str) -> None:
+        """Begin to carry messages of a queue from `pool` to the queue's own pool, and note it."""
         entry, now = await self.catalogue.entry(queue), self.clock.now_ms()
         place = entry.place
         if place.draining == pool and now - place.arrives_at < ARRIVES_MS // 3:

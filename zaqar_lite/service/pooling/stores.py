@@ -54,7 +54,7 @@ class PooledMessages(MessageStore):
         """Wrap the stores; `hold` is in seconds how long others may still post to an old pool."""
         self._places = places
         home = self._home = places.home
-        self._branches = places.branches
+        self._open_stores = places.open_stores
         self._catalogue = places.catalogue
         self.pool = places.pool
         """The open store of a pool, by its name."""
@@ -70,7 +70,7 @@ class PooledMessages(MessageStore):
 
     async def close(self) -> None:
         """Close all stores."""
-        await self._branches.close()
+        await self._open_stores.close()
         await self._home.close()
 
     async def ping(self) -> None:
@@ -86,7 +86,7 @@ class PooledMessages(MessageStore):
         batch_key: IdempotencyKey | None = None,
         version: int | None,
     ) -> Sequence[Posted]:
-        """Store messages where their queue lies, and what they bring along beside them."""
+        """Store messages where their queue lies, and their notes and lines in the same store."""
         place = await self._catalogue.place(queue)
         store = await self._places.pool(place.pool)
         for line in {one.queue for message in messages for one in message.companions}:
@@ -109,9 +109,9 @@ class PooledMessages(MessageStore):
     async def recall(
         self, queue: QueueRef, messages: Collection[str], batch: str | None = None
     ) -> Recalled:
-        """Tell what is remembered of keys, also where the queue was moved out of."""
+        """Tell what is remembered of keys, also in the store that the queue was moved out of."""
         found = Recalled()
-        for store in await self._places.remembering(queue):
+        for store in await self._places.stores_with_keys(queue):
             known = await store.recall(queue, messages, batch)
             found = Recalled(found.batch or known.batch, {**known.messages, **found.messages})
         return found
@@ -119,11 +119,11 @@ class PooledMessages(MessageStore):
     async def remembers(self, queue: QueueRef) -> bool:
         """Whether any store of a queue remembers a key."""
         return any(
-            [await store.remembers(queue) for store in await self._places.remembering(queue)]
+            [await store.remembers(queue) for store in await self._places.stores_with_keys(queue)]
         )
 
     async def list_messages(self, queue: QueueRef, selection: Selection) -> Page:
-        """List the older store's messages, then those of the other one."""
+        """List the messages of the old store, then those of the new one."""
         page = Page((), None)
         for store in await self._places.all_of(queue):
             page = await store.list_messages(queue, selection)
@@ -134,8 +134,8 @@ class PooledMessages(MessageStore):
     async def history(
         self, queue: QueueRef, state: HistoryState, *, marker: str | None, limit: int
     ) -> HistoryPage:
-        """List what the store keeps where the queue lies; no store of a pool keeps any."""
-        store = (await self._places.at(queue)).store
+        """List the history of a queue in the server's own store; stores of pools keep none."""
+        store = (await self._places.stores_of(queue)).new
         return await store.history(queue, state, marker=marker, limit=limit)
 
     async def get_messages(
@@ -153,52 +153,51 @@ class PooledMessages(MessageStore):
 
     async def edit(self, queue: QueueRef, edit: Edit) -> Message:
         """Edit a message in the store that has it."""
-        at = await self._places.at(queue)
-        if at.before is not None:
-            try:
-                edited = await at.before.edit(queue, edit)
-            except NotFound:
-                pass
-            else:
-                with suppress(NotFound, Conflict):  # it may be in both for a moment
-                    await at.store.edit(queue, edit)
-                return edited
-        return await at.store.edit(queue, edit)
+        stores = await self._places.stores_of(queue)
+        if stores.old is None:
+            return await stores.new.edit(queue, edit)
+        try:
+            edited = await stores.old.edit(queue, edit)
+        except NotFound:
+            return await stores.new.edit(queue, edit)
+        with suppress(NotFound, Conflict):  # it may be in both for a moment
+            await stores.new.edit(queue, edit)
+        return edited
 
     async def delete(
         self, queue: QueueRef, ids: Collection[str], *, claim_ids: Collection[str] | None
     ) -> Sequence[Refusal]:
         """Delete messages; all or none in each store, while a queue is moved."""
         if queue.project == OWN_PROJECT:
-            for store in self._places.everywhere():
+            for store in self._places.all_open():
                 try:
                     await store.delete(queue, ids, claim_ids=claim_ids)
                 except Unavailable:
                     if store is self._home:
-                        raise  # what is in a pool comes again
+                        raise  # notes that are left in a pool are claimed again
             return ()
-        at = await self._places.at(queue)
-        if at.before is None:
-            return await at.store.delete(queue, ids, claim_ids=claim_ids)
-        # A copy of what is here may still be there, and nobody holds that.
-        moved = {one.id for one in await at.store.get_messages(queue, ids)}
+        stores = await self._places.stores_of(queue)
+        if stores.old is None:
+            return await stores.new.delete(queue, ids, claim_ids=claim_ids)
+        # A message in the new store may have a copy in the old one, which nobody holds.
+        moved = {one.id for one in await stores.new.get_messages(queue, ids)}
         older = [one for one in ids if one not in moved]
-        if older and (refused := await at.before.delete(queue, older, claim_ids=claim_ids)):
+        if older and (refused := await stores.old.delete(queue, older, claim_ids=claim_ids)):
             return refused
-        # What nobody holds may have come here meanwhile.
+        # Messages that nobody holds may have moved to the new store meanwhile.
         left = [one for one in ids if one in moved] if claim_ids else ids
-        return await at.store.delete(queue, left, claim_ids=claim_ids) if left else ()
+        return await stores.new.delete(queue, left, claim_ids=claim_ids) if left else ()
 
     async def pop(self, queue: QueueRef, take: Take) -> Claimed:
         """Take messages out of the store where the queue lies."""
-        return await (await self._places.at(queue)).store.pop(queue, take)
+        return await (await self._places.stores_of(queue)).new.pop(queue, take)
 
     async def claim(self, queue: QueueRef, take: Take) -> Claimed:
         """Claim in the store where the queue lies; of queues in every store, in one of them."""
         if queue.project != OWN_PROJECT:
-            return await (await self._places.at(queue)).store.claim(queue, take)
+            return await (await self._places.stores_of(queue)).new.claim(queue, take)
         claimed = Claimed(None)
-        for store in self._places.everywhere():
+        for store in self._places.all_open():
             try:
                 claimed = await store.claim(queue, take)
             except Unavailable as exc:
@@ -225,16 +224,16 @@ class PooledMessages(MessageStore):
     async def _where_claimed(
         self, queue: QueueRef, act: Callable[[MessageStore], Awaitable[T]]
     ) -> T:
-        """Act on a claim in the store that has it: it ends where it was made."""
-        at = await self._places.at(queue)
-        if at.before is not None:
+        """Act on a claim in the store where it was made."""
+        stores = await self._places.stores_of(queue)
+        if stores.old is not None:
             with suppress(NotFound):
-                return await act(at.before)
-        return await act(at.store)
+                return await act(stores.old)
+        return await act(stores.new)
 
     async def release(self, queue: QueueRef, claim_id: str, *, delay_ms: int = 0) -> None:
         """End a claim in the store where it was made."""
-        for store in (await self._places.at(queue)).all:
+        for store in (await self._places.stores_of(queue)).all:
             await store.release(queue, claim_id, delay_ms=delay_ms)
 
     async def settle(
@@ -246,16 +245,16 @@ class PooledMessages(MessageStore):
         retries: Retries = NO_RETRIES,
         version: int | None = None,
     ) -> Settled:
-        """Settle in the store where the claim was made: the other one knows nothing of it."""
-        at = await self._places.at(queue)
+        """Settle in the store where the claim was made; the other store does not know the claim."""
+        stores = await self._places.stores_of(queue)
         older: Settled | None = None
-        if at.before is not None:
-            older = await at.before.settle(
+        if stores.old is not None:
+            older = await stores.old.settle(
                 queue, claim_id, settlements, retries=retries, version=version
             )
             if Outcome.DONE in older.outcomes:
                 return older
-        settled = await at.store.settle(
+        settled = await stores.new.settle(
             queue, claim_id, settlements, retries=retries, version=version
         )
         if older is None or Outcome.DONE in settled.outcomes:
@@ -265,18 +264,19 @@ class PooledMessages(MessageStore):
         return Settled(outcomes, older.moved + settled.moved)
 
     async def move(self, queue: QueueRef, ids: Sequence[str], move: Move) -> Sequence[Outcome]:
-        """Move messages to the target's queue in the same store, and let them go on from there.
+        """Move messages to the target's queue in the same store.
 
-        That is what a drain does: each message is in one place, and arrives once, whatever fails.
+        If the target lies in another pool, a drain carries them there: so each message is in one
+        store at a time, and arrives once, whatever fails.
 
         Raises:
             Unavailable: the target, or one of these messages, is being moved from a third pool.
         """
-        at = await self._places.of_redrive(queue, move.target, ids)
-        outcomes = list(await at.store.move(queue, ids, move))
-        if at.before is not None:
+        stores = await self._places.stores_of_redrive(queue, move.target, ids)
+        outcomes = list(await stores.new.move(queue, ids, move))
+        if stores.old is not None:
             left = [index for index, one in enumerate(outcomes) if one is Outcome.NOT_FOUND]
-            older = await at.before.move(queue, [ids[index] for index in left], move)
+            older = await stores.old.move(queue, [ids[index] for index in left], move)
             for index, outcome in zip(left, older, strict=True):
                 outcomes[index] = outcome
         return outcomes
@@ -284,19 +284,19 @@ class PooledMessages(MessageStore):
     async def adopt(
         self, queue: QueueRef, messages: Sequence[Message], *, source: str, number: int
     ) -> None:
-        """Take in messages of another store where their queue lies."""
-        store = (await self._places.at(queue)).store
+        """Take in messages of another store, in the store where their queue lies."""
+        store = (await self._places.stores_of(queue)).new
         await store.adopt(queue, messages, source=source, number=number)
 
     async def next_due(self, queue: QueueRef) -> int | None:
-        """The earliest instant of all stores of the queue."""
+        """When the next message of the queue is due in any of its stores."""
         found = [await store.next_due(queue) for store in await self._places.all_of(queue)]
         return min((due for due in found if due is not None), default=None)
 
     def listen(self, listener: Listener) -> None:
-        """Tell what becomes ready in any store."""
+        """Announce queues with ready messages in any store."""
         self._home.listen(listener)
-        self._branches.listener = listener
+        self._open_stores.listener = listener
 
     async def watch(self, queue: QueueRef) -> None:
         """Begin to announce a queue, where it lies now."""
@@ -323,7 +323,10 @@ class PooledMessages(MessageStore):
 
     async def drop(self, queue: QueueRef) -> None:
         """Remove all that any store has of a queue."""
-        stores = [*await self._places.all_of(queue), *await self._places.remembering(queue)]
+        stores = [
+            *await self._places.all_of(queue),
+            *await self._places.stores_with_keys(queue),
+        ]
         for store in dict.fromkeys(stores):
             await store.drop(queue)
 
@@ -338,7 +341,7 @@ class PooledMessages(MessageStore):
     async def census(self) -> AsyncIterator[QueueRef]:
         """Name the queues of all stores that are open; once those that lie in several."""
         several: set[QueueRef] = set()
-        for store in self._places.everywhere():
+        for store in self._places.all_open():
             async for queue in store.census():
                 if queue in several:
                     continue
@@ -362,7 +365,7 @@ class PooledMessages(MessageStore):
         swept = await self._home.sweep(limit, retries_of)
         await self._catalogue.tidy()
         await self._open_pools()
-        for name, store in self._branches.stores().items():
+        for name, store in self._open_stores.stores().items():
             try:
                 swept = swept.plus(await store.sweep(store.sweep_step, retries_of))
             except Unavailable as exc:
@@ -372,10 +375,10 @@ class PooledMessages(MessageStore):
     async def _open_pools(self) -> None:
         known = await self._places.registry.known()
         for pool in known.values():
-            self._branches.begin(pool)
-        for name in self._branches.stores():
+            self._open_stores.begin(pool)
+        for name in self._open_stores.stores():
             if name not in known:
-                await self._branches.forget(name)
+                await self._open_stores.forget(name)
 
 
 def _sum_of(found: Sequence[Stats]) -> Stats:

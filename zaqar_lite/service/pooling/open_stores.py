@@ -1,7 +1,7 @@
-"""The stores of the pools: made and opened when they are first needed, and again when they change.
+"""The open stores of the pools: each is opened when it is first needed, and anew when it changes.
 
-A pool whose store does not answer is asked again at most once in a few seconds; who needs it
-meanwhile is told Unavailable at once.
+A store that does not answer is tried again after a few seconds at the earliest; what needs it
+meanwhile fails with Unavailable without waiting.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ _PAUSE = 3.0
 """Seconds between two attempts to open a store."""
 
 
-class _Branch:
+class _PoolStore:
     """A pool with its store, if that is open."""
 
     def __init__(self, pool: Pool) -> None:
@@ -31,29 +31,29 @@ class _Branch:
         self.failed_at = float("-inf")
 
     def is_of(self, pool: Pool) -> bool:
-        """Whether it is this pool's, as far as its store is concerned."""
+        """Whether a pool has this store: the same URI with the same options."""
         return (self.pool.uri, self.pool.options) == (pool.uri, pool.options)
 
 
-class Branches:
+class OpenStores:
     """Open and close the stores of pools."""
 
     def __init__(self, make: Make) -> None:
         self._make = make
-        self._branches: dict[str, _Branch] = {}
+        self._pool_stores: dict[str, _PoolStore] = {}
         self.listener: Listener | None = None
 
     def is_open(self, name: str) -> bool:
         """Whether a pool's store is open."""
-        branch = self._branches.get(name)
-        return branch is not None and branch.store is not None
+        entry = self._pool_stores.get(name)
+        return entry is not None and entry.store is not None
 
     def stores(self) -> Mapping[str, MessageStore]:
         """The stores that are open, by the names of their pools."""
         return {
-            name: branch.store
-            for name, branch in self._branches.items()
-            if branch.store is not None
+            name: entry.store
+            for name, entry in self._pool_stores.items()
+            if entry.store is not None
         }
 
     async def store(self, pool: Pool) -> MessageStore:
@@ -62,66 +62,66 @@ class Branches:
         Raises:
             Unavailable: it does not answer, or can't be opened as it is configured.
         """
-        branch = self._branches.get(pool.name)
-        if branch is not None and branch.store is not None and branch.pool is pool:
-            return branch.store
-        if branch is None or not branch.is_of(pool):
+        entry = self._pool_stores.get(pool.name)
+        if entry is not None and entry.store is not None and entry.pool is pool:
+            return entry.store
+        if entry is None or not entry.is_of(pool):
             await self.forget(pool.name)
-            branch = self._branches.setdefault(pool.name, _Branch(pool))
-        branch.pool = pool
-        if branch.store is not None:
-            return branch.store
-        if branch.opening is None:
-            if time.monotonic() - branch.failed_at < _PAUSE:
+            entry = self._pool_stores.setdefault(pool.name, _PoolStore(pool))
+        entry.pool = pool
+        if entry.store is not None:
+            return entry.store
+        if entry.opening is None:
+            if time.monotonic() - entry.failed_at < _PAUSE:
                 raise _unavailable(pool, "it did not answer a moment ago")
-            branch.opening = asyncio.create_task(self._open(branch), name="pool")
-        return await asyncio.shield(branch.opening)
+            entry.opening = asyncio.create_task(self._open(entry), name="pool")
+        return await asyncio.shield(entry.opening)
 
     def begin(self, pool: Pool) -> None:
-        """Begin to open a pool's store, unless it is open, or was tried a moment ago."""
-        branch = self._branches.get(pool.name)
-        if branch is None or not branch.is_of(pool):
-            branch = None
-        if branch is not None and (
-            branch.store is not None
-            or branch.opening is not None
-            or time.monotonic() - branch.failed_at < _PAUSE
+        """Begin to open a pool's store, unless it is open or failed to open a moment ago."""
+        entry = self._pool_stores.get(pool.name)
+        if entry is None or not entry.is_of(pool):
+            entry = None
+        if entry is not None and (
+            entry.store is not None
+            or entry.opening is not None
+            or time.monotonic() - entry.failed_at < _PAUSE
         ):
             return
         task = asyncio.create_task(self.store(pool), name="pool")
         task.add_done_callback(_log)
 
     async def forget(self, name: str) -> None:
-        """Close the store of a pool that is no more, or is another one."""
-        branch = self._branches.pop(name, None)
-        if branch is None:
+        """Close the store of a pool that was deleted or has another store now."""
+        entry = self._pool_stores.pop(name, None)
+        if entry is None:
             return
-        if branch.opening is not None:
-            branch.opening.cancel()
-            await asyncio.gather(branch.opening, return_exceptions=True)
-        if branch.store is not None:
-            await branch.store.close()
+        if entry.opening is not None:
+            entry.opening.cancel()
+            await asyncio.gather(entry.opening, return_exceptions=True)
+        if entry.store is not None:
+            await entry.store.close()
 
     async def close(self) -> None:
         """Close all stores."""
-        for name in list(self._branches):
+        for name in list(self._pool_stores):
             await self.forget(name)
 
-    async def _open(self, branch: _Branch) -> MessageStore:
-        pool = branch.pool
+    async def _open(self, entry: _PoolStore) -> MessageStore:
+        pool = entry.pool
         try:
             store = self._make(pool)
             if self.listener is not None:
                 store.listen(self.listener)
             await store.open()
         except (ConfigurationError, Unavailable) as exc:
-            branch.failed_at = time.monotonic()
+            entry.failed_at = time.monotonic()
             raise _unavailable(pool, without_secrets(str(exc), pool.uri)) from exc
         else:
-            branch.store = store
+            entry.store = store
             return store
         finally:
-            branch.opening = None
+            entry.opening = None
 
 
 def _unavailable(pool: Pool, why: str) -> Unavailable:
