@@ -4,7 +4,7 @@ from tests.contract.stores import Stores
 from tests.drivers.opendata.snapshot import check_invariants, snapshot
 from zaqar_lite.storage.opendata import database, loading
 from zaqar_lite.storage.opendata.database import Database
-from zaqar_lite.storage.opendata.due import settle
+from zaqar_lite.storage.opendata.due import catch_up
 from zaqar_lite.storage.opendata.entries import Page
 from zaqar_lite.storage.opendata.messages import OpenDataMessageStore
 from zaqar_lite.storage.opendata.paging import prepared
@@ -21,7 +21,7 @@ async def after_test(stores: Stores) -> None:
 
 async def check_database(db: Database) -> None:
     """Compare a database with what a restart would make of its records."""
-    now, limit = db.clock.now_ms(), db.resident.limit
+    now, limit = db.clock.now_ms(), db.page_cache.limit
     await load_all(db)
     for queue in db.queues:
         settle_all(queue, now)
@@ -40,21 +40,21 @@ async def check_database(db: Database) -> None:
     assert snapshot(restarted, now) == snapshot(db, now)
     assert not restarted.damages
     await check_invariants(db)
-    db.resident.limit = limit
+    db.page_cache.limit = limit
 
 
 def settle_all(queue: Queue, now: int) -> None:
     """Bring a queue up to now, in as many steps as it takes."""
-    while not settle(queue, now):
+    while not catch_up(queue, now):
         pass
 
 
 def _cold(queue: Queue) -> list[Page]:
-    return [page for page in queue.pages if page.cold]
+    return [page for page in queue.pages if page.summary]
 
 
 async def load_all(db: Database) -> None:
     """Bring every page into memory, whatever the limit is."""
-    db.resident.limit = 1 << 60
+    db.page_cache.limit = 1 << 60
     for ref in db.queues.refs():
         await prepared(db, ref, None, _cold, reads=True)

@@ -33,7 +33,7 @@ _POSTS, _TURNS = 100, 20
 
 
 def resident() -> float:
-    """Resident megabytes of this process."""
+    """PageCache megabytes of this process."""
     fields = Path("/proc/self/statm").read_text(encoding="ascii").split()
     return int(fields[1]) * resource.getpagesize() / 1e6
 

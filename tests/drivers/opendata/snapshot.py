@@ -33,7 +33,7 @@ def _queue(queue: Queue, now: int) -> dict[str, Any]:
     assert [entry.position for entry in entries] == sorted(entry.position for entry in entries)
     assert len(entries) == queue.total
     assert sum(entry.claim is not None for entry in entries) == queue.claimed_count
-    assert sum(bool(entry.past and entry.past.parked_until) for entry in entries) == (
+    assert sum(bool(entry.extras and entry.extras.parked_until) for entry in entries) == (
         queue.parked_count
     )
     assert sum(entry.delayed for entry in entries) == queue.delayed_count
@@ -61,9 +61,9 @@ def check_bounds(queue: Queue) -> None:
         assert page.best == NOTHING or (page.best, page) in queue.ready
         assert page.order is None or set(ready) <= set(page.order)
         ends = [
-            entry.visible_at if entry.delayed else entry.past.parked_until if entry.past else 0
+            entry.visible_at if entry.delayed else entry.extras.parked_until if entry.extras else 0
             for entry in page.entries.values()
-            if entry.delayed or (entry.past and entry.past.parked_until)
+            if entry.delayed or (entry.extras and entry.extras.parked_until)
         ]
         assert page.next_visible <= min(ends, default=NEVER) or page in queue.due
         assert page.next_visible == NEVER or (page.next_visible, page.first, page) in queue.waiting
@@ -74,19 +74,19 @@ def check_bounds(queue: Queue) -> None:
 
 
 def _entry(entry: Entry) -> tuple[Any, ...]:
-    past = entry.past
-    lived: tuple[Any, ...] | None = None
-    if past is not None:
-        lived = (
-            past.attempts, past.last_claim, past.origin, past.shared, past.renamed,
-            past.parked_until,
+    extras = entry.extras
+    shown: tuple[Any, ...] | None = None
+    if extras is not None:
+        shown = (
+            extras.attempts, extras.last_claim, extras.origin, extras.shared, extras.renamed,
+            extras.parked_until,
         )  # fmt: skip
-        if lived == (Attempts([]), None, None, False, False, 0):
-            lived = None
+        if shown == (Attempts([]), None, None, False, False, 0):
+            shown = None
     return (
-        entry.id, entry.name, entry.position, entry.priority, entry.visible_at, entry.expires_at,
-        entry.ttl_ms or entry.expires_at - entry.created_at, entry.created_at, entry.client_id,
-        entry.headers or None, entry.attempts, entry.delayed, lived,
+        entry.id, entry.shown_id, entry.position, entry.priority, entry.visible_at,
+        entry.expires_at, entry.ttl_ms or entry.expires_at - entry.created_at, entry.created_at,
+        entry.client_id, entry.headers or None, entry.attempts, entry.delayed, shown,
         None if entry.claim is None else entry.claim.id,
     )  # fmt: skip
 
@@ -120,8 +120,8 @@ async def check_invariants(db: Database) -> None:
         for key, _ in chunk
     }
     known = {
-        (e.name, q.raw) for q in db.queues for p in q.pages for e in p.entries.values()
-        if e.past is not None or e.claim is not None
+        (e.shown_id, q.raw) for q in db.queues for p in q.pages for e in p.entries.values()
+        if e.extras is not None or e.claim is not None
     } | {
         (item.message_id, q.raw) for q in db.queues for h in (q.done, q.failed) for item in h.tail
     }  # fmt: skip
@@ -132,7 +132,7 @@ async def check_invariants(db: Database) -> None:
         key async for chunk in db.engine.scan(attempts, after_prefix(attempts)) for key, _ in chunk
     }
     assert recorded == {
-        keys.attempt_key(e.past.history, kept.number)
-        for q in db.queues for p in q.pages for e in p.entries.values() if e.past is not None
-        for kept in e.past.kept
+        keys.attempt_key(e.extras.history, kept.number)
+        for q in db.queues for p in q.pages for e in p.entries.values() if e.extras is not None
+        for kept in e.extras.kept
     }  # fmt: skip

@@ -69,7 +69,7 @@ async def test_ids_go_with_their_messages(store: Store) -> None:
     while (await store.messages.sweep(1_000)).total:
         pass
     assert await ids_kept(store) == 0
-    assert store.db.names.read(made[-1].id) == ()
+    assert store.db.id_texts.read(made[-1].id) == ()
 
 
 async def test_a_failed_write_takes_nothing_in_and_loses_no_id(store: Store) -> None:

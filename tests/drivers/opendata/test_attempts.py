@@ -14,7 +14,7 @@ from zaqar_lite.domain.models import DeadLetter, Message, QueueRef, Retries, Sel
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.domain.settlements import Act, Outcome, Settlement
 from zaqar_lite.storage.opendata.checking import check
-from zaqar_lite.storage.opendata.entries import Past
+from zaqar_lite.storage.opendata.entries import EntryExtras
 from zaqar_lite.storage.opendata.format import keys
 from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.format.records import Attempts, encode_attempts
@@ -95,12 +95,12 @@ async def test_a_message_that_never_failed_takes_no_room_for_it(store: Store) ->
     queue = store.db.queues.get(QUEUE)
     assert queue is not None
     entries = [entry for page in queue.pages for entry in page.entries.values()]
-    assert [entry.past for entry in entries] == [None] * 3
+    assert [entry.extras for entry in entries] == [None] * 3
     assert not await store.records(RecordType.ATTEMPTS)
     await store.sweep()
     assert len(await store.records(RecordType.ATTEMPTS)) == 1  # who holds it, as the RFC has it
     await store.messages.release(QUEUE, claimed.claim_id or "")
-    assert [isinstance(entry.past, Past) for entry in entries] == [True, False, False]
+    assert [isinstance(entry.extras, EntryExtras) for entry in entries] == [True, False, False]
     assert len(await store.records(RecordType.ATTEMPT)) == 1
 
 

@@ -11,7 +11,7 @@ from zaqar_lite.domain.posts import NewMessage, Posted
 from zaqar_lite.storage.opendata.format import keys
 from zaqar_lite.storage.opendata.format.bookkeeping import encode_remembered
 from zaqar_lite.storage.opendata.format.keys import RecordType
-from zaqar_lite.storage.opendata.remembered import MESSAGE, TOGETHER, short
+from zaqar_lite.storage.opendata.idempotency import MESSAGE, TOGETHER, short
 
 pytestmark = pytest.mark.anyio
 WINDOW = 600_000

@@ -44,7 +44,7 @@ _LOG_DECODERS: dict[int, Callable[[bytes], Any]] = {
 
 @dataclass
 class Findings:
-    """What a check found: the problems, and how many records of each kind there are."""
+    """What a check found: the problems, and how many records of each kind seen are."""
 
     problems: list[str] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
@@ -59,12 +59,12 @@ async def check(db: Database) -> Findings:
     """Verify checksums, encodings, and that payloads, metadata and queues fit together."""
     found = Findings()
     found.problems += db.engine.damages
-    there = _There()
+    seen = _Seen()
     for start, end in keys.ranges():
         try:
             async for rows in db.engine.scan(start, end):
                 for key, value in rows:
-                    problem = _check_record(db, key, value, found.counts, there)
+                    problem = _check_record(db, key, value, found.counts, seen)
                     if problem is not None:
                         found.problems.append(problem)
         except Unreadable as exc:
@@ -75,19 +75,19 @@ async def check(db: Database) -> Findings:
     members: set[bytes] = set()
     async for queue, entry in walk(db):
         held[entry.id] = queue.ref
-        if entry.past is not None:
-            history = entry.past.history
-            known.update(keys.attempt_key(history, kept.number) for kept in entry.past.kept)
-            if entry.past.group is not None:
-                members.add(keys.group_key(queue.raw, entry.past.group, entry.position))
-    for kind, ids in (("payload", there.payloads), ("metadata", there.metadata)):
+        if entry.extras is not None:
+            history = entry.extras.history
+            known.update(keys.attempt_key(history, kept.number) for kept in entry.extras.kept)
+            if entry.extras.group is not None:
+                members.add(keys.group_key(queue.raw, entry.extras.group, entry.position))
+    for kind, ids in (("payload", seen.payloads), ("metadata", seen.metadata)):
         found.problems += [
             f"message {message_id} of {held[message_id]} has no {kind}"
             for message_id in held.keys() - ids
         ]
         lost = ids - held.keys() - garbage - unrouted
         found.problems += [f"{kind} of message {number}: no queue holds it" for number in lost]
-    for wanted, stored in ((known, there.attempts), (members, there.groups)):
+    for wanted, stored in ((known, seen.attempts), (members, seen.groups)):
         found.problems += [f"{keys.describe(key)} is missing" for key in sorted(wanted - stored)]
         lost_keys = sorted(stored - wanted)
         found.problems += [f"{keys.describe(key)}: no message has it" for key in lost_keys]
@@ -95,7 +95,7 @@ async def check(db: Database) -> Findings:
 
 
 @dataclass
-class _There:
+class _Seen:
     """The messages that have a payload and metadata, and the keys of attempts and of groups."""
 
     payloads: set[int] = field(default_factory=set)
@@ -105,7 +105,7 @@ class _There:
 
 
 def _check_record(
-    db: Database, key: bytes, value: bytes | Damage, counts: Counter[str], there: _There
+    db: Database, key: bytes, value: bytes | Damage, counts: Counter[str], seen: _Seen
 ) -> str | None:
     """Count a record and note what it is of; answer what is wrong with it."""
     try:
@@ -115,17 +115,17 @@ def _check_record(
                 segment, _, sequence = keys.read_log_entry_key(key)
                 start = next(start for start, number in db.segments if number == segment)
                 counts["metadata"] += 1
-                there.metadata.add(start + sequence)
+                seen.metadata.add(start + sequence)
         else:
             kind = RecordType(keys.read_prefix(key)[0])
             decode = _DECODERS[kind]
             counts[kind.name.lower().replace("_", " ")] += 1
             if kind is RecordType.PAYLOAD:
-                there.payloads.add(keys.read_message_id(key))
+                seen.payloads.add(keys.read_message_id(key))
             elif kind is RecordType.ATTEMPT:
-                there.attempts.add(key)
+                seen.attempts.add(key)
             elif kind is RecordType.GROUP:
-                there.groups.add(key)
+                seen.groups.add(key)
         if isinstance(value, Damage):
             return str(value)
         decode(value)

@@ -34,7 +34,7 @@ def encode_changes(db: State, queue: Queue) -> None:
         page = queue.numbered.get(number)
         if page is not None:
             page.epoch = db.committer.epoch
-            db.resident.use(page, queue)
+            db.page_cache.use(page, queue)
         key = keys.queue_key(RecordType.ACTIVE, queue.raw, number)
         if page is not None and (page.entries or number is None):
             db.put(key, encode_page(page))
@@ -84,7 +84,7 @@ def _encode_claims(db: State, queue: Queue) -> None:
         )  # fmt: skip
         _write(db, keys.claim_key(queue.raw, bytes.fromhex(claim_id)), value)
     queue.changed_claims.clear()
-    if queue.ended:
+    if queue.changed_attempts:
         _encode_attempts(db, queue)
 
 
@@ -92,13 +92,13 @@ def _encode_attempts(db: State, queue: Queue) -> None:
     """Put who has held the entries, and who holds them."""
     puts, deletes, find, key = db.puts, db.deletes, queue.find, keys.attempts_keys(queue.raw)
     plain: dict[Claim, bytes] = {}  # of those that are held for the first time
-    for entry in queue.ended:
-        past, claim = entry.past, entry.claim
+    for entry in queue.changed_attempts:
+        extras, claim = entry.extras, entry.claim
         if find(entry.position) is not entry:
             continue
-        if past is not None:
+        if extras is not None:
             holder = claim.client_id if claim is not None and claim.ttl_ms else None
-            value = records.encode_attempts(past.attempts, holder)
+            value = records.encode_attempts(extras.attempts, holder)
         elif claim is None or not claim.ttl_ms:
             continue
         else:
@@ -106,29 +106,29 @@ def _encode_attempts(db: State, queue: Queue) -> None:
             if not value:
                 value = records.encode_attempts(records.Attempts([]), claim.client_id)
                 plain[claim] = value
-        name = key(entry.name)
+        name = key(entry.shown_id)
         puts[name] = value
         if deletes:
             deletes.pop(name, None)
-    queue.ended.clear()
+    queue.changed_attempts.clear()
 
 
 def _encode_removed(db: State, queue: Queue) -> None:
     gone: list[int] = []
     attempts_key = keys.attempts_keys(queue.raw)
-    begun = queue.begun
+    unrecorded = queue.unrecorded_holds
     for entry in queue.removed:
-        past = entry.past
-        was_written = entry.attempts and entry.position not in begun
-        begun.discard(entry.position)
-        if was_written or (past is not None and past.consumers):
-            key = attempts_key(entry.name)
+        extras = entry.extras
+        was_written = entry.attempts and entry.position not in unrecorded
+        unrecorded.discard(entry.position)
+        if was_written or (extras is not None and extras.consumers):
+            key = attempts_key(entry.shown_id)
             if key not in db.puts:  # a history that began in this batch needs it
                 db.deletes[key] = None
-        if past is not None:
-            for kept in past.kept:
-                db.delete(keys.attempt_key(past.history, kept.number))
-            if past.shared and _has_other_holder(db, entry.id):
+        if extras is not None:
+            for kept in extras.kept:
+                db.delete(keys.attempt_key(extras.history, kept.number))
+            if extras.shared and _has_other_holder(db, entry.id):
                 continue
         gone.append(entry.id)
     queue.removed.clear()
@@ -138,7 +138,7 @@ def _encode_removed(db: State, queue: Queue) -> None:
     for message_id in gone:
         db.delete(PAYLOAD_PREFIX + message_id.to_bytes(8, "big"))
         db.delete(db.log_key(message_id))
-        db.forget_name(message_id)
+        db.forget_foreign_id(message_id)
         db.bodies.forget(message_id)
 
 
@@ -173,45 +173,45 @@ def encode_page(page: Page) -> bytes:
     """Encode a page as it is now."""
     available: list[int] = []
     in_flight: list[int] = []
-    extras: list[bytes] = []
+    encoded_extras: list[bytes] = []
     for entry in islice(page.entries.values(), page.encoded_count, None):
-        claim, past = entry.claim, entry.past
+        claim, extras = entry.claim, entry.extras
         if claim is not None and claim.ttl_ms:
             in_flight += (
                 entry.id, entry.priority, claim.claimed_at,
                 claim.lease(entry.position) if claim.leases else claim.deadline,
                 entry.attempts,
             )  # fmt: skip
-        elif past is not None and past.parked_until:
-            until = past.parked_until
+        elif extras is not None and extras.parked_until:
+            until = extras.parked_until
             in_flight += (entry.id, entry.priority, until, until, entry.attempts)
         else:
             available += (
                 entry.id, entry.priority, entry.visible_at, entry.expires_at, entry.attempts,
             )  # fmt: skip
-            if past is None and entry.is_plain:
+            if extras is None and entry.is_plain:
                 continue
         extra = _extra(entry)
         if extra is not None:
-            extras.append(extra)
+            encoded_extras.append(extra)
     elements = page.encoded + active.encode_elements(available)
     number = page.encoded_count + len(available) // 5
-    extras = [*page.encoded_extras, *extras]
+    encoded_extras = [*page.encoded_extras, *encoded_extras]
     if not in_flight and number < PAGE_SIZE:
-        page.encoded, page.encoded_count, page.encoded_extras = elements, number, extras
+        page.encoded, page.encoded_count, page.encoded_extras = elements, number, encoded_extras
     else:
         page.forget_encoded()  # nothing more is appended to a full page
-    return active.join_active(number, elements, in_flight, extras)
+    return active.join_active(number, elements, in_flight, encoded_extras)
 
 
 def _extra(entry: Entry) -> bytes | None:
     """Encode what the entry has beyond the RFC's fields."""
-    past, claim = entry.past, entry.claim
+    extras, claim = entry.extras, entry.claim
     extra = active.Extra()
-    if past is not None:
-        extra.last_claim, extra.parked = past.last_claim, past.parked_until != 0
-        extra.renamed, extra.shared, extra.origin = past.renamed, past.shared, past.origin
-        extra.group = past.group
+    if extras is not None:
+        extra.last_claim, extra.parked = extras.last_claim, extras.parked_until != 0
+        extra.renamed, extra.shared, extra.origin = extras.renamed, extras.shared, extras.origin
+        extra.group = extras.group
     if extra.parked or (claim is not None and claim.ttl_ms):
         extra.visible_at, extra.deadline = entry.visible_at, entry.expires_at
     if not entry.is_plain and entry.ttl_ms:
@@ -286,9 +286,9 @@ def entries_of(
             entry.expires_at = lease + 1
         entries.append(entry)
         if extra is not None and extra.parked:
-            entry.remember().parked_until = lease if lease > now else 0
+            entry.ensure_extras().parked_until = lease if lease > now else 0
             continue
-        entry.claim = holders.get(entry.name)
+        entry.claim = holders.get(entry.shown_id)
         held.append((entry, claimed_at, lease))
     entries.sort(key=lambda entry: entry.position)
     return {entry.position: entry for entry in entries}, held
@@ -305,7 +305,7 @@ def _restored(
     )
     entry.attempts = attempts
     if extra.last_claim or extra.shared or extra.renamed or extra.origin or extra.group:
-        past = entry.remember()
-        past.last_claim, past.shared = extra.last_claim, extra.shared
-        past.renamed, past.origin, past.group = extra.renamed, extra.origin, extra.group
+        extras = entry.ensure_extras()
+        extras.last_claim, extras.shared = extra.last_claim, extra.shared
+        extras.renamed, extras.origin, extras.group = extra.renamed, extra.origin, extra.group
     return entry

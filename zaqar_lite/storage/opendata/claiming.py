@@ -14,22 +14,22 @@ from zaqar_lite.domain.errors import NotFound
 from zaqar_lite.domain.ids import new_claim_id
 from zaqar_lite.domain.models import Claimed, DelayMode, QueueRef, RefusalReason, Take
 from zaqar_lite.storage.base import MAX_EXAMINED
-from zaqar_lite.storage.opendata import due, past, reading
+from zaqar_lite.storage.opendata import due, history, reading
 from zaqar_lite.storage.opendata.due import (
     STEP,
     cold_lapsed,
+    end_waits,
     expose,
+    find_ended_waits,
     first_lapse,
-    gather,
     live,
-    wake,
 )
 from zaqar_lite.storage.opendata.entries import NOTHING, Claim, Entry, Page, is_damaged
 from zaqar_lite.storage.opendata.paging import cold_after, load, prepared
 from zaqar_lite.storage.opendata.queue import Queue
 from zaqar_lite.storage.opendata.reading import bodies_in_memory, read_bodies
 from zaqar_lite.storage.opendata.ready import head, take_first
-from zaqar_lite.storage.opendata.settling import MOST_LAPSES, Step, end_lapsed
+from zaqar_lite.storage.opendata.settling import MOST_LAPSES, Step, end_lapsed, move
 from zaqar_lite.storage.opendata.state import State
 
 MOST_TAKEN = MAX_EXAMINED
@@ -56,7 +56,7 @@ class _Budget:
         self.left = left
 
 
-class _Stop(Enum):
+class _StopReason(Enum):
     """Why no further entry is taken: none is ready, or the budget."""
 
     EMPTY = 1
@@ -73,56 +73,56 @@ class _Taken(NamedTuple):
     more: bool
 
 
-async def hand_out(db: State, queue: QueueRef, take: Take, finish: Finish) -> Claimed:
+async def hand_out(db: State, ref: QueueRef, take: Take, finish: Finish) -> Claimed:
     """Hand out ready messages, once what `finish` does with them is durable."""
-    if not db.shares.joins(queue.project, take.limit):
-        await db.shares.wait(queue.project, take.limit)
+    if not db.shares.joins(ref.project, take.limit):
+        await db.shares.wait(ref.project, take.limit)
     while True:
-        taken = await _take(db, queue, take)
+        taken = await _take_entries(db, ref, take)
         if taken is None:
             return Claimed(None)
-        there, now, entries, moved, more = taken
+        queue, now, entries, moved, more = taken
         readable = _in_memory(db, entries, take)
         if readable is None:
-            readable = await _read(db, queue, take, there, entries)
+            readable = await _read(db, ref, take, queue, entries)
             if readable is None:
                 continue  # the queue was recovered: nobody was given anything
             more = more or len(readable) < len(entries)
             entries = [one[0] for one in readable]
-        claim_id = finish(there, now, entries) if entries else None
-        with_delay, write = take.delay_mode is not DelayMode.IGNORE, db.names.write
+        claim_id = finish(queue, now, entries) if entries else None
+        with_delay, write = take.delay_mode is not DelayMode.IGNORE, db.id_texts.write
         messages = []
         for entry, body, attempts in readable:
-            message = entry.view(write(entry.name), now, with_delay=with_delay)
+            message = entry.view(write(entry.shown_id), now, with_delay=with_delay)
             message.body, message.attempts = body, attempts
             messages.append(message)
         if claim_id is not None:
-            db.announce(queue, 0)
+            db.announce(ref, 0)
         if entries or moved or more:
-            db.changed(there)
+            db.changed(queue)
             await db.committer.durable()
         return Claimed(claim_id, messages, moved, more)
 
 
-def hold(take: Take, there: Queue, now: int, entries: Sequence[Entry]) -> str:
+def hold(take: Take, queue: Queue, now: int, entries: Sequence[Entry]) -> str:
     """Let a new claim hold entries that were taken; answer its id."""
     claim = Claim(new_claim_id(), take.client_id)
     for entry in entries:
-        there.hold(entry, claim)
-    due.begin(there, claim, now, take.ttl_ms, take.grace_ms)
+        queue.hold(entry, claim)
+    due.start_leases(queue, claim, now, take.ttl_ms, take.grace_ms)
     return claim.id
 
 
-def remove(db: State, there: Queue, now: int, entries: Sequence[Entry]) -> None:
+def remove(db: State, queue: Queue, now: int, entries: Sequence[Entry]) -> None:
     """Let entries that were taken leave the queue: they are popped."""
-    keeps = past.keeps_done(there)
+    keeps = history.keeps_done(queue)
     for entry in entries:
         if keeps:
-            past.record_done(db, there, entry, now, None)
-        there.leave(entry)
+            history.record_done(db, queue, entry, now, None)
+        queue.leave(entry)
 
 
-async def _take(db: State, queue: QueueRef, take: Take) -> _Taken | None:
+async def _take_entries(db: State, ref: QueueRef, take: Take) -> _Taken | None:
     """Take ready entries out of a queue, to be held or to leave before the next await.
 
     Where a page must be loaded first, what was taken goes back for that long.
@@ -132,50 +132,50 @@ async def _take(db: State, queue: QueueRef, take: Take) -> _Taken | None:
     limit = min(take.limit, MOST_TAKEN)
     kept: set[Page] = set()
     while True:
-        there, now = await prepared(
-            db, queue, take.version, lambda there: cold_lapsed(there, db.clock.now_ms())
+        queue, now = await prepared(
+            db, ref, take.version, lambda queue: cold_lapsed(queue, db.clock.now_ms())
         )
-        if there is None:
+        if queue is None:
             return None
-        ended, spent = end_lapsed(Step(db, there, now, take.retries), MOST_LAPSES - lapses)
+        ended, spent = end_lapsed(Step(db, queue, now, take.retries), MOST_LAPSES - lapses)
         moved += spent
         lapses += ended
-        gather(there, now, STEP)
-        if lapses >= MOST_LAPSES or (there.waiting and there.waiting[0][0] <= now):
-            return _Taken(there, now, [], moved, more=True)
-        if ended and first_lapse(there) <= now:
+        find_ended_waits(queue, now, STEP)
+        if lapses >= MOST_LAPSES or (queue.waiting and queue.waiting[0][0] <= now):
+            return _Taken(queue, now, [], moved, more=True)
+        if ended and first_lapse(queue) <= now:
             continue  # the next ones may have to be loaded
-        if len(kept) < _MOST_PAGES and (ahead := _cold_ahead(there, limit)):
+        if len(kept) < _MOST_PAGES and (ahead := _cold_ahead(queue, limit)):
             kept.update(ahead)
-            await load(db, there, ahead, kept)
+            await load(db, queue, ahead, kept)
             continue
-        entries, also_moved, stop = _pick(db, there, now, take, limit, budget)
+        entries, also_moved, stop = _take_loaded(db, queue, now, take, limit, budget)
         moved += also_moved
-        if there.is_changed:
-            db.touched.add(there)
+        if queue.is_changed:
+            db.touched.add(queue)
         if not isinstance(stop, Page) or (entries and len(kept) >= _MOST_PAGES):
-            more = stop is not None and stop is not _Stop.EMPTY
-            return _Taken(there, now, entries, moved, more or limit < take.limit)
+            more = stop is not None and stop is not _StopReason.EMPTY
+            return _Taken(queue, now, entries, moved, more or limit < take.limit)
         for entry in entries:
-            there.make_ready(entry)
+            queue.make_ready(entry)
         kept.add(stop)
-        await load(db, there, [stop], kept)
+        await load(db, queue, [stop], kept)
 
 
-def _cold_ahead(there: Queue, limit: int) -> list[Page]:
+def _cold_ahead(queue: Queue, limit: int) -> list[Page]:
     """The cold pages that are likely to be taken from: they are loaded together, and before.
 
     Each that is met while entries are taken costs putting these back, and many claims at once meet
     the same ones.
     """
-    first = head(there) if there.cold_pages else None
-    pages = [] if first is None else cold_after(there, first.first, limit)
+    first = head(queue) if queue.cold_pages else None
+    pages = [] if first is None else cold_after(queue, first.first, limit)
     return [page for page in pages if page.best != NOTHING]
 
 
-def _pick(  # noqa: PLR0917 - what one call works with
-    db: State, there: Queue, now: int, take: Take, limit: int, budget: _Budget
-) -> tuple[list[Entry], int, _Stop | Page | None]:
+def _take_loaded(  # noqa: PLR0917 - what one call works with
+    db: State, queue: Queue, now: int, take: Take, limit: int, budget: _Budget
+) -> tuple[list[Entry], int, _StopReason | Page | None]:
     """Take entries within the budget; tell how many were moved, and what put an end to it.
 
     That is a page where its entries must be loaded before any others are taken.
@@ -185,30 +185,30 @@ def _pick(  # noqa: PLR0917 - what one call works with
     taken: list[Entry] = []
     moved = 0
     if exposes:
-        _, needed = expose(there, now, limit)
+        _, needed = expose(queue, now, limit)
         if needed is not None:
             return taken, moved, needed
     while len(taken) < limit:
-        entry = _first(there, now, budget)
+        entry = _take_entry(queue, now, budget)
         if not isinstance(entry, Entry):
-            if exposes and entry is _Stop.EMPTY:
-                exposed, needed = expose(there, now, limit)
+            if exposes and entry is _StopReason.EMPTY:
+                exposed, needed = expose(queue, now, limit)
                 if needed is not None:
                     return taken, moved, needed
                 if exposed:
                     continue
             return taken, moved, entry
         if letters is not None and entry.attempts >= letters.max_claims:
-            past.move(db, there, entry, letters, now, MAX_CLAIMS)
+            move(db, queue, entry, letters, now, MAX_CLAIMS)
             moved += 1
             if moved >= MOST_MOVED:
-                return taken, moved, _Stop.SPENT
+                return taken, moved, _StopReason.SPENT
         else:
             taken.append(entry)
     return taken, moved, None
 
 
-def _first(queue: Queue, now: int, budget: _Budget) -> Entry | _Stop | Page:
+def _take_entry(queue: Queue, now: int, budget: _Budget) -> Entry | _StopReason | Page:
     """Take the first ready entry; it is held or leaves in the same step.
 
     What has waited until now is made ready, and what has expired is removed.
@@ -216,12 +216,12 @@ def _first(queue: Queue, now: int, budget: _Budget) -> Entry | _Stop | Page:
     while budget.left > 0:
         page = head(queue)
         if page is None:
-            return _Stop.EMPTY
-        if page.cold is not None:
+            return _StopReason.EMPTY
+        if page.summary is not None:
             return page
         if page in queue.due:
             budget.left -= len(page.entries)
-            wake(queue, page, now, len(page.entries))
+            end_waits(queue, page, now, len(page.entries))
             continue
         examined = queue.examined
         entry = take_first(queue, page)
@@ -233,12 +233,12 @@ def _first(queue: Queue, now: int, budget: _Budget) -> Entry | _Stop | Page:
         queue.ready_count += 1  # as it was: it leaves as one that is ready
         queue.remove(entry)
         budget.left -= _REMOVAL
-    return _Stop.SPENT
+    return _StopReason.SPENT
 
 
 def _in_memory(db: State, entries: Sequence[Entry], take: Take) -> list[_Readable] | None:
     """The taken entries with their bodies, unless something of them must be read."""
-    if take.details and any(entry.past and entry.past.kept for entry in entries):
+    if take.details and any(entry.extras and entry.extras.kept for entry in entries):
         return None
     bodies = bodies_in_memory(db, entries)
     return None if bodies is None else list(zip(entries, bodies, repeat(())))
@@ -246,9 +246,9 @@ def _in_memory(db: State, entries: Sequence[Entry], take: Take) -> list[_Readabl
 
 async def _read(
     db: State,
-    queue: QueueRef,
+    ref: QueueRef,
     take: Take,
-    there: Queue,
+    queue: Queue,
     entries: Sequence[Entry],
 ) -> list[_Readable] | None:
     """Those of the taken entries that can be read, with their bodies; None: begin anew.
@@ -259,15 +259,15 @@ async def _read(
     draft = Claim(new_claim_id(), "")
     for entry in entries:
         entry.claim = draft
-        draft.held[entry.position] = entry.name
+        draft.held[entry.position] = entry.shown_id
     try:
-        found = await read_bodies(db, there, entries)
+        found = await read_bodies(db, queue, entries)
         told = await reading.read_attempts(db, entries) if take.details else {}
-        is_current = db.queue_to_change(queue, take.version) is there
+        is_current = db.queue_to_change(ref, take.version) is queue
     except BaseException:
-        if db.is_current(there):
+        if db.is_current(queue):
             for entry in _let_go(draft, entries):
-                there.make_ready(entry)
+                queue.make_ready(entry)
         raise
     if not is_current:
         return None
@@ -287,15 +287,15 @@ def _let_go(draft: Claim, entries: Sequence[Entry]) -> list[Entry]:
     return left
 
 
-def live_claim(there: Queue | None, claim_id: str, now: int) -> tuple[Queue, Claim]:
+def live_claim(queue: Queue | None, claim_id: str, now: int) -> tuple[Queue, Claim]:
     """The claim of this id, and the queue.
 
     Raises NotFound: it does not exist, has lapsed, or holds no live message any more.
     """
-    claim = None if there is None else there.claims.get(claim_id)
-    if there is None or claim is None or not live(there, claim, now):
+    claim = None if queue is None else queue.claims.get(claim_id)
+    if queue is None or claim is None or not live(queue, claim, now):
         raise NotFound(f"Claim {claim_id} does not exist or has expired.")
-    return there, claim
+    return queue, claim
 
 
 def refusal(holder: Claim | None, claim_ids: Collection[str]) -> RefusalReason | None:

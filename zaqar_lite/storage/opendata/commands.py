@@ -47,10 +47,10 @@ async def fill(target: Engine, file: Path) -> int:
     count = 0
     rows = intact_rows(file)
     while part := list(islice(rows, _ROWS)):
-        there = await target.get([key for key, _ in part])
+        present = await target.get([key for key, _ in part])
         new: dict[bytes, bytes] = {}
         for key, value in part:
-            if key >= FIRST and key not in there:
+            if key >= FIRST and key not in present:
                 new.setdefault(key, value)  # the first of a key is right
         if new:
             await target.commit(Batch({REBUILT: b"", **new}, ()))

@@ -23,10 +23,10 @@ from zaqar_lite.storage.opendata.format import bookkeeping, keys
 from zaqar_lite.storage.opendata.format.encoding import CodecError, utf8
 from zaqar_lite.storage.opendata.format.keys import PAYLOAD_PREFIX, RecordType
 from zaqar_lite.storage.opendata.format.records import decode_metadata
-from zaqar_lite.storage.opendata.paging import cool
+from zaqar_lite.storage.opendata.paging import evict_pages
 from zaqar_lite.storage.opendata.queue import Queue
 from zaqar_lite.storage.opendata.recovery import put_back, replay
-from zaqar_lite.storage.opendata.state import Ids, Names, State
+from zaqar_lite.storage.opendata.state import Ids, IdTexts, State
 
 logger = logging.getLogger(__name__)
 _FIRST_SEGMENT = 1
@@ -65,14 +65,14 @@ async def open_store(db: State) -> None:
     if state is None:
         logger.error("the secret of the message ids is lost: messages have other ids from now on")
         state = bookkeeping.State(sum(block), 0, os.urandom(16))
-    db.secret, db.names = state.secret, Names(state.secret)
+    db.secret, db.id_texts = state.secret, IdTexts(state.secret)
     # What no queue holds of a rebuilt store is put back, not replayed.
     db.routed = sum(block) if db.is_rebuilt else state.routed
     db.segments = await _segments(db, sum(block))
     db.log_start, number = db.segments[-1]
     db.log_prefix = keys.log_prefix(number)
     await _load_garbage(db)
-    await loading.load_names(db)
+    await loading.load_kept_ids(db)
 
 
 async def _create(db: State) -> None:
@@ -206,8 +206,8 @@ class Database(State):
     async def _finish(self) -> None:
         try:
             for queue in self.queues:
-                if queue.begun:
-                    queue.write_holders(len(queue.begun))
+                if queue.unrecorded_holds:
+                    queue.write_holders(len(queue.unrecorded_holds))
                     self.touched.add(queue)
             if self.touched or self.puts:
                 await self.committer.durable()
@@ -217,7 +217,7 @@ class Database(State):
 
     def _take(self) -> Batch:
         """Encode everything that changed since the last batch."""
-        cool(self)
+        evict_pages(self)
         for queue in self.touched:
             if self.is_current(queue):
                 encode_changes(self, queue)
@@ -251,7 +251,7 @@ class Database(State):
         self._written_news, self.news = {}, {}
         self.unrouted_due = 0
         self.ids.forget_stored()
-        await loading.load_names(self)
+        await loading.load_kept_ids(self)
         await loading.reload_catalogue(self)
         await loading.reload(self, sorted(refs))
 

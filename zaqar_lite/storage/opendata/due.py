@@ -31,13 +31,13 @@ _PARKED_MARGIN_MS = 60_000
 _CLAIMS_AHEAD = 16
 
 
-def begin(queue: Queue, claim: Claim, now: int, ttl_ms: int, grace_ms: int) -> None:
+def start_leases(queue: Queue, claim: Claim, now: int, ttl_ms: int, grace_ms: int) -> None:
     """Let a new claim hold what it was given for `ttl_ms` from now."""
     claim.claimed_at = now
     queue.claims[claim.id] = claim
     _set_end(queue, claim, now, ttl_ms, grace_ms)
     for entry in held_by(queue, claim):
-        _outlive(queue, entry, claim.deadline, grace_ms, now)
+        _keep_alive_until(queue, entry, claim.deadline, grace_ms, now)
 
 
 def held_by(queue: Queue, claim: Claim) -> list[Entry]:
@@ -60,7 +60,7 @@ def renew(queue: Queue, claim: Claim, now: int, ttl_ms: int, grace_ms: int) -> N
     claim.leases = lapsed
     for entry in held_by(queue, claim):
         if entry.position not in lapsed:
-            _outlive(queue, entry, claim.deadline, grace_ms, now)
+            _keep_alive_until(queue, entry, claim.deadline, grace_ms, now)
     if lapsed:
         index_claim(queue, claim, min(lapsed.values()))
 
@@ -77,12 +77,12 @@ def extend(  # noqa: PLR0917 - who holds what, from when, for how long
 ) -> None:
     """Let the lease of one entry that a claim holds end `ttl_ms` from now."""
     until = claim.leases[entry.position] = now + ttl_ms
-    _outlive(queue, entry, until, grace_ms, now)
+    _keep_alive_until(queue, entry, until, grace_ms, now)
     if until < claim.due_at:
         index_claim(queue, claim, until)
 
 
-def _outlive(queue: Queue, entry: Entry, until: int, margin_ms: int, now: int) -> None:
+def _keep_alive_until(queue: Queue, entry: Entry, until: int, margin_ms: int, now: int) -> None:
     """Let an entry live until an instant; one that would not lives a margin longer."""
     queue.change(entry.page)
     if now < entry.expires_at < until:
@@ -113,7 +113,7 @@ def cold_lapsed(queue: Queue, now: int) -> list[Page]:
         return []
     claims = (claim for due_at, _, claim in islice(queue.lapses, _CLAIMS_AHEAD) if due_at <= now)
     pages = {queue.page_of(at) for claim in claims for at in claim.lapsed(now)}
-    return [page for page in pages if page is not None and page.cold is not None]
+    return [page for page in pages if page is not None and page.summary is not None]
 
 
 def lapsed(queue: Queue, now: int, limit: int) -> list[Entry]:
@@ -130,7 +130,7 @@ def lapsed(queue: Queue, now: int, limit: int) -> list[Entry]:
         room = limit - len(found)
         entries = {at: queue.find(at) for at in ended[:room]}
         lost = [at for at, entry in entries.items() if entry is None]
-        if any((page := queue.page_of(at)) is not None and page.cold for at in lost):
+        if any((page := queue.page_of(at)) is not None and page.summary for at in lost):
             break
         found += [entry for entry in entries.values() if entry is not None]
         for position in lost:
@@ -157,7 +157,7 @@ def count_lapsed(queue: Queue, now: int) -> int:
         if due_at <= now and queue.claims.get(claim.id) is claim
     }
     queue.examined += sum(len(claim.held) if claim.leases else 1 for claim in due)
-    return sum(claim.count_lapsed(now) for claim in due)
+    return sum(len(claim.lapsed(now) if claim.leases else claim.held) for claim in due)
 
 
 def let_go(queue: Queue, entry: Entry, claim: Claim) -> None:
@@ -170,7 +170,7 @@ def let_go(queue: Queue, entry: Entry, claim: Claim) -> None:
 
 def park(queue: Queue, entry: Entry, until: int, now: int) -> None:
     """Let an entry that is counted in no state wait until an instant."""
-    entry.remember().parked_until = until
+    entry.ensure_extras().parked_until = until
     queue.change(entry.page)
     if entry.expires_at < until + _PARKED_MARGIN_MS:
         queue.set_ttl(entry, until + _PARKED_MARGIN_MS - now, now)
@@ -181,13 +181,13 @@ STEP = MAX_EXAMINED
 """About how many entries one step looks at: some milliseconds of work."""
 
 
-def settle(queue: Queue, now: int) -> bool:
+def catch_up(queue: Queue, now: int) -> bool:
     """Bring a queue up to `now`, or one step nearer; answer whether it is there.
 
     Afterwards what has expired is gone, keys too, and the pages with ended waits are found. Leases
     that have ended are left alone.
     """
-    gather(queue, now, STEP)
+    find_ended_waits(queue, now, STEP)
     waiting, expiries, keys = queue.waiting, queue.expiries, queue.keys
     is_settled = not (waiting and waiting[0][0] <= now)
     if expiries and expiries[0][0] <= now:
@@ -211,7 +211,7 @@ def expire(queue: Queue, now: int, limit: int) -> int:
             looked_at += 1
             continue
         looked_at += page.count
-        if page.cold is not None:
+        if page.summary is not None:
             page.min_expires = NEVER
             queue.expired_pages.append(page)
             continue
@@ -227,7 +227,7 @@ def expire(queue: Queue, now: int, limit: int) -> int:
     return count
 
 
-def gather(queue: Queue, now: int, limit: int) -> int:
+def find_ended_waits(queue: Queue, now: int, limit: int) -> int:
     """Find up to `limit` pages in which a wait has ended; answer what is ready by that alone."""
     waiting, count = queue.waiting, 0
     for _ in range(limit):
@@ -238,14 +238,14 @@ def gather(queue: Queue, now: int, limit: int) -> int:
             continue
         page.next_visible = NEVER
         queue.offer(page, page.best_waiting << POSITION_BITS | first)
-        cold = page.cold
+        cold = page.summary
         if cold is None:
             queue.due[page] = None
         elif cold.last_visible > now:
             queue.half_due[page] = None
         else:
             ready = cold.ready + cold.delayed + cold.parked
-            page.cold = cold._replace(ready=ready, delayed=0, parked=0)
+            page.summary = cold._replace(ready=ready, delayed=0, parked=0)
             count += cold.delayed + cold.parked
             queue.ready_count += cold.delayed + cold.parked
             queue.delayed_count -= cold.delayed
@@ -258,26 +258,26 @@ def promote(queue: Queue, now: int, limit: int) -> int:
 
     It looks at about as many; what is left for the next call is in pages that are due still.
     """
-    count = gather(queue, now, limit)
+    count = find_ended_waits(queue, now, limit)
     looked_at = 0
     while count < limit and looked_at < limit and queue.due:
         page = next(iter(queue.due))
         looked_at += len(page.entries)
-        count += wake(queue, page, now, limit - count)
+        count += end_waits(queue, page, now, limit - count)
     return count
 
 
-def wake(queue: Queue, page: Page, until: int, limit: int) -> int:
+def end_waits(queue: Queue, page: Page, until: int, limit: int) -> int:
     """Make up to `limit` entries of a page ready whose wait ends up to an instant."""
     queue.due.pop(page, None)
     queue.examined += len(page.entries)
     count, next_visible, best = 0, NEVER, MAX_PRIORITY
     for entry in page.entries.values():
-        past = entry.past
+        extras = entry.extras
         if entry.delayed:
             visible_at = entry.visible_at
-        elif past is not None and past.parked_until and entry.claim is None:
-            visible_at = past.parked_until
+        elif extras is not None and extras.parked_until and entry.claim is None:
+            visible_at = extras.parked_until
         else:
             continue
         if visible_at > until or count == limit:
@@ -288,7 +288,7 @@ def wake(queue: Queue, page: Page, until: int, limit: int) -> int:
             entry.delayed = False
             queue.delayed_count -= 1
         else:
-            entry.remember().parked_until = 0
+            entry.ensure_extras().parked_until = 0
             queue.parked_count -= 1
         queue.make_ready(entry)
     page.next_visible, page.best_waiting = NEVER, best
@@ -310,7 +310,7 @@ def expose(queue: Queue, now: int, limit: int) -> tuple[int, Page | None]:
         page = next(iter(queue.half_due), None) or _next_waiting(queue)
         if page is None:
             break
-        if page.cold is not None and page.cold.delayed:
+        if page.summary is not None and page.summary.delayed:
             needed = page
             continue
         left = limit - before + queue.delayed_count
@@ -320,7 +320,7 @@ def expose(queue: Queue, now: int, limit: int) -> tuple[int, Page | None]:
                 queue.change(page)
                 entry.visible_at = now
         if delayed:
-            wake(queue, page, now, len(page.entries))
+            end_waits(queue, page, now, len(page.entries))
         else:
             heappop(queue.waiting)
             kept.append(page)
@@ -348,7 +348,7 @@ def next_due(queue: Queue) -> int:
     )
 
 
-def ripens_at(queue: Queue) -> int:
+def next_ready_at(queue: Queue) -> int:
     """The earliest instant at which an entry may become ready by time."""
     if queue.due or queue.half_due:
         return 0

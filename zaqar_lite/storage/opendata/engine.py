@@ -207,8 +207,8 @@ def replacing(target: Path) -> Iterator[BinaryIO]:
     is written as it is. Raises OSError: a file can't be written.
     """
     if target.exists() and not target.is_file():
-        with target.open("wb") as there:
-            yield there
+        with target.open("wb") as file:
+            yield file
         return
     target = target.resolve()  # a link goes on leading to its file
     beside = target.with_name(f".{target.name}.{os.getpid()}")

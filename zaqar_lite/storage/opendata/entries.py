@@ -7,7 +7,8 @@ from msgspec import Struct
 
 from zaqar_lite.domain.attempts import Ended
 from zaqar_lite.domain.models import Message, Origin
-from zaqar_lite.storage.opendata.format.records import Attempts, Kept, Metadata
+from zaqar_lite.storage.opendata.format.keys import RecordType
+from zaqar_lite.storage.opendata.format.records import Attempts, EndedMessage, Kept
 
 PAGE_SIZE = 256
 """Entries of a page: below it the cost of a commit dominates, above it the bytes do."""
@@ -62,14 +63,8 @@ class Claim:
             return list(self.held) if self.deadline <= now else []
         return [at for at in self.held if self.lease(at) <= now]
 
-    def count_lapsed(self, now: int) -> int:
-        """How many that is, without a look at each where all its leases end together."""
-        if self.leases:
-            return len(self.lapsed(now))
-        return len(self.held) if self.deadline <= now else 0
 
-
-class Past:
+class EntryExtras:
     """What an entry went through; most entries have none.
 
     consumers     who held it in the attempts that have ended, the oldest first
@@ -148,8 +143,19 @@ class Page:
     """
 
     __slots__ = (
-        "best", "best_waiting", "cold", "encoded", "encoded_count", "encoded_extras", "entries",
-        "epoch", "first", "min_expires", "next_visible", "number", "order",
+        "best",
+        "best_waiting",
+        "encoded",
+        "encoded_count",
+        "encoded_extras",
+        "entries",
+        "epoch",
+        "first",
+        "min_expires",
+        "next_visible",
+        "number",
+        "order",
+        "summary",
     )  # fmt: skip
 
     def __init__(self, number: int | None, first: int) -> None:
@@ -160,7 +166,7 @@ class Page:
         self.min_expires = self.next_visible = NEVER
         self.best_waiting = MAX_PRIORITY
         self.order: list[int] | None = None
-        self.cold: Summary | None = None
+        self.summary: Summary | None = None
         self.epoch = 0
         self.forget_encoded()
 
@@ -173,7 +179,7 @@ class Page:
     @property
     def count(self) -> int:
         """How many entries it has."""
-        return len(self.entries) if self.cold is None else self.cold.total
+        return len(self.entries) if self.summary is None else self.summary.total
 
     def summarise(self) -> Summary | None:
         """What must be known once the entries are forgotten; None where they must stay.
@@ -184,7 +190,7 @@ class Page:
         holders: dict[Claim, None] = {}
         shared = []
         for entry in self.entries.values():
-            past, claim = entry.past, entry.claim
+            extras, claim = entry.extras, entry.claim
             if claim is not None:
                 if not claim.ttl_ms:
                     return None
@@ -192,15 +198,15 @@ class Page:
             elif entry.delayed:
                 delayed += 1
                 last_visible = max(last_visible, entry.visible_at)
-            elif past is not None and past.parked_until:
+            elif extras is not None and extras.parked_until:
                 parked += 1
-                last_visible = max(last_visible, past.parked_until)
+                last_visible = max(last_visible, extras.parked_until)
             else:
                 ready += 1
-            if past is not None:
-                if past.damaged:
+            if extras is not None:
+                if extras.damaged:
                     return None
-                if past.shared:
+                if extras.shared:
                     shared.append(entry.id)
         total = len(self.entries)
         return Summary(total, ready, delayed, parked, last_visible, tuple(holders), tuple(shared))
@@ -208,12 +214,14 @@ class Page:
     def set_bounds(self) -> None:
         """Set the bounds of a page that is in no heap yet, by its entries."""
         for entry in self.entries.values():
-            past = entry.past
+            extras = entry.extras
             self.min_expires = min(self.min_expires, entry.expires_at)
             if is_ready(entry):
                 self.best = min(self.best, ready_key(entry))
             elif entry.claim is None:
-                until = entry.visible_at if past is None else past.parked_until or entry.visible_at
+                until = (
+                    entry.visible_at if extras is None else extras.parked_until or entry.visible_at
+                )
                 self.next_visible = min(self.next_visible, until)
                 self.best_waiting = min(self.best_waiting, entry.priority)
 
@@ -245,13 +253,13 @@ class Entry(Struct, eq=False):
     attempts: int = 0
     delayed: bool = False
     claim: Claim | None = None
-    past: Past | None = None
+    extras: EntryExtras | None = None
 
     @property
-    def name(self) -> int:
+    def shown_id(self) -> int:
         """The number that its id shows in this queue."""
-        past = self.past
-        return self.position if past is not None and past.renamed else self.id
+        extras = self.extras
+        return self.position if extras is not None and extras.renamed else self.id
 
     @property
     def is_plain(self) -> bool:
@@ -268,25 +276,19 @@ class Entry(Struct, eq=False):
 
     def is_parked(self, now: int) -> bool:
         """Whether it was given back with a delay that is not over."""
-        past = self.past
-        return past is not None and past.parked_until > now
+        extras = self.extras
+        return extras is not None and extras.parked_until > now
 
-    def remember(self) -> Past:
-        """The entry's past, to write to."""
-        past = self.past
-        if past is None:
-            past = self.past = Past()
-        return past
-
-    def learn(self, metadata: Metadata, client_id: str | None, headers: dict[str, str]) -> None:
-        """Take over what the log says of the message."""
-        self.created_at = metadata.received_at
-        self.client_id = client_id
-        self.headers = headers or None
+    def ensure_extras(self) -> EntryExtras:
+        """The entry's extras, made if there are none, to write to."""
+        extras = self.extras
+        if extras is None:
+            extras = self.extras = EntryExtras()
+        return extras
 
     def view(self, name: str, now: int, *, with_delay: bool = True) -> Message:
         """Show the entry to a reader, but for its body."""
-        past = self.past
+        extras = self.extras
         claim = self.claim
         if (
             claim is not None
@@ -308,10 +310,10 @@ class Entry(Struct, eq=False):
             (self.visible_at or None) if with_delay else None,
             self.headers,
         )
-        if past is not None:
-            message.origin, message.failure_count = past.origin, past.failures
-            if past.parked_until > now:
-                message.parked_until = past.parked_until
+        if extras is not None:
+            message.origin, message.failure_count = extras.origin, extras.failures
+            if extras.parked_until > now:
+                message.parked_until = extras.parked_until
         return message
 
 
@@ -326,14 +328,71 @@ def ready_key(entry: Entry) -> int:
 
 def is_damaged(entry: Entry) -> bool:
     """Whether an entry is set aside because it can't be read."""
-    return entry.past is not None and entry.past.damaged
+    return entry.extras is not None and entry.extras.damaged
 
 
 def is_ready(entry: Entry) -> bool:
     """Whether an entry can be handed out: nobody holds it, it does not wait, it can be read."""
-    past = entry.past
+    extras = entry.extras
     return (
         entry.claim is None
         and not entry.delayed
-        and (past is None or not (past.damaged or past.parked_until))
+        and (extras is None or not (extras.damaged or extras.parked_until))
     )
+
+
+class Extent(NamedTuple):
+    """A page: its number (None is the root) and when its last message ended."""
+
+    number: int | None
+    last_ended_at: int
+
+
+class History:
+    """Done or failed messages in pages, the oldest first; a page goes once all of it is over."""
+
+    def __init__(self, kind: RecordType) -> None:
+        self.kind = kind
+        self.full: list[Extent] = []
+        self.number: int | None = None
+        self.tail: list[EndedMessage] = []
+        self.changed: dict[int | None, list[EndedMessage]] = {}
+        """The pages that differ on disk, for the next batch; the empty ones go."""
+
+    def __bool__(self) -> bool:
+        return bool(self.full or self.tail)
+
+    def append(self, ended: EndedMessage) -> None:
+        """Add a message at the end."""
+        if len(self.tail) >= PAGE_SIZE:
+            self.full.append(Extent(self.number, self.tail[-1].ended_at))
+            self.tail = []
+            self.number = (self.number or 0) + 1
+        self.tail.append(ended)
+        self.changed[self.number] = self.tail
+
+    def restore_page(self, number: int | None, items: list[EndedMessage]) -> None:
+        """Take over a page of the store; they come in order of their number, the root first."""
+        if self.tail:
+            self.full.append(Extent(self.number, self.tail[-1].ended_at))
+        if items:
+            self.number, self.tail = number, items
+
+    @property
+    def first(self) -> Extent:
+        """The first page; there must be one."""
+        return self.full[0] if self.full else Extent(self.number, self.tail[-1].ended_at)
+
+    def drop_first(self) -> None:
+        """Forget the first page."""
+        self.changed[self.first.number] = []
+        if self.full:
+            del self.full[0]
+        else:
+            self.tail = []
+
+    def numbers(self, after: int | None) -> list[int | None]:
+        """The numbers of the pages from the one `after` stands for (0 is the root; None: all)."""
+        known = [extent.number for extent in self.full]
+        known.append(self.number)
+        return [number for number in known if after is None or (number or 0) >= after]

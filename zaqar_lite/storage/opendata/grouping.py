@@ -11,7 +11,7 @@ from zaqar_lite.domain.models import Message, Page, QueueRef, Selection
 from zaqar_lite.storage.opendata.entries import Entry
 from zaqar_lite.storage.opendata.format import keys
 from zaqar_lite.storage.opendata.format.encoding import after_prefix
-from zaqar_lite.storage.opendata.paging import cold_for_positions, prepared
+from zaqar_lite.storage.opendata.paging import cold_at_positions, prepared
 from zaqar_lite.storage.opendata.reading import is_wanted, read, resolve
 from zaqar_lite.storage.opendata.state import State
 
@@ -34,7 +34,7 @@ async def list_group(db: State, ref: QueueRef, selection: Selection, group: str)
         end = after_prefix(members) if last is None else keys.group_key(queue.raw, group, last + 1)
         positions = await _positions(db, start, end, min(_STEP, selection.limit - len(messages)))
         current, now = await prepared(
-            db, ref, selection.version, partial(cold_for_positions, positions=positions), reads=True
+            db, ref, selection.version, partial(cold_at_positions, positions=positions), reads=True
         )
         if current is None or not positions:
             return page
@@ -57,7 +57,7 @@ async def list_group(db: State, ref: QueueRef, selection: Selection, group: str)
 
 
 def _is_in(entry: Entry, group: str) -> bool:
-    return entry.past is not None and entry.past.group == group
+    return entry.extras is not None and entry.extras.group == group
 
 
 async def _positions(db: State, start: bytes, end: bytes, limit: int) -> list[int]:

@@ -21,8 +21,8 @@ from zaqar_lite.storage.opendata.format.bookkeeping import Remembered
 from zaqar_lite.storage.opendata.format.configuration import decode_record
 from zaqar_lite.storage.opendata.format.encoding import CodecError, after_prefix
 from zaqar_lite.storage.opendata.format.keys import RecordType
+from zaqar_lite.storage.opendata.idempotency import read_record
 from zaqar_lite.storage.opendata.queue import Queue
-from zaqar_lite.storage.opendata.remembered import read_record
 from zaqar_lite.storage.opendata.state import State
 
 _PER_QUEUE = (
@@ -120,15 +120,15 @@ class _Loading:
 
     def _read_page(self, part: _Parts, number: int | None, value: bytes) -> None:
         page = Page(number, 0)
-        summary = plain_summary(page, value, part.queue.names, self._now)
+        summary = plain_summary(page, value, part.queue.moved, self._now)
         if summary is None:
             entries, in_flight = entries_of(page, value, part.holders, self._now)
             if not entries:
                 return
             for entry, claimed_at, lease in in_flight:
                 _give(part.queue, entry, claimed_at, lease)
-            part.queue.names.update(
-                (entry.name, at) for at, entry in entries.items() if at != entry.id
+            part.queue.moved.update(
+                (entry.shown_id, at) for at, entry in entries.items() if at != entry.id
             )
             page.entries, page.first = entries, next(iter(entries))
             page.set_bounds()
@@ -167,7 +167,7 @@ def _give(queue: Queue, entry: Entry, claimed_at: int, lease: int) -> None:
         claim.ttl_ms = max(1, lease - claimed_at)
         queue.claims[claim.id] = claim
     claim.claimed_at = claimed_at
-    claim.held[entry.position] = entry.name
+    claim.held[entry.position] = entry.shown_id
     if lease != claim.deadline:
         claim.leases[entry.position] = lease
 
@@ -177,22 +177,22 @@ def count_shared(db: State) -> None:
     holders: Counter[int] = Counter()
     for queue in db.queues:
         for page in queue.pages:
-            if page.cold is not None:
-                holders.update(page.cold.shared)
+            if page.summary is not None:
+                holders.update(page.summary.shared)
                 continue
-            holders.update(e.id for e in page.entries.values() if e.past and e.past.shared)
+            holders.update(e.id for e in page.entries.values() if e.extras and e.extras.shared)
     db.shared = {message_id: count for message_id, count in holders.items() if count > 1}
 
 
-async def load_names(db: State) -> None:
+async def load_kept_ids(db: State) -> None:
     """Read the ids that messages of other stores have kept, in place of those that are known."""
     found: dict[int, str] = {}
     async for key, value in db.rows(keys.prefix(RecordType.ADOPTED)):
         text = db.decoded(key, value, bytes.hex)
         if text is not None:
             found[keys.read_message_id(key)] = text
-    db.names.forget_adopted()
-    db.names.adopt(found)
+    db.id_texts.forget_adopted()
+    db.id_texts.adopt(found)
 
 
 async def load_catalogue(db: State) -> None:

@@ -29,7 +29,7 @@ from zaqar_lite.storage.base import MAX_EXAMINED, Listener, MessageStore
 from zaqar_lite.storage.opendata import (
     claiming,
     due,
-    past,
+    history,
     posting,
     reading,
     settling,
@@ -38,11 +38,11 @@ from zaqar_lite.storage.opendata import (
 )
 from zaqar_lite.storage.opendata.claiming import live_claim, refusal
 from zaqar_lite.storage.opendata.database import DatabaseUser
-from zaqar_lite.storage.opendata.due import STEP, expose, ripens_at
+from zaqar_lite.storage.opendata.due import STEP, expose, next_ready_at
 from zaqar_lite.storage.opendata.entries import NEVER
 from zaqar_lite.storage.opendata.grouping import list_group
 from zaqar_lite.storage.opendata.paging import cold_of_claim, cold_tail, load, prepared, purge_some
-from zaqar_lite.storage.opendata.reading import cold_named, named, read
+from zaqar_lite.storage.opendata.reading import cold_of_ids, find_all_live, read
 from zaqar_lite.storage.opendata.shares import cost_of
 from zaqar_lite.storage.opendata.staging import PART
 
@@ -69,7 +69,7 @@ class OpenDataMessageStore(DatabaseUser, MessageStore):
 
     async def post(
         self,
-        queue: QueueRef,
+        ref: QueueRef,
         messages: Sequence[NewMessage],
         *,
         client_id: str,
@@ -79,163 +79,163 @@ class OpenDataMessageStore(DatabaseUser, MessageStore):
         db = self._db
         if len(messages) > PART:
             posted = await staging.post(
-                db, queue, messages, client_id=client_id, batch_key=batch_key, version=version
+                db, ref, messages, client_id=client_id, batch_key=batch_key, version=version
             )
             if posted is not None:
                 return posted
         cost = cost_of(messages)
-        if not db.shares.joins(queue.project, cost):
-            await db.shares.wait(queue.project, cost)
+        if not db.shares.joins(ref.project, cost):
+            await db.shares.wait(ref.project, cost)
         while True:
-            if queue in db.staging:
-                await db.staging[queue].wait()
-            found, now = await prepared(db, queue, version, cold_tail)
-            if queue in db.staging:
+            if ref in db.staging:
+                await db.staging[ref].wait()
+            found, now = await prepared(db, ref, version, cold_tail)
+            if ref in db.staging:
                 continue
-            there = found or db.queues.make(queue)
-            if there.total + len(messages) <= db.options.max_messages or db.settle(there, now):
+            queue = found or db.queues.make(ref)
+            if queue.total + len(messages) <= db.options.max_messages or db.catch_up(queue, now):
                 break
             await db.committer.durable()  # what has expired makes room
         posted = posting.post(
-            db, there, messages, client_id=client_id, batch_key=batch_key, now=now
+            db, queue, messages, client_id=client_id, batch_key=batch_key, now=now
         )
         await db.committer.durable()
         return posted
 
     async def recall(
-        self, queue: QueueRef, messages: Collection[str], batch: str | None = None
+        self, ref: QueueRef, messages: Collection[str], batch: str | None = None
     ) -> Recalled:
         db = self._db
-        there = db.queue(queue, None)
-        if there is None:
+        queue = db.queue(ref, None)
+        if queue is None:
             return Recalled()
-        found = there.keys.recall(messages, batch, db.clock.now_ms(), db.names.write)
-        await db.committer.visible(there.epoch)
+        found = queue.keys.recall(messages, batch, db.clock.now_ms(), db.id_texts.write)
+        await db.committer.visible(queue.epoch)
         return found
 
-    async def remembers(self, queue: QueueRef) -> bool:
-        there = self._db.queue(queue, None)
-        return there is not None and there.keys.last_due() > self._db.clock.now_ms()
+    async def remembers(self, ref: QueueRef) -> bool:
+        queue = self._db.queue(ref, None)
+        return queue is not None and queue.keys.last_due() > self._db.clock.now_ms()
 
-    async def list_messages(self, queue: QueueRef, selection: Selection) -> Page:
+    async def list_messages(self, ref: QueueRef, selection: Selection) -> Page:
         if selection.group is not None:
-            return await list_group(self._db, queue, selection, selection.group)
-        return await reading.list_messages(self._db, queue, selection)
+            return await list_group(self._db, ref, selection, selection.group)
+        return await reading.list_messages(self._db, ref, selection)
 
     async def get_messages(
-        self, queue: QueueRef, ids: Collection[str], *, details: bool = False
+        self, ref: QueueRef, ids: Collection[str], *, details: bool = False
     ) -> Sequence[Message]:
         db = self._db
-        there, now = await prepared(db, queue, None, cold_named(db, ids), reads=True)
-        if there is None:
+        queue, now = await prepared(db, ref, None, cold_of_ids(db, ids), reads=True)
+        if queue is None:
             return ()
-        return await read(db, there, named(db, there, ids, now), now, details=details)
+        return await read(db, queue, find_all_live(db, queue, ids, now), now, details=details)
 
-    async def edit(self, queue: QueueRef, edit: Edit) -> Message:
-        return await posting.edit(self._db, queue, edit)
+    async def edit(self, ref: QueueRef, edit: Edit) -> Message:
+        return await posting.edit(self._db, ref, edit)
 
     async def delete(
-        self, queue: QueueRef, ids: Collection[str], *, claim_ids: Collection[str] | None
+        self, ref: QueueRef, ids: Collection[str], *, claim_ids: Collection[str] | None
     ) -> Sequence[Refusal]:
         db = self._db
-        there, now = await prepared(db, queue, None, cold_named(db, ids))
-        if there is None:
+        queue, now = await prepared(db, ref, None, cold_of_ids(db, ids))
+        if queue is None:
             return ()
-        found = named(db, there, ids, now)
+        found = find_all_live(db, queue, ids, now)
         if claim_ids is not None:
             refused = [
-                Refusal(db.names.write(entry.name), reason)
+                Refusal(db.id_texts.write(entry.shown_id), reason)
                 for entry in found
                 if (reason := refusal(entry.holder(now), claim_ids)) is not None
             ]
             if refused:
                 return refused
-        keeps = past.keeps_done(there)
+        keeps = history.keeps_done(queue)
         for entry in found:
             if keeps and (holder := entry.holder(now)) is not None:
-                past.record_done(db, there, entry, now, holder.client_id)
-            there.remove(entry)
-        await db.finish(there, changed=found)
+                history.record_done(db, queue, entry, now, holder.client_id)
+            queue.remove(entry)
+        await db.finish(queue, changed=found)
         return ()
 
-    async def pop(self, queue: QueueRef, take: Take) -> Claimed:
-        return await claiming.hand_out(self._db, queue, take, partial(claiming.remove, self._db))
+    async def pop(self, ref: QueueRef, take: Take) -> Claimed:
+        return await claiming.hand_out(self._db, ref, take, partial(claiming.remove, self._db))
 
-    async def claim(self, queue: QueueRef, take: Take) -> Claimed:
-        return await claiming.hand_out(self._db, queue, take, partial(claiming.hold, take))
+    async def claim(self, ref: QueueRef, take: Take) -> Claimed:
+        return await claiming.hand_out(self._db, ref, take, partial(claiming.hold, take))
 
-    async def get_claim(self, queue: QueueRef, claim_id: str, *, details: bool = False) -> Claim:
-        there, now = await prepared(self._db, queue, None, cold_of_claim(claim_id), reads=True)
-        there, claim = live_claim(there, claim_id, now)
+    async def get_claim(self, ref: QueueRef, claim_id: str, *, details: bool = False) -> Claim:
+        queue, now = await prepared(self._db, ref, None, cold_of_claim(claim_id), reads=True)
+        queue, claim = live_claim(queue, claim_id, now)
         answer = Claim(claim.id, claim.ttl_ms, now - claim.created_at, ())
         answer.messages = await read(
-            self._db, there, due.live(there, claim, now), now, details=details
+            self._db, queue, due.live(queue, claim, now), now, details=details
         )
         return answer
 
-    async def renew(self, queue: QueueRef, claim_id: str, *, ttl_ms: int, grace_ms: int) -> None:
+    async def renew(self, ref: QueueRef, claim_id: str, *, ttl_ms: int, grace_ms: int) -> None:
         db = self._db
-        there, now = await prepared(db, queue, None, cold_of_claim(claim_id))
-        there, claim = live_claim(there, claim_id, now)
-        due.renew(there, claim, now, ttl_ms, grace_ms)
-        db.announce(queue, 0)
-        await db.finish(there, changed=True)
+        queue, now = await prepared(db, ref, None, cold_of_claim(claim_id))
+        queue, claim = live_claim(queue, claim_id, now)
+        due.renew(queue, claim, now, ttl_ms, grace_ms)
+        db.announce(ref, 0)
+        await db.finish(queue, changed=True)
 
-    async def release(self, queue: QueueRef, claim_id: str, *, delay_ms: int = 0) -> None:
-        await settling.release(self._db, queue, claim_id, delay_ms)
+    async def release(self, ref: QueueRef, claim_id: str, *, delay_ms: int = 0) -> None:
+        await settling.release(self._db, ref, claim_id, delay_ms)
 
     async def settle(
         self,
-        queue: QueueRef,
+        ref: QueueRef,
         claim_id: str,
         settlements: Sequence[Settlement],
         *,
         retries: Retries = NO_RETRIES,
         version: int | None = None,
     ) -> Settled:
-        return await settling.settle(self._db, queue, claim_id, settlements, retries, version)
+        return await settling.settle(self._db, ref, claim_id, settlements, retries, version)
 
-    async def move(self, queue: QueueRef, ids: Sequence[str], move: Move) -> Sequence[Outcome]:
-        return await settling.move(self._db, queue, ids, move)
+    async def move(self, ref: QueueRef, ids: Sequence[str], move: Move) -> Sequence[Outcome]:
+        return await settling.move_messages(self._db, ref, ids, move)
 
     async def adopt(
-        self, queue: QueueRef, messages: Sequence[Message], *, source: str, number: int
+        self, ref: QueueRef, messages: Sequence[Message], *, source: str, number: int
     ) -> None:
-        await posting.adopt(self._db, queue, messages, source=source, number=number)
+        await posting.adopt(self._db, ref, messages, source=source, number=number)
 
-    async def next_due(self, queue: QueueRef) -> int | None:
-        there = self._db.queue(queue, None)
-        instant = NEVER if there is None else ripens_at(there)
+    async def next_due(self, ref: QueueRef) -> int | None:
+        queue = self._db.queue(ref, None)
+        instant = NEVER if queue is None else next_ready_at(queue)
         return None if instant >= NEVER else max(0, instant - self._db.clock.now_ms())
 
     def listen(self, listener: Listener) -> None:
         self._db.listener = listener
 
-    async def watch(self, queue: QueueRef) -> None:
-        self._db.watched[queue] += 1
+    async def watch(self, ref: QueueRef) -> None:
+        self._db.watched[ref] += 1
 
-    async def unwatch(self, queue: QueueRef) -> None:
+    async def unwatch(self, ref: QueueRef) -> None:
         watched = self._db.watched
-        watched[queue] -= 1
-        if watched[queue] <= 0:
-            del watched[queue]
+        watched[ref] -= 1
+        if watched[ref] <= 0:
+            del watched[ref]
 
-    async def purge(self, queue: QueueRef) -> None:
+    async def purge(self, ref: QueueRef) -> None:
         """Remove the messages and claims there are, in steps that are each durable; see the seam.
 
         What is posted meanwhile comes behind, and stays.
         """
         db = self._db
         until = db.ids.next
-        while (there := db.queue_to_change(queue, None)) is not None:
-            first = there.first_position()
+        while (queue := db.queue_to_change(ref, None)) is not None:
+            first = queue.first_position()
             if first is None or first >= until:
-                await db.committer.visible(there.epoch)
+                await db.committer.visible(queue.epoch)
                 return
-            await purge_some(db, there, until)
+            await purge_some(db, queue, until)
             await db.committer.durable()
 
-    async def drop(self, queue: QueueRef) -> None:
+    async def drop(self, ref: QueueRef) -> None:
         """Remove the queue, and its record with it; see the seam.
 
         A long queue, history or list of keys goes in steps, each durable before the next; the
@@ -243,50 +243,50 @@ class OpenDataMessageStore(DatabaseUser, MessageStore):
         recovered or made again.
         """
         db = self._db
-        while (there := db.queue_to_change(queue, None)) is not None:
-            if there.total > STEP or there.cold_pages:
-                await purge_some(db, there, db.ids.next)
-            elif there.done or there.failed:
-                await past.trim(db, there, None)
-            elif len(there.keys) > STEP:
-                there.keys.forget(NEVER, STEP)
-                db.changed(there)
+        while (queue := db.queue_to_change(ref, None)) is not None:
+            if queue.total > STEP or queue.cold_pages:
+                await purge_some(db, queue, db.ids.next)
+            elif queue.done or queue.failed:
+                await history.trim(db, queue, None)
+            elif len(queue.keys) > STEP:
+                queue.keys.forget(NEVER, STEP)
+                db.changed(queue)
             else:
-                for page in list(there.pages):
+                for page in list(queue.pages):
                     for entry in list(page.entries.values()):
-                        there.remove(entry)
-                there.keys.forget(NEVER)
-                db.remove_record(there)
-                db.changed(there)
+                        queue.remove(entry)
+                queue.keys.forget(NEVER)
+                db.remove_record(queue)
+                db.changed(queue)
                 break
             await db.committer.durable()
         await db.committer.durable()
 
-    async def stats(self, queue: QueueRef) -> Stats:
-        return await reading.stats(self._db, queue)
+    async def stats(self, ref: QueueRef) -> Stats:
+        return await reading.stats(self._db, ref)
 
     async def census(self) -> AsyncIterator[QueueRef]:
         for queue in self._db.queues:
             if queue.total:
                 yield queue.ref
 
-    async def split(self, queue: QueueRef, count: int) -> Sequence[int]:
-        return await reading.split(self._db, queue, count)
+    async def split(self, ref: QueueRef, count: int) -> Sequence[int]:
+        return await reading.split(self._db, ref, count)
 
-    async def expose(self, queue: QueueRef, limit: int) -> int:
+    async def expose(self, ref: QueueRef, limit: int) -> int:
         db = self._db
         exposed = 0
-        while (there := db.queue_to_change(queue, None)) is not None and exposed < limit:
+        while (queue := db.queue_to_change(ref, None)) is not None and exposed < limit:
             now = db.clock.now_ms()
-            db.settle(there, now)  # or what has expired would be counted
-            count, needed = expose(there, now, limit - exposed)
+            db.catch_up(queue, now)  # or what has expired would be counted
+            count, needed = expose(queue, now, limit - exposed)
             exposed += count
             if count:
-                db.announce(queue, count)
-                db.changed(there)
+                db.announce(ref, count)
+                db.changed(queue)
             if needed is None:
                 break
-            await load(db, there, [needed], {needed})
+            await load(db, queue, [needed], {needed})
         if exposed:
             await db.committer.durable()
         return exposed
@@ -295,10 +295,10 @@ class OpenDataMessageStore(DatabaseUser, MessageStore):
         return await sweeping.sweep(self._db, limit, retries_of)
 
     async def history(
-        self, queue: QueueRef, state: HistoryState, *, marker: str | None, limit: int
+        self, ref: QueueRef, state: HistoryState, *, marker: str | None, limit: int
     ) -> HistoryPage:
-        there = self._db.queue(queue, None)
-        if there is None:
+        queue = self._db.queue(ref, None)
+        if queue is None:
             return HistoryPage((), None)
-        await self._db.committer.visible(there.epoch)
-        return await past.read(self._db, there, state, marker, limit)
+        await self._db.committer.visible(queue.epoch)
+        return await history.read(self._db, queue, state, marker, limit)

@@ -28,7 +28,7 @@ from zaqar_lite.storage.opendata.state import State
 logger = logging.getLogger(__name__)
 _FEW_PAGES = 4
 _PURGED_PAGES = 8
-_MOST_COOLED = 64
+_MOST_EVICTED = 64
 Needed = Callable[[Queue], list[Page]]
 
 
@@ -43,41 +43,41 @@ async def prepared(
     find = db.queue if reads else db.queue_to_change
     kept: set[Page] = set()  # or one page would be forgotten for the next, and so on for ever
     while True:
-        there = find(ref, version)
+        queue = find(ref, version)
         now = db.clock.now_ms()
-        if there is None or not there.cold_pages:
-            return there, now
-        pages = needed(there)
+        if queue is None or not queue.cold_pages:
+            return queue, now
+        pages = needed(queue)
         if not pages:
-            return there, now
+            return queue, now
         kept.update(pages)
-        await load(db, there, pages, kept)
+        await load(db, queue, pages, kept)
 
 
-async def settled(db: State, ref: QueueRef, needed: Needed) -> tuple[Queue | None, int]:
+async def caught_up(db: State, ref: QueueRef, needed: Needed) -> tuple[Queue | None, int]:
     """As `prepared`, for one who reads a queue as a whole, with all that was due done before.
 
     Where much is due at once, that takes many steps, and others act in between.
     """
     kept: set[Page] = set()
     while True:
-        there = db.queue(ref, None)
+        queue = db.queue(ref, None)
         now = db.clock.now_ms()
-        if there is None:
+        if queue is None:
             return None, now
-        is_settled = db.settle(there, now)
-        if there.expired_pages:
-            await load_expired(db, there)
+        is_settled = db.catch_up(queue, now)
+        if queue.expired_pages:
+            await load_expired(db, queue)
         elif not is_settled:
             # Saved at each step, so that no batch becomes as large as all that is due.
             await (asyncio.sleep(0) if db.committer.is_refusing else db.committer.durable())
-        elif there.half_due:
-            await load(db, there, list(islice(there.half_due, _FEW_PAGES)))
-        elif pages := needed(there) if there.cold_pages else []:
+        elif queue.half_due:
+            await load(db, queue, list(islice(queue.half_due, _FEW_PAGES)))
+        elif pages := needed(queue) if queue.cold_pages else []:
             kept.update(pages)
-            await load(db, there, pages, kept)
+            await load(db, queue, pages, kept)
         else:
-            return there, now
+            return queue, now
 
 
 async def load_expired(db: State, queue: Queue) -> None:
@@ -94,16 +94,16 @@ async def load(
     wanted = {
         keys.queue_key(RecordType.ACTIVE, queue.raw, page.number): page
         for page in pages
-        if page.cold is not None
+        if page.summary is not None
     }
     epochs = {page: page.epoch for page in wanted.values()}
     stored = await db.engine.get(list(wanted)) if wanted else {}
     found: dict[Page, dict[int, Entry] | CodecError] = {}
     for key, page in wanted.items():
-        if page.cold is None or page.epoch != epochs[page]:
+        if page.summary is None or page.epoch != epochs[page]:
             continue  # somebody else loaded it meanwhile
         try:
-            holders = _holders(page.cold.holders)
+            holders = _holders(page.summary.holders)
             found[page], _ = entries_of(page, readable(stored, key), holders, db.clock.now_ms())
         except CodecError as exc:
             found[page] = exc
@@ -111,14 +111,14 @@ async def load(
         entry
         for entries in found.values() if not isinstance(entries, CodecError)
         for entry in entries.values()
-        if entry.attempts > (entry.claim is not None) or entry.past is not None
+        if entry.attempts > (entry.claim is not None) or entry.extras is not None
     ])  # fmt: skip
     if not db.is_current(queue):
         return
     for page, entries in found.items():
-        if page.cold is None or page.epoch != epochs[page] or not queue.has(page):
+        if page.summary is None or page.epoch != epochs[page] or not queue.has(page):
             continue  # as above, or it is gone
-        queue.uncool(page)
+        queue.uncount_summary(page)
         if isinstance(entries, CodecError):
             logger.error("damaged: %s", entries)
             queue.drop_page(page)
@@ -127,8 +127,8 @@ async def load(
         page.entries = entries
         for entry in entries.values():
             queue.index(entry)
-        db.resident.use(page, queue)
-    cool(db, {*kept, *pages})
+        db.page_cache.use(page, queue)
+    evict_pages(db, {*kept, *pages})
 
 
 def _holders(claims: Iterable[Claim]) -> dict[int, Claim]:
@@ -137,29 +137,29 @@ def _holders(claims: Iterable[Claim]) -> dict[int, Claim]:
 
 async def recall_attempts(db: State, queue: Queue, entries: Iterable[Entry]) -> None:
     """Read who held entries whose attempts have ended."""
-    wanted = {keys.attempts_key(entry.name, queue.raw): entry for entry in entries}
+    wanted = {keys.attempts_key(entry.shown_id, queue.raw): entry for entry in entries}
     for key, value in (await db.engine.get(list(wanted)) if wanted else {}).items():
         attempts = db.decoded(key, value, decode_attempts)
         if attempts is not None:
-            wanted[key].remember().attempts = attempts
+            wanted[key].ensure_extras().attempts = attempts
 
 
-def cool(db: State, kept: AbstractSet[Page] = frozenset()) -> None:
+def evict_pages(db: State, kept: AbstractSet[Page] = frozenset()) -> None:
     """Forget entries of saved pages, those unused for longest, while there are too many."""
-    committed, resident = db.committer.committed, db.resident
-    for page, queue in resident.oldest(_MOST_COOLED):
+    committed, page_cache = db.committer.committed, db.page_cache
+    for page, queue in page_cache.oldest(_MOST_EVICTED):
         if (
-            page.cold is not None
+            page.summary is not None
             or not db.is_current(queue)
             or not queue.has(page)
             or (
                 page not in kept
                 and page.number not in queue.changed_pages
                 and page.epoch <= committed
-                and queue.cool(page)
+                and queue.evict(page)
             )
         ):
-            resident.forget(page)
+            page_cache.forget(page)
 
 
 async def walk(db: State) -> AsyncIterator[tuple[Queue, Entry]]:
@@ -174,7 +174,7 @@ async def walk(db: State) -> AsyncIterator[tuple[Queue, Entry]]:
 async def purge_some(db: State, queue: Queue, until: int) -> None:
     """Remove the first entries of a queue that lie before a position, a step's worth of them."""
     pages = queue.pages[:_PURGED_PAGES]
-    if any(page.cold for page in pages):
+    if any(page.summary for page in pages):
         await load(db, queue, pages, set(pages))
     if not db.is_current(queue):
         return
@@ -185,9 +185,9 @@ async def purge_some(db: State, queue: Queue, until: int) -> None:
     db.changed(queue)
 
 
-def cold_for_names(queue: Queue, names: Iterable[int]) -> list[Page]:
+def cold_of_shown_ids(queue: Queue, names: Iterable[int]) -> list[Page]:
     """The cold pages in which entries of these names may be."""
-    return cold_for_positions(queue, (queue.names.get(name, name) for name in names))
+    return cold_at_positions(queue, (queue.moved.get(name, name) for name in names))
 
 
 def cold_of_claim(claim_id: str) -> Needed:
@@ -195,23 +195,23 @@ def cold_of_claim(claim_id: str) -> Needed:
 
     def needed(queue: Queue) -> list[Page]:
         claim = queue.claims.get(claim_id)
-        return [] if claim is None else cold_for_positions(queue, claim.held)
+        return [] if claim is None else cold_at_positions(queue, claim.held)
 
     return needed
 
 
-def cold_for_positions(queue: Queue, positions: Iterable[int]) -> list[Page]:
+def cold_at_positions(queue: Queue, positions: Iterable[int]) -> list[Page]:
     """The cold pages in which entries at these positions may be."""
     return _only_cold(map(queue.page_of, positions))
 
 
 def _only_cold(pages: Iterable[Page | None]) -> list[Page]:
-    return [page for page in dict.fromkeys(pages) if page is not None and page.cold is not None]
+    return [page for page in dict.fromkeys(pages) if page is not None and page.summary is not None]
 
 
 def cold_tail(queue: Queue) -> list[Page]:
     """The page to append to, if it is cold and has room."""
-    return [page for page in queue.pages[-1:] if page.cold and page.count < PAGE_SIZE]
+    return [page for page in queue.pages[-1:] if page.summary and page.count < PAGE_SIZE]
 
 
 def cold_after(queue: Queue, position: int, count: int) -> list[Page]:
@@ -219,7 +219,7 @@ def cold_after(queue: Queue, position: int, count: int) -> list[Page]:
     found = []
     index = max(0, bisect_right(queue.firsts, position) - 1)
     for number, page in enumerate(islice(queue.pages, index, None)):
-        if page.cold is not None:
+        if page.summary is not None:
             found.append(page)
         if number:  # of the first page, all may lie before the position
             count -= page.count
@@ -228,7 +228,7 @@ def cold_after(queue: Queue, position: int, count: int) -> list[Page]:
     return found
 
 
-def at(queue: Queue, indexes: Iterable[int]) -> Iterator[tuple[Page, int]]:
+def pages_at(queue: Queue, indexes: Iterable[int]) -> Iterator[tuple[Page, int]]:
     """The pages of the entries with these ascending indexes, and each entry's index in its."""
     pages = iter(queue.pages)
     page, before, count = None, 0, 0
@@ -240,7 +240,7 @@ def at(queue: Queue, indexes: Iterable[int]) -> Iterator[tuple[Page, int]]:
         yield page, index - before
 
 
-def ends(queue: Queue) -> list[Entry]:
+def first_and_last(queue: Queue) -> list[Entry]:
     """The first and the last entry; empty when there is none."""
     filled = [page for page in (*queue.pages[:2], *queue.pages[-2:]) if page.entries]
     if not filled:
@@ -253,9 +253,9 @@ def ends(queue: Queue) -> list[Entry]:
 
 def cold_at(queue: Queue, indexes: Iterable[int]) -> list[Page]:
     """The cold pages that hold the entries with these ascending indexes."""
-    return _only_cold(page for page, _ in at(queue, indexes))
+    return _only_cold(page for page, _ in pages_at(queue, indexes))
 
 
-def cold_ends(queue: Queue) -> list[Page]:
+def cold_first_and_last(queue: Queue) -> list[Page]:
     """The cold pages among the first and the last that hold anything."""
     return _only_cold((*queue.pages[:2], *queue.pages[-2:]))

@@ -17,14 +17,19 @@ from zaqar_lite.domain.errors import (
 )
 from zaqar_lite.domain.models import DEFAULT_PRIORITY, Edit, Message, QueueRef, Record
 from zaqar_lite.domain.posts import Copy, IdempotencyKey, NewMessage, Posted
-from zaqar_lite.storage.opendata.due import STEP, wake
+from zaqar_lite.storage.opendata.due import STEP, end_waits
 from zaqar_lite.storage.opendata.entries import MAX_ATTEMPTS, NOWHERE, Entry
 from zaqar_lite.storage.opendata.format import keys
 from zaqar_lite.storage.opendata.format.records import Attempts, Kept, encode_attempt
+from zaqar_lite.storage.opendata.idempotency import BATCH, MESSAGE, Known, short
 from zaqar_lite.storage.opendata.paging import cold_tail, prepared
 from zaqar_lite.storage.opendata.queue import Queue
-from zaqar_lite.storage.opendata.reading import bodies_in_memory, cold_named, named, read_bodies
-from zaqar_lite.storage.opendata.remembered import BATCH, MESSAGE, Known, short
+from zaqar_lite.storage.opendata.reading import (
+    bodies_in_memory,
+    cold_of_ids,
+    find_all_live,
+    read_bodies,
+)
 from zaqar_lite.storage.opendata.state import State
 
 _ADOPTED = "adopted"
@@ -51,7 +56,7 @@ def post(
         if known is not None:
             if not known.is_of(batch_key.digest):
                 raise KeyReused(None)
-            return [Posted(db.names.write(number), duplicate=True) for number in known.ids]
+            return [Posted(db.id_texts.write(number), duplicate=True) for number in known.ids]
     if not any(message.idempotency_key for message in messages):
         first = db.ids.next
         numbers = [*range(first, first + len(messages))]
@@ -64,7 +69,7 @@ def post(
         db.publish(queue, entries, [message.body for message in new])
     let_in(db, queue, new, entries, now)
     remember(db, queue, fresh, batch_key, numbers, now)
-    write = db.names.write
+    write = db.id_texts.write
     return [Posted(write(n), duplicate=at in repeats) for at, n in enumerate(numbers)]
 
 
@@ -135,7 +140,7 @@ def check_limits(
         target = db.queues.get(ref)
         if target is None or target.total + count <= most:
             continue
-        db.settle(target, now)
+        db.catch_up(target, now)
         if target.total + count > most:
             raise LimitReached(f"The queue {ref.name!r} may hold {most} messages.")
 
@@ -193,13 +198,13 @@ def _copy(db: State, entry: Entry, copies: Sequence[Copy], now: int) -> None:
             now, entry.client_id, entry.headers,
         )  # fmt: skip
         copied.delayed = bool(delay_ms)
-        copied.remember().shared = True
+        copied.ensure_extras().shared = True
         target.add(copied)
         db.changed(target)
         db.announce(ref, int(not delay_ms))
         holders += 1
     if holders > 1:
-        entry.remember().shared = True
+        entry.ensure_extras().shared = True
         db.shared[entry.id] = holders
 
 
@@ -207,7 +212,7 @@ def _accompany(db: State, new: Sequence[NewMessage], entries: Sequence[Entry], n
     """Let what messages bring along into its queues, in the batch of the messages."""
     brought: dict[QueueRef, list[NewMessage]] = {}
     for message, entry in zip(new, entries, strict=True):
-        shown = db.names.write(entry.name)
+        shown = db.id_texts.write(entry.shown_id)
         for one in message.companions:
             companion = NewMessage(one.body_with(shown), one.ttl_ms, one.delay_ms)
             brought.setdefault(one.queue, []).append(companion)
@@ -240,7 +245,7 @@ async def adopt(
         for message in messages:
             if message.expires_at > now:
                 entry = enter(db, ref, message, message.delay_expires_at or 0)
-                db.keep_name(entry.id, message.id)
+                db.keep_foreign_id(entry.id, message.id)
     await db.committer.durable()
 
 
@@ -258,14 +263,14 @@ def enter(
     entry.attempts = min(message.claim_count, MAX_ATTEMPTS)
     entry.delayed = due > now
     if message.origin is not None:
-        entry.remember().origin = message.origin
+        entry.ensure_extras().origin = message.origin
     if (message.parked_until or 0) > now:
         entry.delayed = False
-        entry.remember().parked_until = message.parked_until or 0
+        entry.ensure_extras().parked_until = message.parked_until or 0
     if message.attempts or message.failure_count:
         attempts = message.attempts
-        history = entry.remember().history = db.ids.take(1, db.puts)
-        entry.remember().attempts = Attempts(
+        history = entry.ensure_extras().history = db.ids.take(1, db.puts)
+        entry.ensure_extras().attempts = Attempts(
             [one.client_id or "unknown" for one in attempts],
             history,
             message.failure_count,
@@ -274,7 +279,7 @@ def enter(
         )
         for one in attempts:
             db.put(keys.attempt_key(history, one.number), encode_attempt(one))
-        queue.ended.append(entry)
+        queue.changed_attempts.append(entry)
     queue.add(entry)
     db.publish(queue, (entry,), (message.body,))
     db.changed(queue)
@@ -282,12 +287,12 @@ def enter(
     return entry
 
 
-async def edit(db: State, queue: QueueRef, wanted: Edit) -> Message:
+async def edit(db: State, ref: QueueRef, wanted: Edit) -> Message:
     """Change a delayed message; see the seam."""
     message_id, body, ttl_ms, delay_ms = (
         wanted.message_id, wanted.body, wanted.ttl_ms, wanted.delay_ms,
     )  # fmt: skip
-    there, entry, now, shown = await _editable(db, queue, message_id, wanted.version)
+    queue, entry, now, shown = await _editable(db, ref, message_id, wanted.version)
     if wanted.is_stale(entry.visible_at):
         raise DueChanged(message_id)
     if body is not None and db.holders(entry) > 1:
@@ -305,20 +310,20 @@ async def edit(db: State, queue: QueueRef, wanted: Edit) -> Message:
         shown = body
         db.store(entry.id, (body,))
     if ttl_ms is not None:
-        there.set_ttl(entry, ttl_ms, now)
+        queue.set_ttl(entry, ttl_ms, now)
     if delay_ms is not None:
-        there.set_delay(entry, visible_at)
-        wake(there, entry.page, now, len(entry.page.entries))
-        db.announce(queue, int(visible_at <= now))
-    message = entry.view(db.names.write(entry.name), now)
+        queue.set_delay(entry, visible_at)
+        end_waits(queue, entry.page, now, len(entry.page.entries))
+        db.announce(ref, int(visible_at <= now))
+    message = entry.view(db.id_texts.write(entry.shown_id), now)
     message.body = shown
-    db.changed(there)
+    db.changed(queue)
     await db.committer.durable()
     return message
 
 
 async def _editable(
-    db: State, queue: QueueRef, message_id: str, version: int | None
+    db: State, ref: QueueRef, message_id: str, version: int | None
 ) -> tuple[Queue, Entry, int, bytes]:
     """The queue, the delayed message, the instant and the body, to be used before the next await.
 
@@ -326,19 +331,19 @@ async def _editable(
     """
     read: tuple[Entry, bytes] | None = None
     while True:
-        there, now = await prepared(db, queue, version, cold_named(db, (message_id,)))
-        found = () if there is None else named(db, there, (message_id,), now)
-        if there is None or not found:
+        queue, now = await prepared(db, ref, version, cold_of_ids(db, (message_id,)))
+        found = () if queue is None else find_all_live(db, queue, (message_id,), now)
+        if queue is None or not found:
             raise NotFound(f"Message {message_id} does not exist.")
         (entry,) = found
         if not entry.delayed or entry.visible_at <= now:
             raise Conflict(f"Message {message_id} is not delayed (any more).")
         bodies = bodies_in_memory(db, found)
         if bodies is not None:
-            return there, entry, now, bodies[0]
+            return queue, entry, now, bodies[0]
         if read is not None and read[0] is entry:
-            return there, entry, now, read[1]
-        body = (await read_bodies(db, there, found)).get(entry.position)
+            return queue, entry, now, read[1]
+        body = (await read_bodies(db, queue, found)).get(entry.position)
         if body is None:
             raise NotFound(f"Message {message_id} does not exist.")
         read = entry, body

@@ -29,22 +29,24 @@ from zaqar_lite.storage.opendata.entries import (
     POSITION_BITS,
     Claim,
     Entry,
+    History,
     Page,
     Summary,
 )
 from zaqar_lite.storage.opendata.format.keys import RecordType, queue_id
-from zaqar_lite.storage.opendata.remembered import History, Keys
+from zaqar_lite.storage.opendata.idempotency import Keys
 
 
 class Queue:
     """The messages, claims, keys and history of one queue, and the moves between states."""
 
     __slots__ = (
-        "arrivals", "begun", "changed_claims", "changed_groups", "changed_pages", "claims",
-        "cold_pages", "damaged_pages", "delayed_count", "done", "due", "ended", "epoch", "examined",
-        "expired_pages", "expiries", "failed", "firsts", "half_due", "is_noted", "keys",
-        "lapse_count", "lapses", "last_page", "names", "numbered", "pages", "parked_count", "raw",
-        "ready", "ready_count", "record", "ref", "removed", "total", "visit_at", "waiting",
+        "arrivals", "changed_attempts", "changed_claims", "changed_groups", "changed_pages",
+        "claims", "cold_pages", "damaged_pages", "delayed_count", "done", "due", "epoch",
+        "examined", "expired_pages", "expiries", "failed", "firsts", "half_due", "is_noted", "keys",
+        "lapse_count", "lapses", "last_page", "moved", "numbered", "pages", "parked_count", "raw",
+        "ready", "ready_count", "record", "ref", "removed", "total", "unrecorded_holds",
+        "visit_at", "waiting",
     )  # fmt: skip
 
     def __init__(self, ref: QueueRef) -> None:
@@ -54,7 +56,7 @@ class Queue:
         self.pages: list[Page] = []
         self.firsts: list[int] = []
         self.numbered: dict[int | None, Page] = {}
-        self.names: dict[int, int] = {}  # name -> position of the entries that were moved here
+        self.moved: dict[int, int] = {}  # name -> position of the entries that were moved here
         self.ready: list[tuple[int, Page]] = []
         self.waiting: list[tuple[int, int, Page]] = []
         self.due: dict[Page, None] = {}
@@ -76,8 +78,10 @@ class Queue:
         self.changed_pages: set[int | None] = set()  # by number
         self.changed_claims: dict[str, Claim | None] = {}
         self.changed_groups: dict[tuple[str, int], bool] = {}  # who is in one: by position
-        self.begun: set[int] = set()  # positions of those held by whom the sweep is to write down
-        self.ended: list[Entry] = []  # whose attempts record is to be written with the batch
+        self.unrecorded_holds: set[int] = (
+            set()
+        )  # positions of those held by whom the sweep is to write down
+        self.changed_attempts: list[Entry] = []  # for the next batch
         self.removed: list[Entry] = []
         self.damaged_pages: set[int | None] = set()
         self.last_page = 0
@@ -116,10 +120,10 @@ class Queue:
         index = bisect_right(self.firsts, position) - 1
         return self.pages[index].entries.get(position) if index >= 0 else None
 
-    def find_named(self, name: int) -> Entry | None:
+    def find_shown(self, name: int) -> Entry | None:
         """The entry whose id shows this number."""
-        entry = self.find(self.names.get(name, name))
-        return entry if entry is not None and entry.name == name else None
+        entry = self.find(self.moved.get(name, name))
+        return entry if entry is not None and entry.shown_id == name else None
 
     def after(self, position: int) -> Iterator[Entry]:
         """The entries after a position, in order; the queue must not change meanwhile."""
@@ -144,7 +148,7 @@ class Queue:
         """The page that takes an entry at `position`, above every other position."""
         if self.pages:
             page = self.pages[-1]
-            if page.cold is not None:
+            if page.summary is not None:
                 return self._new_page(position)
             if page.entries or page.number is None or None in self.damaged_pages:
                 if len(page.entries) < PAGE_SIZE:
@@ -183,7 +187,7 @@ class Queue:
     def adopt_cold(self, page: Page, cold: Summary) -> None:
         """Append a page whose entries stay in its record, and whose bounds are known."""
         self.adopt(page)
-        page.cold = cold
+        page.summary = cold
         self._count(cold, 1)
         heappush(self.expiries, (page.min_expires, page.first, page))
         if page.next_visible != NEVER:
@@ -206,19 +210,19 @@ class Queue:
         self.arrivals += 1
         self.changed_pages.add(page.number)
         if entry.position != entry.id:
-            self.names[entry.name] = entry.position
-        if entry.headers is not None or entry.past is not None:
+            self.moved[entry.shown_id] = entry.position
+        if entry.headers is not None or entry.extras is not None:
             self.join_group(entry)
         self.index(entry)
 
     def join_group(self, entry: Entry) -> None:
         """Let an entry be found by the group that its headers name, if they do."""
-        group = None if entry.past is None else entry.past.group
+        group = None if entry.extras is None else entry.extras.group
         if group is None:
             group = group_of(entry.headers)
             if group is None:
                 return
-            entry.remember().group = group
+            entry.ensure_extras().group = group
         self.changed_groups[group, entry.position] = True
 
     def change(self, page: Page) -> None:
@@ -236,7 +240,7 @@ class Queue:
             self.delayed_count += 1
             self._index_wait(entry, entry.visible_at)
         elif entry.claim is None:
-            if entry.past is not None and entry.past.parked_until:
+            if entry.extras is not None and entry.extras.parked_until:
                 self.park(entry)
             else:
                 self.make_ready(entry)
@@ -251,7 +255,7 @@ class Queue:
     def park(self, entry: Entry) -> None:
         """Count an entry that was given back with a delay."""
         self.parked_count += 1
-        self._index_wait(entry, entry.remember().parked_until)
+        self._index_wait(entry, entry.ensure_extras().parked_until)
 
     def _index_wait(self, entry: Entry, until: int) -> None:
         entry.page.best_waiting = min(entry.page.best_waiting, entry.priority)
@@ -270,14 +274,14 @@ class Queue:
 
     def uncount(self, entry: Entry) -> None:
         """Count an entry in no state, as one that is taken; it leaves in the same step."""
-        past = entry.past
+        extras = entry.extras
         if entry.claim is not None:
             self.drop_lease(entry.claim, entry.position)
         elif entry.delayed:
             self.delayed_count -= 1
-        elif past is not None and past.parked_until:
+        elif extras is not None and extras.parked_until:
             self.parked_count -= 1
-        elif past is None or not past.damaged:
+        elif extras is None or not extras.damaged:
             self.ready_count -= 1
 
     def leave(self, entry: Entry) -> None:
@@ -285,11 +289,11 @@ class Queue:
         self.total -= 1
         page = entry.page
         del page.entries[entry.position]
-        self.names.pop(entry.name, None)
+        self.moved.pop(entry.shown_id, None)
         self.change(page)
         self.removed.append(entry)
-        if entry.past is not None and entry.past.group is not None:
-            self.changed_groups[entry.past.group, entry.position] = False
+        if entry.extras is not None and entry.extras.group is not None:
+            self.changed_groups[entry.extras.group, entry.position] = False
         if not page.entries and page is not self.pages[-1]:
             self.drop_page(page)
 
@@ -304,13 +308,13 @@ class Queue:
 
     # -- pages in memory, and not --
 
-    def cool(self, page: Page) -> bool:
+    def evict(self, page: Page) -> bool:
         """Forget the entries of a page that is saved; answer whether it may be."""
         cold = None if page in self.due or not page.entries else page.summarise()
         if cold is None:
             return False
         page.forget_entries()
-        page.cold = cold  # counted as its entries were
+        page.summary = cold  # counted as its entries were
         self.cold_pages += 1
         return True
 
@@ -321,12 +325,12 @@ class Queue:
         self.delayed_count += sign * cold.delayed
         self.parked_count += sign * cold.parked
 
-    def uncool(self, page: Page) -> None:
+    def uncount_summary(self, page: Page) -> None:
         """Let nothing count of a cold page: its entries come in anew, or it goes."""
-        cold = page.cold
+        cold = page.summary
         if cold is None:
             return
-        page.cold = None
+        page.summary = None
         self.half_due.pop(page, None)
         self._count(cold, -1)
 
@@ -343,8 +347,8 @@ class Queue:
         entry.claim = claim
         if entry.attempts < 0xFFFF:
             entry.attempts += 1
-        claim.held[entry.position] = entry.name
-        self.begun.add(entry.position)
+        claim.held[entry.position] = entry.shown_id
+        self.unrecorded_holds.add(entry.position)
         self.change(entry.page)
 
     def write_holders(self, limit: int) -> None:
@@ -353,14 +357,14 @@ class Queue:
         Only readers of the RFC's format want to know, so a claim does not wait for it: most
         messages are gone by the time the sweep comes.
         """
-        for _ in range(min(limit, len(self.begun))):
-            entry = self.find(self.begun.pop())
+        for _ in range(min(limit, len(self.unrecorded_holds))):
+            entry = self.find(self.unrecorded_holds.pop())
             if entry is not None and entry.claim is not None:
-                self.ended.append(entry)
+                self.changed_attempts.append(entry)
 
     def make_ready(self, entry: Entry) -> None:
         """Count an entry as ready, and let it be found, unless it is set aside."""
-        if entry.past is not None and entry.past.damaged:
+        if entry.extras is not None and entry.extras.damaged:
             return
         self.ready_count += 1
         key = entry.priority << POSITION_BITS | entry.position

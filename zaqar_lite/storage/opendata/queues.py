@@ -307,7 +307,7 @@ ENTRY_BYTES = 400
 _PAGE_BYTES = 1_000
 
 
-class Resident:
+class PageCache:
     """Pages with entries in memory, by when they were last loaded or written."""
 
     def __init__(self, limit: int) -> None:
@@ -346,7 +346,7 @@ class Resident:
 _OVERHEAD = 150
 
 
-class Bodies:
+class BodyCache:
     """The bodies of the latest messages, up to a number of bytes."""
 
     def __init__(self, limit: int) -> None:

@@ -1,6 +1,6 @@
 """Looking at messages: their bodies, pages of them, counts, ranges, and finding them by id.
 
-Bodies, metadata and attempts come from memory while there is room, else from the records.
+BodyCache, metadata and attempts come from memory while there is room, else from the records.
 """
 
 import asyncio
@@ -23,12 +23,12 @@ from zaqar_lite.storage.opendata.format import keys, records
 from zaqar_lite.storage.opendata.format.encoding import CodecError
 from zaqar_lite.storage.opendata.format.keys import PAYLOAD_PREFIX
 from zaqar_lite.storage.opendata.paging import (
+    caught_up,
     cold_after,
     cold_at,
-    cold_ends,
-    cold_for_names,
+    cold_first_and_last,
+    cold_of_shown_ids,
     prepared,
-    settled,
 )
 from zaqar_lite.storage.opendata.queue import Queue
 from zaqar_lite.storage.opendata.ready import ready_since
@@ -128,7 +128,8 @@ def _learn(db: State, entry: Entry, stored: Mapping[bytes, Stored]) -> None:
     if entry.created_at == UNKNOWN:
         metadata = records.decode_metadata(readable(stored, db.log_key(entry.id)))
         _, client_id, headers = records.split_headers(metadata)
-        entry.learn(metadata, client_id, headers)
+        entry.created_at, entry.client_id = metadata.received_at, client_id
+        entry.headers = headers or None
 
 
 def set_aside(db: State, queue: Queue, entry: Entry, why: str) -> None:
@@ -136,16 +137,16 @@ def set_aside(db: State, queue: Queue, entry: Entry, why: str) -> None:
 
     Its claim goes on: at the next start it may be readable, and then nobody else may have it.
     """
-    past = entry.remember()
-    if past.damaged:
+    extras = entry.ensure_extras()
+    if extras.damaged:
         return
     logger.error("message %s of %s is set aside: %s", entry.id, queue.ref, why)
     if entry.delayed:
         entry.delayed = False
         queue.delayed_count -= 1
-    elif entry.claim is None and not past.parked_until:
+    elif entry.claim is None and not extras.parked_until:
         queue.ready_count -= 1
-    past.damaged = True
+    extras.damaged = True
     queue.change(entry.page)
     db.touched.add(queue)
 
@@ -156,9 +157,9 @@ async def read_attempts(db: State, entries: Sequence[Entry]) -> Mapping[int, Seq
     An attempt that goes meanwhile, with its message, is left out too.
     """
     wanted = {
-        entry.position: [keys.attempt_key(past.history, one.number) for one in past.kept]
+        entry.position: [keys.attempt_key(extras.history, one.number) for one in extras.kept]
         for entry in entries
-        if (past := entry.past) is not None and past.kept
+        if (extras := entry.extras) is not None and extras.kept
     }
     stored = await db.read(key for of_entry in wanted.values() for key in of_entry)
     found: dict[int, list[Attempt]] = {}
@@ -173,14 +174,14 @@ async def read_attempts(db: State, entries: Sequence[Entry]) -> Mapping[int, Seq
     return found
 
 
-async def list_messages(db: State, queue: QueueRef, selection: Selection) -> Page:
+async def list_messages(db: State, ref: QueueRef, selection: Selection) -> Page:
     """List messages in steps of at most MAX_EXAMINED entries; see the seam."""
     limit, version = selection.limit, selection.version
     exclude_client_id = selection.exclude_client_id
-    there = db.queue(queue, version)
-    if there is None:
+    queue = db.queue(ref, version)
+    if queue is None:
         return Page((), None)
-    after, last = resolve(db, selection.marker, there), resolve(db, selection.until, there)
+    after, last = resolve(db, selection.marker, queue), resolve(db, selection.until, queue)
     page = Page((), None)
     takes_all = selection.include_claimed and selection.include_delayed
     takes_all = takes_all and exclude_client_id is None
@@ -188,14 +189,14 @@ async def list_messages(db: State, queue: QueueRef, selection: Selection) -> Pag
     while True:
         start = -1 if after is None else after
         current, now = await prepared(
-            db, queue, version, partial(cold_after, position=start, count=step), reads=True
+            db, ref, version, partial(cold_after, position=start, count=step), reads=True
         )
         if current is None:
             return page
-        there = current
+        queue = current
         found: list[Entry] = []
         examined, reached, unknown = 0, after, False
-        for entry in _between(there, start, last, step):
+        for entry in _between(queue, start, last, step):
             damaged = is_damaged(entry)
             if exclude_client_id is not None and entry.created_at == UNKNOWN and not damaged:
                 unknown = True
@@ -208,16 +209,16 @@ async def list_messages(db: State, queue: QueueRef, selection: Selection) -> Pag
                 found.append(entry)
                 if len(found) == limit:
                     break
-        there.examined += examined
+        queue.examined += examined
         if unknown or (len(found) < limit and examined == step < MAX_EXAMINED):
-            await warm(db, there, list(islice(there.after(start), examined + limit)))
+            await warm(db, queue, list(islice(queue.after(start), examined + limit)))
             step = MAX_EXAMINED  # the queue may have changed, or some have expired: look again
             continue
         if examined:
             page.marker = after = reached
         if found:
             page.messages = await read(
-                db, there, found, now, details=selection.details, bare=selection.bare
+                db, queue, found, now, details=selection.details, bare=selection.bare
             )
             if page.messages:
                 return page
@@ -236,43 +237,43 @@ def is_wanted(selection: Selection, entry: Entry, now: int) -> bool:
     )
 
 
-def _between(there: Queue, start: int, last: int | None, step: int) -> Iterator[Entry]:
+def _between(queue: Queue, start: int, last: int | None, step: int) -> Iterator[Entry]:
     """The entries after `start` up to `last`, as many as one step examines."""
-    entries = islice(there.after(start), step)
+    entries = islice(queue.after(start), step)
     return entries if last is None else takewhile(lambda entry: entry.position <= last, entries)
 
 
-async def stats(db: State, queue: QueueRef) -> Stats:
+async def stats(db: State, ref: QueueRef) -> Stats:
     """Count the live messages, once all that is due has come about; see the seam."""
     while True:
-        there, now = await settled(db, queue, cold_ends)
-        if there is None:
+        queue, now = await caught_up(db, ref, cold_first_and_last)
+        if queue is None:
             return Stats()
-        if promote(there, now, STEP) < STEP and not there.due:
+        if promote(queue, now, STEP) < STEP and not queue.due:
             break
         await asyncio.sleep(0)  # so many are due that others come in between
-    lapsed = count_lapsed(there, now)
+    lapsed = count_lapsed(queue, now)
     stats = Stats(
-        there.ready_count + lapsed,
-        there.delayed_count + there.parked_count,
-        there.claimed_count - lapsed,
+        queue.ready_count + lapsed,
+        queue.delayed_count + queue.parked_count,
+        queue.claimed_count - lapsed,
     )
-    stats.ready_since = ready_since(there, now)
-    ends = paging.ends(there)
-    found = await read(db, there, ends, now)
+    stats.ready_since = ready_since(queue, now)
+    ends = paging.first_and_last(queue)
+    found = await read(db, queue, ends, now)
     if found:
         stats.oldest, stats.newest = found[0], found[-1]
     return stats
 
 
-async def split(db: State, queue: QueueRef, count: int) -> Sequence[int]:
+async def split(db: State, ref: QueueRef, count: int) -> Sequence[int]:
     """Cut the live messages into ranges; see the seam."""
-    there, _ = await settled(db, queue, lambda there: cold_at(there, _cuts(there.total, count)))
-    if there is None:
+    queue, _ = await caught_up(db, ref, lambda queue: cold_at(queue, _cuts(queue.total, count)))
+    if queue is None:
         return ()
-    ends = paging.at(there, _cuts(there.total, count))
+    ends = paging.pages_at(queue, _cuts(queue.total, count))
     cuts = [list(page.entries)[within] for page, within in ends]
-    await db.committer.visible(there.epoch)
+    await db.committer.visible(queue.epoch)
     return cuts
 
 
@@ -284,7 +285,7 @@ def _cuts(total: int, count: int) -> list[int]:
 
 async def read(
     db: State,
-    there: Queue,
+    queue: Queue,
     found: Sequence[Entry],
     now: int,
     *,
@@ -292,52 +293,52 @@ async def read(
     bare: bool = False,
 ) -> list[Message]:
     """Show entries to a reader, once everything they were changed by is durable."""
-    epoch = there.epoch
-    messages = [entry.view(db.names.write(entry.name), now) for entry in found]
+    epoch = queue.epoch
+    messages = [entry.view(db.id_texts.write(entry.shown_id), now) for entry in found]
     if details:
         told = await read_attempts(db, found)
         for message in messages:
             message.attempts = told.get(message.position, ())
     if not bare:
-        await fill(db, there, found, messages)
+        await fill(db, queue, found, messages)
     await db.committer.visible(epoch)
     return messages
 
 
-def named(db: State, there: Queue, ids: Collection[str], now: int) -> list[Entry]:
+def find_all_live(db: State, queue: Queue, ids: Collection[str], now: int) -> list[Entry]:
     """The live entries of these ids that the queue has, each once."""
-    read_name = db.names.read
+    read_name = db.id_texts.read
     found = []
     for text in dict.fromkeys(ids):
         for name in read_name(text):
-            entry = there.find_named(name)
+            entry = queue.find_shown(name)
             if entry is not None and entry.expires_at > now:
                 found.append(entry)
     return found
 
 
-def first_named(db: State, there: Queue, text: str, now: int) -> Entry | None:
+def find_live(db: State, queue: Queue, text: str, now: int) -> Entry | None:
     """The first live entry of an id that the queue has."""
-    for name in db.names.read(text):
-        entry = there.find_named(name)
+    for name in db.id_texts.read(text):
+        entry = queue.find_shown(name)
         if entry is not None and entry.expires_at > now:
             return entry
     return None
 
 
-def cold_named(db: State, ids: Collection[str]) -> Callable[[Queue], list[QueuePage]]:
+def cold_of_ids(db: State, ids: Collection[str]) -> Callable[[Queue], list[QueuePage]]:
     """Ask for the cold pages in which messages of these ids may be."""
 
-    def needed(there: Queue) -> list[QueuePage]:
-        return cold_for_names(there, chain.from_iterable(map(db.names.read, ids)))
+    def needed(queue: Queue) -> list[QueuePage]:
+        return cold_of_shown_ids(queue, chain.from_iterable(map(db.id_texts.read, ids)))
 
     return needed
 
 
-def resolve(db: State, marker: Marker | None, there: Queue) -> int | None:
+def resolve(db: State, marker: Marker | None, queue: Queue) -> int | None:
     """The position that a marker means in this queue."""
     if marker is None:
         return None
     now = db.clock.now_ms()
-    found = named(db, there, (marker.message_id,), now) if marker.message_id else ()
+    found = find_all_live(db, queue, (marker.message_id,), now) if marker.message_id else ()
     return found[0].position if found else marker.position

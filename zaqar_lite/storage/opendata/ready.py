@@ -30,7 +30,7 @@ def head(queue: Queue) -> Page | None:
 def ready_since(queue: Queue, now: int) -> int | None:
     """Since when the first ready entry has been so; None where it is only on disk."""
     while (page := head(queue)) is not None:
-        if page.cold is None and not _is_next(queue, page, _first_key(queue, page)):
+        if page.summary is None and not _is_next(queue, page, _first_key(queue, page)):
             continue
         entry = page.entries.get(page.best & _POSITION_MASK)
         if entry is None or entry.created_at == UNKNOWN:

@@ -43,7 +43,7 @@ from zaqar_lite.storage.opendata.format.bookkeeping import decode_garbage
 from zaqar_lite.storage.opendata.format.encoding import CodecError, after_prefix
 from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.loading import count_shared
-from zaqar_lite.storage.opendata.paging import cold_for_names, load, recall_attempts
+from zaqar_lite.storage.opendata.paging import cold_of_shown_ids, load, recall_attempts
 from zaqar_lite.storage.opendata.queue import Queue
 from zaqar_lite.storage.opendata.state import State
 
@@ -98,7 +98,7 @@ async def _route(db: State, router: "Router", metadata: records.Metadata) -> boo
         entries = []
     for ref, entry in entries:
         queue = db.queues.make(ref)
-        await load(db, queue, cold_for_names(queue, (entry.position,)))
+        await load(db, queue, cold_of_shown_ids(queue, (entry.position,)))
         if queue.find(entry.position) is None:
             entry.page = queue.tail(entry.position)
             queue.add(entry)
@@ -187,7 +187,7 @@ class Router:
             )  # fmt: skip
             entry.delayed = visible > self._db.clock.now_ms()
             if len(targets) > 1:
-                entry.remember().shared = True
+                entry.ensure_extras().shared = True
             entries.append((receiver.queue, entry))
         return entries
 
@@ -246,7 +246,7 @@ async def put_back(db: State) -> None:
             if (entry.id, ref) in shared:
                 continue
             queue = db.queues.make(ref)
-            await load(db, queue, cold_for_names(queue, (entry.position,)))
+            await load(db, queue, cold_of_shown_ids(queue, (entry.position,)))
             if _may_have_lost(db, ref, entry):
                 lost.setdefault(ref, []).append(entry)
     claimed = await _claimed(db) if lost else {}
@@ -254,9 +254,9 @@ async def put_back(db: State) -> None:
         queue = db.queues.make(ref)
         await recall_attempts(db, queue, entries)
         for entry in entries:
-            if entry.past is not None:
-                kept = entry.past.kept
-                entry.attempts = kept[-1].number if kept else len(entry.past.consumers)
+            if entry.extras is not None:
+                kept = entry.extras.kept
+                entry.attempts = kept[-1].number if kept else len(entry.extras.consumers)
             claim = queue.claims.get(claimed.get((queue.raw, entry.id), ""))
             if claim is not None:
                 _give_to(claim, entry)
@@ -352,7 +352,7 @@ def _may_have_lost(db: State, ref: QueueRef, entry: Entry) -> bool:
     """Whether a queue can have held an entry in a page that was lost."""
     queue = db.queues.make(ref)
     record = queue.record
-    is_shared = entry.past is not None and entry.past.shared
+    is_shared = entry.extras is not None and entry.extras.shared
     if is_shared and record is not None and record.version > entry.id:
         return False  # perhaps it had another filter when the message came
     index = bisect_right(queue.firsts, entry.position) - 1
@@ -368,7 +368,7 @@ def _give_to(claim: Claim, entry: Entry) -> None:
     entry.delayed = False
     entry.attempts += 1
     entry.expires_at = max(entry.expires_at, claim.deadline + claim.grace_ms)
-    claim.held[entry.position] = entry.name
+    claim.held[entry.position] = entry.shown_id
 
 
 def _enter(queue: Queue, entries: list[Entry]) -> None:

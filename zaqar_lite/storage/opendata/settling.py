@@ -5,23 +5,25 @@ messages is told then.
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 from random import random
 from typing import NamedTuple
 
-from zaqar_lite.domain.attempts import LAPSED, REJECTED, Attempt, Ended, with_attempt
-from zaqar_lite.domain.models import NO_RETRIES, DeadLetter, Move, QueueRef, Retries
+from zaqar_lite.domain.attempts import LAPSED, MOVED, REJECTED, Attempt, Ended, with_attempt
+from zaqar_lite.domain.models import NO_RETRIES, DeadLetter, Move, Origin, QueueRef, Retries
 from zaqar_lite.domain.settlements import Act, Outcome, Settled, Settlement
-from zaqar_lite.storage.opendata import due, past
+from zaqar_lite.storage.opendata import due, history
 from zaqar_lite.storage.opendata.entries import MAX_ATTEMPTS, MAX_CONSUMERS, Claim, Entry
 from zaqar_lite.storage.opendata.format import keys
 from zaqar_lite.storage.opendata.format.records import Kept, encode_attempt
 from zaqar_lite.storage.opendata.paging import cold_of_claim, prepared
 from zaqar_lite.storage.opendata.queue import Queue
-from zaqar_lite.storage.opendata.reading import cold_named, first_named
+from zaqar_lite.storage.opendata.reading import cold_of_ids, find_live
 from zaqar_lite.storage.opendata.state import State
 
 # Looking up a member of an Enum costs as much as calling a function.
 _ACK, _RELEASE, _EXTEND = Act.ACK, Act.RELEASE, Act.EXTEND
+_origin_put_back = lru_cache(256)(Origin.put_back)  # what died at once has one origin, and keeps it
 _DONE, _NOT_FOUND = Outcome.DONE, Outcome.NOT_FOUND
 
 MOST_LAPSES = 200
@@ -56,26 +58,26 @@ async def settle(  # noqa: PLR0917 - the seam's values
 ) -> Settled:
     """Settle messages of a claim; see the seam."""
     ids = [settlement.message_id for settlement in settlements]
-    there, now = await prepared(db, ref, version, cold_named(db, ids))
-    if there is None:
+    queue, now = await prepared(db, ref, version, cold_of_ids(db, ids))
+    if queue is None:
         return Settled([Outcome.NOT_FOUND] * len(settlements))
-    step = Step(db, there, now, retries)
+    step = Step(db, queue, now, retries)
     settled = [_settle(step, claim_id, settlement) for settlement in settlements]
     outcomes = [outcome for outcome, _ in settled]
-    await db.finish(there, changed=Outcome.DONE in outcomes)
+    await db.finish(queue, changed=Outcome.DONE in outcomes)
     return Settled(outcomes, sum(moved for _, moved in settled))
 
 
 async def release(db: State, ref: QueueRef, claim_id: str, delay_ms: int) -> None:
     """End a claim; see the seam."""
-    there, now = await prepared(db, ref, None, cold_of_claim(claim_id))
-    if there is None:
+    queue, now = await prepared(db, ref, None, cold_of_claim(claim_id))
+    if queue is None:
         return
-    held = due.live(there, there.claims.get(claim_id), now)
-    step = Step(db, there, now, NO_RETRIES)
+    held = due.live(queue, queue.claims.get(claim_id), now)
+    step = Step(db, queue, now, NO_RETRIES)
     for entry in held:
         _give_back(step, entry, _End(Ended.RELEASED, now), delay_ms)
-    await db.finish(there, changed=held)
+    await db.finish(queue, changed=held)
 
 
 def end_lapsed(step: Step, limit: int) -> tuple[int, int]:
@@ -101,7 +103,7 @@ def end_lapsed(step: Step, limit: int) -> tuple[int, int]:
 def _settle(step: Step, claim_id: str, settlement: Settlement) -> tuple[Outcome, int]:
     """Do what a settlement says; answer what became of it, and how many dead letters moved."""
     db, queue, now, retries = step
-    entry = first_named(db, queue, settlement.message_id, now)
+    entry = find_live(db, queue, settlement.message_id, now)
     if entry is None:
         return _NOT_FOUND, 0
     holder = entry.holder(now)
@@ -109,8 +111,8 @@ def _settle(step: Step, claim_id: str, settlement: Settlement) -> tuple[Outcome,
         return _not_held(entry, holder, claim_id, settlement), 0
     moved, act = 0, settlement.act
     if act is _ACK:
-        if past.keeps_done(queue):
-            past.record_done(db, queue, entry, now, holder.client_id)
+        if history.keeps_done(queue):
+            history.record_done(db, queue, entry, now, holder.client_id)
         queue.remove(entry)
     elif act is _RELEASE:
         moved = _release(step, entry, settlement)
@@ -123,7 +125,7 @@ def _settle(step: Step, claim_id: str, settlement: Settlement) -> tuple[Outcome,
             return Outcome.NO_TARGET, 0
         reason = settlement.reason or REJECTED
         _end(step, entry, _End(Ended.DEAD, now, reason, settlement.detail), 0)
-        past.move(db, queue, entry, letter, now, reason)
+        move(db, queue, entry, letter, now, reason)
         moved = 1
     return _DONE, moved
 
@@ -132,12 +134,12 @@ def _not_held(entry: Entry, holder: Claim | None, claim_id: str, settlement: Set
     """What became of a settlement by a claim that does not hold the entry."""
     if holder is not None:
         return Outcome.HELD
-    lived = entry.past
+    extras = entry.extras
     is_lapsed = entry.claim is not None and bool(entry.claim.ttl_ms)
-    if is_lapsed or lived is None or lived.last_claim is None:
+    if is_lapsed or extras is None or extras.last_claim is None:
         return Outcome.LAPSED
-    by_this = lived.last_claim.hex() == claim_id
-    was_released = lived.last_ended in (Ended.RELEASED, Ended.FAILED)
+    by_this = extras.last_claim.hex() == claim_id
+    was_released = extras.last_ended in (Ended.RELEASED, Ended.FAILED)
     is_again = by_this and was_released and settlement.act is Act.RELEASE
     return Outcome.DONE if is_again else Outcome.LAPSED
 
@@ -154,15 +156,15 @@ def _release(step: Step, entry: Entry, settlement: Settlement) -> int:
 
 def _fail(step: Step, entry: Entry, end: _End, wait_ms: int) -> int:
     """Count the failure of a claimed entry: a dead letter, or a later try."""
-    lived = entry.remember()
-    lived.failures += 1
+    extras = entry.ensure_extras()
+    extras.failures += 1
     letter: DeadLetter | None = step.retries.dead_letter
-    spent = letter and letter.spent(entry.attempts, lived.failures)
+    spent = letter and letter.spent(entry.attempts, extras.failures)
     if letter is None or not spent:
         _give_back(step, entry, end, wait_ms)
         return 0
     _end(step, entry, end, 0)
-    past.move(step.db, step.queue, entry, letter, step.now, spent)
+    move(step.db, step.queue, entry, letter, step.now, spent)
     return 1
 
 
@@ -186,49 +188,49 @@ def _end(step: Step, entry: Entry, end: _End, delay_ms: int) -> None:
     if claim is None:
         return
     due.let_go(queue, entry, claim)
-    lived = entry.remember()
-    lived.last_claim, lived.last_ended = claim.raw, end.outcome
-    lived.consumers.append(claim.client_id)
-    if len(lived.consumers) > MAX_CONSUMERS:
-        del lived.consumers[0]
+    extras = entry.ensure_extras()
+    extras.last_claim, extras.last_ended = claim.raw, end.outcome
+    extras.consumers.append(claim.client_id)
+    if len(extras.consumers) > MAX_CONSUMERS:
+        del extras.consumers[0]
     attempt = Attempt(
         entry.attempts, claim.claimed_at, end.at, end.outcome, delay_ms, end.reason, end.detail,
         claim.client_id,
     )  # fmt: skip
-    if not lived.history:
-        lived.history = db.ids.take(1, db.puts)
+    if not extras.history:
+        extras.history = db.ids.take(1, db.puts)
     number = attempt.number  # which begins anew when it is redriven
-    if lived.kept and lived.kept[-1].number >= number:
-        number = min(lived.kept[-1].number + 1, MAX_ATTEMPTS)
-    before = [kept for kept in lived.kept if kept.number != number]
-    lived.kept = with_attempt(before, Kept(number, attempt.size))
-    db.put(keys.attempt_key(lived.history, number), encode_attempt(attempt))
+    if extras.kept and extras.kept[-1].number >= number:
+        number = min(extras.kept[-1].number + 1, MAX_ATTEMPTS)
+    before = [kept for kept in extras.kept if kept.number != number]
+    extras.kept = with_attempt(before, Kept(number, attempt.size))
+    db.put(keys.attempt_key(extras.history, number), encode_attempt(attempt))
     for gone in before:
-        if gone not in lived.kept:
-            db.delete(keys.attempt_key(lived.history, gone.number))
-    queue.ended.append(entry)
+        if gone not in extras.kept:
+            db.delete(keys.attempt_key(extras.history, gone.number))
+    queue.changed_attempts.append(entry)
 
 
-async def move(db: State, ref: QueueRef, ids: Sequence[str], how: Move) -> list[Outcome]:
+async def move_messages(db: State, ref: QueueRef, ids: Sequence[str], how: Move) -> list[Outcome]:
     """Move messages to another queue; see the seam."""
     if not db.shares.joins(ref.project, len(ids)):
         await db.shares.wait(ref.project, len(ids))
-    there, now = await prepared(db, ref, None, cold_named(db, ids))
-    if there is None:
+    queue, now = await prepared(db, ref, None, cold_of_ids(db, ids))
+    if queue is None:
         return [Outcome.NOT_FOUND] * len(ids)
     outcomes = []
     for message_id in ids:
-        entry = first_named(db, there, message_id, now)
+        entry = find_live(db, queue, message_id, now)
         if entry is None:
             outcomes.append(Outcome.NOT_FOUND)
-        elif entry.claim is not None or (entry.past and entry.past.parked_until):
+        elif entry.claim is not None or (entry.extras and entry.extras.parked_until):
             outcomes.append(Outcome.HELD)
         else:
-            past.put_back(db, there, entry, how, now)
+            _put_back(db, queue, entry, how, now)
             outcomes.append(Outcome.DONE)
     if Outcome.DONE in outcomes:
         db.changed(db.queues.make(how.target))
-    await db.finish(there, changed=Outcome.DONE in outcomes)
+    await db.finish(queue, changed=Outcome.DONE in outcomes)
     return outcomes
 
 
@@ -237,5 +239,74 @@ def _wait(step: Step, entry: Entry, delay_ms: int | None) -> int:
     if delay_ms is not None:
         return delay_ms
     backoff = step.retries.backoff
-    failures = 1 if entry.past is None else entry.past.failures + 1
+    failures = 1 if entry.extras is None else entry.extras.failures + 1
     return 0 if backoff is None else backoff.delay_ms(failures, random())  # noqa: S311 - jitter
+
+
+def move(  # noqa: PLR0917 - what, from where, whereto, when and why
+    db: State, queue: Queue, entry: Entry, policy: DeadLetter, now: int, reason: str
+) -> None:
+    """Move an entry that is in no state's index to where its policy says.
+
+    Source and target change in one batch.
+    """
+    if policy.target is None:
+        queue.leave(entry)
+        db.changed(queue)
+        history.record(db, queue, queue.failed, entry, now)
+        return
+    extras = entry.ensure_extras()
+    redriven = 0 if extras.origin is None else extras.origin.redriven
+    extras.origin = _origin(queue, entry, now, reason)._replace(redriven=redriven)
+    if policy.ttl_ms is not None:
+        entry.ttl_ms, entry.expires_at = policy.ttl_ms, now + policy.ttl_ms
+    db.changed(queue)
+    db.changed(_carry(db, queue, entry, policy.target))
+    db.announce(policy.target, 1)
+
+
+def _put_back(db: State, queue: Queue, entry: Entry, how: Move, now: int) -> None:
+    """Move an entry that nobody holds to where it is asked for, as `how` says.
+
+    Both queues have changed then: the caller notes it.
+    """
+    queue.uncount(entry)
+    extras = entry.ensure_extras()
+    extras.origin = _origin_put_back(extras.origin or _origin(queue, entry, now, MOVED))
+    if how.reset:
+        entry.attempts = extras.failures = 0
+    entry.ttl_ms, entry.expires_at = how.ttl_ms, now + how.ttl_ms
+    entry.visible_at = now + how.delay_ms if how.delay_ms else 0
+    entry.delayed = bool(how.delay_ms)
+    _carry(db, queue, entry, how.target)
+    db.announce(how.target, 0 if how.delay_ms else 1)
+
+
+def _origin(queue: Queue, entry: Entry, now: int, reason: str) -> Origin:
+    extras = entry.ensure_extras()
+    return Origin(
+        queue.ref.name,
+        now,
+        entry.attempts,
+        None if extras.last_claim is None else extras.last_claim.hex(),
+        extras.consumers[-1] if extras.consumers else None,
+        reason,
+    )
+
+
+def _carry(db: State, queue: Queue, entry: Entry, ref: QueueRef) -> Queue:
+    """Let an entry that is in no state's index leave the queue for another one, with its past."""
+    queue.leave(entry)
+    queue.removed.pop()  # the payload goes along
+    before, name = entry.ensure_extras(), entry.shown_id
+    if entry.attempts or before.consumers:
+        db.delete(keys.attempts_key(name, queue.raw))
+    target = db.queues.make(ref)
+    # A message that was copied may be here already: then this one gets a name of its own.
+    entry.position = db.ids.take(1, db.puts)
+    before.renamed = before.renamed or target.find_shown(name) is not None
+    entry.page = target.tail(entry.position)
+    target.add(entry)
+    if before.consumers:
+        target.changed_attempts.append(entry)
+    return target

@@ -21,9 +21,9 @@ from zaqar_lite.domain.posts import IdempotencyKey, NewMessage, Posted
 from zaqar_lite.storage.opendata import posting
 from zaqar_lite.storage.opendata.checkpoint import put_garbage
 from zaqar_lite.storage.opendata.entries import Entry
+from zaqar_lite.storage.opendata.idempotency import BATCH, MESSAGE, Known, short
 from zaqar_lite.storage.opendata.paging import cold_tail, prepared
 from zaqar_lite.storage.opendata.queue import Queue
-from zaqar_lite.storage.opendata.remembered import BATCH, MESSAGE, Known, short
 from zaqar_lite.storage.opendata.shares import cost_of
 from zaqar_lite.storage.opendata.state import State
 
@@ -58,28 +58,28 @@ async def post(
     Raises what `posting.post` does.
     """
     async with _alone(db, ref):
-        there, now = await _prepared(db, ref, version)
-        if not _can_enter(db, there, len(messages), batch_key, now):
+        queue, now = await _prepared(db, ref, version)
+        if not _can_enter(db, queue, len(messages), batch_key, now):
             return None
         failures = db.committer.failures
-        draft = _Draft(there, there.arrivals, failures, db.ids.take(len(messages), db.puts))
+        draft = _Draft(queue, queue.arrivals, failures, db.ids.take(len(messages), db.puts))
         try:
             if not await _stage(db, draft, messages, client_id, now):
                 return None
-            there, now = await _prepared(db, ref, version)
+            queue, now = await _prepared(db, ref, version)
             if (
                 db.committer.failures != draft.failures
-                or there is not draft.queue
-                or there.arrivals != draft.arrivals
-                or any(there.keys.get(key, now) for key in draft.fresh)
-                or not _can_enter(db, there, len(messages), batch_key, now)
+                or queue is not draft.queue
+                or queue.arrivals != draft.arrivals
+                or any(queue.keys.get(key, now) for key in draft.fresh)
+                or not _can_enter(db, queue, len(messages), batch_key, now)
             ):
                 return None
             count = len(draft.fresh) + (batch_key is not None)
-            posting.check_limits(db, there, messages, count, now)
-            posting.let_in(db, there, messages, draft.entries, now)
+            posting.check_limits(db, queue, messages, count, now)
+            posting.let_in(db, queue, messages, draft.entries, now)
             numbers = range(draft.first, draft.first + len(messages))
-            posting.remember(db, there, draft.fresh, batch_key, numbers, now)
+            posting.remember(db, queue, draft.fresh, batch_key, numbers, now)
             for key in draft.garbage:
                 db.delete(key)
             draft.garbage.clear()
@@ -108,12 +108,12 @@ async def _prepared(db: State, ref: QueueRef, version: int | None) -> tuple[Queu
 
 
 def _can_enter(
-    db: State, there: Queue, count: int, batch_key: IdempotencyKey | None, now: int
+    db: State, queue: Queue, count: int, batch_key: IdempotencyKey | None, now: int
 ) -> bool:
     """Tell whether there is room, and no answer is known yet; `posting.post` says which it is."""
-    if there.total + count > db.options.max_messages:
+    if queue.total + count > db.options.max_messages:
         return False
-    return batch_key is None or there.keys.get(BATCH + short(batch_key.text), now) is None
+    return batch_key is None or queue.keys.get(BATCH + short(batch_key.text), now) is None
 
 
 async def _stage(
@@ -152,7 +152,7 @@ def _note_keys(draft: _Draft, part: Sequence[NewMessage], first: int, now: int) 
 async def _answers(db: State, first: int, count: int) -> Sequence[Posted]:
     """Write the ids, a part at a time."""
     posted: list[Posted] = []
-    write = db.names.write
+    write = db.id_texts.write
     for start in range(first, first + count, PART):
         await asyncio.sleep(0)
         posted += [

@@ -18,7 +18,7 @@ from zaqar_lite.domain.errors import QueueChanged, Unavailable
 from zaqar_lite.domain.models import QueueRef, Record, StoreOptions
 from zaqar_lite.storage.base import Listener
 from zaqar_lite.storage.opendata.committer import Committer
-from zaqar_lite.storage.opendata.due import settle
+from zaqar_lite.storage.opendata.due import catch_up
 from zaqar_lite.storage.opendata.engine import Batch, Damage, Engine, Row, Stored, Unreadable
 from zaqar_lite.storage.opendata.entries import Entry
 from zaqar_lite.storage.opendata.format import keys, records
@@ -26,13 +26,13 @@ from zaqar_lite.storage.opendata.format.bookkeeping import encode_block, encode_
 from zaqar_lite.storage.opendata.format.encoding import CodecError, after_prefix, var_u64
 from zaqar_lite.storage.opendata.format.keys import PAYLOAD_PREFIX, RecordType
 from zaqar_lite.storage.opendata.queue import Queue
-from zaqar_lite.storage.opendata.queues import Bodies, Catalogue, Queues, Resident
+from zaqar_lite.storage.opendata.queues import BodyCache, Catalogue, PageCache, Queues
 from zaqar_lite.storage.opendata.shares import Shares
 
 logger = logging.getLogger(__name__)
 _CACHED_BODIES = 16 * 1024 * 1024
 _MAX_SUFFIXES = 10_000
-_RECENT_NAMES = 2_048
+_RECENT_IDS = 2_048
 _PAGE_CACHE = 32 * 1024 * 1024
 _DISPENSABLE = (keys.LOG, keys.prefix(RecordType.UNROUTED), keys.prefix(RecordType.ADOPTED))
 T = TypeVar("T")
@@ -59,7 +59,7 @@ class State:
         self.listener: Listener | None = None
         self.news: dict[QueueRef, int] = {}  # of the batch that gathers
         self.ids = Ids(0)
-        self.names = Names(b"unopened")
+        self.id_texts = IdTexts(b"unopened")
         self.secret = bytes(16)
         self.routed: int | None = 0  # the log below is in its queues; None: all of it
         self.segments: list[tuple[int, int]] = []  # (first sequence, segment), ascending
@@ -73,8 +73,8 @@ class State:
         self.damages: list[Damage] = []
         self.is_rebuilt = False  # from a damaged store: any record may be missing
         self._suffixes: dict[tuple[QueueRef, str], tuple[int, bytes]] = {}
-        self.bodies = Bodies(int(options.extra.get("payload_cache_bytes", _CACHED_BODIES)))
-        self.resident = Resident(int(options.extra.get("page_cache_bytes", _PAGE_CACHE)))
+        self.bodies = BodyCache(int(options.extra.get("payload_cache_bytes", _CACHED_BODIES)))
+        self.page_cache = PageCache(int(options.extra.get("page_cache_bytes", _PAGE_CACHE)))
 
     def queue(self, ref: QueueRef, version: int | None) -> Queue | None:
         """The queue to read, if there is one, at the version that the caller decided by.
@@ -109,12 +109,12 @@ class State:
         queue.epoch = self.committer.epoch
         self.touched.add(queue)
 
-    def settle(self, queue: Queue, now: int) -> bool:
+    def catch_up(self, queue: Queue, now: int) -> bool:
         """Bring a queue up to now, or one step nearer; answer whether it is there (`due.py`).
 
         What that changes is saved with the next batch.
         """
-        is_settled = settle(queue, now)
+        is_settled = catch_up(queue, now)
         if queue.is_changed:
             self.touched.add(queue)
         return is_settled
@@ -173,19 +173,19 @@ class State:
         start, segment = max(pair for pair in self.segments if pair[0] <= message_id)
         return keys.log_entry_key(segment, message_id - start)
 
-    def keep_name(self, message_id: int, text: str) -> None:
+    def keep_foreign_id(self, message_id: int, text: str) -> None:
         """Let a message keep the id that another store gave it, for as long as it is stored."""
-        self.names.adopt({message_id: text})
+        self.id_texts.adopt({message_id: text})
         self.put(keys.message_key(RecordType.ADOPTED, message_id), bytes.fromhex(text))
 
-    def forget_name(self, message_id: int) -> None:
+    def forget_foreign_id(self, message_id: int) -> None:
         """Let the batch delete such an id, with its message."""
-        if self.names.forget(message_id):
+        if self.id_texts.forget(message_id):
             self.delete(keys.message_key(RecordType.ADOPTED, message_id))
 
     def holders(self, entry: Entry) -> int:
         """How many queues hold an entry's message."""
-        if entry.past is None or not entry.past.shared:
+        if entry.extras is None or not entry.extras.shared:
             return 1
         return self.shared.get(entry.id, 1)
 
@@ -334,7 +334,7 @@ class Ids:
         self._is_stored = True
 
 
-class Names:
+class IdTexts:
     """The text of ids: 16 hex digits of the number, 16 of a keyed hash of it.
 
     The hash stands for the random bits of an id without being stored: who does not know the
@@ -346,7 +346,7 @@ class Names:
     def __init__(self, secret: bytes) -> None:
         keyed_hash = blake2b(key=secret, digest_size=8)
 
-        @lru_cache(_RECENT_NAMES)
+        @lru_cache(_RECENT_IDS)
         def hashed(number: int) -> str:
             digits = number.to_bytes(8, "big")
             keyed = keyed_hash.copy()

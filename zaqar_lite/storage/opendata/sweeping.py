@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from heapq import heapify
 
 from zaqar_lite.domain.models import QueueRef, RetriesOf, Swept
-from zaqar_lite.storage.opendata import past
+from zaqar_lite.storage.opendata import history
 from zaqar_lite.storage.opendata.checkpoint import GARBAGE_STEP
 from zaqar_lite.storage.opendata.due import (
     STEP,
@@ -24,7 +24,7 @@ from zaqar_lite.storage.opendata.entries import NEVER, NOTHING, PAGE_SIZE, Page
 from zaqar_lite.storage.opendata.format import keys
 from zaqar_lite.storage.opendata.format.bookkeeping import decode_garbage
 from zaqar_lite.storage.opendata.format.keys import RecordType
-from zaqar_lite.storage.opendata.paging import cool, load, load_expired
+from zaqar_lite.storage.opendata.paging import evict_pages, load, load_expired
 from zaqar_lite.storage.opendata.queue import Queue
 from zaqar_lite.storage.opendata.settling import MOST_LAPSES, Step, end_lapsed
 from zaqar_lite.storage.opendata.state import State
@@ -40,7 +40,7 @@ _BETWEEN = 32
 async def sweep(db: State, limit: int, retries_of: RetriesOf) -> Swept:
     """Tidy up about `limit` entries; what was changed is durable when this returns."""
     db.committer.check_writable()
-    cool(db)
+    evict_pages(db)
     now = db.clock.now_ms()
     agenda = db.queues.agenda
     tidied = _Tidied()
@@ -60,7 +60,7 @@ async def sweep(db: State, limit: int, retries_of: RetriesOf) -> Swept:
         elif _is_over(db, queue):
             waiting.append(queue)
         else:
-            agenda.note(queue, min(next_due(queue), past.next_over(queue)))
+            agenda.note(queue, min(next_due(queue), history.next_over(queue)))
         if (more or tidied.total > before) and (db.touched or db.puts or db.deletes):
             await db.committer.durable()
         elif more or idle >= _BETWEEN:
@@ -112,11 +112,11 @@ async def _visit(  # noqa: PLR0917 - what one visit works with
         return True
     has_more = _tidy(queue)
     queue.write_holders(STEP)
-    if queue.changed_pages or queue.ended:
+    if queue.changed_pages or queue.changed_attempts:
         db.touched.add(queue)
-    if (queue.done or queue.failed) and await past.trim(db, queue, now) >= STEP:
+    if (queue.done or queue.failed) and await history.trim(db, queue, now) >= STEP:
         return True
-    return has_more or bool(queue.begun) or next_due(queue) <= now
+    return has_more or bool(queue.unrecorded_holds) or next_due(queue) <= now
 
 
 def _bring_up(db: State, queue: Queue, now: int, limit: int, tidied: _Tidied) -> None:
@@ -166,7 +166,7 @@ def _tidy(queue: Queue) -> bool:
         return False
     left, joined = queue.pages[0], 0
     for right in queue.pages[1:]:
-        if left.cold or right.cold or len(left.entries) + len(right.entries) > _FOLDED:
+        if left.summary or right.summary or len(left.entries) + len(right.entries) > _FOLDED:
             left = right
             continue
         _join(queue, left, right)
@@ -242,4 +242,4 @@ async def _delete_unrouted(db: State, now: int) -> int:
 def _delete_message(db: State, message_id: int) -> None:
     db.deletes[keys.message_key(RecordType.PAYLOAD, message_id)] = None
     db.deletes[db.log_key(message_id)] = None
-    db.forget_name(message_id)
+    db.forget_foreign_id(message_id)

@@ -244,7 +244,7 @@ class Export:
             if not chunk:
                 return
             position = chunk[-1].position
-            messages = [entry.view(db.names.write(entry.name), now) for entry in chunk]
+            messages = [entry.view(db.id_texts.write(entry.shown_id), now) for entry in chunk]
             leases = {e.position: e.claim.lease(e.position) for e in chunk if e.claim is not None}
             priorities = {entry.position: entry.priority for entry in chunk}
             told = await read_attempts(db, chunk)

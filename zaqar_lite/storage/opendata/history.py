@@ -1,95 +1,21 @@
-"""What becomes of messages that are over: dead letters, and the done and failed lists."""
+"""The lists of done and of failed messages: what enters them, reading, and their retention."""
 
 import logging
 from collections.abc import Sequence
-from functools import lru_cache
 
-from zaqar_lite.domain.attempts import MOVED
 from zaqar_lite.domain.histories import HistoryEntry, HistoryPage, HistoryState
 from zaqar_lite.domain.metadata import DONE_RETENTION, FAILED_RETENTION
-from zaqar_lite.domain.models import DeadLetter, Move, Origin, QueueRef
 from zaqar_lite.storage.opendata.due import STEP
 from zaqar_lite.storage.opendata.engine import Damage
-from zaqar_lite.storage.opendata.entries import NEVER, PAGE_SIZE, Entry
+from zaqar_lite.storage.opendata.entries import NEVER, PAGE_SIZE, Entry, History
 from zaqar_lite.storage.opendata.format import keys, records
 from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.queue import Queue
-from zaqar_lite.storage.opendata.remembered import History
 from zaqar_lite.storage.opendata.state import State
 
 logger = logging.getLogger(__name__)
 _MOST_DIGITS = 20  # of a 64-bit number; Python refuses to read thousands
-_put_back = lru_cache(256)(Origin.put_back)  # what died at once has one origin, and keeps it so
 _RETENTIONS = {RecordType.DONE: DONE_RETENTION, RecordType.FAILED: FAILED_RETENTION}
-
-
-def move(  # noqa: PLR0917 - what, from where, whereto, when and why
-    db: State, queue: Queue, entry: Entry, policy: DeadLetter, now: int, reason: str
-) -> None:
-    """Move an entry that is in no state's index to where its policy says.
-
-    Source and target change in one batch.
-    """
-    if policy.target is None:
-        queue.leave(entry)
-        db.changed(queue)
-        _record(db, queue, queue.failed, entry, now)
-        return
-    lived = entry.remember()
-    redriven = 0 if lived.origin is None else lived.origin.redriven
-    lived.origin = _origin(queue, entry, now, reason)._replace(redriven=redriven)
-    if policy.ttl_ms is not None:
-        entry.ttl_ms, entry.expires_at = policy.ttl_ms, now + policy.ttl_ms
-    db.changed(queue)
-    db.changed(_carry(db, queue, entry, policy.target))
-    db.announce(policy.target, 1)
-
-
-def put_back(db: State, queue: Queue, entry: Entry, how: Move, now: int) -> None:
-    """Move an entry that nobody holds to where it is asked for, as `how` says.
-
-    Both queues have changed then: the caller notes it.
-    """
-    queue.uncount(entry)
-    lived = entry.remember()
-    lived.origin = _put_back(lived.origin or _origin(queue, entry, now, MOVED))
-    if how.reset:
-        entry.attempts = lived.failures = 0
-    entry.ttl_ms, entry.expires_at = how.ttl_ms, now + how.ttl_ms
-    entry.visible_at = now + how.delay_ms if how.delay_ms else 0
-    entry.delayed = bool(how.delay_ms)
-    _carry(db, queue, entry, how.target)
-    db.announce(how.target, 0 if how.delay_ms else 1)
-
-
-def _origin(queue: Queue, entry: Entry, now: int, reason: str) -> Origin:
-    lived = entry.remember()
-    return Origin(
-        queue.ref.name,
-        now,
-        entry.attempts,
-        None if lived.last_claim is None else lived.last_claim.hex(),
-        lived.consumers[-1] if lived.consumers else None,
-        reason,
-    )
-
-
-def _carry(db: State, queue: Queue, entry: Entry, ref: QueueRef) -> Queue:
-    """Let an entry that is in no state's index leave the queue for another one, with its past."""
-    queue.leave(entry)
-    queue.removed.pop()  # the payload goes along
-    before, name = entry.remember(), entry.name
-    if entry.attempts or before.consumers:
-        db.delete(keys.attempts_key(name, queue.raw))
-    target = db.queues.make(ref)
-    # A message that was copied may be here already: then this one gets a name of its own.
-    entry.position = db.ids.take(1, db.puts)
-    before.renamed = before.renamed or target.find_named(name) is not None
-    entry.page = target.tail(entry.position)
-    target.add(entry)
-    if before.consumers:
-        target.ended.append(entry)
-    return target
 
 
 def keeps_done(queue: Queue) -> bool:
@@ -100,15 +26,16 @@ def keeps_done(queue: Queue) -> bool:
 def record_done(db: State, queue: Queue, entry: Entry, now: int, client_id: str | None) -> None:
     """Append an entry that is acknowledged now to the done list; the caller removes it."""
     if client_id is not None:
-        entry.remember().consumers.append(client_id)
-    _record(db, queue, queue.done, entry, now)
+        entry.ensure_extras().consumers.append(client_id)
+    record(db, queue, queue.done, entry, now)
 
 
-def _record(db: State, queue: Queue, history: History, entry: Entry, now: int) -> None:
-    history.append(records.EndedMessage(entry.name, now, entry.attempts))
-    if entry.past is not None and entry.past.consumers:
-        consumers = records.Attempts(entry.past.consumers)
-        db.puts[keys.attempts_key(entry.name, queue.raw)] = records.encode_attempts(consumers)
+def record(db: State, queue: Queue, history: History, entry: Entry, now: int) -> None:
+    """Append an entry that ends now to a list, with the consumers that held it."""
+    history.append(records.EndedMessage(entry.shown_id, now, entry.attempts))
+    if entry.extras is not None and entry.extras.consumers:
+        consumers = records.Attempts(entry.extras.consumers)
+        db.puts[keys.attempts_key(entry.shown_id, queue.raw)] = records.encode_attempts(consumers)
 
 
 async def read(
@@ -137,7 +64,7 @@ async def read(
     for key, (_, item) in zip(wanted, found, strict=True):
         value = stored.get(key)
         consumers = records.decode_attempts(value).consumers if isinstance(value, bytes) else ()
-        name = db.names.write(item.message_id)
+        name = db.id_texts.write(item.message_id)
         entries.append(HistoryEntry(name, item.ended_at, item.attempts, consumers))
     if not found:
         return HistoryPage((), None)

@@ -1,8 +1,4 @@
-"""What a queue remembers beside its messages: those that are over, and idempotency keys.
-
-Of the lists of done and failed messages, the extents of the pages and the last page are in memory;
-the others are read when somebody asks.
-"""
+"""The idempotency keys that a queue remembers."""
 
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -11,69 +7,9 @@ from struct import Struct, unpack
 from typing import NamedTuple
 
 from zaqar_lite.domain.posts import Recalled, Remembered
-from zaqar_lite.storage.opendata.entries import NEVER, PAGE_SIZE
+from zaqar_lite.storage.opendata.entries import NEVER
 from zaqar_lite.storage.opendata.format import bookkeeping
 from zaqar_lite.storage.opendata.format.encoding import CodecError
-from zaqar_lite.storage.opendata.format.keys import RecordType
-from zaqar_lite.storage.opendata.format.records import EndedMessage
-
-
-class Extent(NamedTuple):
-    """A page: its number (None is the root) and when its last message ended."""
-
-    number: int | None
-    last_ended_at: int
-
-
-class History:
-    """Done or failed messages in pages, the oldest first; a page goes once all of it is over."""
-
-    def __init__(self, kind: RecordType) -> None:
-        self.kind = kind
-        self.full: list[Extent] = []
-        self.number: int | None = None
-        self.tail: list[EndedMessage] = []
-        self.changed: dict[int | None, list[EndedMessage]] = {}
-        """The pages that differ on disk, for the next batch; the empty ones go."""
-
-    def __bool__(self) -> bool:
-        return bool(self.full or self.tail)
-
-    def append(self, ended: EndedMessage) -> None:
-        """Add a message at the end."""
-        if len(self.tail) >= PAGE_SIZE:
-            self.full.append(Extent(self.number, self.tail[-1].ended_at))
-            self.tail = []
-            self.number = (self.number or 0) + 1
-        self.tail.append(ended)
-        self.changed[self.number] = self.tail
-
-    def restore_page(self, number: int | None, items: list[EndedMessage]) -> None:
-        """Take over a page of the store; they come in order of their number, the root first."""
-        if self.tail:
-            self.full.append(Extent(self.number, self.tail[-1].ended_at))
-        if items:
-            self.number, self.tail = number, items
-
-    @property
-    def first(self) -> Extent:
-        """The first page; there must be one."""
-        return self.full[0] if self.full else Extent(self.number, self.tail[-1].ended_at)
-
-    def drop_first(self) -> None:
-        """Forget the first page."""
-        self.changed[self.first.number] = []
-        if self.full:
-            del self.full[0]
-        else:
-            self.tail = []
-
-    def numbers(self, after: int | None) -> list[int | None]:
-        """The numbers of the pages from the one `after` stands for (0 is the root; None: all)."""
-        known = [extent.number for extent in self.full]
-        known.append(self.number)
-        return [number for number in known if after is None or (number or 0) >= after]
-
 
 BATCH, MESSAGE, TOGETHER = b"b", b"m", b"t"
 _MOST_TOGETHER = 1_000
