@@ -96,7 +96,7 @@ async def check(db: Database) -> Findings:
 
 @dataclass
 class _Seen:
-    """The messages that have a payload and metadata, and the keys of attempts and of groups."""
+    """The messages with a payload or metadata, and the keys of attempts and of groups."""
 
     payloads: set[int] = field(default_factory=set)
     metadata: set[int] = field(default_factory=set)
@@ -107,7 +107,7 @@ class _Seen:
 def _check_record(
     db: Database, key: bytes, value: bytes | Damage, counts: Counter[str], seen: _Seen
 ) -> str | None:
-    """Count a record and note what it is of; answer what is wrong with it."""
+    """Count a record and note what it belongs to; answer what is wrong with it."""
     try:
         if key[:2] == keys.LOG:
             decode = _LOG_DECODERS.get(key[6], bytes)

@@ -1,4 +1,4 @@
-"""What changed in a queue since the last batch, as records of the next one; and a page's, back."""
+"""Between queues and records: encoding what changed for a batch, and reading pages back."""
 
 from collections.abc import Mapping, Sequence
 from itertools import count as counted
@@ -23,11 +23,11 @@ from zaqar_lite.storage.opendata.state import State
 EMPTY_ACTIVE = encode_active((), ())
 EMPTY_ENDED = records.encode_ended(())
 GARBAGE_STEP = 125
-"""Messages that a sweep deletes with one batch; the commits of others wait for all of them."""
+"""Messages that the sweep deletes in one batch: other requests wait while they are written."""
 
 
 def encode_changes(db: State, queue: Queue) -> None:
-    """Put the records of what changed in a queue into the batch."""
+    """Put what changed in a queue into the batch."""
     if queue.removed:
         _encode_removed(db, queue)
     for number in queue.changed_pages:
@@ -89,9 +89,9 @@ def _encode_claims(db: State, queue: Queue) -> None:
 
 
 def _encode_attempts(db: State, queue: Queue) -> None:
-    """Put who has held the entries, and who holds them."""
+    """Put the records of ended attempts and current claimants."""
     puts, deletes, find, key = db.puts, db.deletes, queue.find, keys.attempts_keys(queue.raw)
-    plain: dict[Claim, bytes] = {}  # of those that are held for the first time
+    plain: dict[Claim, bytes] = {}  # of entries in their first attempt
     for entry in queue.changed_attempts:
         extras, claim = entry.extras, entry.claim
         if find(entry.position) is not entry:
@@ -123,7 +123,7 @@ def _encode_removed(db: State, queue: Queue) -> None:
         unrecorded.discard(entry.position)
         if was_written or (extras is not None and extras.consumers):
             key = attempts_key(entry.shown_id)
-            if key not in db.puts:  # a history that began in this batch needs it
+            if key not in db.puts:  # the done or failed list needs the one of this batch
                 db.deletes[key] = None
         if extras is not None:
             for kept in extras.kept:
@@ -143,7 +143,7 @@ def _encode_removed(db: State, queue: Queue) -> None:
 
 
 def _has_other_holder(db: State, message_id: int) -> bool:
-    """Count one holder less; tell whether another queue still holds the message."""
+    """Count one queue less that holds a message; answer whether another still does."""
     holders = db.shared.get(message_id, 1) - 1
     if holders > 1:
         db.shared[message_id] = holders
@@ -153,9 +153,9 @@ def _has_other_holder(db: State, message_id: int) -> bool:
 
 
 def put_garbage(db: State, gone: Sequence[int]) -> list[bytes]:
-    """Note messages that are to be deleted, in steps of the sweep that survive a crash.
+    """Write garbage records: messages to be deleted by the sweep, or after the next start.
 
-    Answers the keys of the notes. The sweep acts on those in `db.garbage`, a start on all.
+    Answers the keys. The sweep deletes what the records in `db.garbage` name.
     """
     noted: list[bytes] = []
     for start in range(0, len(gone), GARBAGE_STEP):
@@ -223,11 +223,11 @@ def _extra(entry: Entry) -> bytes | None:
     return active.encode_extra(entry.id, extra)
 
 
-def plain_summary(page: Page, value: bytes, names: dict[int, int], now: int) -> Summary | None:
-    """Set the bounds of a page by its record, and summarise it, where no entry need be looked at.
+def plain_summary(page: Page, value: bytes, moved_here: dict[int, int], now: int) -> Summary | None:
+    """Set the bounds of a page and summarise it without making its entries, where that can be.
 
-    That is: all of its entries are ready, or all are delayed, and none is shared or renamed. None
-    otherwise. The positions of those that were moved here go into `names`. Raises CodecError: it
+    It can if all entries are ready, or all are delayed, and none is shared or renamed; else None.
+    The positions of entries that were moved here go into `moved_here`. Raises CodecError: the page
     can't be read.
     """
     skimmed = active.skim_active(value)
@@ -236,7 +236,7 @@ def plain_summary(page: Page, value: bytes, names: dict[int, int], now: int) -> 
     available, moved = skimmed
     ids: Sequence[int] = available[::5]
     if moved:
-        names.update(moved)
+        moved_here.update(moved)
         ids = [moved.get(one, one) for one in ids]
     number, visible = len(available) // 5, available[2::5]
     last = max(visible)
@@ -257,10 +257,11 @@ def plain_summary(page: Page, value: bytes, names: dict[int, int], now: int) -> 
 def entries_of(
     page: Page, value: bytes, holders: Mapping[int, Claim], now: int
 ) -> tuple[dict[int, Entry], list[tuple[Entry, int, int]]]:
-    """Make the entries of a page from its record, by position, but for their attempts.
+    """Make the entries of a page from its record, by position, without their ended attempts.
 
-    `holders` are the claims by the names of what they hold. Answers those in flight too, each with
-    when its claim and its lease say they begin and end. Raises CodecError: it can't be read.
+    `holders` are the claims by the shown ids of what they hold. Also answers the claimed entries,
+    each with the start of its claim and the end of its lease. Raises CodecError: the page can't be
+    read.
     """
     available, in_flight, extras = active.read_active(value)
     entries: list[Entry] = []
@@ -282,7 +283,7 @@ def entries_of(
         entry = _restored(page, message_id, priority, attempts, extra)
         if extra is not None and extra.deadline is not None:
             entry.visible_at, entry.expires_at = extra.visible_at or 0, extra.deadline
-        else:  # a literal record of the RFC keeps no deadline here: it lives at least so long
+        else:  # a record of another writer has no deadline here: outlive the lease
             entry.expires_at = lease + 1
         entries.append(entry)
         if extra is not None and extra.parked:

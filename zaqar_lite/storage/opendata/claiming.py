@@ -1,7 +1,7 @@
-"""Taking messages: who is next, who has been claimed too often, and who holds what.
+"""Claim and pop: choosing ready entries, moving exhausted ones, and handing out the rest.
 
-One call examines and moves a bounded number of entries. Where that was not enough it answers with
-what it has, and `more`: the next call goes on behind what this one has done, and so does the sweep.
+One call examines and moves a bounded number of entries. Where that was not enough, it answers with
+what it has and sets `more`; the next call and the sweep continue from there.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -37,18 +37,18 @@ MOST_MOVED = 200
 _BUDGET = 4 * MAX_EXAMINED
 _MOST_PAGES = 64
 _REMOVAL = 4
-"""What removing one that has expired takes of the budget, which counts entries looked at."""
+"""What removing an expired entry costs, in entries examined."""
 
 Finish: TypeAlias = Callable[[Queue, int, Sequence[Entry]], str | None]
-"""What becomes of the entries that are handed out; answers the id of the claim, if there is one."""
+"""Applied to the entries that are handed out: holds or removes them; answers the claim's id."""
 
 
 _Readable: TypeAlias = tuple[Entry, bytes, Sequence[Attempt]]
-"""An entry that can be handed out, its body, and its attempts for who asked."""
+"""An entry that can be handed out, its body, and its attempts if the request asked for details."""
 
 
 class _Budget:
-    """What is left of the work that one call may do."""
+    """How many entries this call may still examine."""
 
     __slots__ = ("left",)
 
@@ -57,14 +57,14 @@ class _Budget:
 
 
 class _StopReason(Enum):
-    """Why no further entry is taken: none is ready, or the budget."""
+    """Why no further entry is taken: none is ready, or the budget is used up."""
 
     EMPTY = 1
     SPENT = 2
 
 
 class _Taken(NamedTuple):
-    """The queue, the instant, the entries that were taken, and how many others were moved."""
+    """The queue, the instant, the entries taken, and how many others were moved as exhausted."""
 
     queue: Queue
     now: int
@@ -74,7 +74,7 @@ class _Taken(NamedTuple):
 
 
 async def hand_out(db: State, ref: QueueRef, take: Take, finish: Finish) -> Claimed:
-    """Hand out ready messages, once what `finish` does with them is durable."""
+    """Hand out ready messages; answer once what `finish` did with them is durable."""
     if not db.shares.joins(ref.project, take.limit):
         await db.shares.wait(ref.project, take.limit)
     while True:
@@ -86,7 +86,7 @@ async def hand_out(db: State, ref: QueueRef, take: Take, finish: Finish) -> Clai
         if readable is None:
             readable = await _read(db, ref, take, queue, entries)
             if readable is None:
-                continue  # the queue was recovered: nobody was given anything
+                continue  # the queue was recovered meanwhile: nothing was handed out
             more = more or len(readable) < len(entries)
             entries = [one[0] for one in readable]
         claim_id = finish(queue, now, entries) if entries else None
@@ -123,9 +123,9 @@ def remove(db: State, queue: Queue, now: int, entries: Sequence[Entry]) -> None:
 
 
 async def _take_entries(db: State, ref: QueueRef, take: Take) -> _Taken | None:
-    """Take ready entries out of a queue, to be held or to leave before the next await.
+    """Take ready entries out of a queue; the caller holds or removes them before its next await.
 
-    Where a page must be loaded first, what was taken goes back for that long.
+    Where a page must be loaded first, what was taken goes back until it is.
     """
     budget = _Budget(_BUDGET)
     moved = lapses = 0
@@ -144,7 +144,7 @@ async def _take_entries(db: State, ref: QueueRef, take: Take) -> _Taken | None:
         if lapses >= MOST_LAPSES or (queue.waiting and queue.waiting[0][0] <= now):
             return _Taken(queue, now, [], moved, more=True)
         if ended and first_lapse(queue) <= now:
-            continue  # the next ones may have to be loaded
+            continue  # the pages of the next lapses may have to be loaded
         if len(kept) < _MOST_PAGES and (ahead := _cold_ahead(queue, limit)):
             kept.update(ahead)
             await load(db, queue, ahead, kept)
@@ -163,10 +163,10 @@ async def _take_entries(db: State, ref: QueueRef, take: Take) -> _Taken | None:
 
 
 def _cold_ahead(queue: Queue, limit: int) -> list[Page]:
-    """The cold pages that are likely to be taken from: they are loaded together, and before.
+    """The cold pages that this claim is likely to need, to be loaded together before it takes.
 
-    Each that is met while entries are taken costs putting these back, and many claims at once meet
-    the same ones.
+    Loading a page halfway means to put back what was taken, and concurrent claims would all do so
+    for the same page.
     """
     first = head(queue) if queue.cold_pages else None
     pages = [] if first is None else cold_after(queue, first.first, limit)
@@ -176,9 +176,10 @@ def _cold_ahead(queue: Queue, limit: int) -> list[Page]:
 def _take_loaded(  # noqa: PLR0917 - what one call works with
     db: State, queue: Queue, now: int, take: Take, limit: int, budget: _Budget
 ) -> tuple[list[Entry], int, _StopReason | Page | None]:
-    """Take entries within the budget; tell how many were moved, and what put an end to it.
+    """Take entries from pages in memory; answer them, how many others were moved, and the reason.
 
-    That is a page where its entries must be loaded before any others are taken.
+    The reason is a page where its entries must be loaded before any other is taken; None where the
+    limit was reached.
     """
     exposes = take.delay_mode is DelayMode.EXPOSE
     letters = take.retries.dead_letter
@@ -209,9 +210,9 @@ def _take_loaded(  # noqa: PLR0917 - what one call works with
 
 
 def _take_entry(queue: Queue, now: int, budget: _Budget) -> Entry | _StopReason | Page:
-    """Take the first ready entry; it is held or leaves in the same step.
+    """Take the first ready entry; the caller holds or removes it in the same step.
 
-    What has waited until now is made ready, and what has expired is removed.
+    Entries whose delay has ended are made ready on the way, and expired ones are removed.
     """
     while budget.left > 0:
         page = head(queue)
@@ -237,7 +238,7 @@ def _take_entry(queue: Queue, now: int, budget: _Budget) -> Entry | _StopReason 
 
 
 def _in_memory(db: State, entries: Sequence[Entry], take: Take) -> list[_Readable] | None:
-    """The taken entries with their bodies, unless something of them must be read."""
+    """The taken entries with their bodies; None where some must be read from the engine."""
     if take.details and any(entry.extras and entry.extras.kept for entry in entries):
         return None
     bodies = bodies_in_memory(db, entries)
@@ -251,10 +252,10 @@ async def _read(
     queue: Queue,
     entries: Sequence[Entry],
 ) -> list[_Readable] | None:
-    """Those of the taken entries that can be read, with their bodies; None: begin anew.
+    """Read the bodies of the taken entries; leave out what can't be read. None: take again.
 
-    All is read before anything is changed: an answer must not fail once it is committed, and a
-    message that can't be read must stay.
+    Bodies are read before anything is changed, because an answer must not fail once its batch is
+    committed, and a message that can't be read must stay stored.
     """
     draft = Claim(new_claim_id(), "")
     for entry in entries:
@@ -271,7 +272,7 @@ async def _read(
         raise
     if not is_current:
         return None
-    left = _let_go(draft, entries)  # without what others deleted, or a purge removed, meanwhile
+    left = _let_go(draft, entries)  # not what a delete or a purge removed meanwhile
     return [
         (entry, found[entry.position], told.get(entry.position, ()))
         for entry in left
@@ -280,7 +281,7 @@ async def _read(
 
 
 def _let_go(draft: Claim, entries: Sequence[Entry]) -> list[Entry]:
-    """End what only kept others away; the entries are counted in no state now."""
+    """End the draft claim; its entries are counted in no state now."""
     left = [entry for entry in entries if entry.position in draft.held]
     for entry in left:
         entry.claim = None

@@ -12,14 +12,14 @@ _BACK_OFF = 1.0
 
 
 class Committer:
-    """One coroutine takes what is waiting, commits it, and then answers those who waited.
+    """One coroutine that takes the gathered changes, commits them, and answers the operations.
 
-    While a batch is being written the next one gathers. An operation changes the memory first and
-    waits then; so what it was decided by is in its own batch or in an earlier one. When a batch
-    fails, everything that was applied since the last good one is forgotten: all who wait get the
-    error, `recover` brings the memory back to what the engine holds, and writes are refused for a
-    moment. A batch that takes too long goes on being written: who waits is told, and others are
-    refused, until it is.
+    While a batch is written, the next one gathers. An operation changes the memory first and then
+    waits, so everything it relied on is in its own batch or an earlier one. When a batch fails, all
+    changes since the last good one are undone: `recover` reads the state again from the engine, all
+    waiting operations get the error, and writes are refused for a moment. A batch that takes longer
+    than the engine's patience goes on being written; waiting operations fail, and new ones are
+    refused, until it is done.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class Committer:
                 except Unavailable as exc:
                     await self._fail(exc)
                 except Exception:
-                    # A bug, as a value that a record can't hold, must not poison what comes after.
+                    # A bug, such as a value that no record can hold, must not fail later batches.
                     logger.exception("a batch can't be written")
                     await self._fail(Unavailable("The store can't write this; try again."))
                 else:
@@ -153,7 +153,7 @@ class Committer:
             self._began = None
 
     def _look(self) -> None:
-        """Look whether a batch takes too long; one timer watches all batches of some seconds."""
+        """Check whether a batch takes too long; one timer serves all batches of some seconds."""
         self._watch = None
         if self._began is None:
             return
@@ -167,7 +167,7 @@ class Committer:
         self._watch = loop.call_at(self._began + self._engine.patience, self._look)
 
     def _stalled(self) -> Unavailable | None:
-        """What to tell who would wait for a batch that has been written for too long."""
+        """The error for operations that would wait for a batch that takes too long."""
         if self._began is None:
             return None
         waited = asyncio.get_running_loop().time() - self._began

@@ -1,8 +1,8 @@
 """The store as a whole: opening it, writing its batches, recovering it, closing it.
 
-A new store's records are made. Where the block of ids is lost, they go on from the time in
-microseconds, which they never outrun. Where the secret of the message ids is lost, messages get
-other ids, and who holds an old one finds nothing by it.
+A new store gets its first records. Where the block of ids is lost, ids continue from the time in
+microseconds, since they never run ahead of it. Where the secret of the message ids is lost, all
+messages get new ids, and the old ones find nothing.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 async def open_store(db: State) -> None:
-    """Read the records that open a store; missing ones are put into the next batch.
+    """Read the records of the store itself; those that are missing go into the next batch.
 
     Raises ConfigurationError: the store is of another format.
     """
@@ -58,7 +58,7 @@ async def open_store(db: State) -> None:
         db.clock.not_before(state.last_instant)
     block = _read(db, found, keys.ID_BLOCK, bookkeeping.decode_block)
     block = block or _read(db, found, keys.LOG_BLOCK, bookkeeping.decode_block)
-    if block is None or db.is_rebuilt:  # it may be an older one that came to light
+    if block is None or db.is_rebuilt:  # of a damaged store it may be an old one
         block = max(sum(block or ()), db.clock.now_us()), 0
         db.puts[keys.ID_BLOCK] = db.puts[keys.LOG_BLOCK] = bookkeeping.encode_block(*block)
     db.ids = Ids(sum(block))
@@ -66,7 +66,7 @@ async def open_store(db: State) -> None:
         logger.error("the secret of the message ids is lost: messages have other ids from now on")
         state = bookkeeping.State(sum(block), 0, os.urandom(16))
     db.secret, db.id_texts = state.secret, IdTexts(state.secret)
-    # What no queue holds of a rebuilt store is put back, not replayed.
+    # In a rebuilt store, messages that no queue holds are put back, not replayed.
     db.routed = sum(block) if db.is_rebuilt else state.routed
     db.segments = await _segments(db, sum(block))
     db.log_start, number = db.segments[-1]
@@ -78,8 +78,8 @@ async def open_store(db: State) -> None:
 async def _create(db: State) -> None:
     """Write the records of a new store.
 
-    Ids begin at the time in microseconds: a reader's marker from a store that was lost lies
-    before them, not behind.
+    Ids begin at the time in microseconds, so that a marker from an earlier store that was lost is
+    before all messages of this one.
     """
     async for _ in db.rows(b"", b"\xff"):
         raise ConfigurationError(
@@ -102,14 +102,15 @@ async def _create(db: State) -> None:
 def _read(
     db: State, found: Mapping[bytes, Stored], key: bytes, decode: Callable[[bytes], T]
 ) -> T | None:
-    """Decode a record that every store has; None, and named, where it is lost."""
+    """Decode a record that every store has; None where it is lost, which is logged."""
     return db.decoded(key, found.get(key) or Damage(key, "it is missing"), decode)
 
 
 async def _segments(db: State, next_id: int) -> list[tuple[int, int]]:
     """The first sequence and the number of the log's segments, in order.
 
-    Where the record of a segment is lost, the log's first entry in it tells, which carries its id.
+    Where the record of a segment is lost, its first sequence follows from its first entry, which
+    has its id.
     """
     starts: dict[int, int] = {}
     lost: list[int] = []
@@ -131,7 +132,7 @@ async def _segments(db: State, next_id: int) -> list[tuple[int, int]]:
 
 async def _first_sequence(db: State, number: int, otherwise: int) -> int:
     async for key, value in db.rows(keys.log_prefix(number)):
-        with suppress(CodecError):  # one that is damaged is named by who looks for the message
+        with suppress(CodecError):  # damage is logged when the message is read
             if isinstance(value, bytes):
                 return decode_metadata(value).message_id - keys.read_log_entry_key(key)[2]
     return otherwise
@@ -149,7 +150,7 @@ async def _load_garbage(db: State) -> None:
 
 
 _LAST_BATCH = 20.0
-"""Seconds that closing waits for what is being written: a disk may hang."""
+"""Seconds that closing waits for the last batch: a disk may hang."""
 
 
 class Database(State):
@@ -233,7 +234,7 @@ class Database(State):
         return self.written
 
     def _forget_batches(self) -> None:
-        """Forget what is elsewhere in memory of the batches that failed: bodies, and garbage."""
+        """Undo in memory what failed batches had changed outside of queues: bodies and garbage."""
         for puts in (self.written.puts, self.puts):
             for key in puts:
                 if key.startswith(PAYLOAD_PREFIX):
@@ -243,7 +244,7 @@ class Database(State):
             self.garbage.extend(key for key in deletes if key.startswith(garbage))
 
     async def _recover(self) -> None:
-        """Bring every queue that a failed batch had changed back to what the engine holds."""
+        """Read again from the engine what failed batches had changed."""
         refs = {queue.ref for queue in self.touched | self._written_touched}
         self._forget_batches()
         self.puts, self.deletes, self.touched = {}, {}, set()
@@ -256,7 +257,7 @@ class Database(State):
         await loading.reload(self, sorted(refs))
 
     def _tell(self) -> None:
-        """Tell the listener what the batch that is durable now made ready."""
+        """Tell the listener which queues have new ready messages by the batch just committed."""
         told, self._written_news = self._written_news, {}
         if self.listener is None:
             return
@@ -264,8 +265,8 @@ class Database(State):
             if ref in self.watched:
                 try:
                     self.listener(ref, count)
-                except Exception:  # the batch is durable whatever becomes of a hint
-                    logger.exception("who waits for %s was not told", ref)
+                except Exception:  # a hint must not fail the batch, which is durable
+                    logger.exception("the listener failed for %s", ref)
 
 
 class DatabaseUser:

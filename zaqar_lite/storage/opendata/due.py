@@ -1,15 +1,15 @@
-"""What time does in a queue: expiry, the ends of delays, of leases and of parkings.
+"""What time changes in a queue: expiry, and the ends of delays, leases and parkings.
 
-However much is due at once, one step of the event loop does a bounded part of it. Nothing waits for
-the rest: an entry past its deadline and a lease past its own are over for everybody, whether or
-not a step came to them. Only who is handed out next depends on the order of all that is ready: so
-a claim first ends what has lapsed (`settling.py`: what becomes of that is the queue's policy), and
-lets `gather` look which pages hold something whose wait is over. Such a page takes its place among
-those that are claimed from, and its entries are made ready when it is next; the sweep does the
-rest. A cold page whose whole wait is over is counted as ready without being read.
+However much is due at once, one step of the event loop handles a bounded part of it. Nothing has to
+wait for the rest, since readers compare deadlines themselves: an expired entry or a lapsed lease is
+over at its instant. Only the order of a claim needs to know everything that is ready. So a claim
+first ends lapsed leases by the queue's policy (`settling.py`), and finds the pages in which a wait
+has ended (`find_ended_waits`). Such a page enters the heap of ready pages; its entries are made
+ready when the page comes first, or by the sweep. A cold page in which all waits have ended is
+counted as ready without being read.
 
-The heap of lapses tells which claims come to their end; what it holds of claims that are over, or
-were renewed, is passed over.
+Queues keep a heap of their claims by the earliest end of a lease. Items of claims that have ended
+or were renewed since are skipped.
 """
 
 from heapq import heappop, heappush
@@ -27,12 +27,12 @@ from zaqar_lite.storage.opendata.entries import (
 from zaqar_lite.storage.opendata.queue import Queue
 
 _PARKED_MARGIN_MS = 60_000
-"""How much longer than its wait a parked message lives at least."""
+"""Milliseconds that a parked message lives beyond its wait, at least."""
 _CLAIMS_AHEAD = 16
 
 
 def start_leases(queue: Queue, claim: Claim, now: int, ttl_ms: int, grace_ms: int) -> None:
-    """Let a new claim hold what it was given for `ttl_ms` from now."""
+    """Let the leases of a new claim run for `ttl_ms` from now."""
     claim.claimed_at = now
     queue.claims[claim.id] = claim
     _set_end(queue, claim, now, ttl_ms, grace_ms)
@@ -54,7 +54,7 @@ def live(queue: Queue, claim: Claim | None, now: int) -> list[Entry]:
 
 
 def renew(queue: Queue, claim: Claim, now: int, ttl_ms: int, grace_ms: int) -> None:
-    """Let a claim live `ttl_ms` from now, and of what it holds what has not lapsed."""
+    """Let a claim, and those of its leases that have not lapsed, run for `ttl_ms` from now."""
     lapsed = {position: claim.lease(position) for position in claim.lapsed(now)}
     _set_end(queue, claim, now, ttl_ms, grace_ms)
     claim.leases = lapsed
@@ -72,7 +72,7 @@ def _set_end(queue: Queue, claim: Claim, now: int, ttl_ms: int, grace_ms: int) -
     index_claim(queue, claim, claim.deadline)
 
 
-def extend(  # noqa: PLR0917 - who holds what, from when, for how long
+def extend(  # noqa: PLR0917 - a lease: its claim, its entry, and its times
     queue: Queue, claim: Claim, entry: Entry, now: int, ttl_ms: int, grace_ms: int
 ) -> None:
     """Let the lease of one entry that a claim holds end `ttl_ms` from now."""
@@ -83,7 +83,7 @@ def extend(  # noqa: PLR0917 - who holds what, from when, for how long
 
 
 def _keep_alive_until(queue: Queue, entry: Entry, until: int, margin_ms: int, now: int) -> None:
-    """Let an entry live until an instant; one that would not lives a margin longer."""
+    """Let an entry that would expire before an instant live until then and a margin longer."""
     queue.change(entry.page)
     if now < entry.expires_at < until:
         queue.set_ttl(entry, until + margin_ms - now, now)
@@ -108,7 +108,7 @@ def first_lapse(queue: Queue) -> int:
 
 
 def cold_lapsed(queue: Queue, now: int) -> list[Page]:
-    """The pages to load before the first leases are ended whose time is over."""
+    """The cold pages that hold entries of the next lapsed leases."""
     if not queue.cold_pages or first_lapse(queue) > now:
         return []
     claims = (claim for due_at, _, claim in islice(queue.lapses, _CLAIMS_AHEAD) if due_at <= now)
@@ -119,8 +119,8 @@ def cold_lapsed(queue: Queue, now: int) -> list[Page]:
 def lapsed(queue: Queue, now: int, limit: int) -> list[Entry]:
     """Up to `limit` entries whose lease has ended, of the claims that were due first.
 
-    Who asks lets all of them go in the same step: they are not found again. It stops where one is
-    in a page that is not in memory (`cold_lapsed`).
+    The caller must end all of these leases in the same step, since they are not found again. The
+    search stops at an entry in a cold page (`cold_lapsed`).
     """
     found: list[Entry] = []
     while len(found) < limit and first_lapse(queue) <= now:
@@ -148,7 +148,7 @@ def lapsed(queue: Queue, now: int, limit: int) -> list[Entry]:
 
 
 def count_lapsed(queue: Queue, now: int) -> int:
-    """How many entries are claimed by leases that have ended, so that they are ready."""
+    """How many entries are still held by leases that have ended; they count as ready."""
     if first_lapse(queue) > now:
         return 0
     due = {
@@ -157,13 +157,16 @@ def count_lapsed(queue: Queue, now: int) -> int:
         if due_at <= now and queue.claims.get(claim.id) is claim
     }
     queue.examined += sum(len(claim.held) if claim.leases else 1 for claim in due)
-    return sum(len(claim.lapsed(now) if claim.leases else claim.held) for claim in due)
+    return sum(
+        len(claim.lapsed(now)) if claim.leases else (claim.deadline <= now) * len(claim.held)
+        for claim in due
+    )
 
 
 def let_go(queue: Queue, entry: Entry, claim: Claim) -> None:
-    """Take an entry out of its claim; it is counted in no state then."""
+    """Take an entry out of its claim; afterwards it is counted in no state."""
     entry.claim = None
-    queue.changed_claims[claim.id] = claim  # or its record would name what another holds by then
+    queue.changed_claims[claim.id] = claim  # its record must not go on naming the message
     queue.drop_lease(claim, entry.position)
     queue.change(entry.page)
 
@@ -178,14 +181,13 @@ def park(queue: Queue, entry: Entry, until: int, now: int) -> None:
 
 
 STEP = MAX_EXAMINED
-"""About how many entries one step looks at: some milliseconds of work."""
+"""About how many entries one step examines: some milliseconds of work."""
 
 
 def catch_up(queue: Queue, now: int) -> bool:
-    """Bring a queue up to `now`, or one step nearer; answer whether it is there.
+    """Remove what has expired and find ended waits, one step's worth; answer whether that was all.
 
-    Afterwards what has expired is gone, keys too, and the pages with ended waits are found. Leases
-    that have ended are left alone.
+    Expired entries and idempotency keys go. Lapsed leases are left to `settling.py`.
     """
     find_ended_waits(queue, now, STEP)
     waiting, expiries, keys = queue.waiting, queue.expiries, queue.keys
@@ -200,9 +202,9 @@ def catch_up(queue: Queue, now: int) -> bool:
 
 
 def expire(queue: Queue, now: int, limit: int) -> int:
-    """Remove up to `limit` entries whose deadline has come; answer how many.
+    """Remove up to `limit` expired entries; answer how many.
 
-    Cold pages with such entries are noted in `expired_pages`, for about as many entries.
+    Cold pages that hold some are added to `expired_pages`, to be loaded by the caller.
     """
     count = looked_at = 0
     while count < limit and looked_at < limit and queue.expiries and queue.expiries[0][0] <= now:
@@ -228,7 +230,7 @@ def expire(queue: Queue, now: int, limit: int) -> int:
 
 
 def find_ended_waits(queue: Queue, now: int, limit: int) -> int:
-    """Find up to `limit` pages in which a wait has ended; answer what is ready by that alone."""
+    """Examine up to `limit` pages with an ended wait; answer how many entries are ready by that."""
     waiting, count = queue.waiting, 0
     for _ in range(limit):
         if not waiting or waiting[0][0] > now:
@@ -254,9 +256,9 @@ def find_ended_waits(queue: Queue, now: int, limit: int) -> int:
 
 
 def promote(queue: Queue, now: int, limit: int) -> int:
-    """Make up to `limit` entries in memory ready whose wait is over; answer how many are.
+    """Make up to `limit` entries in memory ready whose wait has ended; answer how many.
 
-    It looks at about as many; what is left for the next call is in pages that are due still.
+    The pages of the others stay in `queue.due` for the next call.
     """
     count = find_ended_waits(queue, now, limit)
     looked_at = 0
@@ -268,7 +270,7 @@ def promote(queue: Queue, now: int, limit: int) -> int:
 
 
 def end_waits(queue: Queue, page: Page, until: int, limit: int) -> int:
-    """Make up to `limit` entries of a page ready whose wait ends up to an instant."""
+    """Make up to `limit` entries of a page ready whose wait ends by an instant; answer how many."""
     queue.due.pop(page, None)
     queue.examined += len(page.entries)
     count, next_visible, best = 0, NEVER, MAX_PRIORITY
@@ -297,9 +299,9 @@ def end_waits(queue: Queue, page: Page, until: int, limit: int) -> int:
 
 
 def expose(queue: Queue, now: int, limit: int) -> tuple[int, Page | None]:
-    """Make up to `limit` delayed entries ready, whatever their delay.
+    """Make up to `limit` delayed entries ready before their delay has ended.
 
-    Answers how many, and a page that must be loaded before others are.
+    Answers how many, and the page that must be loaded before more can be.
     """
     before = queue.delayed_count
     kept: list[Page] = []  # with nothing delayed in them
@@ -337,7 +339,7 @@ def _next_waiting(queue: Queue) -> Page | None:
 
 
 def next_due(queue: Queue) -> int:
-    """The earliest instant at which something here may be due to be done."""
+    """The earliest instant at which the sweep may have something to do in a queue."""
     if queue.due:
         return 0
     return min(
@@ -349,7 +351,7 @@ def next_due(queue: Queue) -> int:
 
 
 def next_ready_at(queue: Queue) -> int:
-    """The earliest instant at which an entry may become ready by time."""
+    """The earliest instant at which time alone may make an entry ready."""
     if queue.due or queue.half_due:
         return 0
     return min(first_lapse(queue), queue.waiting[0][0] if queue.waiting else NEVER)

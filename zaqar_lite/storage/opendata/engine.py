@@ -1,8 +1,8 @@
 """The engine under the records, and the directory that it lies in.
 
-An engine is five calls over sorted keys, the same bytes whatever is below: `open`, `get`, `scan`,
-`commit`, `close`. What an engine does not need of the others it leaves as it is here. A directory
-is locked, made to last, and tried by writing, because no engine says why it can't write.
+An engine has five calls over sorted keys: `open`, `get`, `scan`, `commit` and `close`. Keys and
+values are the same bytes in every engine. Local engines share the handling of their directory: it
+is locked, made durably, and tried by writing a file, because no engine says why it can't write.
 """
 
 import contextlib
@@ -20,9 +20,9 @@ from zaqar_lite.storage.opendata.format.encoding import CodecError
 from zaqar_lite.storage.opendata.format.keys import describe
 
 REBUILT = b"\x00rebuilt"
-"""The key that marks a store filled with what was intact of a damaged one: any may be missing."""
+"""The key that marks a store filled from a damaged one: any of its records may be missing."""
 FIRST = b"\x01"
-"""Below every record; what is below this is the engine's own."""
+"""The first key of records; keys below are the engine's own."""
 
 
 class Damage(NamedTuple):
@@ -36,7 +36,7 @@ class Damage(NamedTuple):
 
 
 class Unreadable(Unavailable):
-    """A range of records can't be read on: everything behind a key may be lost."""
+    """The rest of a range of records can't be read: everything after a key may be lost."""
 
     def __init__(self, last: bytes, why: str) -> None:
         super().__init__(f"Everything after {describe(last)} can't be read: {why}.")
@@ -71,16 +71,16 @@ class Engine(ABC):
     """A sorted key-value store with one writer. All calls may raise Unavailable."""
 
     damages: list[str]
-    """What was found broken at opening, outside of any record."""
+    """Damage found at opening that is not in one record."""
 
     way_out = "It is kept as it is: restore it from a backup."
     """What to do where the store can't be read."""
 
     patience = 10.0
-    """Seconds after which a commit is not waited for any more; it may still be stored."""
+    """Seconds after which operations stop to wait for a commit; it may still be stored."""
 
     complaint = ""
-    """What is known to keep the commit that is under way from its end."""
+    """Why the commit under way takes long, where that is known."""
 
     @abstractmethod
     async def open(self) -> None:
@@ -97,7 +97,7 @@ class Engine(ABC):
     def scan(self, start: bytes, end: bytes) -> AsyncIterator[Sequence[Row]]:
         """Read the records from `start` up to, not including, `end`, in order, in chunks.
 
-        Raises Unreadable: behind those that were answered, nothing can be read.
+        Raises Unreadable: nothing after the rows answered so far can be read.
         """
 
     @abstractmethod
@@ -156,7 +156,7 @@ FULL = "its disk is full: free some space, and start again"
 
 
 def try_to_write(file: Path) -> None:
-    """Try whether the disk takes a file of 64 KiB. Raises OSError: it does not, and why."""
+    """Try to write a file of 64 KiB. Raises OSError: says why the disk does not take it."""
     try:
         with file.open("wb") as probe:
             probe.write(bytes(65_536))

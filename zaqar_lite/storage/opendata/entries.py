@@ -24,15 +24,16 @@ UNKNOWN = -1
 
 
 class Claim:
-    """A claim and what it holds: names by position; empty once it is over.
+    """A claim and what it holds.
 
+    held        position -> shown id of each message it holds; empty once the claim is over
     claimed_at  when it handed out its messages
-    created_at  the same, or when it was last renewed; the claim's age counts from here
-    deadline    the end of the leases that `leases` does not name, by position
+    created_at  when it was made or last renewed; the claim's age counts from here
+    leases      position -> end, of leases that do not end at `deadline`
+    deadline    the end of the other leases
     due_at      no lease of the claim ends before
 
-    One without a ttl is a draft: it keeps others away while bodies are read, and nobody holds a
-    message by it.
+    One without a ttl is a draft: it reserves entries while their bodies are read.
     """
 
     __slots__ = (
@@ -65,19 +66,20 @@ class Claim:
 
 
 class EntryExtras:
-    """What an entry went through; most entries have none.
+    """What few entries have: ended attempts, an origin, a group, and rare states.
 
-    consumers     who held it in the attempts that have ended, the oldest first
-    last_claim    the claim of the last of them
-    last_ended    and how that ended
-    failures      how many of them were failures
-    history       the number that keys the records of attempts; 0: there are none
-    kept          the attempts that have one
-    parked_until  given back with a delay that ends then; 0: it does not wait
+    consumers     the clients of the attempts that have ended, oldest first
+    last_claim    the claim of the last ended attempt
+    last_ended    how the last attempt ended
+    failures      how many attempts were failures
+    history       the number in the keys of the attempts' records; 0: there are none
+    kept          the attempts that have a record
+    parked_until  when the delay ends with which it was released; 0: it is not parked
+    origin        where a dead letter came from
     shared        more than one queue was given the message
-    renamed       its id here is its position, because this queue held its own id already
-    damaged       its payload or metadata can't be read: it is never handed out
-    group         the group that its headers name, which are not always in memory
+    renamed       its id in this queue is its position, because the queue already had its id
+    damaged       its payload or metadata can't be read, so it is never handed out
+    group         the group that its headers name; the headers may not be in memory
     """
 
     __slots__ = (
@@ -101,7 +103,7 @@ class EntryExtras:
 
     @property
     def attempts(self) -> Attempts:
-        """What of it the record of attempts holds."""
+        """What the record of ended attempts holds."""
         return Attempts(self.consumers, self.history, self.failures, self.last_ended, self.kept)
 
     @attempts.setter
@@ -110,11 +112,11 @@ class EntryExtras:
 
 
 class Summary(NamedTuple):
-    """What is known of a page whose entries are only in its record.
+    """What is known of a cold page: its entries by state.
 
-    last_visible  when the last of those that wait is ready
-    holders       the claims that hold some of them
-    shared        the ids of those that more than one queue was given
+    last_visible  when the last of the delayed and parked entries becomes ready
+    holders       the claims that hold entries of the page
+    shared        the ids of messages that more than one queue was given
     """
 
     total: int
@@ -129,17 +131,18 @@ class Summary(NamedTuple):
 class Page:
     """Up to 256 entries of a queue, one record of the store; `number` None is the root.
 
+    first         no entry has a lower position
     best          no ready entry has a lower key (`ready_key`); NOTHING: none is ready
-    next_visible  none that waits is ready before; `best_waiting` is the lowest priority of these
-    min_expires   none expires before
-    order         heap of the keys of those that are ready, once one was taken
-    cold          what is known while the entries are only in the record (`paging.py`)
+    next_visible  no delayed or parked entry becomes ready before
+    best_waiting  the lowest priority of the delayed and parked entries
+    min_expires   no entry expires before
+    order         heap of the keys of the ready entries, made when the first of them is taken
+    summary       of a cold page, whose entries are only in its record (`paging.py`); else None
     epoch         the last batch that wrote the page
 
-    A post only appends: `encoded` keeps the elements of the first `encoded_count` entries, and
-    `encoded_extras` what they have beyond the RFC's fields, for as long as none of them changes
-    (`Queue.change`) and nobody holds one. Encoding them anew was most of what a commit of few
-    messages cost, and a post that is copied to a hundred queues appends to a hundred pages.
+    A post only appends. So the encoded elements of the first `encoded_count` entries are kept in
+    `encoded`, and their extras in `encoded_extras`, until one of them changes or is claimed:
+    encoding them anew was most of what a commit of few messages cost.
     """
 
     __slots__ = (
@@ -182,10 +185,7 @@ class Page:
         return len(self.entries) if self.summary is None else self.summary.total
 
     def summarise(self) -> Summary | None:
-        """What must be known once the entries are forgotten; None where they must stay.
-
-        Those must that a draft holds or that are set aside: neither is in their record.
-        """
+        """Summarise the page; None while its record lacks a draft claim or a damaged entry."""
         ready = delayed = parked = last_visible = 0
         holders: dict[Claim, None] = {}
         shared = []
@@ -212,7 +212,7 @@ class Page:
         return Summary(total, ready, delayed, parked, last_visible, tuple(holders), tuple(shared))
 
     def set_bounds(self) -> None:
-        """Set the bounds of a page that is in no heap yet, by its entries."""
+        """Set the bounds by the entries, for a page that is in no heap yet."""
         for entry in self.entries.values():
             extras = entry.extras
             self.min_expires = min(self.min_expires, entry.expires_at)
@@ -226,7 +226,7 @@ class Page:
                 self.best_waiting = min(self.best_waiting, entry.priority)
 
     def forget_entries(self) -> None:
-        """Let the entries be on disk only."""
+        """Drop the entries from memory."""
         self.entries, self.order = {}, None
         self.forget_encoded()
 
@@ -234,9 +234,9 @@ class Page:
 class Entry(Struct, eq=False):
     """One message in one queue.
 
-    id          of the payload and of the metadata: the message id of RFC 0001
-    position    its place in this queue: the id, unless it was moved here
-    visible_at  the instant its delay ends; 0 when it had none
+    id          the message id of RFC 0001, which keys payload and metadata
+    position    its place in this queue: the id, unless the message was moved here
+    visible_at  when its delay ends; 0 where it had none
     ttl_ms      0 stands for `expires_at - created_at`
     """
 
@@ -257,13 +257,13 @@ class Entry(Struct, eq=False):
 
     @property
     def shown_id(self) -> int:
-        """The number that its id shows in this queue."""
+        """The number of which its id in this queue is the text."""
         extras = self.extras
         return self.position if extras is not None and extras.renamed else self.id
 
     @property
     def is_plain(self) -> bool:
-        """Whether the RFC's fields say all there is to say of an entry that waits."""
+        """Whether the RFC's fields are enough for an entry that is not held and has no extras."""
         ttl = self.ttl_ms
         return self.position == self.id and (
             not ttl or (self.created_at >= 0 and ttl == self.expires_at - self.created_at)
@@ -322,7 +322,7 @@ NOWHERE = Page(None, NEVER)
 
 
 def ready_key(entry: Entry) -> int:
-    """What entries are handed out by: their priority, then their position."""
+    """The order in which entries are handed out: by priority, then by position."""
     return entry.priority << POSITION_BITS | entry.position
 
 
@@ -332,7 +332,7 @@ def is_damaged(entry: Entry) -> bool:
 
 
 def is_ready(entry: Entry) -> bool:
-    """Whether an entry can be handed out: nobody holds it, it does not wait, it can be read."""
+    """Whether an entry can be handed out: not held, delayed, parked or damaged."""
     extras = entry.extras
     return (
         entry.claim is None
@@ -392,7 +392,7 @@ class History:
             self.tail = []
 
     def numbers(self, after: int | None) -> list[int | None]:
-        """The numbers of the pages from the one `after` stands for (0 is the root; None: all)."""
+        """The numbers of the pages from `after` on; 0 is the root, None means all pages."""
         known = [extent.number for extent in self.full]
         known.append(self.number)
         return [number for number in known if after is None or (number or 0) >= after]

@@ -24,7 +24,7 @@ def keeps_done(queue: Queue) -> bool:
 
 
 def record_done(db: State, queue: Queue, entry: Entry, now: int, client_id: str | None) -> None:
-    """Append an entry that is acknowledged now to the done list; the caller removes it."""
+    """Append an acknowledged entry to the done list; the caller removes it from the queue."""
     if client_id is not None:
         entry.ensure_extras().consumers.append(client_id)
     record(db, queue, queue.done, entry, now)
@@ -41,9 +41,9 @@ def record(db: State, queue: Queue, history: History, entry: Entry, now: int) ->
 async def read(
     db: State, queue: Queue, state: HistoryState, marker: str | None, limit: int
 ) -> HistoryPage:
-    """List done or failed messages that are within their retention, the oldest first.
+    """List done or failed messages within their retention, oldest first.
 
-    A marker is `page-message`: it goes on after that message, or with what is left of the page.
+    A marker is `page-message`; the list continues after that message, or with the rest of the page.
     """
     history = queue.done if state is HistoryState.DONE else queue.failed
     cutoff = _cutoff(queue, history, db.clock.now_ms())
@@ -77,7 +77,7 @@ def _read_marker(marker: str | None) -> tuple[int | None, int]:
         return None, 0
     page, _, message_id = marker.partition("-")
     if not (_is_number(page) and _is_number(message_id)):
-        return 1 << 62, 0  # no marker of ours: an empty page
+        return 1 << 62, 0  # not one of our markers: an empty page
     return int(page), int(message_id)
 
 
@@ -99,12 +99,12 @@ async def _items(
 
 
 def _cutoff(queue: Queue, history: History, now: int) -> int:
-    """What ended up to this instant is over; -1 while everything is kept."""
+    """The retention of messages that ended up to this instant is over; -1: of none."""
     return max(-1, now - _retention_ms(queue, history))
 
 
 def _retention_ms(queue: Queue, history: History) -> int:
-    """How long a list keeps what ended: not at all without the queue's setting, for ever at 0."""
+    """How long a list keeps messages: without the queue's setting 0 ms, with 0 for ever."""
     retention = None
     if queue.record is not None:
         retention = queue.record.metadata.get(_RETENTIONS[history.kind])
@@ -114,7 +114,7 @@ def _retention_ms(queue: Queue, history: History) -> int:
 
 
 def next_over(queue: Queue) -> int:
-    """The instant at which a page of done or failed messages is the first to be over."""
+    """The instant at which the first page of done or failed messages can be removed."""
     return min((
         history.first.last_ended_at + _retention_ms(queue, history)
         for history in (queue.done, queue.failed) if history
@@ -122,9 +122,9 @@ def next_over(queue: Queue) -> int:
 
 
 async def trim(db: State, queue: Queue, now: int | None) -> int:
-    """Remove pages whose last message is over its retention, of both lists; all pages at None.
+    """Remove pages of which the retention has ended, from both lists; all pages if `now` is None.
 
-    One call removes about a step's worth; readers are not shown what is left for the next.
+    One call removes about a step's worth; answers how many messages these may have had.
     """
     trimmed = 0
     for history in (queue.done, queue.failed):
@@ -133,7 +133,7 @@ async def trim(db: State, queue: Queue, now: int | None) -> int:
             first = history.first
             gone = await _items(db, queue, history, first.number)
             if not db.is_current(queue) or not history or history.first != first:
-                return trimmed  # somebody else did, or it goes on
+                return trimmed  # another call removed it, or messages were added
             history.drop_first()
             for item in gone:
                 db.delete(keys.attempts_key(item.message_id, queue.raw))

@@ -18,12 +18,12 @@ _HEAD = Struct("<q16s")
 
 
 def short(key: str) -> bytes:
-    """What stands for a key in memory and in the store: 16 bytes, whatever the key's length."""
+    """The 16 bytes that are kept of a key, whatever its length."""
     return sha256(key.encode()).digest()[:16]
 
 
 def is_together(name: bytes) -> bool:
-    """Whether a record of this name is about the keys of a post's messages."""
+    """Whether a record of this name has the keys of all messages of a post."""
     return name.startswith(TOGETHER)
 
 
@@ -37,18 +37,18 @@ def read_record(name: bytes, value: bytes) -> bookkeeping.Remembered:
 
 
 class Known(NamedTuple):
-    """What a known key was answered with, and the digest of what was posted under it."""
+    """The ids that a key was answered with, and the digest of what was posted with it."""
 
     ids: tuple[int, ...]
     digest: bytes
 
     def is_of(self, digest: bytes) -> bool:
-        """Whether the same was posted; a key of an earlier version has no digest to compare."""
+        """Whether the same was posted. Keys of earlier versions have no digest, and match all."""
         return self.digest in (digest, _UNKNOWN)
 
 
 class _Group(NamedTuple):
-    """Keys of one record: when they are forgotten, the record's name, and the keys."""
+    """The keys of one record, the record's name, and when they are forgotten."""
 
     expires_at: int
     name: bytes
@@ -56,15 +56,14 @@ class _Group(NamedTuple):
 
 
 class Keys:
-    """Kind and digest of a key -> when it is forgotten, and the ids it was answered with.
+    """The keys of a queue, by kind and digest: when each is forgotten, and its answer's ids.
 
-    Time does not go back, so the order of insertion is the order of expiry, but for a window that
-    was made shorter: the keys since then wait for those before them to be forgotten. The keys of
-    one post's messages are one record of the store, named by the first message's id: a record for
-    each would be a write at a random place of the store for every message. A record goes with all
-    of its keys.
+    Keys are forgotten in the order in which they came, which is the order of their ends unless the
+    window was made shorter: then newer keys wait for older ones. The keys of one post's messages
+    are one record, named by the first message's id, because a record for each would be a write at
+    a random place of the store for every message. A record is deleted with the last of its keys.
 
-    A queue may remember millions, so each is one flat value: expiry, digest, ids.
+    A queue may have millions of keys, so each is one flat value: end, digest, ids.
     """
 
     def __init__(self) -> None:
@@ -90,7 +89,7 @@ class Keys:
     def recall(
         self, messages: Collection[str], batch: str | None, now: int, write: Callable[[int], str]
     ) -> Recalled:
-        """What keys stand for, by their texts, with ids as `write` shows them."""
+        """Look up keys by their texts; `write` makes the texts of ids."""
 
         def of(kind: bytes, text: str) -> Remembered | None:
             known = self.get(kind + short(text), now)
@@ -122,7 +121,7 @@ class Keys:
             self._add(expires_at, name, part)
 
     def restore(self, remembered: list[tuple[bytes, bookkeeping.Remembered]]) -> None:
-        """Take over what the store remembers."""
+        """Take over the records of the store."""
         for name, record in sorted(remembered, key=lambda item: item[1].expires_at):
             count, digests = len(record.ids), record.digests
             if is_together(name):
@@ -158,5 +157,5 @@ class Keys:
             for key in keys:
                 if _HEAD.unpack_from(known[key])[0] == expires_at:
                     del known[key]
-            if name not in known:  # else the same key came again, and has the record now
+            if name not in known:  # else the key was used again, and the record is the new one's
                 self.changed[name] = None

@@ -1,4 +1,4 @@
-"""From the engine's records to the working state: at open, and for some queues after a failure."""
+"""Reading the working state from the engine: all of it at opening, some queues after a failure."""
 
 import gc
 from collections import Counter
@@ -41,9 +41,9 @@ _EMPTY = {
 
 
 async def load(db: State) -> None:
-    """Load all queues: their records, and what must be known of their pages."""
+    """Load all queues: their records, and bounds and summaries of their pages."""
     gc_was_on = gc.isenabled()
-    gc.disable()  # millions of objects that stay: looking through them again and again is wasted
+    gc.disable()  # it would examine millions of objects that stay again and again
     try:
         loading = _Loading(db)
         for kind in _PER_QUEUE:
@@ -56,7 +56,7 @@ async def load(db: State) -> None:
 
 
 async def reload(db: State, refs: Sequence[QueueRef]) -> None:
-    """Bring these queues back to what the engine holds."""
+    """Read these queues again, after a failed batch had changed them."""
     loading = _Loading(db)
     for ref in refs:
         db.queues.discard(ref)
@@ -66,11 +66,11 @@ async def reload(db: State, refs: Sequence[QueueRef]) -> None:
 
 
 class _Parts:
-    """What of a queue is put together at the end."""
+    """The parts of a queue that are put together at the end."""
 
     def __init__(self, queue: Queue) -> None:
         self.queue = queue
-        self.holders: dict[int, Claim] = {}  # by the names of what they hold
+        self.holders: dict[int, Claim] = {}  # by the shown ids of what they hold
         self.pages: list[tuple[Page, Summary]] = []
         self.keys: list[tuple[bytes, Remembered]] = []
 
@@ -159,9 +159,9 @@ def _read_claim(part: _Parts, claim_id: str, record: records.ClaimRecord) -> Non
 
 
 def _give(queue: Queue, entry: Entry, claimed_at: int, lease: int) -> None:
-    """Let a claim hold an entry in flight; one whose record is lost is made anew."""
+    """Let a claim hold an entry; a claim whose record is lost is made anew."""
     claim = entry.claim
-    if claim is None:  # its claim's record is lost, or of a store without any
+    if claim is None:  # the record is lost, or another writer keeps none
         claim = entry.claim = Claim(new_claim_id(), "unknown")
         claim.created_at, claim.deadline = claimed_at, lease
         claim.ttl_ms = max(1, lease - claimed_at)
@@ -173,7 +173,7 @@ def _give(queue: Queue, entry: Entry, claimed_at: int, lease: int) -> None:
 
 
 def count_shared(db: State) -> None:
-    """Count who holds the messages that more than one queue was given."""
+    """Count the holders of the messages that more than one queue was given."""
     holders: Counter[int] = Counter()
     for queue in db.queues:
         for page in queue.pages:
@@ -185,7 +185,7 @@ def count_shared(db: State) -> None:
 
 
 async def load_kept_ids(db: State) -> None:
-    """Read the ids that messages of other stores have kept, in place of those that are known."""
+    """Read the ids that messages have kept from other stores, and forget those known so far."""
     found: dict[int, str] = {}
     async for key, value in db.rows(keys.prefix(RecordType.ADOPTED)):
         text = db.decoded(key, value, bytes.hex)
@@ -202,7 +202,7 @@ async def load_catalogue(db: State) -> None:
 
 
 async def reload_catalogue(db: State) -> None:
-    """Bring what failed batches had changed of the catalogue back to what the engine holds."""
+    """Read again what failed batches had changed in the catalogue."""
     wanted = db.catalogue.take_changed()
     stored = await db.engine.get(list(wanted)) if wanted else {}
     for key in wanted:

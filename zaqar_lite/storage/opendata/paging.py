@@ -1,10 +1,9 @@
-"""Pages that are only on disk, the loading of those an operation needs, and forgetting others.
+"""Cold pages, which are only on disk: loading those that an operation needs, evicting others.
 
-All queues' pages share the memory that there is for entries (`queues.py`). A page that is saved
-may leave it, whatever its messages wait for; what must be known of it stays: its bounds, and a
-summary. Loading waits for the engine, and others may act meanwhile. So an operation asks again and
-again what it needs that is cold, and acts in the same step of the event loop in which the answer is
-nothing.
+The pages of all queues share one cache (`queues.py`). A saved page may be evicted whatever state
+its messages are in; its bounds and a summary stay in memory. Loading waits for the engine, while
+other operations run. So an operation asks repeatedly which cold pages it needs, and acts in the
+same step of the event loop in which the answer is none.
 """
 
 import asyncio
@@ -35,13 +34,13 @@ Needed = Callable[[Queue], list[Page]]
 async def prepared(
     db: State, ref: QueueRef, version: int | None, needed: Needed, *, reads: bool = False
 ) -> tuple[Queue | None, int]:
-    """The queue of an operation and the instant it acts at, to be used before the next await.
+    """The queue and the instant of an operation, to be used before the next await.
 
-    What the operation needs is in memory then. What has expired or lapsed by then may still be
-    there: an entry is live, and held, by its deadlines alone.
+    All pages that the operation needs are in memory then. Expired entries and lapsed leases may not
+    have been tidied up: compare their deadlines.
     """
     find = db.queue if reads else db.queue_to_change
-    kept: set[Page] = set()  # or one page would be forgotten for the next, and so on for ever
+    kept: set[Page] = set()  # else loading one page could evict another, for ever
     while True:
         queue = find(ref, version)
         now = db.clock.now_ms()
@@ -55,9 +54,9 @@ async def prepared(
 
 
 async def caught_up(db: State, ref: QueueRef, needed: Needed) -> tuple[Queue | None, int]:
-    """As `prepared`, for one who reads a queue as a whole, with all that was due done before.
+    """As `prepared`, for an operation that reads a queue as a whole, after all that is due.
 
-    Where much is due at once, that takes many steps, and others act in between.
+    Where much is due at once, this takes many steps, with other operations in between.
     """
     kept: set[Page] = set()
     while True:
@@ -69,7 +68,7 @@ async def caught_up(db: State, ref: QueueRef, needed: Needed) -> tuple[Queue | N
         if queue.expired_pages:
             await load_expired(db, queue)
         elif not is_settled:
-            # Saved at each step, so that no batch becomes as large as all that is due.
+            # Saved at each step: one batch with all that is due would be too large.
             await (asyncio.sleep(0) if db.committer.is_refusing else db.committer.durable())
         elif queue.half_due:
             await load(db, queue, list(islice(queue.half_due, _FEW_PAGES)))
@@ -81,7 +80,7 @@ async def caught_up(db: State, ref: QueueRef, needed: Needed) -> tuple[Queue | N
 
 
 async def load_expired(db: State, queue: Queue) -> None:
-    """Let the entries of some cold pages in, because something there has expired."""
+    """Load some of the cold pages that hold expired entries."""
     pages = queue.expired_pages[:_FEW_PAGES]
     await load(db, queue, pages, set(pages))
     del queue.expired_pages[: len(pages)]
@@ -90,7 +89,7 @@ async def load_expired(db: State, queue: Queue) -> None:
 async def load(
     db: State, queue: Queue, pages: Sequence[Page], kept: AbstractSet[Page] = frozenset()
 ) -> None:
-    """Let the entries of cold pages in; others than `kept` may be forgotten for them."""
+    """Load cold pages; pages other than `kept` may be evicted for them."""
     wanted = {
         keys.queue_key(RecordType.ACTIVE, queue.raw, page.number): page
         for page in pages
@@ -101,7 +100,7 @@ async def load(
     found: dict[Page, dict[int, Entry] | CodecError] = {}
     for key, page in wanted.items():
         if page.summary is None or page.epoch != epochs[page]:
-            continue  # somebody else loaded it meanwhile
+            continue  # another operation loaded it meanwhile
         try:
             holders = _holders(page.summary.holders)
             found[page], _ = entries_of(page, readable(stored, key), holders, db.clock.now_ms())
@@ -117,7 +116,7 @@ async def load(
         return
     for page, entries in found.items():
         if page.summary is None or page.epoch != epochs[page] or not queue.has(page):
-            continue  # as above, or it is gone
+            continue  # as above, or the page was dropped
         queue.uncount_summary(page)
         if isinstance(entries, CodecError):
             logger.error("damaged: %s", entries)
@@ -132,11 +131,11 @@ async def load(
 
 
 def _holders(claims: Iterable[Claim]) -> dict[int, Claim]:
-    return {name: claim for claim in claims for name in claim.held.values()}
+    return {shown_id: claim for claim in claims for shown_id in claim.held.values()}
 
 
 async def recall_attempts(db: State, queue: Queue, entries: Iterable[Entry]) -> None:
-    """Read who held entries whose attempts have ended."""
+    """Read the records of ended attempts of entries."""
     wanted = {keys.attempts_key(entry.shown_id, queue.raw): entry for entry in entries}
     for key, value in (await db.engine.get(list(wanted)) if wanted else {}).items():
         attempts = db.decoded(key, value, decode_attempts)
@@ -145,7 +144,7 @@ async def recall_attempts(db: State, queue: Queue, entries: Iterable[Entry]) -> 
 
 
 def evict_pages(db: State, kept: AbstractSet[Page] = frozenset()) -> None:
-    """Forget entries of saved pages, those unused for longest, while there are too many."""
+    """Evict saved pages, least recently used first, while the cache is over its limit."""
     committed, page_cache = db.committer.committed, db.page_cache
     for page, queue in page_cache.oldest(_MOST_EVICTED):
         if (
@@ -163,7 +162,7 @@ def evict_pages(db: State, kept: AbstractSet[Page] = frozenset()) -> None:
 
 
 async def walk(db: State) -> AsyncIterator[tuple[Queue, Entry]]:
-    """All entries of all queues, page by page; of those that are read, none may change."""
+    """All entries of all queues, page by page; the queues must not change meanwhile."""
     for queue in db.queues:
         for page in list(queue.pages):
             await load(db, queue, [page], {page})
@@ -172,7 +171,7 @@ async def walk(db: State) -> AsyncIterator[tuple[Queue, Entry]]:
 
 
 async def purge_some(db: State, queue: Queue, until: int) -> None:
-    """Remove the first entries of a queue that lie before a position, a step's worth of them."""
+    """Remove the first entries of a queue before a position, one step's worth."""
     pages = queue.pages[:_PURGED_PAGES]
     if any(page.summary for page in pages):
         await load(db, queue, pages, set(pages))
@@ -185,13 +184,13 @@ async def purge_some(db: State, queue: Queue, until: int) -> None:
     db.changed(queue)
 
 
-def cold_of_shown_ids(queue: Queue, names: Iterable[int]) -> list[Page]:
-    """The cold pages in which entries of these names may be."""
-    return cold_at_positions(queue, (queue.moved.get(name, name) for name in names))
+def cold_of_shown_ids(queue: Queue, ids: Iterable[int]) -> list[Page]:
+    """The cold pages that may have entries with these shown ids."""
+    return cold_at_positions(queue, (queue.moved.get(one, one) for one in ids))
 
 
 def cold_of_claim(claim_id: str) -> Needed:
-    """Ask for the cold pages in which a claim holds something."""
+    """Make a function that finds the cold pages in which a claim holds entries."""
 
     def needed(queue: Queue) -> list[Page]:
         claim = queue.claims.get(claim_id)
@@ -201,7 +200,7 @@ def cold_of_claim(claim_id: str) -> Needed:
 
 
 def cold_at_positions(queue: Queue, positions: Iterable[int]) -> list[Page]:
-    """The cold pages in which entries at these positions may be."""
+    """The cold pages that may have entries at these positions."""
     return _only_cold(map(queue.page_of, positions))
 
 
@@ -229,7 +228,7 @@ def cold_after(queue: Queue, position: int, count: int) -> list[Page]:
 
 
 def pages_at(queue: Queue, indexes: Iterable[int]) -> Iterator[tuple[Page, int]]:
-    """The pages of the entries with these ascending indexes, and each entry's index in its."""
+    """The page of each entry with these ascending indexes, and the entry's index in its page."""
     pages = iter(queue.pages)
     page, before, count = None, 0, 0
     for index in indexes:
@@ -257,5 +256,5 @@ def cold_at(queue: Queue, indexes: Iterable[int]) -> list[Page]:
 
 
 def cold_first_and_last(queue: Queue) -> list[Page]:
-    """The cold pages among the first and the last that hold anything."""
+    """The cold pages among the first two and the last two."""
     return _only_cold((*queue.pages[:2], *queue.pages[-2:]))

@@ -1,6 +1,6 @@
-"""Posting, taking in messages of other stores, and changing a message while it is delayed.
+"""Posting, adopting messages of other stores, and editing a message while it is delayed.
 
-Limits, idempotency keys, and a payload that is stored once for every queue that gets it.
+Limits and idempotency keys are checked here. A payload is stored once, however many queues get it.
 """
 
 from collections import Counter
@@ -34,7 +34,7 @@ from zaqar_lite.storage.opendata.state import State
 
 _ADOPTED = "adopted"
 _ADOPTED_FOR_MS = 86_400_000
-"""How long the number of a source's last call is known."""
+"""How long the number of a source's last call is kept, in milliseconds."""
 
 
 def post(
@@ -46,7 +46,7 @@ def post(
     batch_key: IdempotencyKey | None,
     now: int,
 ) -> Sequence[Posted]:
-    """Store messages in a queue that is settled at `now`, and its copies; answer their ids.
+    """Store messages in a queue, and their copies in others; answer their ids.
 
     Raises KeyReused: a key stands for another message; nothing was stored; LimitReached: over a
     limit; nothing was stored.
@@ -73,7 +73,7 @@ def post(
     return [Posted(write(n), duplicate=at in repeats) for at, n in enumerate(numbers)]
 
 
-def remember(  # noqa: PLR0917 - what a post works with
+def remember(  # noqa: PLR0917 - the keys of a post and its answer
     db: State,
     queue: Queue,
     fresh: Mapping[bytes, Known],
@@ -93,10 +93,10 @@ def remember(  # noqa: PLR0917 - what a post works with
 def _without_known(
     db: State, queue: Queue, messages: Sequence[NewMessage], now: int
 ) -> tuple[list[NewMessage], list[int], set[int], dict[bytes, Known]]:
-    """The messages to store, the numbers that answer all, which of these repeat, the new keys.
+    """The messages to store, the numbers that answer all, the indexes of repeats, the new keys.
 
-    Stored is what has no key, and the first of a key that is not known yet. Raises KeyReused: a
-    key stands for another message, in the queue or earlier in the post.
+    A message is stored if it has no key, or is the first with a key that is not known yet. Raises
+    KeyReused: a key stands for another message, in the queue or earlier in the post.
     """
     new: list[NewMessage] = []
     numbers: list[int] = []
@@ -124,9 +124,9 @@ def _without_known(
 def check_limits(
     db: State, queue: Queue, new: Sequence[NewMessage], keys_count: int, now: int
 ) -> None:
-    """Check that messages and so many keys fit, in the queue and in those that get copies.
+    """Check that the queue, and those that get copies, have room for messages and keys.
 
-    Raises LimitReached: they do not.
+    Raises LimitReached: one has not.
     """
     most = db.options.max_messages
     if queue.total + len(new) > most:
@@ -173,7 +173,7 @@ def make_entries(new: Sequence[NewMessage], first: int, client_id: str, now: int
 def let_in(
     db: State, queue: Queue, new: Sequence[NewMessage], entries: Sequence[Entry], now: int
 ) -> None:
-    """Let published messages into a queue, their copies into others, and what they bring along."""
+    """Add published messages to a queue, their copies and companions to others."""
     tail, add = queue.tail, queue.add
     for entry, message in zip(entries, new, strict=True):
         entry.page = tail(entry.position)
@@ -188,7 +188,7 @@ def let_in(
 
 
 def _copy(db: State, entry: Entry, copies: Sequence[Copy], now: int) -> None:
-    """Let other queues hold the message too, each as an entry of its own."""
+    """Add the message to other queues, to each as an entry of its own."""
     holders = 1
     for ref, ttl_ms, delay_ms, priority in copies:
         target = db.queues.make(ref)
@@ -209,7 +209,7 @@ def _copy(db: State, entry: Entry, copies: Sequence[Copy], now: int) -> None:
 
 
 def _accompany(db: State, new: Sequence[NewMessage], entries: Sequence[Entry], now: int) -> None:
-    """Let what messages bring along into its queues, in the batch of the messages."""
+    """Add the companions of messages to their queues, in the batch of the messages."""
     brought: dict[QueueRef, list[NewMessage]] = {}
     for message, entry in zip(new, entries, strict=True):
         shown = db.id_texts.write(entry.shown_id)
@@ -227,7 +227,7 @@ def _accompany(db: State, new: Sequence[NewMessage], entries: Sequence[Entry], n
 async def adopt(
     db: State, ref: QueueRef, messages: Sequence[Message], *, source: str, number: int
 ) -> None:
-    """Take in messages of another store, in one batch; see the seam."""
+    """Adopt messages of another store, in one batch; see the seam."""
     if not db.shares.joins(ref.project, len(messages)):
         await db.shares.wait(ref.project, len(messages))
     while True:
@@ -252,10 +252,10 @@ async def adopt(
 def enter(
     db: State, ref: QueueRef, message: Message, due: int, priority: int = DEFAULT_PRIORITY
 ) -> Entry:
-    """Let a message in as it is, but for its id and position; it is delayed until `due`."""
+    """Add a message with all it has except its id and position; it is delayed until `due`."""
     queue = db.queues.make(ref)
     number, now = db.ids.take(1, db.puts), db.clock.now_ms()
-    expires = max(message.expires_at, message.created_at + 1)  # in the log, 0 s are for ever
+    expires = max(message.expires_at, message.created_at + 1)  # 0 s would mean for ever in the log
     entry = Entry(
         number, number, queue.tail(number), priority, due, expires, message.ttl_ms,
         message.created_at, message.client_id or "unknown", message.headers,

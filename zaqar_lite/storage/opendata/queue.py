@@ -3,16 +3,16 @@
     pages, firsts   all entries, by position: a page is found by bisection, an entry by its page
     ready           heap of (lowest key of a ready entry in a page, page)
     waiting         heap of (earliest end of a delay or parking in a page, first position, page)
-    due             pages with ends that have come: their entries are made ready when the page is
-                    next to be claimed from, or by the sweep; `half_due` of those that are cold
+    due             pages in which a wait has ended: their entries are made ready when the page is
+                    first in `ready`, or by the sweep; `half_due` has the cold ones
     lapses          heap of (earliest end of a lease in a claim, n, claim)
     expiries        heap of (earliest deadline in a page, first position, page)
 
-Heaps order pages, and a page knows its bounds though its entries be only on disk (`paging.py`). A
-bound may be too low; who comes to it puts it right. What a heap holds of other bounds is passed
-over. So a claim costs O(limit * log n) whatever else is in the queue.
+Heaps order pages, and a page has its bounds even while its entries are only on disk (`paging.py`).
+A bound may be too low, and is corrected when its page comes first. Items with an outdated bound are
+skipped. So a claim costs O(limit * log n), whatever else is in the queue.
 
-Nothing here writes: `changed_pages` and `changed_claims` tell what differs from its record.
+Nothing here writes: the `changed_...` fields tell the next batch what differs from the records.
 """
 
 from bisect import bisect_right
@@ -56,7 +56,7 @@ class Queue:
         self.pages: list[Page] = []
         self.firsts: list[int] = []
         self.numbered: dict[int | None, Page] = {}
-        self.moved: dict[int, int] = {}  # name -> position of the entries that were moved here
+        self.moved: dict[int, int] = {}  # shown id -> position, of entries that were moved here
         self.ready: list[tuple[int, Page]] = []
         self.waiting: list[tuple[int, int, Page]] = []
         self.due: dict[Page, None] = {}
@@ -71,16 +71,14 @@ class Queue:
         self.cold_pages = 0  # how many pages are not in memory
         self.expired_pages: list[Page] = []  # cold ones that hold something that has expired
         self.examined = 0
-        self.arrivals = 0  # entries that were let in, for who looks whether there was any
+        self.arrivals = 0  # how many entries have entered
         self.epoch = 0
         self.visit_at = NEVER  # when the sweep comes next (`queues.py`)
         self.is_noted = False  # whether it comes at once
         self.changed_pages: set[int | None] = set()  # by number
         self.changed_claims: dict[str, Claim | None] = {}
-        self.changed_groups: dict[tuple[str, int], bool] = {}  # who is in one: by position
-        self.unrecorded_holds: set[int] = (
-            set()
-        )  # positions of those held by whom the sweep is to write down
+        self.changed_groups: dict[tuple[str, int], bool] = {}  # (group, position) -> is in it
+        self.unrecorded_holds: set[int] = set()  # positions whose claimant no record has yet
         self.changed_attempts: list[Entry] = []  # for the next batch
         self.removed: list[Entry] = []
         self.damaged_pages: set[int | None] = set()
@@ -96,7 +94,7 @@ class Queue:
 
     @property
     def is_bare(self) -> bool:
-        """Whether nothing but the record is left to remember."""
+        """Whether the queue has nothing but its record."""
         return not (
             self.total or self.claims or self.keys or self.done or self.failed or self.damaged_pages
         )
@@ -107,7 +105,7 @@ class Queue:
         return bool(self.removed or self.changed_pages or self.changed_claims or self.keys.changed)
 
     def has(self, page: Page) -> bool:
-        """Whether a page was not dropped."""
+        """Whether a page is still one of the queue's."""
         return self.numbered.get(page.number) is page
 
     def page_of(self, position: int) -> Page | None:
@@ -120,10 +118,10 @@ class Queue:
         index = bisect_right(self.firsts, position) - 1
         return self.pages[index].entries.get(position) if index >= 0 else None
 
-    def find_shown(self, name: int) -> Entry | None:
-        """The entry whose id shows this number."""
-        entry = self.find(self.moved.get(name, name))
-        return entry if entry is not None and entry.shown_id == name else None
+    def find_shown(self, shown_id: int) -> Entry | None:
+        """The entry whose id in this queue has this number, if its page is in memory."""
+        entry = self.find(self.moved.get(shown_id, shown_id))
+        return entry if entry is not None and entry.shown_id == shown_id else None
 
     def after(self, position: int) -> Iterator[Entry]:
         """The entries after a position, in order; the queue must not change meanwhile."""
@@ -196,14 +194,14 @@ class Queue:
             heappush(self.ready, (page.best, page))
 
     def damaged_page(self, number: int | None) -> None:
-        """Never write over a page that can't be read."""
+        """Reserve the number of a page that can't be read, so that it is never overwritten."""
         self.damaged_pages.add(number)
         self.last_page = max(self.last_page, number or 0)
 
     def add(self, entry: Entry) -> None:
-        """Let an entry in at its position: delayed while it has a `visible_at` and `delayed`.
+        """Add an entry to its page, in the state that its fields say.
 
-        What the page holds already has not changed, so what is encoded of it still holds.
+        The other entries of the page have not changed, so their encoded form stays.
         """
         page = entry.page
         page.entries[entry.position] = entry
@@ -216,7 +214,7 @@ class Queue:
         self.index(entry)
 
     def join_group(self, entry: Entry) -> None:
-        """Let an entry be found by the group that its headers name, if they do."""
+        """Note the group that an entry's headers name, if they do, for the next batch."""
         group = None if entry.extras is None else entry.extras.group
         if group is None:
             group = group_of(entry.headers)
@@ -232,7 +230,7 @@ class Queue:
         self.changed_pages.add(page.number)
 
     def index(self, entry: Entry) -> None:
-        """Count an entry that is in its page, and let the bounds of the page include it."""
+        """Count an entry that is in its page, and widen the bounds of the page to it."""
         self.total += 1
         if entry.expires_at < entry.page.min_expires:
             self.note_expiry(entry)
@@ -273,7 +271,7 @@ class Queue:
         self.leave(entry)
 
     def uncount(self, entry: Entry) -> None:
-        """Count an entry in no state, as one that is taken; it leaves in the same step."""
+        """Count an entry in no state any more; the caller removes it in the same step."""
         extras = entry.extras
         if entry.claim is not None:
             self.drop_lease(entry.claim, entry.position)
@@ -285,7 +283,7 @@ class Queue:
             self.ready_count -= 1
 
     def leave(self, entry: Entry) -> None:
-        """Let an entry that is counted in no state leave the queue."""
+        """Remove an entry that is counted in no state."""
         self.total -= 1
         page = entry.page
         del page.entries[entry.position]
@@ -298,7 +296,7 @@ class Queue:
             self.drop_page(page)
 
     def drop_page(self, page: Page) -> None:
-        """Forget a page; the heaps pass it over."""
+        """Drop a page; its new bounds make the heaps skip it."""
         index = bisect_right(self.firsts, page.first) - 1
         del self.pages[index]
         del self.firsts[index]
@@ -309,12 +307,12 @@ class Queue:
     # -- pages in memory, and not --
 
     def evict(self, page: Page) -> bool:
-        """Forget the entries of a page that is saved; answer whether it may be."""
+        """Drop the entries of a saved page from memory; answer False where they must stay."""
         cold = None if page in self.due or not page.entries else page.summarise()
         if cold is None:
             return False
         page.forget_entries()
-        page.summary = cold  # counted as its entries were
+        page.summary = cold  # the counts stay the same
         self.cold_pages += 1
         return True
 
@@ -326,7 +324,7 @@ class Queue:
         self.parked_count += sign * cold.parked
 
     def uncount_summary(self, page: Page) -> None:
-        """Let nothing count of a cold page: its entries come in anew, or it goes."""
+        """Subtract what a cold page counts: its entries are loaded, or it goes."""
         cold = page.summary
         if cold is None:
             return
@@ -337,7 +335,7 @@ class Queue:
     # -- states --
 
     def offer(self, page: Page, key: int) -> None:
-        """Let a page be claimed from when the key is next, or before."""
+        """Enter a page into the heap of ready pages, unless it is there with a lower key."""
         if key < page.best:
             page.best = key
             heappush(self.ready, (key, page))
@@ -352,10 +350,10 @@ class Queue:
         self.change(entry.page)
 
     def write_holders(self, limit: int) -> None:
-        """Write down with the batch who holds up to `limit` entries, where nobody has yet.
+        """Let the next batch record the current claimants of up to `limit` entries.
 
-        Only readers of the RFC's format want to know, so a claim does not wait for it: most
-        messages are gone by the time the sweep comes.
+        Only other readers of the RFC's format need them, so a claim does not wait for this: most
+        messages are deleted before the sweep comes.
         """
         for _ in range(min(limit, len(self.unrecorded_holds))):
             entry = self.find(self.unrecorded_holds.pop())
@@ -363,7 +361,7 @@ class Queue:
                 self.changed_attempts.append(entry)
 
     def make_ready(self, entry: Entry) -> None:
-        """Count an entry as ready, and let it be found, unless it is set aside."""
+        """Count and index an entry as ready, unless it is set aside as damaged."""
         if entry.extras is not None and entry.extras.damaged:
             return
         self.ready_count += 1
@@ -375,14 +373,14 @@ class Queue:
             self.offer(page, key)
 
     def drop_lease(self, claim: Claim, position: int) -> None:
-        """Let a claim hold the entry at a position no more; it ends with its last one."""
+        """Take the entry at a position out of a claim, which ends with its last entry."""
         del claim.held[position]
         claim.leases.pop(position, None)
         if not claim.held:
             self.forget_claim(claim)
 
     def forget_claim(self, claim: Claim) -> None:
-        """Let a claim be over; one that is still being made was never there."""
+        """End a claim; a draft was never listed, and leaves no change."""
         if self.claims.pop(claim.id, None) is not None:
             self.changed_claims[claim.id] = None
 

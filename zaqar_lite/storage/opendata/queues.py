@@ -1,7 +1,7 @@
-"""What is in memory of all queues and records: indexes, the sweep's agenda, and the caches.
+"""All queues and records in memory: their indexes, the sweep's agenda, and the caches.
 
-Records that are neither queues nor messages are all in memory, by kind, project and name. What
-changed of them goes into the batch at once; when that fails, they are read again.
+Records that are neither queues nor messages are all in memory, by kind, project and name. Changes
+of them go into the batch at once; when it fails, they are read again.
 """
 
 from bisect import bisect_left, bisect_right, insort
@@ -22,10 +22,10 @@ _SLACK = 1_000
 
 
 class Agenda:
-    """The queues that changed since the sweep's last visit, and a heap of those that wait.
+    """The queues that the sweep is to visit: those that changed, and a heap of others by instant.
 
-    A queue waits in the heap for `Queue.visit_at`, the next instant at which something in it may
-    be due. What it noted for other instants is passed over, and goes once it is most of the heap.
+    A queue is in the heap for `Queue.visit_at`, the next instant at which something in it may be
+    due. Items for other instants are skipped, and removed once they are most of the heap.
     """
 
     def __init__(self) -> None:
@@ -37,13 +37,13 @@ class Agenda:
         self._most = _SLACK
 
     def changed(self, queue: Queue) -> None:
-        """Let the next sweep visit a queue, whatever is due there."""
+        """Let the next sweep visit a queue, whether or not something is due in it."""
         if not queue.is_noted:
             queue.is_noted = True
             self._changed.append(queue)
 
     def note(self, queue: Queue, at: int) -> None:
-        """Let a sweep visit a queue at an instant, or before."""
+        """Let a sweep visit a queue at an instant or earlier."""
         if at < queue.visit_at:
             queue.visit_at = at
             heappush(self._heap, (at, next(self._numbers), queue))
@@ -70,10 +70,10 @@ class Agenda:
 
 
 class Queues:
-    """Queues by name; the names of a project in order; records by what is asked about them.
+    """Queues by name, the names of each project in order, and indexes of their metadata.
 
-    A queue of which nothing but the record is left rests: only the record is kept, and the queue is
-    made anew when somebody asks for it.
+    A queue that has nothing but its record rests: only the record is kept in memory, and the queue
+    is made again when an operation asks for it.
     """
 
     def __init__(self) -> None:
@@ -86,11 +86,11 @@ class Queues:
         self.agenda = Agenda()
 
     def __iter__(self) -> Iterator[Queue]:
-        """The queues that do not rest."""
+        """The queues that are not at rest."""
         return iter(list(self._queues.values()))
 
     def refs(self) -> list[QueueRef]:
-        """All queues there are, in order."""
+        """All queues, in order, also those at rest."""
         return sorted([*self._queues, *self._resting])
 
     def get(self, ref: QueueRef) -> Queue | None:
@@ -114,12 +114,12 @@ class Queues:
         return queue
 
     def rest(self, queue: Queue) -> None:
-        """Keep no more than the record of a queue, if it has one."""
+        """Keep only the record of a queue, if it has one."""
         if self._queues.pop(queue.ref, None) is not None and queue.record is not None:
             self._resting[queue.ref] = queue.record
 
     def restore(self, record: QueueRecord) -> None:
-        """Take over the record of a queue, which rests until there is more to know of it."""
+        """Take over a queue's record from the store; a queue with nothing else is at rest."""
         queue = self._queues.get(record.ref)
         self._index(record.ref, None if queue is None else queue.record, record)
         if queue is None:
@@ -135,12 +135,12 @@ class Queues:
             del self._queues[ref]
 
     def record(self, ref: QueueRef) -> QueueRecord | None:
-        """The record of a queue; one that rests goes on resting."""
+        """The record of a queue; a queue at rest stays so."""
         queue = self._queues.get(ref)
         return self._resting.get(ref) if queue is None else queue.record
 
     def epoch(self, ref: QueueRef) -> int:
-        """The last batch that holds a change of a queue; 0 where it is long durable."""
+        """The last batch that has a change of a queue; 0 for a queue at rest."""
         queue = self._queues.get(ref)
         return 0 if queue is None else queue.epoch
 
@@ -230,11 +230,11 @@ def is_live(record: Record, now: int) -> bool:
 
 
 class Catalogue:
-    """The records of a database, with those that end in the order of their ends."""
+    """The records of a database, and an index of those that expire by their end."""
 
     def __init__(self) -> None:
         self.epoch = 0
-        """The last batch that holds a change of a record: who reads waits for it."""
+        """The last batch that has a change of a record: readers wait for it."""
         self.examined = 0
         """How many records listings have looked at (for tests)."""
         self._kinds: dict[str, SortedDict[Name, Record]] = {}
@@ -260,22 +260,22 @@ class Catalogue:
         return [record for kind in sorted(self._kinds) for record in self._kinds[kind].values()]
 
     def expired(self, now: int, count: int) -> Sequence[Record]:
-        """The first records whose end has come."""
+        """The first records that have expired."""
         over = islice(self._ends.irange(None, _End(now + 1, "", ("", "")), (True, False)), count)
         return [self._kinds[end.kind][end.name] for end in over]
 
     def begin_batch(self) -> None:
-        """Note that what has changed so far is being written."""
+        """Note that the changes so far are in the batch that is being written."""
         self._written, self._changed = self._changed, set()
 
     def take_changed(self) -> set[bytes]:
-        """The keys of what failed batches had changed, to be read again."""
+        """The keys that failed batches had changed; they are to be read again."""
         wanted = self._changed | self._written
         self._changed, self._written = set(), set()
         return wanted
 
     def note(self, key: bytes, epoch: int) -> None:
-        """Note a change of a record in a batch: its readers wait for that."""
+        """Note that a batch has a change of a record."""
         self._changed.add(key)
         self.epoch = epoch
 
@@ -308,7 +308,7 @@ _PAGE_BYTES = 1_000
 
 
 class PageCache:
-    """Pages with entries in memory, by when they were last loaded or written."""
+    """The pages in memory, ordered by when they were last loaded or written."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -331,9 +331,9 @@ class PageCache:
             self.size -= known[1]
 
     def oldest(self, most: int) -> Iterator[tuple[Page, Queue]]:
-        """The pages that were not used for longest, at most so many, while there are too many.
+        """The least recently used pages, at most `most`, while the cache is over its limit.
 
-        Each is noted as used now; who lets one go forgets it.
+        Each becomes the most recently used; the caller forgets those that it evicts.
         """
         for _ in range(min(most, len(self._pages))):
             if self.size <= self.limit:
@@ -358,7 +358,7 @@ class BodyCache:
         """The body of a message id, or None."""
 
     def keep(self, first: int, bodies: Sequence[bytes]) -> None:
-        """Keep the bodies of ids in a row until others need the room."""
+        """Keep the bodies of ids in a row until newer ones need the room."""
         count = len(bodies)
         size = sum(map(len, bodies)) + count * _OVERHEAD
         self._bodies.update(zip(range(first, first + count), bodies, strict=True))

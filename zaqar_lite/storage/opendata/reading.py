@@ -1,6 +1,6 @@
-"""Looking at messages: their bodies, pages of them, counts, ranges, and finding them by id.
+"""Reading messages: by id and in lists, with their bodies, metadata and attempts; and counts.
 
-BodyCache, metadata and attempts come from memory while there is room, else from the records.
+Bodies and metadata come from memory where they are known, else from their records.
 """
 
 import asyncio
@@ -38,9 +38,9 @@ logger = logging.getLogger(__name__)
 
 
 async def fill(db: State, queue: Queue, entries: Sequence[Entry], messages: list[Message]) -> None:
-    """Give messages the bodies of their entries, and what else is only in the log.
+    """Give messages the bodies of their entries, and the metadata that is only in the log.
 
-    A message that was deleted meanwhile, or that can't be read, leaves the list.
+    Messages that were deleted meanwhile or can't be read are removed from the list.
     """
     bodies = bodies_in_memory(db, entries)
     if bodies is not None:
@@ -61,7 +61,7 @@ async def fill(db: State, queue: Queue, entries: Sequence[Entry], messages: list
 
 
 def bodies_in_memory(db: State, entries: Sequence[Entry]) -> list[bytes] | None:
-    """The bodies of entries, unless one of them, or what the log says of it, must be read."""
+    """The bodies of entries; None where a body or metadata must be read from the engine."""
     get = db.bodies.get
     found = []
     for entry in entries:
@@ -73,10 +73,10 @@ def bodies_in_memory(db: State, entries: Sequence[Entry]) -> list[bytes] | None:
 
 
 async def read_bodies(db: State, queue: Queue, entries: Sequence[Entry]) -> dict[int, bytes]:
-    """Read the bodies of entries, by position, and what else is only in the log.
+    """Read the bodies of entries, by position, and their metadata if it is not known yet.
 
-    One that can't be read is left out and set aside: it is named in the log and never handed out
-    again, and stays stored as it is.
+    An entry that can't be read is left out and set aside: it is named in the server's log, stays
+    stored as it is, and is never handed out.
     """
     stored = await _read(db, entries)
     found = {}
@@ -90,7 +90,7 @@ async def read_bodies(db: State, queue: Queue, entries: Sequence[Entry]) -> dict
 
 
 async def warm(db: State, queue: Queue, entries: Iterable[Entry]) -> None:
-    """Read the metadata of entries that do not have it yet."""
+    """Read the metadata of entries whose metadata is not known yet."""
     cold = [entry for entry in entries if entry.created_at == UNKNOWN]
     stored = await db.read([db.log_key(entry.id) for entry in cold])
     for entry in cold:
@@ -109,7 +109,7 @@ def _setting_aside(db: State, queue: Queue, entry: Entry) -> Iterator[None]:
 
 
 async def _read(db: State, entries: Sequence[Entry]) -> dict[bytes, Stored]:
-    """Read the payloads of entries, and the metadata of those that do not have it yet."""
+    """Read the payloads of entries, and metadata where it is not known yet."""
     wanted: list[bytes] = []
     known: dict[bytes, Stored] = {}
     for entry in entries:
@@ -133,9 +133,9 @@ def _learn(db: State, entry: Entry, stored: Mapping[bytes, Stored]) -> None:
 
 
 def set_aside(db: State, queue: Queue, entry: Entry, why: str) -> None:
-    """Never hand out an entry whose payload or metadata can't be read.
+    """Never hand out an entry again because its payload or metadata can't be read.
 
-    Its claim goes on: at the next start it may be readable, and then nobody else may have it.
+    Its claim continues: it may be readable after the next start, and must not be claimed twice.
     """
     extras = entry.ensure_extras()
     if extras.damaged:
@@ -152,9 +152,9 @@ def set_aside(db: State, queue: Queue, entry: Entry, why: str) -> None:
 
 
 async def read_attempts(db: State, entries: Sequence[Entry]) -> Mapping[int, Sequence[Attempt]]:
-    """Read the attempts of entries as they are now, by position; one that is damaged is left out.
+    """Read the attempts of entries, by position.
 
-    An attempt that goes meanwhile, with its message, is left out too.
+    Attempts that are damaged, or deleted meanwhile, are left out.
     """
     wanted = {
         entry.position: [keys.attempt_key(extras.history, one.number) for one in extras.kept]
@@ -212,7 +212,7 @@ async def list_messages(db: State, ref: QueueRef, selection: Selection) -> Page:
         queue.examined += examined
         if unknown or (len(found) < limit and examined == step < MAX_EXAMINED):
             await warm(db, queue, list(islice(queue.after(start), examined + limit)))
-            step = MAX_EXAMINED  # the queue may have changed, or some have expired: look again
+            step = MAX_EXAMINED  # time has passed: look again
             continue
         if examined:
             page.marker = after = reached
@@ -228,7 +228,7 @@ async def list_messages(db: State, ref: QueueRef, selection: Selection) -> Page:
 
 
 def is_wanted(selection: Selection, entry: Entry, now: int) -> bool:
-    """Whether a listing shows an entry, whoever posted it."""
+    """Whether a listing shows an entry, apart from which client posted it."""
     return (
         entry.expires_at > now
         and (selection.include_claimed or not (entry.holder(now) or entry.is_parked(now)))
@@ -292,7 +292,7 @@ async def read(
     details: bool = False,
     bare: bool = False,
 ) -> list[Message]:
-    """Show entries to a reader, once everything they were changed by is durable."""
+    """Make messages of entries; answer once the last change of them is durable."""
     epoch = queue.epoch
     messages = [entry.view(db.id_texts.write(entry.shown_id), now) for entry in found]
     if details:
@@ -306,7 +306,7 @@ async def read(
 
 
 def find_all_live(db: State, queue: Queue, ids: Collection[str], now: int) -> list[Entry]:
-    """The live entries of these ids that the queue has, each once."""
+    """The live entries of the queue with these ids, each once."""
     read_name = db.id_texts.read
     found = []
     for text in dict.fromkeys(ids):
@@ -318,7 +318,7 @@ def find_all_live(db: State, queue: Queue, ids: Collection[str], now: int) -> li
 
 
 def find_live(db: State, queue: Queue, text: str, now: int) -> Entry | None:
-    """The first live entry of an id that the queue has."""
+    """The first live entry of the queue with this id."""
     for name in db.id_texts.read(text):
         entry = queue.find_shown(name)
         if entry is not None and entry.expires_at > now:
@@ -327,7 +327,7 @@ def find_live(db: State, queue: Queue, text: str, now: int) -> Entry | None:
 
 
 def cold_of_ids(db: State, ids: Collection[str]) -> Callable[[Queue], list[QueuePage]]:
-    """Ask for the cold pages in which messages of these ids may be."""
+    """Make a function that finds the cold pages that may have these ids."""
 
     def needed(queue: Queue) -> list[QueuePage]:
         return cold_of_shown_ids(queue, chain.from_iterable(map(db.id_texts.read, ids)))

@@ -1,4 +1,4 @@
-"""Which entry of a queue is the first that is ready, in the order of claims."""
+"""Finding and taking the first ready entry of a queue, by priority and position."""
 
 from heapq import heapify, heappop, heapreplace
 
@@ -17,7 +17,7 @@ _POSITION_MASK = (1 << POSITION_BITS) - 1
 
 
 def head(queue: Queue) -> Page | None:
-    """The page that is next to be claimed from, unless its bound is too low."""
+    """The page with the lowest bound of a ready entry."""
     heap = queue.ready
     while heap:
         key, page = heap[0]
@@ -28,7 +28,7 @@ def head(queue: Queue) -> Page | None:
 
 
 def ready_since(queue: Queue, now: int) -> int | None:
-    """Since when the first ready entry has been so; None where it is only on disk."""
+    """When the first ready entry became ready; None where it is only on disk."""
     while (page := head(queue)) is not None:
         if page.summary is None and not _is_next(queue, page, _first_key(queue, page)):
             continue
@@ -40,9 +40,9 @@ def ready_since(queue: Queue, now: int) -> int | None:
 
 
 def take_first(queue: Queue, page: Page) -> Entry | None:
-    """Take the first ready entry of `head`; None where another page's comes before.
+    """Take the first ready entry of a page; None where another page's comes before.
 
-    It is held, leaves or is made ready again in the same step.
+    The caller holds, removes or returns it in the same step.
     """
     key = _first_key(queue, page)
     if not _is_next(queue, page, key):
@@ -61,7 +61,7 @@ def take_first(queue: Queue, page: Page) -> Entry | None:
 
 
 def _is_next(queue: Queue, page: Page, key: int) -> bool:
-    """Whether `head` has its first ready entry at `key`; if not, it is put where it belongs."""
+    """Whether a page's bound was right; if not, the page goes to its place in the heap."""
     if key == page.best:
         return True
     page.best = key

@@ -1,20 +1,21 @@
-"""What the metadata log brings back: messages of other writers, and those of lost pages.
+"""Reading the metadata log: to route messages of other writers, and to restore lost pages.
 
-Messages that another writer published come out as the service would have routed them. The queue
-that a message was published to has the log's visible-at and retention; one that receives it by its
-filter has its own default delay, its own default ttl, where it has none the log's retention, and
-both have their own priority. For a message that names no queue, the filters of all projects are
-asked. What no queue receives is kept until its retention ends (`sweeping.py`). So is a message
-whose payload lies elsewhere, which is refused by name: this server neither fetches a reference nor
-hands it out. So is one whose payload is no JSON, which would spoil the whole answer that it is in.
+Messages that another writer published are routed as the service would have done. In the queue that
+a message was published to it has the log's visible-at and retention. A queue that receives it by a
+filter uses its own default delay and default ttl, or the log's retention if it has no ttl. Each
+queue uses its own priority. A message that names no queue is offered to the filters of all
+projects. A message that no queue receives is kept until its retention ends (`sweeping.py`). Two
+kinds of messages are refused, named in the server's log and kept in the same way: those whose
+payload is a reference, because this server neither fetches it nor hands it out, and those whose
+payload is no JSON, because one would make the whole answer invalid.
 
-A message's metadata leaves the log in the batch in which its last queue lets it go. So metadata
-that no queue holds, and that no purge has left behind, is of a message whose page is lost: it
-enters again where it was, with its claim, its attempts and the rest of its delay, where these can
-be read. What an edit, an exposure or an extended claim had changed was in the page only. So was
-where a dead letter had gone: it enters the queue that it was posted to. A message that went to
-several queues enters each that can have lost it, also where one of them had let it go: which of the
-lost ones it had, nothing tells.
+A message's metadata is deleted in the batch in which its last queue removes it. So metadata that no
+queue holds, and that is no garbage of a purge, belongs to a message whose page is lost. The message
+is put back in its place, with its claim, its attempts and the rest of its delay, where these can be
+read. Changes by an edit, an exposure or an extended lease are lost, because only the page had them.
+A dead letter returns to the queue that it was posted to, for the same reason. A message that went
+to several queues is put back in each that may have lost it, even one that had already removed it:
+the log does not tell which of them still had it.
 """
 
 import json
@@ -50,13 +51,13 @@ from zaqar_lite.storage.opendata.state import State
 logger = logging.getLogger(__name__)
 _CHUNK = 1_000
 _LONGEST_S = 0xFFFF_FFFF
-"""How long a queue holds what is to be kept for ever: 136 years, as long as a retention can be."""
+"""The retention, in seconds, of what is to be kept for ever: 136 years, the longest there is."""
 
 
 async def replay(db: State) -> None:
-    """Replay the log above the "routed up to" mark, in all of its segments.
+    """Route the entries of the log above the "routed up to" mark, in all of its segments.
 
-    The mark follows in steps, so that no batch becomes as large as what others published.
+    The mark is raised in steps, so that no batch is as large as all that others published.
     """
     router, begin = Router(db), db.routed or 0
     routed = seen = 0
@@ -78,7 +79,7 @@ async def replay(db: State) -> None:
 
 
 def _published(db: State, key: bytes, value: Stored, first: int) -> records.Metadata | None:
-    """Read an entry of the log; None, and named, where it can't be, or is at another's place."""
+    """Read an entry of the log; None, and logged, where it is damaged or at a wrong place."""
 
     def read(data: bytes) -> records.Metadata:
         metadata = records.decode_metadata(data)
@@ -90,7 +91,7 @@ def _published(db: State, key: bytes, value: Stored, first: int) -> records.Meta
 
 
 async def _route(db: State, router: "Router", metadata: records.Metadata) -> bool:
-    """Enter a message into its queues; answer whether there are any."""
+    """Add a message to its queues; answer whether there are any."""
     db.ids.reserve(metadata.message_id)
     entries = router.entries(metadata)
     if entries and (why := await _refusal(db, metadata.message_id)) is not None:
@@ -114,11 +115,11 @@ def _deadline(metadata: records.Metadata) -> int:
 
 
 async def _refusal(db: State, message_id: int) -> str | None:
-    """Why a message's payload can't be handed out: it lies elsewhere, or is no JSON."""
+    """Why a message's payload can't be handed out: it is a reference, or no JSON."""
     key = keys.message_key(RecordType.PAYLOAD, message_id)
     value = (await db.engine.get([key])).get(key)
     if not isinstance(value, bytes):
-        return None  # named when somebody reads it
+        return None  # logged when the message is read
     try:
         json.loads(records.decode_payload(value))
     except CodecError as exc:
@@ -129,7 +130,7 @@ async def _refusal(db: State, message_id: int) -> str | None:
 
 
 class _Receiver(NamedTuple):
-    """A queue, what it receives, at which priority, and its own ttl and delay."""
+    """A queue with its filter, priorities, default ttl and default delay."""
 
     queue: QueueRef
     matches: Filter | None
@@ -154,14 +155,14 @@ class _Receiver(NamedTuple):
 
 
 class Router:
-    """Makes the entries of logged messages; knows each queue's filter once."""
+    """Makes the entries of logged messages; parses each queue's filter once."""
 
     def __init__(self, db: State) -> None:
         self._db = db
         self._known: dict[QueueRef, _Receiver] = {}
 
     def entries(self, metadata: records.Metadata) -> list[tuple[QueueRef, Entry]]:
-        """Make a message's entry for each of its queues; they have no page there yet.
+        """Make a message's entry, without a page, for each of its queues.
 
         These are the queue it was published to and those whose filter matches.
         """
@@ -228,10 +229,10 @@ T = TypeVar("T")
 
 
 async def put_back(db: State) -> None:
-    """Enter the messages whose page was lost into their queues again, and make that durable.
+    """Put the messages of lost pages back into their queues, and make that durable.
 
-    Only queues that lost something get any: where nothing was lost, metadata without a holder is
-    not of a live message.
+    Only queues that lost a page get any: in others, metadata without a holder belongs to no live
+    message.
     """
     if not _may_miss(db, RecordType.ACTIVE):
         return
@@ -276,7 +277,7 @@ async def put_back(db: State) -> None:
 async def _intact(
     db: State, kind: RecordType, decode: Callable[[bytes], T]
 ) -> AsyncIterator[tuple[keys.QueueKey, T]]:
-    """The records of a type; those that can't be read were named when they were loaded."""
+    """The intact records of a type; damaged ones were logged when they were loaded."""
     async for key, value in db.rows(keys.prefix(kind)):
         with suppress(CodecError):
             if isinstance(value, bytes):
@@ -289,7 +290,7 @@ def _may_miss(db: State, kind: RecordType) -> bool:
 
 
 async def garbage_ids(db: State) -> set[int]:
-    """The ids of messages that a purge has left behind to be deleted."""
+    """The ids of messages in garbage records, which the sweep is to delete."""
     stored = await db.engine.get(list(db.garbage))
     return {
         message_id
@@ -309,9 +310,9 @@ async def unrouted_ids(db: State) -> set[int]:
 
 
 async def _held(db: State) -> tuple[set[int], set[tuple[int, QueueRef]]]:
-    """Which messages a queue holds alone, and which of those that several were given it has.
+    """The messages that one queue holds alone; and pairs of a shared message and a holder of it.
 
-    A queue has what it has moved to its dead-letter queue: it has not lost it.
+    A queue that moved a message to its dead-letter queue counts as a holder: it has not lost it.
     """
     held: set[int] = set()
     shared: set[tuple[int, QueueRef]] = set()
@@ -329,7 +330,7 @@ async def _held(db: State) -> tuple[set[int], set[tuple[int, QueueRef]]]:
 
 
 async def _claimed(db: State) -> dict[tuple[bytes, int], str]:
-    """Who holds what, by queue and message, as the claims' own records say."""
+    """The claim ids by queue and message, from the records of claims."""
     return {
         (where.queue, message_id): where.rest.hex()
         async for where, claim in _intact(db, RecordType.CLAIM, records.decode_claim)
@@ -342,24 +343,24 @@ async def _logged(db: State) -> AsyncIterator[records.Metadata]:
     for start, segment in db.segments:
         first, last = keys.log_entry_key(segment, 0), after_prefix(keys.log_prefix(segment))
         async for key, value in db.rows(first, last):
-            with suppress(CodecError):  # nothing tells whose it is
+            with suppress(CodecError):  # a damaged entry does not tell its queue
                 place = start + keys.read_log_entry_key(key)[2]
                 if isinstance(value, bytes) and place < (db.routed or 0):
                     yield records.decode_metadata(value)
 
 
 def _may_have_lost(db: State, ref: QueueRef, entry: Entry) -> bool:
-    """Whether a queue can have held an entry in a page that was lost."""
+    """Whether a queue may have had an entry in a page that was lost."""
     queue = db.queues.make(ref)
     record = queue.record
     is_shared = entry.extras is not None and entry.extras.shared
     if is_shared and record is not None and record.version > entry.id:
-        return False  # perhaps it had another filter when the message came
+        return False  # its filter may have changed since the message came
     index = bisect_right(queue.firsts, entry.position) - 1
     if index >= 0:
         of_page = queue.pages[index].entries
         if of_page and entry.position < next(reversed(of_page)):
-            return False  # the page that would hold it is intact: it had left
+            return False  # its page would be intact: it was removed before
     return bool(queue.damaged_pages) or db.is_rebuilt
 
 

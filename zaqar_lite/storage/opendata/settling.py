@@ -1,7 +1,7 @@
-"""How a hand-out ends: acknowledged, given back, failed, lapsed or dead; each in one step.
+"""Ending a hand-out: acknowledged, released, failed, lapsed or dead; and moving messages.
 
-Nothing waits here. What a step changes is durable with the batch that gathers, and who waits for
-messages is told then.
+Each act is one step of the event loop. Its changes are in the batch that gathers; waiting consumers
+are told once that is durable.
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ MOST_LAPSES = 200
 
 
 class Step(NamedTuple):
-    """Where and when something is done, and what becomes there of messages that fail."""
+    """The queue and the instant of an operation, and what happens to messages that fail."""
 
     db: State
     queue: Queue
@@ -40,7 +40,7 @@ class Step(NamedTuple):
 
 
 class _End(NamedTuple):
-    """How a hand-out ends, and when."""
+    """How and when a hand-out ends."""
 
     outcome: Ended
     at: int
@@ -81,9 +81,9 @@ async def release(db: State, ref: QueueRef, claim_id: str, delay_ms: int) -> Non
 
 
 def end_lapsed(step: Step, limit: int) -> tuple[int, int]:
-    """End up to `limit` leases whose time is over, each a failure.
+    """End up to `limit` lapsed leases, each of which is a failure.
 
-    Answers how many, and how many of their messages were moved to the dead letters.
+    Answers how many, and how many of the messages became dead letters.
     """
     db, queue, now, _ = step
     found = due.lapsed(queue, now, limit)
@@ -101,7 +101,7 @@ def end_lapsed(step: Step, limit: int) -> tuple[int, int]:
 
 
 def _settle(step: Step, claim_id: str, settlement: Settlement) -> tuple[Outcome, int]:
-    """Do what a settlement says; answer what became of it, and how many dead letters moved."""
+    """Apply a settlement; answer its outcome, and how many messages became dead letters."""
     db, queue, now, retries = step
     entry = find_live(db, queue, settlement.message_id, now)
     if entry is None:
@@ -131,7 +131,7 @@ def _settle(step: Step, claim_id: str, settlement: Settlement) -> tuple[Outcome,
 
 
 def _not_held(entry: Entry, holder: Claim | None, claim_id: str, settlement: Settlement) -> Outcome:
-    """What became of a settlement by a claim that does not hold the entry."""
+    """The outcome of a settlement by a claim that does not hold the entry."""
     if holder is not None:
         return Outcome.HELD
     extras = entry.extras
@@ -155,7 +155,7 @@ def _release(step: Step, entry: Entry, settlement: Settlement) -> int:
 
 
 def _fail(step: Step, entry: Entry, end: _End, wait_ms: int) -> int:
-    """Count the failure of a claimed entry: a dead letter, or a later try."""
+    """Count the failure of a claimed entry, which becomes a dead letter or is tried again."""
     extras = entry.ensure_extras()
     extras.failures += 1
     letter: DeadLetter | None = step.retries.dead_letter
@@ -169,7 +169,7 @@ def _fail(step: Step, entry: Entry, end: _End, wait_ms: int) -> int:
 
 
 def _give_back(step: Step, entry: Entry, end: _End, delay_ms: int) -> None:
-    """End a hand-out, and make the entry ready, or park it until the delay is over."""
+    """End a hand-out and make the entry ready, or park it until the delay ends."""
     db, queue, now, _ = step
     _end(step, entry, end, delay_ms)
     until = end.at + delay_ms
@@ -182,7 +182,7 @@ def _give_back(step: Step, entry: Entry, end: _End, delay_ms: int) -> None:
 
 
 def _end(step: Step, entry: Entry, end: _End, delay_ms: int) -> None:
-    """Take an entry out of its claim, and write the hand-out into its history."""
+    """Take an entry out of its claim and record the attempt."""
     db, queue, _, _ = step
     claim = entry.claim
     if claim is None:
@@ -199,7 +199,7 @@ def _end(step: Step, entry: Entry, end: _End, delay_ms: int) -> None:
     )  # fmt: skip
     if not extras.history:
         extras.history = db.ids.take(1, db.puts)
-    number = attempt.number  # which begins anew when it is redriven
+    number = attempt.number  # a redriven message counts from 1 again
     if extras.kept and extras.kept[-1].number >= number:
         number = min(extras.kept[-1].number + 1, MAX_ATTEMPTS)
     before = [kept for kept in extras.kept if kept.number != number]
@@ -235,7 +235,7 @@ async def move_messages(db: State, ref: QueueRef, ids: Sequence[str], how: Move)
 
 
 def _wait(step: Step, entry: Entry, delay_ms: int | None) -> int:
-    """How long an entry waits after the failure of now: what was asked for, else the back-off."""
+    """How long an entry waits after this failure: as requested, else by the back-off."""
     if delay_ms is not None:
         return delay_ms
     backoff = step.retries.backoff
@@ -243,10 +243,10 @@ def _wait(step: Step, entry: Entry, delay_ms: int | None) -> int:
     return 0 if backoff is None else backoff.delay_ms(failures, random())  # noqa: S311 - jitter
 
 
-def move(  # noqa: PLR0917 - what, from where, whereto, when and why
+def move(  # noqa: PLR0917 - the entry, its source and target, and the reason
     db: State, queue: Queue, entry: Entry, policy: DeadLetter, now: int, reason: str
 ) -> None:
-    """Move an entry that is in no state's index to where its policy says.
+    """Move an entry that is counted in no state to its dead-letter queue or the failed list.
 
     Source and target change in one batch.
     """
@@ -266,9 +266,9 @@ def move(  # noqa: PLR0917 - what, from where, whereto, when and why
 
 
 def _put_back(db: State, queue: Queue, entry: Entry, how: Move, now: int) -> None:
-    """Move an entry that nobody holds to where it is asked for, as `how` says.
+    """Move an entry that nobody holds as a request says.
 
-    Both queues have changed then: the caller notes it.
+    Both queues have changed then; the caller notes this.
     """
     queue.uncount(entry)
     extras = entry.ensure_extras()
@@ -295,14 +295,14 @@ def _origin(queue: Queue, entry: Entry, now: int, reason: str) -> Origin:
 
 
 def _carry(db: State, queue: Queue, entry: Entry, ref: QueueRef) -> Queue:
-    """Let an entry that is in no state's index leave the queue for another one, with its past."""
+    """Take an entry that is counted in no state to another queue, with its extras."""
     queue.leave(entry)
-    queue.removed.pop()  # the payload goes along
+    queue.removed.pop()  # the payload stays: the entry keeps it
     before, name = entry.ensure_extras(), entry.shown_id
     if entry.attempts or before.consumers:
         db.delete(keys.attempts_key(name, queue.raw))
     target = db.queues.make(ref)
-    # A message that was copied may be here already: then this one gets a name of its own.
+    # A copied message may be in the target already: then this entry gets another id there.
     entry.position = db.ids.take(1, db.puts)
     before.renamed = before.renamed or target.find_shown(name) is not None
     entry.page = target.tail(entry.position)

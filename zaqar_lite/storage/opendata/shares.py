@@ -1,9 +1,9 @@
-"""How much each project may add to the batch that gathers, so that nobody waits for all of it.
+"""How much each project may add to a batch, so that one project does not slow down the others.
 
-A request waits for the batch that is being written and for its own, whoever else is in them. So a
-batch takes FEW messages of every project, and ROOM beyond these; what does not fit waits for one
-of the next batches, in which the projects that wait have their turns one after the other. While
-nobody but one project comes, its batches have more room, so that it pays for fewer of them.
+A request waits for the batch that is being written and for its own, whatever else is in them. So a
+batch takes FEW messages of every project, and ROOM messages beyond these. A request that does not
+fit waits for a later batch, in which the waiting projects have their turns one after the other.
+While only one project sends messages, its batches have more room, so that it needs fewer of them.
 """
 
 import asyncio
@@ -19,13 +19,13 @@ ROOM = 120
 ALONE = 2_000
 """The same while only one project comes."""
 _SHARED_FOR = 60.0
-"""Seconds after another project came for which the store is shared."""
+"""Seconds for which the smaller room is used after another project came."""
 _BYTES = 512
 """Bytes of bodies that cost as much as a message."""
 
 
 def cost_of(messages: Sequence[NewMessage]) -> int:
-    """What storing messages, their copies and their companions costs, in messages."""
+    """The cost of storing messages, their copies and their companions, in messages."""
     cost = size = 0
     for message in messages:
         cost += 1 + len(message.copies) + len(message.companions)
@@ -34,7 +34,7 @@ def cost_of(messages: Sequence[NewMessage]) -> int:
 
 
 class Shares:
-    """The shares of the batch that gathers; `durable` waits for that one (`committer.py`)."""
+    """The shares of the batch that gathers; `durable` waits for that batch."""
 
     def __init__(self, durable: "Callable[[], asyncio.Future[None]]") -> None:
         self._durable = durable
@@ -69,7 +69,7 @@ class Shares:
         await turn
 
     def next_batch(self) -> None:
-        """Begin to count anew: another batch gathers; first those who wait have their turns."""
+        """Count anew, because another batch gathers; waiting requests have their turns first."""
         self._spent.clear()
         now = asyncio.get_running_loop().time()
         if self._is_shared:
@@ -89,7 +89,7 @@ class Shares:
             self._ask_for_batch()
 
     def _ask_for_batch(self) -> None:
-        """Let a batch be taken, also where whoever had its turn adds nothing to it."""
+        """Make sure that a batch is written, even if the requests with a turn add nothing."""
         self._durable().add_done_callback(self._written)
 
     def _written(self, batch: "asyncio.Future[None]") -> None:

@@ -1,14 +1,14 @@
-"""A large post in parts, in several batches, and visible all at once.
+"""Storing a large post in parts, in several batches, so that all of it becomes visible at once.
 
-A batch holds up everybody's requests while it is written. So the payloads of a large post and its
-entries in the log, nearly all of its records, join the batches a part at a time, as each has room
-(`shares.py`); with the last go the pages, which make the messages visible, and the keys. Each part
-notes its messages as garbage and the last takes that back: what a crash or an error leaves is
+While a batch is written, all requests wait. So the payloads and log entries of a large post, nearly
+all of its records, are added to batches one part at a time, as each has room (`committer.py`). The
+last batch adds the pages, which make the messages visible, and the keys. Each part also writes a
+garbage record of its messages, and the last batch deletes these: what a crash or an error leaves is
 deleted by the sweep.
 
-The ids, and with them the positions, are taken first. Whoever posts to the queue meanwhile waits,
-so that no message comes in behind another that readers saw. What moves there does not wait: the
-parts are then given up, and all goes in one batch, as do keys that are known already.
+The ids, and so the positions, are taken first. Other posts to the queue wait until the end, so that
+no message enters before one that a reader has seen. A move into the queue does not wait: then the
+parts are given up and the post goes in one batch. So it does where a key is known already.
 """
 
 import asyncio
@@ -28,12 +28,12 @@ from zaqar_lite.storage.opendata.shares import cost_of
 from zaqar_lite.storage.opendata.state import State
 
 PART = 125
-"""Messages of a part; a post of so many goes in one batch."""
+"""Messages of a part; a post of at most so many goes in one batch."""
 
 
 @dataclass(slots=True)
 class _Draft:
-    """What is stored of a post, and not visible yet."""
+    """A post that is stored in part and not visible yet."""
 
     queue: Queue
     arrivals: int
@@ -53,7 +53,7 @@ async def post(
     batch_key: IdempotencyKey | None,
     version: int | None,
 ) -> Sequence[Posted] | None:
-    """Store a large post in parts; None, and nothing is visible, where it must go in one batch.
+    """Store a large post in parts; None, with nothing visible, where it must go in one batch.
 
     Raises what `posting.post` does.
     """
@@ -91,7 +91,7 @@ async def post(
 
 @asynccontextmanager
 async def _alone(db: State, ref: QueueRef) -> AsyncIterator[None]:
-    """Let no other post enter the queue meanwhile."""
+    """Keep other posts to the queue waiting."""
     while ref in db.staging:
         await db.staging[ref].wait()
     over = db.staging[ref] = asyncio.Event()
@@ -110,7 +110,7 @@ async def _prepared(db: State, ref: QueueRef, version: int | None) -> tuple[Queu
 def _can_enter(
     db: State, queue: Queue, count: int, batch_key: IdempotencyKey | None, now: int
 ) -> bool:
-    """Tell whether there is room, and no answer is known yet; `posting.post` says which it is."""
+    """Whether the queue has room and does not know the key; else `posting.post` says why not."""
     if queue.total + count > db.options.max_messages:
         return False
     return batch_key is None or queue.keys.get(BATCH + short(batch_key.text), now) is None
@@ -119,7 +119,7 @@ def _can_enter(
 async def _stage(
     db: State, draft: _Draft, messages: Sequence[NewMessage], client_id: str, now: int
 ) -> bool:
-    """Store payloads and log entries, a part at a time; False where a key is known or repeated."""
+    """Store payloads and log entries in parts; answer False where a key is known or repeated."""
     project = draft.queue.ref.project
     for start in range(0, len(messages), PART):
         part, first = messages[start : start + PART], draft.first + start
@@ -150,7 +150,7 @@ def _note_keys(draft: _Draft, part: Sequence[NewMessage], first: int, now: int) 
 
 
 async def _answers(db: State, first: int, count: int) -> Sequence[Posted]:
-    """Write the ids, a part at a time."""
+    """Make the texts of the ids, a part at a time."""
     posted: list[Posted] = []
     write = db.id_texts.write
     for start in range(first, first + count, PART):

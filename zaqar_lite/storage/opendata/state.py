@@ -1,8 +1,8 @@
-"""What operations may touch: the queues in memory, ids, bodies, and the batch that gathers.
+"""The state that operations work on: queues, ids, bodies, and the batch that gathers.
 
-An operation is a plain function on this, without an await between looking and changing, followed by
-one wait for the batch it is in. It imports no operation; `database.py`, on top of all, opens it,
-writes its batches and recovers it.
+An operation is a plain function on the state: it reads and changes it without an await in between,
+and then waits once for its batch. This module imports no operation; `database.py`, on top of all,
+opens the state, writes its batches and recovers it.
 """
 
 import asyncio
@@ -61,26 +61,25 @@ class State:
         self.ids = Ids(0)
         self.id_texts = IdTexts(b"unopened")
         self.secret = bytes(16)
-        self.routed: int | None = 0  # the log below is in its queues; None: all of it
+        self.routed: int | None = 0  # entries of the log below this id are in queues; None: all
         self.segments: list[tuple[int, int]] = []  # (first sequence, segment), ascending
         self.log_prefix = b""
         self.log_start = 0
         self.shares = Shares(committer.durable)
-        self.staging: dict[QueueRef, asyncio.Event] = {}  # queues that a large post is to enter
+        self.staging: dict[QueueRef, asyncio.Event] = {}  # queues with a large post under way
         self.garbage: deque[bytes] = deque()
         self.next_garbage = 0
-        self.unrouted_due = 0  # no message that no queue received is over before
+        self.unrouted_due = 0  # the retention of no unrouted message ends before
         self.damages: list[Damage] = []
-        self.is_rebuilt = False  # from a damaged store: any record may be missing
+        self.is_rebuilt = False  # filled from a damaged store: any record may be missing
         self._suffixes: dict[tuple[QueueRef, str], tuple[int, bytes]] = {}
         self.bodies = BodyCache(int(options.extra.get("payload_cache_bytes", _CACHED_BODIES)))
         self.page_cache = PageCache(int(options.extra.get("page_cache_bytes", _PAGE_CACHE)))
 
     def queue(self, ref: QueueRef, version: int | None) -> Queue | None:
-        """The queue to read, if there is one, at the version that the caller decided by.
+        """The queue to read, if it exists, provided its record has the version that the caller saw.
 
-        Raises QueueChanged: its record is at another version; Unavailable: the state is being
-        recovered.
+        Raises QueueChanged: it has another version; Unavailable: the state is being recovered.
         """
         self.committer.check_readable()
         queue = self.queues.get(ref)
@@ -91,7 +90,7 @@ class State:
         return queue
 
     def queue_to_change(self, ref: QueueRef, version: int | None) -> Queue | None:
-        """The queue to change, if there is one; refuses while nothing can be written."""
+        """The queue to change, as `queue`; also raises Unavailable while nothing can be written."""
         self.committer.check_writable()
         return self.queue(ref, version)
 
@@ -100,7 +99,7 @@ class State:
         return self.queues.is_current(queue)
 
     def changed(self, queue: Queue) -> None:
-        """Note that an operation changed a queue: its readers wait for the batch.
+        """Note that an operation changed a queue, so that its readers wait for the batch.
 
         Raises Unavailable: a recovery has replaced the queue, so the change is lost.
         """
@@ -110,7 +109,7 @@ class State:
         self.touched.add(queue)
 
     def catch_up(self, queue: Queue, now: int) -> bool:
-        """Bring a queue up to now, or one step nearer; answer whether it is there (`due.py`).
+        """Tidy up what is due in a queue, one step's worth; answer whether that was all (`due.py`).
 
         What that changes is saved with the next batch.
         """
@@ -120,9 +119,9 @@ class State:
         return is_settled
 
     def publish(self, queue: Queue, entries: Sequence[Entry], bodies: Sequence[bytes]) -> None:
-        """Put new messages of one client, with ids in a row, into the batch: payloads and log.
+        """Put one client's new messages into the batch: payloads and log entries, ids in a row.
 
-        Before they enter their queues: of what can't be encoded, nothing must be left in memory.
+        To be called before they enter their queues: if one can't be encoded, nothing has changed.
         """
         client_id = entries[0].client_id or ""
         puts, prefix, start = self.puts, self.log_prefix, self.log_start
@@ -143,7 +142,7 @@ class State:
         self.store(entries[0].id, bodies)
 
     def store(self, first: int, bodies: Sequence[bytes]) -> None:
-        """Put the payloads of ids in a row into the batch; remember them for those who will ask."""
+        """Put the payloads of ids in a row into the batch and the cache."""
         puts = self.puts
         for message_id, body in enumerate(bodies, first):
             puts[PAYLOAD_PREFIX + message_id.to_bytes(8, "big")] = records.encode_payload(body)
@@ -152,7 +151,7 @@ class State:
     def _log_headers(
         self, queue: Queue, client_id: str, headers: Mapping[str, str] | None
     ) -> tuple[int, bytes]:
-        """Count and encode the headers of a message's metadata: queue and client, then its own."""
+        """Count and encode the headers of a log entry: queue and client, then the message's own."""
         known = self._suffixes.get((queue.ref, client_id))
         if known is None:
             if len(self._suffixes) >= _MAX_SUFFIXES:
@@ -174,12 +173,12 @@ class State:
         return keys.log_entry_key(segment, message_id - start)
 
     def keep_foreign_id(self, message_id: int, text: str) -> None:
-        """Let a message keep the id that another store gave it, for as long as it is stored."""
+        """Let a message keep the id that another store gave it, while it is stored."""
         self.id_texts.adopt({message_id: text})
         self.put(keys.message_key(RecordType.ADOPTED, message_id), bytes.fromhex(text))
 
     def forget_foreign_id(self, message_id: int) -> None:
-        """Let the batch delete such an id, with its message."""
+        """Let the batch delete the id that another store gave a message, if one did."""
         if self.id_texts.forget(message_id):
             self.delete(keys.message_key(RecordType.ADOPTED, message_id))
 
@@ -247,7 +246,7 @@ class State:
             self.delete(keys.queue_key(RecordType.CONFIG, queue.raw))
 
     async def finish(self, queue: Queue, *, changed: object) -> None:
-        """Wait until a change of a queue is durable, or until all that its reader saw is.
+        """Wait until the operation's change of a queue is durable, or what it read of the queue.
 
         Raises Unavailable: that failed, or a recovery has replaced the queue.
         """
@@ -258,7 +257,7 @@ class State:
             await self.committer.visible(queue.epoch)
 
     def announce(self, ref: QueueRef, count: int) -> None:
-        """Tell who waits for a queue, once the batch is durable, that messages became ready."""
+        """Tell the consumers that wait for a queue of ready messages, once the batch is durable."""
         if ref in self.watched:
             self.news[ref] = self.news.get(ref, 0) + count
 
@@ -280,7 +279,7 @@ class State:
     def damaged(
         self, damage: Damage, kind: RecordType | None = None, where: keys.QueueKey | None = None
     ) -> None:
-        """Name a record that can't be read; a page is never written over."""
+        """Log a record that can't be read; a damaged page is never overwritten."""
         logger.error("damaged: %s; the record is left as it is", damage)
         self.damages.append(damage)
         if kind is RecordType.ACTIVE and where is not None:
@@ -320,11 +319,11 @@ class Ids:
         return first
 
     def forget_stored(self) -> None:
-        """Write the block once more with the next ids: the batch that held it failed."""
+        """Write the block again with the next ids, because the batch that had it failed."""
         self._is_stored = self._size == 0
 
     def reserve(self, message_id: int) -> None:
-        """Never hand out ids up to `message_id`, which somebody else used."""
+        """Never hand out ids up to `message_id`, which another writer used."""
         if message_id >= self.next:
             self.next = message_id + 1
 
@@ -335,12 +334,11 @@ class Ids:
 
 
 class IdTexts:
-    """The text of ids: 16 hex digits of the number, 16 of a keyed hash of it.
+    """The texts of ids: 16 hex digits of the number, 16 of a keyed hash of it.
 
-    The hash stands for the random bits of an id without being stored: who does not know the
-    store's secret cannot name a message that it was never given.
-
-    A message that came from another store keeps the text that it had there.
+    The hash serves as the random part of an id without being stored: without the store's secret,
+    a client can't name a message that it was never given. A message that came from another store
+    keeps the text that it had there.
     """
 
     def __init__(self, secret: bytes) -> None:
@@ -353,7 +351,7 @@ class IdTexts:
             keyed.update(digits)
             return digits.hex() + keyed.hexdigest()
 
-        self._hashed = hashed  # what was shown is often asked for soon
+        self._hashed = hashed  # cached: an id is often asked for soon after it was shown
         self._adopted: dict[int, str] = {}
         self._numbers: dict[str, tuple[int, ...]] = {}
 
@@ -364,11 +362,11 @@ class IdTexts:
             self._numbers[text] = (*self._numbers.get(text, ()), number)
 
     def forget_adopted(self) -> None:
-        """Forget all that other stores gave."""
+        """Forget all texts that other stores gave."""
         self._adopted, self._numbers = {}, {}
 
     def forget(self, number: int) -> bool:
-        """Forget such a text with its message; answer whether there was one."""
+        """Forget the text that another store gave a message; answer whether one did."""
         text = self._adopted.pop(number, None)
         if text is None:
             return False
@@ -384,7 +382,7 @@ class IdTexts:
         return self._hashed(number)
 
     def read(self, text: str) -> tuple[int, ...]:
-        """The numbers of a text; several, in several queues, where it came from other stores."""
+        """The numbers of a text; a text from another store may be used in several queues."""
         adopted = self._numbers.get(text, ())
         try:
             number = int(text[:16], 16)

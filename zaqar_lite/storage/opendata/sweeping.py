@@ -1,7 +1,7 @@
-"""The sweep: bring queues up to now, end what has lapsed, delete what nobody holds any more.
+"""The sweep: removes what has expired, ends waits and lapsed leases, deletes garbage.
 
-It visits the queues that changed or in which something is due (`queues.py`), each for a bounded
-step whose changes are one batch; a queue with more to do is visited again after the others.
+It visits the queues that changed or in which something is due (`queues.py`), each for one bounded
+step whose changes are one batch. A queue with more to do is visited again after the others.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ _SPARE_BOUNDS = 64
 _FOLDED = PAGE_SIZE * 3 // 4
 _MOST_JOINED = 64
 _BETWEEN = 32
-"""Visits in which nothing was due, before others have their turn."""
+"""Visits without any work after which the sweep lets other tasks run."""
 
 
 async def sweep(db: State, limit: int, retries_of: RetriesOf) -> Swept:
@@ -97,7 +97,7 @@ class _Tidied:
         return self.expired + self.promoted + self.lapsed + self.moved
 
 
-async def _visit(  # noqa: PLR0917 - what one visit works with
+async def _visit(  # noqa: PLR0917 - the queue, the limits, and the counters
     db: State, queue: Queue, now: int, limit: int, retries_of: RetriesOf, tidied: _Tidied
 ) -> bool:
     """Tidy up to about `limit` entries of a queue; answer whether there is more to do now."""
@@ -129,10 +129,10 @@ def _bring_up(db: State, queue: Queue, now: int, limit: int, tidied: _Tidied) ->
     queue.keys.forget(now, STEP)
 
 
-async def _end_lapsed(  # noqa: PLR0917 - what one visit works with
+async def _end_lapsed(  # noqa: PLR0917 - as above
     db: State, queue: Queue, now: int, limit: int, retries_of: RetriesOf, tidied: _Tidied
 ) -> None:
-    """End leases whose time is over, by the policy that the queue has wherever its record lies."""
+    """End lapsed leases by the queue's policy, which a separate management store may have."""
     retries = await retries_of(queue.ref)
     if not db.is_current(queue):
         return
@@ -145,10 +145,10 @@ async def _end_lapsed(  # noqa: PLR0917 - what one visit works with
 
 
 def _tidy(queue: Queue) -> bool:
-    """Join neighbouring pages that are nearly empty, once there are many; tell if more are.
+    """Join neighbouring pages once many are nearly empty; answer whether there may be more.
 
-    Stragglers would otherwise keep a page each, in memory and on disk. Bounds of pages that are
-    gone are forgotten, too, once they are most of a heap.
+    A few remaining messages would otherwise keep a page each, in memory and on disk. Heaps of which
+    most items are outdated are made anew.
     """
     most, pages = 2 * len(queue.pages) + _SPARE_BOUNDS, queue.pages
     if len(queue.ready) > most:
@@ -194,7 +194,7 @@ def _join(queue: Queue, left: Page, right: Page) -> None:
 
 
 def _is_over(db: State, queue: Queue) -> bool:
-    """Let a queue rest that has nothing left; answer whether it has, but a batch tells it first."""
+    """Put a bare queue to rest (`Queues.rest`); answer whether that must wait for a batch."""
     if not queue.is_bare or not db.is_current(queue):
         return False
     if queue in db.touched or queue.epoch > db.committer.committed or queue.ref in db.staging:
@@ -204,7 +204,7 @@ def _is_over(db: State, queue: Queue) -> bool:
 
 
 async def _delete_garbage(db: State) -> int:
-    """Delete one step of what was left behind by a purge; answer how many messages."""
+    """Delete the messages of one garbage record; answer how many."""
     if not db.garbage:
         return 0
     key = db.garbage[0]
@@ -221,7 +221,7 @@ async def _delete_garbage(db: State) -> int:
 
 
 async def _delete_unrouted(db: State, now: int) -> int:
-    """Delete one step of the messages that no queue received and whose retention is over."""
+    """Delete one step of the messages that no queue received and whose retention has ended."""
     if db.unrouted_due > now:
         return 0
     db.unrouted_due, deleted = NEVER, 0

@@ -6,9 +6,9 @@
     {"record": {"kind": ..., "project": ..., "name": ..., "value": "the JSON as text", ...}}
 
 Instants are milliseconds since 1970. A message keeps its order, deadlines, delay, claim count,
-headers, origin, failures and attempts, and waits for its next try as before; it gets a new id,
-because an id proves that its store gave it out. A claimed message comes in delayed until its lease
-ends: nobody can hold it there, and the holder may be done.
+headers, origin, failures, attempts and the wait for its next attempt. It gets a new id, because an
+id proves that the store handed it out. A claimed message is imported as delayed until its lease
+ends: its claim does not exist in the new store, and its claimant may have finished.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
@@ -179,7 +179,7 @@ def _check_message(message: _Message) -> None:
 
 
 def _check_texts(part: object) -> None:
-    """Refuse a text, in whatever it is, that a record has no room for."""
+    """Refuse a text, at any depth, that is too long for a record."""
     if isinstance(part, str):
         _expect(len(part) <= MAX_U16 // 4 or len(part.encode()) <= MAX_U16,
                 f"a text is longer than {MAX_U16} bytes")  # fmt: skip
@@ -202,10 +202,10 @@ def _expect(holds: bool, otherwise: str) -> None:
 
 
 class Export:
-    """Queues and their live messages as lines, and what of them can't be read.
+    """Writes queues and their messages as lines, and counts what can't be read.
 
-    `missing` counts the messages that were left out, `damaged` the records that can't be read at
-    all; both are complete when the lines are.
+    `missing` counts the messages that were left out, `damaged` the records that can't be read. Both
+    are complete after the last line.
     """
 
     def __init__(self, db: Database, project: str | None, name: str | None) -> None:
@@ -279,7 +279,7 @@ def _describe(ref: QueueRef, message: Message, lease: int | None, priority: int)
 
 
 async def load(db: Database, text: bytes, rehearse: Rehearse) -> tuple[int, int]:
-    """Read what `Export` wrote; answer how many queues and messages came in.
+    """Read what `Export` wrote; answer how many queues and messages were imported.
 
     Every line is checked before the first one is stored. A queue that exists keeps its metadata,
     and a record its value. Raises Invalid: names the line that is wrong; nothing was stored;
@@ -336,7 +336,7 @@ def _add_record(db: Database, line: _Record) -> None:
 
 
 def _add(db: Database, line: _Message) -> None:
-    """Let a message in; what was claimed is delayed until its lease ends."""
+    """Add a message; one that was claimed is delayed until its lease ends."""
     message = Message(
         "", 0, line.body.encode(), line.ttl_ms, line.created_at, line.expires_at, 0, None,
         line.claim_count, line.client_id, None, line.headers,

@@ -1,4 +1,4 @@
-"""Active pages: the RFC's available and in-flight messages, and what ours have beyond them."""
+"""Active pages: the RFC's available and in-flight messages, and our extras behind them."""
 
 import struct
 from collections.abc import Iterable, Mapping, Sequence
@@ -31,7 +31,7 @@ def _layout_of_page(number: int) -> struct.Struct:
 
 
 def _layout(number: int) -> struct.Struct:
-    """The layout of so many elements; those of long arrays, which others write, are not kept."""
+    """The layout of so many elements; long arrays, of other writers, are not cached."""
     return (
         _layout_of_page(number) if number <= _CACHED_COUNT else _layout_of_page.__wrapped__(number)
     )
@@ -66,7 +66,7 @@ def join_active(
 
 @dataclass(slots=True)
 class Extra:
-    """What an entry of a queue has beyond the RFC's fields; written only where it differs.
+    """What an entry has beyond the RFC's fields; written only where there is something to say.
 
     visible_at, deadline  of a message in flight, whose element has no room for them
     ttl_ms                where it is not the deadline minus the creation
@@ -74,8 +74,8 @@ class Extra:
     renamed               its id in this queue is its position, because the id was taken
     last_claim            the 16 bytes of the claim that held it last
     shared                more than one queue was given the message
-    parked                given back with a delay: in flight until then, and nobody holds it
-    origin                of a dead letter
+    parked                released with a delay: stored as in flight until then, but not claimed
+    origin                where a dead letter came from
     group                 the group that its headers name
     """
 
@@ -153,7 +153,7 @@ def _read_extras(data: bytes, offset: int) -> tuple[list[tuple[int, Extra]], int
     """Read the extras of a page. Raises CodecError: cut short, or no UTF-8."""
     found: list[tuple[int, Extra]] = []
     number, offset = read_count(data, offset), offset + 2
-    known_flags, known, origin = 0, b"", None  # of the origin before: the next is mostly the same
+    known_flags, known, origin = 0, b"", None  # of the previous origin, which is mostly the same
     try:
         for _ in range(number):
             message_id, flags = _EXTRA.unpack_from(data, offset)
@@ -229,10 +229,10 @@ def _read_entries(data: bytes, offset: int) -> tuple[Sequence[int], int]:
 def _by_place(
     available: Sequence[int], in_flight: Sequence[int], pairs: Iterable[tuple[int, Extra]]
 ) -> dict[int, Extra]:
-    """Give each extra to its entry.
+    """Match extras with entries, by the entries' places in the page.
 
-    A queue may hold an id twice, as when two letters of one message meet: then their extras stand
-    in the order of the entries, and those in flight have a deadline.
+    A queue may have an id twice, as dead letters from two queues: then the extras are in the order
+    of the entries, and those of messages in flight have a deadline.
     """
     places: dict[tuple[int, bool], list[int]] = {}
     waiting = len(available) // 5
@@ -264,10 +264,10 @@ def read_active(data: bytes) -> tuple[Sequence[int], Sequence[int], Mapping[int,
 
 
 def skim_active(data: bytes) -> tuple[Sequence[int], Mapping[int, int]] | None:
-    """Read where the messages of an active page are, and pass over where they come from.
+    """Read an active page without making extras: the fields of the available messages.
 
-    Answers the fields of the available ones, and by id the positions of those that were moved here.
-    None where one is in flight, renamed or shared. Raises CodecError: cut short or bytes left over.
+    Also answers, by id, the positions of messages that were moved here. None where a message is in
+    flight, renamed or shared. Raises CodecError: cut short or bytes left over.
     """
     available, offset = _read_entries(data, 0)
     in_flight, offset = _read_entries(data, offset)

@@ -73,11 +73,11 @@ def decode_state(data: bytes) -> State:
 
 
 class Remembered(NamedTuple):
-    """What idempotency keys stand for: until when, and the ids they were answered with.
+    """Idempotency keys: until when they are known, and the ids that they were answered with.
 
-    `digests` are 16 bytes each. A record about one key has that of what was posted; a record
-    about several has the keys, one for each id, and then what was posted under each. Records of
-    earlier versions lack what was posted.
+    `digests` are 16 bytes each. A record of one key has the digest of what was posted. A record of
+    several keys has one key for each id, and then the digest of what was posted with each. Records
+    of earlier versions lack the digests of what was posted.
     """
 
     expires_at: int
@@ -92,7 +92,7 @@ def encode_remembered(expires_at: int, ids: Sequence[int], digests: bytes = b"")
 
 
 def decode_remembered(data: bytes) -> Remembered:
-    """Read what idempotency keys stand for. Raises CodecError: cut short or bytes left over."""
+    """Read a record of idempotency keys. Raises CodecError: cut short or bytes left over."""
     (expires_at,), offset = unpack(_I64, data, 0)
     number, offset = read_count(data, offset), offset + 2
     ids, offset = unpack(struct.Struct(f"<{number}Q"), data, offset)

@@ -4,9 +4,9 @@ What RFC 0001 defines is encoded exactly so. Additions are fields behind the RFC
 that knows only the RFC stops before them), and record types of their own (`keys.py`). Instants are
 i64 milliseconds since 1970; retentions stay seconds.
 
-Of a message's hand-outs the RFC's record lists who held it, the oldest first. Behind that is what
-is needed without reading an attempt: how many failed, how the last one ended, which are kept. Each
-kept attempt is a record of its own, so that the next is added without reading the others.
+The RFC's record of a message's attempts lists their consumers, oldest first. Our addition to it has
+what is needed without reading an attempt: how many failed, how the last one ended, and which have a
+record. Each of these is a record of its own, so that one can be added without reading the others.
 """
 
 import struct
@@ -117,7 +117,7 @@ def split_headers(metadata: Metadata) -> tuple[str | None, str | None, dict[str,
 
 
 def _taken(headers: list[tuple[str, str]], name: str) -> str | None:
-    """Take the first header of a name; ours stand in front, others' anywhere."""
+    """Remove and answer the first header of a name, wherever another writer put it."""
     for place, (known, value) in enumerate(headers):
         if known == name:
             del headers[place]
@@ -198,10 +198,10 @@ def read_consumer(data: bytes, offset: int = 0) -> tuple[str, int]:
 
 @dataclass(slots=True)
 class ClaimRecord:
-    """A claim: made or last renewed at, how long it lives, who holds it, and what.
+    """A claim: when it was made or last renewed, its ttl and grace, its client and its messages.
 
-    Ttl and grace are whole seconds in the fixed fields; where they are not, the milliseconds
-    follow behind.
+    Ttl and grace are whole seconds in the fixed fields; where they are not whole, the milliseconds
+    follow at the end.
     """
 
     created_at: int
@@ -256,11 +256,15 @@ class Kept(NamedTuple):
 
 
 class Attempts(NamedTuple):
-    """What a message remembers of its ended attempts.
+    """The ended attempts of a message, except for their own records.
 
-    The consumers are the RFC's, without who holds it now. The others are an addition, absent where
-    there is nothing to say: the number that keys the attempts' own records, how many attempts were
-    failures, how the last one ended, and which have a record.
+    consumers   the RFC's, without the current claimant
+    history     the number in the keys of the attempts' own records
+    failures    how many attempts were failures
+    last_ended  how the last one ended
+    kept        the attempts that have a record
+
+    All but the consumers are an addition, absent where there is nothing to say.
     """
 
     consumers: list[str]
@@ -275,9 +279,9 @@ def _encode_kept(kept: Kept) -> bytes:
 
 
 def encode_attempts(attempts: Attempts, holder: str | None = None) -> bytes:
-    """Encode what a message remembers of its ended attempts, and who holds it now.
+    """Encode the ended attempts of a message, and its current claimant.
 
-    The holder is the last of the RFC's consumers; a flag in the addition tells it from the others.
+    The claimant is the last of the RFC's consumers; a flag in the addition marks it.
     Raises CodecError: a field does not fit.
     """
     consumers, history, failures, last_ended, kept = attempts
@@ -291,7 +295,7 @@ def encode_attempts(attempts: Attempts, holder: str | None = None) -> bytes:
 
 
 def decode_attempts(data: bytes) -> Attempts:
-    """Read what a message remembers of its ended attempts.
+    """Read the ended attempts of a message.
 
     Raises CodecError: cut short, bytes left over, or an unknown ending.
     """

@@ -26,14 +26,14 @@ class LocalDirectory(DirectoryLock):
         self._descriptor = -1
 
     def make(self) -> None:
-        """Make the place, if it is not there. Raises OSError: that failed."""
+        """Make the folder of the store if it is missing. Raises OSError: that failed."""
         self.place.mkdir(mode=0o700, exist_ok=True)
         self._descriptor = os.open(self.place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def repair(self) -> bool:
         """Move trailing files aside that a loss of power left empty or full of zeros.
 
-        Nothing acknowledged can be in them: it was synced. Answers whether there were any. Raises
+        Acknowledged batches were synced, so none is in them. Answers whether there were any. Raises
         OSError: a file can't be read or moved.
         """
         moved = False
@@ -76,10 +76,9 @@ T = TypeVar("T")
 
 
 async def in_time(step: Awaitable[T], local: LocalDirectory | None) -> T:
-    """Take a step of the opening; SlateDB itself would try for ever, and say nothing.
+    """Wait for a step of the opening, with a limit; SlateDB itself would retry for ever, silently.
 
-    Raises TimeoutError: there is no answer; says for how long, and what to see to; OSError: the
-    disk takes nothing, and why.
+    Raises TimeoutError: no answer in time; says what to check; OSError: the disk can't be written.
     """
     patience = _PATIENCE_REMOTE if local is None else _PATIENCE_LOCAL
     task = asyncio.ensure_future(step)
@@ -98,7 +97,7 @@ async def in_time(step: Awaitable[T], local: LocalDirectory | None) -> T:
 
 
 def cannot_open(place: str, exc: Exception) -> ZaqarLiteError:
-    """Say why a store can't be opened, and what to do; one that is silent may answer later."""
+    """The error for a store that can't be opened, with what to do; a time-out is temporary."""
     if isinstance(exc, TimeoutError):
         return Unavailable(f"The SlateDB store does not open: {exc}", detail=place)
     if is_full(exc):

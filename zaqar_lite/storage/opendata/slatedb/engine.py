@@ -5,10 +5,10 @@ before a commit returns), and takes a lock that SlateDB has no notion of. SlateD
 checksums: a single read names what lies in a damaged one, and a scan ends there. A store that
 SlateDB can't open, or whose queues lie in a damaged block, is refused and left as it is.
 
-A commit is one WriteBatch, an explicit flush of the log, and the wait for it; SlateDB's timer would
-be a floor under every answer. In an object store the flush is a paid request, so that commits wait
-for each other in the committer and share it. A batch is whole or not there, so a large one is not
-cut; it is handed to the binding in parts, and others act in between.
+A commit is one WriteBatch and an explicit flush of the log: SlateDB's flush timer would delay every
+answer. In an object store the flush is a paid request, which the operations of a batch share. A
+batch must be atomic, so a large one is not split; it is handed to the binding in parts, so that
+other tasks run in between.
 """
 
 import asyncio
@@ -258,7 +258,7 @@ class SlateDbEngine(Engine):
         await self._sync()
 
     async def _flush_memtable(self) -> None:
-        """Let the write-ahead log be collected: one file a commit would pile up."""
+        """Flush the memtable, so that the files of the write-ahead log, one a commit, can go."""
         try:
             await self._opened().flush_with_options(
                 slatedb.FlushOptions(flush_type=slatedb.FlushType.MEM_TABLE)
@@ -282,7 +282,7 @@ class SlateDbEngine(Engine):
                 "The store can't be read: no answer in time.", detail=f"SlateDB at {self._path}"
             ) from exc
         except slatedb.Error.Data:
-            raise  # a damaged block: who reads knows what to do
+            raise  # a damaged block: handled by the caller
         except slatedb.Error as exc:
             raise Unavailable(
                 "The store can't be read.", detail=f"SlateDB at {self._path}: {exc}"

@@ -1,7 +1,7 @@
-"""A SQLite file as a whole: made smaller, brought into today's layout, or read where it is damaged.
+"""A SQLite file as a whole: compacting it, converting an older layout, reading a damaged file.
 
-The layout before had one table, kv(k PRIMARY KEY, v, c) WITHOUT ROWID, in pages of 4 KiB. A file of
-it is converted when it is opened for the first time. A row keeps its checksum, right or wrong.
+The older layout had one table, kv(k PRIMARY KEY, v, c) WITHOUT ROWID, in pages of 4 KiB. Such a
+file is converted when it is first opened. A row keeps its checksum, right or wrong.
 """
 
 import logging
@@ -21,9 +21,9 @@ _PATIENCE = 30.0
 
 
 def convert_old(path: Path) -> None:
-    """Convert a database of the layout before, or finish that; nothing else is touched.
+    """Convert a database of the older layout, or finish its conversion; leave others alone.
 
-    The rows are moved in one transaction, then SQLite writes the file anew: an end in between
+    The rows are moved in one transaction, then SQLite writes the file anew. A crash in between
     leaves the second step to the next call.
     Raises sqlite3.Error: the file can't be read or written, or another process uses it.
     """
@@ -50,9 +50,9 @@ def _is_old(connection: sqlite3.Connection) -> bool:
 
 
 def _move_rows(connection: sqlite3.Connection) -> None:
-    """Move the rows into today's tables, which have the newer ones where they exist.
+    """Move the rows into today's tables. A row that these have already is newer, and stays.
 
-    An earlier `store compact` made them, empty, beside the old one.
+    An earlier `store compact` made the new tables, empty, beside the old one.
     """
     connection.execute("BEGIN EXCLUSIVE")
     connection.execute("ALTER TABLE kv RENAME TO old")
@@ -75,7 +75,7 @@ def _move_rows(connection: sqlite3.Connection) -> None:
 
 
 def compact(path: Path) -> tuple[int, int]:
-    """Let SQLite write a database that no server uses anew; answer the sizes in bytes.
+    """Let SQLite rewrite a database that no server uses; answer the sizes before and after.
 
     Raises OSError: its place can't be used; sqlite3.Error: it can't be read or written.
     """
@@ -98,8 +98,8 @@ def is_sqlite(path: str) -> bool:
 def intact_rows(path: Path) -> Iterator[tuple[bytes, bytes]]:
     """Read the records of a database of either layout whose checksum is right, in no order.
 
-    It may be damaged, or be what `sqlite3 FILE .recover` made: that puts rows whose table it does
-    not know into a table of its own, which comes last. A key can come twice; the first is right.
+    It may be damaged, or made by `sqlite3 FILE .recover`, which puts rows of an unknown table into
+    a table of its own; that is read last. Where a key comes twice, the first is right.
     Raises sqlite3.Error: nothing of it can be read.
     """
     with closing(connect(path)) as connection:

@@ -48,8 +48,8 @@ _BROKEN = (
     "started again."
 )
 _SWITCH_INTERVAL = 0.0001
-"""Seconds that the reader waits at most for a busy event loop to let go of the interpreter, which
-it needs several times a statement: Python's own 5 ms would be waited for each time."""
+"""Seconds until a busy event loop gives the interpreter to the reader, which needs it several times
+a statement. With Python's default each of these would take 5 ms."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -112,7 +112,7 @@ class WriterLink(asyncio.Protocol):
         try:
             await self._done
         except asyncio.CancelledError:
-            self.ended = True  # its answer would be taken for the next batch's
+            self.ended = True  # its answer would be taken for that of the next batch
             self._transport.abort()
             raise
 
@@ -160,7 +160,7 @@ class WriterLink(asyncio.Protocol):
             self._done.set_result(None)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell who waits that there will be no answer."""
+        """Fail the waiting call, because there will be no answer."""
         self.ended = True
         if not self._done.done():
             self._done.set_exception(WriterEnded())
@@ -237,7 +237,7 @@ class SqliteEngine(Engine):
             self._lock.release()
 
     async def _find_lost_commits(self) -> None:
-        """Name commits that were durable and are not there.
+        """Log commits that were durable and are missing.
 
         SQLite reads its log up to the first frame that is not valid, and takes that for the end:
         right for the unfinished last one of a crash, wrong for a flipped bit before others.

@@ -30,10 +30,10 @@ _PAGE = 8_192
 _WAL_FRAMES = 512
 _WAL_BYTES = 32 + _WAL_FRAMES * (24 + _PAGE)
 _STEP = 64
-"""Pages that are given back at once: some milliseconds, for which a batch may have to wait."""
+"""Free pages that are given back in one step, which takes some milliseconds and delays a batch."""
 _FEW = 128
 _BUSY = 32
-"""Batches after which pages are given back although others wait, where more than half is free."""
+"""Batches after which pages are given back between batches, if more than half is free."""
 
 
 class Table(NamedTuple):
@@ -128,7 +128,7 @@ class Database:
     def tidy(self, *, is_idle: bool) -> bool:
         """Give some free pages back to the file system; answer whether there is more to do.
 
-        Beside batches that wait that is done now and then, where most of the file is free.
+        While batches are waiting this is done only now and then, and if most of the file is free.
         """
         if not is_idle and self._batches % _BUSY:
             return False
@@ -148,7 +148,7 @@ class Database:
         self._gave_back = True
 
     def _shorten(self) -> bool:
-        """Empty the write-ahead log, unless somebody reads it."""
+        """Empty the write-ahead log, unless a reader uses it."""
         self._connection.execute("PRAGMA busy_timeout = 0")
         try:
             busy = self._ask("wal_checkpoint(TRUNCATE)")
@@ -159,9 +159,9 @@ class Database:
         return not busy
 
     def _grow(self) -> None:
-        """Make the write-ahead log as long as it gets: a longer file costs each sync more.
+        """Fill the write-ahead log with zeros to its largest size: growing it costs each sync more.
 
-        SQLite reads the log up to the first frame that is not valid, and zeros are none.
+        SQLite reads the log up to the first frame that is not valid, and zeros are no valid frame.
         """
         with contextlib.suppress(OSError):
             wal = self._path.with_name(f"{self._path.name}-wal")
@@ -183,9 +183,9 @@ class Database:
 
 
 def _make(path: Path) -> None:
-    """Make a new database, which comes in whole, so that an empty file is one cut short.
+    """Make a new database beside its place and move it there, so that it is never an empty file.
 
-    SQLite would take that for a new database, and delete the log that belongs to it.
+    SQLite would take an empty file for a new database, and delete the log that belongs to it.
     """
     if not path.exists():
         new = path.with_name(f"{path.name}.new")
@@ -296,7 +296,7 @@ def _delete(connection: sqlite3.Connection, deletes: Sequence[bytes]) -> None:
 def _delete_readable(
     connection: sqlite3.Connection, statement: str, places: Sequence[tuple[bytes | int]]
 ) -> None:
-    """Delete what can be; nobody can read the others, and the rest of the batch must not wait."""
+    """Delete row by row, skipping those in damaged pages, which nothing can read anyway."""
     for place in places:
         connection.execute("SAVEPOINT one")
         try:

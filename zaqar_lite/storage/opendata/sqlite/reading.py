@@ -45,8 +45,8 @@ def connect(path: Path) -> sqlite3.Connection:
 def check(connection: sqlite3.Connection) -> None:
     """Verify the tree and the index of the records that every opening reads.
 
-    The others are read one by one: who misses one names it. Raises sqlite3.Error: a page of them is
-    broken or out of place.
+    Other records are read one by one, and a missing one is named then. Raises sqlite3.Error: a page
+    of the tree or the index is broken or out of place.
     """
     found = connection.execute("PRAGMA integrity_check('kv')").fetchall()
     if found != [("ok",)]:
@@ -61,7 +61,7 @@ def error_code(exc: sqlite3.Error) -> int:
 
 
 def _why(exc: sqlite3.Error) -> str:
-    """What is damaged; raises Unavailable where only the reading failed."""
+    """What is damaged. Raises Unavailable: only the reading failed, nothing is damaged."""
     if error_code(exc) in _PASSING:
         raise Unavailable("The store can't read now.", detail=str(exc)) from exc
     return str(exc)
@@ -128,9 +128,9 @@ def _get(
 
 
 class Chunk(NamedTuple):
-    """The next rows of a range, where those behind them begin, and why they can't be read.
+    """The next rows of a range, where the rest begins, and why the rest can't be read.
 
-    Neither where that was all.
+    `next` and `why` are None at the end of the range.
     """
 
     rows: list[Row]
@@ -160,7 +160,7 @@ class _Part(NamedTuple):
 
 
 def _first_number(table: Table, key: bytes) -> int:
-    """The first number whose key is not below a key; that may lie outside of the table."""
+    """The first number of which the key is not below `key`; it may lie outside of the table."""
     if key <= table.prefix:
         return 0
     if not key.startswith(table.prefix):
@@ -185,10 +185,10 @@ def _part(start: bytes, end: bytes) -> _Part | None:
 
 
 def scan(connection: sqlite3.Connection, start: bytes, end: bytes) -> Chunk:
-    """Read the first rows of a range, CHUNK at most, up to what can't be read.
+    """Read the first rows of a range, CHUNK at most, up to one that can't be read.
 
-    A flipped bit in a number leaves its row out of order, and to go on behind it would pass over
-    others. Raises Unavailable: only the reading failed.
+    A flipped bit in a number puts its row out of order, and continuing after it would skip others.
+    Raises Unavailable: only the reading failed.
     """
     part = _part(max(start, FIRST), end)
     if part is None:

@@ -4,13 +4,13 @@
              the puts, of their values, of the keys of the deletes; then these, one after the other
     answer   i32 SQLite's error code, 0 for done; u32 bytes that follow: the error's text
 
-As a thread it would share the interpreter with the event loop and take it anew four times a
-statement, the loop waiting for the writer and the writer for the loop. It is started without the
-rest of the package, so it imports nothing of it but `file.py`.
+It is a process because a thread would take the interpreter from the event loop four times a
+statement, with each waiting for the other. It is started without the rest of the package, so it
+imports nothing but `file.py`.
 
-Its first answer says that the file is open. It ends when its standard input does, as by the death
-of its server; until then it holds `writer.lock`, so the next server reads the file only once the
-last batch of the one before is stored or never will be. While no batch comes it gives free pages
+Its first answer says that the file is open. It ends when its standard input does, for example when
+its server dies. Until then it holds `writer.lock`, so that the next server reads the file only once
+the last batch of this one is stored or never will be. While no batch comes, it gives free pages
 back to the file system, a few at a time.
 """
 
@@ -89,14 +89,14 @@ def _serve(wire: BinaryIO, database: "Database") -> bool:
 
 
 def _read(wire: BinaryIO) -> tuple[Mapping[bytes, bytes], Sequence[bytes]] | None:
-    """The next batch; None where the wire ends, also inside of one."""
+    """The next batch; None where the wire ends, even inside a batch."""
     try:
         head = wire.read(_BATCH.size)
         if len(head) < _BATCH.size:
             return None
         puts, deletes, size = _BATCH.unpack(head)
         data = wire.read(size)
-    except ConnectionResetError:  # the server died before it read an answer
+    except ConnectionResetError:  # the server died without reading an answer
         return None
     if len(data) < size:
         return None
@@ -112,4 +112,4 @@ def _answer(exc: Exception | None) -> None:
     try:
         os.write(0, ANSWER.pack(code, len(text)) + text)
     except OSError:
-        sys.exit()  # the server is gone, nobody waits
+        sys.exit()  # the server is gone
