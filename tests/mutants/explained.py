@@ -67,7 +67,7 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
         "65537",
     ): "How much is written to see whether the disk takes anything.",
     (
-        "zaqar_lite/storage/opendata/shares.py",
+        "zaqar_lite/storage/opendata/committer.py",
         "ROOM = 120",
         "121",
     ): "A measured balance between projects; its neighbours serve as well.",

@@ -37,7 +37,7 @@ from zaqar_lite.domain.filters import (
 )
 from zaqar_lite.storage.opendata.format import keys
 from zaqar_lite.storage.opendata.format.active import Extra, read_active, rows_of_five
-from zaqar_lite.storage.opendata.format.configuration import decode_config, encode_config
+from zaqar_lite.storage.opendata.format.bookkeeping import decode_config, encode_config
 from zaqar_lite.storage.opendata.format.encoding import (
     CodecError,
     array,

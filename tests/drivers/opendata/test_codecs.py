@@ -40,7 +40,6 @@ from zaqar_lite.domain.models import Origin, QueueRef
 from zaqar_lite.storage.opendata.format import (
     active,
     bookkeeping,
-    configuration,
     encoding,
     keys,
     records,
@@ -263,7 +262,7 @@ def test_configurations(
 DECODERS = [
     records.decode_payload, records.decode_metadata, active.read_active, active.skim_active,
     records.decode_ended,
-    records.decode_attempts, records.decode_attempt, configuration.decode_config,
+    records.decode_attempts, records.decode_attempt, bookkeeping.decode_config,
     records.decode_claim,
     bookkeeping.decode_remembered, bookkeeping.decode_block, bookkeeping.decode_segment,
     bookkeeping.decode_state, bookkeeping.decode_garbage, bookkeeping.decode_record,

@@ -20,7 +20,7 @@ from tests.drivers.opendata.store import OTHER, QUEUE, THIRD, Store, listed
 from zaqar_lite.cli import main
 from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.domain.posts import NewMessage
-from zaqar_lite.storage.opendata.checking import check
+from zaqar_lite.storage.opendata.commands import check
 from zaqar_lite.storage.opendata.engine import Batch, Row, Unreadable
 from zaqar_lite.storage.opendata.format.encoding import after_prefix
 from zaqar_lite.storage.opendata.sqlite.engine import FILE_NAME, SqliteEngine

@@ -15,7 +15,7 @@ from tests.drivers.opendata.profiles import (
 from tests.drivers.opendata.store import HOUR, OTHER, QUEUE, Store, listed, texts
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.models import QueueRef
-from zaqar_lite.storage.opendata.checking import check
+from zaqar_lite.storage.opendata.commands import check
 from zaqar_lite.storage.opendata.engine import Batch, Engine
 from zaqar_lite.storage.opendata.format import bookkeeping, keys, records
 from zaqar_lite.storage.opendata.format.encoding import read_array

@@ -17,7 +17,7 @@ import pytest
 from tests.server import ServerProcess
 from tests.services.process import free_port
 from zaqar_lite.domain.errors import Unavailable
-from zaqar_lite.storage.opendata.slatedb import directory
+from zaqar_lite.storage.opendata.slatedb import engine as slatedb_engine
 from zaqar_lite.storage.opendata.slatedb.engine import SlateDbEngine
 
 PING = {"Client-ID": "3381af92-2b9e-11e3-b191-71861300734c", "X-Project-Id": "ping"}
@@ -86,7 +86,7 @@ def test_a_signal_ends_a_start_that_waits_for_an_earlier_writer(tmp_path: Path) 
 async def test_an_object_store_that_does_not_answer_is_told(
     silent: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(directory, "_PATIENCE_REMOTE", 0.5)
+    monkeypatch.setattr(slatedb_engine, "_OPENING_REMOTE", 0.5)
     engine = SlateDbEngine.in_bucket("bucket", "prefix")
     with pytest.raises(Unavailable, match=r"no answer in 0\.5 seconds.*AWS_ENDPOINT"):
         await engine.open()

@@ -17,8 +17,7 @@ from zaqar_lite.storage.opendata.entries import (
 )
 from zaqar_lite.storage.opendata.format import bookkeeping, keys, records
 from zaqar_lite.storage.opendata.format.active import encode_active
-from zaqar_lite.storage.opendata.format.bookkeeping import Remembered
-from zaqar_lite.storage.opendata.format.configuration import decode_record
+from zaqar_lite.storage.opendata.format.bookkeeping import Remembered, decode_queue_record
 from zaqar_lite.storage.opendata.format.encoding import CodecError, after_prefix
 from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.idempotency import read_record
@@ -96,7 +95,9 @@ class _Loading:
                     if isinstance(value, Damage):
                         db.damaged(value, kind, where)
                     elif kind is RecordType.CONFIG:
-                        db.queues.restore(decode_record(keys.read_queue_id(where.queue), value))
+                        db.queues.restore(
+                            decode_queue_record(keys.read_queue_id(where.queue), value)
+                        )
                     else:
                         self._read(kind, where, value)
                 except CodecError as exc:

@@ -13,7 +13,7 @@ from zaqar_lite.storage.management import ManagementStore
 from zaqar_lite.storage.opendata.checkpoint import EMPTY_ACTIVE, EMPTY_ENDED
 from zaqar_lite.storage.opendata.database import DatabaseUser
 from zaqar_lite.storage.opendata.format import keys
-from zaqar_lite.storage.opendata.format.configuration import encode_record
+from zaqar_lite.storage.opendata.format.bookkeeping import encode_queue_record
 from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.queue import Queue
 from zaqar_lite.storage.opendata.queues import is_live
@@ -39,7 +39,7 @@ class OpenDataManagementStore(DatabaseUser, ManagementStore):
         if len(db.queues.names(ref.project)) >= max_queues:
             raise LimitReached(f"The project has {max_queues} queues, as many as it may have.")
         stored = self._version(QueueRecord(ref, metadata, 0))
-        config = encode_record(stored)
+        config = encode_queue_record(stored)
         queue = db.queues.make(ref)
         self._put(queue, stored, config)
         if None not in queue.numbered and None not in queue.damaged_pages:
@@ -65,7 +65,7 @@ class OpenDataManagementStore(DatabaseUser, ManagementStore):
         if queue is None or queue.record is None or queue.record.version != record.version:
             raise QueueChanged(f"The queue {record.ref.name!r} changed or was deleted meanwhile.")
         stored = self._version(record)
-        self._put(queue, stored, encode_record(stored))
+        self._put(queue, stored, encode_queue_record(stored))
         await db.committer.durable()
         return stored
 

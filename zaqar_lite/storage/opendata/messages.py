@@ -1,5 +1,6 @@
 """Messages and claims of the embedded store: memory first, then one wait for the commit."""
 
+import asyncio
 from collections.abc import AsyncIterator, Collection, Sequence
 from functools import partial
 
@@ -30,6 +31,7 @@ from zaqar_lite.storage.opendata import (
     claiming,
     due,
     history,
+    paging,
     posting,
     reading,
     settling,
@@ -37,13 +39,22 @@ from zaqar_lite.storage.opendata import (
     sweeping,
 )
 from zaqar_lite.storage.opendata.claiming import live_claim, refusal
+from zaqar_lite.storage.opendata.committer import cost_of
 from zaqar_lite.storage.opendata.database import DatabaseUser
-from zaqar_lite.storage.opendata.due import STEP, expose, next_ready_at
+from zaqar_lite.storage.opendata.due import STEP, count_lapsed, expose, next_ready_at, promote
 from zaqar_lite.storage.opendata.entries import NEVER
-from zaqar_lite.storage.opendata.grouping import list_group
-from zaqar_lite.storage.opendata.paging import cold_of_claim, cold_tail, load, prepared, purge_some
+from zaqar_lite.storage.opendata.entries import Page as QueuePage
+from zaqar_lite.storage.opendata.paging import (
+    caught_up,
+    cold_first_and_last,
+    cold_of_claim,
+    cold_tail,
+    load,
+    prepared,
+    purge_some,
+)
+from zaqar_lite.storage.opendata.queue import Queue
 from zaqar_lite.storage.opendata.reading import cold_of_ids, find_all_live, read
-from zaqar_lite.storage.opendata.shares import cost_of
 from zaqar_lite.storage.opendata.staging import PART
 
 
@@ -119,7 +130,7 @@ class OpenDataMessageStore(DatabaseUser, MessageStore):
 
     async def list_messages(self, ref: QueueRef, selection: Selection) -> Page:
         if selection.group is not None:
-            return await list_group(self._db, ref, selection, selection.group)
+            return await reading.list_group(self._db, ref, selection, selection.group)
         return await reading.list_messages(self._db, ref, selection)
 
     async def get_messages(
@@ -263,7 +274,25 @@ class OpenDataMessageStore(DatabaseUser, MessageStore):
         await db.committer.durable()
 
     async def stats(self, ref: QueueRef) -> Stats:
-        return await reading.stats(self._db, ref)
+        db = self._db
+        while True:
+            queue, now = await caught_up(db, ref, cold_first_and_last)
+            if queue is None:
+                return Stats()
+            if promote(queue, now, STEP) < STEP and not queue.due:
+                break
+            await asyncio.sleep(0)  # so much is due that other tasks must run in between
+        lapsed = count_lapsed(queue, now)
+        stats = Stats(
+            queue.ready_count + lapsed,
+            queue.delayed_count + queue.parked_count,
+            queue.claimed_count - lapsed,
+        )
+        stats.ready_since = claiming.ready_since(queue, now)
+        found = await read(db, queue, paging.first_and_last(queue), now)
+        if found:
+            stats.oldest, stats.newest = found[0], found[-1]
+        return stats
 
     async def census(self) -> AsyncIterator[QueueRef]:
         for queue in self._db.queues:
@@ -271,7 +300,18 @@ class OpenDataMessageStore(DatabaseUser, MessageStore):
                 yield queue.ref
 
     async def split(self, ref: QueueRef, count: int) -> Sequence[int]:
-        return await reading.split(self._db, ref, count)
+        db = self._db
+
+        def needed(queue: Queue) -> list[QueuePage]:
+            return paging.cold_at(queue, _cuts(queue.total, count))
+
+        queue, _ = await caught_up(db, ref, needed)
+        if queue is None:
+            return ()
+        ends = paging.pages_at(queue, _cuts(queue.total, count))
+        cuts = [list(page.entries)[within] for page, within in ends]
+        await db.committer.visible(queue.epoch)
+        return cuts
 
     async def expose(self, ref: QueueRef, limit: int) -> int:
         db = self._db
@@ -302,3 +342,9 @@ class OpenDataMessageStore(DatabaseUser, MessageStore):
             return HistoryPage((), None)
         await self._db.committer.visible(queue.epoch)
         return await history.read(self._db, queue, state, marker, limit)
+
+
+def _cuts(total: int, count: int) -> list[int]:
+    """The indexes at which at most `count` ranges of `total` entries end."""
+    ranges = min(count, total)
+    return [total * (index + 1) // ranges - 1 for index in range(ranges)]

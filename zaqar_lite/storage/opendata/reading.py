@@ -12,26 +12,21 @@ from itertools import chain, islice, takewhile
 
 from zaqar_lite.domain.attempts import Attempt
 from zaqar_lite.domain.ids import Marker
-from zaqar_lite.domain.models import Message, Page, QueueRef, Selection, Stats
+from zaqar_lite.domain.models import Message, Page, QueueRef, Selection
 from zaqar_lite.storage.base import MAX_EXAMINED
-from zaqar_lite.storage.opendata import paging
-from zaqar_lite.storage.opendata.due import STEP, count_lapsed, promote
 from zaqar_lite.storage.opendata.engine import Stored, readable
 from zaqar_lite.storage.opendata.entries import UNKNOWN, Entry, is_damaged
 from zaqar_lite.storage.opendata.entries import Page as QueuePage
 from zaqar_lite.storage.opendata.format import keys, records
-from zaqar_lite.storage.opendata.format.encoding import CodecError
+from zaqar_lite.storage.opendata.format.encoding import CodecError, after_prefix
 from zaqar_lite.storage.opendata.format.keys import PAYLOAD_PREFIX
 from zaqar_lite.storage.opendata.paging import (
-    caught_up,
     cold_after,
-    cold_at,
-    cold_first_and_last,
+    cold_at_positions,
     cold_of_shown_ids,
     prepared,
 )
 from zaqar_lite.storage.opendata.queue import Queue
-from zaqar_lite.storage.opendata.ready import ready_since
 from zaqar_lite.storage.opendata.state import State
 
 logger = logging.getLogger(__name__)
@@ -243,46 +238,6 @@ def _between(queue: Queue, start: int, last: int | None, step: int) -> Iterator[
     return entries if last is None else takewhile(lambda entry: entry.position <= last, entries)
 
 
-async def stats(db: State, ref: QueueRef) -> Stats:
-    """Count the live messages, once all that is due has come about; see the seam."""
-    while True:
-        queue, now = await caught_up(db, ref, cold_first_and_last)
-        if queue is None:
-            return Stats()
-        if promote(queue, now, STEP) < STEP and not queue.due:
-            break
-        await asyncio.sleep(0)  # so many are due that others come in between
-    lapsed = count_lapsed(queue, now)
-    stats = Stats(
-        queue.ready_count + lapsed,
-        queue.delayed_count + queue.parked_count,
-        queue.claimed_count - lapsed,
-    )
-    stats.ready_since = ready_since(queue, now)
-    ends = paging.first_and_last(queue)
-    found = await read(db, queue, ends, now)
-    if found:
-        stats.oldest, stats.newest = found[0], found[-1]
-    return stats
-
-
-async def split(db: State, ref: QueueRef, count: int) -> Sequence[int]:
-    """Cut the live messages into ranges; see the seam."""
-    queue, _ = await caught_up(db, ref, lambda queue: cold_at(queue, _cuts(queue.total, count)))
-    if queue is None:
-        return ()
-    ends = paging.pages_at(queue, _cuts(queue.total, count))
-    cuts = [list(page.entries)[within] for page, within in ends]
-    await db.committer.visible(queue.epoch)
-    return cuts
-
-
-def _cuts(total: int, count: int) -> list[int]:
-    """The indexes at which at most `count` ranges of `total` entries end."""
-    ranges = min(count, total)
-    return [total * (index + 1) // ranges - 1 for index in range(ranges)]
-
-
 async def read(
     db: State,
     queue: Queue,
@@ -342,3 +297,59 @@ def resolve(db: State, marker: Marker | None, queue: Queue) -> int | None:
     now = db.clock.now_ms()
     found = find_all_live(db, queue, (marker.message_id,), now) if marker.message_id else ()
     return found[0].position if found else marker.position
+
+
+_STEP = 50
+"""Messages that one step looks for: each may lie in another page, which is loaded whole."""
+
+
+async def list_group(db: State, ref: QueueRef, selection: Selection, group: str) -> Page:
+    """List messages of a group; see the seam."""
+    messages: list[Message] = []
+    page = Page(messages, None)
+    queue = db.queue(ref, selection.version)
+    if queue is None:
+        return page
+    after, last = resolve(db, selection.marker, queue), resolve(db, selection.until, queue)
+    bare = selection.bare and selection.exclude_client_id is None
+    while True:
+        start = keys.group_key(queue.raw, group, 0 if after is None else after + 1)
+        members = keys.group_key(queue.raw, group)
+        end = after_prefix(members) if last is None else keys.group_key(queue.raw, group, last + 1)
+        positions = await _positions(db, start, end, min(_STEP, selection.limit - len(messages)))
+        current, now = await prepared(
+            db, ref, selection.version, partial(cold_at_positions, positions=positions), reads=True
+        )
+        if current is None or not positions:
+            return page
+        queue, found = current, []
+        for position in positions:
+            entry = queue.find(position)
+            if entry is not None and _is_in(entry, group) and is_wanted(selection, entry, now):
+                found.append(entry)
+        queue.examined += len(positions)
+        page.marker = after = positions[-1]
+        unwanted = selection.exclude_client_id
+        messages += [
+            one
+            for one in await read(db, queue, found, now, details=selection.details, bare=bare)
+            if unwanted is None or one.client_id != unwanted
+        ]
+        if len(messages) == selection.limit:
+            return page
+        await asyncio.sleep(0)
+
+
+def _is_in(entry: Entry, group: str) -> bool:
+    return entry.extras is not None and entry.extras.group == group
+
+
+async def _positions(db: State, start: bytes, end: bytes, limit: int) -> list[int]:
+    """The first positions in a range of a group's keys."""
+    found: list[int] = []
+    if start < end:
+        async for chunk in db.engine.scan(start, end):
+            found += [int.from_bytes(key[-8:], "big") for key, _ in chunk]
+            if len(found) >= limit:
+                break
+    return found[:limit]

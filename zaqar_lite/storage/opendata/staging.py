@@ -20,11 +20,11 @@ from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.domain.posts import IdempotencyKey, NewMessage, Posted
 from zaqar_lite.storage.opendata import posting
 from zaqar_lite.storage.opendata.checkpoint import put_garbage
+from zaqar_lite.storage.opendata.committer import cost_of
 from zaqar_lite.storage.opendata.entries import Entry
 from zaqar_lite.storage.opendata.idempotency import BATCH, MESSAGE, Known, short
 from zaqar_lite.storage.opendata.paging import cold_tail, prepared
 from zaqar_lite.storage.opendata.queue import Queue
-from zaqar_lite.storage.opendata.shares import cost_of
 from zaqar_lite.storage.opendata.state import State
 
 PART = 125

@@ -17,7 +17,7 @@ from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import QueueChanged, Unavailable
 from zaqar_lite.domain.models import QueueRef, Record, StoreOptions
 from zaqar_lite.storage.base import Listener
-from zaqar_lite.storage.opendata.committer import Committer
+from zaqar_lite.storage.opendata.committer import Committer, Shares
 from zaqar_lite.storage.opendata.due import catch_up
 from zaqar_lite.storage.opendata.engine import Batch, Damage, Engine, Row, Stored, Unreadable
 from zaqar_lite.storage.opendata.entries import Entry
@@ -27,7 +27,6 @@ from zaqar_lite.storage.opendata.format.encoding import CodecError, after_prefix
 from zaqar_lite.storage.opendata.format.keys import PAYLOAD_PREFIX, RecordType
 from zaqar_lite.storage.opendata.queue import Queue
 from zaqar_lite.storage.opendata.queues import BodyCache, Catalogue, PageCache, Queues
-from zaqar_lite.storage.opendata.shares import Shares
 
 logger = logging.getLogger(__name__)
 _CACHED_BODIES = 16 * 1024 * 1024

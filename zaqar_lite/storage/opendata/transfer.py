@@ -35,7 +35,7 @@ from zaqar_lite.domain.models import (
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.opendata.database import Database
 from zaqar_lite.storage.opendata.format import keys
-from zaqar_lite.storage.opendata.format.configuration import encode_record
+from zaqar_lite.storage.opendata.format.bookkeeping import encode_queue_record
 from zaqar_lite.storage.opendata.format.encoding import MAX_U16
 from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.messages import OpenDataMessageStore
@@ -314,7 +314,7 @@ async def _check_queues(
         ref = QueueRef(line.project, line.name)
         try:
             await make(ref, line.metadata)
-            encode_record(QueueRecord(ref, line.metadata, 0))
+            encode_queue_record(QueueRecord(ref, line.metadata, 0))
         except (Invalid, LimitReached, ValueError) as exc:
             raise _refused(number, exc) from exc
 
@@ -323,7 +323,7 @@ def _make_queue(db: Database, line: _Queue) -> None:
     queue = db.queues.make(QueueRef(line.project, line.name))
     if queue.record is None:
         record = QueueRecord(queue.ref, line.metadata, db.ids.take(1, db.puts))
-        db.put(keys.queue_key(RecordType.CONFIG, queue.raw), encode_record(record))
+        db.put(keys.queue_key(RecordType.CONFIG, queue.raw), encode_queue_record(record))
         db.queues.set_record(queue, record)
         db.changed(queue)
 
