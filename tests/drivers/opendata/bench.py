@@ -80,7 +80,7 @@ async def claims(store: MessageStore, consumers: int, seconds: float) -> float:
 
 
 def rss() -> int:
-    """PageCache bytes of this process."""
+    """Bytes of memory that this process has."""
     fields = Path("/proc/self/statm").read_text(encoding="ascii").split()
     return int(fields[1]) * resource.getpagesize()
 

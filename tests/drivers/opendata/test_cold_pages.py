@@ -32,10 +32,10 @@ from zaqar_lite.storage.opendata import (
     claiming,
     due,
     entries,
+    messages,
     paging,
     queue,
     queues,
-    reading,
     sweeping,
 )
 from zaqar_lite.storage.opendata.messages import OpenDataMessageStore
@@ -51,7 +51,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages of three entries, no slack, and steps of a few entries."""
     for module in (checkpoint, entries, paging, queue, sweeping):
         monkeypatch.setattr(module, "PAGE_SIZE", 3)
-    for module in (claiming, due, reading, sweeping):
+    for module in (claiming, due, messages, sweeping):
         monkeypatch.setattr(module, "STEP", 4)
     monkeypatch.setattr(queues, "_PAGE_BYTES", 0)
 

@@ -11,6 +11,7 @@ from zaqar_lite.domain.models import Message, Move, QueueRef, Selection
 from zaqar_lite.domain.posts import Copy, NewMessage
 from zaqar_lite.storage.opendata.commands import check
 from zaqar_lite.storage.opendata.format import keys
+from zaqar_lite.storage.opendata.format.encoding import read_terminated
 from zaqar_lite.storage.opendata.format.keys import RecordType
 
 pytestmark = pytest.mark.anyio
@@ -34,7 +35,7 @@ async def recorded(store: Store) -> list[tuple[str, str]]:
     found = []
     for key in await store.records(RecordType.GROUP):
         queue, rest = keys.read_queue_key(key)
-        found.append((keys.read_queue_id(queue).name, keys.read_group_key(rest)[0]))
+        found.append((keys.read_queue_id(queue).name, read_terminated(rest)[0].decode()))
     return found
 
 

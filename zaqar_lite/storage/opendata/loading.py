@@ -6,17 +6,16 @@ from collections.abc import Sequence
 
 from zaqar_lite.domain.ids import new_claim_id
 from zaqar_lite.domain.models import QueueRef, Record
-from zaqar_lite.storage.opendata.checkpoint import entries_of, plain_summary
+from zaqar_lite.storage.opendata.checkpoint import (
+    EMPTY_ACTIVE,
+    EMPTY_ENDED,
+    entries_of,
+    plain_summary,
+)
 from zaqar_lite.storage.opendata.due import index_claim
 from zaqar_lite.storage.opendata.engine import Damage, Stored
-from zaqar_lite.storage.opendata.entries import (
-    Claim,
-    Entry,
-    Page,
-    Summary,
-)
+from zaqar_lite.storage.opendata.entries import Claim, Entry, Page, Summary
 from zaqar_lite.storage.opendata.format import bookkeeping, keys, records
-from zaqar_lite.storage.opendata.format.active import encode_active
 from zaqar_lite.storage.opendata.format.bookkeeping import Remembered, decode_queue_record
 from zaqar_lite.storage.opendata.format.encoding import CodecError, after_prefix
 from zaqar_lite.storage.opendata.format.keys import RecordType
@@ -33,9 +32,9 @@ _PER_QUEUE = (
     RecordType.IDEMPOTENCY,
 )
 _EMPTY = {
-    RecordType.ACTIVE: encode_active((), ()),
-    RecordType.DONE: records.encode_ended(()),
-    RecordType.FAILED: records.encode_ended(()),
+    RecordType.ACTIVE: EMPTY_ACTIVE,
+    RecordType.DONE: EMPTY_ENDED,
+    RecordType.FAILED: EMPTY_ENDED,
 }
 
 

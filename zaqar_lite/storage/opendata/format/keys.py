@@ -176,20 +176,6 @@ def group_key(queue: bytes, group: str, position: int | None = None) -> bytes:
     return key if position is None else key + _U64.pack(position)
 
 
-def read_group_key(rest: bytes) -> tuple[str, int]:
-    """Read the group and the position behind a queue.
-
-    Raises CodecError: something is missing or left over, or no UTF-8.
-    """
-    group, end = read_terminated(rest, 0)
-    if len(rest) != end + 8:
-        raise CodecError(f"position of {len(rest) - end} bytes")
-    try:
-        return group.decode(), int.from_bytes(rest[end:], "big")
-    except UnicodeDecodeError as exc:
-        raise CodecError(f"group that is no UTF-8: {group.hex()}") from exc
-
-
 def unrouted_key(deadline: int, message_id: int) -> bytes:
     """Key of a message that no queue received; such keys are in the order of their deadlines."""
     return prefix(RecordType.UNROUTED) + _U64.pack(deadline) + _U64.pack(message_id)
