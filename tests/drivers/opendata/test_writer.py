@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import fcntl
 import os
+import re
 import resource
 import signal
 import socket
@@ -23,6 +24,7 @@ import pytest
 from tests.drivers.opendata.contract_hooks import check_database
 from tests.drivers.opendata.store import Store, texts
 from tests.server import ServerProcess
+from tests.services.process import wait_until
 from zaqar_lite.bench.machine import descendants
 from zaqar_lite.domain.errors import ConfigurationError, Unavailable
 from zaqar_lite.storage.opendata import database
@@ -112,6 +114,25 @@ def test_a_writer_outlives_signals_and_is_replaced_when_it_is_killed(
     assert "Traceback" not in server.log()
     server.start()
     assert listed(server) == found
+
+
+def test_a_ping_says_how_long_the_disk_has_not_answered(server: ServerProcess) -> None:
+    assert post(server, "before") == 201
+    writer = writer_of(server.pid)
+    os.kill(writer, signal.SIGSTOP)
+    try:
+        began = time.monotonic()
+        assert post(server, "written later") == 503
+        assert time.monotonic() - began > Engine.patience - 1
+        answer = httpx.get(f"{server.url}/v2/ping", headers=HEADERS, timeout=40)
+        assert answer.status_code == 503
+        assert re.search(r"has not answered for [1-9]\d+ s", answer.json()["description"])
+        assert httpx.head(f"{server.url}/v2/ping", headers=HEADERS).status_code == 204
+    finally:
+        os.kill(writer, signal.SIGCONT)
+    wait_until(lambda: server.ping() == 204, [])
+    assert post(server, "after") == 201
+    assert listed(server) == ["before", "written later", "after"]
 
 
 async def test_a_batch_of_a_killed_writer_is_stored_or_not_and_memory_says_which(

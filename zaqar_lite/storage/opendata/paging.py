@@ -217,10 +217,11 @@ def cold_after(queue: Queue, position: int, count: int) -> list[Page]:
     """The cold pages among those that hold the next `count` entries after a position."""
     found = []
     index = max(0, bisect_right(queue.firsts, position) - 1)
-    for number, page in enumerate(islice(queue.pages, index, None)):
+    for number in range(index, len(queue.pages)):  # a slice of a list would count up to the index
+        page = queue.pages[number]
         if page.summary is not None:
             found.append(page)
-        if number:  # of the first page, all may lie before the position
+        if number > index:  # of the first page, all may lie before the position
             count -= page.count
         if count <= 0:
             break

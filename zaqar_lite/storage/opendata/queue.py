@@ -18,7 +18,6 @@ Nothing here writes: the `changed_...` fields tell the next batch what differs f
 from bisect import bisect_right
 from collections.abc import Iterator
 from heapq import heappush
-from itertools import islice
 
 from zaqar_lite.domain.groups import group_of
 from zaqar_lite.domain.models import QueueRecord, QueueRef
@@ -126,12 +125,12 @@ class Queue:
     def after(self, position: int) -> Iterator[Entry]:
         """The entries after a position, in order; the queue must not change meanwhile."""
         index = max(0, bisect_right(self.firsts, position) - 1)
-        for page in self.pages[index : index + 1]:
-            for entry in page.entries.values():
-                if entry.position > position:
-                    yield entry
-        for page in islice(self.pages, index + 1, None):
-            yield from page.entries.values()
+        for number in range(index, len(self.pages)):
+            entries = self.pages[number].entries.values()
+            if number == index:
+                yield from (entry for entry in entries if entry.position > position)
+            else:
+                yield from entries
 
     def first_position(self) -> int | None:
         """No entry's position is lower; None when there is none."""
