@@ -209,11 +209,11 @@ def test_claims(claim: records.ClaimRecord) -> None:
 @settings(deadline=None)
 @given(i64, st.lists(u64, max_size=30).map(tuple), st.binary(min_size=16, max_size=16))
 def test_idempotency_keys(expires_at: int, ids: tuple[int, ...], digest: bytes) -> None:
-    data = bookkeeping.encode_remembered(expires_at, ids)
-    assert bookkeeping.decode_remembered(data) == (expires_at, ids, ())
+    data = bookkeeping.encode_keys(expires_at, ids)
+    assert bookkeeping.decode_keys(data) == (expires_at, ids, ())
     for size in (1, len(ids), 2 * len(ids)):
-        data = bookkeeping.encode_remembered(expires_at, ids, digest * size)
-        assert bookkeeping.decode_remembered(data) == (expires_at, ids, (digest,) * size)
+        data = bookkeeping.encode_keys(expires_at, ids, digest * size)
+        assert bookkeeping.decode_keys(data) == (expires_at, ids, (digest,) * size)
 
 
 conditions: st.SearchStrategy[Node] = st.one_of(
@@ -264,7 +264,7 @@ DECODERS = [
     records.decode_ended,
     records.decode_attempts, records.decode_attempt, bookkeeping.decode_config,
     records.decode_claim,
-    bookkeeping.decode_remembered, bookkeeping.decode_block, bookkeeping.decode_segment,
+    bookkeeping.decode_keys, bookkeeping.decode_block, bookkeeping.decode_segment,
     bookkeeping.decode_state, bookkeeping.decode_garbage, bookkeeping.decode_record,
     encoding.read_terminated, encoding.read_var_u64, encoding.read_utf8,
     keys.read_log_entry_key, keys.read_prefix, keys.read_record_key, keys.describe,

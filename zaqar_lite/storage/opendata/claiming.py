@@ -273,24 +273,24 @@ async def _read(
         draft.held[entry.position] = entry.shown_id
     try:
         found = await read_bodies(db, queue, entries)
-        told = await reading.read_attempts(db, entries) if take.details else {}
+        attempts_of = await reading.read_attempts(db, entries) if take.details else {}
         is_current = db.queue_to_change(ref, take.version) is queue
     except BaseException:
         if db.is_current(queue):
-            for entry in _let_go(draft, entries):
+            for entry in _end_draft(draft, entries):
                 queue.make_ready(entry)
         raise
     if not is_current:
         return None
-    left = _let_go(draft, entries)  # not what a delete or a purge removed meanwhile
+    left = _end_draft(draft, entries)  # not what a delete or a purge removed meanwhile
     return [
-        (entry, found[entry.position], told.get(entry.position, ()))
+        (entry, found[entry.position], attempts_of.get(entry.position, ()))
         for entry in left
         if entry.position in found and not is_damaged(entry)
     ]
 
 
-def _let_go(draft: Claim, entries: Sequence[Entry]) -> list[Entry]:
+def _end_draft(draft: Claim, entries: Sequence[Entry]) -> list[Entry]:
     """End the draft claim; its entries are counted in no state now."""
     left = [entry for entry in entries if entry.position in draft.held]
     for entry in left:

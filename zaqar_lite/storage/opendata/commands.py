@@ -257,7 +257,7 @@ _DECODERS: dict[RecordType, Callable[[bytes], Any]] = {
     RecordType.ID_BLOCK: bookkeeping.decode_block,
     RecordType.FORMAT: bytes,
     RecordType.CLAIM: records.decode_claim,
-    RecordType.IDEMPOTENCY: bookkeeping.decode_remembered,
+    RecordType.IDEMPOTENCY: bookkeeping.decode_keys,
     RecordType.STATE: bookkeeping.decode_state,
     RecordType.GARBAGE: bookkeeping.decode_garbage,
     RecordType.RECORD: bookkeeping.decode_record,

@@ -157,10 +157,10 @@ class Database(State):
     """The state over an engine that it opens and closes."""
 
     def __init__(self, engine: Engine, clock: Clock, options: StoreOptions) -> None:
-        committer = Committer(engine, self._take, self._recover, self._tell)
+        committer = Committer(engine, self._take, self._recover, self._announce)
         super().__init__(engine, clock, options, committer)
         self._written_touched: set[Queue] = set()
-        self._written_news: dict[QueueRef, int] = {}
+        self._written_ready: dict[QueueRef, int] = {}
         self._users = 0
         self._opening = asyncio.Lock()
 
@@ -228,7 +228,7 @@ class Database(State):
         puts[keys.STATE] = bookkeeping.encode_state(routed, self.clock.now_ms(), self.secret)
         self.puts, self.deletes, self.touched = {}, {}, set()
         self.written, self._written_touched = Batch(puts, list(deletes)), touched
-        self._written_news, self.news = self.news, {}
+        self._written_ready, self.ready_counts = self.ready_counts, {}
         self.catalogue.begin_batch()
         self.shares.next_batch()
         return self.written
@@ -249,19 +249,19 @@ class Database(State):
         self._forget_batches()
         self.puts, self.deletes, self.touched = {}, {}, set()
         self.written, self._written_touched = Batch({}, ()), set()
-        self._written_news, self.news = {}, {}
+        self._written_ready, self.ready_counts = {}, {}
         self.unrouted_due = 0
         self.ids.forget_stored()
         await loading.load_kept_ids(self)
         await loading.reload_catalogue(self)
         await loading.reload(self, sorted(refs))
 
-    def _tell(self) -> None:
+    def _announce(self) -> None:
         """Tell the listener which queues have new ready messages by the batch just committed."""
-        told, self._written_news = self._written_news, {}
+        ready_counts, self._written_ready = self._written_ready, {}
         if self.listener is None:
             return
-        for ref, count in told.items():
+        for ref, count in ready_counts.items():
             if ref in self.watched:
                 try:
                     self.listener(ref, count)

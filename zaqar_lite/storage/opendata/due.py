@@ -163,7 +163,7 @@ def count_lapsed(queue: Queue, now: int) -> int:
     )
 
 
-def let_go(queue: Queue, entry: Entry, claim: Claim) -> None:
+def detach(queue: Queue, entry: Entry, claim: Claim) -> None:
     """Take an entry out of its claim; afterwards it is counted in no state."""
     entry.claim = None
     queue.changed_claims[claim.id] = claim  # its record must not go on naming the message

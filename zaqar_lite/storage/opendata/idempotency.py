@@ -27,9 +27,9 @@ def is_together(name: bytes) -> bool:
     return name.startswith(TOGETHER)
 
 
-def read_record(name: bytes, value: bytes) -> bookkeeping.Remembered:
+def read_record(name: bytes, value: bytes) -> bookkeeping.KeyRecord:
     """Read a record of keys, by its name and its value. Raises CodecError: it is no such record."""
-    record = bookkeeping.decode_remembered(value)
+    record = bookkeeping.decode_keys(value)
     ids, digests = len(record.ids), len(record.digests)
     if digests not in ((ids, 2 * ids) if is_together(name) else (0, 1)):
         raise CodecError(f"{digests} digests for {ids} ids")
@@ -106,7 +106,7 @@ class Keys:
 
     def put(self, key: bytes, expires_at: int, known: Known) -> None:
         """Remember a key, in a record of its own."""
-        self.changed[key] = bookkeeping.encode_remembered(expires_at, known.ids, known.digest)
+        self.changed[key] = bookkeeping.encode_keys(expires_at, known.ids, known.digest)
         self._add(expires_at, key, {key: known})
 
     def put_together(self, new: Mapping[bytes, Known], expires_at: int) -> None:
@@ -117,10 +117,10 @@ class Keys:
             ids = [known.ids[0] for known in part.values()]
             name = TOGETHER + ids[0].to_bytes(8, "big")
             digests = [key[1:] for key in part] + [known.digest for known in part.values()]
-            self.changed[name] = bookkeeping.encode_remembered(expires_at, ids, b"".join(digests))
+            self.changed[name] = bookkeeping.encode_keys(expires_at, ids, b"".join(digests))
             self._add(expires_at, name, part)
 
-    def restore(self, remembered: list[tuple[bytes, bookkeeping.Remembered]]) -> None:
+    def restore(self, remembered: list[tuple[bytes, bookkeeping.KeyRecord]]) -> None:
         """Take over the records of the store."""
         for name, record in sorted(remembered, key=lambda item: item[1].expires_at):
             count, digests = len(record.ids), record.digests

@@ -16,7 +16,7 @@ from zaqar_lite.storage.opendata.due import index_claim
 from zaqar_lite.storage.opendata.engine import Damage, Stored
 from zaqar_lite.storage.opendata.entries import Claim, Entry, Page, Summary
 from zaqar_lite.storage.opendata.format import bookkeeping, keys, records
-from zaqar_lite.storage.opendata.format.bookkeeping import Remembered, decode_queue_record
+from zaqar_lite.storage.opendata.format.bookkeeping import KeyRecord, decode_queue_record
 from zaqar_lite.storage.opendata.format.encoding import CodecError, after_prefix
 from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.idempotency import read_record
@@ -70,7 +70,7 @@ class _Parts:
         self.queue = queue
         self.holders: dict[int, Claim] = {}  # by the shown ids of what they hold
         self.pages: list[tuple[Page, Summary]] = []
-        self.keys: list[tuple[bytes, Remembered]] = []
+        self.keys: list[tuple[bytes, KeyRecord]] = []
 
 
 class _Loading:

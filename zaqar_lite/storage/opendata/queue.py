@@ -42,9 +42,9 @@ class Queue:
     __slots__ = (
         "arrivals", "changed_attempts", "changed_claims", "changed_groups", "changed_pages",
         "claims", "cold_pages", "damaged_pages", "delayed_count", "done", "due", "epoch",
-        "examined", "expired_pages", "expiries", "failed", "firsts", "half_due", "is_noted", "keys",
-        "lapse_count", "lapses", "last_page", "moved", "numbered", "pages", "parked_count", "raw",
-        "ready", "ready_count", "record", "ref", "removed", "total", "unrecorded_holds",
+        "examined", "expired_pages", "expiries", "failed", "firsts", "half_due", "is_scheduled",
+        "keys", "lapse_count", "lapses", "last_page", "moved", "numbered", "pages", "parked_count",
+        "raw", "ready", "ready_count", "record", "ref", "removed", "total", "unrecorded_holds",
         "visit_at", "waiting",
     )  # fmt: skip
 
@@ -73,7 +73,7 @@ class Queue:
         self.arrivals = 0  # how many entries have entered
         self.epoch = 0
         self.visit_at = NEVER  # when the sweep comes next (`queues.py`)
-        self.is_noted = False  # whether it comes at once
+        self.is_scheduled = False  # whether the next sweep comes anyway
         self.changed_pages: set[int | None] = set()  # by number
         self.changed_claims: dict[str, Claim | None] = {}
         self.changed_groups: dict[tuple[str, int], bool] = {}  # (group, position) -> is in it

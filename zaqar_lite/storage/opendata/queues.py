@@ -38,8 +38,8 @@ class Agenda:
 
     def changed(self, queue: Queue) -> None:
         """Let the next sweep visit a queue, whether or not something is due in it."""
-        if not queue.is_noted:
-            queue.is_noted = True
+        if not queue.is_scheduled:
+            queue.is_scheduled = True
             self._changed.append(queue)
 
     def note(self, queue: Queue, at: int) -> None:
@@ -56,7 +56,7 @@ class Agenda:
         """The next queue to visit, each once; None when there is none at this instant."""
         if self._changed:
             queue = self._changed.popleft()
-            queue.is_noted = False
+            queue.is_scheduled = False
             self.visits += 1
             return queue
         heap = self._heap

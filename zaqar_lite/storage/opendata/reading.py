@@ -251,9 +251,9 @@ async def read(
     epoch = queue.epoch
     messages = [entry.view(db.id_texts.write(entry.shown_id), now) for entry in found]
     if details:
-        told = await read_attempts(db, found)
+        attempts = await read_attempts(db, found)
         for message in messages:
-            message.attempts = told.get(message.position, ())
+            message.attempts = attempts.get(message.position, ())
     if not bare:
         await fill(db, queue, found, messages)
     await db.committer.visible(epoch)

@@ -187,7 +187,7 @@ def _end(step: Step, entry: Entry, end: _End, delay_ms: int) -> None:
     claim = entry.claim
     if claim is None:
         return
-    due.let_go(queue, entry, claim)
+    due.detach(queue, entry, claim)
     extras = entry.ensure_extras()
     extras.last_claim, extras.last_ended = claim.raw, end.outcome
     extras.consumers.append(claim.client_id)

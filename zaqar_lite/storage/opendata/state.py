@@ -56,7 +56,7 @@ class State:
         self.committer = committer
         self.watched: Counter[QueueRef] = Counter()
         self.listener: Listener | None = None
-        self.news: dict[QueueRef, int] = {}  # of the batch that gathers
+        self.ready_counts: dict[QueueRef, int] = {}  # new ready messages in the batch that gathers
         self.ids = Ids(0)
         self.id_texts = IdTexts(b"unopened")
         self.secret = bytes(16)
@@ -258,7 +258,7 @@ class State:
     def announce(self, ref: QueueRef, count: int) -> None:
         """Tell the consumers that wait for a queue of ready messages, once the batch is durable."""
         if ref in self.watched:
-            self.news[ref] = self.news.get(ref, 0) + count
+            self.ready_counts[ref] = self.ready_counts.get(ref, 0) + count
 
     def put_record(self, record: Record) -> None:
         """Write a record of the catalogue, in memory and into the batch."""

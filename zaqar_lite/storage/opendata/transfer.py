@@ -247,9 +247,9 @@ class Export:
             messages = [entry.view(db.id_texts.write(entry.shown_id), now) for entry in chunk]
             leases = {e.position: e.claim.lease(e.position) for e in chunk if e.claim is not None}
             priorities = {entry.position: entry.priority for entry in chunk}
-            told = await read_attempts(db, chunk)
+            attempts = await read_attempts(db, chunk)
             for message in messages:
-                message.attempts = told.get(message.position, ())
+                message.attempts = attempts.get(message.position, ())
             await fill(db, queue, chunk, messages)
             self.missing += len(chunk) - len(messages)
             for message in messages:

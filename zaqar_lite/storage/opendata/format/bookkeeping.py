@@ -94,7 +94,7 @@ def decode_state(data: bytes) -> State:
     return State(*_STATE.unpack(data))
 
 
-class Remembered(NamedTuple):
+class KeyRecord(NamedTuple):
     """Idempotency keys: until when they are known, and the ids that they were answered with.
 
     `digests` are 16 bytes each. A record of one key has the digest of what was posted. A record of
@@ -107,13 +107,13 @@ class Remembered(NamedTuple):
     digests: tuple[bytes, ...] = ()
 
 
-def encode_remembered(expires_at: int, ids: Sequence[int], digests: bytes = b"") -> bytes:
-    """Encode `Remembered`."""
+def encode_keys(expires_at: int, ids: Sequence[int], digests: bytes = b"") -> bytes:
+    """Encode a record of idempotency keys."""
     size = len(ids)
     return _I64.pack(expires_at) + count(size, "ids") + struct.pack(f"<{size}Q", *ids) + digests
 
 
-def decode_remembered(data: bytes) -> Remembered:
+def decode_keys(data: bytes) -> KeyRecord:
     """Read a record of idempotency keys. Raises CodecError: cut short or bytes left over."""
     (expires_at,), offset = unpack(_I64, data, 0)
     number, offset = read_count(data, offset), offset + 2
@@ -121,7 +121,7 @@ def decode_remembered(data: bytes) -> Remembered:
     if len(data) - offset not in {size * _DIGEST for size in (0, 1, number, 2 * number)}:
         raise CodecError(f"{len(data) - offset} bytes of digests for {number} ids")
     digests = tuple(data[at : at + _DIGEST] for at in range(offset, len(data), _DIGEST))
-    return Remembered(expires_at, ids, digests)
+    return KeyRecord(expires_at, ids, digests)
 
 
 def encode_record(version: int, expires_at: int | None, value: bytes) -> bytes:
