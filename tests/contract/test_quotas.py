@@ -58,6 +58,11 @@ async def test_bytes_are_right_where_messages_leave_in_the_order_they_came(
         if len(there) > 15:  # a few messages are no average
             worst = max(worst, abs(counted.bytes / sum(there) - 1))
     assert 0 < worst < 0.15, worst
+    started = Stock(stores.messages, stores.management, lambda _: Quota())
+    guessed = await started.counted(project)  # a process that posted none of them
+    assert guessed is not None
+    assert guessed.messages == len(there)
+    assert len(there) * min(there) <= guessed.bytes <= len(there) * max(there)
 
 
 async def test_quotas_are_kept_and_followed(stores: Stores, project: str) -> None:

@@ -1,5 +1,6 @@
 """Quotas as the services keep them: followed, counted within a tolerance, and cheap."""
 
+import random
 from time import process_time
 
 import pytest
@@ -111,6 +112,27 @@ async def test_removed_messages_count_as_average_ones() -> None:
     assert counted == (1, 400)
     again = Stock(it.messages, it.management, lambda _: UNLIMITED, monotonic=it.time)
     assert await again.counted("p") == (1, 200)  # a new process looks at the ends of the queues
+
+
+@pytest.mark.parametrize(("queues", "most"), [(1, 0.85), (10, 0.3)])
+async def test_how_wrong_a_process_is_about_bytes_that_it_did_not_take(
+    queues: int, most: float
+) -> None:
+    """Sizes from 100 to 10,000 bytes, of which it sees those at both ends of each queue."""
+    it, sizes, errors = await house(Quota()), random.Random(7), []
+    for trial in range(100):
+        project, total = f"p{trial}", 0
+        for number in range(queues):
+            ref = QueueRef(project, f"q{number}")
+            await it.management.create_queue(ref, {}, max_queues=10)
+            posted = [round(10 ** sizes.uniform(2, 4)) for _ in range(20)]
+            new = [NewMessage(b"x" * size, 60_000) for size in posted]
+            await it.messages.post(ref, new, client_id="c", version=None)
+            total += sum(posted)
+        counted = await it.stock.counted(project)
+        assert counted is not None
+        errors.append(abs(counted.bytes / total - 1))
+    assert 0.05 < sum(errors) / len(errors) < most
 
 
 async def test_projects_without_such_a_quota_are_not_counted() -> None:
