@@ -1,10 +1,11 @@
 """The rules of messages: post, list, get, edit, delete and pop."""
 
 from collections.abc import Collection, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.errors import Conflict, Forbidden, Invalid, NotFound, QuotaReached
+from zaqar_lite.domain.errors import Conflict, Forbidden, Invalid, NotFound
 from zaqar_lite.domain.idempotency import identify
 from zaqar_lite.domain.ids import Marker, is_claim_id, is_message_id, parse_marker
 from zaqar_lite.domain.limits import Limits
@@ -111,13 +112,6 @@ class Messages:
                 timed = self._drafts.check(first, part) or timed
         else:
             timed = self._drafts.check(0, drafts)
-        if self._stock is not None and self._stock.bounds(queue.project):
-            size_of_bodies = sum(len(draft.body) for draft in drafts)
-            try:
-                await self._stock.admit(queue.project, len(drafts), size_of_bodies)
-            except QuotaReached:
-                if not await is_repeated(self._messages, queue, drafts, batch_key):
-                    raise
         whole = batch_key and identify(queue, batch_key, (draft.body for draft in drafts))
 
         async def act(policy: Policy) -> Receipt:
@@ -155,7 +149,12 @@ class Messages:
                 )
             return Receipt(posted)
 
-        return await self._policies.decide(queue, act, policy=policy)
+        post = partial(self._policies.decide, queue, act, policy=policy)
+        if self._stock is None or not self._stock.bounds(queue.project):
+            return await post()
+        repeats = partial(is_repeated, self._messages, queue, drafts, batch_key)
+        sizes = [len(draft.body) for draft in drafts]
+        return await self._stock.post(queue.project, sizes, post, repeats)
 
     def check(self, drafts: Sequence[Draft]) -> None:
         """Check messages that are posted later, as far as that does not depend on their queue.

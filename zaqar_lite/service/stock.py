@@ -17,11 +17,12 @@ import asyncio
 import logging
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple, Protocol, TypeVar
 
-from zaqar_lite.domain.errors import QuotaReached, Unavailable
+from zaqar_lite.domain.errors import QuotaReached, Unavailable, ZaqarLiteError
 from zaqar_lite.domain.models import Stats
+from zaqar_lite.domain.posts import Posted
 from zaqar_lite.domain.quotas import Quota, QuotaOf
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
@@ -40,6 +41,17 @@ _MOST_PARTS = 64
 """How many counts of a project's bytes are kept; when there are more, they are merged in pairs."""
 
 
+class Receipt(Protocol):
+    """What a post answers."""
+
+    @property
+    def posted(self) -> Sequence[Posted]:
+        """What became of its messages, in their order."""
+
+
+R = TypeVar("R", bound=Receipt)
+
+
 class Counted(NamedTuple):
     """What a project's queues hold; the bytes are an estimate."""
 
@@ -50,12 +62,16 @@ class Counted(NamedTuple):
 class _Stock:
     """What is known of a project: its last count, and what was posted since."""
 
-    __slots__ = ("_parts", "added", "added_bytes", "at", "bytes", "count", "messages", "took")
+    __slots__ = (
+        *("_parts", "added", "added_bytes", "at", "bytes", "count", "messages"),
+        *("off", "off_bytes", "took"),
+    )
 
     def __init__(self) -> None:
         self.messages, self.bytes = 0, 0.0
         self._parts: deque[tuple[int, float]] = deque()
         self.added, self.added_bytes = 0, 0
+        self.off, self.off_bytes = 0, 0
         self.at: float | None = None
         self.took = 0.0
         self.count: asyncio.Task[None] | None = None
@@ -63,6 +79,12 @@ class _Stock:
     def is_older(self, seconds: float, now: float) -> bool:
         """Tell whether the last count is so old, and old enough to be repeated."""
         return self.at is None or now - self.at >= max(seconds, self.took * (_SHARE + 1))
+
+    def count_off(self, count: int, size: int) -> None:
+        """Take off what was added and then not stored, unless a count has done so."""
+        if self.added >= count and self.added_bytes >= size:
+            self.added, self.added_bytes = self.added - count, self.added_bytes - size
+            self.off, self.off_bytes = self.off + count, self.off_bytes + size
 
     def recount(self, found: int, average: float, added: int, added_bytes: int) -> None:
         """Take over a count, which includes `added` of the messages posted since the last one.
@@ -119,10 +141,42 @@ class Stock:
         quota = self._quota_of(project)
         return quota.messages is not None or quota.bytes is not None
 
+    async def post(
+        self,
+        project: str,
+        sizes: Sequence[int],
+        post: Callable[[], Awaitable[R]],
+        is_repeated: Callable[[], Awaitable[bool]],
+    ) -> R:
+        """Post messages with bodies of these `sizes` to a project that is bounded.
+
+        What was refused, or was there already, is counted off again: else a project could post
+        small messages that are never stored, and be taken to have only such.
+
+        Raises:
+            QuotaReached: they would exceed a quota of the project, and are no repetition.
+        """
+        count, size = len(sizes), sum(sizes)
+        try:
+            await self.admit(project, count, size)
+        except QuotaReached:
+            if await is_repeated():
+                return await post()
+            raise
+        try:
+            done = await post()
+        except Unavailable:
+            raise  # they may have been stored
+        except ZaqarLiteError:
+            self._stock(project).count_off(count, size)
+            raise
+        again = [size for size, one in zip(sizes, done.posted, strict=False) if one.duplicate]
+        if again:
+            self._stock(project).count_off(len(again), sum(again))
+        return done
+
     async def admit(self, project: str, count: int, size: int) -> None:
         """Let `count` messages with bodies of `size` bytes into a project that is bounded.
-
-        A post that fails after this stays in the sum until the next count.
 
         Raises:
             QuotaReached: they would exceed a quota of the project.
@@ -184,11 +238,14 @@ class Stock:
     async def _count(self, project: str, stock: _Stock) -> None:
         begun = self._monotonic()
         added, added_bytes = stock.added, stock.added_bytes
+        stock.off, stock.off_bytes = 0, 0
         try:
             found, sampled = await self._look(project)
         except Unavailable as exc:
             logger.debug("the messages of a project were not counted: %s", exc)
             return
+        # A post that failed while the queues were asked is in `added`, and was not found.
+        added, added_bytes = max(added - stock.off, 0), max(added_bytes - stock.off_bytes, 0)
         stock.recount(found, sampled / found if found else 0.0, added, added_bytes)
         stock.at, stock.took = begun, self._monotonic() - begun
 
