@@ -37,7 +37,7 @@ from zaqar_lite.service.identity.admin_key import AdminKey
 from zaqar_lite.service.identity.authority import Authority, Defaults
 from zaqar_lite.service.identity.identity import Identity
 from zaqar_lite.service.identity.keys import Keys
-from zaqar_lite.service.identity.standing import Standing
+from zaqar_lite.service.identity.rechecks import Rechecks
 from zaqar_lite.service.identity.trusts import Trusts
 from zaqar_lite.service.janitor import Janitor
 from zaqar_lite.service.job_runner import JobRunner
@@ -125,8 +125,8 @@ def create_app(settings: Settings | None = None, place: Place | None = None) -> 
     waiting = services.waiting
     metrics.gauges["waiters"] = lambda: waiting.count - waiting.count_of(OWN_PROJECT)
     services.queues.recent.flows = board.row.flows
-    services.deliveries.told = metrics.delivered
-    services.deliveries.undeliverable.told = metrics.disabled
+    services.deliveries.on_outcome = metrics.delivered
+    services.deliveries.undeliverable.on_disabled = metrics.disabled
     janitor = Janitor(
         messages,
         management,
@@ -150,7 +150,7 @@ def create_app(settings: Settings | None = None, place: Place | None = None) -> 
                 services.schedules, messages, clock, window_ms=settings.idempotency_window * 1000
             ),
             *connections,
-            services.standing,
+            services.rechecks,
             *((traces,) if traces is not None else ()),
             metrics,
         ),
@@ -361,7 +361,7 @@ def _services(
         quotas=quotas,
         usage=Usage(queues, stock, subscriptions, waiting, connected),
         connected=connected,
-        standing=Standing(),
+        rechecks=Rechecks(),
         rates=rates,
         trail=trail,
         identity=identity,

@@ -13,7 +13,7 @@ from tests.keystone import Keystone, User
 from tests.push.receiver import Receiver
 from zaqar_lite.domain.subscriptions import Secret
 from zaqar_lite.server.loading import load
-from zaqar_lite.service.courier import Letter
+from zaqar_lite.service.courier import Notification
 from zaqar_lite.service.pooling.pool import Pool
 
 pytestmark = pytest.mark.anyio
@@ -129,6 +129,8 @@ async def test_pools_are_sealed_where_the_server_has_a_key(
 
 
 def test_what_holds_secrets_does_not_show_them() -> None:
-    letter = Letter("http://h/", {"x-auth-token": SECRET}, SECRET.encode(), {}, trust=SECRET)
+    notification = Notification(
+        "http://h/", {"x-auth-token": SECRET}, SECRET.encode(), {}, trust=SECRET
+    )
     pool = Pool("one", f"redis://u:{SECRET}@h", 1, None, {"key": SECRET})
-    assert SECRET not in f"{letter!r} {pool!r} {Secret(SECRET)!r}"
+    assert SECRET not in f"{notification!r} {pool!r} {Secret(SECRET)!r}"

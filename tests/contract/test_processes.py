@@ -26,7 +26,7 @@ class Worker:
     def __init__(self, process: Process) -> None:
         self._process = process
 
-    async def tell(self) -> None:
+    async def report(self) -> None:
         """Give it a line: begin, or end."""
         assert self._process.stdin is not None
         self._process.stdin.write(b"\n")
@@ -104,12 +104,12 @@ async def test_processes_share_no_message_and_a_reader_misses_none(
 
     reader = asyncio.create_task(read())
     for worker in [*producers, *claimers]:
-        await worker.tell()
+        await worker.report()
     posted = [message_id for each in producers for message_id in json.loads(await each.hear())]
     writing = False
     await reader
     for worker in claimers:
-        await worker.tell()
+        await worker.report()
     claimed = [message_id for each in claimers for message_id in json.loads(await each.hear())]
 
     assert len(set(posted)) == 16

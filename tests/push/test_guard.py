@@ -14,7 +14,7 @@ from tests.push.receiver import Receiver
 from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.push.guard import Guard, Refused, denied_networks, is_denied, port_of
 from zaqar_lite.push.webhook import Webhooks
-from zaqar_lite.service.courier import Letter
+from zaqar_lite.service.courier import Notification
 
 pytestmark = pytest.mark.anyio
 LISTED = [
@@ -61,8 +61,8 @@ class Names(AbstractResolver):
         """Nothing is open."""
 
 
-def letter(url: str) -> Letter:
-    return Letter(url, {"content-type": "application/json"}, b"{}", {})
+def notification(url: str) -> Notification:
+    return Notification(url, {"content-type": "application/json"}, b"{}", {})
 
 
 @pytest.mark.parametrize("listed", LISTED)
@@ -149,7 +149,7 @@ async def test_never_reaches_this_machine_however_it_is_written(host: str) -> No
     async with Receiver() as receiver:
         webhooks = Webhooks(Guard())
         try:
-            answer = await webhooks.send(letter(receiver.url.replace("127.0.0.1", host)))
+            answer = await webhooks.send(notification(receiver.url.replace("127.0.0.1", host)))
         finally:
             await webhooks.close()
         assert answer.status is None
@@ -164,7 +164,7 @@ async def test_a_name_that_changes_its_meaning_is_refused_at_the_next_connection
         assert await names.resolve("x")  # at some earlier time it was good
         webhooks = Webhooks(Guard(), resolver=names)
         try:
-            answer = await webhooks.send(letter(f"http://rebinding.example:{port}/"))
+            answer = await webhooks.send(notification(f"http://rebinding.example:{port}/"))
         finally:
             await webhooks.close()
         assert (answer.refused, receiver.received) == (True, [])
@@ -187,13 +187,13 @@ async def test_silent_names_hold_up_no_other(monkeypatch: pytest.MonkeyPatch) ->
         port = receiver.url.rpartition(":")[2]
         webhooks = Webhooks(Guard(["127.0.0.0/8"]))
         silent = [
-            asyncio.create_task(webhooks.send(letter(f"http://silent-{n}.example/")))
+            asyncio.create_task(webhooks.send(notification(f"http://silent-{n}.example/")))
             for n in range(50)
         ]
         try:
             await asyncio.sleep(0.1)
             async with asyncio.timeout(10):
-                answered = await webhooks.send(letter(f"http://good.example:{port}/"))
+                answered = await webhooks.send(notification(f"http://good.example:{port}/"))
             assert answered.status == 204
         finally:
             released.set()
@@ -204,7 +204,7 @@ async def test_silent_names_hold_up_no_other(monkeypatch: pytest.MonkeyPatch) ->
 async def test_an_answer_with_one_bad_address_is_refused_as_a_whole() -> None:
     webhooks = Webhooks(Guard(), resolver=Names(("8.8.8.8", "10.0.0.1")), total=2)
     try:
-        assert (await webhooks.send(letter("http://mixed.example/"))).refused
+        assert (await webhooks.send(notification("http://mixed.example/"))).refused
     finally:
         await webhooks.close()
 
@@ -217,8 +217,8 @@ async def test_an_allowed_name_may_mean_anything_except_our_own_ports() -> None:
             webhooks = Webhooks(guard, resolver=Names(("127.0.0.1",)))
             try:
                 for url in (f"http://inner.example:{port}/", f"http://INNER.example.:{port}/"):
-                    assert (await webhooks.send(letter(url))).status == status
-                other = await webhooks.send(letter(f"http://other.example:{port}/"))
+                    assert (await webhooks.send(notification(url))).status == status
+                other = await webhooks.send(notification(f"http://other.example:{port}/"))
                 assert other.refused
             finally:
                 await webhooks.close()
@@ -230,7 +230,7 @@ async def test_uses_no_proxy_of_the_environment(monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setenv("HTTP_PROXY", proxy.url)
         webhooks = Webhooks(Guard(["127.0.0.0/8"]))
         try:
-            assert (await webhooks.send(letter(receiver.url))).status == 204
+            assert (await webhooks.send(notification(receiver.url))).status == 204
         finally:
             await webhooks.close()
         assert (len(proxy.received), len(receiver.received)) == (0, 1)

@@ -14,7 +14,7 @@ from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.domain.subscriptions import Subscription
 from zaqar_lite.push.guard import Guard
 from zaqar_lite.push.webhook import Webhooks
-from zaqar_lite.service.courier import Answer, Courier, Fate, Letter
+from zaqar_lite.service.courier import Answer, Courier, DeliveryOutcome, Notification
 from zaqar_lite.service.notes import Delivery
 
 pytestmark = pytest.mark.anyio
@@ -44,7 +44,7 @@ async def answered(first: bytes, part: bytes = b"", pause: float = 0) -> AsyncIt
     async with server:
         try:
             url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
-            yield await webhooks.send(Letter(url, {}, b"{}", {}))
+            yield await webhooks.send(Notification(url, {}, b"{}", {}))
         finally:
             await webhooks.close()
             for connection in connections:
@@ -116,7 +116,7 @@ async def test_little_of_an_answer_waits_to_be_parsed_at_once() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.setblocking(False)
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/"
-        sending = asyncio.create_task(webhooks.send(Letter(url, {}, b"{}", {})))
+        sending = asyncio.create_task(webhooks.send(Notification(url, {}, b"{}", {})))
         connection, _ = await loop.sock_accept(listener)
         with connection:
             connection.setblocking(False)
@@ -142,8 +142,8 @@ def _sent_until_full(connection: socket.socket) -> int:
 class Broken:
     """A transport with a bug."""
 
-    async def send(self, letter: Letter) -> Answer:
-        raise AssertionError(letter)
+    async def send(self, notification: Notification) -> Answer:
+        raise AssertionError(notification)
 
     async def close(self) -> None:
         """Do nothing."""
@@ -155,4 +155,7 @@ async def test_a_bug_in_a_transport_is_a_failed_attempt() -> None:
     delivery = Delivery("p", "orders", "s", "m", 0, msgspec.Raw(b"{}"))
     subscription = Subscription("s", queue, "http://example.org/", 60, {}, 0, 0)
     result = await courier.attempt(delivery, subscription, None, is_fresh=True)
-    assert (result.fate, result.answer.error) == (Fate.AGAIN, "this server could not send it")
+    assert (result.outcome, result.answer.error) == (
+        DeliveryOutcome.AGAIN,
+        "this server could not send it",
+    )

@@ -19,7 +19,7 @@ from zaqar_lite.domain.errors import ConfigurationError, Invalid
 from zaqar_lite.domain.subscriptions import check_subscriber
 from zaqar_lite.push.mail import Mail, Smtp
 from zaqar_lite.server.loading import load
-from zaqar_lite.service.courier import Answer, Letter
+from zaqar_lite.service.courier import Answer, Notification
 
 pytestmark = pytest.mark.anyio
 
@@ -163,8 +163,8 @@ async def test_the_address_is_read_from_the_url(
     box, port = mailbox
     check_subscriber(f"mailto:{address}", {})
     mail = Mail(Smtp("127.0.0.1", port, "queue@example.org", tls="none"))
-    letter = Letter(f"mailto:{address}?to=x@good.org&bcc=y@good.org", {}, b"{}", {})
-    assert await mail.send(letter) == Answer(200)
+    notification = Notification(f"mailto:{address}?to=x@good.org&bcc=y@good.org", {}, b"{}", {})
+    assert await mail.send(notification) == Answer(200)
     assert box.recipients == [[recipient]]
 
 
@@ -173,6 +173,6 @@ async def test_a_stored_subscriber_that_is_no_address_is_refused(
 ) -> None:
     box, port = mailbox
     mail = Mail(Smtp("127.0.0.1", port, "queue@example.org", tls="none"))
-    answer = await mail.send(Letter("mailto:a%40evil.org%2Cb@good.org", {}, b"{}", {}))
+    answer = await mail.send(Notification("mailto:a%40evil.org%2Cb@good.org", {}, b"{}", {}))
     assert answer.refused
     assert box.recipients == []

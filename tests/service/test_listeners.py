@@ -8,7 +8,7 @@ import pytest
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.models import Selection, StoreOptions
-from zaqar_lite.service.courier import Letter
+from zaqar_lite.service.courier import Notification
 from zaqar_lite.service.encryption.vault import Vault
 from zaqar_lite.service.listeners import Listeners, lane_of
 from zaqar_lite.service.waiting import Waiting
@@ -40,8 +40,8 @@ async def processes(request: pytest.FixtureRequest) -> AsyncIterator[Processes]:
         await one.stop()
 
 
-def letter(subscriber: str) -> Letter:
-    return Letter(subscriber, {}, BODY, {})
+def notification(subscriber: str) -> Notification:
+    return Notification(subscriber, {}, BODY, {})
 
 
 async def test_a_letter_is_sent_by_the_process_that_has_the_connection(
@@ -54,8 +54,8 @@ async def test_a_letter_is_sent_by_the_process_that_has_the_connection(
         return True
 
     subscriber = processes.near.add(push)
-    assert (await processes.near.send(letter(subscriber))).status == 200
-    assert (await processes.far.send(letter(subscriber))).status == 202
+    assert (await processes.near.send(notification(subscriber))).status == 200
+    assert (await processes.far.send(notification(subscriber))).status == 202
     async with asyncio.timeout(20):
         assert [await heard.get(), await heard.get()] == [BODY, BODY]
 
@@ -63,15 +63,15 @@ async def test_a_letter_is_sent_by_the_process_that_has_the_connection(
 async def test_a_connection_that_has_ended_is_gone(processes: Processes) -> None:
     subscriber = processes.near.add(lambda _: True)
     processes.near.remove(subscriber)
-    assert (await processes.near.send(letter(subscriber))).status == 410
+    assert (await processes.near.send(notification(subscriber))).status == 410
     slow = processes.near.add(lambda _: False)
-    assert (await processes.near.send(letter(slow))).status == 410
+    assert (await processes.near.send(notification(slow))).status == 410
 
 
 async def test_what_waits_for_another_process_is_not_in_the_clear(
     processes: Processes, request: pytest.FixtureRequest
 ) -> None:
-    answer = await processes.far.send(letter("websocket:elsewhere/listener"))
+    answer = await processes.far.send(notification("websocket:elsewhere/listener"))
     assert answer.status == 202
     page = await processes.messages.list_messages(lane_of("elsewhere"), Selection(10))
     (kept,) = page.messages

@@ -8,7 +8,7 @@ from zaqar_lite.api.routes import RouteTree
 
 logger = logging.getLogger("zaqar_lite.access")
 SLOW = 0.5
-"""Seconds of work that make a request slow; what it was told to wait does not count."""
+"""Seconds of work that make a request slow; time that it asked to wait does not count."""
 FAILED = 400
 _CALLER = re.compile(rb"req-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _TRACE = re.compile(rb"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(?:-.*)?")

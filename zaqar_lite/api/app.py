@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from zaqar_lite.api.auditing import Auditor
 from zaqar_lite.api.checks import Checks, ClientIds
 from zaqar_lite.api.dispatch import Dispatcher, Framework
-from zaqar_lite.api.gate import Gate, Lasting
+from zaqar_lite.api.gate import Gate, LongRequests
 from zaqar_lite.api.gateways import Gateways
 from zaqar_lite.api.home import home_document
 from zaqar_lite.api.http import Receive, Scope, Send
@@ -45,7 +45,7 @@ from zaqar_lite.service.health import Health
 from zaqar_lite.service.identity.authority import Authority
 from zaqar_lite.service.identity.identity import Identity
 from zaqar_lite.service.identity.keys import Keys
-from zaqar_lite.service.identity.standing import Standing
+from zaqar_lite.service.identity.rechecks import Rechecks
 from zaqar_lite.service.identity.trusts import Trusts
 from zaqar_lite.service.jobs import Jobs
 from zaqar_lite.service.listeners import Listeners
@@ -95,7 +95,7 @@ class Services:
     quotas: Quotas
     usage: Usage
     connected: Connected
-    standing: Standing
+    rechecks: Rechecks
     rates: Rates
     jobs: Jobs
     schedules: Schedules
@@ -142,11 +142,11 @@ def build_app(
     gate = None
     if services.identity is not None:
         gate = Gate(services.identity, services.authority, check_store)
-    lasting = Lasting(gate, checks, services.standing)
-    patience = Patience(services.waiting, lasting, longest=options.limits.max_wait)
+    long_requests = LongRequests(gate, checks, services.rechecks)
+    patience = Patience(services.waiting, long_requests, longest=options.limits.max_wait)
     more = (ProbeActions(readiness), MetricActions(metrics), events)
     tree = RouteTree(tuple(_routes(services, options, patience, renderer, more)))
-    lasting.know(tree.routes)
+    long_requests.know(tree.routes)
     metrics.lay_out({route.name: f"{route.method} {route.template}" for route in tree.routes})
 
     @functools.cache
@@ -177,7 +177,7 @@ def build_app(
         gateways=options.gateways,
         meter=Meter(services.rates, tree.routes),
         connected=services.connected,
-        lasting=lasting,
+        long_requests=long_requests,
         describe=describe,
         lifespan=lifespan,
         check_store=check_store,
@@ -195,7 +195,7 @@ def build_app(
         gate=gate,
         gateways=options.gateways,
         connected=services.connected,
-        standing=services.standing,
+        rechecks=services.rechecks,
         origins=options.origins,
         subscriptions=services.subscriptions,
         listeners=services.listeners,

@@ -1,9 +1,9 @@
-"""Tell the audit trail of managing acts, in the fields of CADF (DMTF DSP0262).
+"""Record managing acts in the audit trail, in the fields of CADF (DMTF DSP0262).
 
 A route manages where it changes something and its verb is `manage` or `admin`, unless it is hot:
-those are about single messages. What it does is taken from its name and its path, so that a new
-route is told of by itself. Neither bodies nor queries are looked at, and of the headers only who
-sent the request, with what program.
+those are about single messages. Action and target are made from the route's name and path, so a new
+route is recorded without more. Bodies and queries are not read, and of the headers only those that
+say who sent the request, and with what program.
 """
 
 import socket
@@ -44,14 +44,14 @@ class Auditor:
         self._acts = {route.name: _act(route) for route in routes if is_managing(route)}
         self.reopen = trail.reopen
 
-    def teller(self, call: Call, route: Route) -> Callable[[Result], None] | None:
-        """What is to be called with the answer of a managing route; None for another route."""
+    def recorder(self, call: Call, route: Route) -> Callable[[Result], None] | None:
+        """A function to call with the answer of a managing route; None for any other route."""
         act = self._acts.get(route.name)
-        return None if act is None else partial(self._tell, call, act)
+        return None if act is None else partial(self._record, call, act)
 
-    def _tell(self, call: Call, act: Act, result: Result) -> None:
-        """Tell that an act was tried, and how it ended."""
-        call.tell = None  # it holds the call, which would be garbage that waits
+    def _record(self, call: Call, act: Act, result: Result) -> None:
+        """Record that an act was tried, and how it ended."""
+        call.record_act = None  # it refers to the call: a cycle, which only the collector frees
         self._trail.add(_event(call, act, result))
 
 

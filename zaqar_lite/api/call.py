@@ -119,7 +119,7 @@ class Call:
     signed_query: bool = False
     address: str = ""
     listener: str = ""
-    tell: Callable[[Result], None] | None = None
+    record_act: Callable[[Result], None] | None = None
     end: Callable[[], None] | None = None
     principal: Principal = TRUSTED
 

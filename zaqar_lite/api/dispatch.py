@@ -16,7 +16,7 @@ from zaqar_lite.api.auditing import Auditor
 from zaqar_lite.api.call import Action, Call, Refused, Result, Write
 from zaqar_lite.api.checks import Checks
 from zaqar_lite.api.errors import to_result
-from zaqar_lite.api.gate import Gate, Lasting
+from zaqar_lite.api.gate import Gate, LongRequests
 from zaqar_lite.api.gateways import Gateways
 from zaqar_lite.api.http import (
     EXCHANGE,
@@ -70,7 +70,7 @@ class Dispatcher:
         gateways: Gateways | None,
         meter: Meter,
         connected: Connected,
-        lasting: Lasting,
+        long_requests: LongRequests,
         describe: Framework,
         lifespan: Lifespan,
         check_store: Callable[[], None],
@@ -87,7 +87,7 @@ class Dispatcher:
         self._gateways = gateways
         self._meter, self._rates = meter, meter.rates
         self._connected = connected
-        self._lasting = lasting
+        self._long_requests = long_requests
         self._describe = describe
         self._lifespan = lifespan
         self._check_store = check_store
@@ -233,7 +233,7 @@ class Dispatcher:
         """
         stream, end = result.stream, request.end or _nothing
         assert stream is not None  # noqa: S101 - the caller has looked
-        release = self._lasting.hold(request, lambda _: end())
+        release = self._long_requests.hold(request, lambda _: end())
         headers = header_list(request, result, b"")
         if exchange is not None:
             send_part: Write = exchange.write
@@ -331,7 +331,7 @@ class Dispatcher:
             raise Refused(405, "405 Method Not Allowed", headers=((b"allow", node.allow()),))
         call.route = route.name
         if self._auditor is not None:
-            call.tell = self._auditor.teller(call, route)
+            call.record_act = self._auditor.recorder(call, route)
         if self._gate is not None:
             self._gate.authorise(call, route)
         route.check_size(call.size)
@@ -353,8 +353,8 @@ def _new_request_id() -> str:
 def _refusal(call: Call, error: Exception) -> Result:
     """Answer what was not let in, and tell the audit trail if it would have managed something."""
     result = to_result(error, invalid_title=INVALID_REQUEST, request_id=call.request_id)
-    if call.tell is not None:
-        call.tell(result)
+    if call.record_act is not None:
+        call.record_act(result)
     return result
 
 
@@ -375,6 +375,6 @@ async def answer(
         error = _STOPS if isinstance(exc, asyncio.CancelledError) else exc
         result = to_result(error, invalid_title=route.invalid_title, request_id=call.request_id)
         text = result.text()
-    if call.tell is not None:
-        call.tell(result)
+    if call.record_act is not None:
+        call.record_act(result)
     return result, text

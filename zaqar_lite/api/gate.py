@@ -1,7 +1,7 @@
-"""The gate: who a request is from, before anything else is looked at, and what it may do.
+"""The gate of a server that authenticates: who sends a request, and whether it may do this.
 
-It stands only where a server authenticates. Headers that say who somebody is count for nothing
-there: X-Project-ID is compared, or belongs to a signed URL, and the others are dropped.
+It comes before everything else of a request is read. Headers that name a user or a project count
+for nothing: X-Project-ID is compared, or belongs to a signed URL, and the others are dropped.
 """
 
 import re
@@ -16,14 +16,14 @@ from zaqar_lite.domain.identity import SIGNED, Access, Principal, Verb
 from zaqar_lite.service.identity.authority import Authority
 from zaqar_lite.service.identity.identity import Identity
 from zaqar_lite.service.identity.provider import Credential, Place
-from zaqar_lite.service.identity.standing import Standing
+from zaqar_lite.service.identity.rechecks import Rechecks
 
 _PROJECT = b"x-project-id"
 _IDENTITY = re.compile(
     rb"x-(?:service-)?(?:(?:project|user|domain)(?:-.*)?|roles?|identity-status|catalog)"
     rb"|x-tenant(?:-.*)?|x-is-admin-project|openstack-system-scope"
 )
-"""The names of headers that a gateway sets when it has found out who somebody is."""
+"""The headers in which a gateway that authenticates says who sends a request."""
 _UNAUTHORIZED = {
     "error": {
         "code": 401,
@@ -34,7 +34,7 @@ _UNAUTHORIZED = {
 
 
 class Gate:
-    """Let in clients that a provider knows, to do what they may."""
+    """Let in the clients that a provider knows, and refuse what they may not do."""
 
     def __init__(
         self, identity: Identity, authority: Authority, check_store: Callable[[], None]
@@ -44,9 +44,9 @@ class Gate:
         self._check_store = check_store
 
     def refuses(self, call: Call, address: str) -> Result | None:
-        """Answer without a look what comes from where too many logins failed and was never good.
+        """Answer a guess from an address of which too many failed; None for any other request.
 
-        Nothing else of the request is read. The answer should `be_late`.
+        Only its credential is read. Call `be_late` before you send the answer.
         """
         if not self._identity.has_failed(address) or call.path in OPEN_PATHS:
             return None
@@ -58,15 +58,15 @@ class Gate:
         return to_result(error, invalid_title=INVALID_REQUEST, request_id=call.request_id)
 
     async def be_late(self) -> None:
-        """Wait as long as such an answer does."""
+        """Delay such an answer."""
         await self._identity.be_late()
 
     async def admit(self, call: Call, address: str) -> None:
         """Fill in the principal of a call, and its project as X-Project-ID.
 
         Raises:
-            Refused: 401, nobody knows who it is.
-            Denied: it is of another project than it says.
+            Refused: 401, no provider lets its credential in.
+            Denied: it names another project than its own.
             TooMany: too many logins from this address failed.
             Unavailable: that can't be found out now.
         """
@@ -95,10 +95,10 @@ class Gate:
             headers[_PROJECT] = project
 
     async def identify(self, headers: dict[bytes, bytes], address: str) -> Principal:
-        """Find out who proves by headers who it is.
+        """Find out whom the credential in these headers stands for.
 
         Raises:
-            Refused: 401, nobody knows who it is.
+            Refused: 401, no provider lets it in.
             TooMany: too many logins from this address failed.
             Unavailable: that can't be found out now.
         """
@@ -121,10 +121,10 @@ class Gate:
             return None
 
     async def readmit(self, call: Call, route: Route) -> None:
-        """Look again at a request that was let in.
+        """Check a request again that was let in before.
 
         Raises:
-            Refused: 401, nobody knows any more who it is.
+            Refused: 401, its credential counts for nothing any more.
             Denied: it may not do this any more.
             Unavailable: that can't be found out now.
         """
@@ -157,13 +157,13 @@ class Gate:
         return Refused(401, "Unauthorized", headers=headers, document=_UNAUTHORIZED)
 
 
-class Lasting:
-    """End the requests that last, streams and those that wait, once they would be refused."""
+class LongRequests:
+    """End streams, and requests that wait, once they would not be let in any more."""
 
-    def __init__(self, gate: Gate | None, checks: Checks, standing: Standing) -> None:
+    def __init__(self, gate: Gate | None, checks: Checks, rechecks: Rechecks) -> None:
         self._gate = gate
         self._checks = checks
-        self._standing = standing
+        self._rechecks = rechecks
         self._routes: Mapping[str, Route] = {}
 
     def know(self, routes: Iterable[Route]) -> None:
@@ -187,7 +187,7 @@ class Lasting:
 
         if self._gate is None and b"url-signature" not in call.headers:
             return _nothing
-        return self._standing.hold(may, lambda: end(refused[0]))
+        return self._rechecks.hold(may, lambda: end(refused[0]))
 
     async def _look(self, call: Call) -> None:
         if b"url-signature" in call.headers:
@@ -201,7 +201,7 @@ def _nothing() -> None:
 
 
 def _credential(headers: dict[bytes, bytes]) -> Credential | None:
-    """What a request brings to prove who sends it; of two, the token of OpenStack's clients."""
+    """The credential of a request; an X-Auth-Token comes before an Authorization."""
     token = headers.get(b"x-auth-token", b"").strip()
     if token:
         service = headers.get(b"x-service-token", b"").strip()

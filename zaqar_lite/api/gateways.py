@@ -1,4 +1,4 @@
-"""Which gateways are believed when they say who somebody is, where nobody else finds that out."""
+"""Which gateways are believed when they say who sends a request, on a server that asks nobody."""
 
 import hmac
 import ipaddress

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from typing import TypeVar
 
 from zaqar_lite.api.call import Call, Refused
-from zaqar_lite.api.gate import Lasting
+from zaqar_lite.api.gate import LongRequests
 from zaqar_lite.domain.errors import Denied
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.service.waiting import Waiting
@@ -17,9 +17,9 @@ T = TypeVar("T")
 class Patience:
     """Ask again until there is an answer, the time is over, or the client has gone."""
 
-    def __init__(self, waiting: Waiting, lasting: Lasting, *, longest: int) -> None:
+    def __init__(self, waiting: Waiting, long_requests: LongRequests, *, longest: int) -> None:
         self._waiting = waiting
-        self._lasting = lasting
+        self._long_requests = long_requests
         self._longest = longest
 
     def seconds(self, call: Call) -> int:
@@ -67,7 +67,7 @@ class Patience:
             if not gone.done():
                 gone.set_result(None)
 
-        release = self._lasting.hold(call, refuse)
+        release = self._long_requests.hold(call, refuse)
         try:
             async with watched(call, gone):
                 found = await self._waiting.until_found(queue, seconds, ask, gone=gone, reads=reads)

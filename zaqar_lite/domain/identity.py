@@ -1,4 +1,4 @@
-"""Who is asking, and what they may do: verbs, grants and the principal that a request becomes.
+"""Who sends a request, and what it may do: verbs, grants and principals.
 
 A grant is a verb and a pattern of queue names, written `send:orders*`: `*` stands for any run of
 characters and `?` for one, and the pattern must match the whole name. `*:orders` grants every
@@ -34,7 +34,7 @@ class Verb(Enum):
     READ     list, look at messages, metadata and counts.
     MANAGE   make, change, purge and delete queues; delete and edit messages that nobody claimed;
              subscriptions; signed URLs.
-    ADMIN    keys; and, for who is bound to no project, the server itself.
+    ADMIN    keys; and, for a key that is bound to no project, the server itself.
     """
 
     SEND = "send"
@@ -119,7 +119,7 @@ def may(grants: Sequence[Grant], verb: Verb, queue: str | None) -> bool:
     """Tell whether grants allow a verb on a queue; one denial outweighs everything.
 
     `queue` is None for what concerns all queues of a project, such as listing them: that needs a
-    grant on `*`, and no denial of the verb, for the answer would tell what is denied.
+    grant on `*`, and no denial of the verb, because the answer would show what is denied.
     """
     allowed = False
     for grant in grants:
@@ -148,10 +148,10 @@ class How(Enum):
 class Principal:
     """Who a request is from.
 
-    `project` is the only one that it may act in; None: the one that the request names. `user` is
-    an id for the log. Where there are `grants` they decide what it may do, else its `roles` do, by
-    the rules of the server's policy. `expires_at` is the instant from which on it is nobody. Where
-    there are `access_rules` one of them must admit the request.
+    `project` is the only one that it may act in; None means the one that the request names. `user`
+    is an id for the log. Where there are `grants` they decide what it may do; else its `roles` do,
+    by the rules of the server's policy. From `expires_at` on (milliseconds) it counts for nothing.
+    Where there are `access_rules`, one of them must admit the request.
     """
 
     how: How
@@ -177,10 +177,10 @@ class Principal:
 
 
 TRUSTED = Principal(How.HEADERS)
-"""Whoever the headers name: a server without authentication trusts its network or its gateway."""
+"""A request whose headers are believed: the server trusts its network, or its gateway."""
 
 SIGNED = Principal(How.SIGNED)
-"""Whoever has a signed URL: what it permits is checked with its signature."""
+"""A request with a signed URL: what it permits is checked with its signature."""
 
 
 class Access(NamedTuple):

@@ -189,7 +189,7 @@ def new_secret() -> str:
 
 
 def new_token() -> str:
-    """Make a token that only who reads the confirmation knows."""
+    """Make a token that only the reader of a confirmation knows."""
     return secrets.token_urlsafe(24)
 
 
@@ -229,7 +229,7 @@ def parse_draft(
 
 
 def check_subscriber(subscriber: str, refused: Mapping[str, str]) -> None:
-    """Check a subscriber's URI; `refused` tells for schemes why this server can't deliver to them.
+    """Check a subscriber's URI; `refused` says why this server can't deliver to some schemes.
 
     Raises:
         Invalid: says what is wrong.

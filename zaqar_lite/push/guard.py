@@ -2,8 +2,8 @@
 
 It looks at the address that is dialled, at each connection: a name that resolved to a public
 address when the subscription was made can mean the machine next door now. An answer of the name
-service with one address that is refused is refused as a whole. What was refused is told without the
-address.
+service with one address that is refused is refused as a whole. The refusal never names the address:
+what lies in the server's networks is not the subscriber's to learn.
 """
 
 import ipaddress
@@ -103,7 +103,7 @@ def unwrap(address: _Address) -> _Address:
 
 
 def is_denied(address: _Address) -> bool:
-    """Tell whether an address is in no public network; NAT64, 6to4 and the like count as such."""
+    """Tell whether an address is not public, or may lead to one that is not (NAT64, 6to4)."""
     address = unwrap(address)
     if not address.is_global or address.is_multicast:
         return True
@@ -113,7 +113,7 @@ def is_denied(address: _Address) -> bool:
 
 
 def is_own(address: _Address) -> bool:
-    """Tell whether an address is one of this machine: only such a one can be listened on."""
+    """Tell whether an address is one of this machine: only those can be listened on."""
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6
     try:
         with socket.socket(family, socket.SOCK_STREAM) as probe:

@@ -9,7 +9,7 @@ import aiosmtplib
 
 from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.domain.subscriptions import mail_address
-from zaqar_lite.service.courier import Answer, Letter
+from zaqar_lite.service.courier import Answer, Notification
 
 _TIMEOUT = 20.0
 _SUBJECT = "A message of a queue"
@@ -29,16 +29,16 @@ class Smtp(NamedTuple):
 
 
 class Mail:
-    """Send letters to `mailto:` subscribers."""
+    """Send notifications to `mailto:` subscribers."""
 
     def __init__(self, smtp: Smtp) -> None:
         self._smtp = smtp
 
-    async def send(self, letter: Letter) -> Answer:
+    async def send(self, notification: Notification) -> Answer:
         """Send a mail; 250 is shown as 200, a refusal for good as 400, for now as 503."""
         smtp = self._smtp
         try:
-            mail = compose(letter, smtp.sender)
+            mail = compose(notification, smtp.sender)
         except Invalid as exc:  # of a subscription that an earlier release let in
             return Answer(error=str(exc), refused=True)
         try:
@@ -65,22 +65,22 @@ class Mail:
         """Do nothing: no connection is kept."""
 
 
-def compose(letter: Letter, sender: str) -> EmailMessage:
+def compose(notification: Notification, sender: str) -> EmailMessage:
     """Write the mail: the notification as text, signed in its headers.
 
     Raises:
         Invalid: the subscriber is not one address.
     """
-    asked = parse_qs(urlsplit(letter.subscriber).query).get("subject", [])
-    subject = asked[0] if asked else _text(letter.options, "subject") or _SUBJECT
+    asked = parse_qs(urlsplit(notification.subscriber).query).get("subject", [])
+    subject = asked[0] if asked else _text(notification.options, "subject") or _SUBJECT
     mail = EmailMessage()
     mail["From"] = sender
-    mail["To"] = mail_address(letter.subscriber)
+    mail["To"] = mail_address(notification.subscriber)
     mail["Subject"] = " ".join(subject.split())[:_LONGEST_SUBJECT]
     for name in _COPIED:
-        if name in letter.headers:
-            mail[name] = letter.headers[name]
-    mail.set_content(letter.body.decode("utf-8", "replace"))
+        if name in notification.headers:
+            mail[name] = notification.headers[name]
+    mail.set_content(notification.body.decode("utf-8", "replace"))
     return mail
 
 

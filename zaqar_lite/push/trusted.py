@@ -3,11 +3,11 @@
 from collections.abc import Awaitable, Callable
 
 from zaqar_lite.domain.errors import NotFound, Unavailable
-from zaqar_lite.service.courier import Answer, Letter, Transport
+from zaqar_lite.service.courier import Answer, Notification, Transport
 
 
 class TrustedWebhooks:
-    """Send letters as webhooks, with a token of the subscription's trust in X-Auth-Token.
+    """Send notifications as webhooks, with a token of the subscription's trust in X-Auth-Token.
 
     `token_of` finds it; NotFound says that the trust has ended, which no retry mends.
     """
@@ -16,18 +16,18 @@ class TrustedWebhooks:
         self._webhooks = webhooks
         self._token_of = token_of
 
-    async def send(self, letter: Letter) -> Answer:
-        """Send a letter; whatever goes wrong is in the answer."""
+    async def send(self, notification: Notification) -> Answer:
+        """Send a notification; whatever goes wrong is in the answer."""
         try:
-            token = await self._token_of(letter.trust)
+            token = await self._token_of(notification.trust)
         except NotFound as exc:
             return Answer(error=f"refused: {exc}", refused=True)
         except Unavailable as exc:
             return Answer(error=str(exc))
         return await self._webhooks.send(
-            letter._replace(
-                subscriber=letter.subscriber.partition("+")[2],
-                headers={**letter.headers, "x-auth-token": token},
+            notification._replace(
+                subscriber=notification.subscriber.partition("+")[2],
+                headers={**notification.headers, "x-auth-token": token},
             )
         )
 

@@ -17,7 +17,7 @@ from aiohappyeyeballs import AddrInfoType
 from aiohttp.abc import AbstractResolver, ResolveResult
 
 from zaqar_lite.push.guard import Guard, Refused
-from zaqar_lite.service.courier import Answer, Letter
+from zaqar_lite.service.courier import Answer, Notification
 
 _CONNECT = 5.0
 _TOTAL = 20.0
@@ -93,7 +93,7 @@ class GuardedResolver(AbstractResolver):
 
 
 class Webhooks:
-    """Send letters by HTTP; a client session is opened with the first."""
+    """Send notifications by HTTP; a client session is opened with the first."""
 
     def __init__(
         self,
@@ -109,15 +109,15 @@ class Webhooks:
         self._sessions: dict[bool, aiohttp.ClientSession] = {}
         self._closed = False
 
-    async def send(self, letter: Letter) -> Answer:
-        """POST a letter; whatever goes wrong is in the answer."""
+    async def send(self, notification: Notification) -> Answer:
+        """POST a notification; whatever goes wrong is in the answer."""
         if self._closed:
             return Answer(error="this server is stopping")  # nobody would close the connection
         try:
-            async with self._session(letter.subscriber).post(
-                letter.subscriber,
-                data=letter.body,
-                headers=letter.headers,
+            async with self._session(notification.subscriber).post(
+                notification.subscriber,
+                data=notification.body,
+                headers=notification.headers,
                 allow_redirects=False,
             ) as response:
                 text = await _read(response)

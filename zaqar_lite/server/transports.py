@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.push.guard import Guard, port_of
 from zaqar_lite.push.trusted import TrustedWebhooks
-from zaqar_lite.service.courier import Answer, Letter, Transport
+from zaqar_lite.service.courier import Answer, Notification, Transport
 from zaqar_lite.service.identity.trusts import Trusts
 from zaqar_lite.settings import Settings
 
@@ -30,7 +30,7 @@ def webhooks_and_mail(settings: Settings, trusts: Trusts | None) -> dict[str, Tr
 
 
 class _Webhooks:
-    """Webhooks whose HTTP library is imported, in a thread, with the first letter.
+    """Webhooks whose HTTP library is imported, in a thread, with the first notification.
 
     The import takes a fifth of a second, which every start of a server would wait for.
     """
@@ -40,13 +40,13 @@ class _Webhooks:
         self._webhooks: Webhooks | None = None
         self._closed = False
 
-    async def send(self, letter: Letter) -> Answer:
-        """POST a letter; whatever goes wrong is in the answer."""
+    async def send(self, notification: Notification) -> Answer:
+        """POST a notification; whatever goes wrong is in the answer."""
         if self._webhooks is None:
             await asyncio.to_thread(import_module, "zaqar_lite.push.webhook")
         if self._closed:
             return Answer(error="this server is stopping")  # nobody would close the connection
-        return await self._opened().send(letter)
+        return await self._opened().send(notification)
 
     async def close(self) -> None:
         """Close all connections, and make no others."""

@@ -50,8 +50,8 @@ class Connected:
         quota = self._quotas.of(project).connections
         if not await self._seats.take(project, quota):
             raise QuotaReached(
-                f"The project's quota is {quota} connections: close some, or ask who runs this "
-                "server for more."
+                f"The project's quota is {quota} connections: close some, or ask the "
+                "operator of this server for more."
             )
         self._leave(link)
         if link.lost:  # else it would be counted for ever

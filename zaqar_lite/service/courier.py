@@ -28,8 +28,8 @@ _TOKEN = b'"$zaqar_message$"'
 _TRY_AGAIN = frozenset((408, 425, 429))
 
 
-class Letter(NamedTuple):
-    """What is sent, to whom."""
+class Notification(NamedTuple):
+    """What a subscriber is sent: a message, or a request to confirm."""
 
     subscriber: str
     headers: Mapping[str, str]
@@ -41,14 +41,14 @@ class Letter(NamedTuple):
 
     def __repr__(self) -> str:
         """Show neither headers nor a body, which may hold secrets."""
-        return f"Letter({self.id!r}, {self.project!r})"
+        return f"Notification({self.id!r}, {self.project!r})"
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came back: a status, or why there is none; the first KiB of the body, as text.
+    """What came back: a status, or an error; `text` is the first KiB of the body.
 
-    `refused` says that this server will not send there at all (the SSRF guard).
+    `refused` means that this server will never send there, because of the SSRF guard for example.
     """
 
     status: int | None = None
@@ -59,23 +59,23 @@ class Answer:
 
 
 class Transport(Protocol):
-    """What sends letters to the subscribers of some schemes."""
+    """What sends notifications to the subscribers of some schemes."""
 
-    async def send(self, letter: Letter) -> Answer:
-        """Send a letter; whatever goes wrong is in the answer."""
+    async def send(self, notification: Notification) -> Answer:
+        """Send a notification; whatever goes wrong is in the answer."""
 
     async def close(self) -> None:
         """Close all connections; a later `send` opens new ones."""
 
 
-class Fate(Enum):
-    """What becomes of a delivery after an attempt.
+class DeliveryOutcome(Enum):
+    """What one attempt to deliver led to.
 
     DONE      it was received.
     AGAIN     it is tried again later.
     FINAL     it can't be delivered.
     GONE      the receiver wants no more messages.
-    DEFERRED  it was not tried: its endpoint had no place for it.
+    DEFERRED  it was not tried: its endpoint is failing, or has as many calls as it may have.
     """
 
     DONE = "delivered"
@@ -86,9 +86,9 @@ class Fate(Enum):
 
 
 class Result(NamedTuple):
-    """The fate of a delivery, with the seconds until it is tried again, and how it was answered."""
+    """The outcome of an attempt, the seconds until the next one, and what was answered."""
 
-    fate: Fate
+    outcome: DeliveryOutcome
     wait: float = 0.0
     answer: Answer = Answer()
     milliseconds: int = 0
@@ -123,15 +123,15 @@ class Courier:
         *,
         is_fresh: bool,
     ) -> Result:
-        """Try once. A first try is deferred, not made, where its endpoint is failing."""
+        """Try once. The first try of a delivery is deferred while its endpoint is failing."""
         endpoint = self._endpoints.of(subscription.queue.project, subscription.subscriber)
         if is_fresh and endpoint.health is Health.FAILING:
-            return Result(Fate.DEFERRED, endpoint.closed_for())
+            return Result(DeliveryOutcome.DEFERRED, endpoint.closed_for())
         if not await endpoint.enter(_PATIENCE):
-            return Result(Fate.DEFERRED, max(endpoint.closed_for(), _SHORTEST_DEFERRAL))
+            return Result(DeliveryOutcome.DEFERRED, max(endpoint.closed_for(), _SHORTEST_DEFERRAL))
         if self._has_ended(subscription):  # while it waited for its place
             endpoint.leave(None)
-            return Result(Fate.DEFERRED)
+            return Result(DeliveryOutcome.DEFERRED)
         at, begun = self._clock.now_ms(), time.perf_counter()
         succeeded: bool | None = None
         slow = False
@@ -144,15 +144,15 @@ class Courier:
         finally:
             endpoint.leave(succeeded, is_slow=slow)
         milliseconds = round((time.perf_counter() - begun) * 1000)
-        fate = _fate(answer)
+        outcome = _outcome(answer)
         wait = 0.0
-        if fate is Fate.AGAIN:
+        if outcome is DeliveryOutcome.AGAIN:
             delay = self._delay(delivery, subscription, queue_policy, answer)
             if delay is None:
-                fate = Fate.FINAL
+                outcome = DeliveryOutcome.FINAL
             else:
                 wait = delay
-        return Result(fate, wait, answer, milliseconds, at)
+        return Result(outcome, wait, answer, milliseconds, at)
 
     async def _answer(self, delivery: Delivery, subscription: Subscription) -> Answer:
         """Send a delivery. A bug of a transport is a failed attempt, so retries come to an end."""
@@ -169,13 +169,15 @@ class Courier:
         if transport is None:
             return Answer(error="this server does not deliver to this scheme", refused=True)
         if queue_in(subscription.subscriber) is None:
-            return await transport.send(self.letter(delivery, subscription))
+            return await transport.send(self.notification(delivery, subscription))
         project, body = delivery.project, bytes(delivery.payload)
         return await transport.send(
-            Letter(subscription.subscriber, {}, body, subscription.options, project, delivery.id)
+            Notification(
+                subscription.subscriber, {}, body, subscription.options, project, delivery.id
+            )
         )
 
-    def letter(self, delivery: Delivery, subscription: Subscription) -> Letter:
+    def notification(self, delivery: Delivery, subscription: Subscription) -> Notification:
         """Write what is sent: upstream's document, and the headers of Standard Webhooks."""
         body = bytes(delivery.payload)
         options = subscription.options
@@ -190,7 +192,9 @@ class Courier:
         live = [key.text for key in subscription.secrets if key.until is None or key.until > now]
         message_id = f"msg_{delivery.id or secrets.token_hex(16)}"
         headers |= signed_headers(live, message_id=message_id, timestamp=now // 1000, body=body)
-        return Letter(subscription.subscriber, headers, body, options, trust=subscription.trust)
+        return Notification(
+            subscription.subscriber, headers, body, options, trust=subscription.trust
+        )
 
     @staticmethod
     def _delay(
@@ -203,12 +207,12 @@ class Courier:
         return max(delay, min(answer.retry_after, _MAX_RETRY_AFTER))
 
 
-def _fate(answer: Answer) -> Fate:
+def _outcome(answer: Answer) -> DeliveryOutcome:
     if answer.refused:
-        return Fate.FINAL
+        return DeliveryOutcome.FINAL
     status = answer.status
     if status is None or status in _TRY_AGAIN or status >= 500:
-        return Fate.AGAIN
+        return DeliveryOutcome.AGAIN
     if 200 <= status < 300:
-        return Fate.DONE
-    return Fate.GONE if status == 410 else Fate.FINAL
+        return DeliveryOutcome.DONE
+    return DeliveryOutcome.GONE if status == 410 else DeliveryOutcome.FINAL

@@ -22,7 +22,7 @@ from zaqar_lite.domain.retry_policy import ATTRIBUTE as RETRY_POLICY
 from zaqar_lite.domain.subscriptions import Subscription
 from zaqar_lite.domain.topics import queue_in
 from zaqar_lite.service.background import Background
-from zaqar_lite.service.courier import Courier, Fate, Result
+from zaqar_lite.service.courier import Courier, DeliveryOutcome, Result
 from zaqar_lite.service.delivery_log import MAX_ANSWER, DeliveryLog
 from zaqar_lite.service.lanes import LEASE_MS, Lane
 from zaqar_lite.service.notes import (
@@ -90,7 +90,7 @@ class Deliveries:
         self.undeliverable = Undeliverable(
             messages, queues, subscriptions, log, clock, disable_after=disable_after
         )
-        self.told: Callable[[str], None] = lambda _: None
+        self.on_outcome: Callable[[str], None] = lambda _: None
         """Called with the outcome of each attempt."""
         self._ordering = Ordering(
             messages,
@@ -298,22 +298,24 @@ class Deliveries:
             return None
         opened = await self._opened(delivery)
         result = await self._courier.attempt(opened, subscription, policy, is_fresh=is_fresh)
-        if result.fate is Fate.DEFERRED:
+        if result.outcome is DeliveryOutcome.DEFERRED:
             return delivery, result.wait * uniform(1.0, 1.3)  # noqa: S311 - jitter
         delivery.attempts += 1
         now = self._clock.now_ms()
-        is_late = result.fate is Fate.AGAIN and now + result.wait * 1000 >= delivery.until
+        is_late = (
+            result.outcome is DeliveryOutcome.AGAIN and now + result.wait * 1000 >= delivery.until
+        )
         self._note_attempt(delivery, subscription, result)
-        match result.fate:
-            case Fate.DONE:
+        match result.outcome:
+            case DeliveryOutcome.DONE:
                 return None
-            case Fate.AGAIN if not is_late:
+            case DeliveryOutcome.AGAIN if not is_late:
                 await self.undeliverable.check_failing(subscription)
                 return delivery, result.wait
-            case Fate.GONE:
+            case DeliveryOutcome.GONE:
                 await self.undeliverable.disable(subscription, "the receiver answered 410")
         await self.undeliverable.bury(delivery, subscription, _why(result, is_late=is_late))
-        if result.fate is not Fate.GONE:
+        if result.outcome is not DeliveryOutcome.GONE:
             await self.undeliverable.check_failing(subscription)
         return None
 
@@ -337,15 +339,17 @@ class Deliveries:
             "id": delivery.id,
             "at": result.at,
             "attempt": delivery.attempts,
-            "outcome": result.fate.value,
+            "outcome": result.outcome.value,
             "status": answer.status,
             "milliseconds": result.milliseconds,
             "answer": answer.text[:MAX_ANSWER],
             "error": answer.error,
-            "next_at": result.at + round(result.wait * 1000) if result.fate is Fate.AGAIN else None,
+            "next_at": result.at + round(result.wait * 1000)
+            if result.outcome is DeliveryOutcome.AGAIN
+            else None,
         }
-        self.told(result.fate.value)
-        self._log.add(subscription, attempt, succeeded=result.fate is Fate.DONE)
+        self.on_outcome(result.outcome.value)
+        self._log.add(subscription, attempt, succeeded=result.outcome is DeliveryOutcome.DONE)
 
     async def _policy_of(self, queue: QueueRef) -> object:
         record = await self._management.get_queue(queue)

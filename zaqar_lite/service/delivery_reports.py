@@ -12,7 +12,7 @@ from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.models import Message, QueueRef, Selection
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.domain.subscriptions import Subscription
-from zaqar_lite.service.courier import Courier, Fate, Result
+from zaqar_lite.service.courier import Courier, DeliveryOutcome, Result
 from zaqar_lite.service.delivery_log import Attempt, DeliveryLog
 from zaqar_lite.service.lanes import LEASE_MS
 from zaqar_lite.service.notes import (
@@ -236,7 +236,7 @@ class DeliveryReports:
             kind="Ping",
         )
         result = await self._courier.attempt(delivery, subscription, None, is_fresh=False)
-        if result.fate is Fate.DEFERRED:
+        if result.outcome is DeliveryOutcome.DEFERRED:
             return result._replace(wait=max(result.wait, 1.0))
         return result
 

@@ -1,9 +1,9 @@
 """Subscribers that are connections: what is delivered goes out on a socket of some process.
 
 A subscriber of this kind is `websocket:NODE/ID`: the server itself writes it, no client can. A
-process without the connection hands the letter to the one that has it, through a queue of the
-server's own. If that process has ended, the letter expires a minute later. Nothing is kept for a
-connection that has gone: its subscriptions end with it.
+process without the connection hands the notification to the one that has it, through a queue of the
+server's own. If that process has ended, the notification expires a minute later. Nothing is kept
+for a connection that has gone: its subscriptions end with it.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ import msgspec
 from zaqar_lite.domain.models import Message, QueueRef
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.domain.sealed import is_sealed
-from zaqar_lite.service.courier import Answer, Letter
+from zaqar_lite.service.courier import Answer, Notification
 from zaqar_lite.service.lanes import Lane
 from zaqar_lite.service.notes import OWN_PROJECT, encode, put
 from zaqar_lite.service.waiting import Waiting
@@ -32,7 +32,7 @@ Push = Callable[[bytes], bool]
 
 
 class _Handed(msgspec.Struct):
-    """A letter for another process: who listens there, and what it is sent."""
+    """A notification for another process: who listens there, and what it is sent."""
 
     listener: str
     text: str
@@ -47,7 +47,7 @@ def lane_of(node: str) -> QueueRef:
 
 
 class Listeners:
-    """The connections of this process that listen, as a transport of letters."""
+    """The connections of this process that listen, as a transport of notifications."""
 
     def __init__(
         self, messages: MessageStore, waiting: Waiting, vault: "Vault | None" = None
@@ -61,7 +61,7 @@ class Listeners:
 
     def add(self, push: Push) -> str:
         """Let a connection listen; answer its subscriber."""
-        if self._task is None:  # a process on which nobody listens looks for no letters
+        if self._task is None:  # a process on which nobody listens looks for no notifications
             self._task = asyncio.create_task(self._lane.run(), name="listeners")
         listener = secrets.token_hex(16)
         self._pushes[listener] = push
@@ -80,14 +80,14 @@ class Listeners:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    async def send(self, letter: Letter) -> Answer:
-        """Send a letter, or hand it to the process that has the connection."""
-        node, _, listener = letter.subscriber.partition(":")[2].partition("/")
+    async def send(self, notification: Notification) -> Answer:
+        """Send a notification, or hand it to the process that has the connection."""
+        node, _, listener = notification.subscriber.partition(":")[2].partition("/")
         if node == self._node:
-            return self._push(listener, letter.body)
+            return self._push(listener, notification.body)
         lane = lane_of(node)
-        handed = encode(_Handed(listener, letter.body.decode("utf-8", "replace")))
-        if self._vault is not None:  # the letter was opened to be sent, not to be kept
+        handed = encode(_Handed(listener, notification.body.decode("utf-8", "replace")))
+        if self._vault is not None:  # the notification was opened to be sent, not to be kept
             handed = await self._vault.seal_body(lane, handed)
         await put(self._messages, lane, NewMessage(handed, _HANDED_MS))
         return Answer(status=202)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from zaqar_lite.storage.base import MessageStore
 
 CLIENT_ID = "7a6171617200400080006c6974650000"
-"""Who posts and claims in the queues of this module."""
+"""The Client-ID by which the server posts to, and claims from, the queues of this module."""
 LANES = 4
 OWN_PROJECT = "~deliveries"
 """The project of the queues that the server's own workers wait for."""
@@ -44,7 +44,7 @@ _NO_ID = "0" * 32
 
 
 class Sent(msgspec.Struct, omit_defaults=True):
-    """How a message was posted to a topic: by whom, and with what; None where nothing was given."""
+    """What a message was posted to a topic with; None where the client gave nothing."""
 
     client_id: str
     ttl: int | None = None

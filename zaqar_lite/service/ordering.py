@@ -5,9 +5,9 @@ post's own step; so the line's order is the queue's. One process at a time works
 record that says until when, and tries the first message until that is delivered or can't be. Then
 it goes on, or writes down when the first is due again, and leaves.
 
-Whoever finds a note of an ordered subscription takes a turn at its line. A turn that comes too
-early, or while another process works, is taken again later: it is a message of its own in the lane
-of retries, so a process that is killed leaves its turn to others.
+A process that finds a note of an ordered subscription takes a turn at its line. A turn that comes
+too early, or while another process works, is taken again later: it is a message of its own in the
+lane of retries, so a process that is killed leaves its turn to others.
 """
 
 from collections.abc import Awaitable, Callable, Sequence

@@ -104,7 +104,7 @@ class Queues:
         except LimitReached:
             raise QuotaReached(
                 f"The project has {quota} queues, as many as its quota allows: delete some, or "
-                "ask who runs this server for more."
+                "ask the operator of this server for more."
             ) from None
 
     async def ensure_dead_letter_queue(self, ref: QueueRef | None) -> None:

@@ -1,12 +1,12 @@
 """Bound what projects use at a time, such as connections, over all processes together.
 
 Where processes share a store, each of them leases parts of a quota: a record per project says how
-many seats each has, and one per process that it lives. A seat within the lease costs no call. For
-one beyond it the process leases more, never more than all together may have; what it has not needed
-for a while it gives back. A process that was killed has its seats for LIVES more, then its record
-ends. While the store is away a process has its part of the quota, as if all had the same.
+many seats each has, and one per process shows that it lives. A seat within the lease costs no call.
+For one beyond it the process leases more, never more than all together may have; it gives back what
+it has not needed for a while. A process that was killed keeps its seats for LIVES seconds, until
+its record ends. While the store is away each process has an equal part of the quota.
 
-The record that a process lives also tells what it uses, so that a project's use can be shown whole.
+The record of a live process also holds what it uses, so that a project's whole use can be shown.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ BEAT = 4.0
 """Seconds between two signs of life; what was not needed meanwhile is given back then."""
 _SPARE = 8
 _MAX_PROCESSES = 1_000
-_MOST_PROJECTS, _MOST_TOLD = 1_000, 40_000
+_MOST_PROJECTS, _MOST_REPORTED = 1_000, 40_000
 """How many projects' use a process reports at most, and in how many characters."""
 _MAX_ROUNDS = 20
 
@@ -71,7 +71,7 @@ class Seats:
         return [(name, count) for name, count in most if name != OWN_PROJECT]
 
     async def total_of(self, project: str) -> int:
-        """How many a project uses in all processes, as others told it BEAT seconds ago at most.
+        """How many a project uses in all processes, as others reported BEAT seconds ago at most.
 
         Raises:
             Unavailable: what others use can't be read.
@@ -80,7 +80,7 @@ class Seats:
         return own if leases is None else own + await leases.used_elsewhere(self.kind, project)
 
     async def take(self, project: str, quota: int | None) -> bool:
-        """Take a seat, which `leave` gives back; tell whether there was one."""
+        """Take a seat, which `leave` gives back; answer whether there was one."""
         self._used[project] += 1
         if quota is None:
             return True
@@ -155,7 +155,7 @@ class Leases:
         return self._has.get((kind, project), 0)
 
     async def used_elsewhere(self, kind: str, project: str) -> int:
-        """How many seats other processes use, as each told it last."""
+        """How many seats other processes use, as each reported last."""
         alive = await self._management.list_records(PROCESS, "", limit=_MAX_PROCESSES)
         reports = [json.loads(one.value) for one in alive if one.name != self._me]
         return sum(used.get(kind, {}).get(project, 0) for used in reports)
@@ -194,7 +194,7 @@ class Leases:
     def _uses(self) -> dict[str, dict[str, int]]:
         """What this process uses, by kind and project."""
         uses: dict[str, dict[str, int]] = {}
-        left = _MOST_TOLD
+        left = _MOST_REPORTED
         for seats in self._seats:
             used = uses[seats.kind] = {}
             for project, count in seats.counts():

@@ -1,7 +1,7 @@
 """Rates of projects that several processes share by their store.
 
-A process lets requests in by its own buckets, tells the store five times a second what it spent,
-and takes over what the store says is left. So no request waits for the store. Over time all
+A process lets requests in by its own buckets, reports what it spent to the store five times a
+second, and takes over what the store says is left. So no request waits for the store. Over time all
 processes together let in what the rate allows; at one moment each of them may let in a full bucket.
 """
 
@@ -15,7 +15,7 @@ from zaqar_lite.service.rates import BURST, Account, Rates
 from zaqar_lite.storage.management import ManagementStore
 
 logger = logging.getLogger(__name__)
-TELL_EVERY = 0.2
+REPORT_EVERY = 0.2
 _AT_ONCE = 100
 
 
@@ -29,36 +29,36 @@ class SharedRates:
         self._rates = rates
         self._management = management
         self._share = share
-        self._work = Background("sharing rates", self._tell_all, rest=TELL_EVERY)
+        self._work = Background("sharing rates", self._report_all, rest=REPORT_EVERY)
 
     def start(self) -> None:
-        """Begin to tell."""
+        """Begin to report."""
         self._work.start()
 
     async def stop(self) -> None:
-        """End telling."""
+        """Stop reporting."""
         await self._work.stop()
 
-    async def tell(self) -> None:
-        """Tell what was spent since the last time, and take over what is left."""
+    async def report(self) -> None:
+        """Report what was spent since the last time, and take over what is left."""
         spenders = self._rates.spenders()
         for first in range(0, len(spenders), _AT_ONCE):
             part = spenders[first : first + _AT_ONCE]
             try:
-                await asyncio.gather(*(self._tell(*spender) for spender in part))
+                await asyncio.gather(*(self._report(*spender) for spender in part))
             except Unavailable as exc:
                 logger.debug("the rates are not shared: %s", exc)
                 self._rates.scale(self._share)
                 return
         self._rates.scale(1.0)
 
-    async def _tell(self, project: str, account: Account) -> None:
+    async def _report(self, project: str, account: Account) -> None:
         buckets = [bucket for bucket in account if bucket is not None]
         spent = [Spent(bucket.name, bucket.full_rate, bucket.take_spent()) for bucket in buckets]
         left = await self._management.spend(project, spent, BURST)
         for bucket, tokens in zip(buckets, left, strict=True):
-            bucket.left = tokens - bucket.spent  # what was spent meanwhile is told the next time
+            bucket.left = tokens - bucket.spent  # what was spent meanwhile is reported next
 
-    async def _tell_all(self) -> float:
-        await self.tell()
-        return TELL_EVERY
+    async def _report_all(self) -> float:
+        await self.report()
+        return REPORT_EVERY

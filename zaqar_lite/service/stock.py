@@ -194,7 +194,7 @@ class Stock:
         if excess is not None:
             raise QuotaReached(
                 f"The post does not fit into the project's quota of {excess}: receive or delete "
-                "some, or ask who runs this server for more."
+                "some, or ask the operator of this server for more."
             )
         stock.added += count
         stock.added_bytes += size

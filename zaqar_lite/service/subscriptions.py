@@ -93,7 +93,7 @@ class Subscriptions:
         self._subscribers = subscribers
         self._names = SubscriberNames(management)
         self.marks = Marks(management, queues, policies)
-        """The marks that tell posts of subscriptions."""
+        """The marks by which a post knows that its queue has subscriptions."""
         self._confirmations = confirmations
         self._limits = limits
         self._clock = clock
@@ -114,7 +114,7 @@ class Subscriptions:
         """Subscribe; a subscriber that is there and not confirmed is asked once more.
 
         One that `listens` is a connection of this server, which has named it itself. `trust` makes
-        a trust where the subscriber gets a token of who asks.
+        a trust where the subscriber gets a token of the request's user.
 
         Raises:
             Invalid: the subscriber or an option is wrong.
@@ -138,8 +138,8 @@ class Subscriptions:
             await self._check_room(queue)
             if (draft.options or {}).get("ordered"):
                 await self.marks.check_lines(queue, "")
-            # A name without a subscription is one that somebody makes just now, or a crash left:
-            # whoever writes it first under that id has made it.
+            # A name without a subscription: another request is making it now, or one that made it
+            # has crashed. The first to write it under that id has made it.
             is_begun = named is not None and existing is None
             made = self._new(named.id if named and is_begun else None, queue, draft)
             made = await trusted(made, trust)
@@ -249,7 +249,7 @@ class Subscriptions:
             existing = await self._get(queue, subscription_id)
             if existing is None:
                 return
-        except Unavailable:  # of a store that is away, the deletion tells
+        except Unavailable:  # if the store is away, the deletion below raises too
             existing = None
         if existing is not None:
             await self._names.release(existing)
@@ -298,7 +298,7 @@ class Subscriptions:
         return new.secrets[0].text
 
     async def disable(self, subscription: Subscription, reason: str) -> bool:
-        """Stop delivering to a subscription; tell whether it was not so before."""
+        """Stop delivering to a subscription; answer whether it was enabled before."""
 
         async def change(old: Subscription) -> Subscription:
             if old.disabled is not None or old.subscriber != subscription.subscriber:
@@ -392,7 +392,7 @@ class Subscriptions:
         await self.delete(made.queue, made.id)
         raise QuotaReached(
             f"The project has {quota} subscriptions, as many as its quota allows: end some, or "
-            "ask who runs this server for more."
+            "ask the operator of this server for more."
         )
 
     async def count(self, project: str, *, most: int) -> int:

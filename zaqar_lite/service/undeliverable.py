@@ -17,7 +17,7 @@ from zaqar_lite.storage.base import MessageStore
 
 logger = logging.getLogger(__name__)
 FAILED_MS = 604_800_000
-"""How long what could not be delivered is kept for who asks: 7 days."""
+"""How long what could not be delivered is kept to be listed and retried: 7 days."""
 
 
 class Undeliverable:
@@ -39,11 +39,11 @@ class Undeliverable:
         self._log = log
         self._clock = clock
         self._disable_after_ms = disable_after * 1000
-        self.told: Callable[[], None] = lambda: None
+        self.on_disabled: Callable[[], None] = lambda: None
         """Called when a subscription was disabled."""
 
     async def bury(self, delivery: Delivery, subscription: Subscription, reason: str) -> None:
-        """Keep what can't be delivered where its subscription says, or for who asks."""
+        """Keep what can't be delivered in the subscription's dead-letter queue, or to be listed."""
         if delivery.kind != "Notification":
             return
         target = subscription.options.get("dead_letter_queue")
@@ -77,7 +77,7 @@ class Undeliverable:
         """Stop delivering to a subscription, and say so: in the log, and where it asked for it."""
         if not await self._subscriptions.disable(subscription, reason):
             return
-        self.told()
+        self.on_disabled()
         await self._log.forget(subscription)
         logger.warning(
             "subscription %s of queue %r is disabled: %s",

@@ -33,7 +33,7 @@ class Usage:
         """What a project has; None for what is not known within a second.
 
         Requests that wait, and connections, are those of all processes that share the store, as
-        each told it 4 seconds ago at most; connections are counted only while any project has a
+        each reported within 4 seconds; connections are counted only while any project has a
         quota of them.
         """
         counted = await self._stock.counted(project)

@@ -72,8 +72,8 @@ async def test_two_processes_let_in_together_what_one_may(
     seconds = 20
     for _ in range(seconds * 5):
         admitted += first.post(project, 10) + second.post(project, 10)
-        await first.shared.tell()
-        await second.shared.tell()
+        await first.shared.report()
+        await second.shared.report()
         time.now += 0.2
         queue.advance(200)
         other.advance(200)
@@ -87,7 +87,7 @@ async def test_without_the_store_each_has_its_share(queue: QueueUnderTest, own_r
     assert process.post("p", 100) == 2 * RATE
     own_redis.kill()
     try:
-        await process.shared.tell()
+        await process.shared.report()
         time.now += 10
         assert process.post("p", 100) == RATE
         time.now += 1

@@ -93,7 +93,7 @@ class KeyActions:
 
 
 def _named(call: Call) -> tuple[Principal, str]:
-    """Who asks, and for which key."""
+    """The principal of a request, and the id of the key that it names."""
     return call.principal, call.path_values[0]
 
 

@@ -281,7 +281,7 @@ class DeliveryActions:
         result = await self._reports.ping(call.queue, call.path_values[1])
         answer = result.answer
         document = {
-            "outcome": result.fate.value,
+            "outcome": result.outcome.value,
             "status": answer.status,
             "milliseconds": result.milliseconds,
             "answer": answer.text,

@@ -21,7 +21,7 @@ from zaqar_lite.domain.errors import Denied, Unavailable, ZaqarLiteError
 from zaqar_lite.domain.identity import Principal
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.service.connected import Connected, Link
-from zaqar_lite.service.identity.standing import Standing
+from zaqar_lite.service.identity.rechecks import Rechecks
 from zaqar_lite.service.listeners import Listeners
 from zaqar_lite.service.subscriptions import Subscriptions
 
@@ -242,7 +242,7 @@ class SocketHost:
         gate: Gate | None,
         gateways: Gateways | None,
         connected: Connected,
-        standing: Standing,
+        rechecks: Rechecks,
         origins: frozenset[str] | None,
         subscriptions: Subscriptions,
         listeners: Listeners,
@@ -252,7 +252,7 @@ class SocketHost:
         self._gate = gate
         self._gateways = gateways
         self._connected = connected
-        self._standing = standing
+        self._rechecks = rechecks
         self._origins = origins
         self._subscriptions = subscriptions
         self._listeners = listeners
@@ -306,7 +306,7 @@ class SocketHost:
         async def may() -> bool:
             return gate is None or await gate.still_knows(proof) is not None
 
-        return self._standing.hold(may, partial(socket.close, EXPIRED, "Authentication revoked."))
+        return self._rechecks.hold(may, partial(socket.close, EXPIRED, "Authentication revoked."))
 
     async def perform(
         self, served: ServedAction, call: Call, client: Client, socket: Socket

@@ -1,7 +1,7 @@
 """What a principal may do: by its grants, or by its roles and the rules of the policy.
 
-The rules have Zaqar's names and defaults: everything that a project does with its queues is for
-anybody whom it knows, what concerns the server is for the role `admin`.
+The rules have Zaqar's names and defaults: any role of a project may do everything with its queues;
+what concerns the server needs the role `admin`.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -33,7 +33,7 @@ _OPERATORS = frozenset(
     }
 )
 """What concerns the server, not a project: a key for it is bound to no project."""
-_LETTERS = "_dead_letter_queue"
+_DEAD_LETTERS = "_dead_letter_queue"
 _SUBSCRIPTIONS_QUEUES = ("dead_letter_queue", "events_queue")
 _POST = Access("messages:create", Verb.SEND)
 _LIST = Access("messages:get_all", Verb.READ)
@@ -64,8 +64,8 @@ class Defaults(Enum):
     """Which roles a rule asks for where the policy says nothing.
 
     ZAQAR    upstream's: admin for the server and for keys, any role for everything else.
-    SECURE   reader reads, member sends and receives, manager manages, admin administers; who has
-             a later one has those before it.
+    SECURE   reader reads, member sends and receives, manager manages, admin administers; a later
+             role includes those before it.
     """
 
     ZAQAR = "zaqar"
@@ -128,14 +128,14 @@ class Authority:
         Raises:
             Denied: it may not.
         """
-        self._check_posting(principal, metadata.get(_LETTERS))
+        self._check_posting(principal, metadata.get(_DEAD_LETTERS))
         if metadata.get(FILTER) is not None:
             self.check(principal, _LIST, None)
 
     def check_subscription(
         self, principal: Principal, queue: str, options: Mapping[str, Any] | None
     ) -> None:
-        """Refuse a subscription that would tell, or reach, what the principal may not.
+        """Refuse a subscription that would read, or post to, queues which the principal may not.
 
         It sends every message of its queue away, and posts to the queues that its options name.
 

@@ -1,4 +1,4 @@
-"""Failed logins of an address: so many a minute, then it has to wait."""
+"""How often each address may fail to log in, in a minute."""
 
 import ipaddress
 import time
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 _MAX_ADDRESSES = 10_000
 _LATELY = 60.0
-"""Seconds for which an address that took a token is one that failed lately."""
+"""Seconds after its last failure for which an address counts as one that failed lately."""
 _IPV6_SITE = 64
 
 

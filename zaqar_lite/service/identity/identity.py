@@ -1,4 +1,4 @@
-"""Find out who is asking, once in a while for each credential and never twice at once."""
+"""Find out who sends a request, by its credential; what was found is cached."""
 
 import asyncio
 import math
@@ -17,15 +17,15 @@ from zaqar_lite.service.identity.provider import Credential, Provider
 REFUSED_FOR = 10.0
 """Seconds for which a refused credential stays refused without another look."""
 LASTING_FOR = 1.0
-"""Seconds for which what lasts is let go on without another look, where a look asks nobody else."""
+"""Seconds for which a stream goes on without another check, where a check asks no other server."""
 SLOWED = 1.0
-"""Seconds by which an address that is refused too often is refused later."""
+"""Seconds by which a refusal is delayed for an address that is refused too often."""
 _LATE_A_SECOND = 500
-"""Refusals that come later than they could: what they cost together is bounded."""
+"""Delayed refusals that are answered in a second, so that guesses cost little together."""
 _LATEST = 10.0
-"""Seconds by which a refusal comes later still because of that, at most."""
+"""Seconds that a delayed refusal waits for its turn among these, at most."""
 _ADDRESSES = 10
-"""As much as so many addresses may fail, all may that failed lately."""
+"""All addresses together may fail as often as this many may."""
 _MAX_CACHED = 10_000
 _EVERYBODY = ""
 _TOO_MANY = "Too many logins from this address failed."
@@ -33,10 +33,10 @@ Turn = AbstractAsyncContextManager[None]
 
 
 class _Entry(NamedTuple):
-    """What is known of a credential until an instant; no principal: that it is refused.
+    """Whom a credential stands for, and until when that is believed; None where it is refused.
 
-    `lasts_until` is until when it is known of what was let in before and goes on, and `generation`
-    how often keys had been changed here before.
+    A stream that was let in before believes it until `lasts_until`. `generation` is how often keys
+    had been changed in this process before: an entry of an earlier generation counts for nothing.
     """
 
     principal: Principal | None
@@ -49,11 +49,11 @@ class Identity:
     """The providers of a server, behind one bounded cache.
 
     A credential belongs to the first provider that recognises it, and its verdict is final. An
-    address that fails too often is told to wait; a credential that was good when it was looked at
-    last never is, so wrong ones from the same address do not lock it out.
+    address that fails too often has to wait. A credential that was good at its last check never has
+    to, so that wrong ones from the same address do not lock it out.
 
     `max_failed` is how often an address may fail in a minute. Providers that ask another server
-    are asked at that pace, so that guessing does not become that server's load.
+    are asked at that pace, so that guesses are no load for that server.
     """
 
     def __init__(self, providers: Sequence[Provider], max_failed: int, clock: Clock) -> None:
@@ -74,18 +74,18 @@ class Identity:
         return tuple(provider.challenge for provider in self._providers)
 
     def forget(self) -> None:
-        """Look at every credential again: a key was changed."""
+        """Check every credential anew: a key was changed."""
         self._generation += 1
         self._running.clear()
 
     async def identify(self, credential: Credential | None, address: str | None) -> Principal:
-        """Find out who sent a credential, from this address; None where it was let in before.
+        """Find out who sent a credential from this address; None where it was let in before.
 
-        An address that was refused more than `max_failed` times in a minute, for whatever reason,
-        is told so SLOWED later or more: so many connections make as few guesses in that time.
+        The refusal is delayed by SLOWED or more where the address was refused more than
+        `max_failed` times in a minute, so that each connection makes one guess in that time.
 
         Raises:
-            Unauthenticated: nobody knows.
+            Unauthenticated: no provider lets it in.
             TooMany: too many logins from there failed lately.
             Unavailable: that can't be found out now.
         """
@@ -97,10 +97,10 @@ class Identity:
             raise
 
     def refuses(self, address: str, credential: Credential) -> Unauthenticated | TooMany | None:
-        """Why a credential is refused without a look, if it is: a guess then costs next to nothing.
+        """Why a credential is refused without asking a provider; None where it is not.
 
-        It was never good, and its address was refused too often; or it was refused lately, and all
-        such addresses together were. The answer should `be_late`.
+        It is where its address, or all addresses together, failed too often, unless it was good
+        before. Such a guess costs next to nothing. Call `be_late` before you answer.
         """
         wait = max(self._failures.lack(address), self._together.lack(_EVERYBODY))
         if not wait:
@@ -117,7 +117,7 @@ class Identity:
         return self._failures.has_failed(address)
 
     async def be_late(self) -> None:
-        """Wait as long as a refusal does, unless too many wait already."""
+        """Delay a refusal, unless too many are delayed already."""
         now = asyncio.get_running_loop().time()
         turn_at = max(self._last_at + 1 / _LATE_A_SECOND, now + SLOWED)
         if turn_at <= now + SLOWED + _LATEST:
@@ -173,7 +173,7 @@ class Identity:
     async def _look(
         self, digest: bytes, provider: Provider, credential: Credential, turn: Turn | None
     ) -> Principal:
-        """Ask the provider, in turn, together with all who have the same credential."""
+        """Ask the provider, once for all requests that bring this credential now."""
         running = self._running.get(digest)
         if running is None:
             running = asyncio.create_task(self._ask(digest, provider, credential, turn))
@@ -186,7 +186,7 @@ class Identity:
             if self._running.get(digest) is task:
                 del self._running[digest]
             if not task.cancelled():
-                task.exception()  # whoever asked has gone: nobody else would look at it
+                task.exception()  # or asyncio complains where every request has gone
 
         return done
 

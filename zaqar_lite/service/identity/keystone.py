@@ -1,8 +1,8 @@
-"""Tokens of OpenStack's Keystone, which itself tells whose they are.
+"""Tokens of OpenStack's Keystone, which is asked whose they are.
 
 A token may ask about itself, so the server needs no account. With one it asks in its own name,
-as keystonemiddleware does. What Keystone said is believed for a while: so long a revoked token
-goes on opening things.
+as keystonemiddleware does. Keystone's answer is believed for a while; for as long a revoked token
+still works.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ Send = Callable[[str, str, Mapping[str, str], object], Awaitable[Answer]]
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """Whom the server logs in as, where it has an account; domains by their names."""
+    """The server's own account at Keystone; domains are given by their names."""
 
     username: str
     password: str = field(repr=False)
@@ -74,7 +74,7 @@ class Token(NamedTuple):
 class Keystone:
     """The provider that recognises what is in X-Auth-Token.
 
-    `uri` is where clients are told to log in; `believed_for` is in seconds. A request that a
+    Clients log in at `uri`, which answers 401 name; `believed_for` is in seconds. A request that a
     service passes on has the service's token too, which needs one of `service_roles`; then the
     user's own token may have expired meanwhile, and its access rules do not count.
     """

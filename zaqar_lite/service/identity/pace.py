@@ -13,7 +13,7 @@ from zaqar_lite.domain.errors import TooMany, Unauthenticated
 from zaqar_lite.service.identity.failures import site_of
 
 WIDEST = 16
-"""Credentials of one address that are looked at together, at most."""
+"""Credentials of one address that are checked at the same time, at most."""
 LONGEST = 3.0
 """Seconds that a request waits for its turn, at most."""
 SUSPECTED = 600.0
@@ -24,8 +24,8 @@ _MAX_SITES = 10_000
 
 
 @dataclass(slots=True, eq=False)
-class _Way:
-    """The way from one site: how many may go together, how many do, and who waits."""
+class _Site:
+    """One address: how many checks may run, how many do, and the requests that wait for theirs."""
 
     width: int = 1
     running: int = 0
@@ -41,17 +41,17 @@ class _Way:
 class Pace:
     """Turns for each address: one at a time at first, and one more after each good credential.
 
-    An address whose last credential was refused is suspected. All that are suspected share one
-    turn in each pause, address by address, and every refusal takes a pause of its own. So whoever
-    guesses, from however many addresses, costs the other server one call in that time and one
-    more for each address; whoever brings good credentials from elsewhere does not notice. The
-    addresses of one IPv6 site (/64) share a way. Who waits is woken once, in its turn.
+    An address whose last credential was refused is suspected. All suspected addresses share one
+    turn in each pause, one address after the other, and every refusal takes a pause of its own. So
+    guesses, from however many addresses, cost the other server one call in that time, and one more
+    for each address. Good credentials from elsewhere are not slowed down. The addresses of one IPv6
+    site (/64) count as one.
     """
 
     def __init__(self, per_minute: int) -> None:
         self._pause = 60 / per_minute
-        self._ways: OrderedDict[str, _Way] = OrderedDict()
-        self._suspects: deque[_Way] = deque()
+        self._sites: OrderedDict[str, _Site] = OrderedDict()
+        self._suspects: deque[_Site] = deque()
         self._opens_at = float("-inf")
         self._alarm: asyncio.TimerHandle | None = None
 
@@ -62,81 +62,81 @@ class Pace:
         Raises:
             TooMany: too many wait already, or it would take too long.
         """
-        way = self._way(site_of(address))
-        await self._enter(way)
+        site = self._site(site_of(address))
+        await self._enter(site)
         try:
             yield
         except Unauthenticated:
-            if not way.is_suspected:  # else its turn has taken the pause
+            if not site.is_suspected:  # else its turn has taken the pause
                 self._take_pause()
-            way.width = 1
-            way.suspected_until = time.monotonic() + SUSPECTED
+            site.width = 1
+            site.suspected_until = time.monotonic() + SUSPECTED
             raise
         else:
-            if way.is_suspected:
+            if site.is_suspected:
                 self._opens_at -= self._pause
-            way.suspected_until = float("-inf")
-            way.width = min(way.width + 1, WIDEST)
+            site.suspected_until = float("-inf")
+            site.width = min(site.width + 1, WIDEST)
         finally:
-            way.running -= 1
-            self._wake(way)
+            site.running -= 1
+            self._wake(site)
 
-    async def _enter(self, way: _Way) -> None:
-        too_late = way.is_suspected and self._opens_at > time.monotonic() + LONGEST
-        if len(way.waiting) >= _MOST_WAITING or too_late:
-            raise self._too_many(way)
+    async def _enter(self, site: _Site) -> None:
+        too_late = site.is_suspected and self._opens_at > time.monotonic() + LONGEST
+        if len(site.waiting) >= _MOST_WAITING or too_late:
+            raise self._too_many(site)
         turn = asyncio.get_running_loop().create_future()
-        way.waiting.append(turn)
-        self._wake(way)
+        site.waiting.append(turn)
+        self._wake(site)
         try:
-            # Those who came together do not all leave at the same instant.
+            # With jitter, or all that came together would give up at the same instant.
             async with asyncio.timeout(LONGEST * uniform(0.5, 1)):  # noqa: S311 - jitter
                 await turn
         except BaseException as exc:
             if turn.done() and not turn.cancelled():  # it came just then
-                way.running -= 1
-                self._wake(way)
-            elif turn in way.waiting:
-                way.waiting.remove(turn)
+                site.running -= 1
+                self._wake(site)
+            elif turn in site.waiting:
+                site.waiting.remove(turn)
             if isinstance(exc, TimeoutError):
-                raise self._too_many(way) from None
+                raise self._too_many(site) from None
             raise
 
-    def _wake(self, way: _Way) -> None:
-        """Give turns to those who wait, the first first; suspects get theirs among each other."""
-        if not way.is_suspected:
-            while way.running < way.width and self._give(way):
+    def _wake(self, site: _Site) -> None:
+        """Give turns to the requests that wait, in order; a suspect queues with the others."""
+        if not site.is_suspected:
+            while site.running < site.width and self._give(site):
                 pass
-        elif way.waiting and not way.running and not way.is_queued:
-            way.is_queued = True
-            self._suspects.append(way)
+        elif site.waiting and not site.running and not site.is_queued:
+            site.is_queued = True
+            self._suspects.append(site)
             self._wake_suspects()
 
     def _wake_suspects(self) -> None:
-        """Give the next suspect its turn, or set the alarm for when that may be."""
+        """Give the next suspect its turn, or set a timer for when that may be."""
         while self._suspects:
             wait = self._opens_at - time.monotonic()
             if wait > 0:
                 if self._alarm is None:
                     self._alarm = asyncio.get_running_loop().call_later(wait, self._ring)
                 return
-            way = self._suspects.popleft()
-            way.is_queued = False
-            if not way.is_suspected:
-                self._wake(way)
-            elif self._give(way):
+            site = self._suspects.popleft()
+            site.is_queued = False
+            if not site.is_suspected:
+                self._wake(site)
+            elif self._give(site):
                 self._take_pause()
 
     def _ring(self) -> None:
         self._alarm = None
         self._wake_suspects()
 
-    def _give(self, way: _Way) -> bool:
-        """Give a turn to the first who still waits, if anybody does."""
-        while way.waiting:
-            turn = way.waiting.popleft()
+    def _give(self, site: _Site) -> bool:
+        """Give a turn to the first request that still waits; answer whether there was one."""
+        while site.waiting:
+            turn = site.waiting.popleft()
             if not turn.done():
-                way.running += 1
+                site.running += 1
                 turn.set_result(None)
                 return True
         return False
@@ -147,16 +147,16 @@ class Pace:
             max(self._opens_at, now) + self._pause, now + _MOST_PAUSES * self._pause
         )
 
-    def _too_many(self, way: _Way) -> TooMany:
+    def _too_many(self, site: _Site) -> TooMany:
         what, wait = "There are too many new logins from this address at once.", 0
-        if way.is_suspected:
+        if site.is_suspected:
             what = "Too many logins from this address failed."
             wait = math.ceil(self._opens_at - time.monotonic())
         return TooMany(what, retry_after=max(1, wait))
 
-    def _way(self, site: str) -> _Way:
-        way = self._ways.setdefault(site, _Way())
-        self._ways.move_to_end(site)
-        if len(self._ways) > _MAX_SITES:
-            self._ways.popitem(last=False)
-        return way
+    def _site(self, name: str) -> _Site:
+        site = self._sites.setdefault(name, _Site())
+        self._sites.move_to_end(name)
+        if len(self._sites) > _MAX_SITES:
+            self._sites.popitem(last=False)
+        return site

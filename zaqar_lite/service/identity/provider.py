@@ -17,7 +17,7 @@ class Place(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """What a request brought to prove who sends it; its texts are in no `repr` and no log.
+    """What a request brings to prove who sends it; its texts are in no `repr` and no log.
 
     `service` is the token of a service that passes a user's request on, beside the user's own.
     """
@@ -28,7 +28,7 @@ class Credential:
 
     @property
     def digest(self) -> bytes:
-        """What stands for it in a cache; a header's text holds no line's end."""
+        """Its key in a cache. A header holds no line break, so two credentials never look alike."""
         whole = f"{self.place.name}:{self.text}\n{self.service or ''}"
         return sha256(whole.encode("utf-8", "surrogateescape")).digest()
 
@@ -50,15 +50,15 @@ class Provider(Protocol):
 
     @property
     def challenge(self) -> str:
-        """The WWW-Authenticate of a request that nobody knows."""
+        """The WWW-Authenticate of an answer 401."""
         ...
 
     def recognises(self, credential: Credential) -> bool:
-        """Tell whether this credential is of its kind; then nobody else is asked."""
+        """Tell whether this credential is of its kind; then no other provider is asked."""
         ...
 
     async def authenticate(self, credential: Credential) -> Known:
-        """Find out who it is; the answer is cached by the caller.
+        """Find out whom a credential stands for; the caller caches the answer.
 
         Raises:
             Unauthenticated: the credential is wrong, expired or revoked.

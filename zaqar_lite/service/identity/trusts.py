@@ -6,7 +6,7 @@ kept in memory for half of its life.
 
 A trust ends with its subscription. A record in the management store tells whose it is, from before
 the subscription is written until Keystone has ended the trust; every process goes through these
-records. So a trust is ended whatever ended its subscription, and whoever was away meanwhile.
+records. So a trust is ended whatever ended its subscription, even if Keystone was away then.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ _PAGE = 100
 _MAX_LEFT = 1_000
 _MAX_TOKENS = 1_000
 MakeTrust = Callable[[Subscription], Awaitable[str]]
-"""Makes a trust from who asks, as long as a subscription's life, and answers its id."""
+"""Makes a trust by the request's user for as long as a subscription lives; answers its id."""
 
 
 class _Kept(NamedTuple):
@@ -80,15 +80,15 @@ class Trusts:
         self._work.wake()
 
     async def make(self, principal: Principal, token: str, subscription: Subscription) -> str:
-        """Make a trust from who asks, by their own token, for a subscription; answer its id.
+        """Make a trust by the request's user, with their own token; answer its id.
 
         Raises:
-            Invalid: who asks was not let in by a token of Keystone for a project.
+            Invalid: the request came without a token of Keystone for a project.
             Forbidden: Keystone makes no trust from this token.
             Unavailable: it does not answer.
         """
         if principal.how is not How.KEYSTONE or principal.project is None:
-            raise Invalid("Only who has a token of Keystone for a project can make a trust.")
+            raise Invalid("A subscriber with trust+ needs a token of Keystone for a project.")
         now = self._clock.now_ms()
         ends = datetime.fromtimestamp(now // 1000 + subscription.ttl, UTC)
         trust = {
@@ -179,7 +179,7 @@ class Trusts:
         await self._management.delete_record(KIND, record.project, record.name)
 
     async def _end(self, trust: str) -> None:
-        """End a trust, by a token of it: that acts for its user, who alone may end it.
+        """End a trust with a token of it, which acts for the trust's user: nobody else may end it.
 
         Raises:
             Unavailable: Keystone does not answer.

@@ -10,15 +10,15 @@ import pytest
 from tests.api.conftest import PROJECT, MakeApi
 from tests.api.test_events import SIGNED, listening, make_key, signed
 from tests.keystone import Keystone
-from zaqar_lite.service.identity import identity, standing
+from zaqar_lite.service.identity import identity, rechecks
 
 pytestmark = pytest.mark.anyio
-EVERY, LOOK = standing.LOOK_EVERY, 0.02
+EVERY, LOOK = rechecks.LOOK_EVERY, 0.02
 
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(standing, "LOOK_EVERY", LOOK)
+    monkeypatch.setattr(rechecks, "LOOK_EVERY", LOOK)
     monkeypatch.setattr(identity, "SLOWED", LOOK)
 
 

@@ -1,4 +1,4 @@
-"""What goes on after it was let in: streams and connections, looked at again while they last."""
+"""Streams, connections and requests that wait are checked again while they last."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
@@ -8,7 +8,7 @@ from zaqar_lite.domain.errors import ZaqarLiteError
 from zaqar_lite.service.background import Background
 
 LOOK_EVERY = 4.0
-"""Seconds between two looks at all that stands: what a key opened has ended 5 seconds after it."""
+"""Seconds between two checks, so that what a key opened ends within 5 seconds of the key."""
 _AT_ONCE = 8
 _TURN = 100
 
@@ -18,15 +18,15 @@ class _Held(NamedTuple):
     end: Callable[[], None]
 
 
-class Standing:
+class Rechecks:
     """End what may not go on any more: its key or token was revoked, or a right taken away.
 
-    What a look can't find out, because a store or Keystone is away, goes on until the next one.
+    While a store or Keystone is away, what depends on it goes on.
     """
 
     def __init__(self) -> None:
         self._held: dict[object, _Held] = {}
-        self._work = Background("looking at what stands", self._look, rest=LOOK_EVERY)
+        self._work = Background("checking what goes on", self._look, rest=LOOK_EVERY)
 
     def hold(
         self, may: Callable[[], Awaitable[bool]], end: Callable[[], None]
@@ -44,15 +44,15 @@ class Standing:
         return release
 
     def start(self) -> None:
-        """Begin to look."""
+        """Begin to check."""
         self._work.start()
 
     async def stop(self) -> None:
-        """End looking."""
+        """Stop checking."""
         await self._work.stop()
 
     async def _look(self) -> float:
-        """Look at all, a few at a time: each may cost a call of another server."""
+        """Check everything, a few at a time: each check may cost a call of another server."""
         tokens = iter(tuple(self._held))
         await asyncio.gather(*(self._look_at(tokens) for _ in range(_AT_ONCE)))
         return LOOK_EVERY
