@@ -1,8 +1,8 @@
 """The Redis driver: one Lua script for each operation, all keys of a queue in one slot.
 
 Data layout. Positions, ids and claim ids are raw bytes; `codec.py` says what is in a record, a
-track and a claim. A queue has the keys `zl:<kind>:{<project>/<name>}`; what each kind is says
-`scripts/parts/keys.lua`. The set `sources` has the queues whose dead-letter queue this one is.
+track and a claim. A queue has the keys `zl:<kind>:{<project>/<name>}`; `scripts/parts/keys.lua`
+says what each kind is. The set `sources` has the queues whose dead-letter queue this one is.
 
 A message is in `messages` and `expiry`, and in exactly one of ready (or ranked and aside), due and
 waiting, held, and lapsed. A claim reads the head of `ready` and nothing else: what is delayed or

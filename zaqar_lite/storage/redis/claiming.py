@@ -137,13 +137,10 @@ class Claiming(MessageStore):
         version: int | None = None,
     ) -> Settled:
         """Settle messages of a claim; see the seam."""
-        names = [one.message_id for one in settlements]
-        if len(names) <= MAX_CLAIMED and are_message_ids(names):
-            letters, moved = await self._settle_some(queue, claim_id, settlements, retries, version)
-            return Settled([_OUTCOMES[letter] for letter in letters], moved)
-        outcomes: list[Outcome] = [Outcome.NOT_FOUND] * len(settlements)
-        moved = 0
-        chosen = [number for number, one in enumerate(settlements) if is_message_id(one.message_id)]
+        outcomes, moved = [Outcome.NOT_FOUND] * len(settlements), 0
+        chosen: Sequence[int] = range(len(settlements))
+        if not are_message_ids([one.message_id for one in settlements]):
+            chosen = [number for number in chosen if is_message_id(settlements[number].message_id)]
         for start in range(0, len(chosen) or 1, MAX_CLAIMED):
             some = chosen[start : start + MAX_CLAIMED]
             letters, count = await self._settle_some(

@@ -101,14 +101,16 @@ class Link(asyncio.Protocol):
         """Resolve the oldest calls with the replies in `data`."""
         self._heard = self._loop.time()
         self._reader.feed(data)
-        pending = self._pending
         try:
             while (reply := self._reader.gets()) is not False:
-                future = pending.popleft()
-                if not future.done():  # its caller may have gone
-                    future.set_result(reply)
+                self._resolve(reply)
         except (hiredis.ProtocolError, IndexError):
             self.close("the answer is not Redis's protocol")
+
+    def _resolve(self, reply: Any) -> None:  # noqa: ANN401 - any reply
+        future = self._pending.popleft()
+        if not future.done():  # its caller may have gone
+            future.set_result(reply)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell those who wait."""

@@ -4,12 +4,7 @@ from collections.abc import AsyncIterator, Collection, Sequence
 from typing import Any
 
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.errors import (
-    Conflict,
-    DueChanged,
-    Invalid,
-    NotFound,
-)
+from zaqar_lite.domain.errors import Conflict, DueChanged, Invalid, NotFound
 from zaqar_lite.domain.ids import Marker, is_claim_id, is_message_id
 from zaqar_lite.domain.models import (
     Capability,
@@ -29,11 +24,7 @@ from zaqar_lite.domain.models import (
 )
 from zaqar_lite.storage.base import MAX_EXAMINED, Listener
 from zaqar_lite.storage.redis.claiming import NO_CLAIM, Claiming
-from zaqar_lite.storage.redis.codec import (
-    pack_client,
-    read_message,
-    read_messages,
-)
+from zaqar_lite.storage.redis.codec import pack_client, read_message, read_messages
 from zaqar_lite.storage.redis.connection import Connection
 from zaqar_lite.storage.redis.headers import pack_group
 from zaqar_lite.storage.redis.limiter import CAPACITY
@@ -53,12 +44,7 @@ class RedisMessageStore(Posting, Claiming):
     poll_interval_ms = POLL_INTERVAL_MS
     sweep_step = MAX_EXAMINED // 4
     capabilities = frozenset(
-        {
-            Capability.ATOMIC_BATCH,
-            Capability.EXCLUSIVE,
-            Capability.DURABLE,
-            Capability.SHARED,
-        }
+        {Capability.ATOMIC_BATCH, Capability.EXCLUSIVE, Capability.DURABLE, Capability.SHARED}
     )
 
     def __init__(self, connection: Connection, clock: Clock, options: StoreOptions) -> None:
@@ -85,23 +71,19 @@ class RedisMessageStore(Posting, Claiming):
 
     async def list_messages(self, queue: QueueRef, selection: Selection) -> Page:
         """List messages in steps of at most MAX_EXAMINED entries; see the seam."""
-        marker, until, limit = selection.marker, selection.until, selection.limit
-        exclude_client_id, version = selection.exclude_client_id, selection.version
-        include_claimed, include_delayed = selection.include_claimed, selection.include_delayed
-        after = _marker(marker)
-        client = b"" if exclude_client_id is None else pack_client(exclude_client_id)
+        after, exclude = _marker(selection.marker), selection.exclude_client_id
         last: int | None = None
 
         async def read(cost: int = 0) -> Any:  # noqa: ANN401 - a reply is what the script made it
             return await self._runner.run(
                 queue,
                 "list",
-                "" if version is None else version,
+                "" if selection.version is None else selection.version,
                 *after,
-                *_marker(until),
-                limit,
-                client,
-                "c" * include_claimed + "d" * include_delayed,
+                *_marker(selection.until),
+                selection.limit,
+                b"" if exclude is None else pack_client(exclude),
+                "c" * selection.include_claimed + "d" * selection.include_delayed,
                 "1" if selection.details else "",
                 pack_group(selection.group),
                 repeatable=True,
@@ -133,17 +115,16 @@ class RedisMessageStore(Posting, Claiming):
 
     async def edit(self, queue: QueueRef, edit: Edit) -> Message:
         """Change a delayed message; see the seam."""
-        message_id, body, version = edit.message_id, edit.body, edit.version
-        ttl_ms, delay_ms = edit.ttl_ms, edit.delay_ms
+        message_id, body = edit.message_id, edit.body
         if not is_message_id(message_id):
             raise NotFound(f"Message {message_id} does not exist.")
         status, *rest = await self._runner.run(
             queue,
             "edit",
-            "" if version is None else version,
+            "" if edit.version is None else edit.version,
             bytes.fromhex(message_id),
-            "" if ttl_ms is None else ttl_ms,
-            "" if delay_ms is None else delay_ms,
+            "" if edit.ttl_ms is None else edit.ttl_ms,
+            "" if edit.delay_ms is None else edit.delay_ms,
             "" if body is None else "1",
             body or b"",
             "" if edit.if_due is None else edit.if_due // 1000,

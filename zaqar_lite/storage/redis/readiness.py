@@ -15,8 +15,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-import hiredis
-
 from zaqar_lite.domain.errors import ConfigurationError, Unavailable
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.storage.base import Listener
@@ -53,18 +51,9 @@ class Subscription(Link):
             with suppress(ConnectionLost):
                 self.send("SUNSUBSCRIBE", channel).add_done_callback(_ignore)
 
-    def data_received(self, data: bytes) -> None:
-        """Pass signals on, and resolve the oldest calls with the replies."""
-        self._heard = self._loop.time()
-        self._reader.feed(data)
-        try:
-            while (reply := self._reader.gets()) is not False:
-                if not self._is_signal(reply):
-                    future = self._pending.popleft()
-                    if not future.done():
-                        future.set_result(reply)
-        except (hiredis.ProtocolError, IndexError):
-            self.close("the answer is not Redis's protocol")
+    def _resolve(self, reply: Any) -> None:  # noqa: ANN401 - any reply
+        if not self._is_signal(reply):
+            super()._resolve(reply)
 
     def _is_signal(self, reply: Any) -> bool:  # noqa: ANN401 - any reply
         if not isinstance(reply, list) or len(reply) != 3:
@@ -167,7 +156,7 @@ class Readiness:
         After a subscription was lost, those who wait are told to look: signals may be missing.
         """
         try:
-            node = await self._router.node_of(_slot(self._queues[channel]))
+            node = await self._router.node_of(keys_of(self._queues[channel]).slot)
             subscription = await self._open(node)
             for other in self._subscriptions.values():
                 if other is not subscription:
@@ -206,10 +195,6 @@ class Readiness:
 
 def _channel(queue: QueueRef) -> bytes:
     return keys_of(queue).key("readiness")
-
-
-def _slot(queue: QueueRef) -> int:
-    return keys_of(queue).slot
 
 
 def _ignore(reply: asyncio.Future[Any]) -> None:

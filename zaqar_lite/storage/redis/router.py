@@ -87,14 +87,14 @@ class Router(ABC):
         for hop in range(_MAX_HOPS):
             node = None
             try:
-                node = await self._node(slot)
+                node = await self.node_of(slot)
                 link = await self._link(node)
                 reply = await link.send(*words)
             except ConnectionLost as lost:
                 was_sent = was_sent or lost.sent
                 if node is not None:
                     self.leave(node)
-                if hop + 1 < _MAX_HOPS and self._may_repeat(lost, hop, repeatable):
+                if hop == 0 and (repeatable or not lost.sent):
                     continue
                 raise unavailable(lost, was_sent=was_sent) from None
             if isinstance(reply, Fault):
@@ -108,26 +108,17 @@ class Router(ABC):
             return reply
         raise Unavailable("The Redis cluster sends calls in a circle; it may be moving slots.")
 
-    @staticmethod
-    def _may_repeat(lost: ConnectionLost, hop: int, repeatable: bool) -> bool:
-        """Whether to try once more: what was not sent, on a link that was up before, always."""
-        return hop == 0 and (repeatable or not lost.sent)
-
     async def _redirected(self, fault: Fault, node: Any, slot: int, words: tuple[Word, ...]) -> Any:  # noqa: ANN401
         """Follow a cluster's redirection: the reply, or None to try again."""
         return fault
 
     @abstractmethod
-    async def _node(self, slot: int) -> Any:  # noqa: ANN401 - a node's address, by the kind of router
-        """The node that serves a slot."""
-
-    async def node_of(self, slot: int) -> Any:  # noqa: ANN401
+    async def node_of(self, slot: int) -> Any:  # noqa: ANN401 - an address, by the kind of router
         """The node that serves a slot.
 
         Raises:
             ConnectionLost: nobody can tell.
         """
-        return await self._node(slot)
 
     async def connect_to(self, node: Any, make: Callable[[float], L]) -> L:  # noqa: ANN401
         """Open another link to a node, which its caller keeps and closes.
@@ -191,7 +182,7 @@ class Router(ABC):
 
     async def nodes(self) -> list[Any]:
         """All nodes that calls may go to."""
-        return [await self._node(0)]
+        return [await self.node_of(0)]
 
     async def on_every_node(self, act: Callable[[Link], Awaitable[Any]]) -> list[Any]:
         """Run `act` on a link to each node; answer its replies and, of nodes without, Unavailable.
@@ -228,7 +219,8 @@ class Router(ABC):
 class SingleRouter(Router):
     """One server, by host and port or by a unix socket."""
 
-    async def _node(self, slot: int) -> Any:  # noqa: ANN401
+    async def node_of(self, slot: int) -> Any:  # noqa: ANN401
+        """The server."""
         return self._address.path or self._address.hosts[0]
 
 
@@ -240,7 +232,8 @@ class SentinelRouter(Router):
         self._master: tuple[str, int] | None = None
         self._asking: asyncio.Task[tuple[str, int]] | None = None
 
-    async def _node(self, slot: int) -> Any:  # noqa: ANN401
+    async def node_of(self, slot: int) -> Any:  # noqa: ANN401
+        """The master."""
         if self._master is None:
             if self._asking is None or self._asking.done():
                 self._asking = self.begin(self._ask())
@@ -290,7 +283,8 @@ class ClusterRouter(Router):
         self._map: dict[int, tuple[str, int]] = {}
         self._reading: asyncio.Task[None] | None = None
 
-    async def _node(self, slot: int) -> Any:  # noqa: ANN401
+    async def node_of(self, slot: int) -> Any:  # noqa: ANN401
+        """The master that the cluster's map names."""
         if slot not in self._map:
             if self._reading is None or self._reading.done():
                 self._reading = self.begin(self._read_map())
@@ -306,7 +300,7 @@ class ClusterRouter(Router):
 
     async def nodes(self) -> list[Any]:
         """All masters."""
-        await self._node(0)
+        await self.node_of(0)
         return list(dict.fromkeys(self._map.values()))
 
     def leave(self, node: Any) -> None:  # noqa: ANN401

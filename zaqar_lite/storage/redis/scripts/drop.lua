@@ -2,12 +2,9 @@
 -- target), and for ten minutes the memory of letters that came (so that a late repeat of one
 -- does not come again).
 -- ARGV: 1 offset
--- Answers: 'ok', and the metadata of the record that was removed, or ''.
--- include: whole expire
-local metadata = redis.call('HGET', queue, 'metadata')
-redis.call('UNLINK', messages, tracks, ready, ranked, aside, due, waiting, held, claims, leases, lapsed, parked,
-  attempts,
-  expiry, ids, groups, keys, forgets, queue)
+-- include: whole empty
+empty()
+redis.call('UNLINK', keys, forgets, queue)
 redis.call('EXPIRE', inbox, 600)
 if redis.call('EXISTS', outbox) == 0 then
   redis.call('UNLINK', state)
@@ -18,4 +15,4 @@ if redis.call('EXISTS', outbox) == 0 then
     redis.call('EXPIRE', state, 86400)
   end
 end
-return {'ok', metadata or ''}
+return {'ok'}
