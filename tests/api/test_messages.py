@@ -204,6 +204,8 @@ async def test_gets_messages_by_their_ids(api: Api) -> None:
     assert set(answer.json()) == {"messages"}
     repeated = await api.call("GET", f"messages?ids={ids[0]}&ids={ids[1]}")
     assert len(repeated.json()["messages"]) == 2
+    encoded = await api.call("GET", f"messages?ids={ids[0]}%2C{ids[1]}%2C")
+    assert len(encoded.json()["messages"]) == 2
     for query in ("ids=nonsense", f"ids={'0' * 32}"):
         assert (await api.call("GET", f"messages?{query}")).status_code == 404
     assert (await api.call("GET", f"messages?ids={','.join(['0' * 32] * 21)}")).status_code == 400
@@ -266,8 +268,28 @@ async def test_deletes_in_bulk_regardless_of_claims_or_by_them(api: Api) -> None
     assert [message["id"] for message in await api.browse()] == ids[3:]
 
 
+async def test_deletes_in_bulk_where_a_library_has_encoded_the_commas(api: Api) -> None:
+    """Most libraries write a comma of a value as %2C; nothing would be deleted, and said so."""
+    ids = await api.post(*({"body": n} for n in range(5)))
+    both = [claim_id_of(message) for message in (await api.claim(1)) + (await api.claim(1))]
+    query = f"ids={ids[0]}%2C{ids[1]}&claim_ids={both[0]}%2c{both[1]}"
+    assert (await api.call("DELETE", f"messages?{query}")).status_code == 204
+    assert (await api.call("DELETE", f"messages?ids={ids[2]}%2C{ids[3]}")).status_code == 204
+    assert [message["id"] for message in await api.browse()] == ids[4:]
+
+
 @pytest.mark.parametrize(
-    "query", ["", "?ids=a&pop=1", "?pop=0", "?pop=21", "?pop=-1", f"?ids={','.join('a' * 21)}"]
+    "query",
+    [
+        "",
+        "?ids=%2C",
+        f"?ids={'%2C'.join('a' * 21)}",
+        "?ids=a&pop=1",
+        "?pop=0",
+        "?pop=21",
+        "?pop=-1",
+        f"?ids={','.join('a' * 21)}",
+    ],
 )
 async def test_refuses_a_bulk_delete(api: Api, query: str) -> None:
     answer = await api.call("DELETE", f"messages{query}")

@@ -19,6 +19,7 @@ EXCHANGE = "zaqar.exchange"
 """In the scope, where our own connections serve: the request's `Exchange`."""
 _NO_CONTENT_STATUSES = (204, 304)
 _MAX_PARAMETERS = 256
+_LISTS_OF_IDS = {"ids", "claim_ids"}
 
 
 def address_of(scope: Scope) -> str:
@@ -145,7 +146,8 @@ async def write(
 def parse_query(query_string: bytes) -> dict[str, list[str]]:
     """All parameters of a query string, by upstream's rules (zaqar-behaviour 1.4).
 
-    Those with empty values are dropped; values split at commas.
+    Those with empty values are dropped; values split at commas. Lists of ids split at encoded
+    commas too: many libraries write a comma of a value as %2C.
 
     Raises:
         Refused: 400, there are more than 256; to leave some out would change what is asked for.
@@ -160,7 +162,10 @@ def parse_query(query_string: bytes) -> dict[str, list[str]]:
         )
     for pair in pairs:
         name, _, value = pair.partition("=")
-        values = [_decode(part) for part in value.split(",") if part]
+        if name in _LISTS_OF_IDS:
+            values = [part for part in _decode(value).split(",") if part]
+        else:
+            values = [_decode(part) for part in value.split(",") if part]
         if values:
             found.setdefault(_decode(name), []).extend(values)
     return found
