@@ -9,9 +9,12 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from zaqar_lite import __version__
+
+if TYPE_CHECKING:
+    import argparse
 
 
 class Part(NamedTuple):
@@ -73,20 +76,39 @@ COMPLETES = ["queue", "names", "--line"]
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and answer its exit code."""
     _open_standard_streams()
+    try:
+        code = _run(argv)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # `| head` is no error; without this the interpreter would complain while it ends.
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+    return code
+
+
+def _run(argv: Sequence[str] | None) -> int:
+    """Find the command that the words name, and run it."""
     typed = sys.argv[1:] if argv is None else list(argv)
     if typed[:3] == COMPLETES:
         from zaqar_lite.commands.completing import complete  # noqa: PLC0415 - the shell waits
 
         return complete(typed[3:], WITH_A_VALUE)
-    import argparse  # noqa: PLC0415 - completion does without
+    from zaqar_lite.commands.parsing import Parser  # noqa: PLC0415 - completion does without
 
+    if typed[:1] == ["help"]:
+        typed = [*typed[1:], "--help"]
     words = options_last(typed)
     wanted = next((word for word in words if not word.startswith("-")), None)
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="zaqar-lite", description="A message queue service that speaks Zaqar's v2 API."
     )
     parser.add_argument("--version", action="version", version=f"zaqar-lite {__version__}")
-    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    subparsers = parser.add_subparsers(
+        title="commands", dest="command", metavar="COMMAND", required=True
+    )
     parser.set_defaults(parser=parser)
     listed = not any(wanted in part.commands for part in PARTS)
     for part in PARTS:
@@ -102,17 +124,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                     return _missing(part, exc)
     arguments = parser.parse_args(words)
     run: Callable[[argparse.Namespace], int] = arguments.run
-    try:
-        code = run(arguments)
-        sys.stdout.flush()
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except BrokenPipeError:
-        # `| head` is no error; without this the interpreter would complain while it ends.
-        with contextlib.suppress(OSError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return BROKEN_PIPE
-    return code
+    return run(arguments)
 
 
 # The options of every command that talks to the server; `commands.running` declares them.

@@ -347,7 +347,12 @@ def _overrides(arguments: argparse.Namespace) -> dict[str, object]:
 
 def add_commands(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Declare `serve`; an option that is not given comes from the file or the environment."""
-    parser = subparsers.add_parser("serve", help="run the server")
+    parser = subparsers.add_parser(
+        "serve",
+        help="run the server",
+        epilog="Each option is a variable too, such as ZAQAR_LITE_PORT for --port, and a key of "
+        "the TOML file. The page `settings` of the guides lists those without an option.",
+    )
     parser.set_defaults(run=run)
     parser.add_argument("--host", help="address to listen on (127.0.0.1)")
     parser.add_argument("--port", type=int, help="port to listen on (8888)")
@@ -357,31 +362,50 @@ def add_commands(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser
     parser.add_argument("--store", metavar="URI", help="the message store")
     parser.add_argument("--management-store", metavar="URI", help="the store of queue records")
     parser.add_argument("--workers", type=int, metavar="N", help="server processes (1)")
-    parser.add_argument("--admin-mode", action="store_true", default=None)
+    parser.add_argument(
+        "--admin-mode", action="store_true", default=None, help="serve the routes of an operator"
+    )
     parser.add_argument(
         "--pooling", action="store_true", default=None, help="keep queues in pools of stores"
     )
-    parser.add_argument("--trust-headers", action="store_true", default=None)
     parser.add_argument(
-        "--auth", metavar="HOW", help="who may use it: none, keys, jwt, keystone; comma list (none)"
+        "--trust-headers",
+        action="store_true",
+        default=None,
+        help="let every client act for any project, behind a gateway that authenticates",
+    )
+    parser.add_argument(
+        "--auth",
+        metavar="HOW",
+        help="how clients prove who they are: none, keys, jwt, keystone; several by commas (none)",
     )
     parser.add_argument("--keystone-url", metavar="URL", help="where Keystone is")
     parser.add_argument(
         "--policy-file", type=Path, metavar="FILE", help="policy.yaml: rules for tokens"
     )
     parser.add_argument(
-        "--admin-key-file", type=Path, metavar="FILE", help="the first key; made where it is not"
+        "--admin-key-file",
+        type=Path,
+        metavar="FILE",
+        help="the first key, made if it is absent",
     )
     parser.add_argument("--tls-cert", type=Path, metavar="FILE", help="certificate chain (PEM)")
     parser.add_argument("--tls-key", type=Path, metavar="FILE", help="its private key (PEM)")
     parser.add_argument(
-        "--tls-client-ca", type=Path, metavar="FILE", help="whose certificates clients must have"
+        "--tls-client-ca",
+        type=Path,
+        metavar="FILE",
+        help="the CA of the clients' certificates",
     )
     parser.add_argument(
         "--audit",
         metavar="WHERE",
-        help="tell managing acts to a file, stderr, queue:NAME or queue:PROJECT/NAME",
+        help="record who changed what: to a file, stderr, queue:NAME or queue:PROJECT/NAME",
     )
-    parser.add_argument("--access-log", action="store_true", default=None)
-    parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"))
+    parser.add_argument("--access-log", action="store_true", default=None, help="log each request")
+    parser.add_argument(
+        "--log-level",
+        choices=("debug", "info", "warning", "error"),
+        help="what is logged, at least (info)",
+    )
     parser.add_argument("--config", type=Path, metavar="FILE", help="settings in TOML")

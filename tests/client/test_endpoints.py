@@ -245,7 +245,7 @@ def test_both_encoders_write_the_same(dumps: Callable[[object], bytes]) -> None:
     for value in values:
         assert json.loads(dumps(value)) == json.loads(json.dumps(value))
         assert b" " not in dumps(value)
-    with pytest.raises(ValueError, match="JSON compliant"):
+    with pytest.raises(ValueError, match="JSON does not have"):
         dumps([None, float("nan")])
 
 
@@ -275,9 +275,9 @@ def test_both_encoders_take_the_same_python_values(dumps: Callable[[object], byt
     for wrong in (object(), {1, 2}, [Order], {(1, 2): 3}, dt.timedelta(1), 1j):
         with pytest.raises(TypeError):
             dumps(wrong)
-    with pytest.raises(ValueError, match="JSON compliant"):
+    with pytest.raises(ValueError, match="JSON does not have"):
         dumps(decimal.Decimal("nan"))
-    with pytest.raises(ValueError, match="JSON compliant"):
+    with pytest.raises(ValueError, match="JSON does not have"):
         dumps(Order(number, at, decimal.Decimal(1), float("nan")))  # type: ignore[arg-type]
 
 

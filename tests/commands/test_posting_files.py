@@ -76,7 +76,7 @@ def test_what_was_stored_before_an_end_is_told(server: ServerProcess, queue: str
     words += ["--url", server.url, "--project", "tests"]
     done = subprocess.run(words, input=lines, capture_output=True, check=False)
     assert done.returncode == 1
-    assert b"record 251 was refused" in done.stderr
+    assert b"Record 251 was refused: Invalid request body" in done.stderr
     assert b"250 messages were stored" in done.stderr
 
 

@@ -37,7 +37,7 @@ def plain(value: object) -> object:
         return str(value)
     if isinstance(value, decimal.Decimal):
         if not value.is_finite():
-            message = f"Out of range Decimal values are not JSON compliant: {value}"
+            message = f"a body can't hold Decimal({str(value)!r}), which JSON does not have"
             raise ValueError(message)
         return str(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -74,13 +74,23 @@ def standard_dumps(value: object) -> bytes:
         text = _json(value)
     except TypeError:
         text = _json(_with_text_keys(value))
-    return text.encode("utf-8")
+    try:
+        return text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        message = "a body can't hold half of a surrogate pair, which UTF-8 does not have"
+        raise ValueError(message) from error
 
 
 def _json(value: object) -> str:
-    return json.dumps(
-        value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=plain
-    )
+    try:
+        return json.dumps(
+            value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=plain
+        )
+    except ValueError as error:
+        if "Out of range" not in str(error):
+            raise  # a circle, or what `plain` refuses
+        message = "a body can't hold NaN or an infinity, which JSON does not have"
+        raise ValueError(message) from error
 
 
 dumps: Callable[[object], bytes] = standard_dumps

@@ -90,7 +90,7 @@ class Shell:
             raise ValueError(message)
         self._auth = auth or (NoAuth() if key is None else KeyAuth(key))
         self._retries = retries or RetryPolicy()
-        self._url = None if url is None else _base(url)
+        self._url = None if url is None else base_of(url)
         self._timeout = timeout
         self._connections = connections
         self._ssl_context = ssl_context
@@ -122,7 +122,7 @@ class Shell:
                 raise ZaqarError(
                     "No address", "the catalogue has no messaging service here; give url="
                 )
-            self._url = _base(found or DEFAULT_URL)
+            self._url = base_of(found or DEFAULT_URL)
         return self._url
 
     def encode(self, queue: str, message: object, *, alone: bool = False) -> bytes:
@@ -165,7 +165,7 @@ def _raise(warning: ServerWarning) -> None:
     raise warning
 
 
-def _base(url: str) -> str:
+def base_of(url: str) -> str:
     """Return a server's address without the version, which the paths bring.
 
     Raises:

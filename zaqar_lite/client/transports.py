@@ -7,7 +7,7 @@ Why these libraries: tests/client/http_libraries.py measures them; see api-ref, 
 
 import contextlib
 import ssl
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from zaqar_lite.client.errors import Unreachable
@@ -74,7 +74,7 @@ class Urllib3Transport:
                     request.method,
                     base + request.path,
                     body=request.body,
-                    headers=dict(request.headers),
+                    headers=_utf8(request.headers),
                     redirect=False,
                     timeout=timeout,
                     preload_content=not request.streams,
@@ -237,10 +237,20 @@ def _waiting_on(line: Line | None) -> Iterator[None]:
         line.leave()
 
 
+def _utf8(headers: Mapping[str, str]) -> dict[str, str]:
+    """Return headers that http.client, which writes Latin-1, sends as UTF-8."""
+    return {
+        name: value if value.isascii() else value.encode().decode("latin-1")
+        for name, value in headers.items()
+    }
+
+
 def _reason(error: BaseException) -> str:
     """Return what the operating system said, else what the library says."""
     cause: BaseException | None = error
     while cause is not None:
+        if isinstance(cause, ssl.SSLError) and cause.reason == "WRONG_VERSION_NUMBER":
+            return "it does not answer in TLS; is its address http:// instead of https://?"
         if isinstance(cause, OSError) and cause.strerror:
             return cause.strerror
         cause = cause.__cause__ or cause.__context__

@@ -5,8 +5,8 @@ import sys
 from collections.abc import Callable
 
 from zaqar_lite.commands import contexts
-from zaqar_lite.commands.output import Output, printable
-from zaqar_lite.commands.running import NOT_FOUND, OK, USAGE, Leaves, add_noun
+from zaqar_lite.commands.output import Output
+from zaqar_lite.commands.running import NOT_FOUND, OK, USAGE, Leaves, UsageError, add_noun, explain
 
 _KEYS = frozenset({"key", "key_env"})
 _HELP = {
@@ -40,7 +40,13 @@ def add(known: contexts.Contexts, arguments: argparse.Namespace, output: Output)
         said["key"] = sys.stdin.readline().strip()
     if "key" in said and "key_env" in said:
         raise ValueError("--key and --key-env exclude each other")
+    if "url" in said:
+        from zaqar_lite.client.shell import base_of  # noqa: PLC0415 - a wrong one would always fail
+
+        base_of(said["url"])
     before = known.named.get(arguments.name, {})
+    if not said and not before:
+        raise UsageError(f"say what {arguments.name} means: --url, --project or another option")
     if not _KEYS.isdisjoint(said):  # one takes the place of the other
         before = {field: value for field, value in before.items() if field not in _KEYS}
     known.named[arguments.name] = before | said
@@ -94,12 +100,7 @@ def _run(handler: Handler, arguments: argparse.Namespace) -> int:
     try:
         handler(contexts.load(), arguments, Output(as_json=arguments.json))
     except contexts.UnknownContext as error:
-        return _explain(error, NOT_FOUND)
-    except (ValueError, OSError) as error:
-        return _explain(error, USAGE)
+        return explain(error, NOT_FOUND)
+    except (UsageError, ValueError, OSError) as error:
+        return explain(error, USAGE)
     return OK
-
-
-def _explain(error: Exception, code: int) -> int:
-    print(f"zaqar-lite: {printable(error)}", file=sys.stderr)
-    return code

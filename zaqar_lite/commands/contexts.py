@@ -70,12 +70,18 @@ class Place(NamedTuple):
             return None
         import ssl  # noqa: PLC0415 - few need it, and all would wait for it
 
+        at, file = "--ca-file", self.ca_file
         try:
-            context = ssl.create_default_context(cafile=self.ca_file)
+            context = ssl.create_default_context(cafile=file)
             if self.client_cert is not None:
-                context.load_cert_chain(self.client_cert)
+                at, file = "--client-cert", self.client_cert
+                context.load_cert_chain(file)
+        except ssl.SSLError as error:
+            what = "certificates" if at == "--ca-file" else "a certificate and its key"
+            message = f"{at} {file} does not hold {what} in PEM ({error.reason or error})"
+            raise ValueError(message) from error
         except OSError as error:
-            message = f"--ca-file, --client-cert: {error}"
+            message = f"{at} {file}: {error.strerror or error}"
             raise ValueError(message) from error
         return context
 

@@ -74,7 +74,10 @@ def read(name: str) -> dict[str, dict[str, Any]]:
     try:
         document = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        message = f"{name} is neither YAML nor JSON: {error}"
+        mark = getattr(error, "problem_mark", None)
+        place = "" if mark is None else f" at line {mark.line + 1}, column {mark.column + 1}"
+        problem = getattr(error, "problem", None) or "it can't be read"
+        message = f"{name} is neither YAML nor JSON: {problem}{place}"
         raise UsageError(message) from error
     queues = document.get("queues") if isinstance(document, dict) else None
     if not isinstance(queues, dict) or set(document) != {"queues"}:

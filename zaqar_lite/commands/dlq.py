@@ -56,7 +56,7 @@ def list_(client: "Client", arguments: argparse.Namespace, output: Output) -> No
     output.rows(
         map(attempts.row, islice(letters, arguments.limit)),
         ("id", "source", "moved_at", "reason", "claim_count", "body"),
-        empty=f"No letters{_of(arguments.source)} in {arguments.queue}.",
+        empty=f"No dead letters{_of(arguments.source)} in {arguments.queue}.",
     )
 
 
@@ -70,7 +70,7 @@ def count(client: "Client", arguments: argparse.Namespace, output: Output) -> No
     output.rows(
         map(as_row, client.count_dead_letters(arguments.queue)),
         ("queue", "letters", "claims", "oldest", "newest"),
-        empty=f"No letters in {arguments.queue}.",
+        empty=f"No dead letters in {arguments.queue}.",
     )
 
 
@@ -89,7 +89,13 @@ def redrive(client: "Client", arguments: argparse.Namespace, output: Output) -> 
         ttl=arguments.ttl,
         delay=arguments.delay,
     )
-    output.record(as_row(result))
+    row = as_row(result)
+    if output.as_json:
+        output.record(row)
+    elif not any(row.values()):
+        output.say(f"No dead letters{_of(arguments.source)} in {arguments.queue} to move.")
+    else:
+        output.record({key: value for key, value in row.items() if value})
     if result.without_source:
         output.say(f"{result.without_source} letters name no source: give --to")
     if result.held:

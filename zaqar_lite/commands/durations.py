@@ -44,7 +44,16 @@ def shown(seconds: float) -> str:
     return "".join(part for part in parts[:2] if not part.startswith("0")) or "0s"
 
 
+def signed_seconds(text: str) -> int:
+    """Read a duration that may be below 0, for argparse."""
+    return -whole_seconds(text[1:]) if text.startswith("-") else whole_seconds(text)
+
+
 def instant(text: str) -> dt.datetime:
-    """Read a point in time; one without a zone is this machine's."""
-    at = dt.datetime.fromisoformat(text)
+    """Read a point in time, for argparse; one without a zone is in this machine's."""
+    try:
+        at = dt.datetime.fromisoformat(text)
+    except ValueError:
+        message = f"a time such as 2030-12-24T18:00 or 2030-12-24T18:00Z is needed, not {text!r}"
+        raise argparse.ArgumentTypeError(message) from None
     return at if at.tzinfo is not None else at.astimezone()

@@ -3,12 +3,14 @@
 import argparse
 import json
 import os
+import shutil
+import signal
 import subprocess
 from typing import TYPE_CHECKING
 
 from zaqar_lite.commands.durations import seconds_above_zero
 from zaqar_lite.commands.output import Output
-from zaqar_lite.commands.running import FAILED, Leaves, add_leaf, at_least
+from zaqar_lite.commands.running import FAILED, Leaves, UsageError, add_leaf, at_least
 
 if TYPE_CHECKING:
     from zaqar_lite.client import Client, Message
@@ -46,6 +48,10 @@ def run_each(client: "Client", arguments: argparse.Namespace, output: Output) ->
     def handle(message: "Message") -> None:
         _judge(_exit_code(message, arguments))
 
+    if shutil.which(arguments.command_words[0]) is None:
+        raise UsageError(f"there is no program {arguments.command_words[0]!r} to run")
+    if not arguments.until_empty:
+        output.say(f"Waiting for messages of {arguments.queue}; Ctrl-C ends.")
     options = WorkerOptions(concurrency=arguments.concurrency, batch=1, details=True)
     worker = Worker(handle, arguments.queue, options)
     done = worker.run(client, until_empty=arguments.until_empty)
@@ -79,11 +85,14 @@ def _judge(code: int | None) -> None:
 
     Raises:
         Reject, Retry: the command did not succeed.
+        KeyboardInterrupt: Ctrl-C ended it; its message is given back, which is not a failure.
     """
     from zaqar_lite.client import Reject, Retry  # noqa: PLC0415
 
     if code == 0:
         return
+    if code == -signal.SIGINT:
+        raise KeyboardInterrupt
     if code is None:
         raise Retry(reason="time_limit")
     if code == REJECTED:

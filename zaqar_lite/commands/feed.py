@@ -11,6 +11,7 @@ import dataclasses
 import datetime as dt
 import io
 import json
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -39,7 +40,8 @@ def post_file(arguments: argparse.Namespace, output: Output) -> int | None:
             return None
         stored = Stored(_progress(source, size, stack))
         try:
-            summary = asyncio.run(_post(arguments, items, stored.add, rejects))
+            with _ended_by_interrupts():
+                summary = asyncio.run(_post(arguments, items, stored.add, rejects))
         except BaseException:
             # Killed by a signal or an error: what to post again is what the user asks next.
             print(f"zaqar-lite: {stored.messages} messages were stored", file=sys.stderr)
@@ -57,6 +59,20 @@ def post_file(arguments: argparse.Namespace, output: Output) -> int | None:
         }
     )
     return FAILED if summary.rejected else None
+
+
+@contextlib.contextmanager
+def _ended_by_interrupts() -> Iterator[None]:
+    """Have Ctrl-C end a read that waits for more input; asyncio would wait for the read."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 class Stored:
@@ -94,7 +110,7 @@ class Rejects:
         record, reason = rejected.index + 1, rejected.reason
         if self._file is None:
             if isinstance(reason, ZaqarError):
-                print(f"zaqar-lite: record {record} was refused", file=sys.stderr)
+                reason.title = f"Record {record} was refused: {reason.title}"
                 raise reason
             message = f"record {record}: {reason}"
             raise UsageError(message) from reason
@@ -218,7 +234,7 @@ def _when(row: dict[str, str], arguments: argparse.Namespace) -> tuple[dt.dateti
         return (None if row.get("delay") else arguments.deliver_at), delay
     try:
         return instant(text), None
-    except ValueError:
+    except argparse.ArgumentTypeError:
         return None, f"deliver_at {text}"
 
 

@@ -2,11 +2,12 @@
 
 import argparse
 import json
+import sys
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import TYPE_CHECKING, Any
 
 from zaqar_lite.commands.output import Output
-from zaqar_lite.commands.running import Leaves, add_leaf
+from zaqar_lite.commands.running import Leaves, UsageError, add_leaf, at_least
 from zaqar_lite.webhooks import InvalidSignature, verify
 
 if TYPE_CHECKING:
@@ -20,10 +21,14 @@ def add_commands(subparsers: Leaves) -> None:
     """Declare the command."""
     text = "receive webhooks on this machine and print them; the server must allow 127.0.0.0/8"
     parser = add_leaf(subparsers, "listen", listen, text)
-    parser.add_argument("--port", type=int, required=True, help="where to listen, on 127.0.0.1")
+    parser.add_argument(
+        "--port", type=at_least(0, 65_535), required=True, help="where to listen, on 127.0.0.1"
+    )
     parser.add_argument("--secret", help="verify with it; 403 for what it did not sign")
-    parser.add_argument("--status", type=int, default=204, help="what to answer (204)")
-    parser.add_argument("--count", type=int, help="end after so many requests")
+    parser.add_argument(
+        "--status", type=at_least(200, 599), default=204, help="what to answer (204)"
+    )
+    parser.add_argument("--count", type=at_least(1), help="end after so many requests")
 
 
 def listen(_: "Client", arguments: argparse.Namespace, output: Output) -> None:
@@ -37,7 +42,11 @@ def listen(_: "Client", arguments: argparse.Namespace, output: Output) -> None:
 
         def do_POST(self) -> None:
             """Take a request, and answer as the command was told."""
-            body = self.rfile.read(min(int(self.headers.get("Content-Length") or 0), _LARGEST))
+            length = self.headers.get("Content-Length") or "0"
+            if not (length.isascii() and length.isdigit()):
+                self.send_error(400)
+                return
+            body = self.rfile.read(min(int(length[:20]), _LARGEST))
             row, status = _row(self.path, dict(self.headers.items()), body, arguments)
             received.append(row)
             self.send_response(status)
@@ -49,7 +58,20 @@ def listen(_: "Client", arguments: argparse.Namespace, output: Output) -> None:
         def log_message(self, *_: object) -> None:
             """Log nothing: what comes is printed."""
 
-    with HTTPServer(("127.0.0.1", arguments.port), Handler) as server:
+    class Receiver(HTTPServer):
+        """Goes on when a client breaks off."""
+
+        def handle_error(self, *_: object) -> None:
+            """Say so in one line."""
+            print(f"zaqar-lite: a request broke off: {sys.exception()}", file=sys.stderr)
+
+    try:
+        receiver = Receiver(("127.0.0.1", arguments.port), Handler)
+    except OSError as error:
+        message = f"can't listen on 127.0.0.1:{arguments.port}: {error.strerror}"
+        raise UsageError(message) from error
+    with receiver as server:
+        output.say(f"Listening on http://127.0.0.1:{server.server_port}/; Ctrl-C ends.")
         count = 0
         while arguments.count is None or count < arguments.count:
             server.handle_request()

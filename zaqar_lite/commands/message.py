@@ -2,12 +2,13 @@
 
 import argparse
 import json
+import sys
 from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 from zaqar_lite.commands import attempts, jobs, settle, tail
-from zaqar_lite.commands.durations import instant, seconds_above_zero, whole_seconds
-from zaqar_lite.commands.output import Output, as_row
+from zaqar_lite.commands.durations import instant, seconds_above_zero, signed_seconds, whole_seconds
+from zaqar_lite.commands.output import Output, as_row, printable
 from zaqar_lite.commands.running import (
     FAILED,
     Leaves,
@@ -59,7 +60,12 @@ def add_commands(subparsers: Leaves) -> None:
     parser.add_argument("--group", help="all that is delayed and was posted in this group instead")
     when = parser.add_mutually_exclusive_group(required=True)
     when.add_argument("--to", type=instant, metavar="TIME", help="when (ISO 8601)")
-    when.add_argument("--by", type=int, metavar="SECONDS", help="so much later; below 0: earlier")
+    when.add_argument(
+        "--by",
+        type=signed_seconds,
+        metavar="DURATION",
+        help="how much later, such as 5m; --by=-5m for earlier",
+    )
     _if_due(parser)
     jobs.add_options(parser)
     parser = add_leaf(verbs, "cancel", cancel, "take back messages that nobody holds")
@@ -198,6 +204,9 @@ def show(client: "Client", arguments: argparse.Namespace, output: Output) -> Non
 
 def edit(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
     """Change a delayed message."""
+    given = (arguments.body, arguments.ttl, arguments.delay, arguments.deliver_at)
+    if all(value is None for value in given):
+        raise UsageError("nothing to change: give --body, --ttl, --delay or --deliver-at")
     changed = client.edit(
         arguments.queue,
         arguments.id,
@@ -299,7 +308,7 @@ def _report(output: Output, rows: list[dict[str, object]], verb: str) -> int | N
     if all(row.get("reason") == ABSENT for row in rows):
         from zaqar_lite.client import MessageNotFound  # noqa: PLC0415 - only once a command runs
 
-        raise MessageNotFound("Not found", "none of these messages exists")
+        raise MessageNotFound("Not found", "none of these messages exist")
     return FAILED if reasons else None
 
 
@@ -332,8 +341,15 @@ def _columns(arguments: argparse.Namespace) -> tuple[str, ...]:
 def _body(text: str) -> object:
     """Return a word as JSON, or else as the string that it is."""
     try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise UsageError("a body is not valid UTF-8: encode binary data, as base64 does") from None
+    try:
         found: object = json.loads(text)
     except ValueError:
+        if text.startswith(("{", "[")):
+            warning = "is not valid JSON and is posted as a string (--text says that you mean it)"
+            print(f"zaqar-lite: warning: {printable(text[:40])} {warning}", file=sys.stderr)
         return text
     return found
 

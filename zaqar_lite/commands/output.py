@@ -1,4 +1,7 @@
-"""What a command prints: tables on a terminal, JSON lines in a pipe or with --json."""
+"""What a command prints: tables on a terminal, JSON lines in a pipe or with --json.
+
+Where a terminal is too narrow for the columns of a table, each row is a small table of its fields.
+"""
 
 import dataclasses
 import datetime as dt
@@ -14,8 +17,8 @@ from zaqar_lite.commands import durations
 ROWS_PER_TABLE = 500
 
 # What is copied from a table stays in one piece; everything else wraps where it must.
-IDS = frozenset({"id", "claim_id", "claim", "marker", "until"})
-NARROWEST = 6
+IDS = frozenset({"id", "message_id", "claim_id", "claim", "marker", "until", "name", "queue"})
+NARROWEST = 20
 DURATIONS = frozenset({"age", "ttl", "grace", "oldest_age", "delay"})
 
 
@@ -53,14 +56,16 @@ class Output:
         table, needed = Table(header_style="bold"), 1
         for number, column in enumerate(columns):
             longest = max(len(column), *(len(row[number]) for row in cells))
-            least = longest if column in IDS else min(longest, NARROWEST)
+            least = longest if column in IDS else min(longest, max(len(column), NARROWEST))
             table.add_column(column, overflow="fold", no_wrap=column in IDS, min_width=least)
             needed += least + 3
+        console = Console()
+        if needed > console.width and len(columns) > 1:
+            _print_fields([dict(zip(columns, row, strict=True)) for row in cells])
+            return
         for row in cells:
             # Text, not str: a body may hold what rich would read as its own markup.
             table.add_row(*map(Text, row))
-        console = Console()
-        # On a terminal that is too narrow for its ids the terminal wraps the lines, whole.
         console.width = max(console.width, needed)
         console.print(table)
 
@@ -69,21 +74,7 @@ class Output:
         if self.as_json:
             print(_encoded(record))
             return
-        from rich.console import Console  # noqa: PLC0415
-        from rich.table import Table  # noqa: PLC0415
-        from rich.text import Text  # noqa: PLC0415
-
-        table = Table(show_header=False)
-        table.add_column(no_wrap=True)
-        table.add_column(overflow="fold")
-        longest = 0
-        for key, value in record.items():
-            cell = _cell(key, value)
-            table.add_row(Text(key, style="bold"), Text(cell))
-            longest = max(longest, len(cell) if key in IDS else 0)
-        console = Console()
-        console.width = max(console.width, max(map(len, record), default=0) + longest + 7)
-        console.print(table)
+        _print_fields([{key: _cell(key, value) for key, value in record.items()}])
 
     def line(self, text: str) -> None:
         """Print what belongs to a table, above it; JSON says it in its fields."""
@@ -94,6 +85,28 @@ class Output:
         """Tell a person at a terminal, and no pipe."""
         if not self.as_json:
             print(text, file=sys.stderr)
+
+
+def _print_fields(rows: Sequence[Mapping[str, str]]) -> None:
+    """Print a line for each field that has a value, and a rule between two rows."""
+    from rich.console import Console  # noqa: PLC0415 - a pipe never needs rich
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    table, longest_key, longest_id = Table(show_header=False), 0, 0
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for row in rows:
+        for key, cell in row.items():
+            if cell:
+                table.add_row(Text(key, style="bold"), Text(cell))
+                longest_key = max(longest_key, len(key))
+                longest_id = max(longest_id, len(cell) if key in IDS else 0)
+        table.add_section()
+    console = Console()
+    # On a terminal that is too narrow for its ids the terminal wraps the lines, whole.
+    console.width = max(console.width, longest_key + longest_id + 7)
+    console.print(table)
 
 
 def as_row(value: Any) -> dict[str, object]:  # noqa: ANN401 - any of the SDK's dataclasses

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING
 from zaqar_lite.commands import declared
 from zaqar_lite.commands.durations import whole_seconds
 from zaqar_lite.commands.output import Output, as_row
-from zaqar_lite.commands.running import Leaves, UsageError, add_leaf, add_noun, confirm, pairs
+from zaqar_lite.commands.running import (
+    Leaves,
+    UsageError,
+    add_leaf,
+    add_noun,
+    at_least,
+    confirm,
+    pairs,
+)
 
 if TYPE_CHECKING:
     from zaqar_lite.client import Client
@@ -29,8 +37,20 @@ RESERVED: tuple[tuple[str, str, Callable[[str], int], str, str], ...] = (
         "DURATION",
         "how long until it can be claimed; above 0, delays work",
     ),
-    ("--max-claims", "_max_claim_count", int, "N", "deliveries before a message is a dead letter"),
-    ("--max-failures", "_max_failures", int, "N", "failures before a message is a dead letter"),
+    (
+        "--max-claims",
+        "_max_claim_count",
+        at_least(0),
+        "N",
+        "claims before a message is a dead letter",
+    ),
+    (
+        "--max-failures",
+        "_max_failures",
+        at_least(0),
+        "N",
+        "failures before a message is a dead letter",
+    ),
     (
         "--dead-letter-ttl",
         "_dead_letter_queue_messages_ttl",
@@ -69,7 +89,7 @@ def add_commands(subparsers: Leaves) -> None:
     add_leaf(verbs, "stats", stats, "count messages").add_argument("queue", nargs="+")
     parser = add_leaf(verbs, "ranges", ranges, "split a queue into parts to read in parallel")
     parser.add_argument("queue")
-    parser.add_argument("count", type=int)
+    parser.add_argument("count", type=at_least(1), help="how many parts")
     parser = add_leaf(verbs, "history", history, "list what was done, if the queue keeps a history")
     parser.add_argument("queue")
     parser.add_argument("--state", choices=("done", "failed"), default="done")
@@ -182,7 +202,7 @@ def _count(client: "Client", queue: str) -> int:
     from zaqar_lite.client import QueueNotFound  # noqa: PLC0415 - only once a command runs
 
     if not client.queue_exists(queue):
-        raise QueueNotFound("No such queue", f"there is no {queue} to delete anything of")
+        raise QueueNotFound("No such queue", queue)
     return client.stats(queue).total
 
 

@@ -13,11 +13,12 @@ import argparse
 import math
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from zaqar_lite.commands import contexts
 from zaqar_lite.commands.durations import seconds_above_zero
 from zaqar_lite.commands.output import Output, printable
+from zaqar_lite.commands.parsing import Leaf
 from zaqar_lite.commands.retrying import Retrying
 
 if TYPE_CHECKING:
@@ -30,40 +31,28 @@ Handler = Callable[["Client", argparse.Namespace, Output], int | None]
 Leaves: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 S = TypeVar("S", bound="Shell")
 
+PARTS = {
+    "key": "`serve --auth keys`",
+    "pool": "`serve --pooling --admin-mode`",
+    "flavor": "`serve --pooling --admin-mode`",
+    "data-key": "the setting encryption_key_file",
+}
+"""Commands whose routes a server has only when it was started so."""
+
 
 class UsageError(Exception):
     """The words of the command make no sense together; the text says which."""
-
-
-class Leaf(argparse.ArgumentParser):
-    """A parser that takes options and words in any order: `post QUEUE --ttl 60 BODY`.
-
-    argparse by itself gives all words that may be many, `BODY ...`, to the first run of words.
-    """
-
-    _intermixed = False
-
-    # The base class overloads it; all that matters here is that it is called.
-    def parse_known_args(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-        """Parse; `parse_known_intermixed_args` comes back here for each of its two passes."""
-        if self._intermixed:
-            return super().parse_known_args(*args, **kwargs)
-        self._intermixed = True
-        try:
-            return self.parse_known_intermixed_args(*args, **kwargs)
-        finally:
-            self._intermixed = False
 
 
 def add_noun(subparsers: Leaves, name: str, text: str) -> Leaves:
     """Declare a noun; the result takes its verbs."""
     parser = subparsers.add_parser(name, help=text, description=text)
     return parser.add_subparsers(
-        dest=f"{name}_verb", metavar="VERB", required=True, parser_class=Leaf
+        title="verbs", dest=f"{name}_verb", metavar="VERB", required=True, parser_class=Leaf
     )
 
 
-def at_least(minimum: int) -> Callable[[str], int]:
+def at_least(minimum: int, most: int | None = None) -> Callable[[str], int]:
     """Return a reader of whole numbers, for argparse."""
 
     def read(text: str) -> int:
@@ -71,8 +60,9 @@ def at_least(minimum: int) -> Callable[[str], int]:
             number = int(text)
         except ValueError:
             number = minimum - 1
-        if number < minimum:
-            message = f"a whole number from {minimum} is needed, not {text!r}"
+        if number < minimum or (most is not None and number > most):
+            end = "" if most is None else f" to {most}"
+            message = f"a whole number from {minimum}{end} is needed, not {text!r}"
             raise argparse.ArgumentTypeError(message)
         return number
 
@@ -192,15 +182,17 @@ def run(handler: Handler, arguments: argparse.Namespace) -> int:
         with connect(Client, arguments) as client:
             code = handler(client, arguments, output)
     except (client_errors.NotFound, client_errors.ClaimLost) as error:
-        return _explain(error, NOT_FOUND)
+        if error.description is None and arguments.command in PARTS:
+            return explain(_without(arguments.command), NOT_FOUND)
+        return explain(error, NOT_FOUND)
     except (client_errors.Unreachable, client_errors.Unavailable) as error:
-        return _explain(error, UNAVAILABLE)
+        return explain(error, UNAVAILABLE)
     except (client_errors.ZaqarError, ImportError) as error:
-        return _explain(error, FAILED)
+        return explain(error, FAILED)
     except BrokenPipeError:
         raise  # `main` knows what to do
     except (UsageError, ValueError, OSError) as error:
-        return _explain(error, USAGE)
+        return explain(error, USAGE)
     return code or OK
 
 
@@ -248,6 +240,15 @@ def auth_at(place: contexts.Place) -> "Auth | None":
     return KeystoneAuth.cloud(place.os_cloud) if place.os_cloud is not None else None
 
 
-def _explain(error: Exception, code: int) -> int:
-    print(f"zaqar-lite: {printable(error)}", file=sys.stderr)
+def _without(command: str) -> UsageError:
+    """What to say when the server does not have a whole part of the API."""
+    return UsageError(f"this server has no {command} resources: it needs {PARTS[command]}")
+
+
+def explain(error: Exception, code: int) -> int:
+    """Print an error in one line; return the exit code."""
+    text = str(error)
+    if isinstance(error, OSError) and error.strerror:
+        text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    print(f"zaqar-lite: {printable(text)}", file=sys.stderr)
     return code

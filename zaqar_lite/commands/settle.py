@@ -108,7 +108,7 @@ def _settle(
     reasons = any("reason" in row for row in rows)
     output.rows(rows, ("id", done, *(["reason"] if reasons else [])), empty="")
     if all(result.status == 404 for result in results):
-        raise MessageNotFound("Not found", "none of these messages exists")
+        raise MessageNotFound("Not found", "none of these messages exist")
     return FAILED if reasons else None
 
 

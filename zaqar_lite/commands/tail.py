@@ -26,6 +26,7 @@ def add_verb(verbs: Leaves) -> None:
 
 def tail(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
     """Follow a queue until interrupted: an id and a body a line, or a JSON line a message."""
+    output.say(f"Waiting for messages of {arguments.queue}; Ctrl-C ends.")
     following = _follow(client, arguments.queue, from_start=arguments.from_start)
     for message in itertools.islice(following, arguments.count):
         if output.as_json:

@@ -1,0 +1,252 @@
+"""Wrong words, wrong files and Ctrl-C: one line that says what is wrong, and the exit code."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.commands.running import ZAQAR, on_a_terminal
+from tests.server import ServerProcess
+from tests.services.process import free_port, listens, wait_until
+from zaqar_lite import cli
+from zaqar_lite.client import AsyncClient, Client
+
+Wrong = Callable[..., str]
+
+
+@pytest.fixture
+def here(server: ServerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have commands of this process find the server."""
+    monkeypatch.setenv("ZAQAR_LITE_URL", server.url)
+    monkeypatch.setenv("ZAQAR_LITE_PROJECT", "tests")
+
+
+@pytest.fixture
+def wrong(here: None, capsys: pytest.CaptureFixture[str]) -> Wrong:
+    """Run a command that must fail; return the one line that it prints."""
+
+    def runner(*words: str, code: int = 2) -> str:
+        try:
+            ended = cli.main(words)
+        except SystemExit as left:
+            ended = int(left.code or 0)
+        said = capsys.readouterr().err
+        assert ended == code, said
+        (line,) = said.splitlines()
+        assert line.startswith("zaqar-lite")
+        return line.partition(": ")[2]
+
+    return runner
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("mesage", "list"), "there is no command 'mesage': did you mean message? See"),
+        (("message", "pots", "q"), "there is no verb 'pots': did you mean post? See"),
+        (("dlq", "x"), "there is no verb 'x'; there are list, show, count, redrive; see"),
+        (("message", "post", "q", "1", "--tll", "5"), "--tll: did you mean --ttl? See"),
+        (("queue", "list", "--limit", "5"), "it has no option --limit; see zaqar-lite queue list"),
+        (("message", "list", "q", "more"), "it takes no 'more'; see"),
+        (("message", "post"), "the following arguments are required: queue, body; see"),
+        (("message",), "the following arguments are required: VERB; see zaqar-lite message --help"),
+        (("message", "list", "q", "--limit", "x"), "--limit: a whole number from 0 is needed"),
+        (("message", "post", "q", "1", "--ttl", "5x"), "--ttl: a duration such as 30s, 5m, 1h"),
+        (("message", "post", "q", "1", "--deliver-at", "soon"), "--deliver-at: a time such as"),
+        (("message", "move", "q", "1", "--by", "soon"), "--by: a duration such as 30s, 5m, 1h"),
+        (("queue", "create", "q", "--max-claims", "no"), "--max-claims: a whole number from 0"),
+        (("completion", "csh"), "there is no shell 'csh': did you mean tcsh? See"),
+        (("listen", "--port", "70000"), "--port: a whole number from 0 to 65535 is needed"),
+        (("listen", "--port", "0", "--status", "99"), "--status: a whole number from 200 to 599"),
+        (("message", "edit", "q", "1"), "nothing to change: give --body, --ttl, --delay or"),
+        (("message", "post", "q", '{"a": NaN}'), "a body can't hold NaN or an infinity"),
+        (("message", "post", "q", "a\udcff"), "a body is not valid UTF-8"),
+        (("message", "post", "q", "--file", "/nowhere"), "/nowhere: No such file or directory"),
+        (("message", "post", "q", "--file", "/"), "/: Is a directory"),
+        (("claim", "run", "q", "--", "/nowhere"), "there is no program '/nowhere' to run"),
+        (("queue", "list", "--ca-file", "/nowhere"), "--ca-file /nowhere: No such file or"),
+        (("queue", "list", "--ca-file", __file__), f"--ca-file {__file__} does not hold certifi"),
+        (("queue", "list", "--client-cert", __file__), "does not hold a certificate and its key"),
+        (("queue", "list", "--url", "localhost:8888"), "'localhost:8888' is not a server's addr"),
+    ],
+)
+def test_a_wrong_word_is_answered_in_one_line(wrong: Wrong, words: list[str], says: str) -> None:
+    assert says in wrong(*words)
+
+
+def test_help_is_a_command_too(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        cli.main(["help", "message", "post"])
+    assert left.value.code == 0
+    assert capsys.readouterr().out.startswith("usage: zaqar-lite message post ")
+
+
+def test_what_is_not_there_is_named(wrong: Wrong, queue: str) -> None:
+    assert wrong("queue", "delete", queue, "--yes", code=3) == f"No such queue: {queue}"
+    assert "it needs `serve --pooling --admin-mode`" in wrong("pool", "list", code=3)
+    assert "it needs `serve --auth keys`" in wrong("key", "list", code=3)
+    assert "it needs the setting encryption_key_file" in wrong("data-key", "list", code=3)
+
+
+def test_a_file_that_is_no_yaml_is_refused_at_its_line(wrong: Wrong, tmp_path: Path) -> None:
+    file = tmp_path / "queues.yaml"
+    file.write_text("queues: [\n", encoding="utf-8")
+    assert wrong("queue", "apply", str(file)).endswith("at line 2, column 1")
+
+
+@pytest.mark.usefixtures("here")
+def test_a_record_that_the_server_refuses_is_named(
+    capsys: pytest.CaptureFixture[str], queue: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "some.jsonl"
+    file.write_bytes(b"\xff\xfe\n")
+    assert cli.main(["message", "post", queue, "--file", str(file)]) == 1
+    assert "Record 1 was refused: " in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("here")
+def test_a_body_that_was_meant_as_json_is_posted_with_a_warning(
+    client: Client, queue: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["message", "post", queue, '{"a":']) == 0
+    assert '{"a": is not valid JSON and is posted as a string' in capsys.readouterr().err
+    assert cli.main(["message", "post", queue, "--text", '{"a":']) == 0
+    assert capsys.readouterr().err == ""
+    assert [message.body for message in client.list_messages(queue)] == ['{"a":'] * 2
+
+
+def test_a_context_must_name_a_server(
+    wrong: Wrong, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    assert "'prod' is not a server's address" in wrong("context", "add", "x", "--url", "prod")
+    assert "say what x means" in wrong("context", "add", "x")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.anyio
+async def test_a_project_may_have_any_letters(server: ServerProcess, queue: str) -> None:
+    with Client(server.url, project="größe-日本") as client:
+        client.post(queue, 1)
+        assert client.stats(queue).total == 1
+    async with AsyncClient(server.url, project="größe-日本") as other:
+        assert (await other.stats(queue)).total == 1
+
+
+def test_a_server_without_tls_is_recognised(server: ServerProcess, wrong: Wrong) -> None:
+    url = server.url.replace("http:", "https:")
+    said = wrong("queue", "list", "--url", url, "--attempts", "1", code=4)
+    assert "it does not answer in TLS" in said
+
+
+def test_a_request_that_is_none_does_not_end_the_receiver(tmp_path: Path) -> None:
+    port = free_port()
+    words = [*ZAQAR, "listen", "--port", str(port), "--count", "1"]
+    log = tmp_path / "log"
+    with log.open("wb") as err, subprocess.Popen(words, stdout=err, stderr=err) as receiver:
+        try:
+            wait_until(lambda: listens(port), [], timeout=60)
+            assert asked(port, "many") == b"400"
+            assert asked(port, "2") == b"204"
+            assert receiver.wait(30) == 0
+        finally:
+            receiver.kill()
+    assert "Traceback" not in log.read_text()
+
+
+def asked(port: int, length: str) -> bytes:
+    """Post two bytes that are said to be of this length; return the status."""
+    with socket.create_connection(("127.0.0.1", port), 10) as sent:
+        sent.sendall(f"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n{{}}".encode())
+        return sent.recv(100).split()[1]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("message", "tail", "QUEUE"),
+        ("message", "list", "QUEUE", "--wait", "60s"),
+        ("message", "pop", "QUEUE", "--wait", "60s"),
+        ("claim", "create", "QUEUE", "--wait", "60s"),
+        ("message", "post", "QUEUE", "--file", "-"),
+        ("watch", "QUEUE"),
+    ],
+)
+def test_ctrl_c_ends_a_command_that_waits(
+    server: ServerProcess, queue: str, words: tuple[str, ...], tmp_path: Path
+) -> None:
+    given = [queue if word == "QUEUE" else word for word in words]
+    code, said = interrupted([*given, "--url", server.url], tmp_path)
+    assert code == 130
+    assert "Traceback" not in said
+
+
+def test_ctrl_c_gives_the_message_of_a_command_back(
+    server: ServerProcess, queue: str, client: Client, tmp_path: Path
+) -> None:
+    client.post(queue, 1)
+    begun = tmp_path / "begun"
+    program = ["sh", "-c", f"touch {begun}; exec sleep 600"]
+    words = ["claim", "run", queue, "--url", server.url, "--project", "tests", "--", *program]
+    code, _ = interrupted(words, tmp_path, when=begun.exists)
+    assert code == 130
+    (message,) = client.list_messages(queue, details=True)
+    assert not message.failure_count
+
+
+def interrupted(
+    words: list[str], folder: Path, *, when: Callable[[], bool] | None = None
+) -> tuple[int, str]:
+    """Run a command, interrupt it as a terminal does, with all that it started; see its end."""
+    log = folder / "said"
+    with log.open("wb") as said:
+        process = subprocess.Popen(
+            [*ZAQAR, *words],
+            stdin=subprocess.PIPE,
+            stdout=said,
+            stderr=said,
+            start_new_session=True,
+        )
+        with process:
+            if when is None:
+                wait_until(lambda: connections(process.pid) > 0, [], timeout=60)
+                time.sleep(0.3)
+            else:
+                wait_until(when, [], timeout=60)
+            os.killpg(process.pid, signal.SIGINT)
+            try:
+                code = process.wait(20)
+            finally:
+                process.kill()
+    return code, log.read_text(encoding="utf-8")
+
+
+def connections(pid: int) -> int:
+    """How many sockets a process has open."""
+    found = 0
+    for one in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(OSError):  # closed since
+            found += "socket:" in str(one.readlink())
+    return found
+
+
+def test_a_narrow_terminal_shows_a_row_by_its_fields(
+    server: ServerProcess, queue: str, client: Client
+) -> None:
+    ids = client.post_batch(queue, [{"text": "of some length"}, 2])
+    words = ["message", "list", queue, "--details", "--url", server.url, "--project", "tests"]
+    shown = on_a_terminal([*ZAQAR, *words], columns=60)
+    assert all(f"{one} " in shown for one in ids)
+    assert [line.split("│")[1].strip() for line in shown.splitlines() if "│" in line][:4] == [
+        "id",
+        "age",
+        "ttl",
+        "body",
+    ]
+    assert "claim_count" in shown

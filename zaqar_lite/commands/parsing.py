@@ -1,0 +1,71 @@
+"""The parsers of the command line, which answer a wrong word in one line and name a near one.
+
+argparse by itself prints the whole usage first, which is twenty lines for some commands.
+"""
+
+import argparse
+from collections.abc import Iterable
+from typing import Any, NoReturn
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that says in one line what is wrong with the words of a command."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print what is wrong and where help is, and end with exit code 2."""
+        text = f"{self.prog}: {message.removeprefix('argument ')}; see {self.prog} --help\n"
+        self.exit(2, text.replace("?; see", "? See"))
+
+    # The base class overloads it; all that matters here is what it leaves over.
+    def parse_known_args(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        """Parse; what a command does not know is refused by itself, not by the root."""
+        namespace, unknown = super().parse_known_args(*args, **kwargs)
+        if unknown:
+            self._refuse(unknown)
+        return namespace, unknown
+
+    def _refuse(self, unknown: list[str]) -> NoReturn:
+        option = next((word for word in unknown if word.startswith("-")), None)
+        if option is None:
+            self.error(f"it takes no {unknown[0]!r}")
+        name = option.partition("=")[0]
+        known = [one for one in self._option_string_actions if one.startswith("--")]
+        self.error(f"it has no option {name}{nearest(name, known)}")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:  # noqa: ANN401
+        """Refuse what is none of the choices, by the name of the nearest."""
+        choices = [] if action.choices is None else [str(one) for one in action.choices]
+        if choices and value not in choices:
+            near = nearest(str(value), choices) or f"; there are {', '.join(choices)}"
+            what = "/".join(action.option_strings) or str(action.metavar or action.dest).lower()
+            raise argparse.ArgumentError(None, f"there is no {what} {value!r}{near}")
+
+
+class Leaf(Parser):
+    """A parser that takes options and words in any order: `post QUEUE --ttl 60 BODY`.
+
+    argparse by itself gives all words that may be many, `BODY ...`, to the first run of words.
+    """
+
+    _intermixed = False
+
+    def parse_known_args(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        """Parse; `parse_known_intermixed_args` comes back here for each of its two passes."""
+        if self._intermixed:
+            return argparse.ArgumentParser.parse_known_args(self, *args, **kwargs)
+        self._intermixed = True
+        try:
+            namespace, unknown = self.parse_known_intermixed_args(*args, **kwargs)
+        finally:
+            self._intermixed = False
+        if unknown:
+            self._refuse(unknown)
+        return namespace, unknown
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Return `: did you mean ...?` for the known word that is nearest, or nothing."""
+    from difflib import get_close_matches  # noqa: PLC0415 - only a wrong word needs it
+
+    found = get_close_matches(word, list(known), 1, cutoff=0.7)
+    return f": did you mean {found[0]}?" if found else ""
