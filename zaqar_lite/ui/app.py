@@ -57,6 +57,7 @@ class _Page:
         )
         self._templates.filters.update(
             bound=formats.bound,
+            count=formats.count,
             duration=formats.duration,
             one_line=formats.one_line,
             pretty=formats.pretty,

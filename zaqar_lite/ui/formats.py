@@ -58,6 +58,11 @@ def spark(recent: Sequence[Sequence[int]]) -> Spark | None:
     return Spark(points, points.rpartition(",")[2], words)
 
 
+def count(number: int | None) -> str:
+    """Write a count with separators, and a dash for one that is not known."""
+    return "\u2013" if number is None else f"{number:,}"
+
+
 def rate(a_minute: float) -> str:
     """Write how many come a minute."""
     return f"{a_minute:.0f}" if a_minute >= 10 else f"{a_minute:.2g}"
