@@ -11,6 +11,7 @@ from tests.drivers.swift.faulty_proxy import FaultyProxy
 from tests.drivers.swift.together import OpenSwift, opening
 from tests.services import SwiftServer
 from zaqar_lite.domain.models import QueueRef
+from zaqar_lite.storage.swift import fence
 
 
 @pytest.fixture
@@ -33,6 +34,16 @@ async def queue(open_swift: OpenSwift, proxy: FaultyProxy) -> QueueUnderTest:
     """A queue of a server that is alone and reaches Swift through the proxy."""
     stores = await open_swift(proxy.url, options="&timeout=3")
     return a_queue(stores)
+
+
+@pytest.fixture
+def nothing_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A write whose answer is lost is waited for 100 ms: a cut connection holds nothing back.
+
+    A short `timeout` would shorten the wait too. But then a busy machine sends writes too late that
+    are to succeed, and Swift refuses their signatures.
+    """
+    monkeypatch.setattr(fence, "_SLACK", 0.1 - fence.Fence(timeout=10)._validity)
 
 
 def a_queue(stores: Stores, name: str = "queue") -> QueueUnderTest:

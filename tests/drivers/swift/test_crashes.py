@@ -20,10 +20,10 @@ from zaqar_lite.storage.swift.backend import Backend
 from zaqar_lite.storage.swift.layout import MESSAGES, Listed, State
 from zaqar_lite.storage.swift.objects import UNLOCKED
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("nothing_is_late")]
 
-QUICK = "&timeout=1&patience=0.2"
-"""A write whose answer is lost is over soon."""
+QUICK = "&patience=0.2"
+"""Who died repeats nothing."""
 
 CRASHES = [
     pytest.param("POST", "{source}/m/", "before", id="before-it-is-marked"),

@@ -5,13 +5,22 @@ import time
 
 import pytest
 
-from tests.contract.subject import MINUTE, QueueUnderTest
+from tests.contract.subject import HOUR, MINUTE, QueueUnderTest, extend, give_back
 from tests.drivers.swift.conftest import a_queue
 from tests.drivers.swift.together import OpenSwift
 from zaqar_lite.storage.swift import layout
+from zaqar_lite.storage.swift.backend import Backend
 from zaqar_lite.storage.swift.messages import SwiftMessageStore
 
 pytestmark = pytest.mark.anyio
+
+
+async def index_ends(queue: QueueUnderTest, message_id: str) -> int:
+    """When Swift removes what tells where a moved message is, in milliseconds."""
+    backend: Backend = queue.stores.messages._backend  # type: ignore[attr-defined]
+    container = backend.containers.queue(queue.ref)
+    reply = await backend.objects.head(container, layout.INDEX + message_id)
+    return int(reply.headers["X-Delete-At"]) * 1000
 
 
 async def listed(queue: QueueUnderTest, prefix: str) -> int:
@@ -22,11 +31,11 @@ async def listed(queue: QueueUnderTest, prefix: str) -> int:
     return len(await store._backend.objects.list(container, prefix=prefix))
 
 
-async def test_the_broom_removes_messages_claims_and_keys(
+async def test_swifts_expirer_removes_messages_claims_and_keys(
     open_swift: OpenSwift, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The expirer is a process of Swift's own; in production it comes five minutes late."""
-    monkeypatch.setattr(layout, "BROOM_SLACK_S", 1)
+    monkeypatch.setattr(layout, "DELETE_AT_SLACK_S", 1)
     queue = a_queue(await open_swift())
     await queue.post("a", "b", ttl=1_000)
     await queue.claim(1, ttl=1_000, grace=0)
@@ -49,3 +58,33 @@ async def test_what_has_expired_and_is_still_listed_is_passed_over(open_swift: O
     assert len((await queue.claim()).messages) == 1
     await queue.sweep()
     assert await listed(queue, layout.MESSAGES) == 1
+
+
+async def test_a_moved_message_is_found_by_its_id_for_as_long_as_it_lives(
+    open_swift: OpenSwift,
+) -> None:
+    """Else what acknowledges it would find nothing, and it would be handed out again."""
+    queue = a_queue(await open_swift())
+    letters = queue.named("letters")
+    (message_id,) = await queue.post("a", ttl=HOUR)
+    await queue.move(letters, message_id, ttl=HOUR, delay=MINUTE)
+    ends = [await index_ends(letters, message_id)]
+
+    async def is_kept() -> None:
+        ends.append(await index_ends(letters, message_id))
+        message = await letters.get_one(message_id)
+        assert ends[-1] > max(ends[-2], message.expires_at)
+
+    await letters.edit(message_id, "b", delay=0, ttl=2 * HOUR)
+    await is_kept()
+    claim_id = await letters.claim_id(ttl=4 * HOUR)
+    await is_kept()
+    await letters.renew(claim_id, ttl=6 * HOUR)
+    await is_kept()
+    await letters.settle(claim_id, extend(message_id, 8 * HOUR))
+    await is_kept()
+    await letters.settle(claim_id, extend(message_id, 10 * HOUR), give_back(message_id))
+    await is_kept()
+    claim_id = await letters.claim_id(ttl=MINUTE)
+    await letters.release(claim_id, delay=12 * HOUR)
+    await is_kept()

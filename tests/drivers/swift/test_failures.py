@@ -18,7 +18,8 @@ from zaqar_lite.storage.swift.objects import UNLOCKED
 pytestmark = pytest.mark.anyio
 
 MESSAGE = "/m/"
-QUICK = "&timeout=1&patience=0.3"
+QUICK = "&patience=0.3"
+uses_quick = pytest.mark.usefixtures("nothing_is_late")
 Entry = dict[str, str]
 TEXTS = [str(number) for number in range(8)]
 
@@ -88,6 +89,7 @@ async def test_a_refused_key_is_told_without_it(open_swift: OpenSwift, proxy: Fa
     assert "wrong-key" not in str(error.value)
 
 
+@uses_quick
 @together(
     pytest.param(method, cut, id=f"{method}, {cut}")
     for method in ("PUT", "GET", "POST", "DELETE")
@@ -96,7 +98,7 @@ async def test_a_refused_key_is_told_without_it(open_swift: OpenSwift, proxy: Fa
 async def test_a_connection_that_ends_early_loses_and_doubles_nothing(
     open_swift: OpenSwift, proxy: FaultyProxy, method: str, cut: str
 ) -> None:
-    queue = a_queue(await open_swift(proxy.url, options="&timeout=3"))
+    queue = a_queue(await open_swift(proxy.url))
     proxy.fault(method, MESSAGE, times=3, cut=cut)
     posted = await queue.post(*TEXTS)
     assert ids(await queue.listed()) == posted
@@ -164,6 +166,7 @@ async def test_a_post_that_fails_leaves_nothing_behind(
     assert await queue.bodies() == ["before", "after"]
 
 
+@uses_quick
 async def test_a_claim_hands_out_only_what_is_certainly_held(
     open_swift: OpenSwift, proxy: FaultyProxy
 ) -> None:
@@ -180,6 +183,7 @@ async def test_a_claim_hands_out_only_what_is_certainly_held(
     assert texts((await queue.claim()).messages) == ["a", "b", "c"]
 
 
+@uses_quick
 @pytest.mark.parametrize(("cut", "held"), [("after", ["a", "b", "c"]), ("before", ["a", "c"])])
 async def test_a_mark_whose_answer_is_lost_is_told_by_the_object(
     open_swift: OpenSwift, proxy: FaultyProxy, cut: str, held: list[str]
@@ -194,6 +198,7 @@ async def test_a_mark_whose_answer_is_lost_is_told_by_the_object(
     assert texts((await queue.claim()).messages) == [text for text in "abc" if text not in held]
 
 
+@uses_quick
 async def test_a_pop_whose_answer_is_lost_loses_nothing(
     open_swift: OpenSwift, proxy: FaultyProxy
 ) -> None:
@@ -204,6 +209,7 @@ async def test_a_pop_whose_answer_is_lost_loses_nothing(
     assert await queue.bodies() == []
 
 
+@uses_quick
 @pytest.mark.parametrize("settles", [False, True])
 async def test_who_waits_looks_again_when_messages_were_given_back_in_part(
     open_swift: OpenSwift, proxy: FaultyProxy, settles: bool
@@ -225,6 +231,7 @@ async def test_who_waits_looks_again_when_messages_were_given_back_in_part(
     assert texts((await queue.claim()).messages) == ["a"]
 
 
+@uses_quick
 async def test_a_claim_is_answered_though_letters_could_not_be_moved(
     open_swift: OpenSwift, proxy: FaultyProxy
 ) -> None:
@@ -242,6 +249,7 @@ async def test_a_claim_is_answered_though_letters_could_not_be_moved(
     assert texts((await letters.claim()).messages) == ["letter"]
 
 
+@uses_quick
 @pytest.mark.parametrize("key", [None, "k"])
 async def test_a_post_is_answered_though_the_tail_could_not_be_written_behind_it(
     open_swift: OpenSwift, proxy: FaultyProxy, tmp_path: Path, key: str | None

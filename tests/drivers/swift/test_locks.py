@@ -18,7 +18,8 @@ from tests.drivers.swift.faulty_proxy import FaultyProxy
 from tests.drivers.swift.together import OpenSwift
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError, QueueChanged, Unavailable
-from zaqar_lite.domain.models import Capability, QueueRecord, StoreOptions
+from zaqar_lite.domain.models import Capability, DelayMode, QueueRecord, StoreOptions
+from zaqar_lite.domain.settlements import Outcome
 from zaqar_lite.storage.registry import create_stores
 from zaqar_lite.storage.swift import changing, locks
 
@@ -441,6 +442,38 @@ async def test_another_process_claims_letters_while_more_are_moved(
     assert len((await claiming).messages) == 10
     second.set()
     assert (await moving).moved == 20
+
+
+@pytest.mark.parametrize("shared", [False, True])
+async def test_moves_in_both_directions_do_not_wait_for_each_other(
+    open_swift: OpenSwift, proxy: FaultyProxy, tmp_path: Path, shared: bool
+) -> None:
+    """Nor do they and a claim that sends dead letters, whose locks come in one order.
+
+    Each would hold one lock and wait for the other, until it gives up after twenty seconds.
+    """
+    place = f"file://{tmp_path}/locks" if shared else None
+    queue = a_queue(await open_swift(proxy.url, coordination_url=place))
+    letters = queue.named("letters")
+    other = letters.at(await open_swift(coordination_url=place)) if shared else letters
+    await queue.post("exhausted")
+    await queue.release(await queue.claim_id())
+    (moved,) = await queue.post("moved", delay=MINUTE)
+    (back,) = await letters.post("back")
+    go = threading.Event()
+    reading = proxy.fault("GET", rf"\.{queue.ref.name}/m/", pause=go)
+    policy = letters.as_dead_letter_queue(1)
+    claiming = asyncio.create_task(queue.claim(mode=DelayMode.HONOUR, dead_letter=policy))
+    await reached(reading.reached)  # it holds its queue's lock
+    moves = queue.move(letters, moved), other.move(queue, back)
+    moving = [asyncio.create_task(move) for move in moves]
+    await asyncio.sleep(0.3)
+    go.set()
+    async with asyncio.timeout(15):
+        assert (await claiming).moved == 1
+        assert await asyncio.gather(*moving) == [[Outcome.DONE], [Outcome.DONE]]
+    assert sorted(await letters.bodies()) == ["exhausted", "moved"]
+    assert await queue.bodies() == ["back"]
 
 
 async def test_a_process_that_takes_the_lock_again_and_again_lets_others_have_it(

@@ -43,7 +43,7 @@ decides: before anything is changed, the object is read with X-Newest.
 
 Swift has no compare-and-swap. Whatever reads and then writes holds the queue's lock, in this
 process or, with a coordination URL, through tooz (see `locks.py`). The clock that decides is the
-lock holder's, checked against Swift's Date. X-Delete-At, five minutes late, is only the broom.
+lock holder's, checked against Swift's Date. X-Delete-At, five minutes late, only cleans up.
 """
 
 from zaqar_lite.domain.clock import Clock

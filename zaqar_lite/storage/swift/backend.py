@@ -65,7 +65,7 @@ class Backend:
             self.swift.open()
             await self.locks.open()
             await self.objects.learn_limits()
-            await self.swift.raise_fence((self.containers.exposing, "=probe"))
+            await self.swift.prepare_signing((self.containers.exposing, "=probe"))
             self._check_clock()
         except BaseException:
             await self.close(user)
@@ -97,21 +97,23 @@ class Backend:
         return replace(tail, version=version) if self.shared else tail
 
     async def locked(
-        self, ref: QueueRef, work: Callable[[Lease], Awaitable[T]], *, exclusive: bool = False
+        self,
+        queue: QueueRef | str,
+        work: Callable[[Lease], Awaitable[T]],
+        *,
+        also: QueueRef | None = None,
+        exclusive: bool = False,
     ) -> T:
-        """Do `work` under a queue's lock, by a clock that is not too wrong.
+        """Do `work` under the lock of a queue, or of a name, by a clock that is not too wrong.
 
-        Where it is `exclusive` the outcome holds only if the lock was never lost.
+        `also` is another queue whose lock is held too. Where the work is `exclusive` its outcome
+        holds only if the lock was never lost.
 
         Raises:
             Unavailable: no lock, or a clock that could cut the leases of other processes.
         """
-        return await self.locked_by_name(self.containers.queue(ref), work, exclusive=exclusive)
-
-    async def locked_by_name(
-        self, name: str, work: Callable[[Lease], Awaitable[T]], *, exclusive: bool = False
-    ) -> T:
-        """Do `work` under the lock of this name; else as `locked`."""
+        name = queue if isinstance(queue, str) else self.containers.queue(queue)
+        other = None if also is None else self.containers.queue(also)
         skew = self.swift.fence.skew
         if self.shared and abs(skew) > MAX_SKEW_S:
             raise Unavailable(
@@ -119,7 +121,7 @@ class Backend:
                 "can't be trusted: synchronise it (NTP).",
                 retry_after=30,
             )
-        return await self.locks.run(name, work, exclusive=exclusive)
+        return await self.locks.run(name, work, also=other, exclusive=exclusive)
 
     def _check_clock(self) -> None:
         most = MAX_SKEW_S if self.shared else MAX_SKEW_ALONE_S

@@ -1,4 +1,4 @@
-"""Changes by id and of whole queues: edit, delete, expose, purge and drop."""
+"""Changes by id and of whole queues: edit, delete, move, expose, purge and drop."""
 
 import time
 from collections.abc import Collection, Sequence
@@ -17,15 +17,13 @@ from zaqar_lite.storage.swift.objects import together
 from zaqar_lite.storage.swift.reading import NEVER
 
 _STEP = 100
-"""Delayed messages that are made ready before the lock is free for a moment."""
-
-
+"""Delayed messages that are made ready before the lock is freed for a moment."""
 _MOVED = 10
-"""Messages that are moved before the locks are free for a moment."""
+"""Messages that are moved before the locks are freed for a moment."""
 
 
 class Changing(Claiming):
-    """Change what is there."""
+    """Edit, delete, move and expose messages; purge and drop queues."""
 
     async def edit(self, queue: QueueRef, edit: Edit) -> Message:
         """Change a delayed message; see the seam."""
@@ -38,15 +36,12 @@ class Changing(Claiming):
             known = is_message_id(message_id)
             message = await self._fetch(container, message_id) if known else None
             now = self._now()
-            if (
-                message is None
-                or not message.state.is_live(now)
-                or message.listed.position < tail.birth
-            ):
+            if message is None or not message.listed.exists(tail.birth, now):
                 raise NotFound(f"Message {message_id} does not exist.")
             state = _edited(message.state, edit, now)
             edited = message.with_state(state)
             with self._hints.changing(container):
+                await self._keep(container, message.listed, state, lease)
                 if edit.body is not None:
                     edited = edited._replace(content=edited.content._replace(body=edit.body))
                     await self._objects.put_message(container, edited, lease)
@@ -54,7 +49,7 @@ class Changing(Claiming):
                     container, edited.listed.name, state, lease
                 ):
                     raise NotFound(f"Message {message_id} does not exist.")
-            self._tell_back(container, 1, state.delay_expires_at)
+            self._announce_returned(container, 1, state.delay_expires_at)
             return edited.view(now)
 
         return await self._backend.locked(queue, work)
@@ -64,18 +59,18 @@ class Changing(Claiming):
     ) -> Sequence[Refusal]:
         """Delete messages, all or none; see the seam.
 
-        Without the lock where live claims hold every one of them for longer than a request can
-        take: nobody gets those meanwhile, and to acknowledge is what consumers do most.
+        It needs no lock where live claims hold all of them for longer than a request can take:
+        nobody else gets those meanwhile. Acknowledging is what consumers do most.
         """
         known = [message_id for message_id in dict.fromkeys(ids) if is_message_id(message_id)]
         if not known:
             return ()
         container = self._container(queue)
-        self._tails.queue(container).room = None
+        self._tails.known(container).room = None
         longest = self._backend.longest_call
         if claim_ids:
             until = time.monotonic() + longest - self._backend.swift.fence.lasts
-            found = await self._find_live(container, known, await self._tails.look(container))
+            found = await self._find_live(container, known, await self._tails.peek(container))
             refused = self._refused(found, claim_ids)
             late = self._now() + int(longest * 1000)
             if refused or all(one.state.is_claimed(late) for one in found):
@@ -84,7 +79,7 @@ class Changing(Claiming):
         async def work(lease: Lease) -> Sequence[Refusal]:
             tail = await self._tails.load(container, lease)
             if claim_ids is None:
-                await together(*(self._remove_blindly(container, i, lease) for i in known))
+                await together(*(self._remove_unchecked(container, i, lease) for i in known))
                 return ()
             found = await self._find_live(container, known, tail)
             refused = self._refused(found, claim_ids)
@@ -107,9 +102,9 @@ class Changing(Claiming):
         await self._end_empty(container, claim_ids, found, lease)
         return ()
 
-    async def _remove_blindly(self, container: str, message_id: str, lease: Lease) -> None:
-        """Delete a message whatever holds it: one request where it is at home."""
-        if not await self._objects.remove(container, layout.name_at_home(message_id), lease):
+    async def _remove_unchecked(self, container: str, message_id: str, lease: Lease) -> None:
+        """Delete a message whatever holds it: one request unless it was moved here."""
+        if not await self._objects.remove(container, layout.original_name(message_id), lease):
             moved = await self._find(container, message_id)
             if moved is not None:
                 await self._dead_letters.remove(container, moved, lease)
@@ -117,13 +112,13 @@ class Changing(Claiming):
     async def expose(self, queue: QueueRef, limit: int) -> int:
         """Make delayed messages ready, in the order of listings; see the seam.
 
-        Each call goes on where the last one ended. What is before that place is looked at last:
-        the queue may have been switched on and off again since then. Listing needs no lock, so
-        that a backlog may take longer than a lease.
+        Each call goes on where the last one ended, and looks at what is before that place last:
+        the queue's delay may have been switched on and off again since then. Listing needs no lock,
+        so a long listing may take longer than a lease.
         """
         container = self._container(queue)
-        tail = await self._tails.look(container)
-        known = self._tails.queue(container)
+        tail = await self._tails.peek(container)
+        known = self._tails.known(container)
         begin = max(known.exposed_to, tail.birth)
         done = 0
         again = [(tail.birth, begin)] if begin > tail.birth else []
@@ -147,7 +142,7 @@ class Changing(Claiming):
         steps = (self._expose_one(container, one.name, lease) for one in listed)
         with self._hints.changing(container):
             done = sum(await together(*steps))
-        self._tell_back(container, done, 0)
+        self._announce_returned(container, done, 0)
         return done
 
     async def _expose_one(self, container: str, name: str, lease: Lease) -> bool:
@@ -159,62 +154,49 @@ class Changing(Claiming):
         return await self._objects.mark_message(container, name, exposed, lease)
 
     async def move(self, queue: QueueRef, ids: Sequence[str], move: Move) -> Sequence[Outcome]:
-        """Move messages to another queue, a few while both locks are held; see the seam.
-
-        The target's lock is taken first: a claim there that sends letters here does so, too, and
-        would else wait for this one while this one waits for it.
-        """
+        """Move messages to another queue, a few while both locks are held; see the seam."""
         outcomes: list[Outcome] = []
         for first in range(0, len(ids), _MOVED):
-            some = ids[first : first + _MOVED]
-
-            async def step(target: Lease, some: Sequence[str] = some) -> list[Outcome]:
-                back = partial(self._put_back, queue, some, move, target)
-                return await self._backend.locked(queue, back)
-
-            outcomes += await self._backend.locked(move.target, step)
+            step = partial(self._move_some, queue, ids[first : first + _MOVED], move)
+            outcomes += await self._backend.locked(move.target, step, also=queue)
         return outcomes
 
-    async def _put_back(
-        self, queue: QueueRef, ids: Sequence[str], move: Move, target: Lease, lease: Lease
+    async def _move_some(
+        self, queue: QueueRef, ids: Sequence[str], move: Move, lease: Lease
     ) -> list[Outcome]:
         container = self._container(queue)
         tail = await self._tails.load(container, lease)
         known = [message_id for message_id in dict.fromkeys(ids) if is_message_id(message_id)]
         found = await together(*(self._fetch(container, key) for key in known))
         now = self._now()
-        there = {
-            one.listed.id: one
+        outcomes = {
+            one.listed.id: Outcome.HELD
+            if one.state.is_claimed_or_parked(now) or one.state.has_lapsed(now)
+            else Outcome.DONE
             for one in found
-            if one is not None and one.state.is_live(now) and one.listed.position >= tail.birth
+            if one is not None and one.listed.exists(tail.birth, now)
         }
-        free = {
-            key: one
-            for key, one in there.items()
-            if not one.state.is_away(now) and not one.state.has_lapsed(now)
-        }
+        free = [one for one in found if one and outcomes.get(one.listed.id) is Outcome.DONE]
         with self._hints.changing(container):
-            await self._dead_letters.put_back(container, list(free.values()), move, lease, target)
-        outcomes = []
+            await self._dead_letters.move(container, free, move, lease)
+        answers: list[Outcome] = []
         for key in ids:
-            if free.pop(key, None) is not None:
-                del there[key]
-                outcomes.append(Outcome.DONE)
-            else:
-                outcomes.append(Outcome.HELD if key in there else Outcome.NOT_FOUND)
-        return outcomes
+            answers.append(outcomes.get(key, Outcome.NOT_FOUND))
+            if answers[-1] is Outcome.DONE:
+                del outcomes[key]
+        return answers
 
     async def purge(self, queue: QueueRef) -> None:
         """End the life of all messages at once; the sweep removes them; see the seam."""
         container = self._container(queue)
-        await self._backend.locked(queue, partial(self._tails.bury, container, gone=False))
+        await self._backend.locked(queue, partial(self._tails.end_life, container, gone=False))
 
     async def drop(self, queue: QueueRef) -> None:
         """End the queue's life at once, with its record; see the seam."""
         container = self._container(queue)
 
         async def work(lease: Lease) -> None:
-            await self._tails.bury(container, lease, gone=True)
+            await self._tails.end_life(container, lease, gone=True)
             await self._backend.records.remove(queue, lease)
 
         await self._backend.locked(queue, work)
@@ -232,7 +214,7 @@ def _edited(state: State, edit: Edit, now: int) -> State:
         DueChanged: it is due at another instant than its editor has seen.
         Invalid: it would expire before its delay is over.
     """
-    if state.is_away(now) or not state.is_delayed(now):
+    if state.is_claimed_or_parked(now) or not state.is_delayed(now):
         raise Conflict(f"Message {edit.message_id} is not delayed (any more).")
     if edit.is_stale(state.delay_expires_at):
         raise DueChanged(edit.message_id)

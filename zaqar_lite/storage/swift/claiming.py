@@ -1,4 +1,4 @@
-"""Claims and pops: under the queue's lock, from one listing, each message decided by its object."""
+"""Claims and pops: a listing proposes messages, and each object decides, under the queue's lock."""
 
 import asyncio
 from collections.abc import Awaitable, Iterable, Sequence
@@ -16,11 +16,11 @@ from zaqar_lite.storage.swift.objects import together
 from zaqar_lite.storage.swift.reading import MOST_EXAMINED, NEVER, SPARE
 
 _MAX_MOVED = 20
-"""Dead letters of one claim, or a few more: the lock is not held for longer."""
+"""About how many dead letters one claim moves: it holds the lock meanwhile."""
 _MAX_PARKED = 100
-"""Lapsed messages that one claim parks, or a few more."""
+"""About how many lapsed messages one claim parks."""
 _TRUST_MS = 10_000
-"""How long it is believed of a long stretch that nothing in it is ready: others may release."""
+"""How long a process believes that a long stretch holds nothing ready: others may release there."""
 T = TypeVar("T")
 
 
@@ -37,14 +37,14 @@ class Chosen:
     more: bool = False
 
     @property
-    def is_much(self) -> bool:
-        """Whether the lock has been held for enough of what is not handed out."""
+    def is_enough(self) -> bool:
+        """Whether the lock was held for long enough for messages that are not handed out."""
         return len(self.letters) >= _MAX_MOVED or self.parked >= _MAX_PARKED
 
     def sort(self, message: Fetched, take: Take, now: int) -> Sequence[int]:
-        """Put a message where it belongs; answer when it is ready, where it was parked."""
+        """Sort a message into what it is; answer when it is ready if it was parked."""
         state, letter = message.state, take.retries.dead_letter
-        if state.is_away(now):
+        if state.is_claimed_or_parked(now):
             self.parked += 1
             return [state.claim_expires_at]
         if not state.move_reason and letter and state.claim_count >= letter.max_claims:
@@ -75,10 +75,10 @@ class Claiming(Holding):
             chosen = await self._choose(queue, take, lease)
             container = self._container(queue)
             shown = await self._views(container, chosen.messages, details=take.details)
-            gone = await _certain(
+            gone = await _confirmed(
                 shown, (self._pop_one(container, m.listed, lease) for m in chosen.messages)
             )
-            self._tails.queue(container).room = None
+            self._tails.known(container).room = None
             popped = Claimed(None, gone)
             return await self._with_letters(queue, take, chosen, popped, lease)
 
@@ -94,7 +94,7 @@ class Claiming(Holding):
         claimed.more = chosen.more
         source, policy = self._container(queue), take.retries.dead_letter
         try:
-            claimed.moved = await self._dead_letters.bury(source, chosen.letters, policy, lease)
+            claimed.moved = await self._dead_letters.send(source, chosen.letters, policy, lease)
         except Unavailable:
             if not claimed.messages:
                 raise
@@ -104,7 +104,7 @@ class Claiming(Holding):
         """Choose ready messages, in order, and the exhausted ones met on the way."""
         container = self._container(queue)
         tail = await self._tails.load(container, lease)
-        known = self._tails.queue(container)
+        known = self._tails.known(container)
         known.tail = tail = await self._backend.check(queue, take.version, tail)
         chosen, start, until = Chosen(), tail.birth, NEVER
         known.due_at = None
@@ -117,13 +117,13 @@ class Claiming(Holding):
         examined = 0
         async for page in self._objects.messages(container, start=start, first=take.limit + SPARE):
             listed = await self._with_moves_finished(container, page, lease)
-            until = min(until, await self._choose_of(container, listed, take, chosen, lease))
+            until = min(until, await self._choose_from_page(container, listed, take, chosen, lease))
             examined += len(page)
             if len(chosen.messages) >= take.limit:
                 break
-            chosen.more = examined >= MOST_EXAMINED or chosen.is_much
+            chosen.more = examined >= MOST_EXAMINED or chosen.is_enough
             if chosen.more:
-                if not (chosen.messages or chosen.is_much):
+                if not (chosen.messages or chosen.is_enough):
                     until = min(until, self._now() + _TRUST_MS) if self._backend.shared else until
                     known.nothing_ready = (take.delay_mode, page[-1].position + 1, until)
                 break
@@ -131,7 +131,7 @@ class Claiming(Holding):
             known.due_at = until
         return chosen
 
-    async def _choose_of(
+    async def _choose_from_page(
         self, container: str, listed: Sequence[Listed], take: Take, chosen: Chosen, lease: Lease
     ) -> int:
         """Choose of one page; answer when a message that is not ready may be so at the earliest."""
@@ -144,7 +144,7 @@ class Claiming(Holding):
             if one.state.expires_at > now and not _may_take(take, one.state, now)
         ]
         start = 0
-        while start < len(ready) and not chosen.is_much:
+        while start < len(ready) and not chosen.is_enough:
             wanted = take.limit - len(chosen.messages)
             if wanted <= 0:
                 break
@@ -153,7 +153,7 @@ class Claiming(Holding):
             sure = [m for m in found if _may_take(take, m.state, self._now())]
             if len(sure) < len(found):
                 waiting.append(now + 1_000)  # the listing is late
-            met = (self._meet(container, m, take.retries, lease, marks=False) for m in sure)
+            met = (self._end_lapse(container, m, take.retries, lease, marks=False) for m in sure)
             for message in await together(*met):
                 waiting += chosen.sort(message, take, now)
         return min(waiting, default=NEVER)
@@ -161,11 +161,11 @@ class Claiming(Holding):
     async def _with_moves_finished(
         self, container: str, page: Sequence[Listed], lease: Lease
     ) -> Sequence[Listed]:
-        """The same messages when the moves that a crash cut short, among them, are finished."""
-        cut = [one for one in page if one.is_cut]
+        """The same messages after finishing the moves among them that a crash cut short."""
+        cut = [one for one in page if one.is_moving]
         if not cut:
             return page
-        await self._dead_letters.heal(container, cut, lease)
+        await self._dead_letters.finish_moves(container, cut, lease)
         states = await together(*(self._objects.state(container, one.name) for one in cut))
         healed = {one.name: state for one, state in zip(cut, states, strict=True)}
         now = [Listed(one.name, healed.get(one.name, one.state) or _GONE) for one in page]
@@ -200,7 +200,7 @@ class Claiming(Holding):
         )
         recorded, marked = await asyncio.gather(
             self._put_record(container, record, lease),
-            _certain(held, marks),
+            _confirmed(held, marks),
             return_exceptions=True,
         )
         failure = recorded if isinstance(recorded, BaseException) else marked
@@ -213,7 +213,7 @@ class Claiming(Holding):
         if isinstance(marked, BaseException) or not marked:
             return Claimed(None)
         self._watch_end(claim_id, {message.listed.name for message in marked})
-        self._hints.waits(container, ends_at)
+        self._hints.announce_due(container, ends_at)
         return Claimed(claim_id, await self._views(container, marked, details=take.details))
 
     async def _mark(self, container: str, one: Listed, state: State, lease: Lease) -> bool:
@@ -234,7 +234,7 @@ class Claiming(Holding):
             await self._objects.mark_message(container, message.listed.name, message.state, lease)
 
     async def _pop_one(self, container: str, listed: Listed, lease: Lease) -> bool:
-        """Delete a message; False when it is still there, and so is nobody's."""
+        """Delete a message; False when it still exists, so that its caller is not given it."""
         try:
             await self._dead_letters.remove(container, listed, lease)
         except Unavailable:
@@ -260,7 +260,7 @@ def _delay_of(state: State, mode: DelayMode, now: int) -> int:
     return min(state.delay_expires_at, now) if mode is DelayMode.EXPOSE else state.delay_expires_at
 
 
-async def _certain(messages: Sequence[T], writes: Iterable[Awaitable[bool]]) -> list[T]:
+async def _confirmed(messages: Sequence[T], writes: Iterable[Awaitable[bool]]) -> list[T]:
     """The messages whose write is certain.
 
     Raises:

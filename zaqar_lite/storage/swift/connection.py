@@ -145,7 +145,7 @@ class Swift:
             return told if isinstance(told, dict) else {}
         return {}
 
-    async def raise_fence(self, probe: tuple[str, str]) -> None:
+    async def prepare_signing(self, probe: tuple[str, str]) -> None:
         """Find or make the key that writes are signed with, and try it on an object `probe`."""
         try:
             if not await self._learn_key():

@@ -1,20 +1,22 @@
-"""Dead letters: copied under both locks with their id, then deleted at home.
+"""Moving messages: copied under both queues' locks with their id, then deleted from the source.
 
     1. the original is marked as leaving        readers of the source do not see it any more
     2. the copy is written as arriving          readers of the target do not see it yet
     3. the original is deleted
     4. the copy's mark is taken away
 
-So a message is never visible in both queues, and a crash leaves one that somebody finds: the next
-claim or sweep of the source moves a leaving one again, to a new position, and the next claim or
-sweep of the target shows an arriving one whose original is gone.
+So a message is never visible in both queues. What a crash leaves is found later: the next claim or
+sweep of the source moves a leaving message again, to a new position, and the next claim or sweep of
+the target shows an arriving one whose original is gone.
 
-Two locks are taken in one order: first that of the queue whose letters go to the other. So what was
-on its way back is finished by the sweep alone, which takes the target's lock before the source's.
+Whoever sends dead letters holds the source's lock and waits for the target's. A dead-letter queue
+has no dead-letter queue itself, so these never wait for each other. A move that a client asked for
+may go in either direction: it takes both locks by `Locks.hold_both`, which frees one while it waits
+for the other. Only the sweep finishes such a move.
 """
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 
 from zaqar_lite.domain.attempts import MAX_CLAIMS, MOVED
@@ -22,8 +24,8 @@ from zaqar_lite.domain.errors import Unavailable, Unsupported
 from zaqar_lite.domain.models import DeadLetter, Move, Origin
 from zaqar_lite.storage.swift import layout
 from zaqar_lite.storage.swift.backend import Backend
-from zaqar_lite.storage.swift.ending import Histories, told_attempts
-from zaqar_lite.storage.swift.layout import Fetched, Listed
+from zaqar_lite.storage.swift.ending import Histories, dump_attempts
+from zaqar_lite.storage.swift.layout import Fetched, Listed, State
 from zaqar_lite.storage.swift.locks import Lease
 from zaqar_lite.storage.swift.objects import together
 
@@ -41,7 +43,7 @@ class DeadLetters:
         self._objects = backend.objects
         self.histories = Histories(backend.objects)
 
-    async def bury(
+    async def send(
         self, source: str, letters: Sequence[Fetched], policy: DeadLetter | None, lease: Lease
     ) -> int:
         """Move messages as a policy says, under the source's lock; answer how many."""
@@ -52,65 +54,56 @@ class DeadLetters:
         target = self._backend.containers.queue(policy.target)
         return await self._move(source, target, letters, policy.ttl_ms or 0, lease)
 
-    async def put_back(
-        self, source: str, messages: Sequence[Fetched], how: Move, lease: Lease, held: Lease
-    ) -> int:
-        """Move messages that nobody holds as somebody asks; both locks are `held`."""
+    async def move(self, source: str, messages: Sequence[Fetched], how: Move, lease: Lease) -> None:
+        """Move messages that nobody holds as a client asked, under both queues' locks."""
         back = f"{_RESETS if how.reset else _KEEPS}{how.delay_ms}"
         marked = [one.with_state(replace(one.state, move_back=back)) for one in messages]
         target = self._backend.containers.queue(how.target)
-        return await self._move(source, target, marked, how.ttl_ms, lease, held)
+        await self._move(source, target, marked, how.ttl_ms, lease, has_both=True)
 
-    async def _move(  # noqa: PLR0917 - what a move needs
+    async def _move(
         self,
         source: str,
         target: str,
         letters: Sequence[Fetched],
         ttl_ms: int,
         lease: Lease,
-        held: Lease | None = None,
+        *,
+        has_both: bool = False,
     ) -> int:
         """Move messages between containers, under the source's lock; answer how many.
 
-        `ttl_ms` counts from now; 0 keeps each one's own deadline. `held` is the target's lock where
-        the caller has it, for as many messages as one step moves. Else that lock is free
-        between the steps, and long enough for other processes: who waits for letters must not wait
-        for all of them. To show them is the last that is done under it, so that a letter that is
-        seen can be claimed.
+        `ttl_ms` counts from now; 0 keeps each one's own deadline. The target's lock is taken here,
+        unless the caller `has_both`. It is freed between the steps, long enough for other processes
+        to get it: a consumer of letters must not wait until all have moved. Showing the copies is
+        the last write under it, so that a letter that is seen can be claimed.
         """
         tails, moved = self._backend.tails, 0
-        known = tails.queue(source).tail
+        known = tails.known(source).tail
         project = known.project if known is not None else ""
         for step in range(0, len(letters), _STEP):
             few = letters[step : step + _STEP]
-            async with self._hold(target, held) as target_lease:
+            holding = self._backend.locks.hold(target, turn=0.0)
+            async with nullcontext(lease) if has_both else holding as target_lease:
                 both = Lease(min(lease.until, target_lease.until))
                 tail = await tails.load(target, both)
                 bound = tail.bound and tail.bound + len(few)
                 tail = replace(tail, bound=bound, project=tail.project or project)
-                places = tails.places(tail, len(few))
-                async with tails.growing(target, tail, places, both):
-                    placed = list(zip(places, few, strict=True))
+                positions = tails.next_positions(tail, len(few))
+                async with tails.appending(target, tail, positions, both):
+                    placed = list(zip(positions, few, strict=True))
                     copied = await self._copy_all(source, target, placed, ttl_ms, both)
                 await together(*(self._show(target, copy, both) for _, copy in copied))
-            self._backend.hints.ready(target, len(copied))
+            self._backend.hints.announce_ready(target, len(copied))
             await together(*(self._forget(source, letter, lease) for letter, _ in copied))
             moved += len(copied)
         return moved
-
-    @asynccontextmanager
-    async def _hold(self, target: str, held: Lease | None) -> AsyncIterator[Lease]:
-        if held is not None:
-            yield held
-            return
-        async with self._backend.locks.hold(target, turn=0.0) as lease:
-            yield lease
 
     async def _copy_all(
         self,
         source: str,
         target: str,
-        places: Sequence[tuple[int, Fetched]],
+        letters: Sequence[tuple[int, Fetched]],
         ttl_ms: int,
         lease: Lease,
     ) -> list[tuple[Listed, Listed]]:
@@ -123,13 +116,13 @@ class DeadLetters:
                     replace(letter.state, leaving=target, move_position=at, move_ttl_ms=ttl_ms),
                     lease,
                 )
-                for at, letter in places
+                for at, letter in letters
             )
         )
         leaving = [
             (letter.listed, await self._copy(source, letter, at, ttl_ms))
-            for (at, letter), there in zip(places, marked, strict=True)
-            if there  # else it was deleted meanwhile
+            for (at, letter), was_marked in zip(letters, marked, strict=True)
+            if was_marked  # else it was deleted meanwhile
         ]
         await together(
             *(self.index(target, copy.listed, lease) for _, copy in leaving),
@@ -174,7 +167,7 @@ class DeadLetters:
             delay_ms = int(state.move_back[1:])
             copied = replace(copied, delay_expires_at=now + delay_ms if delay_ms else 0)
         if state.move_back.startswith(_RESETS):
-            attempts = told_attempts(await self.histories.read_all(source, letter))
+            attempts = dump_attempts(await self.histories.read_all(source, letter))
             copied = replace(
                 copied, claim_count=0, failure_count=0, claim_id="", claimed_at=0, ended=""
             )
@@ -186,6 +179,11 @@ class DeadLetters:
         ends = copy.state.expires_at
         await self._objects.put(target, layout.INDEX + copy.id, kind, b"", lease, ends=ends)
 
+    async def keep_index(self, container: str, one: Listed, state: State, lease: Lease) -> None:
+        """Let a moved message be found by its id as long as it lives in a new state."""
+        if one.was_moved and state.expires_at > one.state.expires_at:
+            await self.index(container, Listed(one.name, state), lease)
+
     async def remove(self, container: str, listed: Listed, lease: Lease) -> None:
         """Delete a message, its history, and what finds it by its id where it was moved here."""
         await self._objects.remove(container, listed.name, lease)
@@ -194,53 +192,52 @@ class DeadLetters:
     async def _forget(self, container: str, listed: Listed, lease: Lease) -> None:
         with suppress(Unavailable):  # what it would find is gone
             await self.histories.remove(container, listed, lease)
-            if listed.name != layout.name_at_home(listed.id):
+            if listed.was_moved:
                 await self._objects.remove(container, layout.INDEX + listed.id, lease)
 
     async def _show(self, target: str, copy: Listed, lease: Lease) -> None:
         shown = replace(copy.state, arriving="", move_position=0)
         await self._objects.mark_message(target, copy.name, shown, lease)
 
-    async def heal(
+    async def finish_moves(
         self,
         container: str,
         listed: Sequence[Listed],
         lease: Lease,
         *,
         target: str = "",
-        held: Lease | None = None,
     ) -> int:
         """Finish moves from and to a queue, under its lock; answer how many were left open.
 
-        Where the lock of a `target` is `held`, too, only those to it; else none of those back.
+        With a `target`, whose lock is held too, only the moves to it; without one, none of those
+        that a client asked for.
         """
-        self._backend.tails.queue(container).something_may_be_ready()
+        self._backend.tails.known(container).something_may_be_ready()
         count = 0
         for one in listed:
             message = await self._objects.fetch(container, one.name)
             if message is None:
                 continue  # the listing is late
             if message.state.leaving:
-                going = message.state.leaving == target if held else not message.state.move_back
+                going = message.state.leaving == target if target else not message.state.move_back
                 if going:
-                    count += await self._move_again(container, message, lease, held)
+                    count += await self._move_again(container, message, lease, bool(target))
             elif message.state.arriving:
                 count += await self._arrive(container, message.listed, lease)
         return count
 
-    async def _move_again(
-        self, source: str, letter: Fetched, lease: Lease, held: Lease | None
-    ) -> int:
+    async def _move_again(self, source: str, letter: Fetched, lease: Lease, has_both: bool) -> int:
         """Move a leaving message: its copy, if there is one, has not been shown to anybody."""
         state = letter.state
         copy = layout.message_name(state.move_position, letter.listed.id)
         await self._objects.remove(state.leaving, copy, lease)
-        return await self._move(source, state.leaving, [letter], state.move_ttl_ms, lease, held)
+        ttl_ms = state.move_ttl_ms
+        return await self._move(source, state.leaving, [letter], ttl_ms, lease, has_both=has_both)
 
     async def _arrive(self, target: str, copy: Listed, lease: Lease) -> int:
         original = layout.message_name(copy.state.move_position, copy.id)
         if (await self._objects.head(copy.state.arriving, original)).found:
             return 0  # whoever takes the source's lock moves it again
         await self._show(target, copy, lease)
-        self._backend.hints.ready(target, 1)
+        self._backend.hints.announce_ready(target, 1)
         return 1

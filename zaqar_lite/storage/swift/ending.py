@@ -74,12 +74,12 @@ def end(state: State, ending: Ending, now: int) -> tuple[State, Attempt]:
     return ended, attempt
 
 
-def read_attempts(told: Sequence[Sequence[Any]]) -> list[Attempt]:
+def load_attempts(told: Sequence[Sequence[Any]]) -> list[Attempt]:
     """Read attempts that were written as JSON."""
     return [Attempt._make([*each[:3], Ended(each[3]), *each[4:]]) for each in told]
 
 
-def told_attempts(attempts: Iterable[Attempt]) -> list[list[Any]]:
+def dump_attempts(attempts: Iterable[Attempt]) -> list[list[Any]]:
     """Attempts as they are written as JSON."""
     return [[*a[:3], a.outcome.value, *a[4:]] for a in attempts]
 
@@ -96,13 +96,13 @@ class Histories:
         if not state.has_attempts:
             return ()
         reply = await self._objects.get(container, layout.attempts_name(message.name))
-        attempts = read_attempts(json.loads(reply.body) if reply.found else ())
+        attempts = load_attempts(json.loads(reply.body) if reply.found else ())
         last = state.claim_count if state.ended else state.claim_count - 1
         return tuple(attempt for attempt in attempts if attempt.number <= last)
 
     async def read_all(self, container: str, message: Fetched) -> tuple[Attempt, ...]:
         """The ended hand-outs of a message with those from before it was last redriven."""
-        before = tuple(read_attempts(message.content.attempts))
+        before = tuple(load_attempts(message.content.attempts))
         attempts = await self.read(container, message.listed)
         return reduce(with_attempt, attempts, before)
 
@@ -136,5 +136,5 @@ class Histories:
         self, container: str, name: str, attempts: tuple[Attempt, ...], ends: int, lease: Lease
     ) -> None:
         kind = layout.content_type("attempts", e=ends)
-        body = json.dumps(told_attempts(attempts)).encode()
+        body = json.dumps(dump_attempts(attempts)).encode()
         await self._objects.put(container, layout.attempts_name(name), kind, body, lease, ends=ends)

@@ -1,13 +1,13 @@
-"""A write that is late is refused: each carries a signature that ends some seconds after it.
+"""Late writes are refused: each carries a signature that expires seconds after it was sent.
 
-A write whose answer is lost may still be on its way: in a load balancer, in a socket of a proxy
-that hangs. Swift has no compare-and-swap, so what lands after the next operation on the queue
-would undo that one. So each write of an object is a temporary URL (Swift's filter `tempurl`), and
-one whose answer is lost is neither repeated nor given up before it can't land any more: the
-queue's lock is held until then. What Swift's proxy has let in by then carries its timestamp, and
-Swift drops it where something newer is stored.
+A write whose answer is lost may still be on its way: in a load balancer, or in a socket of a proxy
+that hangs. Swift has no compare-and-swap, so a write that lands after the next operation on the
+queue would undo that operation. So each write of an object is a temporary URL (Swift's filter
+`tempurl`). One whose answer is lost is neither repeated nor given up before it can't land any more,
+and the queue's lock is held until then. What Swift's proxy has let in by then carries its
+timestamp, and Swift drops it where something newer is stored.
 
-Where Swift gives no key to sign with, the wait is the same, and nothing enforces it.
+Where Swift gives no key to sign with, the wait is the same, but nothing refuses later writes.
 """
 
 import hmac
@@ -31,7 +31,7 @@ class Fence:
         """Seconds after which a write that was sent can't land any more."""
         self.key: bytes | None = None
         self._ahead = (float("-inf"), float("inf"))
-        """Bounds of the seconds that this machine's clock is ahead of Swift's."""
+        """Bounds of how many seconds this machine's clock is ahead of Swift's."""
 
     @property
     def skew(self) -> float:
@@ -40,12 +40,12 @@ class Fence:
         return low if low > 0 else min(high, 0.0)
 
     def note_clock(self, date: str | None, started: float) -> None:
-        """Compare clocks: a Date header is cut to seconds, and set between start and end."""
+        """Compare clocks: Swift set its Date, in whole seconds, between `started` and now."""
         if date is None:
             return
         with suppress(ValueError):
-            there = parsedate_to_datetime(date).timestamp()
-            seen = (started - there - 1, time.time() - there)
+            swift_time = parsedate_to_datetime(date).timestamp()
+            seen = (started - swift_time - 1, time.time() - swift_time)
             low, high = max(seen[0], self._ahead[0]), min(seen[1], self._ahead[1])
             self._ahead = (low, high) if low <= high else seen  # else a clock was set
 

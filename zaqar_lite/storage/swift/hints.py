@@ -1,6 +1,7 @@
-"""What this process tells those who wait: what became ready in a queue, and when something will.
+"""What this process tells its waiting requests: what became ready in a queue, and when it will.
 
-Other processes are not heard: who waits looks once a second where several share the store.
+Nobody tells what other processes do. Where several share the store a waiting request therefore
+looks once a second.
 """
 
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from zaqar_lite.storage.swift.tail import Tails
 
 
 class Hints:
-    """Announce what happens in watched queues, and remember when each queue is due."""
+    """Announce what happens in watched queues; note when a queue's next message is due."""
 
     def __init__(self, tails: Tails) -> None:
         self._tails = tails
@@ -30,28 +31,28 @@ class Hints:
         if count > 1:
             self._watched[container] = (queue, count - 1)
 
-    def ready(self, container: str, count: int) -> None:
+    def announce_ready(self, container: str, count: int) -> None:
         """Tell that messages became ready."""
         if count:
             self._tell(container, count)
 
-    def waits(self, container: str, until: int) -> None:
-        """Tell that something may be ready at an instant."""
-        known = self._tails.queue(container)
+    def announce_due(self, container: str, until: int) -> None:
+        """Tell that something may become ready at an instant."""
+        known = self._tails.known(container)
         if known.due_at is not None and until < known.due_at:
             known.due_at = until
         self._tell(container, 0)
 
     @contextmanager
     def changing(self, container: str) -> Iterator[None]:
-        """Write leases and delays; where that fails nobody knows which are written by now."""
-        known = self._tails.queue(container)
+        """Enclose writes of leases and delays: where they fail, nobody knows which were written."""
+        known = self._tails.known(container)
         known.something_may_be_ready()
         try:
             yield
         except BaseException:
             known.due_at = None
-            self.ready(container, 1)
+            self.announce_ready(container, 1)
             raise
 
     def _tell(self, container: str, count: int) -> None:

@@ -1,4 +1,4 @@
-"""Claims that are held: each has an object of its own, and ends with its last message."""
+"""Live claims: each has an object of its own, and ends with its last message."""
 
 import asyncio
 from collections import OrderedDict
@@ -19,12 +19,12 @@ from zaqar_lite.storage.swift.objects import together
 from zaqar_lite.storage.swift.reading import Reading
 
 _MAX_CLAIMS = 10_000
-"""Claims of this process whose end it will see."""
+"""Claims of this process whose messages it remembers, to remove the claim with the last one."""
 
 
 @dataclass(slots=True)
 class Record:
-    """A claim's own object: its time in the content type, the names of what it holds inside.
+    """A claim's own object: its content type tells its time, its content the names it holds.
 
     No lease of its messages ends after `ends_at`.
     """
@@ -59,7 +59,7 @@ class Holding(Reading):
         )
 
     async def _mark_record(self, container: str, record: Record, lease: Lease) -> bool:
-        """Write a claim's time anew; False when it is not there."""
+        """Write a claim's time anew; False when the object is gone."""
         name, ends = layout.CLAIMS + record.claim_id, record.ends_at
         return await self._objects.mark(container, name, record.content_type, lease, ends=ends)
 
@@ -83,7 +83,7 @@ class Holding(Reading):
         """Read a live claim and what it holds; see the seam."""
         container = self._container(queue)
         record, tail = await asyncio.gather(
-            self._record(container, claim_id), self._tails.look(container)
+            self._record(container, claim_id), self._tails.peek(container)
         )
         found = await self._fetch_all(container, record.names)
         now = self._now()
@@ -112,7 +112,7 @@ class Holding(Reading):
                 )
             if not marked[0]:
                 raise _no_claim(claim_id)
-            self._hints.waits(container, now + ttl_ms)
+            self._hints.announce_due(container, now + ttl_ms)
 
         await self._backend.locked(queue, work)
 
@@ -131,23 +131,28 @@ class Holding(Reading):
             with self._hints.changing(container):
                 await together(*(self._give_back(container, one, ending, lease) for one in held))
             await self._end(container, claim_id, lease)
-            self._tell_back(container, len(held), now + delay_ms)
+            self._announce_returned(container, len(held), now + delay_ms)
 
         if is_claim_id(claim_id):
             await self._backend.locked(queue, work)
 
-    def _tell_back(self, container: str, count: int, at: int) -> None:
-        """Tell who waits that messages are ready from an instant on."""
+    def _announce_returned(self, container: str, count: int, at: int) -> None:
+        """Announce messages that are ready from an instant on."""
         if at > self._now():
-            self._hints.waits(container, at)
+            self._hints.announce_due(container, at)
         else:
-            self._hints.ready(container, count)
+            self._hints.announce_ready(container, count)
 
     async def _mark_held(self, container: str, one: Listed, state: State, lease: Lease) -> bool:
-        """Write a lease; a message that lives for longer keeps its history as long."""
+        """Write a lease, and let what belongs to the message live as long as the message."""
+        await self._keep(container, one, state, lease)
+        return await self._objects.mark_message(container, one.name, state, lease)
+
+    async def _keep(self, container: str, one: Listed, state: State, lease: Lease) -> None:
+        """Let a message's history, and what finds it by its id, live as long as its new state."""
         if state.expires_at > one.state.expires_at:
             await self._histories.keep(container, one, state.expires_at, lease)
-        return await self._objects.mark_message(container, one.name, state, lease)
+            await self._dead_letters.keep_index(container, one, state, lease)
 
     async def _end_attempt(
         self, container: str, one: Listed, ending: Ending, lease: Lease
@@ -156,19 +161,20 @@ class Holding(Reading):
         now = self._now() if ending.outcome is Ended.LAPSED else ending.at
         state, attempt = end(one.state, ending, now)
         await self._histories.add(container, one, attempt, state.expires_at, lease)
+        await self._dead_letters.keep_index(container, one, state, lease)
         return state
 
     async def _give_back(self, container: str, one: Listed, ending: Ending, lease: Lease) -> bool:
         state = await self._end_attempt(container, one, ending, lease)
         return await self._objects.mark_message(container, one.name, state, lease)
 
-    async def _meet(
+    async def _end_lapse(
         self, container: str, message: Fetched, retries: Retries, lease: Lease, *, marks: bool
     ) -> Fetched:
         """End the attempt of a message whose lease has lapsed, under the lock; others stay.
 
-        What is parked is written, and what is ready where the caller does not write it anyway
-        (`marks`); what is a dead letter is the caller's to move.
+        A message that is parked by this is written. One that is ready is written only with `marks`;
+        else the caller writes it. A dead letter is the caller's to move.
         """
         before = message.state
         if not before.has_lapsed(self._now()):
@@ -180,13 +186,13 @@ class Holding(Reading):
         return message.with_state(state)
 
     def _watch_end(self, claim_id: str, names: set[str]) -> None:
-        """Remember what a claim of this process holds, so that its end is seen."""
+        """Remember what a claim of this process holds, to remove it with its last message."""
         self._outstanding[claim_id] = names
         if len(self._outstanding) > _MAX_CLAIMS:
             self._outstanding.popitem(last=False)
 
     async def _end(self, container: str, claim_id: str, lease: Lease) -> None:
-        """Remove the record of a claim that holds nothing; what is left of it is the sweep's."""
+        """Remove the object of a claim that holds nothing; if that fails, the sweep does."""
         self._outstanding.pop(claim_id, None)
         with suppress(Unavailable):
             await self._objects.remove(container, layout.CLAIMS + claim_id, lease)
@@ -218,9 +224,8 @@ class Holding(Reading):
 
 def is_held(claim_id: str, listed: Listed, birth: int, now: int) -> bool:
     """Whether a claim holds a message."""
-    state = listed.state
-    mine = state.claim_id == claim_id and state.is_claimed(now)
-    return mine and state.is_live(now) and listed.position >= birth
+    mine = listed.state.claim_id == claim_id and listed.state.is_claimed(now)
+    return mine and listed.exists(birth, now)
 
 
 def _no_claim(claim_id: str) -> NotFound:

@@ -19,8 +19,8 @@ from zaqar_lite.storage.swift.backend import Backend, Connected
 from zaqar_lite.storage.swift.locks import Lease
 from zaqar_lite.storage.swift.objects import together
 
-_BETWEEN = "!!"
-_MAX_NAME, _KEPT = 1_024, 900
+_SEPARATOR = "!!"
+_MAX_NAME, _CUT_BYTES = 1_024, 900
 _LISTINGS = 100
 """Listings that one sweep asks for at most."""
 _AT_ONCE = 100
@@ -52,8 +52,8 @@ class _State(NamedTuple):
         """Whether its time is over."""
         return self.expires_at is not None and self.expires_at <= now
 
-    def is_left(self, now: int) -> bool:
-        """Whether a sweep may remove it: whoever thinks so gives higher versions from now on."""
+    def is_removable(self, now: int) -> bool:
+        """Whether a sweep may remove it: a clock that says so gives higher versions from now on."""
         return self.is_over(now) and self.version < now * 1000
 
     def is_live(self, now: int) -> bool:
@@ -134,7 +134,7 @@ class KindRecords(Connected, ManagementStore):
         """List live records, page by page; see the seam."""
         container = self._backend.containers.kind(kind)
         marker = "" if after is None else _group(object_name(*after))
-        prefix = "" if project is None else _cut(_escaped(project) + _BETWEEN)
+        prefix = "" if project is None else _cut(_escaped(project) + _SEPARATOR)
         found: list[Record] = []
         names: list[str] = []
 
@@ -189,7 +189,7 @@ class KindRecords(Connected, ManagementStore):
         """Remove what is over on a page: how many expired records that were."""
         entries = await self._objects.list(container, after=after)
         now = self._now()
-        over = [e.name for e in entries if _State.parse(e.content_type).is_left(now)]
+        over = [e.name for e in entries if _State.parse(e.content_type).is_removable(now)]
         is_cut = len(over) > limit
         over = over[:limit]
         removed = 0
@@ -207,7 +207,7 @@ class KindRecords(Connected, ManagementStore):
 
         async def work(lease: Lease) -> bool:
             stored = await self._state(container, key)
-            if not stored.is_left(self._now()):
+            if not stored.is_removable(self._now()):
                 return False
             return await self._objects.remove(container, key, lease) and not stored.gone
 
@@ -233,7 +233,7 @@ class KindRecords(Connected, ManagementStore):
 
     async def _locked(self, container: str, key: str, work: Callable[[Lease], Awaitable[T]]) -> T:
         digest = sha256(key.encode()).hexdigest()[:32]
-        return await self._backend.locked_by_name(f"{container}={digest}", work)
+        return await self._backend.locked(f"{container}={digest}", work)
 
     def _check(self, stored: _State, kind: str, name: str, expected: int | None) -> None:
         """Compare the version that a writer has seen; 0 stands for no record."""
@@ -251,7 +251,7 @@ def object_name(project: str, name: str) -> str:
     What is longer than a name may be ends with a hash, so that it is still the only one. Lists sort
     the group of those that begin alike by what the objects tell.
     """
-    whole = f"{_escaped(project)}{_BETWEEN}{_escaped(name)}"
+    whole = f"{_escaped(project)}{_SEPARATOR}{_escaped(name)}"
     if len(whole.encode()) <= _MAX_NAME:
         return whole
     return f"{_cut(whole)}!~{sha256(whole.encode()).hexdigest()}"
@@ -264,7 +264,7 @@ def _escaped(text: str) -> str:
 
 def _cut(text: str) -> str:
     """The beginning of a name, in whole characters."""
-    return text.encode()[:_KEPT].decode(errors="ignore")
+    return text.encode()[:_CUT_BYTES].decode(errors="ignore")
 
 
 def _group(name: str) -> str:
@@ -272,7 +272,7 @@ def _group(name: str) -> str:
 
     A cut name keeps at least so much of what it stands for.
     """
-    return name.encode()[: _KEPT - 3].decode(errors="ignore")
+    return name.encode()[: _CUT_BYTES - 3].decode(errors="ignore")
 
 
 def _whole_groups(names: Sequence[str], count: int) -> int:

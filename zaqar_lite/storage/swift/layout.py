@@ -6,7 +6,7 @@ type, because that is the only thing of ours that a Swift listing shows.
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, fields, replace
 from hashlib import sha256
 from typing import Any, NamedTuple, Self
 from urllib.parse import quote, unquote
@@ -18,8 +18,8 @@ ATTEMPTS, CLAIMS, INDEX, KEYS, MESSAGES = "a/", "c/", "i/", "k/", "m/"
 BEFORE_TAIL, TAIL = "l/", "l/tail"
 AFTER_MESSAGES = "m0"
 """The marker before which a listing shows the last message."""
-BROOM_SLACK_S = 300
-"""Seconds that X-Delete-At is later than a deadline: Swift's clocks may differ from ours."""
+DELETE_AT_SLACK_S = 300
+"""By how many seconds X-Delete-At is later than a deadline: Swift's clocks may differ from ours."""
 _TYPE = "application/x-zaqar-"
 
 
@@ -59,7 +59,7 @@ def message_name(position: int, message_id: str) -> str:
     return f"{MESSAGES}{position:016x}/{message_id}"
 
 
-def name_at_home(message_id: str) -> str:
+def original_name(message_id: str) -> str:
     """The name of a message that is still in the queue that it was posted to."""
     return f"{MESSAGES}{message_id[:16]}/{message_id}"
 
@@ -95,7 +95,7 @@ def key_expires_at(content_type: str) -> int:
 
 
 def client_digest(client_id: str) -> str:
-    """What a listing shows of the Client-ID that posted, enough to leave out one's own."""
+    """What a listing shows of the Client-ID that posted: enough to leave out one's own."""
     return sha256(client_id.encode(errors="surrogatepass")).hexdigest()[:16]
 
 
@@ -118,17 +118,26 @@ def content_type(kind: str, **values: str | int) -> str:
     return f"{_TYPE}{kind}" + "".join(f";{key}={value}" for key, value in values.items() if value)
 
 
+_PARAMETERS = "e t u d n c x w s o f to from at mt y b g".split()  # noqa: SIM905 - one line
+"""How a content type names the fields of a `State`, in their order."""
+_NUMBERS = dict.fromkeys("etdnxsf", 10) | {"mt": 10, "at": 16}
+_QUOTED = ("w", "y")
+
+
 @dataclass(frozen=True, slots=True)
 class State:
     """What changes about a message, and the little more that a listing must show.
 
-    `claim_id`, `claim_client` and `claimed_at` are of the last claim, which holds the message while
-    `claim_expires_at` is to come; `ended` is how that hand-out ended, once it has: the message is
-    then parked until `claim_expires_at`. `leaving` is set while the message moves to the
-    dead-letter queue of that container, at `move_position` there, for the reason `move_reason`, or
-    as `move_back` says (`dead_letters.py`) where somebody asked for it; `arriving` on its copy
-    there until the original at `move_position` of that container is gone. `group` is the digest of
-    the message's group.
+    `claim_id`, `claim_client` and `claimed_at` are of the last claim, which holds the message until
+    `claim_expires_at`. `ended` is how that hand-out ended, once it has: then the message is parked
+    until `claim_expires_at`.
+
+    `leaving` is the container that the message moves to, and `move_position` its position there.
+    It moves as a dead letter for `move_reason`, or as `move_back` says (`dead_letters.py`) where a
+    client asked for it. `arriving` is set on the copy until the original is gone: the container
+    that the message comes from, and `move_position` is its position there.
+
+    `group` is the digest of the message's group.
     """
 
     expires_at: int
@@ -153,61 +162,26 @@ class State:
     @classmethod
     def parse(cls, text: str) -> Self:
         """Read the state from a content type."""
-        found = parameters(text)
-
-        def number(key: str) -> int:
-            return int(found.get(key, 0))
-
-        return cls(
-            expires_at=number("e"),
-            ttl_ms=number("t"),
-            poster=found.get("u", ""),
-            delay_expires_at=number("d"),
-            claim_count=number("n"),
-            claim_id=found.get("c", ""),
-            claim_expires_at=number("x"),
-            claim_client=unquote(found.get("w", "")),
-            claimed_at=number("s"),
-            ended=found.get("o", ""),
-            failure_count=number("f"),
-            leaving=found.get("to", ""),
-            arriving=found.get("from", ""),
-            move_position=int(found.get("at", "0"), 16),
-            move_ttl_ms=number("mt"),
-            move_reason=unquote(found.get("y", "")),
-            move_back=found.get("b", ""),
-            group=found.get("g", ""),
-        )
+        values: dict[str, Any] = {"expires_at": 0, "ttl_ms": 0, "poster": ""}
+        for key, value in parameters(text).items():
+            if key in _NUMBERS:
+                values[_NAMES[key]] = int(value, _NUMBERS[key])
+            elif key in _NAMES:
+                values[_NAMES[key]] = unquote(value) if key in _QUOTED else value
+        return cls(**values)
 
     def content_type(self) -> str:
         """Write the state."""
-        text = content_type(
-            "message",
-            e=self.expires_at,
-            t=self.ttl_ms,
-            u=self.poster,
-            d=self.delay_expires_at,
-            n=self.claim_count,
-            c=self.claim_id,
-            x=self.claim_expires_at,
-            w=quote(self.claim_client, safe=""),
-            s=self.claimed_at,
-            o=self.ended,
-            f=self.failure_count,
-            to=self.leaving,
-            mt=self.move_ttl_ms,
-            y=quote(self.move_reason, safe=""),
-            b=self.move_back,
-            g=self.group,
-            at=f"{self.move_position:x}" if self.move_position else "",
-        )
-        return f"{text};from={self.arriving}" if self.arriving else text
+        values = dict(zip(_PARAMETERS, astuple(self), strict=True))
+        values |= {key: quote(values[key], safe="") for key in _QUOTED}
+        values["at"] = f"{self.move_position:x}" if self.move_position else ""
+        return content_type("message", **values)
 
     def is_live(self, now: int) -> bool:
         """Whether readers may see it: not expired, and not between two queues."""
         return self.expires_at > now and not self.leaving and not self.arriving
 
-    def is_away(self, now: int) -> bool:
+    def is_claimed_or_parked(self, now: int) -> bool:
         """Whether it is claimed or parked."""
         return self.claim_expires_at > now
 
@@ -230,7 +204,7 @@ class State:
 
     def is_ready(self, now: int) -> bool:
         """Whether a claim may take it, whatever its delay."""
-        return self.is_live(now) and not self.is_away(now)
+        return self.is_live(now) and not self.is_claimed_or_parked(now)
 
     def ready_at(self, *, delayed: bool) -> int:
         """When a claim may take it at the earliest, as it is now; `delayed` where `d` counts."""
@@ -244,6 +218,9 @@ class State:
         return held
 
 
+_NAMES = dict(zip(_PARAMETERS, (field.name for field in fields(State)), strict=True))
+
+
 class Listed(NamedTuple):
     """A message as a listing shows it."""
 
@@ -251,8 +228,17 @@ class Listed(NamedTuple):
     state: State
 
     @property
-    def is_cut(self) -> bool:
-        """Whether a crash may have left it in the middle of a move."""
+    def was_moved(self) -> bool:
+        """Whether it came from another queue, so that its id does not tell its position."""
+        return self.name != original_name(self.id)
+
+    def exists(self, birth: int, now: int) -> bool:
+        """Whether readers may see it in a queue whose life began at the position `birth`."""
+        return self.position >= birth and self.state.is_live(now)
+
+    @property
+    def is_moving(self) -> bool:
+        """Whether it is in the middle of a move, which a crash may have cut short."""
         return bool(self.state.leaving or self.state.arriving)
 
     @property
@@ -345,5 +331,5 @@ class Fetched(NamedTuple):
             content.headers,
             content.origin,
             state.failure_count,
-            state.claim_expires_at if state.is_away(now) and state.ended else None,
+            state.claim_expires_at if state.is_claimed_or_parked(now) and state.ended else None,
         )

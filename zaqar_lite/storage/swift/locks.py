@@ -13,7 +13,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
@@ -30,6 +30,8 @@ _ANSWER = 5.0
 """Seconds in which the coordination service has to answer; its clients may try for longer."""
 _POLL = 0.1
 """How often, in seconds, a process asks at least for a lock that another one holds."""
+_SECOND = 0.5
+"""Seconds for which a holder of one lock waits for a second one before it frees the first."""
 _TURN = 1.0
 """Seconds after which a process that takes a lock again and again lets the others have it: they
 ask for it only now and then, and would hardly ever meet it free.
@@ -38,6 +40,13 @@ _MAX_TURNS = 10_000
 _SAFETY = 10
 """How many times as long as the longest claim a lease should be; less is told in the log."""
 T = TypeVar("T")
+
+
+class Busy(Unavailable):
+    """Others held the lock for too long."""
+
+    def __init__(self) -> None:
+        super().__init__("The queue is busy: its lock was not free in time.", retry_after=2)
 
 
 class Lease:
@@ -73,9 +82,14 @@ class Locks:
         """
 
     async def run(
-        self, name: str, work: Callable[[Lease], Awaitable[T]], *, exclusive: bool = False
+        self,
+        name: str,
+        work: Callable[[Lease], Awaitable[T]],
+        *,
+        also: str | None = None,
+        exclusive: bool = False,
     ) -> T:
-        """Do `work` under the lock, to its end even when the caller is cancelled.
+        """Do `work` under a lock, or two of them, to its end even when the caller is cancelled.
 
         A request that was given up must not leave threads that write after the lock is free.
 
@@ -85,7 +99,7 @@ class Locks:
         """
 
         async def locked() -> T:
-            async with self.hold(name) as lease:
+            async with self.hold(name) if also is None else self.hold_both(name, also) as lease:
                 done = await work(lease)
             if exclusive and lease.lost:
                 raise Unavailable(
@@ -101,26 +115,53 @@ class Locks:
         return await asyncio.shield(task)
 
     @asynccontextmanager
-    async def hold(self, name: str, *, turn: float = _TURN) -> AsyncIterator[Lease]:
-        """Hold the lock; `run` is what keeps a cancelled caller from letting go too early.
+    async def hold_both(self, first: str, second: str) -> AsyncIterator[Lease]:
+        """Hold two locks, in whatever order others take them.
+
+        Others may hold the second and wait for the first. So whoever holds the first and does not
+        get the second soon frees the first for a moment, and begins again.
+        """
+        give_up = time.monotonic() + _PATIENCE
+        while True:
+            async with AsyncExitStack() as held:
+                lease = await held.enter_async_context(self.hold(first))
+                try:
+                    other = await held.enter_async_context(self.hold(second, patience=_SECOND))
+                except Busy:
+                    if time.monotonic() >= give_up:
+                        raise
+                else:
+                    yield Lease(min(lease.until, other.until))
+                    return
+            await asyncio.sleep(random.uniform(2 * _POLL, 4 * _POLL))  # noqa: S311 - spreads load
+
+    @asynccontextmanager
+    async def hold(
+        self, name: str, *, turn: float = _TURN, patience: float = _PATIENCE
+    ) -> AsyncIterator[Lease]:
+        """Hold the lock; `run` is what keeps a cancelled caller from freeing it too early.
 
         A process that has had it again and again for `turn` seconds lets the others have it first.
+
+        Raises:
+            Busy: it was not free within `patience` seconds.
         """
         lock = self._locks.get(name)
         if lock is None:
             lock = self._locks[name] = asyncio.Lock()
         try:
-            await asyncio.wait_for(lock.acquire(), _PATIENCE)
+            await asyncio.wait_for(lock.acquire(), patience)
         except TimeoutError as exc:
-            raise _busy() from exc
+            raise Busy from exc
         try:
-            async with self._outside(name, turn) as lease:
+            async with self._outside(name, turn, patience) as lease:
                 yield lease
         finally:
             lock.release()
 
     @asynccontextmanager
-    async def _outside(self, name: str, turn: float) -> AsyncIterator[Lease]:
+    async def _outside(self, name: str, turn: float, patience: float) -> AsyncIterator[Lease]:
+        """Hold what other processes must not hold meanwhile; nothing where there are none."""
         yield Lease(UNBOUNDED)
 
     def _forget(self, task: asyncio.Task[Any]) -> None:
@@ -180,7 +221,7 @@ class SharedLocks(Locks):
             pass
 
     @asynccontextmanager
-    async def _outside(self, name: str, turn: float) -> AsyncIterator[Lease]:
+    async def _outside(self, name: str, turn: float, patience: float) -> AsyncIterator[Lease]:
         if self._coordinator is None:
             raise Unavailable("The Swift store is closed.")
         lock = self._coordinator.get_lock(name.encode())
@@ -190,7 +231,7 @@ class SharedLocks(Locks):
         elif time.monotonic() - began > turn:
             await asyncio.sleep(2 * _POLL)
             began = time.monotonic()
-        started = await self._acquire(lock)
+        started = await self._acquire(lock, patience)
         lease = Lease(started + self._lease / 2)
         try:
             yield lease
@@ -211,9 +252,9 @@ class SharedLocks(Locks):
                 held * _SAFETY,
             )
 
-    async def _acquire(self, lock: Any) -> float:  # noqa: ANN401 - tooz
+    async def _acquire(self, lock: Any, patience: float) -> float:  # noqa: ANN401 - tooz
         """Take the lock; answer the instant from which its lease counts at the latest."""
-        give_up = time.monotonic() + _PATIENCE
+        give_up = time.monotonic() + patience
         pause = 0.005
         while True:
             started = time.monotonic()
@@ -228,7 +269,7 @@ class SharedLocks(Locks):
                     retry_after=5,
                 ) from exc
             if time.monotonic() >= give_up:
-                raise _busy()
+                raise Busy
             pause = min(pause * 1.5, _POLL)
             await asyncio.sleep(random.uniform(pause / 2, pause))  # noqa: S311 - spreads load
 
@@ -268,7 +309,3 @@ class SharedLocks(Locks):
 
             started.add_done_callback(undo)
             raise
-
-
-def _busy() -> Unavailable:
-    return Unavailable("The queue is busy: its lock was not free in time.", retry_after=2)

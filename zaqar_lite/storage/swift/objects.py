@@ -35,7 +35,7 @@ class Entry(NamedTuple):
 
 
 async def together(*steps: Awaitable[T]) -> list[T]:
-    """Run steps at once and wait for all, also when one fails: none may write on after that."""
+    """Run steps at once and wait for all, even when one fails: none may still write after that."""
     outcomes = await asyncio.gather(*steps, return_exceptions=True)
     for outcome in outcomes:
         if isinstance(outcome, BaseException):
@@ -67,7 +67,7 @@ class Objects:
         limit: int = PAGE,
         newest_first: bool = False,
     ) -> Sequence[Entry]:
-        """One page of a listing, by name; empty where the container is not there.
+        """One page of a listing, by name; empty where the container does not exist.
 
         `after` and `before` are exclusive. With `newest_first` they change places, as in Swift.
         """
@@ -131,8 +131,8 @@ class Objects:
         *,
         ends: int | None = None,
     ) -> None:
-        """Write an object, and its container where there is none; `ends` is for the broom."""
-        headers = {"Content-Type": content_type, **self._broom(ends)}
+        """Write an object, and its container where there is none; `ends` sets X-Delete-At."""
+        headers = {"Content-Type": content_type, **self._delete_at(ends)}
         for _ in range(3):
             reply = await self._swift.call(
                 "PUT", container, name, headers=headers, body=body, until=lease.until
@@ -145,18 +145,18 @@ class Objects:
     async def mark(
         self, container: str, name: str, content_type: str, lease: Lease, *, ends: int | None
     ) -> bool:
-        """Replace an object's content type; False when it is not there."""
-        headers = {"Content-Type": content_type, **self._broom(ends)}
+        """Replace an object's content type; False when it does not exist."""
+        headers = {"Content-Type": content_type, **self._delete_at(ends)}
         reply = await self._swift.call("POST", container, name, headers=headers, until=lease.until)
         return reply.found
 
     async def remove(self, container: str, name: str, lease: Lease) -> bool:
-        """Delete an object; False when it was not there."""
+        """Delete an object; False when it did not exist."""
         reply = await self._swift.call("DELETE", container, name, until=lease.until)
         return reply.found
 
     async def make_container(self, container: str, lease: Lease) -> None:
-        """Make a container unless it is there."""
+        """Make a container unless it exists."""
         await self._swift.call("PUT", container, until=lease.until)
 
     async def remove_container(self, container: str, lease: Lease) -> bool:
@@ -205,10 +205,10 @@ class Objects:
         """Change a message's state; False when it is gone."""
         return await self.mark(container, name, state.content_type(), lease, ends=state.expires_at)
 
-    def _broom(self, ends: int | None) -> dict[str, str]:
-        """X-Delete-At for a deadline: in real time, and late enough for any clock of Swift's."""
+    def _delete_at(self, ends: int | None) -> dict[str, str]:
+        """X-Delete-At for a deadline: in real time, and late enough for any clock of Swift."""
         if ends is None:
             return {}
-        real = math.ceil((ends - self._clock.offset_ms) / 1000) + layout.BROOM_SLACK_S
+        real = math.ceil((ends - self._clock.offset_ms) / 1000) + layout.DELETE_AT_SLACK_S
         now = int((self._clock.now_ms() - self._clock.offset_ms) / 1000)
-        return {"X-Delete-At": str(max(real, now + layout.BROOM_SLACK_S))}
+        return {"X-Delete-At": str(max(real, now + layout.DELETE_AT_SLACK_S))}

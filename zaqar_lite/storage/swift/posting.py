@@ -1,4 +1,4 @@
-"""Posting: names are given out and written under the queue's lock."""
+"""Posting: messages get their positions and are written under the queue's lock."""
 
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -11,7 +11,7 @@ from zaqar_lite.domain.ids import new_message_ids
 from zaqar_lite.domain.models import Message, QueueRef
 from zaqar_lite.domain.posts import IdempotencyKey, NewMessage, Posted, Recalled, Remembered
 from zaqar_lite.storage.swift import layout
-from zaqar_lite.storage.swift.ending import told_attempts
+from zaqar_lite.storage.swift.ending import dump_attempts
 from zaqar_lite.storage.swift.layout import Content, Fetched, Listed, State
 from zaqar_lite.storage.swift.locks import Lease
 from zaqar_lite.storage.swift.objects import Entry, together
@@ -27,20 +27,20 @@ _ADOPTED_FOR_MS = 86_400_000
 
 
 class Plan(NamedTuple):
-    """What a call comes to.
+    """What a call stores.
 
-    `places` are the messages to store, `fresh` of each new key the place among them, `known` the
+    `new` are the messages to store, `fresh` the index in it of each new key's message, `known` the
     message keys that are remembered.
     """
 
-    places: Sequence[NewMessage]
+    new: Sequence[NewMessage]
     fresh: Mapping[str, int]
     digests: Mapping[str, str]
     known: Mapping[str, Key]
 
 
 class Batch(NamedTuple):
-    """One call of `post`, and what it comes to."""
+    """One call of `post`, and what it stores."""
 
     messages: Sequence[NewMessage]
     plan: Plan
@@ -74,23 +74,23 @@ class Posting(Reading):
                     raise KeyReused(None)
                 return [Posted(message_id, duplicate=True) for message_id in batch.ids]
             plan = _plan(messages, keys)
-            if not plan.places and batch_key is None:
+            if not plan.new and batch_key is None:
                 return _answers(messages, plan, [])
             new_keys = len(plan.fresh) + (batch_key is not None)
-            bound = await self._bound(queue, tail, len(plan.places), new_keys)
+            bound = await self._bound(queue, tail, len(plan.new), new_keys)
             batch_of = Batch(messages, plan, client_id, batch_key)
             tail = replace(tail, bound=bound, project=queue.project)
-            places = self._tails.places(tail, len(plan.places))
-            ids = new_message_ids(places.start, len(places))
-            await self._bring(plan.places, ids, client_id)
-            return await self._store(container, batch_of, tail, lease, places, ids)
+            positions = self._tails.next_positions(tail, len(plan.new))
+            ids = new_message_ids(positions.start, len(positions))
+            await self._store_companions(plan.new, ids, client_id)
+            return await self._store(container, batch_of, tail, lease, positions, ids)
 
         return await self._backend.locked(queue, work)
 
     async def recall(
         self, queue: QueueRef, messages: Collection[str], batch: str | None = None
     ) -> Recalled:
-        """Tell what is remembered of keys; under the lock, so that no post is half there."""
+        """Tell what is remembered of keys; under the lock, so that no post is half written."""
         container = self._container(queue)
 
         async def work(lease: Lease) -> Recalled:
@@ -137,10 +137,12 @@ class Posting(Reading):
             return None
         return Key(name, ids, layout.parameters(about).get("h", ""))
 
-    async def _bring(self, new: Sequence[NewMessage], ids: Sequence[str], client_id: str) -> None:
-        """Store what messages bring along, before them: so a message never lacks its companions.
+    async def _store_companions(
+        self, new: Sequence[NewMessage], ids: Sequence[str], client_id: str
+    ) -> None:
+        """Store the messages' companions before them, so that no message lacks its companions.
 
-        A crash leaves companions of messages that were not stored, and nobody was answered.
+        A crash may leave companions of messages that were not stored and not answered.
         """
         brought: dict[QueueRef, list[NewMessage]] = {}
         for message, message_id in zip(new, ids, strict=True):
@@ -148,20 +150,20 @@ class Posting(Reading):
                 entry = NewMessage(one.body_with(message_id), one.ttl_ms, one.delay_ms)
                 brought.setdefault(one.queue, []).append(entry)
         for ref, entries in brought.items():
-            work = partial(self._let_in, ref, entries, client_id)
+            work = partial(self._store_companions_of, ref, entries, client_id)
             await self._backend.locked(ref, work)
 
-    async def _let_in(
+    async def _store_companions_of(
         self, ref: QueueRef, entries: Sequence[NewMessage], client_id: str, lease: Lease
     ) -> None:
         """Store companions under their queue's lock, whatever its limits say."""
         container, count = self._container(ref), len(entries)
         tail = await self._tails.load(container, lease)
-        places = self._tails.places(tail, count)
+        positions = self._tails.next_positions(tail, count)
         tail = replace(tail, bound=tail.bound and tail.bound + count, project=ref.project)
         batch = Batch(entries, Plan(entries, {}, {}, {}), client_id, None)
-        ids = new_message_ids(places.start, count)
-        await self._store(container, batch, tail, lease, places, ids)
+        ids = new_message_ids(positions.start, count)
+        await self._store(container, batch, tail, lease, positions, ids)
 
     async def _store(  # noqa: PLR0917 - what a call has come to
         self,
@@ -169,13 +171,13 @@ class Posting(Reading):
         batch: Batch,
         tail: Tail,
         lease: Lease,
-        places: range,
+        positions: range,
         ids: Sequence[str],
     ) -> Sequence[Posted]:
         """Write messages and keys at new positions, at once; answer for all of the call."""
         messages, plan, client_id, batch_key = batch
         now = self._now()
-        made = [_new(*each, client_id, now) for each in zip(plan.places, ids, strict=True)]
+        made = [_new(*each, client_id, now) for each in zip(plan.new, ids, strict=True)]
         answers = _answers(messages, plan, ids)
         keys = _new_keys(plan, ids)
         if batch_key is not None:
@@ -184,20 +186,35 @@ class Posting(Reading):
         names = tuple(message.listed.name for message in made)
         forgotten_at = now + self._backend.limits.idempotency_window_ms
         intent = Intent(names, tuple(keys), forgotten_at)
-        async with self._tails.growing(container, tail, places, lease, intent if keys else None):
+        await self._write_all(container, tail, positions, lease, made, intent)
+        return answers
+
+    async def _write_all(  # noqa: PLR0917 - what a call has come to
+        self,
+        container: str,
+        tail: Tail,
+        positions: range,
+        lease: Lease,
+        made: Sequence[Fetched],
+        intent: Intent,
+    ) -> None:
+        """Write messages at new positions, and keys, at once; with keys all of them or none."""
+        moved = [message.listed for message in made if message.listed.was_moved]
+        keyed = intent if intent.keys else None
+        async with self._tails.appending(container, tail, positions, lease, keyed):
             try:
                 await together(
                     *(self._objects.put_message(container, message, lease) for message in made),
+                    *(self._dead_letters.index(container, listed, lease) for listed in moved),
                     self._tails.put_keys(container, intent, lease),
                 )
             except ZaqarLiteError:
                 await self._tails.undo(container, intent, lease)
                 raise
-        waiting = [m.state.delay_expires_at for m in made if m.state.delay_expires_at]
-        self._hints.ready(container, len(made) - len(waiting))
-        if waiting:
-            self._hints.waits(container, min(waiting))
-        return answers
+        delays = [m.state.delay_expires_at for m in made if m.state.is_delayed(self._now())]
+        self._hints.announce_ready(container, len(made) - len(delays))
+        if delays:
+            self._hints.announce_due(container, min(delays))
 
     async def adopt(
         self, queue: QueueRef, messages: Sequence[Message], *, source: str, number: int
@@ -212,26 +229,13 @@ class Posting(Reading):
             if is_known and int(known.body) >= number:
                 return
             live = [message for message in messages if message.expires_at > now]
-            places = self._tails.places(tail, len(live))
-            made = [_adopted(*each) for each in zip(live, places, strict=True)]
+            positions = self._tails.next_positions(tail, len(live))
+            made = [_adopted(*each) for each in zip(live, positions, strict=True)]
             names = tuple(message.listed.name for message in made)
             intent = Intent(names, (Key(name, (str(number),)),), now + _ADOPTED_FOR_MS)
             bound = tail.bound and tail.bound + len(made) + 1
             tail = replace(tail, bound=bound, project=queue.project)
-            async with self._tails.growing(container, tail, places, lease, intent):
-                try:
-                    await together(
-                        *(self._dead_letters.index(container, one.listed, lease) for one in made),
-                        *(self._objects.put_message(container, one, lease) for one in made),
-                        self._tails.put_keys(container, intent, lease),
-                    )
-                except ZaqarLiteError:
-                    await self._tails.undo(container, intent, lease)
-                    raise
-            waiting = [one.state.delay_expires_at for one in made if one.state.is_delayed(now)]
-            self._hints.ready(container, len(made) - len(waiting))
-            if waiting:
-                self._hints.waits(container, min(waiting))
+            await self._write_all(container, tail, positions, lease, made, intent)
 
         await self._backend.locked(queue, work)
 
@@ -242,7 +246,7 @@ class Posting(Reading):
             LimitReached: the queue is full of messages, or of keys.
         """
         limits, container = self._backend.limits, self._container(queue)
-        known = self._tails.queue(container)
+        known = self._tails.known(container)
         now = self._now()
         full = LimitReached(f"The queue {queue.name!r} may hold {limits.max_messages} messages.")
         if known.room is not None and known.room[0] > now and known.room[1] < messages:
@@ -305,7 +309,7 @@ def _new(message: NewMessage, message_id: str, client_id: str, now: int) -> Fetc
         group=_group_of(message.headers),
     )
     return Fetched(
-        Listed(layout.name_at_home(message_id), state), Content.of(message, client_id, now)
+        Listed(layout.original_name(message_id), state), Content.of(message, client_id, now)
     )
 
 
@@ -315,7 +319,7 @@ def _group_of(headers: Mapping[str, str] | None) -> str:
 
 
 def _adopted(message: Message, position: int) -> Fetched:
-    """A message of another store as it was there; `d` and the counts are its state."""
+    """A message of another store as it was there, with its delay and counts."""
     client_id, headers = message.client_id or "", message.headers
     state = State(
         expires_at=message.expires_at,
@@ -332,7 +336,7 @@ def _adopted(message: Message, position: int) -> Fetched:
         None if headers is None else dict(headers),
         message.origin,
         message.body,
-        told_attempts(message.attempts),
+        dump_attempts(message.attempts),
     )
     return Fetched(Listed(layout.message_name(position, message.id), state), content)
 

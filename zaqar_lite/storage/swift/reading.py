@@ -1,7 +1,8 @@
 """Reading without the lock: lists, messages by id, counts and ranges."""
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from typing import TypeVar
 
 from zaqar_lite.domain.ids import Marker, is_message_id
 from zaqar_lite.domain.models import Capability, Message, Page, QueueRef, Selection, Stats
@@ -14,12 +15,13 @@ from zaqar_lite.storage.swift.objects import PAGE, together
 from zaqar_lite.storage.swift.tail import Tail
 
 MOST_EXAMINED = 10_000
-"""Entries that one claim examines, and one look for what is due; the next goes on."""
+"""Entries that one claim examines, or one search for what is due; the next one goes on there."""
 NEVER = 1 << 62
+T = TypeVar("T")
 _CENSUS = 50
-"""Containers of a page of the account that are named together."""
+"""Containers on one page of the account's listing."""
 SPARE = 20
-"""How many entries beyond the limit the first page of a listing has, for those passed over."""
+"""How many entries beyond the limit the first page of a listing has: some are not wanted."""
 
 
 class Reading(Connected, MessageStore):
@@ -45,14 +47,14 @@ class Reading(Connected, MessageStore):
     async def list_messages(self, queue: QueueRef, selection: Selection) -> Page:
         """One page; the tail is read before the listing, so that nothing below it is missing."""
         container, limit = self._container(queue), selection.limit
-        tail = await self._tails.look(container)
+        tail = await self._tails.peek(container)
         await self._backend.check(queue, selection.version, tail)
         start = tail.birth
         if selection.marker is not None:
-            start = max(start, await self._place(container, selection.marker) + 1)
-        end = self._tails.hidden_from(tail)
+            start = max(start, await self._marker_position(container, selection.marker) + 1)
+        end = self._tails.first_hidden(tail)
         if selection.until is not None:
-            end = min(end, await self._place(container, selection.until) + 1)
+            end = min(end, await self._marker_position(container, selection.until) + 1)
         before = min(layout.after_position(end - 1), layout.AFTER_MESSAGES)
         unwanted = selection.exclude_client_id and layout.client_digest(selection.exclude_client_id)
         page = Page([], None)
@@ -97,7 +99,7 @@ class Reading(Connected, MessageStore):
                 view.attempts = attempts
         return views
 
-    async def _place(self, container: str, marker: Marker) -> int:
+    async def _marker_position(self, container: str, marker: Marker) -> int:
         """The position of a marker: that of the message, wherever it is now."""
         if marker.message_id is not None:
             moved = await self._moved_to(container, marker.message_id)
@@ -114,26 +116,28 @@ class Reading(Connected, MessageStore):
         return int(layout.parameters(reply.headers["Content-Type"])["at"], 16)
 
     async def _find(self, container: str, message_id: str) -> Listed | None:
-        """Find a message by its id, in any state: at home, or where it was moved to."""
-        name = layout.name_at_home(message_id)
-        state = await self._objects.state(container, name)
-        if state is None:
+        """Find a message by its id, in any state."""
+        found = await self._read_by_id(container, message_id, self._objects.state)
+        return found and Listed(*found)
+
+    async def _fetch(self, container: str, message_id: str) -> Fetched | None:
+        """Read a message by its id, in any state."""
+        found = await self._read_by_id(container, message_id, self._objects.fetch)
+        return found and found[1]
+
+    async def _read_by_id(
+        self, container: str, message_id: str, read: Callable[[str, str], Awaitable[T | None]]
+    ) -> tuple[str, T] | None:
+        """Read a message where it was posted, or where it was moved to; answer its name too."""
+        name = layout.original_name(message_id)
+        found = await read(container, name)
+        if found is None:
             position = await self._moved_to(container, message_id)
             if position is None:
                 return None
             name = layout.message_name(position, message_id)
-            state = await self._objects.state(container, name)
-        return None if state is None else Listed(name, state)
-
-    async def _fetch(self, container: str, message_id: str) -> Fetched | None:
-        """Read a message by its id, in any state."""
-        message = await self._objects.fetch(container, layout.name_at_home(message_id))
-        if message is None:
-            position = await self._moved_to(container, message_id)
-            if position is not None:
-                name = layout.message_name(position, message_id)
-                message = await self._objects.fetch(container, name)
-        return message
+            found = await read(container, name)
+        return None if found is None else (name, found)
 
     async def get_messages(
         self, queue: QueueRef, ids: Collection[str], *, details: bool = False
@@ -142,19 +146,17 @@ class Reading(Connected, MessageStore):
         container = self._container(queue)
         known = [message_id for message_id in dict.fromkeys(ids) if is_message_id(message_id)]
         tail, found = await asyncio.gather(
-            self._tails.look(container), together(*(self._fetch(container, i) for i in known))
+            self._tails.peek(container), together(*(self._fetch(container, i) for i in known))
         )
         now = self._now()
-        there = [m for m in found if m is not None and m.listed.position >= tail.birth]
-        live = [message for message in there if message.state.is_live(now)]
+        live = [m for m in found if m is not None and m.listed.exists(tail.birth, now)]
         return await self._views(container, live, details=details)
 
     async def _find_live(self, container: str, ids: Collection[str], tail: Tail) -> list[Listed]:
         """The live messages of these ids, as they tell themselves."""
         found = await together(*(self._find(container, key) for key in ids if is_message_id(key)))
         now = self._now()
-        there = [one for one in found if one is not None and one.state.is_live(now)]
-        return [one for one in there if one.position >= tail.birth]
+        return [one for one in found if one is not None and one.exists(tail.birth, now)]
 
     async def _live(self, container: str, tail: Tail) -> AsyncIterator[Listed]:
         """The live messages of a queue as listings show them, in order of position."""
@@ -167,7 +169,7 @@ class Reading(Connected, MessageStore):
     async def stats(self, queue: QueueRef) -> Stats:
         """Count from listings; read only the oldest and the newest."""
         container = self._container(queue)
-        tail = await self._tails.look(container)
+        tail = await self._tails.peek(container)
         stats, ends = await self._count(self._live(container, tail))
         await self._show_ends(stats, container, ends)
         return stats
@@ -176,7 +178,7 @@ class Reading(Connected, MessageStore):
         """Count from listings; read the oldest where its name says that it came from elsewhere."""
         container = self._container(queue)
         stats, ends = await self._count(self._listed_live(container))
-        if ends and ends[0] != layout.name_at_home(layout.id_of(ends[0])):
+        if ends and ends[0] != layout.original_name(layout.id_of(ends[0])):
             await self._show_ends(stats, container, ends[:1])
         return stats
 
@@ -189,10 +191,10 @@ class Reading(Connected, MessageStore):
             now, is_tail = self._now(), page[0].name == layout.TAIL
             if is_tail or tail is None:
                 listed = page[0].content_type
-                tail = Tail.parse(listed) if is_tail else await self._tails.look(container)
+                tail = Tail.parse(listed) if is_tail else await self._tails.peek(container)
             for name, text in page[is_tail:]:
                 found = Listed(name, State.parse(text))
-                if found.position >= tail.birth and found.state.is_live(now):
+                if found.exists(tail.birth, now):
                     yield found
 
     async def _count(self, live: AsyncIterator[Listed]) -> tuple[Stats, list[str]]:
@@ -204,7 +206,7 @@ class Reading(Connected, MessageStore):
             ends[1:] = [listed.name]
             if listed.state.is_claimed(now):
                 stats.claimed += 1
-            elif listed.state.is_away(now) or listed.state.is_delayed(now):
+            elif listed.state.is_claimed_or_parked(now) or listed.state.is_delayed(now):
                 stats.delayed += 1
             else:
                 if not stats.ready:
@@ -214,11 +216,11 @@ class Reading(Connected, MessageStore):
         return stats, ends
 
     async def _show_ends(self, stats: Stats, container: str, names: Collection[str]) -> None:
-        """Read the messages at the ends, where they are still there."""
-        there = await self._fetch_all(container, names)
-        if there:
+        """Read the messages at the ends, as far as they still exist."""
+        ends = await self._fetch_all(container, names)
+        if ends:
             now = self._now()
-            stats.oldest, stats.newest = there[0].view(now), there[-1].view(now)
+            stats.oldest, stats.newest = ends[0].view(now), ends[-1].view(now)
 
     async def census(self) -> AsyncIterator[QueueRef]:
         """Name the queues by the account's listing; each costs a read of its tail, once."""
@@ -236,7 +238,7 @@ class Reading(Connected, MessageStore):
     async def split(self, queue: QueueRef, count: int) -> Sequence[int]:
         """Cut the live messages into ranges; see the seam."""
         container = self._container(queue)
-        tail = await self._tails.look(container)
+        tail = await self._tails.peek(container)
         order = [one.position async for one in self._live(container, tail)]
         ranges = min(count, len(order))
         return [order[len(order) * (index + 1) // ranges - 1] for index in range(ranges)]
@@ -244,7 +246,7 @@ class Reading(Connected, MessageStore):
     async def next_due(self, queue: QueueRef) -> int | None:
         """How long until a message becomes ready by time; what was found is remembered."""
         container = self._container(queue)
-        known = self._tails.queue(container)
+        known = self._tails.known(container)
         if known.due_at is None:
             known.due_at = NEVER  # what is noted from now on lowers it
             try:
@@ -257,7 +259,7 @@ class Reading(Connected, MessageStore):
 
     async def _find_due(self, container: str) -> int:
         """When the first of the listed messages becomes ready that are not yet."""
-        tail = await self._tails.look(container)
+        tail = await self._tails.peek(container)
         now, due_at, examined = self._now(), NEVER, 0
         async for page in self._objects.messages(container, start=tail.birth, first=SPARE):
             states = [one.state for one in page if one.state.is_live(now)]
@@ -289,6 +291,6 @@ def _wanted(selection: Selection, state: State, now: int) -> bool:
         return False
     if selection.group is not None and state.group != layout.group_digest(selection.group):
         return False
-    if state.is_away(now):
+    if state.is_claimed_or_parked(now):
         return selection.include_claimed
     return selection.include_delayed or not state.is_delayed(now)

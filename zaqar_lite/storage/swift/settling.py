@@ -95,7 +95,7 @@ class Settling(Holding):
                 await self._extend(container, claim_id, extended, lease)
                 letters = await together(*(self._write(container, m, lease) for m in changed))
                 dead = [letter for letter in letters if letter is not None]
-                moved = await self._dead_letters.bury(container, dead, retries.dead_letter, lease)
+                moved = await self._dead_letters.send(container, dead, retries.dead_letter, lease)
             gone = [message.found for message in changed if message.found]
             await self._end_empty(container, [claim_id], gone, lease)
             self._tell_settled(container, changed)
@@ -117,7 +117,7 @@ class Settling(Holding):
             if record.ends_at < ends_at:
                 await self._mark_record(container, replace(record, ends_at=ends_at), lease)
         await together(*(self._mark_held(container, *each, lease) for each in changed))
-        self._hints.waits(container, min(state.claim_expires_at for _, state in changed))
+        self._hints.announce_due(container, min(state.claim_expires_at for _, state in changed))
 
     async def _write(self, container: str, message: _Message, lease: Lease) -> Fetched | None:
         """Write what becomes of a message that is held no more; answer it if it is to be moved."""
@@ -128,6 +128,7 @@ class Settling(Holding):
             return None
         held = Listed(found.name, message.state)
         message.state = await self._end_attempt(container, held, message.ending, lease)
+        await self._dead_letters.keep_index(container, found, message.state, lease)
         if message.state.move_reason:
             letter = await self._objects.fetch(container, found.name)
             return None if letter is None else letter.with_state(message.state)
@@ -137,6 +138,6 @@ class Settling(Holding):
     def _tell_settled(self, container: str, messages: Sequence[_Message]) -> None:
         back = [m.state for m in messages if m.ending and not m.state.move_reason]
         parked = [state.claim_expires_at for state in back if state.claim_expires_at]
-        self._tell_back(container, len(back) - len(parked), 0)
+        self._announce_returned(container, len(back) - len(parked), 0)
         if parked:
-            self._hints.waits(container, min(parked))
+            self._hints.announce_due(container, min(parked))

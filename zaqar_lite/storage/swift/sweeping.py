@@ -1,7 +1,11 @@
-"""Sweeping: what X-Delete-At would do later, and what crashes left, a few queues at a time."""
+"""Sweeping: remove what is over, finish what crashes cut short, a few queues at a time.
+
+What has expired Swift's X-Delete-At would remove too, but later.
+"""
 
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.models import NO_RETRIES, QueueRef, Retries, RetriesOf, Swept, no_retries
@@ -20,9 +24,9 @@ _REST_MS = 60_000
 _LAPSED = 100
 """Lapsed messages that are met under the lock before it is free for a moment."""
 _CLAIMS = 1_000
-"""Claims of one queue whose end one round can see."""
+"""How many claims of one queue a round looks after."""
 _KEEP_MS = 3_600_000
-"""How long the tail of a dropped queue stays: what lands or is listed late is told by it."""
+"""How long the tail of a dropped queue stays: it tells which late objects are of that queue."""
 
 
 class Sweeping(Holding):
@@ -36,7 +40,7 @@ class Sweeping(Holding):
         self._rests_until = 0
         self._swept_tail = Tail()
         self._unheld: list[str] = []
-        """Claims of the queue that is swept, of which no listed message is held yet."""
+        """Claims of the queue that is swept that hold none of the messages listed so far."""
 
     async def sweep(self, limit: int, retries_of: RetriesOf = no_retries) -> Swept:
         """Remove what is over and finish what a crash cut short; see the seam.
@@ -79,10 +83,10 @@ class Sweeping(Holding):
         entries, lapsed, whole = _up_to_lapsed(entries, len(entries) < page, now)
         if not after:
             tails = [Tail.parse(e.content_type) for e in entries if e.name == layout.TAIL]
-            self._swept_tail = tails[0] if tails or whole else await self._tails.look(container)
+            self._swept_tail = tails[0] if tails or whole else await self._tails.peek(container)
             self._unheld = []
         tail = self._swept_tail
-        buried = {entry.name for entry in entries if _is_buried(entry.name, tail)}
+        buried = {entry.name for entry in entries if _is_of_earlier_life(entry.name, tail)}
         messages = [
             Listed(entry.name, State.parse(entry.content_type))
             for entry in entries
@@ -90,15 +94,15 @@ class Sweeping(Holding):
         ]
         await together(*(self._objects.remove(container, name, UNLOCKED) for name in buried))
         over = [e for e in entries if e.name not in buried and _is_over(e, tail, now)]
-        cut = [one for one in messages if one.is_cut]
-        moved_back = await self._finish_returns(container, cut)
+        cut = [one for one in messages if one.is_moving]
+        moved_back = await self._finish_moves(container, cut)
         lapsed = [name for name in lapsed if tail.project and name not in buried]
         self._note_claims(entries, messages, now)
         ended = self._unheld if whole else []
         names = [entry.name for entry in entries]
         left = not after and whole and (not names or (_is_left(tail, now) and len(names) == 1))
         ready = [m for m in messages if m.state.is_ready(now) and not m.state.is_delayed(now)]
-        self._hints.ready(container, len(ready))
+        self._hints.announce_ready(container, len(ready))
         retries = NO_RETRIES
         if lapsed:
             ref = QueueRef(tail.project, self._backend.containers.queue_name(container))
@@ -107,13 +111,13 @@ class Sweeping(Holding):
         async def work(lease: Lease) -> Swept:
             newest = await self._tails.load(container, lease)  # finishes a post first
             gone = await together(*(self._remove_over(container, e, tail, lease) for e in over))
-            moved = await self._dead_letters.heal(container, cut, lease)
+            moved = await self._dead_letters.finish_moves(container, cut, lease)
             met = await self._end_lapsed(container, lapsed, retries, lease)
             empty = [await self._end_unheld(container, name, lease) for name in ended]
             if left and (not names or _is_left(newest, now)):
                 await self._objects.remove(container, layout.TAIL, lease)
                 await self._objects.remove_container(container, lease)
-                self._tails.queue(container).written = 0
+                self._tails.known(container).written = 0
             deleted = len(buried) + sum(empty)
             return met._replace(expired=sum(gone), moved=met.moved + moved, deleted=deleted)
 
@@ -127,40 +131,32 @@ class Sweeping(Holding):
             return done, last  # a busy queue is swept the next time round
         return swept._replace(moved=swept.moved + moved_back), last
 
-    async def _finish_returns(self, container: str, cut: Sequence[Listed]) -> int:
-        """Finish moves back to other queues, whose locks come before this one's; how many."""
+    async def _finish_moves(self, container: str, cut: Sequence[Listed]) -> int:
+        """Finish moves that clients asked for, under both queues' locks; answer how many."""
         moved = 0
         for target in {one.state.leaving for one in cut if one.state.move_back}:
             some = [one for one in cut if one.state.leaving == target and one.state.move_back]
-
-            async def work(held: Lease, target: str = target, some: Sequence[Listed] = some) -> int:
-                async def both(lease: Lease) -> int:
-                    return await self._dead_letters.heal(
-                        container, some, lease, target=target, held=held
-                    )
-
-                return await self._backend.locks.run(container, both)
-
+            work = partial(self._dead_letters.finish_moves, container, some, target=target)
             with suppress(Unavailable):  # a busy queue is swept the next time round
-                moved += await self._backend.locks.run(target, work)
+                moved += await self._backend.locks.run(target, work, also=container)
         return moved
 
     async def _end_lapsed(
         self, container: str, names: Sequence[str], retries: Retries, lease: Lease
     ) -> Swept:
-        """Meet the lapsed leases among these messages, and move what has failed too often."""
+        """End the lapsed leases among these messages, and move what has failed too often."""
         now, letter = self._now(), retries.dead_letter
         found = await self._fetch_all(container, names)
         live = [m for m in found if m.state.is_live(now) and m.state.has_lapsed(now)]
-        meetings = (self._meet(container, m, retries, lease, marks=True) for m in live)
+        meetings = (self._end_lapse(container, m, retries, lease, marks=True) for m in live)
         with self._hints.changing(container):
             met = await together(*meetings)
             letters = [message for message in met if message.state.move_reason]
-            moved = await self._dead_letters.bury(container, letters, letter, lease)
-        self._tails.queue(container).due_at = None
+            moved = await self._dead_letters.send(container, letters, letter, lease)
+        self._tails.known(container).due_at = None
         parked = [m.state.claim_expires_at for m in met if m.state.claim_expires_at]
         if parked:
-            self._hints.waits(container, min(parked))
+            self._hints.announce_due(container, min(parked))
         letters_in = {letter.target} if moved and letter and letter.target else set()
         return Swept(lapsed=len(met) - moved, moved=moved, letters_in=frozenset(letters_in))
 
@@ -172,7 +168,7 @@ class Sweeping(Holding):
         self._unheld = [name for name in self._unheld if name not in held][:_CLAIMS]
 
     async def _end_unheld(self, container: str, name: str, lease: Lease) -> bool:
-        """End a claim whose last message is gone: by now nothing else can find its record."""
+        """Remove the object of a claim whose last message is gone."""
         reply = await self._objects.get(container, name)
         if not reply.found:
             return False
@@ -209,7 +205,7 @@ def _is_left(tail: Tail, now: int) -> bool:
 def _up_to_lapsed(
     entries: Sequence[Entry], whole: bool, now: int
 ) -> tuple[Sequence[Entry], list[str], bool]:
-    """Cut a page behind the last lapsed message that one step meets; their names; is it whole?"""
+    """Cut a page where a step has enough lapsed messages: the page, their names, is it whole?"""
     lapsed: list[str] = []
     for count, entry in enumerate(entries, 1):
         if not entry.name.startswith(layout.MESSAGES):
@@ -222,7 +218,7 @@ def _up_to_lapsed(
     return entries, lapsed, whole
 
 
-def _is_buried(name: str, tail: Tail) -> bool:
+def _is_of_earlier_life(name: str, tail: Tail) -> bool:
     """Whether a message, or a history, is of a life of the queue that a purge or a drop ended."""
     has_position = name.startswith((layout.MESSAGES, layout.ATTEMPTS))
     return has_position and layout.position_of(name) < tail.birth

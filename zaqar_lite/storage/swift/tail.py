@@ -1,4 +1,4 @@
-"""Positions: given out under the queue's lock, and shown to readers only when all below are there.
+"""Positions: taken under the queue's lock; readers see one only when all below it are written.
 
 A batch is written in parallel, so its messages appear in any order. Until it is complete readers
 stop at its first position: a process that is alone remembers that, others see it by the tail in
@@ -9,7 +9,7 @@ undoes it, before anything of it can be handed out.
 
 The tail also tells what would cost a request of its own: the version of the queue's record, a bound
 of what the container holds, and where the queue's life began. Messages of an earlier life, which a
-purge or a drop ended, are not there for anybody, and the sweep removes them.
+purge or a drop ended, are shown to nobody, and the sweep removes them.
 """
 
 import asyncio
@@ -33,8 +33,8 @@ _FIELDS = ("last", "open", "birth", "born", "gone", "v", "n")
 _MAX_KNOWN = 10_000
 _AHEAD_US = 60_000_000
 _AHEAD_POSITIONS = 10_000
-"""How far ahead the tail of a process that is alone is written: of the clock, or else of the last
-position, where that leads the clock. A restart goes on from there.
+"""How far ahead of the clock, or of the last position where that is later, a process that is alone
+writes its tail. A restart goes on from there.
 """
 _SKEW_US = 4_000_000
 """Twice what the clock of a process may differ from Swift's."""
@@ -111,7 +111,7 @@ class Intent(NamedTuple):
         return cls(tuple(messages), tuple(Key(*key) for key in keys), forgotten_at)
 
 
-class Queue:
+class KnownQueue:
     """What this process knows of one queue."""
 
     def __init__(self) -> None:
@@ -119,13 +119,13 @@ class Queue:
         self.written = 0
         """No position up to this one needs the tail in Swift to be written again."""
         self.nothing_ready: tuple[DelayMode, int, int] | None = None
-        """For claims of this mode nothing before this position is ready until this instant."""
+        """Claims of this mode find nothing ready before this position until this instant."""
         self.exposed_to = 0
-        """The position that the exposing of delayed messages has come to."""
+        """The position up to which delayed messages have been exposed."""
         self.due_at: int | None = None
         """When something next becomes ready by time; None where that is not known."""
         self.room: tuple[int, int] | None = None
-        """Until this instant there is room for no more than so many messages."""
+        """Until this instant the queue has room for at most so many messages."""
 
     def something_may_be_ready(self) -> None:
         """Look at the queue from its beginning again."""
@@ -140,12 +140,12 @@ class Tails:
         self._clock = clock
         self._shared = shared
         self._lease_us = int(lease * 1_000_000)
-        self._known: OrderedDict[str, Queue] = OrderedDict()
+        self._known: OrderedDict[str, KnownQueue] = OrderedDict()
         self._projects: dict[str, str] = {}
 
-    def queue(self, container: str) -> Queue:
+    def known(self, container: str) -> KnownQueue:
         """What is known of a queue; forgotten when others are used more."""
-        queue = self._known.setdefault(container, Queue())
+        queue = self._known.setdefault(container, KnownQueue())
         self._known.move_to_end(container)
         if len(self._known) > _MAX_KNOWN:
             first = next(iter(self._known))
@@ -159,7 +159,7 @@ class Tails:
 
         To do that later would take a message that is gone for one that was never written.
         """
-        queue = self.queue(container)
+        queue = self.known(container)
         known = queue.tail
         if known is not None and not self._shared and not known.opened:
             return known
@@ -172,9 +172,9 @@ class Tails:
         if not self._shared:  # it is not written with every post then
             found = replace(found, version=0, bound=0 if known is None else known.bound)
         queue.tail = found
-        return await self._heal(container, found, lease) if found.opened else found
+        return await self._finish_post(container, found, lease) if found.opened else found
 
-    async def look(self, container: str) -> Tail:
+    async def peek(self, container: str) -> Tail:
         """The tail, without the lock."""
         known = self._known.get(container)
         if known is not None and known.tail is not None and not self._shared:
@@ -183,19 +183,19 @@ class Tails:
 
     async def project(self, container: str) -> str:
         """The project of a queue, which never changes; empty where its tail does not tell."""
-        project = self._projects.get(container) or (await self.look(container)).project
+        project = self._projects.get(container) or (await self.peek(container)).project
         if len(self._projects) >= _MAX_KNOWN:
             self._projects.clear()
         self._projects[container] = project
         return project
 
-    def hidden_from(self, tail: Tail) -> int:
+    def first_hidden(self, tail: Tail) -> int:
         """The first position that a reader must not see who lists after having read `tail`.
 
-        That is the next one to be given out, not only an open one: what is posted between the
-        look and the listing may be listed in any order. Alone, the last position may be a crash
-        later than the tail tells; new ones are not below this clock. With others, theirs may be
-        behind it, by less than a lease.
+        That is the next position, not only an open one: what is posted between reading the tail and
+        listing may be listed in any order. For a process that is alone, a crash may have left later
+        positions than the tail tells, but new ones are not below its clock. Where others share the
+        store, their positions may be behind its clock by less than a lease.
         """
         now = self._clock.now_us()
         passed = now - self._lease_us - _SKEW_US if self._shared else now
@@ -214,27 +214,27 @@ class Tails:
         )
         return layout.position_of(page[0].name) if page else 0
 
-    def places(self, tail: Tail, count: int) -> range:
+    def next_positions(self, tail: Tail, count: int) -> range:
         """The next positions behind `tail`."""
         first = max(tail.last + 1, self._clock.now_us())
         return range(first, first + count)
 
     @asynccontextmanager
-    async def growing(
+    async def appending(
         self,
         container: str,
         tail: Tail,
-        places: range,
+        positions: range,
         lease: Lease,
         intent: Intent | None = None,
     ) -> AsyncIterator[None]:
-        """Let messages be written at `places` behind `tail`; readers see them after the block.
+        """Let messages be written at `positions` behind `tail`; readers see them after the block.
 
         With an intent the tail is written before the block too, for whoever comes after a crash.
         """
-        queue = self.queue(container)
-        first = places.start
-        closed = replace(tail, last=first + len(places) - 1, opened=0, gone=0)
+        queue = self.known(container)
+        first = positions.start
+        closed = replace(tail, last=first + len(positions) - 1, opened=0, gone=0)
         queue.tail = replace(closed, opened=first)
         try:
             if not tail.last:
@@ -255,8 +255,8 @@ class Tails:
                 await self._write(container, closed, lease)
                 queue.tail = closed
 
-    async def bury(self, container: str, lease: Lease, *, gone: bool) -> None:
-        """End the queue's life: nothing that was posted by now is there any more.
+    async def end_life(self, container: str, lease: Lease, *, gone: bool) -> None:
+        """End the queue's life: nobody sees anything that was posted by now.
 
         The positions of the next life are above all of this one, also above what lands late. Keys
         outlive a purge and not a drop, where the queue is `gone`.
@@ -269,7 +269,7 @@ class Tails:
         if gone:
             tail = replace(tail, born=last + 1, version=0, gone=self._clock.now_ms())
         await self._write(container, tail, lease)
-        queue = self.queue(container)
+        queue = self.known(container)
         queue.tail, queue.exposed_to = tail, 0
         queue.something_may_be_ready()
 
@@ -280,11 +280,11 @@ class Tails:
             if tail.last and tail.version != version:
                 tail = replace(tail, version=version)
                 await self._write(container, tail, lease)
-                self.queue(container).tail = tail
+                self.known(container).tail = tail
 
     async def _write(self, container: str, tail: Tail, lease: Lease, intent: bytes = b"") -> None:
         """Write the tail; to other processes it tells exactly how far positions came."""
-        queue = self.queue(container)
+        queue = self.known(container)
         if not self._shared:
             ahead = max(self._clock.now_us() + _AHEAD_US, tail.last + _AHEAD_POSITIONS)
             tail = replace(tail, last=ahead if tail.last > queue.written else queue.written)
@@ -294,7 +294,7 @@ class Tails:
             await self._objects.put(container, layout.TAIL, kind, intent, lease, ends=ends)
         queue.written = tail.last
 
-    async def _heal(self, container: str, tail: Tail, lease: Lease) -> Tail:
+    async def _finish_post(self, container: str, tail: Tail, lease: Lease) -> Tail:
         """Finish or undo, under the lock, the post that a crash left open."""
         reply = await self._objects.get(container, layout.TAIL)
         intent = Intent.parse(reply.body) if reply.body else Intent((), (), 0)
@@ -305,7 +305,7 @@ class Tails:
             await self.undo(container, intent, lease)
         closed = replace(tail, opened=0)
         await self._write(container, closed, lease)
-        self.queue(container).tail = closed
+        self.known(container).tail = closed
         return closed
 
     async def put_keys(self, container: str, intent: Intent, lease: Lease) -> None:
