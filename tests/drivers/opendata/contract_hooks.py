@@ -9,7 +9,7 @@ from zaqar_lite.storage.opendata.entries import Page
 from zaqar_lite.storage.opendata.messages import OpenDataMessageStore
 from zaqar_lite.storage.opendata.paging import prepared
 from zaqar_lite.storage.opendata.queue import Queue
-from zaqar_lite.storage.opendata.reading import warm
+from zaqar_lite.storage.opendata.reading import read_metadata
 
 
 async def after_test(stores: Stores) -> None:
@@ -36,7 +36,7 @@ async def check_database(db: Database) -> None:
         settle_all(queue, now)
     for either in (db, restarted):
         for queue in either.queues:
-            await warm(either, queue, [e for p in queue.pages for e in p.entries.values()])
+            await read_metadata(either, queue, [e for p in queue.pages for e in p.entries.values()])
     assert snapshot(restarted, now) == snapshot(db, now)
     assert not restarted.damages
     await check_invariants(db)

@@ -11,7 +11,7 @@ from zaqar_lite.domain.posts import NewMessage, Posted
 from zaqar_lite.storage.opendata.format import keys
 from zaqar_lite.storage.opendata.format.bookkeeping import encode_keys
 from zaqar_lite.storage.opendata.format.keys import RecordType
-from zaqar_lite.storage.opendata.idempotency import MESSAGE, TOGETHER, short
+from zaqar_lite.storage.opendata.idempotency import MESSAGE, TOGETHER, digest_of
 
 pytestmark = pytest.mark.anyio
 WINDOW = 600_000
@@ -109,9 +109,9 @@ async def test_records_of_earlier_versions_have_no_digest_of_what_was_posted(sto
     numbers = [int(text[:16], 16) for text, _ in (first, second)]
     prefix = keys.queue_key(RecordType.IDEMPOTENCY, raw(store))
     until = store.clock.now_ms() + WINDOW
-    together = encode_keys(until, numbers, short("c") + short("d"))
+    together = encode_keys(until, numbers, digest_of("c") + digest_of("d"))
     store.db.puts[prefix + TOGETHER + bytes(8)] = together
-    store.db.puts[prefix + MESSAGE + short("old")] = encode_keys(until, numbers[:1])
+    store.db.puts[prefix + MESSAGE + digest_of("old")] = encode_keys(until, numbers[:1])
     await store.restart()
     assert await post(store, "c", "d", "old") == [
         (first[0], True),

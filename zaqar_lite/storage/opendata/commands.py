@@ -1,9 +1,9 @@
 """The command `zaqar-lite store`: check, export, import and compact the embedded store.
 
 Each takes the store's lock, so none runs beside a server on the same directory. `import` also fills
-an empty store with what is intact of a damaged SQLite file, or of one that SQLite's own tool has
-recovered. What that lost is put back from the metadata log when the new store is opened
-(`recovery.py`), because it is marked as one that may miss records.
+an empty store with the intact records of a damaged SQLite file, or of one that SQLite's own tool
+has recovered. The new store is marked as one that may miss records, so messages of lost pages are
+put back from the metadata log when it is opened (`recovery.py`).
 """
 
 import argparse
@@ -191,7 +191,7 @@ def run_compact(arguments: argparse.Namespace) -> int:
 
 
 async def _salvage(file: Path, uri: str) -> int:
-    """Put what is intact of a damaged store into a new one, and open that."""
+    """Put the intact records of a damaged store into a new one, and open that."""
     target = create_engine(uri)
     await target.open()
     try:
@@ -276,7 +276,7 @@ _LOG_DECODERS: dict[int, Callable[[bytes], Any]] = {
 
 @dataclass
 class Findings:
-    """What a check found: the problems, and how many records of each kind seen are."""
+    """What a check found: the problems, and how many records of each kind there are."""
 
     problems: list[str] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)

@@ -51,15 +51,15 @@ class Claim:
         self.leases: dict[int, int] = {}
 
     def lease(self, position: int) -> int:
-        """When its lease of an entry ends."""
+        """When the claim's lease of the entry at a position ends."""
         return self.leases.get(position, self.deadline) if self.leases else self.deadline
 
     def live(self, now: int) -> list[int]:
-        """The positions that it holds by a live lease, in order."""
+        """The positions of entries with a live lease, in order."""
         return [at for at in sorted(self.held) if self.lease(at) > now]
 
     def lapsed(self, now: int) -> list[int]:
-        """The positions that it holds although the lease has ended."""
+        """The positions of entries whose lease has ended."""
         if not self.leases:
             return list(self.held) if self.deadline <= now else []
         return [at for at in self.held if self.lease(at) <= now]
@@ -275,7 +275,7 @@ class Entry(Struct, eq=False):
         return None if claim is None or claim.lease(self.position) <= now else claim
 
     def is_parked(self, now: int) -> bool:
-        """Whether it was given back with a delay that is not over."""
+        """Whether it was released with a delay that has not ended."""
         extras = self.extras
         return extras is not None and extras.parked_until > now
 
@@ -287,7 +287,7 @@ class Entry(Struct, eq=False):
         return extras
 
     def view(self, name: str, now: int, *, with_delay: bool = True) -> Message:
-        """Show the entry to a reader, but for its body."""
+        """Make the message of the entry, without its body and attempts."""
         extras = self.extras
         claim = self.claim
         if (

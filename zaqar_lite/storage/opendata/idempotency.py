@@ -17,12 +17,12 @@ _UNKNOWN = bytes(16)
 _HEAD = Struct("<q16s")
 
 
-def short(key: str) -> bytes:
+def digest_of(key: str) -> bytes:
     """The 16 bytes that are kept of a key, whatever its length."""
     return sha256(key.encode()).digest()[:16]
 
 
-def is_together(name: bytes) -> bool:
+def is_of_post(name: bytes) -> bool:
     """Whether a record of this name has the keys of all messages of a post."""
     return name.startswith(TOGETHER)
 
@@ -31,7 +31,7 @@ def read_record(name: bytes, value: bytes) -> bookkeeping.KeyRecord:
     """Read a record of keys, by its name and its value. Raises CodecError: it is no such record."""
     record = bookkeeping.decode_keys(value)
     ids, digests = len(record.ids), len(record.digests)
-    if digests not in ((ids, 2 * ids) if is_together(name) else (0, 1)):
+    if digests not in ((ids, 2 * ids) if is_of_post(name) else (0, 1)):
         raise CodecError(f"{digests} digests for {ids} ids")
     return record
 
@@ -92,7 +92,7 @@ class Keys:
         """Look up keys by their texts; `write` makes the texts of ids."""
 
         def of(kind: bytes, text: str) -> Remembered | None:
-            known = self.get(kind + short(text), now)
+            known = self.get(kind + digest_of(text), now)
             if known is None:
                 return None
             digest = None if known.digest == _UNKNOWN else known.digest
@@ -124,7 +124,7 @@ class Keys:
         """Take over the records of the store."""
         for name, record in sorted(remembered, key=lambda item: item[1].expires_at):
             count, digests = len(record.ids), record.digests
-            if is_together(name):
+            if is_of_post(name):
                 keys = [MESSAGE + digest for digest in digests[:count]]
                 of_each = digests[count:] or (_UNKNOWN,) * count
                 known = [Known((n,), digest) for n, digest in zip(record.ids, of_each, strict=True)]

@@ -21,7 +21,7 @@ from zaqar_lite.storage.opendata.due import STEP, end_waits
 from zaqar_lite.storage.opendata.entries import MAX_ATTEMPTS, NOWHERE, Entry
 from zaqar_lite.storage.opendata.format import keys
 from zaqar_lite.storage.opendata.format.records import Attempts, Kept, encode_attempt
-from zaqar_lite.storage.opendata.idempotency import BATCH, MESSAGE, Known, short
+from zaqar_lite.storage.opendata.idempotency import BATCH, MESSAGE, Known, digest_of
 from zaqar_lite.storage.opendata.paging import cold_tail, prepared
 from zaqar_lite.storage.opendata.queue import Queue
 from zaqar_lite.storage.opendata.reading import (
@@ -52,7 +52,7 @@ def post(
     limit; nothing was stored.
     """
     if batch_key is not None:
-        known = queue.keys.get(BATCH + short(batch_key.text), now)
+        known = queue.keys.get(BATCH + digest_of(batch_key.text), now)
         if known is not None:
             if not known.is_of(batch_key.digest):
                 raise KeyReused(None)
@@ -87,7 +87,7 @@ def remember(  # noqa: PLR0917 - the keys of a post and its answer
         queue.keys.put_together(fresh, ends)
     if batch_key is not None:
         known = Known(tuple(numbers), batch_key.digest)
-        queue.keys.put(BATCH + short(batch_key.text), ends, known)
+        queue.keys.put(BATCH + digest_of(batch_key.text), ends, known)
 
 
 def _without_known(
@@ -106,7 +106,7 @@ def _without_known(
     for index, message in enumerate(messages):
         if message.idempotency_key is not None:
             text, digest = message.idempotency_key
-            key = MESSAGE + short(text)
+            key = MESSAGE + digest_of(text)
             known = fresh.get(key) or get(key, now)
             if known is not None:
                 if not known.is_of(digest):

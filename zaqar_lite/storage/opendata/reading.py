@@ -1,4 +1,4 @@
-"""Reading messages: by id and in lists, with their bodies, metadata and attempts; and counts.
+"""Reading messages: by id and in lists, with their bodies, metadata and attempts.
 
 Bodies and metadata come from memory where they are known, else from their records.
 """
@@ -84,7 +84,7 @@ async def read_bodies(db: State, queue: Queue, entries: Sequence[Entry]) -> dict
     return found
 
 
-async def warm(db: State, queue: Queue, entries: Iterable[Entry]) -> None:
+async def read_metadata(db: State, queue: Queue, entries: Iterable[Entry]) -> None:
     """Read the metadata of entries whose metadata is not known yet."""
     cold = [entry for entry in entries if entry.created_at == UNKNOWN]
     stored = await db.read([db.log_key(entry.id) for entry in cold])
@@ -206,7 +206,7 @@ async def list_messages(db: State, ref: QueueRef, selection: Selection) -> Page:
                     break
         queue.examined += examined
         if unknown or (len(found) < limit and examined == step < MAX_EXAMINED):
-            await warm(db, queue, list(islice(queue.after(start), examined + limit)))
+            await read_metadata(db, queue, list(islice(queue.after(start), examined + limit)))
             step = MAX_EXAMINED  # time has passed: look again
             continue
         if examined:

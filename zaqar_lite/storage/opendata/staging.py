@@ -22,7 +22,7 @@ from zaqar_lite.storage.opendata import posting
 from zaqar_lite.storage.opendata.checkpoint import put_garbage
 from zaqar_lite.storage.opendata.committer import cost_of
 from zaqar_lite.storage.opendata.entries import Entry
-from zaqar_lite.storage.opendata.idempotency import BATCH, MESSAGE, Known, short
+from zaqar_lite.storage.opendata.idempotency import BATCH, MESSAGE, Known, digest_of
 from zaqar_lite.storage.opendata.paging import cold_tail, prepared
 from zaqar_lite.storage.opendata.queue import Queue
 from zaqar_lite.storage.opendata.state import State
@@ -113,7 +113,7 @@ def _can_enter(
     """Whether the queue has room and does not know the key; else `posting.post` says why not."""
     if queue.total + count > db.options.max_messages:
         return False
-    return batch_key is None or queue.keys.get(BATCH + short(batch_key.text), now) is None
+    return batch_key is None or queue.keys.get(BATCH + digest_of(batch_key.text), now) is None
 
 
 async def _stage(
@@ -142,7 +142,7 @@ def _note_keys(draft: _Draft, part: Sequence[NewMessage], first: int, now: int) 
     for number, message in enumerate(part, first):
         if message.idempotency_key is not None:
             text, digest = message.idempotency_key
-            key = MESSAGE + short(text)
+            key = MESSAGE + digest_of(text)
             if key in fresh or get(key, now) is not None:
                 return False
             fresh[key] = Known((number,), digest)

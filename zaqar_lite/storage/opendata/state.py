@@ -198,7 +198,7 @@ class State:
         self.deletes[key] = None
 
     async def read(self, wanted: Iterable[bytes]) -> dict[bytes, Stored]:
-        """Read records as they are now: what the batches hold that are not durable, too."""
+        """Read records, with the changes of batches that are not durable yet."""
         found: dict[bytes, Stored] = {}
         absent = []
         for key in wanted:
@@ -229,7 +229,7 @@ class State:
             self.damages.append(Damage(exc.last, str(exc)))
 
     def decoded(self, key: bytes, value: Stored, decode: Callable[[bytes], T]) -> T | None:
-        """Decode a record; None, and named, where it can't be read."""
+        """Decode a record; None, and logged, where it can't be read."""
         if isinstance(value, bytes):
             try:
                 return decode(value)
@@ -293,7 +293,7 @@ BLOCK_SIZE = 4096
 
 
 class Ids:
-    """Ids from blocks that are durable before their first use, or with it.
+    """Hands out ids from blocks that are durable before the first use of an id, or with it.
 
     A crash skips the rest of a block: ids are never used twice. The sequences of the metadata log
     are the same numbers, so a message's id finds its metadata.

@@ -140,7 +140,7 @@ class WriterLink(asyncio.Protocol):
         self._transport = cast(asyncio.WriteTransport, transport)
 
     def data_received(self, data: bytes) -> None:
-        """Take an answer, or a part of one."""
+        """Receive an answer, or a part of one."""
         self._received += data
         if len(self._received) < ANSWER.size:
             return
