@@ -18,7 +18,7 @@ from zaqar_lite.client import Client
 
 MESSAGES = int(os.environ.get("ZAQAR_TEST_BULK_MESSAGES", "200000"))
 ZAQAR = (sys.executable, "-m", "zaqar_lite.cli")
-TRIES = 8
+TRIES = 16
 
 
 @pytest.fixture

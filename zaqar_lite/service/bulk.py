@@ -1,4 +1,4 @@
-"""What a job does to a few messages: put letters back, or cancel, move or fire what is delayed."""
+"""What a step of a job does: put letters back, or cancel, move or fire delayed messages."""
 
 import asyncio
 from collections import Counter
@@ -27,7 +27,7 @@ from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
 
 DUE_CHANGED = "due_changed"
-"""The reason for leaving a message alone that is due at another instant than the caller saw."""
+"""Why a message was left alone: it is due at another instant than the client knew."""
 _AT_ONCE = 20
 """Edits that are under way at the same time."""
 _REASONS = {Outcome.HELD: "claimed", Outcome.NOT_FOUND: "gone"}
@@ -97,12 +97,12 @@ class Bulk:
         }
 
     def where_to(self, found: Sequence[Message], order: Order) -> Counter[str]:
-        """Count letters by the queue that they are to go to, leaving out those without a source."""
+        """Count letters by the queue that they go to; those without a source are left out."""
         targets = (_target(one, order) for one in found)
         return Counter(target for target in targets if target is not None)
 
     async def _redrive(self, queue: QueueRef, found: Sequence[Message], order: Order) -> Tally:
-        """Put letters back; a dry run only tells where to, and which would stay."""
+        """Put letters back; a dry run only counts where they would go, and which would stay."""
         record = await self._management.get_queue(queue)
         most = max_redrives(record.metadata if record else {})
         refused: Counter[str] = Counter()
@@ -179,11 +179,11 @@ class Bulk:
     async def _edit(
         self, queue: QueueRef, message: Message, due_at: int, if_due: int | None
     ) -> str:
-        """Let a message be due at another instant; answer the reason if it stays as it is.
+        """Change when a message is due; answer why it was left alone, or "" if it was changed.
 
-        It expires as much later or earlier as it is due. It must still be due at `if_due`, or,
-        without that, at the instant that was read: a move by somebody else is not overwritten. A
-        message that is due at the wanted instant already counts as moved.
+        Its lifetime behind the delay stays the same. It must still be due at `if_due`, or at the
+        instant that was read, so that nobody else's move is overwritten. A message that is already
+        due at the wanted instant counts as moved.
         """
         now = self._clock.now_ms()
         delay_ms = max(0, due_at - now)

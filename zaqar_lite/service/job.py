@@ -1,6 +1,6 @@
 """Jobs: one act on many messages of a queue, chosen by their ids or by a filter.
 
-What is chosen is frozen when the job begins: the ids, or the filter with an upper position.
+The choice is frozen when the job begins: the ids, or the filter and an upper position.
 """
 
 from collections.abc import Mapping
@@ -17,14 +17,14 @@ from zaqar_lite.domain.json_values import is_same
 from zaqar_lite.domain.models import Message
 
 MAX_AT_ONCE = 100
-"""Up to this many ids are acted on within their request; more make a job."""
+"""Up to this many ids are acted on within the request; more make a job."""
 MAX_IDS = 1_000
 MAX_RATE = 1_000_000
 MAX_PATH = 256
 """Characters of the path to a value in a body."""
 SAMPLE = 10
 MAX_TARGETS = 100
-"""Queues that a job tells apart when it counts where letters went; "" stands for the others."""
+"""The most target queues that a job counts letters for by name; "" stands for all others."""
 
 
 class JobAct(Enum):
@@ -37,7 +37,7 @@ class JobAct(Enum):
 
 
 class BodyPart(Struct, forbid_unknown_fields=True):
-    """A value in the body, by names and indexes with dots between them, and what it must be."""
+    """A value in the body by its path, names and indexes joined by dots, and what it must equal."""
 
     path: str
     equals: Any
@@ -46,11 +46,12 @@ class BodyPart(Struct, forbid_unknown_fields=True):
 class Choice(Struct, forbid_unknown_fields=True, omit_defaults=True):
     """Which messages are meant: every condition that is given must hold.
 
-    `older_than` is in seconds since the post; `due_before` and `due_after` are instants (RFC 3339)
-    of the end of a delay. `reason` is what was given for the last failure, or why the letter died
-    (`max_failures`). `where` is in the language of `_filter`, over the headers and `reason` (the
-    first of the two that is there), `source`, `claim_count`, `failure_count`, `redriven` and
-    `group`.
+    reason      the reason of the last failure, or why the letter died (such as `max_failures`)
+    older_than  seconds since the post
+    due_before, due_after    instants (RFC 3339) that the delay ends before or after
+    where       a text in the language of `_filter`, over the headers, `source`, `claim_count`,
+                `failure_count`, `redriven`, `group` and `reason` (of the last failure if there was
+                one, else why the letter died)
     """
 
     reason: str | None = None
@@ -65,9 +66,9 @@ class Choice(Struct, forbid_unknown_fields=True, omit_defaults=True):
 
 
 class Order(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """What is asked for; `to` is a queue of a redrive, and an instant of a move.
+    """What a client asks a job to do; `to` is a queue for a redrive, and an instant for a move.
 
-    A move with `if_due` (an instant) leaves alone what is not due in that second.
+    A move with `if_due` (an instant) leaves alone messages that are not due in that second.
     """
 
     ids: list[str] | None = None
@@ -87,15 +88,17 @@ class Order(Struct, forbid_unknown_fields=True, omit_defaults=True):
 class Job(Struct):
     """A job as it is stored; instants in milliseconds.
 
-    cursor    the position, or the place among the ids, up to which everything was looked at
-    until     the highest position that is meant; `total` messages were there at the start
-    targets   how many letters went to which queue, or would go
-    plan      of a move `by` seconds: when each message of the step under way is to be due, so that
-              a step that is done again after a crash moves none of them twice
-    under_way how many messages the step chose that was begun when this was written, `reached` up to
-              where it looked, and `bound` how many of them were to go to which queue: whoever goes
-              on after a crash counts which of them are done by which are there no more
-    holder    the process that works on it, until `held_until`
+    cursor     how far it is: a position, or how many of the ids were looked at
+    until      the upper position, or how many ids there are; `total` messages were there at first
+    targets    letters by the queue that they went to, or would go to in a dry run
+    plan       of a move `by` seconds: when each message of the current step is to be due, so that
+               a step that is repeated after a crash moves no message twice
+    under_way  how many messages the current step has chosen
+    reached    up to where the current step has looked
+    bound      the letters of the current step by the queue that they are to go to
+    holder     the process that works on it, until `held_until`
+
+    After a crash, the messages of the current step that are no longer there count as done.
     """
 
     id: str
@@ -132,16 +135,16 @@ class Job(Struct):
         return _decode(value)
 
     def is_over(self) -> bool:
-        """Whether nothing more will be done."""
+        """Whether it has ended."""
         return self.state != "running"
 
     @property
-    def wants_all(self) -> bool:
-        """Whether it has all that its limit allows."""
+    def has_reached_limit(self) -> bool:
+        """Whether it has selected as many messages as its limit allows."""
         return self.order.limit is not None and self.selected >= self.order.limit
 
     def count(self, done: int, refused: Mapping[str, int], targets: Mapping[str, int]) -> None:
-        """Count what was done, what was left alone, and where letters went."""
+        """Count messages that were done, those left alone by the reason, and letters by target."""
         self.done += done
         self.refuse(refused)
         for name, count in targets.items():
@@ -149,23 +152,23 @@ class Job(Struct):
             self.targets[name if known else ""] = self.targets.get(name if known else "", 0) + count
 
     def refuse(self, reasons: Mapping[str, int]) -> None:
-        """Count what was left alone, by the reason."""
+        """Count messages that were left alone, by the reason."""
         for reason, count in reasons.items():
             if count:
                 self.refused[reason] = self.refused.get(reason, 0) + count
 
     def begin_step(self, chosen: int, reached: int, bound: Mapping[str, int]) -> None:
-        """Note what a step is about to do."""
+        """Note what a step is about to do, for a process that goes on after a crash."""
         self.under_way, self.reached, self.bound = chosen, reached, dict(bound)
 
     def complete(self) -> None:
-        """Note that all was looked at; how large a group is, is known only then."""
+        """Note that all messages were looked at; only now it is known how large a group was."""
         self.state = "completed"
         if self.order.filter is not None and self.order.filter.group is not None:
             self.total = self.examined
 
     def end_step(self, cursor: int) -> None:
-        """Note that what a step did is counted."""
+        """Note that a step is counted, and where the next one begins."""
         self.cursor, self.under_way, self.reached, self.bound = cursor, 0, 0, {}
 
 
@@ -173,7 +176,7 @@ _decode = msgspec.json.Decoder(Job).decode
 
 
 class Chooser:
-    """Tells which messages a choice means, as of the instant `at` (ms), among those of its group.
+    """Match messages of the choice's group against its other conditions, as of the instant `at`.
 
     Raises:
         Invalid: an instant or the filter can't be read.
@@ -181,7 +184,7 @@ class Chooser:
 
     def __init__(self, choice: Choice | None, at: int) -> None:
         self._choice = choice = choice or Choice()
-        self._means_all = choice == Choice()
+        self._matches_all = choice == Choice()
         self._before = None if choice.due_before is None else read_instant(choice.due_before)
         self._after = None if choice.due_after is None else read_instant(choice.due_after)
         self._posted_before = None if choice.older_than is None else at - choice.older_than * 1000
@@ -190,7 +193,7 @@ class Chooser:
 
     @property
     def group(self) -> str | None:
-        """The group whose messages are read; the store finds them."""
+        """The group, whose messages the store finds by an index."""
         return self._choice.group
 
     @property
@@ -200,15 +203,15 @@ class Chooser:
 
     @property
     def needs_content(self) -> bool:
-        """Whether bodies, headers or instants of posting decide."""
+        """Whether messages must be read with their bodies, headers and times of posting."""
         choice = self._choice
         others = (choice.older_than, choice.headers, choice.body, choice.where)
         return any(one is not None for one in others)
 
-    def means(self, message: Message) -> bool:
-        """Whether a message is meant."""
+    def matches(self, message: Message) -> bool:
+        """Whether a message of the group meets all conditions."""
         choice, origin = self._choice, message.origin
-        if self._means_all:
+        if self._matches_all:
             return True
         due = message.delay_expires_at or 0
         headers = message.headers or {}
@@ -239,7 +242,7 @@ class Chooser:
 
 
 def _reasons(message: Message) -> list[str]:
-    """Why the last hand-out failed, and why the letter died, as far as there are such."""
+    """Why the last attempt failed and why the letter died, those of the two that are known."""
     last = message.attempts[-1].reason if message.attempts else None
     died = None if message.origin is None else message.origin.reason
     return [reason for reason in (last, died) if reason is not None]

@@ -1,12 +1,12 @@
-"""Run jobs in steps of bounded size; each step writes to the record how far the job has come.
+"""Run jobs in steps of bounded size; each step writes into the job's record how far the job is.
 
 A process holds the job that it works on, for a few seconds after each step. If it dies, another
-process goes on from there: messages that were done are gone, or the plan of the step names them. If
-two processes work on one job, because one was taken for dead, no message is harmed: each act is on
-one message, and happens once.
+process goes on from the record: messages that were acted on are gone, or the step's plan names
+them. If two processes work on one job, because one was taken for dead, each message is still acted
+on once.
 
-While nobody else asks the process for anything, steps are large and follow each other at once.
-While there are other requests, steps are small, and most of the time goes to the requests.
+While there are no other requests, steps are large and follow each other without a rest. Beside
+other requests steps are small, and most of the time is left to the requests.
 """
 
 import asyncio
@@ -29,12 +29,12 @@ from zaqar_lite.service.turns import STEP, Pace
 
 logger = logging.getLogger(__name__)
 _HELD_MS = 3_000
-"""How long a job waits where the process that works on it is killed.
+"""How long a process holds a job: a killed one delays its job by so much.
 
-A step takes up to about a second, a rest too, and the clocks may differ by the third.
+A step takes about a second at most, and so does a rest; a second is left for clocks that differ.
 """
 _LOOK_EVERY = 2.0
-"""Seconds between two looks for jobs that other processes began or left."""
+"""Seconds between two searches for jobs that other processes have begun or abandoned."""
 _MOST_JOBS, _MOST_OF_PROJECT = 32, 8
 """The most jobs that a process works on, and the most of one project among them."""
 _PAGE = 100
@@ -44,14 +44,19 @@ _PLANNED = 200
 
 
 class _Span(NamedTuple):
-    """Positions, or places among the ids: those behind `after`, up to and with `until`."""
+    """A range of positions, or of indexes among the ids: from `after` (exclusive) to `until`."""
 
     after: int
     until: int
 
 
 class _Look(NamedTuple):
-    """What a step has found, and up to where; whether that is all; how many to look at next."""
+    """The messages that a step has read, and which of them it acts on.
+
+    gone    how many ids were not found
+    cursor  up to where it has read, and `is_end` whether that is the end of the job
+    size    how many messages the next step reads
+    """
 
     found: Sequence[Message]
     chosen: Sequence[Message]
@@ -62,7 +67,7 @@ class _Look(NamedTuple):
 
 
 def _fail(queue: QueueRef, job: Job, exc: Exception) -> None:
-    """End a job by an error: what can't be done would be tried for ever.
+    """End a job by an error, which would be met again at each new try.
 
     Raises:
         RecordChanged, Unavailable: raised again; another process has the job, or it goes on later.
@@ -75,23 +80,23 @@ def _fail(queue: QueueRef, job: Job, exc: Exception) -> None:
         job.error = "The server failed; its log tells why."
 
 
-class _Ahead:
-    """What a job looks at next, while it still acts on what it has found."""
+class _LookAhead:
+    """Read the messages of the next step while the job still acts on those of this one."""
 
     def __init__(self) -> None:
         self._task: asyncio.Task[_Look] | None = None
 
     def begin(self, look: Coroutine[None, None, _Look]) -> None:
-        """Begin to look, in a task."""
+        """Begin to read, in a task."""
         self._task = asyncio.create_task(look, name="job-look")
 
     async def take(self, look: Callable[[], Coroutine[None, None, _Look]]) -> _Look:
-        """Answer what was found ahead; look now if nobody has looked."""
+        """Answer what was read ahead; read now if nothing was."""
         task, self._task = self._task, None
         return await (look() if task is None else task)
 
     async def stop(self) -> None:
-        """Look no more; what was found is not needed."""
+        """Cancel what was begun; it is not needed."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -111,7 +116,7 @@ class JobRunner:
         self._name = secrets.token_hex(8)
         self._looking = Background("jobs", self._begin_all, rest=_LOOK_EVERY)
         self._running: dict[tuple[QueueRef, JobAct], asyncio.Task[None]] = {}
-        jobs.begun = self._looking.wake
+        jobs.wake_runner = self._looking.wake
 
     def start(self) -> None:
         """Begin to look for jobs, in a task of the running event loop."""
@@ -185,7 +190,7 @@ class JobRunner:
         Raises:
             RecordChanged: it is not this process's any more, or was cancelled.
         """
-        ahead = _Ahead()
+        ahead = _LookAhead()
         try:
             version = await self._steps(queue, job, version, ahead)
         finally:
@@ -193,7 +198,7 @@ class JobRunner:
         job.ended_at = job.ended_at or self._clock.now_ms()
         await self._jobs.end(queue, job, await self._hold(queue, job, version))
 
-    async def _steps(self, queue: QueueRef, job: Job, version: int, ahead: "_Ahead") -> int:
+    async def _steps(self, queue: QueueRef, job: Job, version: int, ahead: "_LookAhead") -> int:
         time = asyncio.get_running_loop().time
         pace, size, heeded = Pace(self._asked, time()), _SMALLEST, 0.0
         try:
@@ -232,7 +237,7 @@ class JobRunner:
     async def _recount(self, queue: QueueRef, job: Job) -> None:
         """Count what a step did whose process died before it could write that.
 
-        What the step had chosen, and is no longer there to be chosen, was done.
+        Messages that the step had chosen and that are no longer there were done.
         """
         left: list[Message] = []
         after, is_end = job.cursor, False
@@ -251,7 +256,7 @@ class JobRunner:
         job.end_step(job.cursor)
 
     async def _hold(self, queue: QueueRef, job: Job, version: int) -> int:
-        """Write how far it is, and that this process goes on, unless it was cancelled.
+        """Write how far the job is, and hold it for this process, unless it was cancelled.
 
         Raises:
             RecordChanged: another process has it.
@@ -270,7 +275,7 @@ class JobRunner:
             return await self._jobs.save(queue, job, record.version)
 
     async def _look(self, queue: QueueRef, job: Job, span: _Span, size: int) -> "_Look":
-        """Look at the first messages of a span, and choose those that are meant."""
+        """Read the first messages of a span, and choose those that match."""
         order, most = job.order, _most(job)
         if order.by is not None:
             size = min(size, _PLANNED)
@@ -282,9 +287,9 @@ class JobRunner:
         chosen = [
             one
             for one in found
-            if one.id in job.plan or (chooser.means(one) and (any_state or is_waiting(one, now)))
+            if one.id in job.plan or (chooser.matches(one) and (any_state or is_waiting(one, now)))
         ]
-        if len(chosen) > most:  # what comes after the last of them is looked at again
+        if len(chosen) > most:  # the next step reads again what comes after the last of them
             chosen, is_end = chosen[:most], False
             cursor = chosen[-1].position
             found = [one for one in found if one.position <= cursor]
@@ -323,7 +328,7 @@ class JobRunner:
         return version
 
     async def _act(self, queue: QueueRef, job: Job, look: "_Look") -> None:
-        """Act on what was chosen, and count it."""
+        """Act on the chosen messages, and count them."""
         order, chosen = job.order, look.chosen
         if len(job.sample) < SAMPLE and order.dry_run:
             job.sample += [_shown(one) for one in chosen[: SAMPLE - len(job.sample)]]
@@ -336,13 +341,13 @@ class JobRunner:
         for one in look.found:
             job.plan.pop(one.id, None)
         job.examined += len(look.found)
-        if (look.is_end or job.wants_all) and not job.is_over():
+        if (look.is_end or job.has_reached_limit) and not job.is_over():
             job.complete()
 
     async def _page(
         self, queue: QueueRef, job: Job, span: _Span, size: int, chooser: Chooser
     ) -> tuple[Sequence[Message], int, int, bool]:
-        """The next messages, how many ids are gone, up to where that is, and whether it is all."""
+        """Read messages: those found, how many ids were not, the cursor, and whether it ends."""
         ids, (after, until) = job.order.ids, span
         if ids is not None:
             until = until or len(ids)  # of a job that an earlier version began
@@ -370,7 +375,7 @@ class JobRunner:
 
 
 def _looks_ahead(order: Order) -> bool:
-    """Whether what is looked at next does not depend on what is done now."""
+    """Whether the next step can be read before the current one has ended."""
     return order.ids is None and order.by is None and not (order.limit or order.max_per_second)
 
 

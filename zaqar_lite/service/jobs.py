@@ -1,7 +1,7 @@
 """Jobs as users see them: begin, look at, list and cancel.
 
-While a job runs, its record has the name of its queue and its act, so that there is one of a kind
-in a queue. When it is over, it is kept for a day under its own id.
+While a job runs, its record is named by its queue and its act, so a queue has one job of a kind at
+a time. When it has ended, it is kept for a day under its own id.
 """
 
 import asyncio
@@ -37,9 +37,9 @@ _KEPT_MS = 86_400_000
 _TRIES = 20
 _MOMENT = 0.05
 _ROOM_TRIES = 120
-"""In six seconds a job that was cancelled is put away, also by who takes it over."""
+"""For six seconds a new job waits for a cancelled one of its kind to be put away."""
 _BESIDE_MS = 5_000
-"""How long a process that serves requests beside a job of another process is remembered."""
+"""How long it is remembered that a process serves requests beside a job of another process."""
 
 
 class Jobs:
@@ -59,8 +59,8 @@ class Jobs:
         self.bulk = bulk
         self._limits = limits
         self._clock = clock
-        self.begun: Callable[[], None] = lambda: None
-        """Called when there is something to run."""
+        self.wake_runner: Callable[[], None] = lambda: None
+        """Called when there is a job to run, or one that was cancelled."""
 
     async def begin(self, queue: QueueRef, act: JobAct, order: Order) -> Job:
         """Begin a job; up to 100 ids are acted on at once, and the job is over when it is answered.
@@ -86,7 +86,7 @@ class Jobs:
             except RecordChanged:
                 await self._make_room(queue, act)
             else:
-                self.begun()
+                self.wake_runner()
                 return job
         raise Conflict("A job of this kind ends just now: try again.")
 
@@ -131,7 +131,7 @@ class Jobs:
         return [*jobs, *reversed(ended)]
 
     async def cancel(self, queue: QueueRef, act: JobAct, job_id: str) -> None:
-        """Let a job do nothing more; what is done stays. No error when it is over.
+        """Cancel a job; what it has done stays done. No error when the job has ended.
 
         Raises:
             NotFound: no such job.
@@ -149,7 +149,7 @@ class Jobs:
                 await self._put(queue, job, expected=record.version)
             except RecordChanged:
                 continue
-            self.begun()
+            self.wake_runner()
             return
         raise Conflict("The job is being changed too often.")
 
@@ -167,7 +167,7 @@ class Jobs:
         return (await self._put(queue, job, expected=version)).version
 
     async def note_others(self, queue: QueueRef, act: JobAct) -> None:
-        """Tell the process that runs a job that this process serves requests."""
+        """Tell the process that runs a job that this process serves other requests."""
         await self._management.put_record(
             BESIDE,
             queue.project,
@@ -178,7 +178,7 @@ class Jobs:
         )
 
     async def has_others(self, queue: QueueRef, act: JobAct) -> bool:
-        """Whether a process other than the one that runs the job serves requests."""
+        """Whether another process than the one that runs the job serves requests."""
         name = running_name(queue, act)
         return await self._management.get_record(BESIDE, queue.project, name) is not None
 

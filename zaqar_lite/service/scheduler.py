@@ -50,7 +50,7 @@ class Scheduler:
         self._clock = clock
         self._window_ms = window_ms
         self._work = Background("schedules", self._fire, rest=_LONGEST_REST)
-        schedules.changed = self._work.wake
+        schedules.wake_scheduler = self._work.wake
 
     def start(self) -> None:
         """Begin to look for due schedules, in a task of the running event loop."""

@@ -48,7 +48,7 @@ class Schedules:
         self._management = management
         self._messages = messages
         self._clock = clock
-        self.changed: Callable[[], None] = lambda: None
+        self.wake_scheduler: Callable[[], None] = lambda: None
         """Called when something may be due earlier than was known."""
 
     async def put(self, project: str, name: str, plan: Plan) -> tuple[Schedule, bool]:
@@ -174,7 +174,7 @@ class Schedules:
         record = await self._management.put_record(
             KIND, project, schedule.name, schedule.encode(), expected=version
         )
-        self.changed()
+        self.wake_scheduler()
         return record.version
 
     async def due(self, limit: int, after: str | None = None) -> Sequence[DueEntry]:
