@@ -320,29 +320,12 @@ def _announce(settings: Settings, listeners: Sequence[socket.socket]) -> Callabl
 
 
 def _overrides(arguments: argparse.Namespace) -> dict[str, object]:
-    names = (
-        "host",
-        "port",
-        "websocket_port",
-        "store",
-        "management_store",
-        "workers",
-        "admin_mode",
-        "pooling",
-        "trust_headers",
-        "access_log",
-        "audit",
-        "log_level",
-        "auth",
-        "keystone_url",
-        "policy_file",
-        "admin_key_file",
-        "tls_cert",
-        "tls_key",
-        "tls_client_ca",
-    )
-    given = {name: getattr(arguments, name) for name in names}
-    return {name: value for name, value in given.items() if value is not None}
+    """The settings that the command line gives; its other words are no settings."""
+    return {
+        name: value
+        for name, value in vars(arguments).items()
+        if name in Settings.model_fields and value is not None
+    }
 
 
 def add_commands(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
