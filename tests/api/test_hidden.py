@@ -11,10 +11,19 @@ import pytest
 from tests.api.conftest import MakeApi
 from tests.keystone import Keystone, User
 from tests.push.receiver import Receiver
+from zaqar_lite.client import SignedURL
+from zaqar_lite.commands.contexts import Place
 from zaqar_lite.domain.subscriptions import Secret
+from zaqar_lite.push.mail import Smtp
 from zaqar_lite.server.loading import load
 from zaqar_lite.service.courier import Notification
+from zaqar_lite.service.identity import trusts
+from zaqar_lite.service.identity.keystone import Answer
 from zaqar_lite.service.pooling.pool import Pool
+from zaqar_lite.service.sharing import SignedUrl
+from zaqar_lite.service.subscriptions import Subscribed
+from zaqar_lite.ui.calls import Caller
+from zaqar_lite.ui.session import Session
 
 pytestmark = pytest.mark.anyio
 SECRET = "sesame"
@@ -133,4 +142,24 @@ def test_what_holds_secrets_does_not_show_them() -> None:
         "http://h/", {"x-auth-token": SECRET}, SECRET.encode(), {}, trust=SECRET
     )
     pool = Pool("one", f"redis://u:{SECRET}@h", 1, None, {"key": SECRET})
-    assert SECRET not in f"{notification!r} {pool!r} {Secret(SECRET)!r}"
+    key, address = Secret(SECRET), ("127.0.0.1", 1)
+    holders = (
+        notification,
+        pool,
+        key,
+        Subscribed("id", key),
+        Smtp("h", 25, "zaqar@example.org", username="zaqar", password=SECRET),
+        Answer(201, {"token": {"id": SECRET}}, SECRET),
+        trusts._Kept(SECRET, 1),
+        SignedUrl(["/v2/queues/q"], ["GET"], "p", "2030-01-01T00:00:00", SECRET),
+        SignedURL("p", ["/v2/queues/q"], ["GET"], "2030-01-01T00:00:00", SECRET),
+        Place("http://h", "p", None, None, None, SECRET, None, None),
+        Session(SECRET, SECRET),
+        Caller(app, "p", SECRET, b"h", address),
+    )
+    for holder in holders:
+        assert SECRET not in repr(holder)
+
+
+async def app(*_: object) -> None:
+    """An application that nobody calls."""

@@ -261,7 +261,7 @@ class SignedURL:
     paths: Sequence[str]
     methods: Sequence[str]
     expires: str
-    signature: str
+    signature: str = dataclasses.field(repr=False)
 
     def address(self, url: str, client_id: str | None = None) -> str:
         """Write the address of the queue's events, for a browser's EventSource (path "events").

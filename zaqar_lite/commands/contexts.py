@@ -60,6 +60,10 @@ class Place(NamedTuple):
     ca_file: str | None
     client_cert: str | None
 
+    def __repr__(self) -> str:
+        """Show the server and the project, not what proves who asks."""
+        return f"Place({self.url!r}, project={self.project!r})"
+
     def tls(self) -> "ssl.SSLContext | None":
         """What checks the server's certificate, and what is shown to it; None for the system's own.
 

@@ -27,6 +27,10 @@ class Smtp(NamedTuple):
     username: str | None = None
     password: str | None = None
 
+    def __repr__(self) -> str:
+        """Show the server, not the account."""
+        return f"Smtp({self.host!r}, {self.port}, {self.sender!r}, {self.tls!r})"
+
 
 class Mail:
     """Send notifications to `mailto:` subscribers."""

@@ -7,7 +7,7 @@ verbs and no field may hold the separator or a comma, so that no two requests ha
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from zaqar_lite.domain.errors import Invalid
@@ -29,7 +29,7 @@ class SignedUrl:
     methods: Sequence[str]
     project: str
     expires: str
-    signature: str
+    signature: str = field(repr=False)
 
 
 class Sharing:

@@ -66,7 +66,7 @@ class Subscribed(NamedTuple):
     """A subscription's id, and its secret when it is new."""
 
     id: str
-    secret: str | None
+    secret: Secret | None
 
 
 class Subscriptions:
@@ -156,7 +156,7 @@ class Subscriptions:
             await self.marks.add(made)
             self._subscribers.forget(queue)
             await self._ask(made)
-            return Subscribed(made.id, made.secrets[0].text)
+            return Subscribed(made.id, made.secrets[0])
         raise Unavailable("The subscriptions of this queue are being changed too often.")
 
     async def get(self, queue: QueueRef, subscription_id: str) -> Subscription:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
@@ -45,7 +45,7 @@ class Caller:
 
     app: App
     project: str
-    key: str | None
+    key: str | None = field(repr=False)
     host: bytes
     address: tuple[str, int] | None
 

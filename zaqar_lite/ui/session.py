@@ -31,6 +31,10 @@ class Session(NamedTuple):
     token: str
     key: str | None
 
+    def __repr__(self) -> str:
+        """Show neither: both are secrets."""
+        return f"Session(signed in: {self.key is not None})"
+
 
 def read(request: Request) -> Session:
     """Return a request's session; one without a token gets one."""

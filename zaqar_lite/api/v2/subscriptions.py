@@ -69,7 +69,7 @@ class SubscriptionActions:
             raise Refused(409, "Resource conflict", str(exc), headers=(location,)) from exc
         shown = {"subscription_id": made.id}
         if made.secret is not None:
-            shown["secret"] = made.secret
+            shown["secret"] = made.secret.text
         return Result(201, shown, (location,))
 
     async def create_new(self, call: Call) -> Result:

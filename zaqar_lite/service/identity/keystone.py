@@ -33,6 +33,10 @@ class Answer(NamedTuple):
     document: Any
     token: str | None = None
 
+    def __repr__(self) -> str:
+        """Show the status alone: a document may hold tokens, too."""
+        return f"Answer(status={self.status})"
+
 
 Send = Callable[[str, str, Mapping[str, str], object], Awaitable[Answer]]
 """Sends a method, path, headers and document to Keystone; raises OSError when it is away."""

@@ -49,6 +49,10 @@ class _Kept(NamedTuple):
     token: str
     until: int
 
+    def __repr__(self) -> str:
+        """Show until when it counts, not the token."""
+        return f"_Kept(until={self.until})"
+
 
 class Trusts:
     """Make, use and end trusts; the Keystone provider must have an account."""
