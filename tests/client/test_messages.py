@@ -63,6 +63,17 @@ def test_one_message_is_not_taken_for_many(client: Client, queue: str) -> None:
     assert client.stats(queue).total == 0
 
 
+def test_one_id_is_not_taken_for_many(client: Client, queue: str) -> None:
+    one = client.post(queue, 1)
+    with pytest.raises(TypeError, match="takes an iterable of ids"):
+        client.delete_messages(queue, one, force=True)
+    with pytest.raises(TypeError, match="takes an iterable of ids"):
+        client.delete_messages(queue, [one], claim_ids="a-claim")
+    with pytest.raises(TypeError, match="takes an iterable of ids"):
+        list(client.get_messages(queue, one))
+    assert [message.id for message in client.list_messages(queue)] == [one]
+
+
 def test_a_client_can_have_an_encoder_of_its_own(server: ServerProcess, queue: str) -> None:
     with Client(server.url, encoder=lambda body: f'{{"wrapped": "{body}"}}') as client:
         client.create_queue(queue, {"_default_message_delay": 60})

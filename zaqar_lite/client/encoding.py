@@ -5,7 +5,7 @@ import json
 import math
 import operator
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeGuard, TypeVar
 
 from zaqar_lite.client.bodies import Encoder, dumps, encode_body, loads
@@ -67,6 +67,18 @@ def several(items: I, method: str) -> I:
         )
         raise TypeError(message)
     return items
+
+
+def several_ids(ids: Iterable[str], method: str) -> Iterable[str]:
+    """Return the ids of a method that takes an iterable of them.
+
+    Raises:
+        TypeError: they are one text, whose letters would be taken for ids.
+    """
+    if isinstance(ids, str):
+        message = f"{method} takes an iterable of ids, and {ids!r} is one: put it into a list"
+        raise TypeError(message)
+    return ids
 
 
 def envelope(encoded: Sequence[bytes]) -> bytes:

@@ -187,7 +187,7 @@ class AsyncMessages(AsyncCalls):
         self, queue: str, ids: Iterable[str], *, details: bool = False, raw: bool = False
     ) -> AsyncIterator[Message]:
         """Yield those of the messages that exist, in no special order."""
-        for part in chunks(ids, self.page_size):
+        for part in chunks(encoding.several_ids(ids, "get_messages"), self.page_size):
             try:
                 found = await self.call(
                     messages.get_messages(queue, part, details=details, raw=raw)
@@ -268,8 +268,9 @@ class AsyncMessages(AsyncCalls):
             ClaimLost: one of them is not held by these claims (any more).
             ValueError: neither claim ids nor force was given.
         """
-        claimed = None if claim_ids is None else list(claim_ids)
-        for part in chunks(ids, self.page_size):
+        several, method = encoding.several_ids, "delete_messages"
+        claimed = None if claim_ids is None else list(several(claim_ids, method))
+        for part in chunks(several(ids, method), self.page_size):
             await self.call(messages.delete_messages(queue, part, claim_ids=claimed, force=force))
 
     async def pop(
