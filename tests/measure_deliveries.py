@@ -90,13 +90,14 @@ async def endpoints(make: Callable[[], Endpoint], count: int) -> AsyncIterator[S
         called.append(make())
         return called[-1]
 
-    async with contextlib.AsyncExitStack() as stack:
-        urls = []
-        for _ in range(count):
-            server = await loop.create_server(connected, "127.0.0.1", 0)
-            await stack.enter_async_context(server)
-            urls.append(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/")
-        yield urls
+    servers = [await loop.create_server(connected, "127.0.0.1", 0) for _ in range(count)]
+    try:
+        yield [f"http://127.0.0.1:{one.sockets[0].getsockname()[1]}/" for one in servers]
+    finally:
+        for server in servers:
+            server.close()
+        # The server tries again all the time: what was let in last has its transport after this.
+        await asyncio.sleep(_PAUSE)
         for endpoint in called:
             endpoint.transport.close()
         await asyncio.sleep(_PAUSE)  # transports close in the loop's next steps
