@@ -26,13 +26,19 @@ def away(keys: Keys) -> Any:
     return patch.object(Router, "_call", failing)
 
 
-async def test_the_sweep_passes_over_a_queue_whose_policy_cannot_be_read(
-    queue: QueueUnderTest, client: Any
-) -> None:
+async def with_ended_messages(queue: QueueUnderTest) -> QueueUnderTest:
+    """Let a message end in the queue, and a later one in another queue; return that one."""
     other = queue.named(f"{queue.ref.name}-other")
     await queue.post("a", ttl=MINUTE)
     await other.post("b", ttl=2 * MINUTE)
     queue.advance(3 * MINUTE)
+    return other
+
+
+async def test_the_sweep_passes_over_a_queue_whose_policy_cannot_be_read(
+    queue: QueueUnderTest, client: Any
+) -> None:
+    other = await with_ended_messages(queue)
 
     async def read(ref: QueueRef) -> Retries:
         await queue.stores.management.get_queue(ref)
@@ -51,10 +57,7 @@ async def test_the_sweep_passes_over_a_queue_whose_policy_this_store_cannot_foll
     queue: QueueUnderTest, client: Any
 ) -> None:
     """Records may come from a store that keeps failed messages."""
-    other = queue.named(f"{queue.ref.name}-other")
-    await queue.post("a", ttl=MINUTE)
-    await other.post("b", ttl=2 * MINUTE)
-    queue.advance(3 * MINUTE)
+    other = await with_ended_messages(queue)
 
     async def read(ref: QueueRef) -> Retries:
         return Retries(DeadLetter(None, 1, 0)) if ref == queue.ref else NO_RETRIES
