@@ -16,7 +16,8 @@ import msgspec
 import orjson
 
 from zaqar_lite.api.call import Call, Refused, bad_body
-from zaqar_lite.domain.groups import GROUP_HEADER, MAX_GROUP
+from zaqar_lite.domain.errors import Invalid
+from zaqar_lite.domain.groups import GROUP_HEADER, check_group
 from zaqar_lite.domain.limits import INT64_MAX, INT64_MIN, MAX_BODY_DEPTH, MAX_DOCUMENT_DEPTH
 from zaqar_lite.service.drafts import Draft
 from zaqar_lite.service.turns import Turns, cut
@@ -152,8 +153,10 @@ def _drafts(messages: Sequence[_MessageDocument]) -> list[Draft]:
 def _in_group(message: _MessageDocument) -> dict[str, str]:
     """The headers of a message of a group, which is kept as one of them."""
     group, headers = message.group, message.headers or {}
-    if not 1 <= len(group.encode()) <= MAX_GROUP:
-        raise bad_body(f"A group has 1 to {MAX_GROUP} bytes.")
+    try:
+        check_group(group)
+    except Invalid as error:
+        raise bad_body(str(error)) from error
     if GROUP_HEADER in headers:
         raise bad_body(f"The header {GROUP_HEADER!r} is that of the group: give one of the two.")
     return {**headers, GROUP_HEADER: group}
