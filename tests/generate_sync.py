@@ -22,7 +22,7 @@ _RULES = [
         (r"\bawait ", ""),
         (
             r"\bAsync(Calls|Queues|Messages|DeadLetters|Claims|Claiming|Settling|Keys|Quotas|Pools"
-            r"|Jobs|Events|Topics)\b",
+            r"|Jobs|Schedules|Scheduling|Events|Topics)\b",
             r"Sync\1",
         ),
         (r"\bAiohttpTransport\b", "Urllib3Transport"),

@@ -7,6 +7,8 @@ import pytest
 
 from tests.generate_sync import BY_HAND, CLIENT, generate, sources
 from zaqar_lite.client import AsyncClient, Client
+from zaqar_lite.client.asynchronous.schedules import AsyncSchedules
+from zaqar_lite.client.sync.schedules import SyncSchedules
 
 
 @pytest.mark.parametrize("source", sources(), ids=lambda path: path.stem)
@@ -29,4 +31,5 @@ def test_both_clients_have_the_same_methods_with_the_same_arguments() -> None:
         }
 
     assert methods(Client) == methods(AsyncClient)
+    assert methods(SyncSchedules) == methods(AsyncSchedules)
     assert len(methods(Client)) > 30

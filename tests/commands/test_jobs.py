@@ -1,12 +1,13 @@
 """Jobs and schedules on the command line and in the SDK."""
 
+import datetime as dt
 import time
 from typing import Any
 
 import pytest
 
 from tests.commands.running import Run
-from zaqar_lite.client import Client, DueChanged, NewMessage
+from zaqar_lite.client import AsyncClient, Client, DueChanged, NewMessage, NotFound
 
 
 def run_one(run: Run, *words: str) -> tuple[int, Any]:
@@ -97,9 +98,45 @@ def test_schedules(run: Run, client: Client, queue: str) -> None:
 
 
 def test_a_schedule_fires(client: Client, queue: str) -> None:
-    client.put_schedule(queue, queue, 1, every=1)
+    client.schedules.put(queue, queue, 1, every=1)
     until = time.monotonic() + 60
     while not client.stats(queue).free and time.monotonic() < until:
         time.sleep(0.1)
-    assert client.get_schedule(queue)["counts"]["fired"] >= 1
-    client.delete_schedule(queue)
+    assert client.schedules.get(queue)["counts"]["fired"] >= 1
+    client.schedules.delete(queue)
+
+
+def test_the_sdk_makes_changes_and_ends_a_schedule(client: Client, queue: str) -> None:
+    schedules, start = client.schedules, dt.datetime(2040, 1, 1, 12, tzinfo=dt.UTC)
+    made = schedules.put(queue, queue, {"n": 1}, every="1h", start=start, group="g", delay=None)
+    assert (made["body"], made["every"], made["group"]) == ({"n": 1}, "1h", "g")
+    hours = [start + dt.timedelta(hours=hour) for hour in range(5)]
+    assert list(schedules.next(queue)) == hours
+    assert schedules.patch(queue, every="2h", group=None)["every"] == "2h"
+    assert "group" not in schedules.get(queue)
+    assert schedules.next(queue)[1] == hours[2]
+    assert schedules.pause(queue)["paused"]
+    assert list(schedules.next(queue)) == []
+    assert not schedules.resume(queue)["paused"]
+    (message,) = client.get_messages(queue, [schedules.fire(queue)])
+    assert message.body == {"n": 1}
+    assert queue in [one["name"] for one in schedules.list()]
+    schedules.delete(queue)
+    schedules.delete(queue)
+    with pytest.raises(NotFound):
+        schedules.get(queue)
+    for name in ("", ".", ".."):
+        with pytest.raises(ValueError, match="not the name of a schedule"):
+            schedules.get(name)
+
+
+@pytest.mark.anyio
+async def test_the_async_client_has_the_same_schedules(client: Client, queue: str) -> None:
+    async with AsyncClient(client.url, project="tests") as asynchronous:
+        schedules = asynchronous.schedules
+        await schedules.put(queue, queue, 1, cron="* * * * *")
+        assert len(await schedules.next(queue)) == 5
+        assert (await schedules.pause(queue))["paused"]
+        assert queue in [one["name"] async for one in schedules.list()]
+        assert await schedules.fire(queue)
+        await schedules.delete(queue)

@@ -175,13 +175,13 @@ def everything(client: Client, server: MovableServer) -> list[str]:
     delayed = next(client.list_messages("later", include_delayed=True)).id
     hostile = client.post("mails", {"x": HOSTILE}, headers={"x": HOSTILE})
     client.create_claim("invoices", limit=2)
-    client.put_schedule("nightly", queue="reports", body=HOSTILE, cron="30 2 * * *")
+    client.schedules.put("nightly", queue="reports", body=HOSTILE, cron="30 2 * * *")
     client.subscribe("mails", "http://127.0.0.1:65432/hook")
     client.create_pool("archive", "redis://user:secret@127.0.0.1:1/0", weight=0)
     (letter, *_) = client.list_dead_letters("orders-dead")
     job = client.start_redrive("orders-dead", filter={}, dry_run=True)
     client.create_queue(LONG, {"_dead_letter_queue": LONG[:-1], "_max_failures": 18})
-    client.put_schedule(LONG, queue=LONG, body=1, every="15m")
+    client.schedules.put(LONG, queue=LONG, body=1, every="15m")
     retried = client.post(LONG, {"x": "w" * 3_000})
     fail_all(client, LONG, "w" * 64, "w" * 400)
     home = "/ui/p/default/"

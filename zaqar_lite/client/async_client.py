@@ -8,6 +8,7 @@ from zaqar_lite.client.asynchronous.keys import AsyncKeys
 from zaqar_lite.client.asynchronous.pools import AsyncPools
 from zaqar_lite.client.asynchronous.queues import AsyncQueues
 from zaqar_lite.client.asynchronous.quotas import AsyncQuotas
+from zaqar_lite.client.asynchronous.schedules import AsyncScheduling
 from zaqar_lite.client.asynchronous.subscriptions import AsyncSubscriptions
 from zaqar_lite.client.asynchronous.topics import AsyncTopics
 
@@ -23,6 +24,7 @@ class AsyncClient(
     AsyncPools,
     AsyncSubscriptions,
     AsyncJobs,
+    AsyncScheduling,
 ):
     """An async client for one event loop. Use it in an `async with`, or `await close()` it.
 

@@ -132,6 +132,11 @@ def objects(response: Response, key: str) -> list[dict[str, Any]]:
     return entries
 
 
+def plain(value: Any) -> Any:  # noqa: ANN401 - JSON is anything
+    """Return a value as JSON has it: instants are texts."""
+    return value.isoformat() if isinstance(value, dt.datetime) else value
+
+
 def instant(text: object) -> dt.datetime | None:
     """Read the server's YYYY-MM-DDTHH:MM:SSZ; None for anything else."""
     if not isinstance(text, str):

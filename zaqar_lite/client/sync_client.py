@@ -8,6 +8,7 @@ from zaqar_lite.client.sync.keys import SyncKeys
 from zaqar_lite.client.sync.pools import SyncPools
 from zaqar_lite.client.sync.queues import SyncQueues
 from zaqar_lite.client.sync.quotas import SyncQuotas
+from zaqar_lite.client.sync.schedules import SyncScheduling
 from zaqar_lite.client.sync.subscriptions import SyncSubscriptions
 from zaqar_lite.client.sync.topics import SyncTopics
 
@@ -23,6 +24,7 @@ class Client(
     SyncPools,
     SyncSubscriptions,
     SyncJobs,
+    SyncScheduling,
 ):
     """A sync client; threads may share it. Use it in a `with`, or `close()` it.
 

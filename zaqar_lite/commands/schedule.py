@@ -62,7 +62,7 @@ def create(client: "Client", arguments: argparse.Namespace, output: Output) -> N
     names = ("cron", "every", "at", "time_zone", "start", "end", "jitter", "catch_up", "group")
     plan = {name: getattr(arguments, name) for name in (*names, "missed", "overlap", "ttl")}
     headers = pairs(arguments.header, "--header") or None
-    made = client.put_schedule(arguments.name, arguments.queue, body, headers=headers, **plan)
+    made = client.schedules.put(arguments.name, arguments.queue, body, headers=headers, **plan)
     output.record(made)
 
 
@@ -74,37 +74,38 @@ def list_(client: "Client", arguments: argparse.Namespace, output: Output) -> No
             "when": one.get("cron") or one.get("every") or one.get("at"),
             "next": (one["next"] or [None])[0],
         }
-        for one in islice(client.list_schedules(), arguments.limit)
+        for one in islice(client.schedules.list(), arguments.limit)
     )
     output.rows(rows, _COLUMNS, empty="No schedules.")
 
 
 def show(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
     """Show a schedule."""
-    output.record(client.get_schedule(arguments.name))
+    output.record(client.schedules.get(arguments.name))
 
 
 def next_(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
     """Print the next instants of a schedule."""
-    instants = client.get_schedule(arguments.name)["next"]
-    output.rows(({"next": at} for at in instants), ("next",), empty="It does not fire any more.")
+    shown = client.schedules.get(arguments.name)
+    empty = "It is paused." if shown["paused"] else "It does not fire any more."
+    output.rows(({"next": at} for at in shown["next"]), ("next",), empty=empty)
 
 
 def fire(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
     """Post a schedule's message now."""
-    output.record({"message_id": client.fire_schedule(arguments.name)})
+    output.record({"message_id": client.schedules.fire(arguments.name)})
 
 
 def pause(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
     """Let a schedule wait."""
-    output.record(client.change_schedule(arguments.name, paused=True))
+    output.record(client.schedules.pause(arguments.name))
 
 
 def resume(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
     """Let a paused schedule go on."""
-    output.record(client.change_schedule(arguments.name, paused=False))
+    output.record(client.schedules.resume(arguments.name))
 
 
 def delete(client: "Client", arguments: argparse.Namespace, _: Output) -> None:
     """End a schedule."""
-    client.delete_schedule(arguments.name)
+    client.schedules.delete(arguments.name)

@@ -1,6 +1,5 @@
-"""Jobs and schedules: the async client's methods."""
+"""Jobs: the async client's methods."""
 
-from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from zaqar_lite.client.asynchronous.calls import AsyncCalls
@@ -9,7 +8,7 @@ from zaqar_lite.client.job import Job
 
 
 class AsyncJobs(AsyncCalls):
-    """Have the server act on many messages, and post by the clock."""
+    """Have the server act on many messages."""
 
     async def start_redrive(self, queue: str, **order: Any) -> Job:  # noqa: ANN401 - any JSON
         """Have the server put letters back; it goes on when this program ends.
@@ -39,41 +38,3 @@ class AsyncJobs(AsyncCalls):
     async def cancel_job(self, path: str) -> None:
         """Let a job do nothing more; what is done stays."""
         await self.call(jobs.cancel(path))
-
-    async def put_schedule(
-        self,
-        name: str,
-        queue: str,
-        body: Any,  # noqa: ANN401 - any JSON
-        **plan: Any,  # noqa: ANN401
-    ) -> dict[str, Any]:
-        """Make or replace a schedule, and return it as the API shows it.
-
-        Args:
-            name: its name.
-            queue: where it posts to.
-            body: of its messages.
-            plan: one of `cron`, `every` and `at`; `time_zone`, `ttl`, `headers`, `group`, `start`,
-                `end`, `jitter`, `missed`, `catch_up`, `overlap`, `paused`.
-        """
-        return await self.call(jobs.put_schedule(name, {"queue": queue, "body": body, **plan}))
-
-    async def get_schedule(self, name: str) -> dict[str, Any]:
-        """Return a schedule as the API shows it."""
-        return await self.call(jobs.get_schedule(name))
-
-    def list_schedules(self) -> AsyncIterator[Mapping[str, Any]]:
-        """Yield the project's schedules by name, page by page."""
-        return self._items(lambda marker: jobs.list_schedules(marker=marker))
-
-    async def change_schedule(self, name: str, **changes: Any) -> dict[str, Any]:  # noqa: ANN401
-        """Change what is given; None takes a field away."""
-        return await self.call(jobs.change_schedule(name, changes))
-
-    async def delete_schedule(self, name: str) -> None:
-        """End a schedule; an absent one is no error."""
-        await self.call(jobs.delete_schedule(name))
-
-    async def fire_schedule(self, name: str) -> str:
-        """Post a schedule's message now; return its id."""
-        return await self.call(jobs.fire_schedule(name))
