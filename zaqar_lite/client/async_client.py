@@ -26,7 +26,7 @@ class AsyncClient(
     AsyncJobs,
     AsyncScheduling,
 ):
-    """An async client for one event loop. Use it in an `async with`, or `await close()` it.
+    """An async client for one event loop: `async with AsyncClient("http://...") as client:`.
 
-    Its arguments are `Shell`'s. `Client` has the same methods.
+    Without a block, `await client.close()` closes its connections. `Client` has the same methods.
     """

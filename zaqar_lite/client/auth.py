@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
 
 from zaqar_lite.client.errors import Unauthenticated, Unreachable, ZaqarError
 from zaqar_lite.client.models import SignedURL
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 SIGNATURE_HEADER = "URL-Signature"
 
 
+@runtime_checkable
 class Auth(Protocol):
     """What the clients ask of an auth plug-in."""
 

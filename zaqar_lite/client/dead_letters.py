@@ -1,14 +1,13 @@
-"""Dead letters: count them by source, and move them back, where the server does not do it.
+"""Dead letters: count them by source, and move them back where the server does not do it.
 
-A letter is claimed, posted to its target with its own id as the idempotency key, and only then
-deleted, with its claim. So two redrives at once do not take the same letter, and a kill at any
-moment loses none: killed in between, a letter is in both queues, and claimable again when the
-claim lapses; the next run posts it again, which the target's server recognises by the key (while
-it remembers it) and stores nothing, and then deletes it. Never is it in neither.
+A letter is claimed, posted to its target with its own id as the idempotency key, and then deleted
+with its claim. Two redrives at once therefore never take the same letter, and a redrive that is
+killed loses none. Killed between post and delete, it leaves the letter in both queues. The next run
+posts the letter again, the server of the target recognises the key (while it remembers it) and
+stores nothing, and the letter is deleted.
 
-What is not moved stays claimed until the end, so that it is not claimed again, and is released
-then. `Redrive.steps` is a generator that yields calls and is told their outcome, so that the sync
-and the async client drive the same one.
+What is not moved stays claimed until the end, so that it is not claimed again. `Redrive.steps` is a
+generator that yields calls and is told their outcome: the sync and the async client drive the same.
 """
 
 import contextlib
@@ -19,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from zaqar_lite.client import bodies, encoding
+from zaqar_lite.client import arguments, bodies, encoding
 from zaqar_lite.client.endpoints import claims, messages, queues
 from zaqar_lite.client.errors import BadRequest, ClaimLost, ZaqarError
 from zaqar_lite.client.job import Job
@@ -32,15 +31,14 @@ Steps = Generator[Call[Any], Any, T]
 # The server's default max_messages_post_size, and what ttl, delay and key add to a message.
 POST_BYTES = 262_144
 ROOM_FOR_ATTRIBUTES = 256
-
-# Seconds, the shortest that a server takes: how long the letters of a killed redrive wait. It must
+# Seconds that the letters of a killed redrive stay claimed: the least that a server takes. It must
 # be well below the time that the target's server remembers keys (600 s by default).
 CLAIM_TTL = 60
-LOOK_EVERY = 0.2
-"""Seconds after which it is asked again how far a job of the server's is."""
-NO_SUCH_ROUTE = frozenset({404, 405, 501})
-"""How servers answer that have no such jobs."""
 RENEW_AFTER = CLAIM_TTL / 2
+LOOK_EVERY = 0.2
+"""Seconds between two questions how far the server's job is."""
+NO_SUCH_ROUTE = frozenset({404, 405, 501})
+"""How a server without jobs answers."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -117,13 +115,21 @@ class RedriveOptions:
     delay: int | None = None
     on_moved: Callable[[Message, str], None] | None = None
 
+    def __post_init__(self) -> None:
+        """Raise TypeError for a field that holds what it does not take."""
+        arguments.check_fields(self)
+
     @property
     def is_plain(self) -> bool:
         """Whether the server can do it, because no function of the caller's decides or is told."""
         return not callable(self.where) and self.on_moved is None and self.limit != 0
 
     def check(self, queue: str) -> None:
-        """Check what can be checked here. Raises ValueError: says what is wrong."""
+        """Check what can be checked without the server.
+
+        Raises:
+            ValueError: the text says what is wrong.
+        """
         if self.to == queue:
             message = f"{queue} cannot be moved into itself"
             raise ValueError(message)
@@ -174,7 +180,7 @@ class Move:
 
 @dataclasses.dataclass(slots=True)
 class Kept:
-    """A claim of this redrive; `left` are the letters that it holds, `until` when it lapses."""
+    """A claim of this redrive; `left` is how many letters it holds."""
 
     id: str
     left: int

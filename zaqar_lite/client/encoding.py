@@ -3,30 +3,15 @@
 import datetime as dt
 import json
 import math
-import operator
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeGuard, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeGuard
 
+from zaqar_lite.client import arguments
 from zaqar_lite.client.bodies import Encoder, dumps, encode_body, loads
 from zaqar_lite.client.errors import BadAnswer
 from zaqar_lite.client.models import NewMessage, RawBody
 from zaqar_lite.client.wire import Response
-
-I = TypeVar("I")  # noqa: E741 - items
-
-
-def whole(name: str, seconds: int) -> int:
-    """Return a number of seconds, known to be whole: one that is cut down would be too early.
-
-    Raises:
-        TypeError: it is not.
-    """
-    try:
-        return operator.index(seconds)
-    except TypeError:
-        message = f"{name} is a whole number of seconds, not {seconds!r}"
-        raise TypeError(message) from None
 
 
 def encode_message(message: object, encoder: Encoder | None = None) -> bytes:
@@ -35,50 +20,31 @@ def encode_message(message: object, encoder: Encoder | None = None) -> bytes:
         return b'{"body":' + encode_body(message, encoder) + b"}"
     parts = [b'{"body":', encode_body(message.body, encoder)]
     if message.ttl is not None:
-        parts.append(b',"ttl":%d' % whole("ttl", message.ttl))
+        parts.append(b',"ttl":%d' % arguments.whole("ttl", message.ttl))
     delay = seconds_until(message.delay, message.deliver_at)
     if delay is not None:
-        parts.append(b',"delay":%d' % whole("delay", delay))
+        parts.append(b',"delay":%d' % arguments.whole("delay", delay))
     if message.idempotency_key is not None:
-        parts += (b',"idempotency_key":', dumps(message.idempotency_key))
+        key = arguments.text("idempotency_key", message.idempotency_key)
+        parts += (b',"idempotency_key":', dumps(key))
     if message.headers is not None:
+        arguments.takes("headers", message.headers, Mapping)
         parts += (b',"headers":', dumps(dict(message.headers)))
     if message.group is not None:
-        parts += (b',"group":', dumps(message.group))
+        parts += (b',"group":', dumps(arguments.text("group", message.group)))
     return b"".join([*parts, b"}"])
 
 
 def has_instant(message: object) -> TypeGuard[NewMessage]:
-    """Whether a message to post has a `deliver_at`."""
-    return isinstance(message, NewMessage) and message.deliver_at is not None
-
-
-def several(items: I, method: str) -> I:
-    """Return the items of a method that takes an iterable.
+    """Whether a message to post has a `deliver_at`.
 
     Raises:
-        TypeError: they are one message: the keys of a dict or the letters of a string would be
-            posted one by one.
+        TypeError, ValueError: it is not an instant with a time zone.
     """
-    if isinstance(items, str | bytes | bytearray | memoryview | Mapping | NewMessage):
-        message = (
-            f"{method} takes an iterable of messages, and this {type(items).__name__} is one "
-            "message: use post, or put it into a list"
-        )
-        raise TypeError(message)
-    return items
-
-
-def several_ids(ids: Iterable[str], method: str) -> Iterable[str]:
-    """Return the ids of a method that takes an iterable of them.
-
-    Raises:
-        TypeError: they are one text, whose letters would be taken for ids.
-    """
-    if isinstance(ids, str):
-        message = f"{method} takes an iterable of ids, and {ids!r} is one: put it into a list"
-        raise TypeError(message)
-    return ids
+    if not isinstance(message, NewMessage):
+        return False
+    arguments.zoned("deliver_at", message.deliver_at)
+    return message.deliver_at is not None
 
 
 def envelope(encoded: Sequence[bytes]) -> bytes:
@@ -93,6 +59,7 @@ def seconds_until(delay: int | None, deliver_at: dt.datetime | None) -> int | No
     """Return the delay in whole seconds, rounded up so that nothing is ever early.
 
     Raises:
+        TypeError: the instant is none.
         ValueError: both were given, or the instant has no time zone.
     """
     if deliver_at is None:
@@ -100,9 +67,7 @@ def seconds_until(delay: int | None, deliver_at: dt.datetime | None) -> int | No
     if delay is not None:
         message = "give delay or deliver_at, not both"
         raise ValueError(message)
-    if deliver_at.tzinfo is None:
-        message = "deliver_at needs a time zone, for example datetime.now(timezone.utc)"
-        raise ValueError(message)
+    arguments.zoned("deliver_at", deliver_at)
     left = (deliver_at - dt.datetime.now(dt.UTC)).total_seconds()
     return max(0, math.ceil(left))
 

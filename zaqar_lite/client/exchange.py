@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable, Generator, Mapping
 from typing import Final, TypeVar
 
-from zaqar_lite.client import encoding
+from zaqar_lite.client import arguments, encoding
 from zaqar_lite.client.auth import SIGNATURE_HEADER, Auth
 from zaqar_lite.client.errors import (
     NotFound,
@@ -58,6 +58,13 @@ class RetryPolicy:
     patience: float = 60.0
     uniform: Callable[[float, float], float] = random.uniform
     on_retry: Callable[[Resend], object] | None = None
+
+    def __post_init__(self) -> None:
+        """Raise TypeError or ValueError for a field that holds what it does not take."""
+        arguments.check_fields(self)
+        if self.attempts < 1:
+            message = "attempts must be at least 1, which switches retries off"
+            raise ValueError(message)
 
     def wait(self, attempt: int, retry_after: float | None = None) -> float | None:
         """Return the seconds before the next try after `attempt` tries, None to give up."""

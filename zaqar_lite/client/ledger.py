@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
+from zaqar_lite.client.arguments import check_fields
 from zaqar_lite.client.endpoints import claims, messages
 from zaqar_lite.client.errors import ClaimLost, ZaqarError
 from zaqar_lite.client.line import Line
@@ -41,6 +42,17 @@ class ClaimOptions:
     renew_every: float | None = None
     wait: float = 0
     poll: float = POLL
+
+    def __post_init__(self) -> None:
+        """Refuse what is not of the kind that a field takes, and renewals without a pause.
+
+        Raises:
+            TypeError, ValueError: the text names the field.
+        """
+        check_fields(self)
+        if self.renew_every is not None and self.renew_every <= 0:
+            message = "renew_every must be above 0; renew=False switches renewals off"
+            raise ValueError(message)
 
 
 class Ledger:

@@ -20,7 +20,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
-from zaqar_lite.client import encoding
+from zaqar_lite.client import arguments, encoding
 from zaqar_lite.client.endpoints import messages
 from zaqar_lite.client.errors import BadRequest, KeyReused
 from zaqar_lite.client.models import Ids, NewMessage
@@ -105,8 +105,9 @@ class PostOptions(Generic[T]):
         """Refuse numbers with which nothing would go, and options that exclude each other.
 
         Raises:
-            ValueError: the text names them.
+            TypeError, ValueError: the text names them.
         """
+        arguments.check_fields(self)
         for name in ("batch_size", "batch_bytes", "in_flight"):
             if getattr(self, name) < 1:
                 message = f"{name} must be at least 1"

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from zaqar_lite.client import bodies
+from zaqar_lite.client.arguments import check_fields, takes
 from zaqar_lite.client.errors import QueueExists
 
 # Field of `QueueOptions` -> key in the metadata.
@@ -74,6 +75,10 @@ class QueueOptions:
     ttl_after_delay: bool | None = None
     metadata: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        """Raise TypeError for a field that holds what it does not take."""
+        check_fields(self)
+
     def as_metadata(self) -> dict[str, Any]:
         """Return the options as the keys that the server knows."""
         given = {key: getattr(self, name) for name, key in KEYS.items()}
@@ -95,8 +100,10 @@ def checked(options: "Mapping[str, Any] | QueueOptions") -> dict[str, Any]:
     """Return the metadata to send.
 
     Raises:
+        TypeError: it is neither a dict nor `QueueOptions`.
         ValueError: a key begins with `_`, as the server's own do, but is none of them.
     """
+    takes("metadata", options, Mapping | QueueOptions, "a dict, or QueueOptions(...)")
     metadata = options.as_metadata() if isinstance(options, QueueOptions) else dict(options)
     for key in metadata:
         if key.startswith("_") and key not in RESERVED:

@@ -5,7 +5,7 @@ import enum
 from collections.abc import Iterable
 from typing import Any, Self
 
-from zaqar_lite.client.encoding import whole
+from zaqar_lite.client.arguments import takes, text, whole
 from zaqar_lite.client.errors import (
     BY_STATUS,
     ClaimLost,
@@ -133,6 +133,7 @@ def document(settlements: Iterable[Settlement]) -> dict[str, list[Any]]:
     """Return the body of the request that settles these."""
     fields: dict[str, list[Any]] = {}
     for one in settlements:
+        takes("settlements", one, Settlement, "Settlement.delete(...) and the like")
         fields.setdefault(one.act.value, []).append(one.entry())
     return fields
 
@@ -143,4 +144,4 @@ def cut(text: str, size: int) -> str:
 
 
 def _id(message: Message | str) -> str:
-    return message if isinstance(message, str) else message.id
+    return message.id if isinstance(message, Message) else text("message", message)

@@ -3,13 +3,15 @@
 import math
 import ssl
 import uuid
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, TypeVar
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 from zaqar_lite import __version__
 from zaqar_lite.client import encoding
+from zaqar_lite.client.arguments import takes
 from zaqar_lite.client.auth import Auth, KeyAuth, NoAuth
 from zaqar_lite.client.bodies import Encoder
 from zaqar_lite.client.errors import ServerWarning, ZaqarError
@@ -34,27 +36,6 @@ class Shell:
         longest_wait: seconds that one request waits for messages at most; a longer wait is several.
         settles: whether the server settles single messages, as far as is known.
         tracing: makes the client's spans; None for none.
-
-    Args:
-        url: the server; None asks the auth plug-in (Keystone's catalogue) or means this machine.
-        project: the tenant, where no token and no key says it; "default" then.
-        key: a key of the server (`zaqar-lite key create`); instead of `auth`.
-        client_id: who is asking, a UUID; kept over restarts it lets `echo=False` hide one's own
-            messages. A fresh one by default.
-        auth: how to prove it.
-        retries: when to try again.
-        timeout: seconds to wait for an answer.
-        page_size: how many messages a page, a claim of a worker, or a bulk delete holds; the
-            server's `max_messages_per_page` (20 unless its operator raised it) is the most.
-        connections: how many to keep open.
-        ssl_context: for a server with a certificate of one's own.
-        release_on_sigterm: whether a claim held by the main thread (or by a task of the main
-            thread's loop) is given back before SIGTERM ends the process. Nothing is touched where
-            the program handles SIGTERM itself.
-        encoder: makes the JSON of bodies, instead of `bodies.dumps`.
-        on_warning: is given each warning of the server, for example `warnings.warn`; None raises
-            it. What was asked is done either way.
-        tracing: makes OpenTelemetry's spans of what the client does with messages; none without.
     """
 
     def __init__(
@@ -75,6 +56,34 @@ class Shell:
         on_warning: Callable[[ServerWarning], object] | None = None,
         tracing: "Tracing | None" = None,
     ) -> None:
+        """Make a client; it connects when it is first used.
+
+        Args:
+            url: the address of the server. None asks the auth plug-in (Keystone's catalogue), or
+                means this machine.
+            project: the tenant, where no token and no key says it; `default` without.
+            key: a key of the server (`zaqar-lite key create`), instead of `auth`.
+            client_id: a UUID that says who is asking, a new one by default. One that is kept over
+                restarts lets `echo=False` hide the messages that the program itself posted.
+            auth: a plug-in that proves who is asking.
+            retries: when a request is sent again.
+            timeout: seconds to wait for an answer.
+            page_size: messages in a page, a claim of a worker, or a bulk delete; at most the
+                server's `max_messages_per_page` (20 unless its operator raised it).
+            connections: connections that are kept open.
+            ssl_context: for a server whose certificate the system does not know.
+            release_on_sigterm: whether a claim held by the main thread (or by a task of the main
+                thread's loop) is given back before SIGTERM ends the process. A program that
+                handles SIGTERM itself is left alone.
+            encoder: makes the JSON of bodies, instead of `bodies.dumps`.
+            on_warning: is called with each warning of the server, for example `warnings.warn`.
+                None raises it. What was asked is done either way.
+            tracing: makes OpenTelemetry's spans of what the client does with messages.
+
+        Raises:
+            TypeError, ValueError: an argument is not what it must be; the text names it.
+        """
+        _check(locals())
         self.client_id = str(client_id or uuid.uuid4())
         self.page_size = page_size
         self.release_on_sigterm = release_on_sigterm
@@ -159,6 +168,40 @@ class Shell:
             retries=self._retries,
             warn=self._warn,
         )
+
+
+_KINDS: Sequence[tuple[str, Any, str]] = (
+    ("url", str, "the address of the server as a string"),
+    ("project", str, ""),
+    ("key", str, ""),
+    ("client_id", str | uuid.UUID, "a UUID"),
+    ("auth", Auth, "a plug-in such as KeyAuth(...); a key alone goes into key="),
+    ("retries", RetryPolicy, "a policy, such as RetryPolicy(attempts=3)"),
+    ("timeout", Real, "a number of seconds"),
+    ("page_size", Integral, ""),
+    ("connections", Integral, ""),
+    ("ssl_context", ssl.SSLContext, "an ssl.SSLContext"),
+    ("release_on_sigterm", bool, ""),
+    ("encoder", Callable, ""),
+    ("on_warning", Callable, ""),
+)
+
+
+def _check(given: Mapping[str, Any]) -> None:
+    """Check the arguments of a client.
+
+    Raises:
+        TypeError, ValueError: the text names the argument.
+    """
+    for name, kind, what in _KINDS:
+        takes(name, given[name], kind, what)
+    if given["tracing"] is not None and not hasattr(given["tracing"], "exchange"):
+        message = "tracing takes zaqar_lite.client.tracing.Tracing(...)"
+        raise TypeError(message)
+    for name in ("timeout", "page_size", "connections"):
+        if given[name] <= 0:
+            message = f"{name} must be above 0"
+            raise ValueError(message)
 
 
 def _raise(warning: ServerWarning) -> None:

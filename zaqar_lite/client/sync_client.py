@@ -26,7 +26,7 @@ class Client(
     SyncJobs,
     SyncScheduling,
 ):
-    """A sync client; threads may share it. Use it in a `with`, or `close()` it.
+    """A sync client, which threads may share: `with Client("http://...") as client:`.
 
-    Its arguments are `Shell`'s. `AsyncClient` has the same methods.
+    Without a block, `client.close()` closes its connections. `AsyncClient` has the same methods.
     """

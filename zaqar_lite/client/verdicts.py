@@ -1,7 +1,9 @@
 """What a failed handler means for its message: a later try, or the dead letters."""
 
 import math
+from numbers import Real
 
+from zaqar_lite.client.arguments import takes
 from zaqar_lite.client.models import Message
 from zaqar_lite.client.settlements import MAX_DETAIL, MAX_REASON, Settlement, cut
 
@@ -15,6 +17,12 @@ class Retry(Exception):
     def __init__(
         self, after: float | None = None, *, reason: str | None = None, detail: str | None = None
     ) -> None:
+        takes("after", after, Real, "a number of seconds (a reason goes into reason=)")
+        takes("reason", reason, str)
+        takes("detail", detail, str)
+        if after is not None and not math.isfinite(after):
+            message = f"after is a number of seconds, not {after}"
+            raise ValueError(message)
         super().__init__(after, reason)
         self.after = after
         self.reason = reason
@@ -29,6 +37,8 @@ class Reject(Exception):
     """Raised by a handler: this message is a dead letter now, for no later try can help."""
 
     def __init__(self, reason: str | None = None, *, detail: str | None = None) -> None:
+        takes("reason", reason, str)
+        takes("detail", detail, str)
         super().__init__(reason)
         self.reason = reason
         self.detail = detail

@@ -26,6 +26,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from zaqar_lite.client.arguments import takes, text
 from zaqar_lite.client.errors import (
     BadRequest,
     ClaimLost,
@@ -56,6 +57,8 @@ class Worker:
     """A handler with a queue; made by `worker`. Calling it calls the handler, as a test would."""
 
     def __init__(self, handler: Handler, queue: str, options: WorkerOptions) -> None:
+        text("queue", queue)
+        takes("worker", handler, Callable, "a handler, which is a function of a message")
         self.handler = handler
         self.queue = queue
         self.options = options
@@ -83,6 +86,9 @@ class Worker:
         """
         if inspect.iscoroutinefunction(self.handler):
             message = "this handler is async: use `await worker.serve(AsyncClient(...))`"
+            raise TypeError(message)
+        if inspect.iscoroutinefunction(client.call):
+            message = "run takes a Client: with an AsyncClient use `await worker.serve(client)`"
             raise TypeError(message)
         self._handle = self.options.wrapped(self.handler, client.tracing)
         fatal: list[BaseException] = []
@@ -120,6 +126,9 @@ class Worker:
         Raises:
             Refused: the server will not let this client work (no right, no such thing).
         """
+        if not inspect.iscoroutinefunction(client.call):
+            message = "serve takes an AsyncClient: with a Client use `worker.run(client)`"
+            raise TypeError(message)
         if self.options.must_exist and not await client.queue_exists(self.queue):
             raise _absent(self.queue)
         self._handle = self.options.wrapped(self.handler, client.tracing)
@@ -179,7 +188,7 @@ class Worker:
                             failures += 1
                             self._failed(message, error)
                             self._give_back(client, claim, message, error)
-                            self._stopping.wait(self._pause(error, failures))
+                            self._stopping.wait(self.options.pause(error, failures))
                         else:
                             failures = 0
                             claim.done(message)
@@ -222,7 +231,7 @@ class Worker:
                             failures += 1
                             self._failed(message, error)
                             await self._give_back_async(client, claim, message, error)
-                            await _sleep(self._pause(error, failures), stopped)
+                            await _sleep(self.options.pause(error, failures), stopped)
                         else:
                             failures = 0
                             claim.done(message)
@@ -302,12 +311,6 @@ class Worker:
             stack_of(thread),
         )
 
-    def _pause(self, error: Exception, failures: int) -> float:
-        """Return the seconds that a slot pauses: none where the handler said what to do."""
-        if isinstance(error, Reject) or (isinstance(error, Retry) and error.after):
-            return 0
-        return self.options.pause(failures)
-
     def _no_dead_letters(self, message: Message) -> None:
         text = "%s was rejected, but %s has no place for dead letters: it comes again"
         LOG.warning(text, message.id, self.queue)
@@ -381,7 +384,10 @@ def worker(
         decoder=decoder,
         middleware=middleware,
     )
-    return lambda handler: Worker(handler, queue, options)
+    if callable(queue):
+        message = '@worker needs the name of the queue: write @worker("orders")'
+        raise TypeError(message)
+    return partial(Worker, queue=text("queue", queue), options=options)
 
 
 def _absent(queue: str) -> QueueNotFound:

@@ -7,7 +7,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from zaqar_lite.client.arguments import check_fields
 from zaqar_lite.client.models import Message
+from zaqar_lite.client.verdicts import Reject, Retry
 
 if TYPE_CHECKING:
     from zaqar_lite.client.tracing import Tracing
@@ -85,8 +87,9 @@ class WorkerOptions:
         """Refuse numbers with which nothing would be done.
 
         Raises:
-            ValueError: the text names the number.
+            TypeError, ValueError: the text names the option.
         """
+        check_fields(self)
         for name in ("concurrency", "batch"):
             if getattr(self, name) < 1:
                 message = f"{name} must be at least 1"
@@ -114,8 +117,13 @@ class WorkerOptions:
             "poll": self.poll,
         }
 
-    def pause(self, failures: int) -> float:
-        """Return the seconds to wait after so many failures in a row."""
+    def pause(self, error: Exception, failures: int) -> float:
+        """Return the seconds to wait after so many failures in a row.
+
+        Where the handler said what becomes of the message there is nothing to wait for.
+        """
+        if isinstance(error, Reject) or (isinstance(error, Retry) and error.after):
+            return 0
         longest: float = min(self.longest_pause, 0.5 * 2 ** min(failures, 16))
         return random.uniform(0, longest)  # noqa: S311 - jitter, not a secret
 

@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import AsyncIterator, Callable
 
+from zaqar_lite.client.arguments import takes
 from zaqar_lite.client.asynchronous.messages import AsyncMessages
 from zaqar_lite.client.asynchronous.runtime import sleep, to_the_end
 from zaqar_lite.client.dead_letters import (
@@ -26,6 +27,7 @@ class AsyncDeadLetters(AsyncMessages):
         self, queue: str, *, source: str | None = None, raw: bool = False
     ) -> AsyncIterator[Message]:
         """Yield what lies in a dead-letter queue, claimed or not; `dead_letter` tells its story."""
+        takes("source", source, str)
         async for letter in self.list_messages(queue, include_claimed=True, details=True, raw=raw):
             if source is None or (letter.dead_letter and letter.dead_letter.source == source):
                 yield letter

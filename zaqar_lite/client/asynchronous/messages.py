@@ -5,7 +5,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Ma
 from functools import partial
 from typing import TypeVar
 
-from zaqar_lite.client import encoding
+from zaqar_lite.client import arguments, encoding
 from zaqar_lite.client.asynchronous.calls import AsyncCalls
 from zaqar_lite.client.endpoints import messages
 from zaqar_lite.client.errors import MessageNotFound
@@ -47,7 +47,7 @@ class AsyncMessages(AsyncCalls):
             headers=headers,
             group=group,
         )
-        if deliver_at is not None:
+        if encoding.has_instant(message):
             await self.learn_delay()
         encoded = [self.encode(queue, message, alone=True)]
         ids = await self.call(messages.post(queue, encoded))
@@ -65,7 +65,7 @@ class AsyncMessages(AsyncCalls):
             KeyReused: a key stands for another message; nothing was stored.
         """
         encoded: list[bytes] = []
-        for message in encoding.several(batch, "post_batch"):
+        for message in arguments.several(batch, "post_batch"):
             if encoding.has_instant(message):
                 await self.learn_delay()
             encoded.append(self.encode(queue, message))
@@ -100,7 +100,7 @@ class AsyncMessages(AsyncCalls):
             on_posted=on_posted,
             on_rejected=on_rejected,
         )
-        return await post_all_async(self, queue, encoding.several(items, "post_all"), options)
+        return await post_all_async(self, queue, arguments.several(items, "post_all"), options)
 
     async def list_messages(
         self,
@@ -187,7 +187,7 @@ class AsyncMessages(AsyncCalls):
         self, queue: str, ids: Iterable[str], *, details: bool = False, raw: bool = False
     ) -> AsyncIterator[Message]:
         """Yield those of the messages that exist, in no special order."""
-        for part in chunks(encoding.several_ids(ids, "get_messages"), self.page_size):
+        for part in chunks(arguments.texts("ids", ids, "ids"), self.page_size):
             try:
                 found = await self.call(
                     messages.get_messages(queue, part, details=details, raw=raw)
@@ -217,9 +217,10 @@ class AsyncMessages(AsyncCalls):
             DueChanged: somebody has moved it.
             MessageNotFound: there is none (any more).
         """
-        if deliver_at is not None:
+        changed = NewMessage(body=body, delay=delay, deliver_at=deliver_at)
+        if encoding.has_instant(changed):
             await self.learn_delay()
-            self.check_instant(NewMessage(body=body, delay=delay, deliver_at=deliver_at))
+            self.check_instant(changed)
         return await self.call(
             messages.edit(
                 queue,
@@ -268,10 +269,10 @@ class AsyncMessages(AsyncCalls):
             ClaimLost: one of them is not held by these claims (any more).
             ValueError: neither claim ids nor force was given.
         """
-        several, method = encoding.several_ids, "delete_messages"
-        claimed = None if claim_ids is None else list(several(claim_ids, method))
-        for part in chunks(several(ids, method), self.page_size):
-            await self.call(messages.delete_messages(queue, part, claim_ids=claimed, force=force))
+        if claim_ids is not None:
+            claim_ids = arguments.texts("claim_ids", claim_ids, "ids")
+        for part in chunks(arguments.texts("ids", ids, "ids"), self.page_size):
+            await self.call(messages.delete_messages(queue, part, claim_ids=claim_ids, force=force))
 
     async def pop(
         self,

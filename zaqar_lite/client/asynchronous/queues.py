@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 from zaqar_lite.client import queue_options
+from zaqar_lite.client.arguments import text
 from zaqar_lite.client.asynchronous.calls import AsyncCalls
 from zaqar_lite.client.endpoints import queues
 from zaqar_lite.client.endpoints.queues import Options
@@ -62,7 +63,7 @@ class AsyncQueues(AsyncCalls):
 
     async def queue_exists(self, queue: str) -> bool:
         """Return whether somebody has made the queue; `get_queue` shows the defaults if not."""
-        async for one in self.list_queues(name=queue):
+        async for one in self.list_queues(name=text("queue", queue)):
             if one.name == queue:
                 return True
         return False

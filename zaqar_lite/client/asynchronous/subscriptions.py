@@ -2,8 +2,10 @@
 
 import datetime as dt
 from collections.abc import AsyncIterator, Mapping, Sequence
+from numbers import Integral
 from typing import Any
 
+from zaqar_lite.client.arguments import takes
 from zaqar_lite.client.asynchronous.calls import AsyncCalls
 from zaqar_lite.client.endpoints import subscriptions
 from zaqar_lite.client.subscriptions import Delivery, FailedDelivery, Ping, Subscription
@@ -52,6 +54,9 @@ class AsyncSubscriptions(AsyncCalls):
         disabled: bool | None = None,
     ) -> None:
         """Change what is given; `disabled=False` enables what the server has disabled."""
+        takes("subscriber", subscriber, str)
+        takes("ttl", ttl, Integral, "a whole number of seconds")
+        takes("options", options, Mapping)
         given = {"subscriber": subscriber, "ttl": ttl, "options": options, "disabled": disabled}
         changes = {name: value for name, value in given.items() if value is not None}
         await self.call(subscriptions.update_subscription(queue, subscription_id, changes))

@@ -1,8 +1,9 @@
 """Claims: take messages for a while, keep them longer, give them back."""
 
 from collections.abc import Sequence
+from numbers import Integral
 
-from zaqar_lite.client import encoding
+from zaqar_lite.client import arguments, encoding
 from zaqar_lite.client.bodies import dumps
 from zaqar_lite.client.endpoints.messages import read_messages
 from zaqar_lite.client.endpoints.paths import queue_path, with_query
@@ -40,6 +41,7 @@ def claim(
             raise encoding.bad_answer(response, "the claim has no id")
         return Held(claim_id, queue, ttl, 0, messages)
 
+    arguments.takes("limit", limit, Integral)
     path = with_query(
         queue_path(queue, "claims"), limit=limit, details=details or None, wait=wait or None
     )
@@ -72,6 +74,7 @@ def release(
 
     `ids` are the messages that it holds, as far as is known.
     """
+    arguments.takes("delay", delay, Integral, "a whole number of seconds")
     path = with_query(queue_path(queue, "claims", claim_id), delay=delay or None)
     operation = Operation("settle", "release", queue, ids=ids)
     return Call(Request("DELETE", path, {}), nothing, operation=operation)
@@ -97,6 +100,6 @@ def settle(queue: str, claim_id: str, settlements: Sequence[Settlement]) -> Call
 
 def _times(ttl: int, grace: int) -> bytes:
     return b'{"ttl":%d,"grace":%d}' % (
-        encoding.whole("ttl", ttl),
-        encoding.whole("grace", grace),
+        arguments.whole("ttl", ttl),
+        arguments.whole("grace", grace),
     )

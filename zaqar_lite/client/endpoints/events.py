@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+from zaqar_lite.client.arguments import takes
 from zaqar_lite.client.encoding import bad_answer
 from zaqar_lite.client.endpoints.messages import read_message
 from zaqar_lite.client.endpoints.paths import queue_path, with_query
@@ -20,6 +21,7 @@ def events(
     details: bool = False,
 ) -> Call[Any]:
     """Open a stream of events; the result is the transport's stream of bytes."""
+    takes("marker", marker, str, "a marker, or the id of a message")
     path = with_query(
         queue_path(queue, "events"),
         marker=marker,

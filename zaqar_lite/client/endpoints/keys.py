@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable
 from typing import Any
-from urllib.parse import quote
 
 from zaqar_lite.client import encoding
+from zaqar_lite.client.arguments import texts, whole
 from zaqar_lite.client.bodies import dumps
 from zaqar_lite.client.endpoints.pages import page_of
-from zaqar_lite.client.endpoints.paths import with_query
+from zaqar_lite.client.endpoints.paths import segment, with_query
 from zaqar_lite.client.endpoints.queues import JSON_TYPE, nothing
 from zaqar_lite.client.models import AccessKey
 from zaqar_lite.client.wire import Call, Page, Request, Response
@@ -22,11 +22,11 @@ def create_key(
     description: str = "",
 ) -> Call[AccessKey]:
     """Make a key: of a project, of that of the request when None, or an operator's."""
-    wanted: dict[str, object] = {"grants": list(grants), "description": description}
+    wanted: dict[str, object] = {"grants": texts("grants", grants), "description": description}
     if project is not None or operator:
         wanted["project"] = project
     if expires is not None:
-        wanted["expires"] = expires
+        wanted["expires"] = whole("expires", expires)
     # Sent twice it would make two, one of which nobody knows.
     request = Request("POST", "/v2/keys", JSON_TYPE, dumps(wanted))
     return Call(request, _read, resend=False)
@@ -51,7 +51,7 @@ def disable_key(key_id: str, *, disabled: bool) -> Call[AccessKey]:
 
 def rotate_key(key_id: str, *, overlap: int | None = None) -> Call[AccessKey]:
     """Make a key like this one, which then ends."""
-    body = dumps({} if overlap is None else {"overlap": overlap})
+    body = dumps({} if overlap is None else {"overlap": whole("overlap", overlap)})
     request = Request("POST", _path(key_id) + "/rotate", JSON_TYPE, body)
     return Call(request, _read, resend=False)
 
@@ -62,10 +62,7 @@ def delete_key(key_id: str) -> Call[None]:
 
 
 def _path(key_id: str) -> str:
-    if not key_id or key_id in {".", ".."}:
-        message = "the id of a key is empty"
-        raise ValueError(message)
-    return f"/v2/keys/{quote(key_id, safe='')}"
+    return f"/v2/keys/{segment(key_id, 'the id of a key')}"
 
 
 def _read(response: Response) -> AccessKey:

@@ -3,10 +3,11 @@
 import datetime as dt
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
+from numbers import Integral
 from typing import Any
 from urllib.parse import unquote
 
-from zaqar_lite.client import encoding
+from zaqar_lite.client import arguments, encoding
 from zaqar_lite.client.bodies import Encoder, encode_body
 from zaqar_lite.client.endpoints.pages import next_marker
 from zaqar_lite.client.endpoints.paths import id_list, queue_path, with_query
@@ -37,6 +38,7 @@ def post(
     and the server has one less to remember.
     """
     headers = dict(JSON_TYPE)
+    arguments.takes("idempotency_key", idempotency_key, str)
     if idempotency_key is not None or not keyed:
         headers["Idempotency-Key"] = idempotency_key or uuid.uuid4().hex
 
@@ -76,6 +78,9 @@ def list_messages(
     wait: int = 0,
 ) -> Call[MessagePage]:
     """Read one page of messages, claiming none of them."""
+    arguments.takes("limit", limit, Integral)
+    arguments.takes("marker", marker, str)
+    arguments.takes("until", until, str, "the id of a message")
     path = with_query(
         queue_path(queue, "messages"),
         marker=marker,
@@ -131,14 +136,15 @@ def edit(
     if body is not ...:
         parts.append(b'"body":' + encode_body(body, encoder))
     if ttl is not None:
-        parts.append(b'"ttl":%d' % encoding.whole("ttl", ttl))
+        parts.append(b'"ttl":%d' % arguments.whole("ttl", ttl))
     if wait is not None:
-        parts.append(b'"delay":%d' % encoding.whole("delay", wait))
+        parts.append(b'"delay":%d' % arguments.whole("delay", wait))
     if not parts:
         message = "nothing to change: give body, ttl, delay or deliver_at"
         raise ValueError(message)
     path = queue_path(queue, "messages", message_id)
     headers = dict(JSON_TYPE)
+    arguments.zoned("if_due", if_due)
     if if_due is not None:
         headers["If-Match"] = f'"{if_due.isoformat()}"'
     request = Request("PATCH", path, headers, b"{" + b",".join(parts) + b"}")
@@ -148,6 +154,7 @@ def edit(
 
 def delete_message(queue: str, message_id: str, *, claim_id: str | None = None) -> Call[None]:
     """Delete one message; an absent one is no error, a claimed one needs its claim's id."""
+    arguments.takes("claim_id", claim_id, str)
     path = with_query(queue_path(queue, "messages", message_id), claim_id=claim_id)
     meanings = {403: MessageClaimed} if claim_id is None else {400: ClaimLost, 403: ClaimLost}
     operation = None if claim_id is None else Operation("settle", "delete", queue, ids=[message_id])
@@ -185,6 +192,7 @@ def pop(
 
     So it is not sent again after an answer was lost: that would take, and maybe lose, more.
     """
+    arguments.takes("limit", limit, Integral)
     path = with_query(
         queue_path(queue, "messages"), pop=limit, details=details or None, wait=wait or None
     )

@@ -1,7 +1,10 @@
 """Paths and queries of Zaqar's v2 API."""
 
 from collections.abc import Iterable
+from typing import Self
 from urllib.parse import quote, urlencode
+
+from zaqar_lite.client.arguments import text
 
 Parameter = str | int | bool | None
 
@@ -11,20 +14,32 @@ class Topic(str):
 
     __slots__ = ()
 
+    def __new__(cls, name: str) -> Self:
+        """Take the name, which must be a string."""
+        return super().__new__(cls, text("topic", name))
+
 
 def queue_path(queue: str, *rest: str) -> str:
     """Return the path of a queue, or of a `Topic`, or of what is below it.
 
     Raises:
+        TypeError: a part is not a string.
         ValueError: a part is empty, and the path would be that of something else.
     """
     above = "/v2/topics" if isinstance(queue, Topic) else "/v2/queues"
-    return "/".join([above, *map(_segment, (queue, *rest))])
+    parts = [segment(one, "an id") for one in rest]
+    return "/".join([above, segment(queue, "the name of a queue"), *parts])
 
 
-def _segment(name: str) -> str:
-    if not name:
-        message = "the name of a queue, or an id, is empty"
+def segment(name: str, what: str) -> str:
+    """Return a name as a part of a path.
+
+    Raises:
+        TypeError: it is not a string.
+        ValueError: it is empty, and the path would be that of something else.
+    """
+    if not text(what, name):
+        message = f"{what} is empty"
         raise ValueError(message)
     # HTTP libraries and proxies take these two for "here" and "one up": the message ".." would
     # be its queue.

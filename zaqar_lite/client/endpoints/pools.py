@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable, Mapping
 from typing import Any
-from urllib.parse import quote
 
 from zaqar_lite.client import encoding
+from zaqar_lite.client.arguments import takes, texts
 from zaqar_lite.client.bodies import dumps
 from zaqar_lite.client.endpoints.pages import page_of
-from zaqar_lite.client.endpoints.paths import with_query
+from zaqar_lite.client.endpoints.paths import segment, with_query
 from zaqar_lite.client.endpoints.queues import JSON_TYPE, nothing
 from zaqar_lite.client.pools import Flavor, Pool, PoolDrain
 from zaqar_lite.client.wire import Call, Page, Request, Response
@@ -17,6 +17,7 @@ def create_pool(
     name: str, uri: str, weight: int, flavor: str | None, options: Mapping[str, Any] | None
 ) -> Call[None]:
     """Make a pool, or put it in place of the one there is."""
+    takes("options", options, Mapping)
     document: dict[str, object] = {"uri": uri, "weight": weight, "options": dict(options or {})}
     if flavor is not None:
         document["flavor"] = flavor
@@ -58,7 +59,7 @@ def get_pool_drain(name: str) -> Call[PoolDrain]:
 
 def create_flavor(name: str, pools: Iterable[str]) -> Call[None]:
     """Make a flavor, or put it in place of the one there is."""
-    body = dumps({"pool_list": list(pools)})
+    body = dumps({"pool_list": texts("pool_list", pools)})
     return Call(Request("PUT", _path("flavors", name), JSON_TYPE, body), nothing)
 
 
@@ -75,7 +76,7 @@ def get_flavor(name: str) -> Call[Flavor]:
 
 def update_flavor(name: str, pools: Iterable[str]) -> Call[Flavor]:
     """Give a flavor other pools."""
-    body = dumps({"pool_list": list(pools)})
+    body = dumps({"pool_list": texts("pool_list", pools)})
     return Call(Request("PATCH", _path("flavors", name), JSON_TYPE, body), _read_flavor)
 
 
@@ -85,10 +86,7 @@ def delete_flavor(name: str) -> Call[None]:
 
 
 def _path(kind: str, name: str) -> str:
-    if not name or name in {".", ".."}:
-        message = "the name of a pool or a flavor is empty"
-        raise ValueError(message)
-    return f"/v2/{kind}/{quote(name, safe='')}"
+    return f"/v2/{kind}/{segment(name, 'the name of a pool or a flavor')}"
 
 
 def _read_pool(response: Response) -> Pool:

@@ -3,9 +3,11 @@
 import datetime as dt
 import math
 from collections.abc import Iterable, Mapping
+from numbers import Integral
 from typing import Any
 
 from zaqar_lite.client import encoding
+from zaqar_lite.client.arguments import takes, texts, zoned
 from zaqar_lite.client.bodies import dumps
 from zaqar_lite.client.endpoints.pages import page_of
 from zaqar_lite.client.endpoints.paths import queue_path, with_query
@@ -49,7 +51,10 @@ def update_queue(queue: str, metadata: Options, remove: Iterable[str] = ()) -> C
         {"op": "add", "path": f"/metadata/{_pointer(key)}", "value": value}
         for key, value in checked(metadata).items()
     ]
-    operations += [{"op": "remove", "path": f"/metadata/{_pointer(key)}"} for key in remove]
+    operations += [
+        {"op": "remove", "path": f"/metadata/{_pointer(key)}"}
+        for key in texts("remove", remove, "keys")
+    ]
     request = Request("PATCH", queue_path(queue), PATCH_TYPE, dumps(operations))
     return Call(request, _object, NO_QUEUE)
 
@@ -101,7 +106,7 @@ def purge(queue: str, resource_types: Iterable[str] | None = None) -> Call[None]
     """Delete a queue's messages and subscriptions, or only the types named; metadata stays."""
     if resource_types is None:
         return Call(Request("POST", queue_path(queue, "purge"), {}), nothing)
-    body = dumps({"resource_types": list(resource_types)})
+    body = dumps({"resource_types": texts("resource_types", resource_types)})
     return Call(Request("POST", queue_path(queue, "purge"), JSON_TYPE, body), nothing)
 
 
@@ -112,6 +117,7 @@ def ranges(queue: str, count: int) -> Call[list[Range]]:
         entries = encoding.objects(response, "ranges")
         return [Range(entry.get("marker"), entry.get("until")) for entry in entries]
 
+    takes("count", count, Integral)
     path = with_query(queue_path(queue, "ranges"), count=count)
     return Call(Request("GET", path, {}), read, NO_QUEUE)
 
@@ -137,11 +143,12 @@ def share(
     expires: dt.datetime | None = None,
 ) -> Call[SignedURL]:
     """Ask for a pre-signed permission; it lasts a day when `expires` is not given."""
-    wanted: dict[str, object] = {"paths": list(paths), "methods": list(methods)}
+    wanted: dict[str, object] = {
+        "paths": texts("paths", paths),
+        "methods": texts("methods", methods),
+    }
+    zoned("expires", expires)
     if expires is not None:
-        if expires.tzinfo is None:
-            message = "expires needs a time zone, for example datetime.now(timezone.utc)"
-            raise ValueError(message)
         at = expires.astimezone(dt.UTC)
         wanted["expires"] = at.strftime("%Y-%m-%dT%H:%M:%S")
 

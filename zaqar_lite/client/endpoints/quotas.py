@@ -1,10 +1,10 @@
 """Quotas of projects."""
 
 from collections.abc import Mapping
-from urllib.parse import quote
 
 from zaqar_lite.client import encoding
 from zaqar_lite.client.bodies import dumps
+from zaqar_lite.client.endpoints.paths import segment
 from zaqar_lite.client.endpoints.queues import JSON_TYPE, nothing
 from zaqar_lite.client.models import ProjectQuota
 from zaqar_lite.client.wire import Call, Request, Response
@@ -27,10 +27,7 @@ def reset_quota(project: str) -> Call[None]:
 
 
 def _path(project: str) -> str:
-    if not project or project in {".", ".."}:
-        message = "the id of a project is empty"
-        raise ValueError(message)
-    return f"/v2/quotas/{quote(project, safe='')}"
+    return f"/v2/quotas/{segment(project, 'the id of a project')}"
 
 
 def _read(response: Response) -> ProjectQuota:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from zaqar_lite.client import encoding
+from zaqar_lite.client.arguments import takes, text, whole, zoned
 from zaqar_lite.client.bodies import dumps
 from zaqar_lite.client.endpoints.pages import page_of
 from zaqar_lite.client.endpoints.paths import queue_path, with_query
@@ -22,9 +23,13 @@ def subscribe(
     queue: str, subscriber: str, *, ttl: int | None = None, options: Mapping[str, Any] | None = None
 ) -> Call[tuple[str, str | None]]:
     """Make a subscription; answer its id and, when it is new, its secret."""
-    wanted: dict[str, Any] = {"subscriber": subscriber, "options": dict(options or {})}
+    takes("options", options, Mapping)
+    wanted: dict[str, Any] = {
+        "subscriber": text("subscriber", subscriber),
+        "options": dict(options or {}),
+    }
     if ttl is not None:
-        wanted["ttl"] = ttl
+        wanted["ttl"] = whole("ttl", ttl)
 
     def read(response: Response) -> tuple[str, str | None]:
         document = encoding.document(response)
@@ -131,6 +136,8 @@ def replay_messages(
         document = encoding.document(response)
         return document["replayed"], document["marker"]
 
+    zoned("since", since)
+    zoned("until", until)
     span = {"from": since, "until": until}
     body = {name: at.isoformat() for name, at in span.items() if at is not None}
     path = queue_path(queue, "subscriptions", subscription_id, "replay")

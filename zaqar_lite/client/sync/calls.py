@@ -4,9 +4,11 @@
 import math
 import time
 from collections.abc import Callable, Iterator
+from numbers import Real
 from types import TracebackType
 from typing import Self, TypeVar
 
+from zaqar_lite.client.arguments import takes
 from zaqar_lite.client.endpoints import queues
 from zaqar_lite.client.errors import BadRequest, Refused, Unreachable
 from zaqar_lite.client.exchange import Login, Outcome, Sleep
@@ -108,8 +110,11 @@ class SyncCalls(Shell):
         """Make calls, each told how long to `wait`, until one finds something or time is over.
 
         Raises:
+            TypeError: `seconds` or `poll` is not a number.
             Unreachable: no answer came, or the line was hung up.
         """
+        takes("wait", seconds, Real)
+        takes("poll", poll, Real)
         waiting = Waiting(seconds, longest=self.longest_wait, poll=poll)
         while True:
             if line is not None:

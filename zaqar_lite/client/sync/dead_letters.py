@@ -4,6 +4,7 @@
 import contextlib
 from collections.abc import Callable, Iterator
 
+from zaqar_lite.client.arguments import takes
 from zaqar_lite.client.dead_letters import (
     LOOK_EVERY,
     NO_SUCH_ROUTE,
@@ -27,6 +28,7 @@ class SyncDeadLetters(SyncMessages):
         self, queue: str, *, source: str | None = None, raw: bool = False
     ) -> Iterator[Message]:
         """Yield what lies in a dead-letter queue, claimed or not; `dead_letter` tells its story."""
+        takes("source", source, str)
         for letter in self.list_messages(queue, include_claimed=True, details=True, raw=raw):
             if source is None or (letter.dead_letter and letter.dead_letter.source == source):
                 yield letter

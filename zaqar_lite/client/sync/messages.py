@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import TypeVar
 
-from zaqar_lite.client import encoding
+from zaqar_lite.client import arguments, encoding
 from zaqar_lite.client.endpoints import messages
 from zaqar_lite.client.errors import MessageNotFound
 from zaqar_lite.client.models import Ids, Message, MessagePage, NewMessage
@@ -48,7 +48,7 @@ class SyncMessages(SyncCalls):
             headers=headers,
             group=group,
         )
-        if deliver_at is not None:
+        if encoding.has_instant(message):
             self.learn_delay()
         encoded = [self.encode(queue, message, alone=True)]
         ids = self.call(messages.post(queue, encoded))
@@ -66,7 +66,7 @@ class SyncMessages(SyncCalls):
             KeyReused: a key stands for another message; nothing was stored.
         """
         encoded: list[bytes] = []
-        for message in encoding.several(batch, "post_batch"):
+        for message in arguments.several(batch, "post_batch"):
             if encoding.has_instant(message):
                 self.learn_delay()
             encoded.append(self.encode(queue, message))
@@ -101,7 +101,7 @@ class SyncMessages(SyncCalls):
             on_posted=on_posted,
             on_rejected=on_rejected,
         )
-        return post_all(self, queue, encoding.several(items, "post_all"), options)
+        return post_all(self, queue, arguments.several(items, "post_all"), options)
 
     def list_messages(
         self,
@@ -187,7 +187,7 @@ class SyncMessages(SyncCalls):
         self, queue: str, ids: Iterable[str], *, details: bool = False, raw: bool = False
     ) -> Iterator[Message]:
         """Yield those of the messages that exist, in no special order."""
-        for part in chunks(encoding.several_ids(ids, "get_messages"), self.page_size):
+        for part in chunks(arguments.texts("ids", ids, "ids"), self.page_size):
             try:
                 found = self.call(messages.get_messages(queue, part, details=details, raw=raw))
             except MessageNotFound:
@@ -214,9 +214,10 @@ class SyncMessages(SyncCalls):
             DueChanged: somebody has moved it.
             MessageNotFound: there is none (any more).
         """
-        if deliver_at is not None:
+        changed = NewMessage(body=body, delay=delay, deliver_at=deliver_at)
+        if encoding.has_instant(changed):
             self.learn_delay()
-            self.check_instant(NewMessage(body=body, delay=delay, deliver_at=deliver_at))
+            self.check_instant(changed)
         return self.call(
             messages.edit(
                 queue,
@@ -263,10 +264,10 @@ class SyncMessages(SyncCalls):
             ClaimLost: one of them is not held by these claims (any more).
             ValueError: neither claim ids nor force was given.
         """
-        several, method = encoding.several_ids, "delete_messages"
-        claimed = None if claim_ids is None else list(several(claim_ids, method))
-        for part in chunks(several(ids, method), self.page_size):
-            self.call(messages.delete_messages(queue, part, claim_ids=claimed, force=force))
+        if claim_ids is not None:
+            claim_ids = arguments.texts("claim_ids", claim_ids, "ids")
+        for part in chunks(arguments.texts("ids", ids, "ids"), self.page_size):
+            self.call(messages.delete_messages(queue, part, claim_ids=claim_ids, force=force))
 
     def pop(
         self,

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from zaqar_lite.client import queue_options
+from zaqar_lite.client.arguments import text
 from zaqar_lite.client.endpoints import queues
 from zaqar_lite.client.endpoints.queues import Options
 from zaqar_lite.client.models import (
@@ -63,7 +64,7 @@ class SyncQueues(SyncCalls):
 
     def queue_exists(self, queue: str) -> bool:
         """Return whether somebody has made the queue; `get_queue` shows the defaults if not."""
-        for one in self.list_queues(name=queue):
+        for one in self.list_queues(name=text("queue", queue)):
             if one.name == queue:
                 return True
         return False

@@ -3,8 +3,10 @@
 
 import datetime as dt
 from collections.abc import Iterator, Mapping, Sequence
+from numbers import Integral
 from typing import Any
 
+from zaqar_lite.client.arguments import takes
 from zaqar_lite.client.endpoints import subscriptions
 from zaqar_lite.client.subscriptions import Delivery, FailedDelivery, Ping, Subscription
 from zaqar_lite.client.sync.calls import SyncCalls
@@ -53,6 +55,9 @@ class SyncSubscriptions(SyncCalls):
         disabled: bool | None = None,
     ) -> None:
         """Change what is given; `disabled=False` enables what the server has disabled."""
+        takes("subscriber", subscriber, str)
+        takes("ttl", ttl, Integral, "a whole number of seconds")
+        takes("options", options, Mapping)
         given = {"subscriber": subscriber, "ttl": ttl, "options": options, "disabled": disabled}
         changes = {name: value for name, value in given.items() if value is not None}
         self.call(subscriptions.update_subscription(queue, subscription_id, changes))
