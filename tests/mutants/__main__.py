@@ -172,6 +172,8 @@ def main() -> int:
             }
             return subprocess.run(again, cwd=home, env=environment, check=False).returncode
     every = [change for part in PARTS for change in candidates(part)]
+    for path, text, _ in set(EXPLAINED) - {(each.path, each.text, each.new) for each in every}:
+        print(f"explained, but no longer in {path}: {text}", flush=True)
     first, _, last = (words.only or f"1-{words.count}").partition("-")
     folders = tuple(f"{part.folder}/" for part in PARTS if part.name in (words.part or names))
     planting = Planting(

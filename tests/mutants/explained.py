@@ -25,7 +25,7 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
         "zaqar_lite/service/ordering.py",
         "_PAGE = 20",
         "21",
-    ): "How many notes one look takes; the next look takes the others.",
+    ): "How many notes one page has; the next page has the others.",
     (
         "zaqar_lite/service/ordering.py",
         "_HELD_MS = 60_000",
@@ -45,17 +45,17 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
         "zaqar_lite/service/policy.py",
         "subscribed: bool = False",
         "True",
-    ): "The default is of queues without a record: their subscribers are looked for in vain.",
+    ): "The default is for queues without a record, which have no subscribers to find.",
     (
         "zaqar_lite/service/seats.py",
         "if left < 0:",
         "1",
-    ): "How much is told is bounded; whether the last byte of the room is used is no promise.",
+    ): "The size of the reply is bounded; whether its last byte is used is no promise.",
     (
         "zaqar_lite/storage/memory/messages.py",
         "if claim.ends_at < before:",
         "<=",
-    ): "A wake for nothing: readiness is a hint, and who wakes asks the store.",
+    ): "It wakes a waiter too often: readiness is a hint, and the waiter asks the store.",
     (
         "zaqar_lite/storage/opendata/state.py",
         "_PAGE_CACHE = 32 * 1024 * 1024",
@@ -88,12 +88,13 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
     ): "Without positions each step below does nothing; asking first only saves the calls.",
     (
         "zaqar_lite/storage/redis/scripts/parts/outbox.lua",
-        "local letters, bytes, head = {}, 0, struct.pack('>H', #target) .. target",
+        "local letters, bytes, start = {}, 0,"
+        " letter_ttl and struct.pack('>I6I5', now + letter_ttl, letter_ttl)",
         "1",
     ): "Letters of nearly 1 MiB come with the answer, or are fetched by the next call.",
     (
         "zaqar_lite/storage/redis/scripts/parts/outbox.lua",
-        "local key = row.ending or track:sub(12) .. reason",
+        "local key = row.ending or row.track:sub(12) .. row.reason",
         "13",
     ): "The key leaves out the highest byte of a claim count, which differs from 16,777,216 on.",
 }
