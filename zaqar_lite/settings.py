@@ -31,7 +31,7 @@ class Settings(BaseModel):
     management_store: str | None = Field(
         None,
         repr=False,
-        description="URI of the store of queue records; the message store's when not set.",
+        description="URI of the store of the queues' records; the message store when not set.",
     )
     store_options: dict[str, Any] = Field(
         {}, repr=False, description="Options of the store's driver, by name."
@@ -39,54 +39,57 @@ class Settings(BaseModel):
     coordination_url: str | None = Field(
         None,
         repr=False,
-        description="tooz URL of the lock service that several Swift workers share.",
+        description="tooz URL of the lock service that several server processes on Swift share.",
     )
     auth: str = Field(
         "none",
-        description="Who may use the server: none (trusts headers), or of keys, jwt and keystone a "
-        "list.",
+        description="How clients authenticate: none (headers are trusted), or a comma list of "
+        "keys, jwt and keystone.",
     )
     role_defaults: Literal["zaqar", "secure"] = Field(
-        "zaqar", description="Which roles may what: Zaqar's rules, or reader, member, manager."
+        "zaqar",
+        description="Which roles may do what: Zaqar's rules, or reader, member and manager.",
     )
     policy_file: Path | None = Field(
-        None, description="policy.yaml: rules for tokens, in the place of the defaults."
+        None, description="policy.yaml with rules for tokens, instead of the defaults."
     )
-    jwt_issuer: str | None = Field(None, description="Issuer whose tokens count (claim iss).")
-    jwt_audience: str | None = Field(None, description="What its tokens are for (claim aud).")
+    jwt_issuer: str | None = Field(None, description="Issuer of accepted tokens (claim iss).")
+    jwt_audience: str | None = Field(None, description="Audience of its tokens (claim aud).")
     jwt_keys: str | None = Field(None, description="URL or file of the issuer's JWKS.")
-    jwt_project_claim: str = Field("project_id", description="Claim that holds the project.")
+    jwt_project_claim: str = Field("project_id", description="Claim that names the project.")
     jwt_roles_claim: str = Field("roles", description="Claim that holds the roles.")
     jwt_grants_claim: str = Field("grants", description="Claim that holds grants, if any.")
     jwt_longest_life: int = Field(
-        86_400, ge=60, le=_TEN_YEARS, description="Longest life of a token; 401 above."
+        86_400, ge=60, le=_TEN_YEARS, description="Longest lifetime of a token; 401 above."
     )
     keystone_url: str | None = Field(None, description="Keystone's URL, as this server reaches it.")
     keystone_public_url: str | None = Field(
-        None, description="Keystone's URL as clients are told it; keystone_url when not set."
+        None, description="Keystone's URL as shown to clients; keystone_url when not set."
     )
     keystone_username: str | None = Field(
-        None, description="Account that asks about tokens; a token asks itself when not set."
+        None, description="Account that checks tokens; each token checks itself when not set."
     )
-    keystone_password: str | None = Field(None, repr=False, description="Its password.")
-    keystone_user_domain: str = Field("Default", description="Name of its domain.")
-    keystone_project: str = Field("service", description="Name of the project that it works in.")
-    keystone_project_domain: str = Field("Default", description="Name of that project's domain.")
+    keystone_password: str | None = Field(None, repr=False, description="Password of that account.")
+    keystone_user_domain: str = Field("Default", description="Domain of that account.")
+    keystone_project: str = Field("service", description="Project of that account.")
+    keystone_project_domain: str = Field("Default", description="Domain of that project.")
     keystone_ca_file: Path | None = Field(
-        None, description="Authority of Keystone's certificate (PEM); the system's when not set."
+        None, description="CA that signed Keystone's certificate (PEM); the system's when not set."
     )
     keystone_timeout: float = Field(
-        10.0, gt=0, le=300, description="How long an answer of Keystone is waited for; then 503."
+        10.0, gt=0, le=300, description="How long to wait for an answer of Keystone; then 503."
     )
     keystone_believed_for: int = Field(
-        60, ge=0, le=300, description="How long a token counts unasked, also one revoked meanwhile."
+        60,
+        ge=0,
+        le=300,
+        description="How long a token counts without a new check, even if revoked.",
     )
     keystone_service_roles: str = Field(
-        "service", description="Roles of which a service's token needs one; comma list."
+        "service", description="Roles of which a service token needs at least one; comma list."
     )
     admin_key_file: Path | None = Field(
-        None,
-        description="File of the first key; admin.key in the data directory when not set.",
+        None, description="File of the first key; admin.key in the data directory when not set."
     )
     encryption_key_file: Path | None = Field(
         None,
@@ -96,32 +99,32 @@ class Settings(BaseModel):
         60, ge=1, le=1_000_000, description="Failed logins of an address in a minute; 429 above."
     )
     tls_cert: Path | None = Field(
-        None, description="Certificate chain (PEM); the server speaks TLS with it."
+        None, description="Certificate chain (PEM); with it the server speaks TLS."
     )
     tls_key: Path | None = Field(None, description="Private key of the certificate (PEM).")
     tls_client_ca: Path | None = Field(
-        None, description="Authority of the certificates that clients must have (PEM)."
+        None, description="CA of the certificates that clients must have (PEM)."
     )
     admin_mode: bool = Field(
         False, description="Serve the admin routes (health, quotas, pools, flavors)."
     )
     pooling: bool = Field(
-        False, description="Keep queues in pools, with store for those that no pool fits."
+        False, description="Keep queues in pools; the store takes those that no pool fits."
     )
     drain_wait: float = Field(
         5.0,
         ge=0.1,
         le=600,
-        description="Seconds in which all processes learn that a queue leaves its pool.",
+        description="Seconds after which all processes know that a queue leaves its pool.",
     )
     ui: bool = Field(
-        True, description="Serve the page /ui/ on loopback, or where one signs in by key or token."
+        True, description="Serve the page /ui/ on loopback, or with sign-in by key or token."
     )
     trust_headers: bool = Field(
         False, description="Accept unauthenticated clients on an address that is not loopback."
     )
     gateways: str = Field(
-        "", description="Networks that gateways call from (10.1.2.3/32); comma list."
+        "", description="Networks from which gateways call (10.1.2.3/32); comma list."
     )
     gateway_header: str = Field(
         "X-Gateway-Secret", min_length=1, description="Header in which a gateway sends its secret."
@@ -129,66 +132,71 @@ class Settings(BaseModel):
     gateway_secret: str | None = Field(
         None,
         repr=False,
-        description="Secret of 32 bytes or more that a gateway sends; comma list while it changes.",
+        description="Secret of 32 bytes or more that a gateway sends; comma list to replace it.",
     )
     gateway_names: str = Field(
-        "", description="Names (SAN) of which a gateway's certificate has one; comma list."
+        "", description="Names (SAN) of which a gateway's certificate must have one; comma list."
     )
     allowed_hosts: str = Field(
-        "",
-        description="Names that Host may say on loopback beside its own; comma list, or '*'.",
+        "", description="Names in Host that loopback accepts besides its own; comma list, or '*'."
     )
     audit: str | None = Field(
         None,
-        description="Where managing acts are told: a file, stderr, queue:NAME, queue:PROJECT/NAME.",
+        description="Log of managing acts: a file, stderr, queue:NAME or queue:PROJECT/NAME.",
     )
     access_log: bool = Field(False, description="Log a line for each request.")
     trace_endpoint: str | None = Field(
-        None, description="Where spans of requests are sent: an OTLP/HTTP URL (.../v1/traces)."
+        None, description="OTLP/HTTP URL to which spans of requests are sent (.../v1/traces)."
     )
     trace_share: float = Field(
-        0.01, ge=0, le=1, description="Share of the requests without a traceparent to trace."
+        0.01, ge=0, le=1, description="Share of the requests without a traceparent that are traced."
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
-        "info", description="Least level that is logged; debug has a line for each 4xx and 5xx."
+        "info", description="Lowest level that is logged; debug adds a line for each 4xx and 5xx."
     )
     enable_checksum: bool = Field(False, description="Show an MD5 checksum with each message.")
     signed_url_secret_key: str | None = Field(
         None,
         repr=False,
-        description="Key of 32 bytes or more that signs pre-signed URLs; none can be made without.",
+        description="Key of 32 bytes or more that signs pre-signed URLs; there are none without.",
     )
     signed_url_keys: dict[str, str] = Field(
-        {}, repr=False, description="Keys that sign pre-signed URLs, by ids; all of them verify."
+        {},
+        repr=False,
+        description="Keys that sign pre-signed URLs, by their ids; each of them verifies.",
     )
     signed_url_key_id: str | None = Field(
-        None, description="Id of the key that signs; needed where there are several."
+        None, description="Id of the key that signs; needed if there are several."
     )
     signed_url_max_expires: int = Field(
-        604_800, ge=1, le=_TEN_YEARS, description="Longest life of a signed URL."
+        604_800, ge=1, le=_TEN_YEARS, description="Longest lifetime of a pre-signed URL."
     )
     client_id_uuid_safe: Literal["strict", "off"] = Field(
         "strict", description="Whether a Client-ID must be a UUID."
     )
-    min_length_client_id: int = Field(10, ge=1, le=255, description="Shortest Client-ID when off.")
-    max_length_client_id: int = Field(36, ge=1, le=255, description="Longest Client-ID when off.")
+    min_length_client_id: int = Field(
+        10, ge=1, le=255, description="Shortest Client-ID that is no UUID."
+    )
+    max_length_client_id: int = Field(
+        36, ge=1, le=255, description="Longest Client-ID that is no UUID."
+    )
     sweep_interval: float = Field(
-        1.0, gt=0, le=3_600, description="How long the sweep rests once nothing is left to do."
+        1.0, gt=0, le=3_600, description="Pause of the sweep when it has nothing left to do."
     )
     count_interval: float = Field(
-        5.0, ge=0.1, le=3_600, description="Age at which a scrape has all queues counted again."
+        5.0, ge=0.1, le=3_600, description="Age at which a scrape counts all queues anew."
     )
     shutdown_timeout: int = Field(
-        25, ge=1, le=3_600, description="How long a stop waits for requests."
+        25, ge=1, le=3_600, description="How long a stop waits for requests in progress."
     )
     drain_delay: float = Field(
-        0.0, ge=0, le=300, description="How long a stop still serves, with /readyz at 503 already."
+        0.0, ge=0, le=300, description="How long a stop still serves while /readyz answers 503."
     )
     request_timeout: float = Field(
-        60.0, gt=0, le=3_600, description="Silence after which a request, or a reader, is given up."
+        60.0, gt=0, le=3_600, description="Silence after which a request or a reader is dropped."
     )
     request_total_timeout: float = Field(
-        300.0, gt=0, le=86_400, description="Time in which all of a request must have come."
+        300.0, gt=0, le=86_400, description="Time in which a whole request must have arrived."
     )
     max_request_head: int = Field(
         262_144,
@@ -197,73 +205,72 @@ class Settings(BaseModel):
         description="Bytes of a request before its body; 431 above.",
     )
     require_confirmation: bool = Field(
-        False, description="Deliver to a subscriber only once it has confirmed."
+        False, description="Deliver to a subscriber only after it has confirmed."
     )
     public_url: str | None = Field(
-        None, description="This server's URL as subscribers see it; in requests to confirm."
+        None, description="URL of this server as subscribers see it, for requests to confirm."
     )
     delivery_allowed: str = Field(
         "",
         description="Networks (10.1.0.0/16, 10.1.2.3/32:8080) and host names that webhooks may "
-        "reach though they are not public; comma list.",
+        "reach although they are not public; comma list.",
     )
     smtp_host: str | None = Field(
-        None,
-        description="Server that mails to mailto: subscribers go through; none are sent without.",
+        None, description="Mail server for mailto: subscribers; without it no mail is sent."
     )
     smtp_port: int = Field(587, ge=1, le=65_535, description="Port of the mail server.")
     smtp_tls: Literal["starttls", "tls", "none"] = Field(
-        "starttls", description="How the mail server is spoken to."
+        "starttls", description="Encryption of the connection to the mail server."
     )
-    smtp_sender: str | None = Field(None, description="Address that all mails come from.")
-    smtp_username: str | None = Field(None, description="Login at the mail server.")
+    smtp_sender: str | None = Field(None, description="Sender address of all mails.")
+    smtp_username: str | None = Field(None, description="User name at the mail server.")
     smtp_password: str | None = Field(None, repr=False, description="Password at the mail server.")
     delivery_disable_after: int = Field(
         432_000,
         ge=60,
         le=_TEN_YEARS,
-        description="Time of nothing but failures after which a subscription is disabled.",
+        description="Time with nothing but failures after which a subscription is disabled.",
     )
     websocket_port: int | None = Field(
-        None, ge=1, le=65_535, description="A port for WebSockets alone, with the path /."
+        None, ge=1, le=65_535, description="Port for WebSockets alone, at /."
     )
-    websocket_ping_interval: float = Field(20.0, gt=0, le=3_600, description="Pause between pings.")
+    websocket_ping_interval: float = Field(
+        20.0, gt=0, le=3_600, description="Seconds between pings."
+    )
     max_connections: int = Field(
         4_096, ge=1, le=1_000_000, description="Connections to one process; 503 above."
     )
     clock_offset_file: Path | None = Field(
-        None, description="File with milliseconds to add to the clock; for tests, loopback only."
+        None, description="File with milliseconds to add to the clock; for tests, on loopback only."
     )
     idempotency_window: int = Field(
-        600, ge=1, le=1_209_600, description="How long a key is remembered."
+        600, ge=1, le=1_209_600, description="How long an idempotency key is remembered."
     )
     max_idempotency_keys: int = Field(
-        6_000_000, ge=1, le=100_000_000, description="Remembered keys per queue; 503 above."
+        6_000_000, ge=1, le=100_000_000, description="Idempotency keys of a queue; 503 above."
     )
     max_messages_per_queue: int = Field(
-        10_000_000, ge=1, le=1_000_000_000, description="Messages waiting in a queue; 503 above."
+        10_000_000, ge=1, le=1_000_000_000, description="Messages in a queue; 503 above."
     )
     max_queues_per_project: int = Field(
-        100_000, ge=1, le=10_000_000, description="Queues per project."
+        100_000, ge=1, le=10_000_000, description="Queues of a project."
     )
     max_message_headers: int = Field(32, ge=0, le=1_000, description="Headers of one message.")
     max_message_headers_size: int = Field(
         8_192, ge=0, le=65_536, description="Bytes of a message's headers."
     )
-    max_ranges: int = Field(
-        1_000, ge=1, le=10_000, description="Most ranges that a queue is cut into."
-    )
-    max_wait: int = Field(60, ge=0, le=3_600, description="Longest that a request may wait.")
+    max_ranges: int = Field(1_000, ge=1, le=10_000, description="Most ranges of a queue.")
+    max_wait: int = Field(60, ge=0, le=3_600, description="Longest wait of a request for messages.")
     max_waiters: int = Field(
-        10_000, ge=0, le=100_000, description="Requests that wait in one process; 429 above."
+        10_000, ge=0, le=100_000, description="Waiting requests in one process; 429 above."
     )
     max_waiters_per_project: int = Field(
-        1_000, ge=0, le=100_000, description="Requests of a project that wait; 429 above."
+        1_000, ge=0, le=100_000, description="Waiting requests of a project; 429 above."
     )
-    quotas: dict[str, int] = Field(
-        {}, description="Quotas of each project that has none of its own, by name."
+    quotas: dict[str, int] = Field({}, description="Default quotas of a project, by their names.")
+    max_filters_per_project: int = Field(
+        100, ge=0, le=1_000, description="Queues of a project with a filter."
     )
-    max_filters_per_project: int = Field(100, ge=0, le=1_000, description="Queues with a filter.")
     max_subscriptions_per_queue: int = Field(
         200, ge=0, le=1_000, description="Subscriptions of a queue; 503 above."
     )
@@ -274,29 +281,29 @@ class Settings(BaseModel):
         2_000,
         ge=0,
         le=100_000,
-        description="Copies that the filters of a project make of one post; 400 above.",
+        description="Copies of one post's messages that filters make; 400 above.",
     )
     default_message_ttl: int = Field(
-        3600, ge=60, le=_TEN_YEARS, description="Ttl of a message without one."
+        3600, ge=60, le=_TEN_YEARS, description="Ttl of a message that is posted without one."
     )
     default_message_delay: int = Field(
-        0, ge=0, le=_TEN_YEARS, description="Shown as a queue's default delay."
+        0, ge=0, le=_TEN_YEARS, description="Default delay that a queue shows; it delays nothing."
     )
     default_claim_ttl: int = Field(
-        300, ge=60, le=_TEN_YEARS, description="Ttl of a claim without one."
+        300, ge=60, le=_TEN_YEARS, description="Ttl of a claim that is made without one."
     )
     default_claim_grace: int = Field(
-        60, ge=60, le=_TEN_YEARS, description="Grace of a claim without one."
+        60, ge=60, le=_TEN_YEARS, description="Grace of a claim that is made without one."
     )
     max_queues_per_page: int = Field(20, ge=1, le=1_000, description="Most queues on a page.")
     max_messages_per_page: int = Field(20, ge=1, le=1_000, description="Most messages on a page.")
     max_pools_per_page: int = Field(20, ge=1, le=1_000, description="Most pools on a page.")
     max_flavors_per_page: int = Field(20, ge=1, le=1_000, description="Most flavors on a page.")
     max_messages_per_claim_or_pop: int = Field(
-        20, ge=1, le=1_000, description="Most messages of a claim."
+        20, ge=1, le=1_000, description="Most messages of a claim or a pop."
     )
     default_subscription_ttl: int = Field(
-        3600, ge=60, le=_TEN_YEARS, description="Ttl of a subscription without one."
+        3600, ge=60, le=_TEN_YEARS, description="Ttl of a subscription that is made without one."
     )
     max_subscriptions_per_page: int = Field(
         20, ge=1, le=1_000, description="Most subscriptions on a page."
