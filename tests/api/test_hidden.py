@@ -143,6 +143,8 @@ def test_what_holds_secrets_does_not_show_them() -> None:
     )
     pool = Pool("one", f"redis://u:{SECRET}@h", 1, None, {"key": SECRET})
     key, address = Secret(SECRET), ("127.0.0.1", 1)
+    nothing = dict.fromkeys(("client_id", "os_cloud", "signed", "ca_file", "client_cert"))
+    place = Place(url="http://h", project="p", key=SECRET, **nothing)
     holders = (
         notification,
         pool,
@@ -153,7 +155,7 @@ def test_what_holds_secrets_does_not_show_them() -> None:
         trusts._Kept(SECRET, 1),
         SignedUrl(["/v2/queues/q"], ["GET"], "p", "2030-01-01T00:00:00", SECRET),
         SignedURL("p", ["/v2/queues/q"], ["GET"], "2030-01-01T00:00:00", SECRET),
-        Place("http://h", "p", None, None, None, SECRET, None, None),
+        place,
         Session(SECRET, SECRET),
         Caller(app, "p", SECRET, b"h", address),
     )
