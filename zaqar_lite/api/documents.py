@@ -24,10 +24,9 @@ from zaqar_lite.service.turns import Turns, cut
 
 T = TypeVar("T")
 _MALFORMED = "The request body could not be parsed: {}."
-_LONG = 19  # digits of a number that may be outside 64 bits
-_DIGIT = re.compile(rb"[0-9]")
 _LONGEST = 20  # digits and sign of a number of 64 bits
-_LONG_NUMBER = re.compile(rb"[0-9]{19}")
+_NINETEEN_DIGITS = b"0" * 19  # of a number that may be outside 64 bits
+_DIGITS = bytes(ord("0") if chr(byte).isdecimal() else 0 for byte in range(256))
 _LONG_INTEGER = re.compile(rb"(?<![0-9.eE+-])-?[0-9]{19,}(?![0-9.eE])")
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
@@ -205,15 +204,12 @@ def _parse(body: bytes, deepest: int) -> Any:  # noqa: ANN401 - any JSON
 
 
 def _may_hold_long_number(body: bytes) -> bool:
-    """Tell whether 19 digits stand in a row; they cover exactly one of every 19 bytes.
+    """Tell whether 19 digits stand in a row.
 
-    So one byte of 19 is looked at: a search of the whole took a third of a post of twenty.
+    Two passes in C, whatever the document holds: a search by an expression took 29 ms of the
+    largest post, and looking at one byte of 19 takes 6 ms where many of those are digits.
     """
-    for digit in _DIGIT.finditer(body[_LONG - 1 :: _LONG]):
-        start = digit.start() * _LONG
-        if _LONG_NUMBER.search(body, start, start + 2 * _LONG - 1):
-            return True
-    return False
+    return _NINETEEN_DIGITS in body.translate(_DIGITS)
 
 
 def _without_strings(body: bytes) -> bytes:

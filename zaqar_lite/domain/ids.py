@@ -48,6 +48,15 @@ def new_message_ids(first: int, count: int) -> list[str]:
     return ids.tobytes().hex(" ", 16).split(" ")
 
 
+def position_of(message_id: str) -> int:
+    """The position at which a message was posted, from its id.
+
+    Raises:
+        ValueError: `message_id` is not the id of a message.
+    """
+    return int(message_id[:16], 16)
+
+
 def new_claim_id() -> str:
     """Make a claim id: 32 hex digits of 128 random bits."""
     return os.urandom(16).hex()

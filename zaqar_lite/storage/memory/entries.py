@@ -1,7 +1,6 @@
 """The records of a queue: messages, the claims that hold them, and idempotency keys."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -127,7 +126,7 @@ class Entry(Struct, eq=False, gc=False):
         return message
 
 
-class Known(NamedTuple):
+class Known(Struct, gc=False):
     """A remembered idempotency key: ids of its messages, their digest, and when it is forgotten."""
 
     ids: tuple[str, ...]

@@ -38,7 +38,7 @@ from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.memory.adopting import adopt
 from zaqar_lite.storage.memory.claiming import Claiming, Step
 from zaqar_lite.storage.memory.entries import Entry, LiveClaim
-from zaqar_lite.storage.memory.posting import Posting
+from zaqar_lite.storage.memory.posting import Posting, Prepared
 from zaqar_lite.storage.memory.queue import Queue
 from zaqar_lite.storage.memory.reading import Reading
 from zaqar_lite.storage.memory.state import State
@@ -80,17 +80,20 @@ class MemoryMessageStore(Reading):
         version: int | None,
     ) -> Sequence[Posted]:
         """Store messages; see the seam."""
+        prepared = Prepared(client_id, self._clock.now_ms())
         if len(messages) <= _STEP:
-            entries, are_plain = self._posting.entries(messages, client_id)
+            prepared.add(messages)
         else:
-            entries, are_plain = await self._entries(messages, client_id)
+            for first in range(0, len(messages), _STEP):
+                prepared.add(messages[first : first + _STEP])
+                await _rest()
         self._state.check_version(ref, version)
         try:
-            stored = self._posting.post(ref, messages, entries, batch_key, are_plain=are_plain)
+            stored = self._posting.post(ref, messages, prepared, batch_key)
         except LimitReached:  # expired messages may still be counted
             await self._posting.make_room(ref, messages)
             self._state.check_version(ref, version)
-            stored = self._posting.post(ref, messages, entries, batch_key, are_plain=are_plain)
+            stored = self._posting.post(ref, messages, prepared, batch_key)
         if len(messages) <= _STEP:
             return stored.answers(0, len(messages))
         posted: list[Posted] = []
@@ -98,19 +101,6 @@ class MemoryMessageStore(Reading):
             await _rest()
             posted += stored.answers(first, min(first + _STEP, len(messages)))
         return posted
-
-    async def _entries(
-        self, messages: Sequence[NewMessage], client_id: str
-    ) -> tuple[list[Entry], bool]:
-        """Make the entries of many messages in steps, and tell whether all are plain."""
-        made: list[Entry] = []
-        are_plain = True
-        for first in range(0, len(messages), _STEP):
-            some, is_plain = self._posting.entries(messages[first : first + _STEP], client_id)
-            made += some
-            are_plain = are_plain and is_plain
-            await _rest()
-        return made, are_plain
 
     async def edit(self, ref: QueueRef, edit: Edit) -> Message:
         """Change a delayed message; see the seam."""
@@ -158,7 +148,7 @@ class MemoryMessageStore(Reading):
         if queue is None:
             return ()
         now = self._clock.now_ms()
-        known = map(queue.ids.get, dict.fromkeys(ids))
+        known = map(queue.find, dict.fromkeys(ids))
         chosen = [entry for entry in known if entry is not None and entry.expires_at > now]
         if claim_ids is not None and not all(
             entry.claim is not None and entry.lease_until > now and entry.claim.id in claim_ids

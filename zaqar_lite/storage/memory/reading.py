@@ -177,5 +177,5 @@ def _resolve(marker: Marker | None, queue: Queue) -> int | None:
     """The position that a marker stands for in this queue."""
     if marker is None:
         return None
-    entry = queue.ids.get(marker.message_id) if marker.message_id is not None else None
+    entry = None if marker.message_id is None else queue.find(marker.message_id)
     return marker.position if entry is None else entry.position
