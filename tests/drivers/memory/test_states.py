@@ -9,6 +9,7 @@ from zaqar_lite.domain.models import (
     DeadLetter,
     DelayMode,
     Edit,
+    Message,
     QueueRef,
     Retries,
     Selection,
@@ -22,6 +23,7 @@ from zaqar_lite.storage.memory.messages import MemoryMessageStore
 pytestmark = pytest.mark.anyio
 
 MINUTE = 60_000
+DAY = 86_400_000
 KEY = identify(QueueRef("project", "queue"), "k", [b"1"])
 
 
@@ -125,6 +127,29 @@ async def test_nothing_is_kept_of_a_queue_that_is_empty(
         pass
     await store.sweep(1)
     assert store._state.queues == {}
+
+
+async def test_a_source_of_adopted_messages_is_forgotten_after_a_day(
+    store: MemoryMessageStore, queue: QueueRef, clock: Clock
+) -> None:
+    now = clock.now_ms()
+    life = 2 * DAY
+    message = Message("0" * 32, 1, b"1", life, now, now + life, now)
+
+    async def adopt(source: int) -> int:
+        await store.adopt(queue, [message], source=f"pool-{source}", number=1)
+        return (await store.stats(queue)).total
+
+    for source in range(1_000):
+        await adopt(source)
+    clock.advance(DAY - 1)
+    await store.sweep(100)
+    assert len(store._state.adopted) == 1_000
+    assert await adopt(0) == 1_000, "a repeat"
+    clock.advance(1)
+    deleted = [(await store.sweep(100)).deleted for _ in range(11)]
+    assert max(deleted) == 100, "in bounded steps"
+    assert not store._state.adopted
 
 
 async def test_reading_a_queue_that_is_not_there_keeps_nothing_of_it(

@@ -18,11 +18,10 @@ def adopt(
     number: int,
 ) -> None:
     """Add messages of another store, unless this call is a repeat; see the seam."""
-    if number <= state.adopted.get((ref, source), 0):
-        return
-    state.adopted[ref, source] = number
     now_us = clock.now_us()
     now = now_us // 1000
+    if not state.is_new_batch(ref, source, number, now):
+        return
     live = [message for message in messages if message.expires_at > now]
     if not live:
         return

@@ -289,7 +289,8 @@ class MemoryMessageStore(Reading):
     async def sweep(self, limit: int, retries_of: RetriesOf = no_retries) -> Swept:
         """Sweep the queues that are due; see the seam."""
         now = self._clock.now_ms()
-        swept = Swept(deleted=self._state.free_discarded(limit))
+        freed = self._state.free_discarded(limit)
+        swept = Swept(deleted=freed + self._state.forget_sources(now, limit - freed))
         visited = 0
         while swept.total < limit and visited < MAX_EXAMINED:
             ref = self._state.take_due_queue(now)

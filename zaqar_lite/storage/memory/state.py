@@ -12,6 +12,9 @@ from zaqar_lite.domain.models import QueueRecord, QueueRef, Record
 from zaqar_lite.storage.memory.entries import Entry
 from zaqar_lite.storage.memory.queue import Queue
 
+_DAY = 86_400_000
+"""Milliseconds."""
+
 
 class State:
     """The state that the two stores of one `create` share.
@@ -19,8 +22,8 @@ class State:
     Positions and versions are never used twice, so a queue that was dropped and made again
     continues after the positions of the old one. `discarded` holds entries that purges removed: the
     sweep frees them in bounded steps. `others` holds all records except those of queues, by kind,
-    then by project and name. `adopted` is the last batch number that each queue has adopted from
-    each source.
+    then by project and name. `adopted` holds, for each queue and each source of adopted messages,
+    the last batch number and when that is forgotten, in the order of these instants.
     """
 
     def __init__(self) -> None:
@@ -32,7 +35,7 @@ class State:
         self.discarded: list[dict[int, Entry]] = []
         self.others: dict[str, SortedDict[tuple[str, str], Record]] = {}
         self.record_ends: SortedList[tuple[int, str, tuple[str, str]]] = SortedList()
-        self.adopted: dict[tuple[QueueRef, str], int] = {}
+        self.adopted: dict[tuple[QueueRef, str], tuple[int, int]] = {}
         self._due: list[tuple[int, QueueRef]] = []
         self._names: dict[str, SortedList[str]] = {}
         self._last_position = 0
@@ -108,6 +111,26 @@ class State:
                 count += 1
             if not entries:
                 self.discarded.pop()
+        return count
+
+    def is_new_batch(self, ref: QueueRef, source: str, number: int, now: int) -> bool:
+        """Whether the queue has not adopted this batch of the source yet; note it for a day."""
+        last, _ = self.adopted.get((ref, source), (0, 0))
+        if number <= last:
+            return False
+        self.adopted.pop((ref, source), None)
+        self.adopted[ref, source] = number, now + _DAY
+        return True
+
+    def forget_sources(self, now: int, limit: int) -> int:
+        """Forget up to `limit` sources of adopted messages after their day; return how many."""
+        count = 0
+        while self.adopted and count < limit:
+            key = next(iter(self.adopted))
+            if self.adopted[key][1] > now:
+                break
+            del self.adopted[key]
+            count += 1
         return count
 
     def check_version(self, ref: QueueRef, version: int | None) -> None:
