@@ -46,7 +46,7 @@ class Board:
     def __init__(self, place: Place | None = None) -> None:
         self._place = place
         self._memory = memoryview(bytearray(_DOCUMENT))
-        self._rows: list[memoryview[int]] = []
+        self._rows: list[memoryview[float]] = []
         self.row = Row()
         """The row of this process; nothing can be counted before `lay_out`."""
         self._last: dict[str, Any] = {}
@@ -54,7 +54,7 @@ class Board:
     def lay_out(self, size: int) -> None:
         """Make or find the rows, of `size` cells each."""
         place = self._place
-        self.row.cells = [0] * size
+        self.row.cells += [0] * size
         if place is None:
             return
         try:
@@ -64,21 +64,21 @@ class Board:
             logger.warning("this process counts alone: %s: %s", place.path, exc.strerror)
             self._place = None
             return
-        cells = self._memory[_DOCUMENT : _DOCUMENT + place.rows * size * 8].cast("q")
+        cells = self._memory[_DOCUMENT : _DOCUMENT + place.rows * size * 8].cast("d")
         self._rows = [cells[row * size : (row + 1) * size] for row in range(place.rows)]
-        self.row.cells = self._rows[place.own].tolist()
+        self.row.cells[:] = self._rows[place.own].tolist()
 
     def publish(self) -> None:
         """Let the other processes see what this one has counted."""
         if self._place is not None:
-            self._rows[self._place.own][:] = memoryview(array("q", self.row.cells))
+            self._rows[self._place.own][:] = memoryview(array("d", self.row.cells))
 
     @property
     def is_shared(self) -> bool:
         """Whether other processes read it too."""
         return self._place is not None
 
-    def sums(self, *, largest: Sequence[int] = ()) -> list[int]:
+    def sums(self, *, largest: Sequence[int] = ()) -> list[float]:
         """What all processes have counted together; of some cells, the largest."""
         if not self._rows:
             return self.row.cells

@@ -1,4 +1,4 @@
-"""The families of metrics, and where each of their integers lies in a row of cells.
+"""The families of metrics, and where each of their numbers lies in a row of cells.
 
 A process counts in a row of its own; a scrape adds the rows up. The layout is fixed when the
 server starts and equal in every process, so that a row needs no names and never grows.
@@ -14,11 +14,10 @@ from zaqar_lite.domain.models import QueueRef
 
 LATENCIES = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 LATENESS = (0.01, 0.05, 0.1, 0.5, 1.0, 2.0, 5.0, 15.0, 60.0, 300.0, 3_600.0)
-_MICRO = 1_000_000
 
 
 class Kind(Enum):
-    """What a family's numbers mean; the cells of gauges, and of seconds, are millionths."""
+    """What a family's numbers mean."""
 
     COUNTER = "counter"
     GAUGE = "gauge"
@@ -29,7 +28,7 @@ class Kind(Enum):
 class Family:
     """Metrics of one name: one for each combination of the labels' values.
 
-    A histogram's cells are the sum, in millionths, and a count for each bucket.
+    A histogram's cells are the sum, and a count for each bucket.
     """
 
     name: str
@@ -62,26 +61,29 @@ Flows = dict[QueueRef, list[int]]
 
 
 class Row:
-    """The integers of one process; a list, because nothing is counted in faster."""
+    """The numbers of one process; a list, because nothing is counted in faster.
+
+    The list stays the same one, so that who counts may keep it.
+    """
 
     __slots__ = ("cells", "flows")
 
     def __init__(self) -> None:
-        self.cells: list[int] = []
+        self.cells: list[float] = []
         self.flows: Flows = {}
 
-    def add(self, cell: int, count: int = 1) -> None:
+    def add(self, cell: int, count: float = 1) -> None:
         """Count."""
         self.cells[cell] += count
 
     def set(self, cell: int, value: float) -> None:
         """Let a gauge show a value."""
-        self.cells[cell] = int(value * _MICRO)
+        self.cells[cell] = value
 
     def observe(self, cell: int, bounds: Sequence[float], value: float, count: int = 1) -> None:
         """Note in a histogram that something took `value`, `count` times."""
         cells = self.cells
-        cells[cell] += int(value * _MICRO) * count
+        cells[cell] += value * count
         cells[cell + 1 + bisect_left(bounds, value)] += count
 
 

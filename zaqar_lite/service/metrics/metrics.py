@@ -85,7 +85,7 @@ class Metrics:
             self._cells[route, status] = count, histogram
         cells = self._row.cells
         cells[count] += 1
-        cells[histogram] += int(seconds * 1_000_000)
+        cells[histogram] += seconds
         bucket = 0 if seconds <= _QUICK else bisect_left(LATENCIES, seconds)
         cells[histogram + 1 + bucket] += 1
 
@@ -97,7 +97,7 @@ class Metrics:
         row.add(families.dead.at("swept"), swept.moved)
         row.add(families.sweeps.first)
         row.add(families.swept.first, done)
-        row.add(families.sweep_seconds.first, int(seconds * 1e6))
+        row.add(families.sweep_seconds.first, seconds)
         now = time.monotonic()
         if not done:
             self._rested = now

@@ -30,11 +30,10 @@ class Page:
         self._head(name, kind, text)
         self._lines += [f"{name}{_labels(labels)} {_number(value)}\n" for labels, value in samples]
 
-    def add_cells(self, family: Family, cells: Sequence[int]) -> None:
+    def add_cells(self, family: Family, cells: Sequence[float]) -> None:
         """Write a family of a board; of one with many labels, only what was ever counted."""
         self._head(family.name, family.kind, family.help)
         names, width = tuple(family.labels), family.width
-        is_exact = family.kind is Kind.COUNTER and not family.name.endswith("_seconds_total")
         is_large = "route" in names
         for first, values in family.cells():
             found = cells[first : first + width]
@@ -44,17 +43,16 @@ class Page:
             if family.kind is Kind.HISTOGRAM:
                 self._histogram(family, labels, found)
             else:
-                value = found[0] if is_exact else found[0] / 1e6
-                self._lines.append(f"{family.name}{_labels(labels)} {_number(value)}\n")
+                self._lines.append(f"{family.name}{_labels(labels)} {_number(found[0])}\n")
 
-    def _histogram(self, family: Family, labels: Mapping[str, str], cells: Sequence[int]) -> None:
+    def _histogram(self, family: Family, labels: Mapping[str, str], cells: Sequence[float]) -> None:
         total = 0
         inner = _inner(labels)
         comma = "," if inner else ""
         for bound, count in zip((*map(repr, family.bounds), "+Inf"), cells[1:], strict=True):
-            total += count
+            total += int(count)
             self._lines.append(f'{family.name}_bucket{{{inner}{comma}le="{bound}"}} {total}\n')
-        self._lines.append(f"{family.name}_sum{_labels(labels)} {cells[0] / 1e6!r}\n")
+        self._lines.append(f"{family.name}_sum{_labels(labels)} {_number(cells[0])}\n")
         self._lines.append(f"{family.name}_count{_labels(labels)} {total}\n")
 
     def _head(self, name: str, kind: Kind, text: str) -> None:
