@@ -1,6 +1,5 @@
 """The composition root: settings -> stores -> services -> application, and the lifespan."""
 
-import functools
 import os
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
@@ -9,8 +8,7 @@ from typing import TYPE_CHECKING
 from zaqar_lite import __version__
 from zaqar_lite.api.app import HttpOptions, Services, build_app
 from zaqar_lite.api.checks import ClientIds
-from zaqar_lite.api.dispatch import Dispatcher, Framework
-from zaqar_lite.api.http import Receive, Scope, Send
+from zaqar_lite.api.dispatch import Dispatcher
 from zaqar_lite.api.routes import Route
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError
@@ -74,6 +72,7 @@ from zaqar_lite.service.waiting import Waiting
 from zaqar_lite.settings import Settings
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
+from zaqar_lite.ui.page import Page
 
 if TYPE_CHECKING:
     from zaqar_lite.service.encryption.vault import Vault
@@ -136,6 +135,7 @@ def create_app(settings: Settings | None = None, place: Place | None = None) -> 
         note=metrics.swept,
     )
     traces = request_traces(settings)
+    page = Page(authenticates=bool(settings.providers)) if settings.shows_page else None
     startup = Startup(
         stores,
         (
@@ -153,6 +153,7 @@ def create_app(settings: Settings | None = None, place: Place | None = None) -> 
             services.rechecks,
             *((traces,) if traces is not None else ()),
             metrics,
+            *((page,) if page is not None else ()),
         ),
         _prepare(settings, keys, quotas),
     )
@@ -184,24 +185,10 @@ def create_app(settings: Settings | None = None, place: Place | None = None) -> 
     if settings.policy_file is not None:
         app.reread = _policy(settings.policy_file, services.authority, app.routes).read
         app.reread()()
-    if settings.shows_page:
-        app.page = _page(app, authenticates=bool(settings.providers))
+    if page is not None:
+        page.api = app
+        app.page = page
     return app
-
-
-def _page(app: Dispatcher, *, authenticates: bool) -> Framework:
-    """The page for people; made when somebody first looks at it."""
-
-    @functools.cache
-    def made() -> Framework:
-        from zaqar_lite.ui.app import page  # noqa: PLC0415 - its libraries would delay the start
-
-        return page(app, authenticates=authenticates)
-
-    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
-        await made()(scope, receive, send)
-
-    return serve
 
 
 def _policy(path: Path, authority: Authority, routes: Iterable[Route]) -> PolicyFile:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.api.conftest import Api, MakeApi, make_api  # noqa: F401 - a fixture
 from tests.api.test_tokens import keys_file, settings, token
-from zaqar_lite.ui.app import page
+from zaqar_lite.ui.app import make_page
 from zaqar_lite.ui.calls import Scope
 
 pytestmark = pytest.mark.anyio
@@ -71,7 +71,7 @@ def places() -> list[Place]:
         raise AssertionError(scope)
 
     found = []
-    for route in page(nobody, authenticates=True).routes:
+    for route in make_page(nobody, authenticates=True).routes:
         template = str(getattr(route, "path", ""))
         path = re.sub(r"{(\w+)}", lambda name: VALUES[name[1]], template)
         found.append(Place(template, path, "POST" in (getattr(route, "methods", None) or ())))

@@ -1,5 +1,6 @@
 """The page's own small application: which address shows what, and the frame around it."""
 
+import functools
 import hashlib
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -38,7 +39,7 @@ Screen = Callable[[Caller, Request], Awaitable[dict[str, Any]]]
 Action = Callable[[Caller, Request, dict[str, str]], Awaitable[str]]
 
 
-def page(api: App, *, authenticates: bool) -> Starlette:
+def make_page(api: App, *, authenticates: bool) -> Starlette:
     """Make the page's application over the API `api`; people sign in where it `authenticates`."""
     made = _Page(api, authenticates=authenticates)
     return Starlette(routes=made.routes(), exception_handlers={404: made.missing})
@@ -48,25 +49,7 @@ class _Page:
     def __init__(self, api: App, *, authenticates: bool) -> None:
         self._api = api
         self._authenticates = authenticates
-        self._templates = Environment(
-            loader=FileSystemLoader(_HERE / "templates"),
-            autoescape=True,
-            undefined=StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-        )
-        self._templates.filters.update(
-            bound=formats.bound,
-            count=formats.count,
-            duration=formats.duration,
-            one_line=formats.one_line,
-            pretty=formats.pretty,
-            rate=formats.rate,
-            short=formats.short,
-            spark=formats.spark,
-            state=formats.state,
-        )
-        self._templates.globals.update(version=__version__, files=_digest())
+        self._templates = templates()
 
     def routes(self) -> list[Route]:
         project = "/ui/p/{project}"
@@ -186,6 +169,31 @@ class _Page:
             return response
         session.forget(response)
         return response
+
+
+@functools.cache
+def templates() -> Environment:
+    """The templates of all screens; each is compiled when it is first used."""
+    found = Environment(
+        loader=FileSystemLoader(_HERE / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    found.filters.update(
+        bound=formats.bound,
+        count=formats.count,
+        duration=formats.duration,
+        one_line=formats.one_line,
+        pretty=formats.pretty,
+        rate=formats.rate,
+        short=formats.short,
+        spark=formats.spark,
+        state=formats.state,
+    )
+    found.globals.update(version=__version__, files=_digest())
+    return found
 
 
 def _told(caller: Caller, refused: Refused) -> str:

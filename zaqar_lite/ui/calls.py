@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
 Scope = MutableMapping[str, Any]
-App = Callable[
-    [Scope, Callable[[], Awaitable[Any]], Callable[[Any], Awaitable[None]]], Awaitable[None]
-]
+Receive = Callable[[], Awaitable[Any]]
+Send = Callable[[Any], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
 CLIENT_ID = b"75690000-0000-4000-8000-000000000000"
 OWN = "-"
 """The name of a key's own project in the page's paths."""
