@@ -1,11 +1,11 @@
 """Redrive many letters, kill servers meanwhile: `python -m tests.measure_redrive embedded|redis`.
 
 The letters have died by claims, so they have attempts; they are made by the store itself, without
-a server (`--letters`, a million; `--directory` keeps the embedded store, and one that holds letters
-is taken as it is). Then a job puts them back to their queue while servers are killed (`--kills`,
-5). Checked is that each letter is in its queue exactly once, that none is left, and that the
-progress shown was true within 1 % of all. Printed are the letters a second over the whole job, and
-how wrong the progress was at worst.
+a server (`--letters`, a million). `--directory` keeps the embedded store for other runs; it refuses
+a directory that holds anything else. Then a job puts the letters back to their queue while servers
+are killed (`--kills`, 5). Checked is that each letter is in its queue exactly once, that none is
+left, and that the progress shown was true within 1 % of all. Printed are the letters a second over
+the whole job, and how wrong the progress was at worst.
 
 With `--beside SECONDS` another project posts, claims and deletes a message at a time for so long
 before the job and beside it; then the job is cancelled. Printed are the p99 of both, and the
@@ -22,6 +22,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from typing import NamedTuple
 from uuid import uuid4
 
@@ -241,9 +242,27 @@ def stores(driver: str, directory: str | None = None) -> Iterator[tuple[str, int
     if driver == "redis":
         with start_redis() as redis:
             yield redis.url, 2
+    elif directory is not None:
+        yield f"embedded://{own_store(Path(directory))}", 1
     else:
         with tempfile.TemporaryDirectory() as temporary:
-            yield f"embedded://{directory or temporary + '/store'}", 1
+            yield f"embedded://{temporary}/store", 1
+
+
+def own_store(directory: Path) -> Path:
+    """Return the place of the store in a directory that this script has made, or makes now.
+
+    Raises:
+        SystemExit: something else is in the directory.
+    """
+    mark, store = directory / "made-by-measure-redrive", directory / "store"
+    found = set(directory.iterdir()) if directory.exists() else set()
+    if found - {mark, store} or (found and mark not in found):
+        text = f"{directory} holds something that this script has not made: name an empty directory"
+        raise SystemExit(text)
+    directory.mkdir(parents=True, exist_ok=True)
+    mark.touch()
+    return store
 
 
 def main() -> None:

@@ -166,6 +166,16 @@ def test_letters_with_attempts_go_back_once_and_are_counted(driver: str) -> None
     assert done.kills == 5
 
 
+def test_a_measurement_refuses_a_directory_that_it_has_not_made(tmp_path: Path) -> None:
+    store = measure_redrive.own_store(tmp_path / "new" / "place")
+    store.mkdir()
+    assert measure_redrive.own_store(store.parent) == store
+    (store.parent / "other").touch()
+    for foreign in (store.parent, tmp_path):
+        with pytest.raises(SystemExit, match="not made"):
+            measure_redrive.own_store(foreign)
+
+
 def test_each_instant_has_one_message_whoever_dies(servers: Servers) -> None:
     """Schedules over ten days with twenty kills; without --all over one day with two."""
     made = uuid4().hex[:8]

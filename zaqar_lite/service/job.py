@@ -143,6 +143,25 @@ class Job(Struct):
         """Whether it has selected as many messages as its limit allows."""
         return self.order.limit is not None and self.selected >= self.order.limit
 
+    @property
+    def _group(self) -> str | None:
+        return None if self.order.filter is None else self.order.filter.group
+
+    def seconds_left(self, now: int) -> int | None:
+        """How many seconds the job will take at the pace that it had so far.
+
+        None once it is over, and while nobody can know: before its first step has ended, and where
+        it acts on a group without a limit, because a group is counted only by reading it.
+        """
+        progress = 0.0
+        if self.total and self._group is None:
+            progress = self.examined / self.total
+        if self.order.limit is not None:
+            progress = max(progress, self.selected / self.order.limit)
+        if self.is_over() or not progress:
+            return None
+        return max(0, round((now - self.created_at) / 1000 * (1 / progress - 1)))
+
     def count(self, done: int, refused: Mapping[str, int], targets: Mapping[str, int]) -> None:
         """Count messages that were done, those left alone by the reason, and letters by target."""
         self.done += done
@@ -164,7 +183,7 @@ class Job(Struct):
     def complete(self) -> None:
         """Note that all messages were looked at; only now it is known how large a group was."""
         self.state = "completed"
-        if self.order.filter is not None and self.order.filter.group is not None:
+        if self._group is not None:
             self.total = self.examined
 
     def end_step(self, cursor: int) -> None:

@@ -82,9 +82,8 @@ class JobActions:
         order = msgspec.to_builtins(job.order)
         if "ids" in order:
             order["ids"] = len(order["ids"])
-        until = job.ended_at or self._jobs.now_ms()
-        seconds = max(until - job.created_at, 1) / 1000
-        left = max(0, job.total - job.examined)
+        now = self._jobs.now_ms()
+        seconds = max((job.ended_at or now) - job.created_at, 1) / 1000
         shown = {
             "id": job.id,
             "act": job.act.value,
@@ -98,9 +97,7 @@ class JobActions:
             "done": job.done,
             "refused": {reason: count for reason, count in job.refused.items() if count > 0},
             "rate": round(job.done / seconds, 1),
-            "remaining": None
-            if job.is_over() or not job.examined
-            else round(left * seconds / job.examined),
+            "remaining": job.seconds_left(now),
         }
         if job.act is JobAct.REDRIVE:
             shown["targets"] = job.targets
