@@ -12,6 +12,7 @@ from zaqar_lite.api.dispatch import Dispatcher
 from zaqar_lite.api.routes import Route
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError
+from zaqar_lite.domain.identity import DELIVERIES_PROJECT
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.subscriptions import refused_schemes
 from zaqar_lite.server.authentication import authentication, gateways
@@ -47,7 +48,7 @@ from zaqar_lite.service.metrics.census import Census
 from zaqar_lite.service.metrics.families import Families
 from zaqar_lite.service.metrics.metered import metered
 from zaqar_lite.service.metrics.metrics import Metrics
-from zaqar_lite.service.notes import OWN_PROJECT, Notes
+from zaqar_lite.service.notes import Notes
 from zaqar_lite.service.policy import Policies
 from zaqar_lite.service.queue_posts import QueuePosts
 from zaqar_lite.service.queues import Queues
@@ -122,7 +123,7 @@ def create_app(settings: Settings | None = None, place: Place | None = None) -> 
     store = settings.store.partition(":")[0]
     metrics = Metrics(families, board, census, clock, version=__version__, store=store)
     waiting = services.waiting
-    metrics.gauges["waiters"] = lambda: waiting.count - waiting.count_of(OWN_PROJECT)
+    metrics.gauges["waiters"] = lambda: waiting.count - waiting.count_of(DELIVERIES_PROJECT)
     services.queues.recent.flows = board.row.flows
     services.deliveries.on_outcome = metrics.delivered
     services.deliveries.undeliverable.on_disabled = metrics.disabled

@@ -30,6 +30,7 @@ UUID = "3381af922b9e11e3b19171861300734c"
         ({"client_id": "no-uuid"}, 400, "Wrong UUID value"),
         ({"client_id": UUID}, 400, "Project-Id Missing"),
         ({"client_id": UUID, "x_project_id": ""}, 400, "Empty project header not allowed"),
+        ({"client_id": UUID, "x_project_id": "~deliveries"}, 400, "Invalid header value"),
         ({"client_id": UUID, "x_project_id": "p" * 257}, 400, "Invalid queue identification"),
         ({"client_id": UUID, "accept": "application/xml"}, 406, "406 Not Acceptable"),
         ({"accept": "application/xml"}, 406, "406 Not Acceptable"),

@@ -17,6 +17,7 @@ from tests.api.sockets import Raw, request
 from tests.push.receiver import Receiver
 from tests.server import ServerProcess
 from tests.services import RedisServer
+from zaqar_lite.domain.identity import DELIVERIES_PROJECT
 
 pytestmark = pytest.mark.anyio
 NAMES = {
@@ -310,8 +311,9 @@ async def test_a_quota_that_is_none_is_refused(make_api: MakeApi, document: Any)
 async def test_a_project_that_can_not_be_has_no_quotas(make_api: MakeApi) -> None:
     async with make_api(admin_mode=True) as api:
         for method in ("GET", "PUT", "DELETE"):
-            path = f"/v2/quotas/{'p' * 257}"
-            assert (await api.call(method, path, {})).status_code == 400, method
+            for project in ("p" * 257, DELIVERIES_PROJECT):
+                path = f"/v2/quotas/{project}"
+                assert (await api.call(method, path, {})).status_code == 400, method
         path = "/v2/quotas/projekt-%C3%A4"
         assert (await api.call("PUT", path, {"queues": 1})).json()["project"] == "projekt-ä"
 

@@ -75,7 +75,7 @@ async def test_a_stream_ends_within_five_seconds_of_what_another_process_revoked
             await asyncio.wait_for(listener.ended.wait(), 2)
 
 
-@pytest.mark.parametrize("how", ["revoked", "another project", "no role for it"])
+@pytest.mark.parametrize("how", ["revoked", "another project", "no role for it", "no rule"])
 async def test_a_stream_ends_with_its_token_when_that_is_believed_no_longer(
     make_api: MakeApi, keystone: Keystone, how: str
 ) -> None:
@@ -89,6 +89,9 @@ async def test_a_stream_ends_with_its_token_when_that_is_believed_no_longer(
                 keystone.revoke(token)
             elif how == "another project":
                 issued.project = "other"
+            elif how == "no rule":
+                rule = {"service": "messaging", "method": "GET", "path": "/v2/queues/*/messages"}
+                issued.rules = [rule]
             else:
                 issued.roles = ("nobody",)
             api.advance(59)

@@ -1,13 +1,16 @@
 """Keys as the service keeps them."""
 
+from typing import Any, cast
+
 import pytest
 
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.errors import Invalid
-from zaqar_lite.domain.identity import How, Principal
-from zaqar_lite.domain.models import StoreOptions
+from zaqar_lite.domain.errors import Invalid, NotFound, Unauthenticated, Unavailable
+from zaqar_lite.domain.identity import INTERNAL_PROJECTS, How, Principal
+from zaqar_lite.domain.models import Record, StoreOptions
 from zaqar_lite.service.identity import keys as module
 from zaqar_lite.service.identity.keys import Keys
+from zaqar_lite.service.identity.provider import Credential, Place
 from zaqar_lite.storage.management import ManagementStore
 from zaqar_lite.storage.memory import create
 
@@ -27,3 +30,86 @@ async def test_a_project_has_a_thousand_keys_at_most() -> None:
     key, _ = await keys.create(OPERATOR, "other", ["*:*"])
     assert key.hash
     assert key.hash not in repr(key)
+
+
+class Failing:
+    """A store whose write number `fails_at` fails, and each one after it while `stays_away`."""
+
+    def __init__(self, store: ManagementStore) -> None:
+        self._store = store
+        self.fails_at, self.writes, self.stays_away = 0, 0, False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def _write(self) -> None:
+        self.writes += 1
+        if self.writes == self.fails_at or (self.stays_away and self.writes > self.fails_at > 0):
+            raise Unavailable("The store is away.")
+
+    async def put_record(self, *args: Any, **more: Any) -> Record:
+        self._write()
+        return await self._store.put_record(*args, **more)
+
+    async def delete_record(self, *args: Any, **more: Any) -> bool:
+        self._write()
+        return await self._store.delete_record(*args, **more)
+
+
+def bearer(text: str) -> Credential:
+    return Credential(Place.BEARER, text)
+
+
+@pytest.mark.parametrize("stays_away", [False, True])
+@pytest.mark.parametrize("fails_at", [1, 2, 3, 4])
+async def test_a_rotation_that_fails_leaves_no_key_that_nobody_has_seen(
+    fails_at: int, stays_away: bool
+) -> None:
+    clock = Clock()
+    store = Failing(create("memory://", clock=clock, options=StoreOptions())[1])
+    keys = Keys(cast(ManagementStore, store), clock)
+    old, old_text = await keys.create(OPERATOR, "p", ["*:*"])
+    store.writes, store.fails_at, store.stays_away = 0, fails_at, stays_away
+    with pytest.MonkeyPatch.context() as patch:
+        made: list[str] = []
+        new_key = module.new_key
+
+        def noted(key_id: str) -> str:
+            made.append(new_key(key_id))
+            return made[-1]
+
+        patch.setattr(module, "new_key", noted)
+        try:
+            await keys.rotate(OPERATOR, old.id, overlap=60)
+        except Unavailable:
+            answered = False
+        else:
+            answered = True
+    store.fails_at = 0
+    assert answered == (fails_at > 3)  # the last write only makes later reads cheaper
+    listed = await keys.list_keys(OPERATOR, "p", marker=None, limit=10)
+    assert (await keys.authenticate(bearer(old_text))).principal.user == old.id
+    if answered:
+        new = (await keys.authenticate(bearer(made[0]))).principal.user
+        assert {key.id for key in listed} == {old.id, new}
+        again, _ = await keys.rotate(OPERATOR, old.id, overlap=60)
+        await keys.delete(OPERATOR, old.id)
+        assert (await keys.authenticate(bearer(made[0]))).principal.user == new
+        assert again.id != new
+        return
+    assert [(key.id, key.expires_at) for key in listed] == [(old.id, None)]
+    for text in made:
+        with pytest.raises(Unauthenticated):
+            await keys.authenticate(bearer(text))
+        with pytest.raises(NotFound):
+            await keys.get(OPERATOR, text.split("_")[1])
+    _, text = await keys.rotate(OPERATOR, old.id, overlap=60)
+    await keys.authenticate(bearer(text))
+
+
+@pytest.mark.parametrize("project", sorted(INTERNAL_PROJECTS))
+async def test_no_key_is_made_for_a_project_of_the_server_itself(project: str) -> None:
+    clock = Clock()
+    keys = Keys(create("memory://", clock=clock, options=StoreOptions())[1], clock)
+    with pytest.raises(Invalid, match="project id"):
+        await keys.create(OPERATOR, project, ["*:*"])

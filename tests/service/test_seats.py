@@ -7,8 +7,8 @@ import pytest
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Unavailable
+from zaqar_lite.domain.identity import DELIVERIES_PROJECT
 from zaqar_lite.domain.models import MAX_RECORD, Record, StoreOptions
-from zaqar_lite.service.notes import OWN_PROJECT
 from zaqar_lite.service.seats import BEAT, LIVES, Leases, Seats
 from zaqar_lite.storage.memory import create
 
@@ -147,12 +147,12 @@ async def test_what_a_project_uses_is_told_of_all_processes() -> None:
     for number, seats in enumerate((*house.seats, *waiters)):
         for _ in range(number + 1):
             await seats.take("p", None)
-    await waiters[0].take(OWN_PROJECT, None)
+    await waiters[0].take(DELIVERIES_PROJECT, None)
     await house.beat()
     assert [await seats.total_of("p") for seats in house.seats] == [6, 6, 6]
     assert [await seats.total_of("p") for seats in waiters] == [15, 15, 15]
     assert await house.seats[0].total_of("q") == 0
-    assert await waiters[1].total_of(OWN_PROJECT) == 0
+    assert await waiters[1].total_of(DELIVERIES_PROJECT) == 0
     house.seats[2].leave("p")
     assert await house.seats[2].total_of("p") == 5
     await house.beat()
@@ -172,7 +172,7 @@ async def test_a_refused_seat_is_not_told_for_long() -> None:
 
 async def test_a_process_that_uses_nothing_writes_nothing() -> None:
     house = House(1)
-    await house.seats[0].take(OWN_PROJECT, None)
+    await house.seats[0].take(DELIVERIES_PROJECT, None)
     await house.beat()
     assert await house.management.list_records("process", "", limit=10) == []
     await house.seats[0].take("p", None)

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import NoReturn
 
 from zaqar_lite.api.call import TOPICS, Call, Refused
-from zaqar_lite.domain.identity import SIGNED, How
+from zaqar_lite.domain.identity import INTERNAL_PROJECTS, SIGNED, How
 from zaqar_lite.domain.limits import MAX_PROJECT_ID
 from zaqar_lite.domain.metadata import is_queue_name
 from zaqar_lite.service.sharing import Sharing
@@ -264,6 +264,8 @@ def _project(headers: dict[bytes, bytes]) -> str:
             "Empty project header not allowed",
             "X-PROJECT-ID cannot be an empty string. Specify the right header X-PROJECT-ID.",
         )
+    if project in INTERNAL_PROJECTS:
+        raise Refused(400, _INVALID_HEADER, f"X-Project-ID: {project} is the server's own project.")
     return project
 
 

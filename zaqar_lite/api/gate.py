@@ -82,8 +82,7 @@ class Gate:
             call.principal = SIGNED
             return
         principal = await self.identify(headers, address)
-        rules = principal.access_rules
-        if rules is not None and not any(rule.admits(call.method, call.path) for rule in rules):
+        if not principal.admits(call.method, call.path):
             raise self._unauthorized(wrong=True)
         call.principal = principal
         if principal.project is not None:
@@ -124,12 +123,12 @@ class Gate:
         """Check a request again that was let in before.
 
         Raises:
-            Refused: 401, its credential counts for nothing any more.
+            Refused: 401, its credential counts for nothing any more, or not for this request.
             Denied: it may not do this any more.
             Unavailable: that can't be found out now.
         """
         principal = await self.still_knows(call.headers)
-        if principal is None:
+        if principal is None or not principal.admits(call.method, call.path):
             raise self._unauthorized(wrong=True)
         if principal.project != call.principal.project:
             raise Denied("it is of another project by now")

@@ -21,9 +21,20 @@ _ANY = "*"
 _DENIAL = "!"
 
 
+DELIVERIES_PROJECT = "~deliveries"
+"""The project of the queues through which the server delivers to subscribers."""
+INTERNAL_PROJECTS = frozenset((DELIVERIES_PROJECT,))
+"""The projects of the server itself. No key, token, request or quota may name one of them."""
+
+
 def is_project_id(value: object) -> TypeGuard[str]:
     """Tell whether a key or a token may be of a project with this id."""
-    return isinstance(value, str) and 1 <= len(value) <= MAX_PROJECT_ID and value.isprintable()
+    return (
+        isinstance(value, str)
+        and 1 <= len(value) <= MAX_PROJECT_ID
+        and value.isprintable()
+        and value not in INTERNAL_PROJECTS
+    )
 
 
 class Verb(Enum):

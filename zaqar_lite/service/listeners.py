@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from zaqar_lite.domain.identity import DELIVERIES_PROJECT
 from zaqar_lite.domain.models import Message, QueueRef
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.domain.sealed import is_sealed
 from zaqar_lite.service.courier import Answer, Notification
 from zaqar_lite.service.lanes import Lane
-from zaqar_lite.service.notes import OWN_PROJECT, encode, put
+from zaqar_lite.service.notes import encode, put
 from zaqar_lite.service.waiting import Waiting
 from zaqar_lite.storage.base import MessageStore
 
@@ -43,7 +44,7 @@ _decode = msgspec.json.Decoder(_Handed).decode
 
 def lane_of(node: str) -> QueueRef:
     """The queue of what others hand to a process."""
-    return QueueRef(OWN_PROJECT, f"~socket.{node}")
+    return QueueRef(DELIVERIES_PROJECT, f"~socket.{node}")
 
 
 class Listeners:

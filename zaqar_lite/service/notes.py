@@ -20,6 +20,7 @@ from zlib import crc32
 import msgspec
 
 from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.identity import DELIVERIES_PROJECT
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.domain.posts import Companion, NewMessage
 from zaqar_lite.domain.topics import name_of
@@ -32,10 +33,10 @@ if TYPE_CHECKING:
 CLIENT_ID = "7a6171617200400080006c6974650000"
 """The Client-ID by which the server posts to, and claims from, the queues of this module."""
 LANES = 4
-OWN_PROJECT = "~deliveries"
-"""The project of the queues that the server's own workers wait for."""
-NOTES = tuple(QueueRef(OWN_PROJECT, f"~new.{n}" if n else "~new") for n in range(LANES))
-RETRIES = tuple(QueueRef(OWN_PROJECT, f"~again.{n}" if n else "~again") for n in range(LANES))
+NOTES = tuple(QueueRef(DELIVERIES_PROJECT, f"~new.{n}" if n else "~new") for n in range(LANES))
+RETRIES = tuple(
+    QueueRef(DELIVERIES_PROJECT, f"~again.{n}" if n else "~again") for n in range(LANES)
+)
 LEAD_MS = 500
 """How long before it is due a delayed message is read again: it may be deleted or edited."""
 _BURIED_MS = 46_800_000

@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from zaqar_lite.domain.errors import Invalid
+from zaqar_lite.domain.identity import DELIVERIES_PROJECT, INTERNAL_PROJECTS
 from zaqar_lite.domain.limits import MAX_PROJECT_ID
 from zaqar_lite.domain.quotas import UNLIMITED, Quota
 from zaqar_lite.service.background import Background
-from zaqar_lite.service.notes import OWN_PROJECT
 from zaqar_lite.storage.management import ManagementStore
 
 KIND, CHANGES = "quota", "quota-changes"
@@ -129,7 +129,7 @@ class Quotas:
         self._own = found
         self._set = {name: self._defaults.changed(own) for name, own in found.items()}
         quotas = (self._defaults, *self._set.values())
-        self._set[OWN_PROJECT] = UNLIMITED  # our own workers wait there
+        self._set[DELIVERIES_PROJECT] = UNLIMITED  # our own workers wait there
         self.has_rates = any(quota.rates != UNLIMITED.rates for quota in quotas)
         self.has_connections = any(quota.connections is not None for quota in quotas)
         self.changed()
@@ -138,3 +138,5 @@ class Quotas:
 def _check(project: str) -> None:
     if len(project) > MAX_PROJECT_ID:
         raise Invalid(f"A project id has at most {MAX_PROJECT_ID} characters.")
+    if project in INTERNAL_PROJECTS:
+        raise Invalid(f"{project} is the server's own project.")

@@ -19,8 +19,8 @@ from typing import Protocol
 from weakref import WeakValueDictionary
 
 from zaqar_lite.domain.errors import RecordChanged, Unavailable
+from zaqar_lite.domain.identity import DELIVERIES_PROJECT
 from zaqar_lite.service.background import Background
-from zaqar_lite.service.notes import OWN_PROJECT
 from zaqar_lite.storage.management import ManagementStore
 
 KIND, PROCESS = "seats", "process"
@@ -68,7 +68,7 @@ class Seats:
     def counts(self) -> list[tuple[str, int]]:
         """The projects that use most, with how many; not what the server itself uses."""
         most = self._used.most_common(_MOST_PROJECTS)
-        return [(name, count) for name, count in most if name != OWN_PROJECT]
+        return [(name, count) for name, count in most if name != DELIVERIES_PROJECT]
 
     async def total_of(self, project: str) -> int:
         """How many a project uses in all processes, as others reported BEAT seconds ago at most.

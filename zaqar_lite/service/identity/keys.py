@@ -10,6 +10,7 @@ import json
 import re
 import secrets
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 
@@ -21,6 +22,7 @@ from zaqar_lite.domain.errors import (
     RecordChanged,
     Unauthenticated,
     Unavailable,
+    ZaqarLiteError,
 )
 from zaqar_lite.domain.identity import Grant, How, Principal, is_project_id, parse_grants
 from zaqar_lite.domain.limits import MAX_PROJECT_ID
@@ -40,11 +42,18 @@ LONGEST_OVERLAP = 31 * 86_400
 LONGEST_LIFE = 3_653 * 86_400
 _KEY = re.compile(r"zq_(?P<id>[0-9a-f]{16})_(?P<secret>[0-9a-f]{48})")
 _MAX_ROUNDS = 20
+_SERVER = Principal(How.HEADERS)
+"""The server itself, which may change the keys of all projects."""
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A key as it is stored: everything but its secret. `project` is None for an operator's."""
+    """A key as it is stored: everything but its secret. `project` is None for an operator's.
+
+    A rotation is complete once the old key names the new one as its `successor`. Until then the
+    new one names the old one in `replaces`, opens nothing and is not shown: if the rotation fails,
+    nobody has seen its secret.
+    """
 
     id: str
     project: str | None
@@ -55,6 +64,8 @@ class Key:
     disabled: bool = False
     description: str = ""
     hash: str = field(default="", repr=False)
+    successor: str | None = None
+    replaces: str | None = None
 
     def is_live(self, now_ms: int) -> bool:
         """Tell whether it opens anything now."""
@@ -86,7 +97,8 @@ class Keys:
         key = None if record is None else _read(record)
         expected = _hash("") if key is None else key.hash
         fits = hmac.compare_digest(_hash(found["secret"]), expected)
-        if key is None or not fits or not key.is_live(self._clock.now_ms()):
+        is_live = key is not None and key.is_live(self._clock.now_ms())
+        if key is None or not fits or not is_live or not await self._is_complete(key):
             raise Unauthenticated(f"the key {found['id']} is wrong, expired or disabled")
         principal = Principal(
             How.KEY, key.project, key.id, grants=key.grants, expires_at=key.expires_at
@@ -146,7 +158,8 @@ class Keys:
         found = [
             await self._management.get_record(KIND, NO_PROJECT, record.name) for record in listed
         ]
-        return [_read(record) for record in found if record is not None]
+        listed_keys = [_read(record) for record in found if record is not None]
+        return [key for key in listed_keys if await self._is_complete(key)]
 
     async def set_disabled(self, maker: Principal, key_id: str, disabled: bool) -> Key:
         """Let a key open nothing any more, or again: here at once, elsewhere within 5 s.
@@ -169,16 +182,32 @@ class Keys:
         now = self._clock.now_ms()
         if not old.is_live(now):
             raise Invalid(f"The key {key_id} is disabled or expired: create a new one.")
+        await self._complete(old.successor)
         until = now + overlap * 1000
-        made = await self._make(
-            replace(old, id=secrets.token_hex(8), created_at=now, created_by=maker.user)
+        new, text = await self._make(
+            replace(
+                old,
+                id=secrets.token_hex(8),
+                created_at=now,
+                created_by=maker.user,
+                successor=None,
+                replaces=key_id,
+            )
         )
-        await self._change(
-            maker,
-            key_id,
-            lambda key: replace(key, expires_at=min(until, key.expires_at or until)),
-        )
-        return made
+
+        def end(key: Key) -> Key:
+            until_then = min(until, key.expires_at or until)
+            return replace(key, expires_at=until_then, successor=new.id)
+
+        try:
+            await self._change(maker, key_id, end)
+        except ZaqarLiteError:
+            with suppress(Unavailable):  # it opens nothing, whether it is removed or not
+                await self._remove(new)
+            raise
+        with suppress(ZaqarLiteError):  # until then it is complete as the old key's successor
+            await self._complete(new.id)
+        return new, text
 
     async def delete(self, maker: Principal, key_id: str) -> None:
         """Remove a key; no error when there is none.
@@ -192,9 +221,8 @@ class Keys:
             return
         if key.project is None:
             raise Invalid("A key that is bound to no project can be disabled, not deleted.")
-        await self._management.delete_record(KIND, NO_PROJECT, key_id)
-        self.changed()
-        await self._management.delete_record(LISTED, key.project, key_id)
+        await self._complete(key.successor)
+        await self._remove(key)
 
     async def adopt(self, text: str) -> bool:
         """Make the key of this text an operator's that may do everything, unless its id is known.
@@ -235,6 +263,26 @@ class Keys:
         await self._management.put_record(KIND, NO_PROJECT, key.id, _write(key), expected=0)
         self.changed()
 
+    async def _remove(self, key: Key) -> None:
+        await self._management.delete_record(KIND, NO_PROJECT, key.id)
+        self.changed()
+        await self._management.delete_record(LISTED, key.project or NO_PROJECT, key.id)
+
+    async def _is_complete(self, key: Key) -> bool:
+        """Tell whether the rotation that made a key, if one did, has come to its end."""
+        if key.replaces is None:
+            return True
+        old = await self._management.get_record(KIND, NO_PROJECT, key.replaces)
+        return old is not None and _read(old).successor == key.id
+
+    async def _complete(self, key_id: str | None) -> None:
+        """Let the successor of a key, if it has one, stand without that key."""
+        record = key_id and await self._management.get_record(KIND, NO_PROJECT, key_id)
+        if not record or _read(record).replaces is None:
+            return
+        with suppress(NotFound):
+            await self._change(_SERVER, record.name, lambda key: replace(key, replaces=None))
+
     async def _change(self, maker: Principal, key_id: str, change: Callable[[Key], Key]) -> Key:
         for _ in range(_MAX_ROUNDS):
             key, version = await self._find(maker, key_id)
@@ -254,7 +302,8 @@ class Keys:
         if re.fullmatch("[0-9a-f]{16}", key_id):
             record = await self._management.get_record(KIND, NO_PROJECT, key_id)
         key = None if record is None else _read(record)
-        if record is None or key is None or not _is_of(maker, key.project):
+        is_seen = key is not None and _is_of(maker, key.project) and await self._is_complete(key)
+        if record is None or key is None or not is_seen:
             raise NotFound(f"The key {key_id!r} does not exist.")
         return key, record.version
 
@@ -273,7 +322,10 @@ def _check_project(maker: Principal, project: str | None) -> None:
     if not _is_of(maker, project):
         raise Denied("it is bound to another project")
     if project is not None and not is_project_id(project):
-        raise Invalid(f"A project id has 1 to {MAX_PROJECT_ID} printable characters.")
+        raise Invalid(
+            f"A project id has 1 to {MAX_PROJECT_ID} printable characters, and is not of the "
+            "server itself."
+        )
 
 
 def _hash(secret: str) -> str:
@@ -290,6 +342,8 @@ def _write(key: Key) -> bytes:
         "disabled": key.disabled,
         "description": key.description,
         "hash": key.hash,
+        **({} if key.successor is None else {"successor": key.successor}),
+        **({} if key.replaces is None else {"replaces": key.replaces}),
     }
     return json.dumps(stored, ensure_ascii=False).encode()
 

@@ -7,8 +7,8 @@ import msgspec
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import RecordChanged, Unavailable
+from zaqar_lite.domain.identity import DELIVERIES_PROJECT
 from zaqar_lite.domain.models import QueueRef
-from zaqar_lite.service.notes import OWN_PROJECT
 from zaqar_lite.service.pooling.catalogue import Catalogue, Place
 from zaqar_lite.service.pooling.drains import ARRIVES_MS, Drains
 from zaqar_lite.service.pooling.open_stores import OpenStores
@@ -82,7 +82,7 @@ class Places:
 
     async def all_of(self, queue: QueueRef) -> tuple[MessageStore, ...]:
         """The stores that may have messages of a queue; queues of the server itself lie in all."""
-        if queue.project == OWN_PROJECT:
+        if queue.project == DELIVERIES_PROJECT:
             return self.all_open()
         return (await self.stores_of(queue)).all
 

@@ -18,6 +18,7 @@ from typing import TypeVar
 
 from zaqar_lite.domain.errors import Conflict, NotFound, Unavailable
 from zaqar_lite.domain.histories import HistoryPage, HistoryState
+from zaqar_lite.domain.identity import DELIVERIES_PROJECT
 from zaqar_lite.domain.models import (
     NO_RETRIES,
     Claim,
@@ -38,7 +39,6 @@ from zaqar_lite.domain.models import (
 )
 from zaqar_lite.domain.posts import IdempotencyKey, NewMessage, Posted, Recalled
 from zaqar_lite.domain.settlements import Outcome, Settled, Settlement
-from zaqar_lite.service.notes import OWN_PROJECT
 from zaqar_lite.service.pooling.keyed import post_unknown
 from zaqar_lite.service.pooling.places import Places
 from zaqar_lite.storage.base import Listener, MessageStore
@@ -90,7 +90,7 @@ class PooledMessages(MessageStore):
         place = await self._catalogue.place(queue)
         store = await self._places.pool(place.pool)
         for line in {one.queue for message in messages for one in message.companions}:
-            if line.project != OWN_PROJECT:
+            if line.project != DELIVERIES_PROJECT:
                 await self._catalogue.follow(line, queue, place)
         post = partial(store.post, queue, client_id=client_id, version=version)
         texts = [one.idempotency_key.text for one in messages if one.idempotency_key is not None]
@@ -168,7 +168,7 @@ class PooledMessages(MessageStore):
         self, queue: QueueRef, ids: Collection[str], *, claim_ids: Collection[str] | None
     ) -> Sequence[Refusal]:
         """Delete messages; all or none in each store, while a queue is moved."""
-        if queue.project == OWN_PROJECT:
+        if queue.project == DELIVERIES_PROJECT:
             for store in self._places.all_open():
                 try:
                     await store.delete(queue, ids, claim_ids=claim_ids)
@@ -194,7 +194,7 @@ class PooledMessages(MessageStore):
 
     async def claim(self, queue: QueueRef, take: Take) -> Claimed:
         """Claim in the store where the queue lies; of queues in every store, in one of them."""
-        if queue.project != OWN_PROJECT:
+        if queue.project != DELIVERIES_PROJECT:
             return await (await self._places.stores_of(queue)).new.claim(queue, take)
         claimed = Claimed(None)
         for store in self._places.all_open():
