@@ -27,25 +27,23 @@ _ADOPTED_FOR_MS = 86_400_000
 
 
 class Plan(NamedTuple):
-    """What a call stores.
+    """What a call of `post` stores and answers.
 
-    `new` are the messages to store, `fresh` the index in it of each new key's message, `known` the
-    message keys that are remembered.
+    `new` are the messages to store, and `keys` the new keys, each with the index in `new` of its
+    message. `places` tells for each message of the call that index, or the id that is known, and
+    whether the message is a duplicate.
     """
 
     new: Sequence[NewMessage]
-    fresh: Mapping[str, int]
-    digests: Mapping[str, str]
-    known: Mapping[str, Key]
+    keys: Sequence[tuple[int, IdempotencyKey]]
+    places: Sequence[tuple[int | str, bool]]
 
-
-class Batch(NamedTuple):
-    """One call of `post`, and what it stores."""
-
-    messages: Sequence[NewMessage]
-    plan: Plan
-    client_id: str
-    batch_key: IdempotencyKey | None
+    def answers(self, ids: Sequence[str]) -> list[Posted]:
+        """What became of each message of the call, where `ids` are those of the new ones."""
+        return [
+            Posted(ids[place] if isinstance(place, int) else place, duplicate)
+            for place, duplicate in self.places
+        ]
 
 
 class Posting(Reading):
@@ -68,22 +66,28 @@ class Posting(Reading):
             tail = await self._backend.check(queue, version, tail)
             texts = [m.idempotency_key.text for m in messages if m.idempotency_key is not None]
             batch_text = None if batch_key is None else batch_key.text
-            batch, keys = await self._remembered(container, texts, batch_text, tail)
+            batch, known = await self._remembered(container, texts, batch_text, tail)
             if batch_key is not None and batch is not None:
-                if _differs(batch, batch_key):
+                if _differs(batch.digest, batch_key):
                     raise KeyReused(None)
                 return [Posted(message_id, duplicate=True) for message_id in batch.ids]
-            plan = _plan(messages, keys)
+            plan = _plan(messages, known)
             if not plan.new and batch_key is None:
-                return _answers(messages, plan, [])
-            new_keys = len(plan.fresh) + (batch_key is not None)
+                return plan.answers(())
+            new_keys = len(plan.keys) + (batch_key is not None)
             bound = await self._bound(queue, tail, len(plan.new), new_keys)
-            batch_of = Batch(messages, plan, client_id, batch_key)
             tail = replace(tail, bound=bound, project=queue.project)
             positions = self._tails.next_positions(tail, len(plan.new))
             ids = new_message_ids(positions.start, len(positions))
             await self._store_companions(plan.new, ids, client_id)
-            return await self._store(container, batch_of, tail, lease, positions, ids)
+            answers = plan.answers(ids)
+            keys = [_stored_key("m", key, [ids[index]]) for index, key in plan.keys]
+            if batch_key is not None:
+                keys.append(_stored_key("b", batch_key, [answer.id for answer in answers]))
+            made = self._made(plan.new, ids, client_id)
+            forgotten_at = self._now() + self._backend.limits.idempotency_window_ms
+            await self._store(container, tail, positions, lease, made, keys, forgotten_at)
+            return answers
 
         return await self._backend.locked(queue, work)
 
@@ -161,47 +165,33 @@ class Posting(Reading):
         tail = await self._tails.load(container, lease)
         positions = self._tails.next_positions(tail, count)
         tail = replace(tail, bound=tail.bound and tail.bound + count, project=ref.project)
-        batch = Batch(entries, Plan(entries, {}, {}, {}), client_id, None)
-        ids = new_message_ids(positions.start, count)
-        await self._store(container, batch, tail, lease, positions, ids)
+        made = self._made(entries, new_message_ids(positions.start, count), client_id)
+        await self._store(container, tail, positions, lease, made)
+
+    def _made(
+        self, messages: Sequence[NewMessage], ids: Sequence[str], client_id: str
+    ) -> list[Fetched]:
+        """The objects of messages that are posted now."""
+        now = self._now()
+        return [_new(*each, client_id, now) for each in zip(messages, ids, strict=True)]
 
     async def _store(  # noqa: PLR0917 - what a call has come to
-        self,
-        container: str,
-        batch: Batch,
-        tail: Tail,
-        lease: Lease,
-        positions: range,
-        ids: Sequence[str],
-    ) -> Sequence[Posted]:
-        """Write messages and keys at new positions, at once; answer for all of the call."""
-        messages, plan, client_id, batch_key = batch
-        now = self._now()
-        made = [_new(*each, client_id, now) for each in zip(plan.new, ids, strict=True)]
-        answers = _answers(messages, plan, ids)
-        keys = _new_keys(plan, ids)
-        if batch_key is not None:
-            name = layout.key_name("b", batch_key.text)
-            keys.append(Key(name, [answer.id for answer in answers], batch_key.digest.hex()))
-        names = tuple(message.listed.name for message in made)
-        forgotten_at = now + self._backend.limits.idempotency_window_ms
-        intent = Intent(names, tuple(keys), forgotten_at)
-        await self._write_all(container, tail, positions, lease, made, intent)
-        return answers
-
-    async def _write_all(  # noqa: PLR0917 - what a call has come to
         self,
         container: str,
         tail: Tail,
         positions: range,
         lease: Lease,
         made: Sequence[Fetched],
-        intent: Intent,
+        keys: Sequence[Key] = (),
+        forgotten_at: int = 0,
     ) -> None:
         """Write messages at new positions, and keys, at once; with keys all of them or none."""
         moved = [message.listed for message in made if message.listed.was_moved]
-        keyed = intent if intent.keys else None
-        async with self._tails.appending(container, tail, positions, lease, keyed):
+        names = tuple(message.listed.name for message in made)
+        intent = Intent(names, tuple(keys), forgotten_at)
+        async with self._tails.appending(
+            container, tail, positions, lease, intent if keys else None
+        ):
             try:
                 await together(
                     *(self._objects.put_message(container, message, lease) for message in made),
@@ -231,11 +221,11 @@ class Posting(Reading):
             live = [message for message in messages if message.expires_at > now]
             positions = self._tails.next_positions(tail, len(live))
             made = [_adopted(*each) for each in zip(live, positions, strict=True)]
-            names = tuple(message.listed.name for message in made)
-            intent = Intent(names, (Key(name, (str(number),)),), now + _ADOPTED_FOR_MS)
+            calls = [Key(name, (str(number),))]
             bound = tail.bound and tail.bound + len(made) + 1
             tail = replace(tail, bound=bound, project=queue.project)
-            await self._write_all(container, tail, positions, lease, made, intent)
+            forgotten_at = now + _ADOPTED_FOR_MS
+            await self._store(container, tail, positions, lease, made, calls, forgotten_at)
 
         await self._backend.locked(queue, work)
 
@@ -347,50 +337,34 @@ def _plan(messages: Sequence[NewMessage], known: Mapping[str, Key]) -> Plan:
     Raises:
         KeyReused: a key stands for another message.
     """
-    places: list[NewMessage] = []
-    fresh: dict[str, int] = {}
-    seen = dict(known)
+    new: list[NewMessage] = []
+    keys: list[tuple[int, IdempotencyKey]] = []
+    places: list[tuple[int | str, bool]] = []
+    seen: dict[str, tuple[str, int | str]] = {t: (k.digest, k.ids[0]) for t, k in known.items()}
     for index, message in enumerate(messages):
         key = message.idempotency_key
         if key is not None and key.text in seen:
-            if _differs(seen[key.text], key):
+            digest, place = seen[key.text]
+            if _differs(digest, key):
                 raise KeyReused(index)
+            places.append((place, True))
             continue
+        places.append((len(new), False))
         if key is not None:
-            seen[key.text] = Key("", (), key.digest.hex())
-            fresh[key.text] = len(places)
-        places.append(message)
-    return Plan(places, fresh, {text: key.digest for text, key in seen.items()}, known)
+            seen[key.text] = key.digest.hex(), len(new)
+            keys.append((len(new), key))
+        new.append(message)
+    return Plan(new, keys, places)
 
 
 def _recalled(known: Key) -> Remembered:
     return Remembered(known.ids, bytes.fromhex(known.digest) if known.digest else None)
 
 
-def _differs(known: Key, key: IdempotencyKey) -> bool:
+def _differs(digest: str, key: IdempotencyKey) -> bool:
     """Whether a key comes with another message; one that was stored without digest matches any."""
-    return known.digest not in {"", key.digest.hex()}
+    return digest not in {"", key.digest.hex()}
 
 
-def _new_keys(plan: Plan, ids: Sequence[str]) -> list[Key]:
-    return [
-        Key(layout.key_name("m", text), (ids[at],), plan.digests[text])
-        for text, at in plan.fresh.items()
-    ]
-
-
-def _answers(messages: Sequence[NewMessage], plan: Plan, ids: Sequence[str]) -> Sequence[Posted]:
-    """What became of each message: stored under a new id, or one that is known."""
-    fresh = iter(ids)
-    told: set[str] = set()
-    answers: list[Posted] = []
-    for message in messages:
-        text = message.idempotency_key.text if message.idempotency_key else None
-        if text is None or (text in plan.fresh and text not in told):
-            answers.append(Posted(next(fresh)))
-        else:
-            known = ids[plan.fresh[text]] if text in plan.fresh else plan.known[text].ids[0]
-            answers.append(Posted(known, duplicate=True))
-        if text is not None:
-            told.add(text)
-    return answers
+def _stored_key(kind: str, key: IdempotencyKey, ids: Sequence[str]) -> Key:
+    return Key(layout.key_name(kind, key.text), ids, key.digest.hex())
