@@ -19,6 +19,7 @@ from pymongo.errors import PyMongoError
 from zaqar_lite.domain.errors import Unsupported
 from zaqar_lite.domain.models import Claimed, DelayMode, QueueRef, Take
 from zaqar_lite.storage.base import MAX_EXAMINED
+from zaqar_lite.storage.mongodb.connection import find_first
 from zaqar_lite.storage.mongodb.documents import to_message
 from zaqar_lite.storage.mongodb.errors import repeated, translate
 from zaqar_lite.storage.mongodb.guarded_updates import Change
@@ -163,12 +164,16 @@ class Claiming(StorePart):
         """The first candidates of each kind."""
         queries = search.queries()
         finds = [
-            self._connection.messages.find(
-                query.filter, query.projection, sort=query.sort, limit=query.limit,
-                batch_size=query.limit, hint=query.hint,
-            ).to_list()
+            find_first(
+                self._connection.messages,
+                query.filter,
+                query.projection,
+                order=query.order,
+                limit=query.limit,
+                hint=query.hint,
+            )
             for query in queries
-        ]  # fmt: skip
+        ]
         return search.merge(queries, await asyncio.gather(*finds))
 
     async def _delete_expired(self, state: QueueState, expired: Sequence[Document]) -> None:
@@ -281,7 +286,7 @@ class Query:
     filter: Document
     hint: str
     limit: int
-    sort: list[tuple[str, int]]
+    order: Sequence[str]
     projection: Document
 
 
@@ -296,10 +301,10 @@ def candidate_queries(state: QueueState, delay_mode: DelayMode, window: int) -> 
     costs a claim nothing.
     """
     queue = {"q": state.key, "k": state.visible}
-    by_time = [("w", 1), ("k", 1)]
+    by_time = ["w", "k"]
     due = {**queue, "s": {"$in": _due_states(delay_mode)}, "w": {"$lte": state.date}}
     queries = [
-        Query("ready", {**queue, "s": READY}, "live", window, [("k", 1)], _READY_FIELDS),
+        Query("ready", {**queue, "s": READY}, "live", window, ["k"], _READY_FIELDS),
         Query("due", due, "waking", _MOST_DUE, by_time, BRIEF),
     ]
     if delay_mode is DelayMode.EXPOSE:

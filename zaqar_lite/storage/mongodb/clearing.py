@@ -11,10 +11,11 @@ from pymongo.errors import PyMongoError
 
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.storage.base import MAX_EXAMINED
+from zaqar_lite.storage.mongodb.connection import find_first
 from zaqar_lite.storage.mongodb.errors import repeated
 from zaqar_lite.storage.mongodb.indexes import BY_ID
 from zaqar_lite.storage.mongodb.parts import StorePart
-from zaqar_lite.storage.mongodb.queues import QueueState, key_of
+from zaqar_lite.storage.mongodb.queues import QueueState, ids_of, key_of
 
 STEP = MAX_EXAMINED
 """How many messages a purge or a drop itself deletes; the sweep deletes the rest."""
@@ -39,30 +40,23 @@ class Clearing(StorePart):
     async def _clear(self, key: str, upto: int, limit: int) -> int:
         """Delete at most `limit` documents; take the note away when these were the last."""
         messages = self._connection.messages
-        cursor = messages.find(
-            {"q": key, "k": {"$lte": Int64(upto)}},
-            {"_id": 1},
-            sort=[("k", 1)],
-            limit=limit,
-            batch_size=limit,
-            hint="position",
+        ended = {"q": key, "k": {"$lte": Int64(upto)}}
+        found = await find_first(
+            messages, ended, {"_id": 1}, order=["k"], limit=limit, hint="position"
         )
-        ids = [document["_id"] for document in await cursor.to_list()]
-        if ids:
-            doomed = {"_id": {"$in": ids}, "q": key, "k": {"$lte": Int64(upto)}}
+        if found:
+            doomed = {"_id": {"$in": ids_of(found)}, **ended}
             await repeated(lambda: messages.delete_many(doomed, hint=BY_ID))
-        if len(ids) < limit:
+        if len(found) < limit:
             done = {"_id": key, "u": Int64(upto)}
             await self._connection.queues.update_one(done, {"$unset": {"u": True}}, hint=BY_ID)
-        return len(ids)
+        return len(found)
 
     async def _clear_all(self, limit: int) -> int:
         """Go on in all queues with a note; answer how many documents were deleted."""
-        cursor = self._connection.queues.find(
-            {"u": {"$exists": True}}, {"u": 1}, limit=limit, batch_size=limit, hint="unclear"
-        )
+        queues, noted = self._connection.queues, {"u": {"$exists": True}}
         count = 0
-        for document in await cursor.to_list():
+        for document in await find_first(queues, noted, {"u": 1}, limit=limit, hint="unclear"):
             if count >= limit:
                 break
             count += await self._clear(document["_id"], document["u"], limit - count)

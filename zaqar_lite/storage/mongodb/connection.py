@@ -169,6 +169,27 @@ async def _close(client: AsyncMongoClient[Document]) -> None:
     await asyncio.sleep(0)  # asyncio closes the sockets in its next round
 
 
+async def find_first(
+    collection: AsyncCollection[Document],
+    match: Document,
+    projection: Document,
+    *,
+    order: Sequence[str] = (),
+    limit: int,
+    hint: str,
+) -> list[Document]:
+    """Find the first documents that match, at most `limit`, in one answer of the server."""
+    cursor = collection.find(
+        match,
+        projection,
+        sort=[(name, 1) for name in order] or None,
+        limit=limit,
+        batch_size=limit,
+        hint=hint,
+    )
+    return await cursor.to_list()
+
+
 async def read_all(
     collection: AsyncCollection[Document],
     pipeline: Sequence[Mapping[str, Any]],

@@ -144,10 +144,9 @@ class LeaseHandle:
         return [{"$set": changes}]
 
     def _ready_update(self) -> list[Document]:
-        changes: dict[str, Any] = {"s": READY}
         if self._take.delay_mode is DelayMode.EXPOSE:
-            changes["d"] = exposed_delay(self._connection.now)
-        return [{"$set": changes}, {"$unset": "w"}]
+            return ready_update(d=exposed_delay(self._connection.now))
+        return ready_update()
 
 
 class PendingCleanups:
@@ -176,10 +175,15 @@ class PendingCleanups:
                 count += (await messages.delete_many(mine, hint="claim")).deleted_count
             else:
                 counted = {"n": {"$add": ["$n", -1]}} if handle.held == CLAIMED else {}
-                update: list[Document] = [{"$set": {"s": READY, **counted}}, {"$unset": "w"}]
+                update = ready_update(**counted)
                 count += (await messages.update_many(mine, update, hint="claim")).modified_count
             del self._handles[0]
         return count
+
+
+def ready_update(**changes: Document) -> list[Document]:
+    """The update that makes messages ready, and changes other fields with that."""
+    return [{"$set": {"s": READY, **changes}}, {"$unset": "w"}]
 
 
 def raised_ttl(now: Document, end: Document, ttl_ms: int, grace_ms: int) -> Document:

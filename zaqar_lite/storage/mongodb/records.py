@@ -20,10 +20,11 @@ from zaqar_lite.domain.errors import RecordChanged, Unavailable
 from zaqar_lite.domain.models import Record
 from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.management import ManagementStore
-from zaqar_lite.storage.mongodb.connection import read_all
+from zaqar_lite.storage.mongodb.connection import find_first, read_all
 from zaqar_lite.storage.mongodb.errors import repeated
 from zaqar_lite.storage.mongodb.indexes import BY_ID, Document
 from zaqar_lite.storage.mongodb.parts import Connected
+from zaqar_lite.storage.mongodb.queues import ids_of
 from zaqar_lite.storage.mongodb.transactions import RetryBudget
 
 _NEVER = 253_402_300_799_999
@@ -121,14 +122,12 @@ class KindRecords(Connected, ManagementStore):
     async def sweep_records(self, limit: int) -> int:
         """Delete what has expired and was not written anew; see the seam."""
         over = {"e": {"$lte": DatetimeMS(await self._connection.now_ms())}}
-        cursor = self._connection.records.find(
-            over, {"_id": 1}, sort=[("e", 1)], limit=limit, batch_size=limit, hint="expiry"
-        )
-        ids = [document["_id"] for document in await cursor.to_list()]
-        if not ids:
+        records = self._connection.records
+        found = await find_first(records, over, {"_id": 1}, order=["e"], limit=limit, hint="expiry")
+        if not found:
             return 0
-        doomed = {"_id": {"$in": ids}, **over}
-        result = await repeated(lambda: self._connection.records.delete_many(doomed, hint=BY_ID))
+        doomed = {"_id": {"$in": ids_of(found)}, **over}
+        result = await repeated(lambda: records.delete_many(doomed, hint=BY_ID))
         return result.deleted_count
 
     async def _read(

@@ -11,17 +11,17 @@ from pymongo import UpdateMany
 
 from zaqar_lite.domain.models import QueueRef, RetriesOf, Swept, no_retries
 from zaqar_lite.storage.mongodb.clearing import Clearing
+from zaqar_lite.storage.mongodb.connection import find_first
 from zaqar_lite.storage.mongodb.errors import repeated
 from zaqar_lite.storage.mongodb.guarded_updates import Change
 from zaqar_lite.storage.mongodb.indexes import BY_ID, Document
-from zaqar_lite.storage.mongodb.leases import exposed_delay
+from zaqar_lite.storage.mongodb.leases import exposed_delay, ready_update
 from zaqar_lite.storage.mongodb.queues import (
     BRIEF,
     CLAIMED,
     DELAYED,
     PARKED,
     POPPED,
-    READY,
     ids_of,
     queue_of,
 )
@@ -41,37 +41,26 @@ class Sweeping(Clearing):
         lapsed = [document for document in found if document["s"] == CLAIMED]
         due = [document for document in found if document["s"] != CLAIMED]
         await self._make_ready(now, due)
-        swept = Swept(promoted=len(due), deleted=finished)
-        if lapsed:
-            swept = await self._end_lapsed(lapsed, retries_of, swept)
+        swept = await self._end_lapsed(lapsed, retries_of) if lapsed else Swept()
         deleted = await self._clear_all(max(1, limit - len(found)))
-        return swept._replace(deleted=swept.deleted + deleted)
+        return swept.plus(Swept(promoted=len(due), deleted=finished + deleted))
 
     async def expose(self, queue: QueueRef, limit: int) -> int:
         """Make delayed messages ready, whatever their delay; see the seam."""
         state = await self._queues.read(queue)
         if state is None:
             return 0
-        cursor = self._connection.messages.find(
-            {
-                "q": state.key,
-                "s": DELAYED,
-                "w": {"$exists": True},
-                "k": state.visible,
-                "e": {"$gt": state.date},
-            },
+        delayed = {**state.live, "s": DELAYED, "w": {"$exists": True}}
+        found = await find_first(
+            self._connection.messages,
+            delayed,
             {"_id": 1},
-            sort=[("w", 1)],
+            order=["w"],
             limit=limit,
-            batch_size=limit,
             hint="waking",
         )
-        found = await cursor.to_list()
         if found:
-            update: list[Document] = [
-                {"$set": {"d": exposed_delay(self._connection.now), "s": READY}},
-                {"$unset": "w"},
-            ]
+            update = ready_update(d=exposed_delay(self._connection.now))
             await repeated(
                 lambda: self._connection.messages.update_many(
                     {"_id": {"$in": ids_of(found)}, "q": state.key, "s": DELAYED},
@@ -84,15 +73,9 @@ class Sweeping(Clearing):
 
     async def _due(self, now: int, limit: int) -> list[Document]:
         """What is due or has lapsed by now, in any queue."""
-        cursor = self._connection.messages.find(
-            {"s": {"$in": _SLEEPING}, "w": {"$lte": DatetimeMS(now)}},
-            BRIEF,
-            sort=[("w", 1)],
-            limit=limit,
-            batch_size=limit,
-            hint="due",
-        )
-        return await cursor.to_list()
+        due = {"s": {"$in": _SLEEPING}, "w": {"$lte": DatetimeMS(now)}}
+        messages = self._connection.messages
+        return await find_first(messages, due, BRIEF, order=["w"], limit=limit, hint="due")
 
     async def _make_ready(self, now: int, found: Sequence[Document]) -> None:
         """Make ready what was delayed or parked, or what a pop has not deleted in its time."""
@@ -101,7 +84,7 @@ class Sweeping(Clearing):
         updates = [
             UpdateMany(
                 {"_id": {"$in": ids_of(documents)}, "q": key, **due},
-                [{"$set": {"s": READY}}, {"$unset": "w"}],
+                ready_update(),
                 hint=BY_ID,
             )
             for key, documents in by_queue
@@ -111,10 +94,9 @@ class Sweeping(Clearing):
         for key, documents in by_queue:
             self._readiness.announce(queue_of(key), len(documents))
 
-    async def _end_lapsed(
-        self, found: Sequence[Document], retries_of: RetriesOf, swept: Swept
-    ) -> Swept:
+    async def _end_lapsed(self, found: Sequence[Document], retries_of: RetriesOf) -> Swept:
         """End leases whose time is over, each a failure."""
+        swept = Swept()
         by_queue = _by_queue(found)
         states = await self._queues.read_many([key for key, _ in by_queue])
         for key, documents in by_queue:
@@ -128,11 +110,9 @@ class Sweeping(Clearing):
                 transitions.lapse(change.document)
             count = await self._updates.write(changes)
             moved = [change for change in changes if change.target != key] if count else []
-            swept = swept._replace(
-                lapsed=swept.lapsed + count - len(moved),
-                moved=swept.moved + len(moved),
-                letters_in=swept.letters_in | {queue_of(letter.target) for letter in moved},
-            )
+            letters_in = frozenset(queue_of(letter.target) for letter in moved)
+            ended = Swept(lapsed=count - len(moved), moved=len(moved), letters_in=letters_in)
+            swept = swept.plus(ended)
         return swept
 
 

@@ -57,13 +57,7 @@ class Sweeping(Holding):
         for each in found:
             after = name if each == container else ""
             swept, last = await self._tidy(each, after, limit - total.total, retries_of)
-            total = Swept(
-                expired=total.expired + swept.expired,
-                lapsed=total.lapsed + swept.lapsed,
-                moved=total.moved + swept.moved,
-                deleted=total.deleted + swept.deleted,
-                letters_in=total.letters_in | swept.letters_in,
-            )
+            total = total.plus(swept)
             self._after = (each, last)
             self._idle = self._idle and not total.total
             if last or total.total >= limit:
