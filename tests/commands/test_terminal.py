@@ -48,6 +48,17 @@ def test_ids_are_never_cut(server: ServerProcess, queue: str, client: Client) ->
     assert "\u2026" not in record
 
 
+def test_watching_cuts_no_name(server: ServerProcess, queue: str) -> None:
+    name = f"{queue}-".ljust(64, "n")
+    words = [*ZAQAR, "watch", name, "--count", "1", "--url", server.url]
+    assert name in on_a_terminal(words, columns=110)
+    narrow = on_a_terminal(words, columns=60)
+    assert "\u2026" not in narrow
+    assert name in "".join(
+        line.split(maxsplit=1)[0] for line in narrow.splitlines() if line.split()
+    )
+
+
 def test_nothing_is_a_line_that_says_what_there_is_instead(
     server: ServerProcess, queue: str, client: Client
 ) -> None:

@@ -154,11 +154,25 @@ def _table(
     interval: float,
     look: Look,
 ) -> "Table":
-    """Return the counts, each with its change since the last look."""
+    """Return the counts, each with its change since the last look.
+
+    A name that is wider than the terminal leaves room for goes on in the next line: a cut one
+    could be that of two queues.
+    """
+    from rich.box import SIMPLE_HEAD  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
-    table = Table("queue", *COUNTS, "oldest", header_style="bold")
+    table = Table(
+        box=SIMPLE_HEAD,
+        header_style="bold",
+        pad_edge=False,
+        collapse_padding=True,
+        caption_justify="left",
+    )
+    table.add_column("queue", overflow="fold", min_width=10)
+    for name in (*COUNTS, "oldest"):
+        table.add_column(name, justify="right", no_wrap=True)
     often = f"every {durations.shown(interval)}; Ctrl-C ends"
     if look.failure is not None:
         often = f"{look.failure}; looking again {often}"
