@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import socket
 import time
+import uuid
 from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
@@ -61,6 +62,7 @@ def test_an_early_refusal_reaches_who_sends_all_before_it_reads(server: ServerPr
         assert raw.rest() == b""
 
 
+@pytest.mark.parametrize("has_come", [False, True])
 @pytest.mark.parametrize(
     ("path", "headers"),
     [
@@ -71,23 +73,43 @@ def test_an_early_refusal_reaches_who_sends_all_before_it_reads(server: ServerPr
         ("/v2/queues/q/claims?limit=0&details=x", {}),
     ],
 )
-def test_a_refusal_before_the_body_has_come_is_the_last_answer(
-    server: ServerProcess, path: str, headers: dict[str, str]
+def test_an_answer_without_reading_the_body_is_the_last(
+    server: ServerProcess, path: str, headers: dict[str, str], has_come: bool
 ) -> None:
+    """Whether or not the body had come by then: what follows is neither answered nor done."""
+    queue = f"/v2/queues/{uuid.uuid4().hex}"
+    follows = request("PUT", queue) + request("GET", "/v2/queues")
+    sent = request("POST", path, length=len(MESSAGE), headers=headers)
     with Raw(server) as raw:
-        raw.send(request("POST", path, length=len(MESSAGE), headers=headers))
+        raw.send(sent + MESSAGE + follows if has_come else sent)
         refused = raw.answer()
         assert 400 <= refused.status < 500
         assert refused.headers["connection"] == "close"
-        raw.send(MESSAGE + request("GET", "/v2/queues"))
+        if not has_come:
+            raw.send(MESSAGE + follows)
         assert raw.rest() == b""
+    with Raw(server) as raw:
+        listed = raw.call("GET", f"/v2/queues?name={queue.rpartition('/')[2]}").json()
+        assert listed["queues"] == []
 
 
-def test_a_refusal_of_a_request_that_has_come_leaves_the_connection(server: ServerProcess) -> None:
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status"),
+    [
+        ("POST", "/v2/queues/a@b/messages", b"", 400),
+        ("GET", "/nope", b"", 404),
+        ("POST", POST, b"{}", 400),
+        ("POST", POST, b"[" * 600 + b"]" * 600, 400),
+        ("PATCH", f"/v2/queues/q/claims/{'0' * 32}", b'{"ttl": 60}', 404),
+    ],
+)
+def test_a_refusal_of_what_has_no_body_or_was_read_leaves_the_connection(
+    server: ServerProcess, method: str, path: str, body: bytes, status: int
+) -> None:
     with Raw(server) as raw:
         for _ in range(3):
-            refused = raw.call("POST", "/v2/queues/a@b/messages", MESSAGE)
-            assert refused.status == 400
+            refused = raw.call(method, path, body)
+            assert refused.status == status
             assert "connection" not in refused.headers
             assert raw.call("GET", "/v2/queues").status == 200
 
@@ -214,6 +236,29 @@ def test_a_request_that_comes_byte_by_byte_has_an_end(strict: ServerProcess, beg
         started = time.monotonic()
         raw.send_until_refused(b" ", pause=0.2)
         assert 2.5 < time.monotonic() - started < 25
+
+
+def test_heads_that_come_by_halves_are_dropped_and_hold_up_nobody(strict: ServerProcess) -> None:
+    """However slowly each of them goes on: a head has a total time."""
+    started = time.monotonic()
+    with contextlib.ExitStack() as stack, Raw(strict) as other:
+        slow = [stack.enter_context(Raw(strict)) for _ in range(20)]
+        for raw in slow:
+            raw.send(b"GET /v2/queues HTTP/1.1\r\nX-Half: ")
+        ended: list[float] = []
+        while slow:
+            assert time.monotonic() - started < 60, f"{len(slow)} are still there"
+            asked = time.monotonic()
+            assert other.call("GET", "/v2/queues").status == 200
+            assert time.monotonic() - asked < 10
+            for raw in list(slow):
+                try:
+                    raw.send(b"x")
+                except ConnectionError:
+                    slow.remove(raw)
+                    ended.append(time.monotonic() - started)
+            time.sleep(0.2)
+    assert min(ended) > 2.5, "dropped by its total time, not by its silence"
 
 
 def test_connections_are_bounded_and_a_full_table_is_logged_once() -> None:

@@ -7,6 +7,7 @@ import pytest
 from tests.api.conftest import Api, claim_id_of
 
 pytestmark = pytest.mark.anyio
+FAILED = {"release_in": 0, "failed": True}
 
 
 async def one_claimed(api: Api, **metadata: Any) -> dict[str, Any]:
@@ -42,6 +43,35 @@ async def test_a_failure_comes_back_after_its_delay_and_says_why(api: Api) -> No
     (again,) = await api.claim(1, "&details=true")
     assert again["id"] == message["id"]
     assert [one["reason"] for one in again["attempts"]] == ["http_503"]
+
+
+async def test_the_first_and_the_last_attempts_are_shown_within_16_kib(api: Api) -> None:
+    message = await one_claimed(api)
+
+    async def fail(count: int, act: dict[str, Any]) -> list[dict[str, Any]]:
+        for _ in range(count):
+            (held,) = await api.claim(1)
+            answer = await api.call("PATCH", held["href"], {"claim": {**FAILED, **act}})
+            assert answer.status_code == 204
+        shown = await details(api, message)
+        assert shown["failure_count"] == shown["claim_count"]
+        attempts: list[dict[str, Any]] = shown["attempts"]
+        return attempts
+
+    answer = await api.call("PATCH", message["href"], {"claim": {**FAILED, "reason": "first"}})
+    assert answer.status_code == 204
+    numbers = [one["number"] for one in await fail(15, {})]
+    assert numbers == list(range(1, 17)), "all 16 that are kept"
+    attempts = await fail(4, {})
+    assert [one["number"] for one in attempts] == [1, *range(6, 21)]
+    assert attempts[0]["reason"] == "first"
+    large = await fail(20, {"reason": "r" * 128, "detail": "d" * 2_048})
+    assert [one["number"] for one in large] == [1, *range(41 - len(large) + 1, 41)]
+    size = sum(64 + len(one["reason"] or "") + len(one["detail"] or "") for one in large)
+    assert 12_000 < size <= 16_384
+    too_long = {**FAILED, "detail": "d" * 2_049}
+    (held,) = await api.claim(1)
+    assert (await api.call("PATCH", held["href"], {"claim": too_long})).status_code == 400
 
 
 async def test_repeating_an_act_is_no_error_and_another_one_is(api: Api) -> None:

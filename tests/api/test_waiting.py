@@ -154,6 +154,26 @@ def test_nothing_is_claimed_for_a_client_that_has_gone(server_process: StartServ
         assert shown["claim_count"] == 1, "it went to somebody who was not there any more"
 
 
+def test_a_client_that_leaves_gives_up_its_place_at_once(server_process: StartServer) -> None:
+    server = server_process(env={"ZAQAR_LITE_MAX_WAITERS_PER_PROJECT": "1"})
+    headers = {"Client-ID": CLIENT, "X-Project-ID": "p"}
+
+    def until(status: int) -> None:
+        deadline = time.monotonic() + 20  # far less than the wait of who leaves
+        while (answer := http.post("/v2/queues/q/claims?wait=1").status_code) != status:
+            assert time.monotonic() < deadline, answer
+            time.sleep(0.05)
+
+    with httpx.Client(base_url=server.url, headers=headers) as http:
+        with _raw_claim(server.port, 60):
+            until(429)
+        until(204)
+        document = {"messages": [{"body": 1}]}
+        assert http.post("/v2/queues/q/messages", json=document).status_code == 201
+        (message,) = http.get("/v2/queues/q/messages?echo=true&details=true").json()["messages"]
+        assert message["claim_count"] == 0
+
+
 def test_a_stop_answers_all_who_wait(server_process: StartServer) -> None:
     server = server_process()
     connections = [_raw_claim(server.port, 60) for _ in range(5)]

@@ -81,10 +81,10 @@ class BoundedProtocol(HttpToolsProtocol):
 
     * A head may have `max_head` bytes; a client may be silent in mid-request for `silence` seconds,
       take as long to read a byte of an answer, and have `longest` seconds to send a request.
-    * A request that is answered before all of it has come is the last one: what follows can't be
-      told apart from its rest. The answer says so, 8 MiB or 2 s of input are passed over (closing
-      at once would be a reset, which takes the answer from its reader), and nothing else is
-      written.
+    * A request that is answered before its body was read is the last one, whether or not the body
+      has come by then. The answer says `Connection: close`, 8 MiB or 2 s of input are passed over
+      (closing at once would be a reset, which takes the answer from its reader), and nothing else
+      is written.
     """
 
     # uvicorn's attributes fill a dictionary of the size that Python shares between instances: with
@@ -286,8 +286,8 @@ class BoundedProtocol(HttpToolsProtocol):
             self.headers = []
 
     def is_last(self, exchange: RequestResponseCycle) -> bool:
-        """Whether this is the last answer: it was early, or what follows is not HTTP."""
-        return exchange.more_body or exchange is self._last
+        """Whether this is the last answer: the body was not read, or what follows is not HTTP."""
+        return exchange.more_body or bool(exchange.body) or exchange is self._last
 
     # uvicorn's annotations leave out that there is no scope and no cycle at first.
 
@@ -343,6 +343,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.transport.is_closing() or self._discarded is not None:
             return
         self._discarded, self._unparsed = 0, b""
+        self._behind.clear()
         self.flow.resume_reading()
         if self.transport.can_write_eof():  # TLS can't end one direction alone
             self.transport.write_eof()

@@ -41,7 +41,7 @@ class Connection(Link, Protocol):
     """What an exchange asks of its connection."""
 
     def is_last(self, exchange: RequestResponseCycle) -> bool:
-        """Whether this is the last answer on the connection."""
+        """Whether this is the last answer on the connection: its request's body was not read."""
 
     def discard(self) -> None:
         """Write nothing more, and close once the client had time to read."""
@@ -136,8 +136,6 @@ class HttpExchange(RequestResponseCycle):
         if not (self._closes or self.keep_alive):
             self.transport.close()
         self.on_response()
-        if self._closes:
-            self._connection.discard()
 
     async def stream(
         self,
@@ -181,7 +179,7 @@ class HttpExchange(RequestResponseCycle):
         return True
 
     async def send(self, message: Any) -> None:  # noqa: ANN401 - an ASGI event
-        """Send a part of an answer; end the connection after an answer that came early."""
+        """Send a part of an answer; the connection ends after the last one."""
         self._look()
         if message["type"] == "http.response.start":
             if self._closes:
@@ -191,8 +189,6 @@ class HttpExchange(RequestResponseCycle):
                 self.keep_alive = True  # or it would close at once, with input that was not read
             return
         await super().send(message)
-        if self._closes and self.response_complete:
-            self._connection.discard()
 
     def _look(self) -> None:
         """See whether the client is still there, and whether this is the last answer."""
@@ -201,3 +197,5 @@ class HttpExchange(RequestResponseCycle):
             self.unsent = True
         if not self.response_started:
             self._closes = self._connection.is_last(self)
+            if self._closes:
+                self.on_response = self._connection.discard
