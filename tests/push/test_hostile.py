@@ -13,7 +13,7 @@ from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.domain.subscriptions import Subscription
 from zaqar_lite.push.guard import Guard
-from zaqar_lite.push.webhook import Webhooks
+from zaqar_lite.push.webhook import _MOST_PIECES, Webhooks
 from zaqar_lite.service.courier import Answer, Courier, DeliveryOutcome, Notification
 from zaqar_lite.service.notes import Delivery
 
@@ -100,6 +100,39 @@ async def test_an_answer_whose_head_never_ends_is_a_failure(first: bytes, part: 
 async def test_an_endless_body_is_read_for_a_while(first: bytes, part: bytes) -> None:
     async with answered(first, part) as answer:
         assert (answer.status, answer.text) == (200, "x" * 1_024)
+
+
+async def test_an_answer_in_tiny_chunks_is_read_for_a_few_of_them() -> None:
+    async with answered(OK + b"Transfer-Encoding: chunked\r\n\r\n", b"1\r\nx\r\n" * 500) as answer:
+        assert (answer.status, answer.error) == (200, "")
+        assert answer.text == "x" * _MOST_PIECES
+
+
+@pytest.mark.parametrize("count", [_MOST_PIECES // 2, 10_000])
+async def test_a_connection_is_kept_after_an_answer_of_few_pieces(count: int) -> None:
+    """One of more pieces ends its connection, so that the rest is never parsed."""
+    connections = 0
+    chunks = OK + b"Transfer-Encoding: chunked\r\n\r\n" + b"1\r\nx\r\n" * count + b"0\r\n\r\n"
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        try:
+            while True:
+                await reader.readuntil(b"\r\n\r\n")
+                await reader.readexactly(2)
+                writer.write(chunks)
+        except (OSError, asyncio.IncompleteReadError):
+            writer.close()
+
+    webhooks = Webhooks(Guard(["127.0.0.0/8"]), total=5)
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+        for _ in range(2):
+            sent = await webhooks.send(Notification(url, {}, b"{}", {}))
+            assert (sent.status, sent.text) == (200, "x" * min(count, _MOST_PIECES))
+        await webhooks.close()
+    assert connections == (1 if count < _MOST_PIECES else 2)
 
 
 @pytest.mark.parametrize("first", [OK, OK + b"\r\n"], ids=["head", "body"])
