@@ -20,7 +20,7 @@ from zaqar_lite.server.exporting import request_traces
 from zaqar_lite.server.loading import load, signing_keys
 from zaqar_lite.server.policy_file import PolicyFile
 from zaqar_lite.server.stores import Pooling, drainers, make_stores
-from zaqar_lite.server.transports import webhooks_and_mail
+from zaqar_lite.server.transports import guard_of, webhooks_and_mail
 from zaqar_lite.service.audit import Trail, make_trail
 from zaqar_lite.service.bulk import Bulk
 from zaqar_lite.service.claims import Claims
@@ -299,12 +299,13 @@ def _services(
     rates = Rates(quotas, share=1.0 if management.shares_rates else 1 / settings.workers)
     quotas.changed = rates.refresh
     listeners = Listeners(messages, waiting, vault)
+    guard = guard_of(settings)
     transports = {
-        **webhooks_and_mail(settings, trusts),
+        **webhooks_and_mail(settings, trusts, guard),
         "queue": QueuePosts(service, clock),
         SCHEME: listeners,
     }
-    courier = Courier(transports, clock, has_ended=subscribers.has_ended)
+    courier = Courier(transports, clock, has_ended=subscribers.has_ended, refusal=guard.refusal)
     log = DeliveryLog(management, clock)
     deliveries = Deliveries(
         messages,

@@ -18,8 +18,10 @@ import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 import httpcore
@@ -143,6 +145,20 @@ def urllib3_sync(url: str, number: int) -> int:
         return threads(lambda: pool.request("POST", url, body=BODY, retries=False), number)
 
 
+def http_client_sync(url: str, number: int) -> int:
+    """Measure http.client, the layer below urllib3, with one connection a thread."""
+    address, local = urlsplit(url), threading.local()
+
+    def send() -> bytes:
+        if not hasattr(local, "connection"):
+            local.connection = HTTPConnection(address.netloc)
+        local.connection.request("POST", address.path, body=BODY, headers=HEADERS)
+        answer: bytes = local.connection.getresponse().read()
+        return answer
+
+    return threads(send, number)
+
+
 def report(name: str, run: Callable[[], int]) -> None:
     """Print one line."""
     cpu, wall = time.process_time(), time.perf_counter()
@@ -159,8 +175,10 @@ def main() -> None:
         report("aiohttp", lambda: asyncio.run(aiohttp_async(url)))
         report("httpx sync, one thread", lambda: httpx_sync(url, 1))
         report("urllib3, one thread", lambda: urllib3_sync(url, 1))
+        report("http.client, one thread", lambda: http_client_sync(url, 1))
         report("httpx sync, 16 threads", lambda: httpx_sync(url, IN_FLIGHT))
         report("urllib3, 16 threads", lambda: urllib3_sync(url, IN_FLIGHT))
+        report("http.client, 16 threads", lambda: http_client_sync(url, IN_FLIGHT))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import pytest
 from tests.commands.running import ZAQAR, Run
 from tests.server import ServerProcess
 from tests.services.process import free_port, listens, wait_until
-from zaqar_lite.client import AsyncClient, Client
+from zaqar_lite.client import AsyncClient, Client, ServerWarning
 from zaqar_lite.webhooks import signed_headers
 
 pytestmark = pytest.mark.anyio
@@ -24,6 +24,30 @@ def delivering() -> Iterator[ServerProcess]:
     """A server that may call this machine."""
     with ServerProcess("memory://", env={"ZAQAR_LITE_DELIVERY_ALLOWED": "127.0.0.0/8"}) as running:
         yield running
+
+
+def test_a_subscriber_that_the_server_refuses_is_warned_of(
+    server: ServerProcess, queue: str
+) -> None:
+    def created(url: str) -> tuple[dict[str, Any], str]:
+        words = [*ZAQAR, "subscription", "create", queue, url, "--url", server.url]
+        done = subprocess.run(
+            [*words, "--project", "tests"], capture_output=True, check=True, text=True
+        )
+        return json.loads(done.stdout), done.stderr
+
+    made, said = created("http://127.0.0.1:9999/")
+    assert made["secret"].startswith("whsec_")
+    assert said == (
+        "zaqar-lite: warning: Nothing will be delivered to this subscriber: the target is in a "
+        "network that may not be called (delivery_allowed).\n"
+    )
+    assert created("https://receiver.example/")[1] == ""
+    with Client(server.url, project="tests") as client:
+        with pytest.raises(ServerWarning, match="Nothing will be delivered") as raised:
+            client.update_subscription(queue, made["id"], subscriber="http://10.0.0.1/")
+        assert raised.value.result is None
+        assert client.get_subscription(queue, made["id"]).subscriber == "http://10.0.0.1/"
 
 
 def test_a_message_is_received_signed_and_its_delivery_is_shown(

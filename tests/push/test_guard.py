@@ -234,3 +234,27 @@ async def test_uses_no_proxy_of_the_environment(monkeypatch: pytest.MonkeyPatch)
         finally:
             await webhooks.close()
         assert (len(proxy.received), len(receiver.received)) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("subscriber", "refused"),
+    [
+        ("http://127.0.0.1:9999/", True),
+        ("http://localhost:9999/", True),
+        ("https://[::1]/hook", True),
+        ("http://[::ffff:10.0.0.1]/", True),
+        ("trust+https://192.168.1.5/", True),
+        ("http://8.8.8.8:22/", True),
+        ("http://8.8.8.8/", False),
+        ("http://10.1.2.3:8080/", False),
+        ("http://10.1.2.3:8081/", True),
+        ("http://receiver.internal/", False),
+        ("http://nobody.example/", False),  # names are judged when they are dialled
+        ("http://8.8.8.8:99999/", False),
+        ("mailto:a@b.org", False),
+        ("queue:orders", False),
+    ],
+)
+def test_the_url_of_a_subscriber_shows_that_it_is_refused(subscriber: str, refused: bool) -> None:
+    guard = Guard(["10.1.2.3/32:8080", "receiver.internal"], own_ports=[8888])
+    assert (guard.refusal(subscriber) is not None) is refused

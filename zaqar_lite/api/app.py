@@ -221,7 +221,9 @@ def _routes(
     settling = SettlingActions(services.settling)
     jobs = JobActions(services.jobs, authority)
     subscribing = (
-        SubscriptionActions(services.subscriptions, authority, services.trusts),
+        SubscriptionActions(
+            services.subscriptions, authority, services.trusts, doubt=services.reports.doubt
+        ),
         DeliveryActions(services.reports),
     )
     actions: list[object] = [

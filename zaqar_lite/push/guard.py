@@ -81,6 +81,24 @@ class Guard:
         if is_denied(address) or is_own(address):
             raise Refused("the target is in a network that may not be called")
 
+    def refusal(self, subscriber: str) -> str | None:
+        """Tell why a subscriber can't be called, as far as its URL shows that; None if it may be.
+
+        Only an address, or `localhost`, shows it. What a name stands for can change until a message
+        is delivered, so names are judged when they are dialled.
+        """
+        parts = urlsplit(subscriber)
+        host = "127.0.0.1" if parts.hostname == "localhost" else parts.hostname or ""
+        if not parts.scheme.endswith(("http", "https")) or self.allows_name(parts.hostname or ""):
+            return None
+        try:
+            self.check(host, parts.port or (443 if parts.scheme.endswith("s") else 80))
+        except Refused as error:
+            return str(error)
+        except ValueError:  # a name
+            return None
+        return None
+
     def _allow(self, text: str) -> None:
         if not text:
             return

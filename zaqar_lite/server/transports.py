@@ -15,10 +15,16 @@ if TYPE_CHECKING:
     from zaqar_lite.push.webhook import Webhooks
 
 
-def webhooks_and_mail(settings: Settings, trusts: Trusts | None) -> dict[str, Transport]:
-    """What delivers to the subscribers of each scheme."""
+def guard_of(settings: Settings) -> Guard:
+    """Make what decides which addresses may be called."""
     ports = [settings.port, *map(port_of, (settings.store, settings.management_store or ""))]
-    guard = Guard(settings.delivery_allowed.split(","), own_ports=ports)
+    return Guard(settings.delivery_allowed.split(","), own_ports=ports)
+
+
+def webhooks_and_mail(
+    settings: Settings, trusts: Trusts | None, guard: Guard
+) -> dict[str, Transport]:
+    """What delivers to the subscribers of each scheme."""
     webhooks = _Webhooks(guard)
     transports: dict[str, Transport] = {"http": webhooks, "https": webhooks}
     if trusts is not None:

@@ -104,7 +104,10 @@ class Courier:
         clock: Clock,
         *,
         has_ended: Callable[[Subscription], bool],
+        refusal: Callable[[str], str | None] = lambda _: None,
     ) -> None:
+        self.refusal = refusal
+        """Tells why a subscriber can't be called, as far as its URL shows that."""
         self._transports = transports
         self._clock = clock
         self._has_ended = has_ended

@@ -218,6 +218,13 @@ class DeliveryReports:
         if new:
             await put(self._messages, retries_of(queue.project), *new)
 
+    def doubt(self, subscriber: str | None) -> str | None:
+        """Return what to warn of where nothing will be delivered to a subscriber."""
+        refusal = None if subscriber is None else self._courier.refusal(subscriber)
+        if refusal is None:
+            return None
+        return f"Nothing will be delivered to this subscriber: {refusal} (delivery_allowed)."
+
     async def ping(self, queue: QueueRef, subscription_id: str) -> Result:
         """Send a test notification at once, and answer what came back.
 

@@ -1,6 +1,6 @@
 """Subscriptions and their deliveries: the last attempts, what failed, another try, and a ping."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 
 from zaqar_lite.api import documents
-from zaqar_lite.api.call import NO_CONTENT, Call, Refused, Result
+from zaqar_lite.api.call import NO_CONTENT, Call, Refused, Result, warning
 from zaqar_lite.api.render import instant, next_page
 from zaqar_lite.api.routes import DETAILS, LIMIT, MARKER, Parameter, route
 from zaqar_lite.domain.errors import Conflict, Invalid
@@ -36,9 +36,15 @@ class SubscriptionActions:
     """The actions under `/v2/queues/{queue_name}/subscriptions`."""
 
     def __init__(
-        self, subscriptions: Subscriptions, authority: Authority, trusts: Trusts | None
+        self,
+        subscriptions: Subscriptions,
+        authority: Authority,
+        trusts: Trusts | None,
+        *,
+        doubt: Callable[[str | None], str | None],
     ) -> None:
         self._subscriptions = subscriptions
+        self._doubt = doubt
         self._trusts = trusts
         self._authority = authority
 
@@ -70,7 +76,7 @@ class SubscriptionActions:
         shown = {"subscription_id": made.id}
         if made.secret is not None:
             shown["secret"] = made.secret.text
-        return Result(201, shown, (location,))
+        return Result(201, shown, (location, *warning(self._doubt(draft.subscriber))))
 
     async def create_new(self, call: Call) -> Result:
         """Subscribe; a subscriber that is there is a conflict, whether it has confirmed or not."""
@@ -135,7 +141,8 @@ class SubscriptionActions:
         queue = call.queue
         self._check(call, queue, draft)
         await self._subscriptions.update(queue, call.path_values[1], draft, self._trusting(call))
-        return Result(204, b"", ((b"location", call.path.encode()),))
+        location = (b"location", call.path.encode())
+        return Result(204, b"", (location, *warning(self._doubt(draft.subscriber))))
 
     @route(
         "DELETE /v2/queues/{queue_name}/subscriptions/{subscription_id}",
