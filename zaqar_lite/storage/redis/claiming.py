@@ -1,4 +1,4 @@
-"""Claims and pops, and what a consumer says of the messages of its claim."""
+"""Claims and pops, and settling the messages of a claim."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -33,13 +33,13 @@ _OUTCOMES = {
 NO_CLAIM = bytes(16)
 """The id of no claim."""
 MAX_CLAIMED = MAX_EXAMINED // 2
-"""The most messages that one claim holds, so that one step can end it and do some more."""
+"""Most messages of one claim, so that one step can end the claim and has room for more work."""
 _MOVED = 250
 """Messages that one script moves: about 5 ms."""
 
 
 class Claiming(MessageStore):
-    """Take messages and settle them, each in one script, or in two where dead letters are met."""
+    """Take messages and settle them: one script, or two if there are dead letters among them."""
 
     _runner: Runner
     _outbox: Outbox
@@ -57,9 +57,9 @@ class Claiming(MessageStore):
     async def _take(
         self, queue: QueueRef, script: str, claim_id: str | None, take: Take
     ) -> Claimed:
-        """Take messages in one step, or in two where the first meets dead letters.
+        """Take messages in one step, or in two if the first finds dead letters.
 
-        What the first has taken is answered, whatever becomes of the second.
+        The answer has what the first step has taken, even if the second fails.
         """
         first, note = await self._take_once(queue, script, claim_id, take)
         if note is None:
@@ -89,9 +89,11 @@ class Claiming(MessageStore):
         *,
         again: bool = False,
     ) -> tuple[Claimed, int | None]:
-        """Take messages; answer also the instant to note where dead letters are met unarmed.
+        """Take messages in one step.
 
-        `again` says that the claim may hold messages already.
+        The second result is an instant if the step found dead letters of a queue that the sweep
+        does not know: register the queue at that instant, then call this once more. `again` says
+        that the claim may already hold messages.
         """
         details = take.details
         reply = await self._runner.run(
@@ -184,7 +186,7 @@ class Claiming(MessageStore):
         retries: Retries,
         version: int | None,
     ) -> tuple[bytes, int]:
-        """Settle as many messages as one script may; answer a letter for each, and the moved."""
+        """Settle what one script may; return a code for each message, and how many were moved."""
         words = (
             "" if version is None else version,
             bytes.fromhex(claim_id) if is_claim_id(claim_id) else NO_CLAIM,

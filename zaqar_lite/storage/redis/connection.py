@@ -30,7 +30,7 @@ class Connection:
         """Connect and check every node; idempotent.
 
         Raises:
-            ConfigurationError: Redis is too old, or would throw messages away when it is full.
+            ConfigurationError: Redis is too old, or would evict messages when it is full.
             Unavailable: Redis does not answer.
         """
         async with self._checking:
@@ -60,10 +60,10 @@ class Connection:
             await self.router.close()
 
     async def ping(self) -> None:
-        """Return when a node answers: the queues of the others must not stop the service for all.
+        """Return if any node answers: one silent node must not stop the service for all queues.
 
         Raises:
-            Unavailable: none does.
+            Unavailable: no node answers.
         """
         answers = await self.router.on_every_node(_ping)
         silent = [answer for answer in answers if isinstance(answer, Exception)]

@@ -13,7 +13,7 @@ class Fault(Exception):
 
 
 class ConnectionLost(Exception):
-    """The connection went away; `sent` tells whether the call may have been carried out."""
+    """The connection was lost; `sent` says whether the call may have been carried out."""
 
     def __init__(self, reason: str, *, sent: bool) -> None:
         super().__init__(reason)
@@ -36,7 +36,7 @@ _PASSING = {
 }
 _REFUSED = {"NOAUTH", "WRONGPASS", "NOPERM"}
 SWITCHES_NODE = {"READONLY", "MASTERDOWN", "UNBLOCKED"}
-"""Replies after which the node must be looked for anew."""
+"""Replies after which the router must look up the node again."""
 
 
 def explain(fault: Fault) -> Exception:
@@ -57,6 +57,6 @@ def explain_at_start(fault: Fault) -> Exception:
 
 
 def unavailable(lost: ConnectionLost, *, was_sent: bool) -> Unavailable:
-    """The domain's error for a lost connection; `was_sent` says it of any attempt at the call."""
+    """The domain's error for a lost connection; `was_sent`: any attempt at the call was sent."""
     outcome = "may or may not have been carried out" if was_sent else "was not sent"
     return Unavailable(f"No connection to Redis; the call {outcome}.", detail=str(lost))

@@ -1,7 +1,7 @@
-"""What follows a commit: it is begun before the answer leaves, and cannot fail or hold it up.
+"""Work that follows a commit: it starts before the answer is sent, and cannot fail or delay it.
 
-What it would do is noted durably in the step that was committed (a queue's `due`, its outbox, an
-intent), so whatever fails here is done by the sweep.
+The committed step has stored what is to be done (a queue's `due`, its outbox, an intent), so the
+sweep does whatever fails here.
 """
 
 import asyncio
@@ -13,11 +13,11 @@ from zaqar_lite.domain.errors import Unavailable
 
 logger = logging.getLogger(__name__)
 _PATIENCE = 0.5
-"""Seconds for which an answer waits for what follows it, where another node is slow."""
+"""Seconds for which an answer waits for its follow-up, if another node is slow."""
 
 
 class FollowUps:
-    """The tasks that outlive the call which began them."""
+    """Tasks that may outlive the call that started them."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[bool]] = set()
@@ -25,24 +25,24 @@ class FollowUps:
     async def run(
         self, work: Coroutine[Any, Any, object], patience: float | None = _PATIENCE
     ) -> bool:
-        """Do the work, or leave it to go on after a moment; answer whether it is done.
+        """Do the work for up to `patience` seconds, then in the background; return if it is done.
 
-        The moment is `patience` in seconds; None waits until the work has ended.
+        Without `patience` wait until the work has ended.
         """
         task = self.begin(work)
         await asyncio.wait({task}, timeout=patience)
         return task.done() and task.result()
 
     def begin(self, work: Coroutine[Any, Any, object]) -> asyncio.Task[bool]:
-        """Do the work in the background; the task answers whether it was done."""
+        """Do the work in the background; the task returns whether it succeeded."""
         task = asyncio.create_task(_survive(work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
     async def close(self) -> None:
-        """End what still runs; the sweep does it."""
-        await asyncio.sleep(0)  # what has just been begun must begin, or it could not tidy up
+        """Cancel what still runs; the sweep will do it."""
+        await asyncio.sleep(0)  # let new tasks start: one that has not can't clean up
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

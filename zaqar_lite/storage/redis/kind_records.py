@@ -1,9 +1,9 @@
 """Records of any kind but queues: one slot for each kind, one script for each operation.
 
 A kind has the keys `zl:<name>:{*kind:<kind>}`: `values`, `fields` (the order), `ends` (what
-expires) and `counters`. A field is project and name; the zero byte that parts them sorts below
-all that a name may hold, so that the order of bytes is that of (project, name). Which kinds the
-sweep must look at, and when, is noted as for queues, in an index of its own.
+expires) and `counters`. A field is project and name, with a zero byte between them. That byte sorts
+below everything that a name may contain, so the order of bytes is that of (project, name). As for
+queues, a separate index says which kinds the sweep must look at, and when.
 """
 
 import logging

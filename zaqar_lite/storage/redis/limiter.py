@@ -1,9 +1,8 @@
-"""How much long work a process sends to Redis at once, so that short scripts need not wait for it.
+"""Limit the long work that a process sends to Redis at once, so that short scripts need not wait.
 
-Redis runs one script after the other: a short one waits for whatever was sent before it. So a
-process sends its next long script only when Redis has answered the one before, and what other
-requests sent meanwhile is run in between. Projects that wait take turns, however much work each of
-them has waiting.
+Redis runs one script after the other: a short one waits for everything that was sent before it. So
+a process sends its next long script only when Redis has answered the previous one, and the scripts
+of other requests run in between. Waiting projects take turns, however much work each has waiting.
 """
 
 import asyncio
@@ -12,17 +11,17 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 SHORT_POST = 20
-"""Messages up to which a post is sent at once: it takes as long as a claim of twenty."""
+"""Posts of up to so many messages are sent at once: they take as long as a claim of twenty."""
 MAX_PER_SCRIPT = 250
-"""Messages up to which a post is one script: 1 to 2 ms."""
+"""Posts of up to so many messages are one script, which takes 1 to 2 ms."""
 PART_SIZE = 100
-"""Messages of a longer post that one script stores: under 1 ms, because many such follow."""
+"""Messages of a longer post that one script stores in under 1 ms; many such scripts follow."""
 CAPACITY = 100
-"""Cost of the long work that may be under way; the last to find room may exceed it."""
+"""Total cost of the long work in progress; the last one that finds room may exceed it."""
 
 
 class FairLimiter:
-    """Limit the long work under way, and let the projects that wait take turns."""
+    """Limit the long work in progress, and let waiting projects take turns."""
 
     def __init__(self) -> None:
         self._room = CAPACITY

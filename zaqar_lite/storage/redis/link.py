@@ -1,8 +1,8 @@
 """One connection to one Redis node, shared by all calls of a process.
 
-All calls of one turn of the event loop leave in one write, and answers resolve their futures as
-they are parsed: no task and no lock per call. (A call that is awaited alone through a general
-client costs about 250 microseconds of CPU; shared, a tenth.)
+All calls of one turn of the event loop are sent in one write, and answers resolve their futures as
+they are parsed: there is no task and no lock for each call. (A call that is awaited alone through a
+general client costs about 250 microseconds of CPU; here it is a tenth of that.)
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from zaqar_lite.storage.redis.faults import ConnectionLost, Fault, explain_at_st
 MAX_PENDING = 20_000
 """Calls that may wait for an answer; more are refused, so that a stall cannot fill the memory."""
 MAX_UNSENT = 64 << 20
-"""Bytes that may wait to be sent; beyond them, too, calls are refused."""
+"""Bytes that may wait to be sent; beyond them calls are refused, too."""
 
 
 class Link(asyncio.Protocol):
@@ -47,7 +47,7 @@ class Link(asyncio.Protocol):
         self._on_loss = act
 
     def send(self, *words: str | bytes | int) -> "asyncio.Future[Any]":
-        """Queue a command; the future answers its reply, or a Fault as a value.
+        """Queue a command; the result of the future is the reply, or a Fault as a value.
 
         Raises:
             ConnectionLost: the link is down or full, and the command was not sent.
@@ -66,7 +66,7 @@ class Link(asyncio.Protocol):
         return future
 
     def close(self, reason: str = "closed") -> None:
-        """Close at once; what waits for an answer is told that the connection is lost."""
+        """Close at once; waiting calls fail with ConnectionLost."""
         if self._transport is not None:
             self._reason = reason
             self._transport.abort()
@@ -77,13 +77,13 @@ class Link(asyncio.Protocol):
         if self._transport is None or not out:
             return
         self._transport.write(out[0] if len(out) == 1 else b"".join(out))
-        if len(self._pending) == len(out):  # nobody waited before these: the silence begins now
+        if len(self._pending) == len(out):  # nothing was waiting until now: the silence begins here
             self._heard = self._loop.time()
         if self._watch is None:
             self._watch = self._loop.call_later(self._timeout, self._check)
 
     def _check(self) -> None:
-        """Close a connection on which nothing has come for the timeout although calls wait."""
+        """Close a connection that received nothing for the timeout although calls wait."""
         self._watch = None
         if not self._pending or self._transport is None:
             return
@@ -113,7 +113,7 @@ class Link(asyncio.Protocol):
             future.set_result(reply)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell those who wait."""
+        """Fail all waiting calls."""
         self._fail(str(exc) if exc else "closed by Redis")
 
     def _fail(self, reason: str) -> None:
@@ -142,7 +142,7 @@ async def connect(node: str | tuple[str, int], address: Address, make: Callable[
     `make` makes the link from the timeout.
 
     Raises:
-        ConnectionLost: nobody answers there.
+        ConnectionLost: there is no answer.
         ConfigurationError, Unavailable: Redis refuses.
     """
     try:
@@ -160,7 +160,7 @@ async def connect(node: str | tuple[str, int], address: Address, make: Callable[
 
 
 def _why(failed: OSError | ConnectionLost, address: Address) -> str:
-    """What a user should know of a connection that could not be set up."""
+    """Say for the user why a connection could not be opened."""
     if isinstance(failed, TimeoutError):
         return "no answer in time"
     # A client has set up TLS 1.3 before the server judges its certificate, and the reset that

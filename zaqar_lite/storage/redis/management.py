@@ -1,4 +1,4 @@
-"""The management store: queue records by key, by name and by what they refer to."""
+"""The management store: finds queue records by key, by name and by dead-letter queue."""
 
 import asyncio
 import json
@@ -147,7 +147,7 @@ class RedisManagementStore(KindRecords):
     async def _read_matching(
         self, refs: Sequence[QueueRef], metadata: Mapping[str, Any]
     ) -> list[QueueRecord]:
-        """Read records in one turn; leave out those without, or with other metadata."""
+        """Read records together; leave out those that do not exist or have other metadata."""
         records = await asyncio.gather(*[self._indexes.read(ref, having=metadata) for ref in refs])
         return [
             record

@@ -2,8 +2,8 @@
 
 A move crosses slots, so it takes three steps, each atomic and each safe to repeat:
 
-1. A script takes a message that is a dead letter now out of its queue and puts it into the `outbox`
-   there, under a sequence number. Now it is in neither queue; nobody can claim it.
+1. A script takes a message that became a dead letter out of its queue and puts it into the `outbox`
+   of that queue, under a sequence number. Now it is in neither queue, and nobody can claim it.
 2. `accept` lets the outbox's letters into the target, which remembers the last number that came
    from each source, so that a repeat changes nothing, however late it is.
 3. `outbox_ack` removes from the outbox what has arrived.
@@ -33,12 +33,12 @@ from zaqar_lite.storage.redis.runner import Runner
 from zaqar_lite.storage.redis.scripts import load
 
 _COMPANION = b"\xff\xff"
-"""In the place of a letter's length: it is a companion of a post."""
+"""Stands in place of a letter's length if it is a companion of a post."""
 _MOST_ADOPTED = 100_000
 
 
 class Outbox:
-    """Bring what is in the outboxes of queues to its targets."""
+    """Move the contents of outboxes to their target queues."""
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
@@ -47,9 +47,9 @@ class Outbox:
     async def drain(
         self, queue: QueueRef, known: Sequence[bytes] = ()
     ) -> tuple[int, set[QueueRef]]:
-        """Bring what is in a queue's outbox to its targets; answer the dead letters and theirs.
+        """Move the contents of a queue's outbox to their targets; count the dead letters.
 
-        `known` are the first letters that are there, if the caller knows.
+        `known` are the outbox's first letters, if the caller has them.
         """
         drained, targets = 0, set[QueueRef]()
         while True:
@@ -66,11 +66,11 @@ class Outbox:
                 return drained, targets
 
     async def try_to_drain(self, queue: QueueRef, known: Sequence[bytes] = ()) -> None:
-        """Drain a queue's outbox, at once or by the sweep."""
+        """Drain a queue's outbox now; if that fails, the sweep does it later."""
         await self._runner.follow_ups.run(self.drain(queue, known))
 
     def begin_to_drain(self, queue: QueueRef, known: Sequence[bytes] = ()) -> None:
-        """Drain a queue's outbox in the background; one task does so for a queue."""
+        """Drain a queue's outbox in the background, by one task for each queue."""
         if queue in self._sending:
             self._sending[queue] = True
             return
@@ -91,9 +91,9 @@ class Outbox:
             del self._sending[queue]
 
     async def deliver(self, queue: QueueRef, letters: Sequence[bytes]) -> dict[QueueRef, int]:
-        """Bring the first letters of a queue's outbox to their targets; answer how many to each.
+        """Move the first letters of a queue's outbox to their targets; return how many to each.
 
-        Companions are brought too, and not counted.
+        Companions are moved too, but not counted.
         """
         delivered: dict[QueueRef, int] = {}
         for tag, group in groupby(letters, _target_of):
@@ -103,7 +103,7 @@ class Outbox:
         return delivered
 
     async def acknowledge(self, queue: QueueRef, letters: Sequence[bytes]) -> int:
-        """Remove letters that have arrived from a queue's outbox; answer how many are left."""
+        """Remove letters that have arrived from a queue's outbox; return how many are left."""
         _, left = await self._runner.router.run(
             load("outbox_ack"), keys_of(queue), letters[-1][:8], len(letters), repeatable=True
         )
@@ -112,7 +112,7 @@ class Outbox:
     async def _deliver_to(
         self, target: QueueRef, source: QueueRef, letters: Sequence[bytes]
     ) -> int:
-        """Let letters and companions into their target; answer how many letters they were."""
+        """Store letters and companions in their target; return how many letters they were."""
         start = 10 + len(keys_of(target).tag)
         companions = [one for one in letters if one[start : start + 2] == _COMPANION]
         dead = [one for one in letters if one[start : start + 2] != _COMPANION]
@@ -137,7 +137,7 @@ class Outbox:
     async def adopt(
         self, target: QueueRef, messages: Sequence[Message], *, source: str, number: int
     ) -> None:
-        """Let messages of another store into a queue, as letters from a queue that is none."""
+        """Store messages of another store in a queue, as letters of a made-up source."""
         now, first = self._runner.clock.now_ms(), number * _MOST_ADOPTED
         letters = [
             place.to_bytes(8, "big") + pack_letter(message, now)

@@ -1,4 +1,4 @@
-"""What becomes of messages that fail, as scripts take it (`parts/policy.lua`)."""
+"""A queue's policy for failed messages, as arguments of scripts (`parts/policy.lua`)."""
 
 from functools import lru_cache
 
@@ -11,12 +11,12 @@ from zaqar_lite.storage.redis.keys import tag_of
 def policy_words(
     queue: QueueRef, retries: Retries, armed_until: int = 0
 ) -> tuple[str | int | bytes, ...]:
-    """Write the policy of a queue.
+    """Return the policy of a queue as arguments.
 
-    Until `armed_until` the sweep is known to come to the queue, so that letters may leave it.
+    Until `armed_until` the sweep is sure to visit the queue, so dead letters may leave it.
 
     Raises:
-        Unsupported: dead letters of the queue would go to a list of its own.
+        Unsupported: the queue is to keep its dead letters itself.
     """
     return armed_until or "", *_policy(queue, retries)
 
@@ -35,7 +35,7 @@ def _policy(queue: QueueRef, retries: Retries) -> tuple[str | int | bytes, ...]:
 
 
 def _pack_backoff(backoff: Backoff | None) -> tuple[bytes, str]:
-    """Write a back-off: its delays, and the jitter where there is some."""
+    """Return a back-off as bytes: its delays, and its jitter if it has one."""
     if backoff is None:
         return b"", ""
     delays = b"".join(delay.to_bytes(6, "big") for delay in backoff.delays_ms)

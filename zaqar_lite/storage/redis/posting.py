@@ -41,41 +41,41 @@ _PART_BYTES = 262_144
 _ANSWERED = 500
 """Messages whose ids are written in one step of the event loop."""
 _PAUSE = 0.005
-"""Seconds until a post comes again while another one decides by the keys of its queue."""
+"""Seconds until a post retries while another post is deciding by the keys of the queue."""
 
 
 @dataclass(slots=True)
 class _Batch:
-    """The messages of a post that are sent: of those that have the same key only the first."""
+    """The messages of a post that are sent: of several with one key, only the first."""
 
     messages: Sequence[NewMessage]
     numbers: Sequence[int]
-    """Which messages of the post they are."""
+    """The index in the post of each message that is sent."""
     places: Sequence[int]
-    """Which of the sent stands for each message of the post; empty where all are sent."""
+    """For each message, the index of the sent one with its key; empty if all are sent."""
     client: bytes
     keyed: bool
     conflict: int | None = None
-    """The first message whose key stands for another one of the post; it is not sent."""
+    """The first message whose key another message of the post has; it is not sent."""
     randomness: Sequence[bytes] = field(init=False)
     companions: int = field(init=False)
     known: list[bytes] = field(default_factory=list)
-    """The ids that stand for the sent already, empty for new ones; none where all are new."""
+    """For each key that is sent, the id that it stands for, or empty; no entries if all are new."""
 
     def __post_init__(self) -> None:
         self.randomness = new_randomness(len(self.messages))
         self.companions = sum([len(message.companions) for message in self.messages])
 
     def blobs(self, some: slice) -> list[bytes]:
-        """Messages as scripts take them."""
+        """Messages as arguments of scripts."""
         return list(map(pack_new, self.messages[some], repeat(self.client), self.randomness[some]))
 
     def keys(self, some: slice) -> list[bytes]:
-        """The keys of messages, empty where one has none."""
+        """The keys of messages; empty for a message without one."""
         return [pack_key(message.idempotency_key) for message in self.messages[some]]
 
     def letters(self, some: slice, start: int) -> list[bytes]:
-        """The companions of messages, which are counted from `start` on."""
+        """The companions of messages, numbered from `start`."""
         return [
             pack_companion(number, one, self.client, own)
             for number, (message, own) in enumerate(
@@ -85,11 +85,11 @@ class _Batch:
         ]
 
     def packed_places(self) -> bytes:
-        """`places` as scripts take them, counted from 1."""
+        """`places` as an argument of scripts, counted from 1."""
         return b"".join([(place + 1).to_bytes(4, "big") for place in self.places])
 
     def packed_ids(self) -> bytes:
-        """The ids of the sent as `stage.lua` takes them."""
+        """The ids of the sent messages as an argument of `stage.lua`."""
         if not self.places and not any(self.known):
             return b"2" + b"".join(self.randomness)
         new = count()
@@ -101,7 +101,7 @@ class _Batch:
         )
 
     def new(self) -> "_Batch":
-        """What is left to store when the keys of the sent are known."""
+        """What is left to store once it is known which keys are remembered."""
         if not any(self.known):
             return self
         chosen = [at for at, known in enumerate(self.known) if not known]
@@ -110,7 +110,7 @@ class _Batch:
         return new
 
     async def parts(self) -> AsyncIterator[bytes]:
-        """All as `publish.lua` takes it."""
+        """The parts of the post as arguments of `publish.lua`."""
         for start in range(0, len(self.messages), PART_SIZE):
             some = slice(start, start + PART_SIZE)
             words = self.blobs(some)
@@ -127,7 +127,7 @@ class _Batch:
 
 
 class Posting(MessageStore):
-    """Store messages, and tell what is remembered of their keys."""
+    """Store messages, and look up their idempotency keys."""
 
     _runner: Runner
     _outbox: Outbox
@@ -206,7 +206,7 @@ class Posting(MessageStore):
     async def _commit(
         self, queue: QueueRef, batch: _Batch, words: Sequence[str | bytes | int], is_keyed: bool
     ) -> Sequence[Any]:
-        """Commit a long post, or refuse it; answer as the script of a short one does."""
+        """Commit or refuse a long post; the reply is that of the script for a short one."""
         while True:
             ticket = os.urandom(8) if batch.keyed and batch.conflict is None else b""
             if batch.keyed and (refused := await self._recall(queue, batch, words, ticket)):
@@ -232,7 +232,7 @@ class Posting(MessageStore):
     async def _recall(
         self, queue: QueueRef, batch: _Batch, words: Sequence[str | bytes | int], ticket: bytes
     ) -> Sequence[Any] | None:
-        """Read which keys of a batch are known; what refuses it, or answers it, or None."""
+        """Read which keys of a batch are known; return the reply if that decides it, else None."""
         batch.known.clear()
         for start in range(0, len(batch.messages), PART_SIZE):
             keys = batch.keys(slice(start, start + PART_SIZE))
@@ -247,7 +247,7 @@ class Posting(MessageStore):
     async def _send(
         self, queue: QueueRef, script: str, *words: str | bytes | int, cost: int
     ) -> Sequence[Any]:
-        """Run a script of a post, again where it has to wait for something."""
+        """Run a script of a post, and repeat it while it has to wait for another post."""
         run = self._runner.run
         while True:
             reply: Sequence[Any] = await run(queue, script, *words, cost=cost)
@@ -276,7 +276,7 @@ class Posting(MessageStore):
 
 
 def _arrange(messages: Sequence[NewMessage], client: bytes) -> _Batch:
-    """Leave out messages whose key an earlier one has, and what is behind a key used for two."""
+    """Leave out messages whose key an earlier one has, and all after a key with two contents."""
     everything = range(len(messages))
     if all(message.idempotency_key is None for message in messages):
         return _Batch(messages, everything, (), client, keyed=False)
@@ -301,7 +301,7 @@ def _arrange(messages: Sequence[NewMessage], client: bytes) -> _Batch:
 
 
 def _cut(words: Sequence[bytes], kind: bytes, before: int) -> Iterator[bytes]:
-    """Make parts of words: of so many messages and bytes at most, or of one message."""
+    """Split arguments into parts of at most so many messages and bytes, or of one message."""
     step = 2 if kind == b"k" else 1
     part: list[bytes] = []
     size = 0
@@ -319,7 +319,7 @@ def _cut(words: Sequence[bytes], kind: bytes, before: int) -> Iterator[bytes]:
 
 
 async def _posted(batch: _Batch, first: int) -> Sequence[Posted]:
-    """The answers of a post: what was stored has consecutive positions."""
+    """Return the results of a post: stored messages have consecutive positions."""
     sent: list[Posted] = []
     for start in range(0, len(batch.messages), _ANSWERED):
         if start:

@@ -28,7 +28,7 @@ POLL_INTERVAL_MS = 30_000
 _PATIENCE = 1.0
 """Seconds for which `watch` waits until Redis confirms the subscription."""
 _LOOK_EVERY = 5.0
-"""Seconds after which a connection that has gone silent is tried."""
+"""Seconds after which a silent connection is tested."""
 _RETRY_AFTER = 0.5
 
 
@@ -36,15 +36,15 @@ class Subscription(Link):
     """A connection that gets signals between the replies to its calls."""
 
     def __init__(self, timeout: float, tell: Callable[[bytes, bytes], None]) -> None:
-        """Make one that calls `tell(channel, text)`."""
+        """Call `tell(channel, text)` for each signal."""
         super().__init__(timeout)
         self._tell = tell
         self._leaving: Counter[bytes] = Counter()
         self.channels: set[bytes] = set()
-        """What Redis has confirmed."""
+        """Channels whose subscription Redis has confirmed."""
 
     def leave(self, channel: bytes) -> None:
-        """Unsubscribe, whatever becomes of it."""
+        """Unsubscribe; a failure is ignored."""
         if channel in self.channels and self.is_up:
             self.channels.discard(channel)
             self._leaving[channel] += 1
@@ -76,7 +76,7 @@ class Subscription(Link):
 
 
 class Readiness:
-    """Watch queues, and tell the listener when their messages become ready."""
+    """Watch queues, and call the listener when their messages become ready."""
 
     def __init__(self, router: Router) -> None:
         self._router = router
@@ -91,7 +91,7 @@ class Readiness:
         """Channels whose signals may have been missed while nobody subscribed to them."""
 
     def listen(self, listener: Listener) -> None:
-        """Tell `listener` from now on."""
+        """Call `listener` from now on."""
         self._listener = listener
 
     async def watch(self, queue: QueueRef) -> None:
@@ -109,7 +109,7 @@ class Readiness:
             self._known.add(channel)
 
     def unwatch(self, queue: QueueRef) -> None:
-        """End what one `watch` began."""
+        """Undo one call of `watch`."""
         self._watched[queue] -= 1
         if self._watched[queue] <= 0:
             del self._watched[queue]
@@ -135,7 +135,7 @@ class Readiness:
             self._listener(queue, int(text))
 
     async def _keep(self) -> None:
-        """Keep every watched queue subscribed to, as long as there is one."""
+        """Keep the channels of all watched queues subscribed, as long as there are any."""
         while self._queues:
             pause = _LOOK_EVERY
             for channel in list(self._queues):
@@ -151,9 +151,9 @@ class Readiness:
                     await self._lost.wait()
 
     async def _subscribe(self, channel: bytes) -> bool:
-        """Subscribe on the node that has the queue now; answer whether that is done.
+        """Subscribe on the node that has the queue now; return whether that succeeded.
 
-        After a subscription was lost, those who wait are told to look: signals may be missing.
+        After a lost subscription tell the waiting requests to look again: signals may be missing.
         """
         try:
             node = await self._router.node_of(keys_of(self._queues[channel]).slot)
@@ -198,6 +198,6 @@ def _channel(queue: QueueRef) -> bytes:
 
 
 def _ignore(reply: asyncio.Future[Any]) -> None:
-    """Look at a reply that nobody waits for, so that a lost one is no warning."""
+    """Read the result of a call that nobody awaits, so that asyncio does not warn about it."""
     if not reply.cancelled():
         reply.exception()

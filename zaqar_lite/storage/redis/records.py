@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 
 class RecordIndexes:
-    """Read records, and keep the indexes over them true."""
+    """Read records, and keep their indexes up to date."""
 
     def __init__(self, router: Router, clock: Clock, follow_ups: FollowUps) -> None:
         self._router = router
@@ -43,7 +43,7 @@ class RecordIndexes:
         self._follow_ups = follow_ups
 
     async def read(self, ref: QueueRef, *, having: Collection[str] = ()) -> QueueRecord | None:
-        """Read a queue's record; None also where its metadata can't have one of these keys."""
+        """Read a queue's record; None if there is none, or it can't have one of these keys."""
         keys = keys_of(ref)
         fields = await self._router.command(
             keys.slot, "HMGET", keys.key("queue"), "version", "metadata", "exposing"
@@ -54,7 +54,7 @@ class RecordIndexes:
 
     @asynccontextmanager
     async def changing(self, ref: QueueRef) -> AsyncIterator[None]:
-        """Change a record inside; its indexes follow, at once or by the sweep after a crash."""
+        """Change a record in the `with` block, then its indexes; after a crash the sweep does."""
         old = _target(await self.read(ref))
         intent = json.dumps([tag_of(ref), old and tag_of(old), uuid4().hex]).encode()
         await self._router.run(
@@ -69,7 +69,7 @@ class RecordIndexes:
         await self._follow_ups.run(self._finish(intent))
 
     async def heal(self, limit: int) -> None:
-        """Finish up to `limit` changes that a crash cut short."""
+        """Finish up to `limit` changes that a crash interrupted."""
         intents = await self._router.run(
             load("old_intents"), EVERYWHERE, self._clock.offset_ms, limit, repeatable=True
         )
@@ -85,10 +85,10 @@ class RecordIndexes:
         await self._router.command(EVERYWHERE.slot, "ZREM", EVERYWHERE.key("intents"), intent)
 
     async def _reindex(self, ref: QueueRef, old_target: QueueRef | None) -> None:
-        """Make the indexes equal to the record; again if the record changed meanwhile.
+        """Make the indexes equal to the record; repeat if the record changed meanwhile.
 
-        Two that do this at once may undo each other's work, but each looks again after its own,
-        so the last to write has seen the last record.
+        Two calls at the same time may undo each other's work. But each reads the record again after
+        its own writes, so the last one to write has seen the last record.
         """
         record = await self.read(ref)
         while True:

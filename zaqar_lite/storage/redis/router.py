@@ -1,7 +1,7 @@
-"""Which link a call takes: to the one server, to the sentinels' master, or by slot.
+"""Choose the link for a call: to the one server, to the sentinels' master, or by slot.
 
-A link that was lost is opened anew by the next call. A call that may have been carried out is
-repeated only when its script says that it is safe (`repeatable`).
+The next call opens a lost link again. A call that may have been carried out is repeated only if its
+script is safe to repeat (`repeatable`).
 """
 
 import asyncio
@@ -30,14 +30,14 @@ T = TypeVar("T")
 Word = str | bytes | int
 _MAX_HOPS = 5
 _RETRY_AFTER = 0.1
-"""Seconds between two attempts to open a connection; calls in between fail at once."""
+"""Seconds between attempts to open a connection; calls in between fail at once."""
 
 
 class Router(ABC):
     """Run scripts and commands on the node that has the keys."""
 
     _visits: tuple[bytes, ...] = (EVERYWHERE.key("visits"),)
-    """What scripts register queues in for the sweep, where every key is on one server."""
+    """The index in which scripts register queues for the sweep, if all keys are on one server."""
 
     def __init__(self, address: Address) -> None:
         self._address = address
@@ -47,7 +47,7 @@ class Router(ABC):
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def keep_to_slots(self) -> None:
-        """Let scripts register no queue: a cluster has that index in another slot."""
+        """Stop scripts from registering queues: in a cluster that index is in another slot."""
         self._visits = ()
 
     async def run(self, script: Script, keys: Keys, *words: Word, repeatable: bool = False) -> Any:  # noqa: ANN401 - a reply is what the script made it
@@ -109,7 +109,7 @@ class Router(ABC):
         raise Unavailable("The Redis cluster sends calls in a circle; it may be moving slots.")
 
     async def _redirected(self, fault: Fault, node: Any, slot: int, words: tuple[Word, ...]) -> Any:  # noqa: ANN401
-        """Follow a cluster's redirection: the reply, or None to try again."""
+        """Follow a cluster's redirection; return the reply, or None to try again."""
         return fault
 
     @abstractmethod
@@ -130,13 +130,13 @@ class Router(ABC):
         return await connect(node, self._address, make)
 
     def forget_map(self) -> None:  # noqa: B027 - only a cluster has one
-        """Ask anew which node serves which slot."""
+        """Forget which node serves which slot, so that the next call asks again."""
 
     async def _connect(self, node: Any) -> Link:  # noqa: ANN401
         return await self.connect_to(node, Link)
 
     def leave(self, node: Any) -> None:  # noqa: ANN401
-        """Forget a node's link, which was lost or leads to a replica; not one opened since."""
+        """Forget a node's link that was lost or leads to a replica, unless it was replaced."""
         link = self._links.get(node)
         if link is not None and not link.is_up:
             del self._links[node]
@@ -146,7 +146,7 @@ class Router(ABC):
         return link if link is not None and link.is_up else await self._open(node)
 
     async def _open(self, node: Any) -> Link:  # noqa: ANN401
-        """Open a link, once for all that wait for it; after a failure not again for a moment."""
+        """Open a link once for all waiting callers; after a failure pause before the next."""
         now = asyncio.get_running_loop().time()
         at, reason = self._failed.get(node, (0.0, ""))
         if now - at < _RETRY_AFTER:
@@ -159,7 +159,7 @@ class Router(ABC):
         return await asyncio.shield(task)
 
     def begin(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Do what several callers may wait for; it ends with the router, not with its callers."""
+        """Start work that several callers may await; it ends with the router, not with them."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._forget_task)
@@ -185,7 +185,7 @@ class Router(ABC):
         return [await self.node_of(0)]
 
     async def on_every_node(self, act: Callable[[Link], Awaitable[Any]]) -> list[Any]:
-        """Run `act` on a link to each node; answer its replies and, of nodes without, Unavailable.
+        """Run `act` on a link to each node; return its replies, and Unavailable for silent nodes.
 
         Raises:
             Unavailable: no node can be asked.
@@ -225,7 +225,7 @@ class SingleRouter(Router):
 
 
 class SentinelRouter(Router):
-    """The master that the sentinels name, asked again whenever its link was lost."""
+    """The master that the sentinels name; they are asked again whenever its link was lost."""
 
     def __init__(self, address: Address) -> None:
         super().__init__(address)
@@ -241,7 +241,7 @@ class SentinelRouter(Router):
         return self._master
 
     async def _ask(self) -> tuple[str, int]:
-        """Ask the sentinels for the master; once for all that wait."""
+        """Ask the sentinels for the master, once for all waiting callers."""
         timeout = self._address.timeout
         options = {"socket_timeout": timeout, "socket_connect_timeout": timeout}
         sentinel = Sentinel(list(self._address.hosts), **options)  # type: ignore[no-untyped-call]
@@ -295,7 +295,7 @@ class ClusterRouter(Router):
             raise ConnectionLost(f"nobody serves slot {slot} of the cluster", sent=False) from None
 
     def forget_map(self) -> None:
-        """Ask anew which node serves which slot."""
+        """Forget which node serves which slot, so that the next call asks again."""
         self._map = {}
 
     async def nodes(self) -> list[Any]:
@@ -304,12 +304,12 @@ class ClusterRouter(Router):
         return list(dict.fromkeys(self._map.values()))
 
     def leave(self, node: Any) -> None:  # noqa: ANN401
-        """Forget a node and the map, which may name another by now."""
+        """Forget a node and the map, which may have changed."""
         super().leave(node)
         self._map = {}
 
     async def _read_map(self) -> None:
-        """Ask the nodes that are known, then the seeds, who serves which slot."""
+        """Ask the known nodes, then the seeds, which node serves which slot."""
         lost = ConnectionLost("the cluster's URI names no node", sent=False)
         for node in dict.fromkeys((*self._links, *self._address.hosts)):
             try:

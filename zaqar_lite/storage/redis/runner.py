@@ -1,4 +1,4 @@
-"""How an operation runs its script on a queue, and what it does when the script has answered."""
+"""Run the script of an operation on a queue, and act on its reply."""
 
 import asyncio
 from typing import Any
@@ -12,12 +12,12 @@ from zaqar_lite.storage.redis.limiter import PART_SIZE, FairLimiter
 from zaqar_lite.storage.redis.scripts import load
 
 ARMED_MS = 5_000
-"""How long the sweep goes on visiting a queue that was registered when a script asked for it."""
+"""How long the sweep visits a queue that was registered because a script asked for it."""
 _MOST_ARMED = 10_000
 
 
 class Runner:
-    """Run scripts on queues, and tell the sweep of what they leave for later."""
+    """Run scripts on queues, and register what they leave for the sweep."""
 
     def __init__(self, connection: Connection, clock: Clock) -> None:
         self.router = connection.router
@@ -36,10 +36,10 @@ class Runner:
         repeatable: bool = False,
         cost: int = 0,
     ) -> Any:  # noqa: ANN401 - a reply is what the script made it
-        """Run a script on a queue; again as long as it only brought the queue up to now.
+        """Run a script on a queue, and repeat it while it only caught up with what was due.
 
-        One that has a `cost` (in messages) waits for its turn. If a post in parts is under way, it
-        is completed first.
+        A script with a `cost` (in messages) waits for its turn. If a post in parts is in progress,
+        that post is completed first.
 
         Raises:
             QueueChanged: the script found the record at another version.
@@ -61,14 +61,14 @@ class Runner:
             return reply
 
     async def complete_post(self, queue: QueueRef) -> None:
-        """Store the parts of a post that is committed, or leave the rest to whoever comes next."""
+        """Store the parts of a committed post; on failure the next caller continues it."""
         await self.follow_ups.run(self._complete(queue), patience=None)
 
     async def _complete(self, queue: QueueRef) -> None:
-        """Store the parts of a post that is committed; one task of this process does.
+        """Store the parts of a committed post, in one task of this process.
 
-        Those who wait for it go on in the order in which they came, so no crowd of long posts
-        keeps a reader out.
+        Waiting calls continue in the order in which they came, so many long posts can't keep a
+        reader out.
         """
         task = self._completing.get(queue)
         if task is None:
@@ -85,21 +85,21 @@ class Runner:
                 )
 
     async def register(self, queue: QueueRef, instant: int) -> None:
-        """Let the sweep visit a queue at an instant (ms), unless it is 0; at once or by and by."""
+        """Register a queue for the sweep at an instant (ms; 0: not), now or in the background."""
         if instant:
             await self.follow_ups.run(self.register_now(queue, instant))
 
     async def register_now(self, queue: QueueRef, instant: int) -> None:
-        """Let the sweep visit a queue at an instant (ms).
+        """Register a queue for the sweep at an instant (ms).
 
         Raises:
-            Unavailable: nobody knows whether it will.
+            Unavailable: it is not known whether the sweep will visit it.
         """
         tag = keys_of(queue).tag
         await self.router.run(load("register"), EVERYWHERE, tag, instant, repeatable=True)
 
     def armed_until(self, queue: QueueRef) -> int:
-        """Until when the sweep is known to come to a queue, so that letters may leave it; or 0."""
+        """Until when the sweep surely visits a queue, so that letters may leave it; or 0."""
         return self._armed.get(queue, 0)
 
     async def arm(self, queue: QueueRef, now: int) -> None:
@@ -110,5 +110,5 @@ class Runner:
         self._armed[queue] = now + ARMED_MS
 
     async def try_to_arm(self, queue: QueueRef, now: int) -> bool:
-        """Register a queue whose script asked for it; answer whether the sweep knows by now."""
+        """Register a queue whose script asked for it; return whether that succeeded."""
         return await self.follow_ups.run(self.arm(queue, now))

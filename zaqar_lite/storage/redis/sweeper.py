@@ -1,4 +1,4 @@
-"""The sweep: visit the queues in which something is due, and finish what a crash left undone."""
+"""The sweep: visit the queues in which something is due, and finish what a crash interrupted."""
 
 import logging
 from collections.abc import AsyncIterator
@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 _QUEUES_PER_STEP = 100
 _ROUNDS = 100
 LATER_MS = 5_000
-"""How long the sweep leaves alone what it cannot tidy up now: its node does not answer."""
+"""How long the sweep skips a queue whose node does not answer."""
 
 
 class Sweeper:
@@ -27,9 +27,9 @@ class Sweeper:
         self._outbox = outbox
 
     async def sweep(self, limit: int, retries_of: RetriesOf) -> Swept:
-        """Visit the queues that are due until about `limit` entries were tidied up.
+        """Visit the queues that are due, until about `limit` entries were cleaned up.
 
-        A queue that has more to tidy up than one step does is due again, so it is visited again.
+        A queue with more to clean up than one step does stays due, so it is visited again.
         """
         run, offset = self._runner.router.run, self._runner.clock.offset_ms
         total = Swept()
@@ -64,7 +64,7 @@ class Sweeper:
     async def _visit(
         self, queue: QueueRef, budget: int, retries_of: RetriesOf
     ) -> tuple[Swept, int | None]:
-        """Tidy up one queue; answer when it must be visited next, None where it cannot be now."""
+        """Clean up one queue; return when to visit it next, or None if that failed."""
         try:
             retries = await retries_of(queue)
         except Unavailable:
@@ -95,7 +95,7 @@ class Sweeper:
     async def _sweep_queue(
         self, queue: QueueRef, budget: int, retries: Retries
     ) -> tuple[Swept, int, int]:
-        """Run the sweep's script; again, after the queue was registered, where it has letters."""
+        """Run the sweep's script; if it finds dead letters, register the queue and run it again."""
         total = Swept()
         armed_until = 0
         for _ in range(2):
