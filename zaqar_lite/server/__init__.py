@@ -1,8 +1,10 @@
-"""What the running server is made of around its application.
+"""The parts of a running server around its application.
 
-`zaqar_lite.serve` runs it and `zaqar_lite.main` puts the application together. They need the
-settings as they were given (`loading`, `reloading`), connections and their bounds (`connections`,
-`exchanges`, `sockets`, `tls`), processes (`workers`, `systemd`, `logs`), and the parts that a
-setting chooses (`stores`, `authentication`, `keystone`, `published`, `policy_file`, `transports`,
-`exporting`).
+`zaqar_lite.serve` runs the server and `zaqar_lite.main` builds the application from these modules:
+
+* settings: `loading` reads and checks them, `reloading` reads them again;
+* connections: `connections`, `exchanges`, `sockets` and `tls`;
+* processes: `workers`, `systemd`, `logs` and `garbage`;
+* what a setting chooses: `stores`, `authentication`, `keystone`, `published`, `policy_file`,
+  `transports` and `exporting`.
 """

@@ -1,4 +1,4 @@
-"""Make, from the settings, what finds out who is asking."""
+"""Make from the settings the providers that authenticate clients."""
 
 import ipaddress
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Authentication(NamedTuple):
-    """What identifies clients, what runs in the background for that, and what makes trusts."""
+    """What identifies clients, the workers that it needs, and what makes trusts in Keystone."""
 
     identity: Identity | None
     connections: Sequence[Worker]
@@ -31,7 +31,7 @@ class Authentication(NamedTuple):
 def authentication(
     settings: Settings, keys: Keys | None, management: ManagementStore, clock: Clock
 ) -> Authentication:
-    """Make the providers that `auth` names, None where headers are trusted, and what they hold.
+    """Make the providers that `auth` names; there is no identity where headers are trusted.
 
     Raises:
         ConfigurationError: a library is not installed, or a file can't be read.
@@ -61,7 +61,7 @@ def authentication(
 
 
 def gateways(settings: Settings) -> Gateways | None:
-    """Which gateways are believed; None where every client that reaches the server is.
+    """The gateways whose headers are trusted; None where every client's headers are.
 
     Raises:
         ConfigurationError: a network can't be read.
@@ -91,7 +91,7 @@ def _keystone_server(settings: Settings) -> "KeystoneServer":
 
 
 def _keystone(settings: Settings, server: "KeystoneServer") -> Keystone:
-    """The provider of Keystone's tokens, with an account of ours where one is set."""
+    """The provider of Keystone's tokens, with the server's own account if one is set."""
     account = None
     if settings.keystone_username is not None:
         account = Account(
@@ -113,10 +113,10 @@ def _keystone(settings: Settings, server: "KeystoneServer") -> Keystone:
 
 
 def _tokens(settings: Settings) -> Provider:
-    """The provider of tokens, whose library only those need who use it.
+    """The provider of JWTs; its library is imported only here.
 
     Raises:
-        ConfigurationError: it is not installed.
+        ConfigurationError: the library is not installed.
     """
     from zaqar_lite.server.published import KeySet  # noqa: PLC0415 - its library takes long
 

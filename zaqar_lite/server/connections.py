@@ -1,8 +1,9 @@
-"""Bound what one connection may cost, and match the answers on it to the requests.
+"""HTTP connections whose input, memory and time are bounded.
 
-uvicorn's httptools protocol keeps the head of a request for as long as it grows, waits for the rest
-of a request and for a reader for ever, and reads on behind a request that was answered early.
-Answers to requests as such are given by `zaqar_lite.api`.
+uvicorn's httptools protocol has no such bounds: the head of a request may grow without limit, and
+the server waits for ever for the rest of a request or for a client that does not read. It also goes
+on reading after a request was answered before its body came, and could take the rest of that body
+for the next request. `BoundedProtocol` adds the bounds; `zaqar_lite.api` answers the requests.
 """
 
 import asyncio
@@ -26,20 +27,20 @@ logger = logging.getLogger("zaqar_lite")
 _DISCARDED_BYTES = 8 * 1024 * 1024
 _DISCARDED_SECONDS = 2.0
 _PARSED = 8_192
-"""Bytes that are parsed at a time: some sixty requests."""
+"""Bytes that are parsed at a time: about sixty requests."""
 _SPARE = 128
-"""Connections over the bound that get an answer saying so; any more are closed without one."""
+"""Connections above the bound that are answered 503; any others are closed without an answer."""
 _AROUND_A_FRAME = 65_536
-"""Bytes of a frame beside the largest document."""
+"""Bytes that a frame may have in addition to the largest document."""
 _SOCKETS_PATH = b"/v2/ws"
 _RESERVED_FILES = 2 * _SPARE
-"""Open files that are no connection of a client: the store's, the listener, and the spare ones."""
+"""Open files besides the connections of clients: the store's, the listener and the spare ones."""
 _PAST: Any = {"method": ""}
-"""The scope of a request that was read whole, and is needed no more."""
+"""Takes the place of the scope of an answered request, which would fill memory for nothing."""
 
 
 def bound(settings: Settings) -> None:
-    """Bound the connections of this process as the settings say, and let it open as many files."""
+    """Set the bounds of this process's connections, and raise its limit of open files to match."""
     BoundedProtocol.max_head = settings.max_request_head
     BoundedProtocol.silence = settings.request_timeout
     BoundedProtocol.longest = settings.request_total_timeout
@@ -52,7 +53,7 @@ def bound(settings: Settings) -> None:
 
 
 def _allow_files(connections: int) -> int:
-    """Raise the limit of open files where it is too low; answer how many connections fit."""
+    """Raise the limit of open files if it is too low; return how many connections fit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = connections + _RESERVED_FILES
     if soft == resource.RLIM_INFINITY or soft >= wanted:
@@ -73,14 +74,15 @@ def _allow_files(connections: int) -> int:
 
 
 def _do_nothing() -> None:
-    """Nobody counts the connection."""
+    """Do nothing when the connection ends, for a connection that is not counted."""
 
 
 class BoundedProtocol(HttpToolsProtocol):
     """A connection whose requests and answers are bounded in bytes and in time.
 
-    * A head may have `max_head` bytes; a client may be silent in mid-request for `silence` seconds,
-      take as long to read a byte of an answer, and have `longest` seconds to send a request.
+    * The head of a request may have `max_head` bytes. A client may pause for `silence` seconds in
+      the middle of a request, and as long without reading anything of its answer. A whole request
+      must arrive within `longest` seconds.
     * A request that is answered before its body was read is the last one, whether or not the body
       has come by then. The answer says `Connection: close`, 8 MiB or 2 s of input are passed over
       (closing at once would be a reset, which takes the answer from its reader), and nothing else
@@ -99,7 +101,7 @@ class BoundedProtocol(HttpToolsProtocol):
     longest = 300.0
     max_connections = 4_096
     socket_port: int | None = None
-    """The port that is for WebSockets alone, whose path there is `/`."""
+    """The port for WebSockets only, where their path is `/`."""
     _full = False
 
     def __init__(self, *arguments: Any, **options: Any) -> None:  # noqa: ANN401 - uvicorn's own
@@ -120,7 +122,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._is_for_sockets = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin to watch the connection, or turn it away where there are too many."""
+        """Begin to watch the connection, or turn it away if there are too many."""
         super().connection_made(transport)
         self.flow._is_writable_event = Signal()
         self.flow._is_writable_event.set()
@@ -145,7 +147,7 @@ class BoundedProtocol(HttpToolsProtocol):
             BoundedProtocol._full = False
 
     def data_received(self, data: bytes) -> None:
-        """Pass data on, unless it belongs to no request."""
+        """Parse data, or discard it if no request is answered any more."""
         if self._discarded is not None:
             self._discarded += len(data)
             if self._discarded > _DISCARDED_BYTES:
@@ -159,9 +161,10 @@ class BoundedProtocol(HttpToolsProtocol):
             self._parse(data)
 
     def _parse(self, data: bytes) -> None:
-        """Parse what came up to the first request that has to wait for the answers before it.
+        """Parse requests until one has to wait for earlier answers; keep the rest for later.
 
-        A client that sends a thousand requests ahead would hold up the others while all are parsed.
+        Otherwise a client that sends a thousand requests at once would delay all other clients
+        while the server parses them.
         """
         for start in range(0, len(data), _PARSED):
             if self._behind:
@@ -180,23 +183,23 @@ class BoundedProtocol(HttpToolsProtocol):
                 self._head_bytes = 0
 
     def _read_on(self) -> None:
-        """Read what comes behind the request that has begun."""
+        """Parse what was kept when a request had to wait, and go on reading."""
         data, self._unparsed = self._unparsed, b""
         self._parse(data)
         if not self._behind:
             self.flow.resume_reading()
 
     def on_message_begin(self) -> None:
-        """Take the time of a request's first byte."""
+        """Note when the first byte of a request came."""
         super().on_message_begin()
         self._begun_at = self._heard_at
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is not HTTP."""
+        """Refuse input that is not HTTP."""
         self._end_with(NO_HTTP)
 
     def on_headers_complete(self) -> None:
-        """Begin a request: at once, or after those that came before it on this connection."""
+        """Begin a request at once, or queue it behind earlier requests on this connection."""
         scope: Any = self.scope
         parser = self.parser
         version = parser.get_http_version()
@@ -236,7 +239,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._behind.append((self.cycle, app))
 
     def handle_websocket_upgrade(self) -> None:
-        """Leave the connection to the protocol of WebSockets."""
+        """Hand the connection over to the protocol of WebSockets."""
         if self._timer is not None:
             self._timer.cancel()
         self.lost = True
@@ -244,17 +247,17 @@ class BoundedProtocol(HttpToolsProtocol):
         super().handle_websocket_upgrade()
 
     def _should_upgrade(self) -> bool:
-        """Whether a request becomes a WebSocket: only if all before it are answered."""
+        """Whether a request becomes a WebSocket, which needs all earlier ones to be answered."""
         if not (self._is_answered and self._get_upgrade() == b"websocket"):
             return False
         path = self.url.partition(b"?")[0]
         return path == _SOCKETS_PATH or (self._is_for_sockets and path == b"/")
 
     def on_response_complete(self) -> None:
-        """After an answer, begin the next request that has come, or wait for one.
+        """After an answer, begin the next request that has arrived, or wait for one.
 
-        uvicorn sets a timer behind every answer and takes it back at the next request; the one
-        that watches the connection does for both.
+        uvicorn sets a timer after every answer and cancels it at the next request. Here the timer
+        that watches the connection also serves for keep-alive.
         """
         self.server_state.total_requests += 1
         if self.transport.is_closing():
@@ -271,7 +274,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._read_on()
 
     def go_on(self, body: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Write an answer in a task, for which the server's end waits as for a request."""
+        """Write an answer in a task; a stopping server waits for it as for a request."""
         if not self._behind:
             self._forget()
         task = self.loop.create_task(body)
@@ -280,7 +283,7 @@ class BoundedProtocol(HttpToolsProtocol):
         return task
 
     def _forget(self) -> None:
-        """Drop the head of the last request: an idle connection, or a stream, needs it no more."""
+        """Drop the head of the last request, which an idle connection or a stream does not need."""
         if self.scope is self.cycle.scope:
             self.scope = self.cycle.scope = _PAST
             self.headers = []
@@ -310,7 +313,7 @@ class BoundedProtocol(HttpToolsProtocol):
         return self._reads_head or (not self._is_answered and self.cycle.more_body)
 
     def _end_with(self, answer: bytes) -> None:
-        """Write `answer` to what is no request, and close; requests before it keep their own."""
+        """Answer input that is no valid request, after earlier requests had theirs, and close."""
         if self._is_answered:
             self.transport.write(answer)
             self.discard()
@@ -339,7 +342,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self.discard()
 
     def discard(self) -> None:
-        """Write nothing more; pass over what still comes, then close."""
+        """Write nothing more; discard what still arrives for a while, then close."""
         if self.transport.is_closing() or self._discarded is not None:
             return
         self._discarded, self._unparsed = 0, b""
@@ -356,7 +359,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._timer = self.loop.call_later(seconds, self._check)
 
     def _check(self) -> None:
-        """Close a connection whose client is too slow; look again when it could be."""
+        """Close the connection if its client is too slow; else set the timer for the next check."""
         now = self.loop.time()
         if self._is_stuck(now):
             self.transport.abort()

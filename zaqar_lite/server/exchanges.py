@@ -1,4 +1,4 @@
-"""A request on one of our connections, and its answer, which is written at once."""
+"""A request on one connection of the server, and its answer, which is written in one call."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
@@ -11,17 +11,17 @@ from zaqar_lite.service.connected import Link
 
 _CLOSE = (b"connection", b"close")
 _JOINED = 65_536
-"""Bytes: a larger body is not copied behind its head."""
+"""Bytes of a body up to which head and body are joined and written together."""
 
 
 def _do_nothing() -> None:
-    """Nobody is told any more."""
+    """Take the place of a callback that is needed no more."""
 
 
 class Signal(asyncio.Event):
-    """A small event, as there are thousands: asyncio's own has a deque of 760 bytes.
+    """An event without the deque of asyncio's own, which has 760 bytes: there are thousands.
 
-    `gone` is done when it is set, so that nobody needs a task to wait for that.
+    Setting the event also completes `gone`, so no task has to wait for the event.
     """
 
     gone: asyncio.Future[None] | None = None
@@ -31,30 +31,30 @@ class Signal(asyncio.Event):
         self._waiters: Any = []
 
     def set(self) -> None:
-        """Wake all who wait."""
+        """Set the event, wake its waiters and complete `gone`."""
         super().set()
         if self.gone is not None and not self.gone.done():
             self.gone.set_result(None)
 
 
 class Connection(Link, Protocol):
-    """What an exchange asks of its connection."""
+    """What an exchange needs of its connection."""
 
     def is_last(self, exchange: RequestResponseCycle) -> bool:
         """Whether this is the last answer on the connection: its request's body was not read."""
 
     def discard(self) -> None:
-        """Write nothing more, and close once the client had time to read."""
+        """Write nothing more, and close after the client had time to read the answer."""
 
     def go_on(self, body: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Write an answer in a task, for which the server's end waits as for a request."""
 
 
 class HttpExchange(RequestResponseCycle):
-    """uvicorn's exchange, whose answer may be given whole (`zaqar_lite.api.http.Exchange`).
+    """uvicorn's exchange, with a method that sends a whole answer (`zaqar_lite.api.http.Exchange`).
 
-    uvicorn takes an answer in two parts, and searches each header three times: a tenth of what a
-    post of one message costs the server.
+    uvicorn takes an answer in two parts and searches each header three times. That was a tenth of
+    what posting one message costs the server.
     """
 
     _default_headers: Sequence[tuple[bytes, bytes]] = ()
@@ -70,7 +70,7 @@ class HttpExchange(RequestResponseCycle):
         self._closes = self._streams = False
 
     async def run_asgi(self, app: Any) -> None:  # noqa: ANN401 - an ASGI application
-        """Run the application; what it streams goes on when it has returned."""
+        """Run the application; a stream that it began goes on after it has returned."""
         try:
             await app(self.scope, self.receive, self.send)
         except BaseException as exc:
@@ -84,7 +84,7 @@ class HttpExchange(RequestResponseCycle):
                 self.on_response = _do_nothing  # it knows the connection, which knows this
 
     async def receive(self) -> Any:  # noqa: ANN401 - an ASGI event
-        """Give the body, without waiting where all of it is there."""
+        """Return the body, without waiting if all of it has arrived."""
         if (
             self.more_body
             or self.disconnected
@@ -100,7 +100,7 @@ class HttpExchange(RequestResponseCycle):
     async def answer(
         self, status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes
     ) -> None:
-        """Send an answer; `headers` say how long its body is.
+        """Send a whole answer; `headers` include the length of `body`.
 
         Raises:
             ValueError: a header has a line break.
@@ -144,7 +144,10 @@ class HttpExchange(RequestResponseCycle):
         body: Coroutine[Any, Any, None],
         ended: Callable[[], None],
     ) -> None:
-        """Begin an answer, and let `body` write it in a task of its own; `ended` is called then."""
+        """Send the head of an answer and let a task run `body`, which writes the rest.
+
+        `ended` is called when that task has ended.
+        """
         await self.send({"type": "http.response.start", "status": status, "headers": headers})
         self._streams = True
         self._connection.go_on(body).add_done_callback(partial(self._end_stream, ended))
@@ -162,14 +165,14 @@ class HttpExchange(RequestResponseCycle):
         self.on_response = _do_nothing
 
     async def write(self, part: bytes) -> None:
-        """Write a part of a stream, once the connection has room for it."""
+        """Write a part of a stream, after waiting until the connection has room for it."""
         if self.flow.write_paused and not self.disconnected:
             await self.flow.drain()
         if part and not self.disconnected:  # an empty part would be the end
             self.transport.write(b"%x\r\n%b\r\n" % (len(part), part))
 
     def tell_gone(self, gone: asyncio.Future[None]) -> bool:
-        """Set `gone` once the client has gone; False if its request has not been read whole yet."""
+        """Complete `gone` when the client has gone; False if its request was not read whole yet."""
         signal = self.message_event
         if self.more_body or not isinstance(signal, Signal):
             return False
@@ -191,7 +194,7 @@ class HttpExchange(RequestResponseCycle):
         await super().send(message)
 
     def _look(self) -> None:
-        """See whether the client is still there, and whether this is the last answer."""
+        """Check whether the client is still connected, and whether this is the last answer."""
         # What is written to a connection that has ended is dropped without a word.
         if self.disconnected or self.transport.is_closing():
             self.unsent = True

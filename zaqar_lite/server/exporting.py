@@ -1,4 +1,4 @@
-"""Where traces go: OpenTelemetry's SDK, as the settings and its own environment variables say."""
+"""Export traces by OpenTelemetry's SDK, which also reads its own environment variables."""
 
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ _EXPORT_TIMEOUT = 5
 
 
 def request_traces(settings: Settings) -> "RequestTraces | None":
-    """Make what traces requests and sends the spans to a collector; None where none is set.
+    """Make what traces requests and sends the spans to a collector; None if no collector is set.
 
     Raises:
         ConfigurationError: the extra `otel` is not installed.

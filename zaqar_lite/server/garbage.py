@@ -1,8 +1,8 @@
 """Keep Python's garbage collector from holding up requests.
 
-A full collection looks at every object there is that can be part of a cycle: 117 to 250 ms for each
-million, in which nobody is answered. Reference counts free what the server makes; what is left to
-collect are cycles, as of exceptions and closed connections.
+A full collection visits every object that can be part of a cycle. That takes 117 to 250 ms for each
+million objects, and no request is answered meanwhile. Reference counts free nearly all that the
+server makes; only cycles, as of exceptions and closed connections, are left for the collector.
 """
 
 import asyncio
@@ -15,20 +15,20 @@ _ENOUGH = 500_000
 _TOO_MANY = 4
 _INTERVAL = 1.0
 _IDLE = 0.03
-"""The largest share of its time that a process without requests works."""
+"""A process that works for a larger share of a second than this is not idle."""
 
 
 class Collector:
     """Collects garbage in portions.
 
-    What a collection of more than 1 ms leaves is frozen: no collection looks at it again. So each
-    looks at what has been made since; the thresholds keep that to about 40,000 objects. What
-    becomes garbage among the frozen objects waits for a thorough collection of all.
+    What survives a collection of more than 1 ms is frozen: later collections do not visit it. So
+    each one visits only objects made since, and the thresholds keep these to about 40,000. Garbage
+    among the frozen objects waits for a thorough collection, which visits everything.
 
-    A thorough collection is due when as many objects have been frozen since the last one as that
-    one left, and at least 500,000. It is done in the next idle second, or, if there is none, when
-    four times as many have been frozen. A second is idle if no request began or ended in it and
-    this process hardly worked; requests that only wait, for a message or for a store, do not count.
+    A thorough collection is due when at least 500,000 objects have been frozen since the last one,
+    and at least as many as that one left. It runs in the next idle second, or when four times as
+    many have been frozen. A second is idle if no request began or ended in it and the process
+    hardly worked. Requests that only wait, for a message or a store, do not make it busy.
     """
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class Collector:
         """How many objects have been frozen since the last thorough collection, at most."""
 
     def start(self) -> None:
-        """Freeze what is there, and let the collections that follow be short."""
+        """Freeze all present objects, and set thresholds that keep collections short."""
         gc.collect()
         gc.freeze()
         self._left = gc.get_freeze_count()
@@ -47,9 +47,9 @@ class Collector:
         gc.callbacks.append(self._note)
 
     def stop(self) -> None:
-        """Let Python's collector work as it did before; what is frozen stays so.
+        """Set the thresholds as they were; what is frozen stays frozen.
 
-        The process is about to end, and would only look at all of it once more.
+        The process is about to end, and one more full collection would only delay that.
         """
         gc.set_threshold(*self._thresholds)
         gc.callbacks.remove(self._note)
@@ -57,10 +57,10 @@ class Collector:
     async def follow(
         self, count_requests: Callable[[], int], worked: Callable[[], float] = time.process_time
     ) -> None:
-        """Look every second, for ever, whether something is to be collected.
+        """Check every second, for ever, whether to collect.
 
-        The count grows with each request that begins or ends, and `worked` (seconds) with all that
-        the process does, such as jobs, deliveries and streams.
+        The count grows with each request that begins or ends, and `worked` (seconds of CPU) with
+        everything that the process does, such as jobs, deliveries and streams.
         """
         seen, before = count_requests(), worked()
         while True:
@@ -70,7 +70,7 @@ class Collector:
             seen, before = count, worked()  # after the look, whose own work does not count
 
     def look(self, *, is_idle: bool) -> None:
-        """Collect what there is to collect now; an idle server keeps nobody waiting."""
+        """Collect what is due; a thorough collection is done earlier if the server is idle."""
         if not is_idle:
             gc.collect()
         due_at = max(_ENOUGH, self._left) * (1 if is_idle else _TOO_MANY)

@@ -1,4 +1,4 @@
-"""Speak to a Keystone server: one pool of connections, bounded in time and size."""
+"""A client of a Keystone server: a pool of connections, with bounds on time and size."""
 
 import asyncio
 import json
@@ -16,7 +16,7 @@ _CONNECTIONS = 32
 
 
 class KeystoneServer:
-    """A Keystone, by the URL of its identity service with or without `/v3` at its end."""
+    """A Keystone server; `url` is that of its identity service, with or without `/v3`."""
 
     def __init__(self, url: str, *, ca_file: Path | None, timeout: float) -> None:
         self._url = url.rstrip("/").removesuffix("/v3") + "/v3"
@@ -29,11 +29,11 @@ class KeystoneServer:
         self._stopped = False
 
     def start(self) -> None:
-        """Let requests be sent; connections are made when the first one needs one."""
+        """Allow requests; the first one opens a connection."""
         self._stopped = False
 
     async def stop(self) -> None:
-        """Close the connections, and make no others until a start; idempotent."""
+        """Close the connections, and refuse requests until the next start. Idempotent."""
         self._stopped = True
         session, self._session = self._session, None
         if session is not None:

@@ -1,7 +1,7 @@
-"""The settings as they are given: read from file, environment and command line, then checked.
+"""Read the settings from file, environment and command line, and check them.
 
-The later win: the defaults, a TOML file (`--config` or ZAQAR_LITE_CONFIG), environment variables
-with the prefix ZAQAR_LITE_, the command line.
+Each of these overrides the ones before it: the defaults, a TOML file (`--config` or
+ZAQAR_LITE_CONFIG), environment variables with the prefix ZAQAR_LITE_, the command line.
 """
 
 import difflib

@@ -1,4 +1,4 @@
-"""Read what an issuer of tokens publishes: its keys, from a URL or a file."""
+"""Read the public keys (JWKS) of an issuer of tokens, from a URL or a file."""
 
 import asyncio
 from pathlib import Path
@@ -10,17 +10,17 @@ _LARGEST = 1_048_576
 
 
 class KeySet:
-    """Where an issuer's JWKS is: a URL, or the path of a file."""
+    """The JWKS of an issuer; `source` is a URL or the path of a file."""
 
     def __init__(self, source: str) -> None:
         self._source = source
 
     async def fetch(self) -> bytes:
-        """Read it: no redirect is followed, and no more than 1 MiB is read.
+        """Read the document: at most 1 MiB, without following redirects.
 
         Raises:
-            OSError: it can't be read now.
-            ValueError: it is too large.
+            OSError: the document can't be read now.
+            ValueError: the document is larger than 1 MiB.
         """
         if not self._source.startswith(("https://", "http://")):
             return await asyncio.to_thread(Path(self._source).read_bytes)

@@ -1,4 +1,4 @@
-"""What a connection is told that sends no request, or comes where no request is answered."""
+"""Complete answers for connections whose requests never reach the application."""
 
 from zaqar_lite.api.http import Receive, Scope, Send
 
@@ -27,7 +27,7 @@ FULL = _refusal(
 
 
 async def refuse_http(_: Scope, __: Receive, send: Send) -> None:
-    """Answer HTTP on the port for WebSockets."""
+    """Refuse a request of plain HTTP on the port for WebSockets."""
     body = b'{"title":"Upgrade required","description":"This port is for WebSockets alone."}'
     headers = [
         (b"content-type", b"application/json"),

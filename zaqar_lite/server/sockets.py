@@ -1,7 +1,7 @@
-"""One WebSocket connection: bounded in what it takes, in what it holds, and in time.
+"""A WebSocket connection with bounds on its frames, its unread answers and its time.
 
-It speaks to `zaqar_lite.api.websocket` without ASGI, which has no word for a reader that is too
-slow. While nothing comes there is no task, so an idle connection costs little.
+It calls `zaqar_lite.api.websocket` directly: ASGI can't express that a client reads too slowly. A
+connection has a task only while a frame is answered, so an idle one costs little.
 """
 
 import asyncio
@@ -28,11 +28,11 @@ from zaqar_lite.api.websocket.conversation import Conversation, SocketHost
 
 _GOING_AWAY, _INTERNAL, _TRY_LATER, _POLICY = 1001, 1011, 1013, 1008
 _MOST_UNREAD = 1_048_576
-"""Bytes that may wait for a client to read them; with more it is too slow."""
+"""Bytes that may wait to be read; a client with more unread bytes is closed as too slow."""
 _PATIENCE = 5.0
-"""Seconds in which the client answers a close."""
+"""Seconds that the client has to answer a close."""
 _QUIET = 0.25
-"""Seconds of silence after which a client that was refused over TLS is taken to have read why."""
+"""Seconds without input after which a client refused over TLS is assumed to have read why."""
 _SWITCHING = 101
 logger = logging.getLogger("zaqar_lite")
 _wire_logger = logging.getLogger("zaqar_lite.wire")
@@ -41,16 +41,16 @@ _IS_BINARY = {Opcode.TEXT: False, Opcode.BINARY: True}
 
 
 def _do_nothing() -> None:
-    """Nobody counts the connection."""
+    """Do nothing when the connection ends, for a connection that is not counted."""
 
 
 class SocketProtocol(asyncio.Protocol):
     """A connection that began as HTTP and asked to be a WebSocket.
 
-    `sockets` is what it speaks to; a frame has `largest` bytes at most. A ping goes out every
-    `interval` seconds, and a client that has said nothing until the next is gone. A client
-    that has not authenticated after `silence` seconds, where it must, is closed; so is one that
-    reads nothing for as long.
+    `sockets` opens a conversation for it. A frame has at most `largest` bytes. The server sends a
+    ping every `interval` seconds, and closes the connection if nothing arrived since the last
+    one. It also closes a client that must authenticate and has not done so for `silence` seconds,
+    and one that has read nothing for that long.
     """
 
     sockets: SocketHost | None = None
@@ -77,15 +77,15 @@ class SocketProtocol(asyncio.Protocol):
         self._unread_since: float | None = None
         self._timers: dict[str, asyncio.TimerHandle] = {}
 
-    # What the event loop and uvicorn call.
+    # Called by the event loop and by uvicorn.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take a connection over from HTTP."""
+        """Take over a connection from HTTP."""
         self._transport = cast("asyncio.Transport", transport)
         self._connections.add(self)
 
     def data_received(self, data: bytes) -> None:
-        """Take what has come."""
+        """Parse input, and act on each frame that is complete."""
         self._heard = True
         self._wire.receive_data(data)
         if "quiet" in self._timers:
@@ -98,7 +98,7 @@ class SocketProtocol(asyncio.Protocol):
         self._flush()
 
     def pause_writing(self) -> None:
-        """Wait with answers: the client does not read them."""
+        """Stop answering: the client does not read the answers."""
         self._writable = asyncio.Event()
         self._unread_since = self._loop.time()
 
@@ -109,7 +109,7 @@ class SocketProtocol(asyncio.Protocol):
         self._writable = self._unread_since = None
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End what goes on for the connection."""
+        """Cancel the timers and end the conversation."""
         self.lost = True
         self._connections.discard(self)
         for timer in self._timers.values():
@@ -123,17 +123,17 @@ class SocketProtocol(asyncio.Protocol):
         self._conversation = None
 
     def shutdown(self) -> None:
-        """End the connection after the answer that is being made: the server stops."""
+        """Close the connection, after the current answer, because the server stops."""
         self._waiting.clear()
         if self._task is None:
             self._go_away()
         else:
             self._task.add_done_callback(self._go_away)
 
-    # What a conversation asks for.
+    # Called by the conversation.
 
     def send(self, data: bytes, *, binary: bool) -> bool:
-        """Send a frame, and tell whether it went out; too slow a reader is sent away."""
+        """Send a frame; return whether it was sent. A client that reads too slowly is closed."""
         if self.lost or self._wire.state is not State.OPEN:
             return False
         if self._transport.get_write_buffer_size() > _MOST_UNREAD:
@@ -147,7 +147,7 @@ class SocketProtocol(asyncio.Protocol):
         return True
 
     def close(self, code: int, reason: str) -> None:
-        """Close after what was sent; end the connection if the client does not close for long."""
+        """Send a close; end the connection if the client does not answer it in time."""
         if self.lost or self._wire.state is not State.OPEN:
             return
         self._wire.send_close(code, reason)
@@ -155,13 +155,13 @@ class SocketProtocol(asyncio.Protocol):
         self._end()
 
     def close_at(self, seconds: float | None, code: int, reason: str) -> None:
-        """End the connection in that time, or never, instead of at the time named before."""
+        """Close in `seconds`, or never if that is None; this replaces an earlier time."""
         if seconds is not None:
             self._after(seconds, "close_at", self.close, code, reason)
         elif (timer := self._timers.pop("close_at", None)) is not None:
             timer.cancel()
 
-    # What only this class calls.
+    # Internal.
 
     def _shake_hands(self, request: Request) -> None:
         response = self._wire.accept(request)
@@ -178,7 +178,7 @@ class SocketProtocol(asyncio.Protocol):
             self._after(self.interval, "ping", self._look)
 
     def _open(self, request: Request) -> Result | None:
-        """Open a conversation, or answer why not."""
+        """Open a conversation; if it is refused, return the answer that says why."""
         assert self.sockets is not None  # noqa: S101 - nobody is upgraded without them
         secured = self._transport.get_extra_info("ssl_object")
         scope = {
@@ -214,7 +214,7 @@ class SocketProtocol(asyncio.Protocol):
             self._task = self._start(self._answer(self._conversation))
 
     async def _answer(self, conversation: Conversation) -> None:
-        """Answer what waits, one frame behind the other, for as long as the client reads."""
+        """Answer the waiting frames one after the other, pausing while the client does not read."""
         try:
             while self._waiting:
                 if self._writable is not None:
@@ -268,7 +268,7 @@ class SocketProtocol(asyncio.Protocol):
             self._transport.abort()
 
     def _close_transport(self) -> None:
-        """Close after what was sent; input that was not read would make it a reset."""
+        """Close after what was written; with unread input the kernel would send a reset."""
         if self._wire.parser_exc is None:
             self._transport.close()
         elif self._transport.can_write_eof():
@@ -281,7 +281,7 @@ class SocketProtocol(asyncio.Protocol):
         self._after(_QUIET, "quiet", self._transport.close)
 
     def _end(self) -> None:
-        """Leave the client a little time to close."""
+        """Give the client some time to close."""
         self._waiting.clear()
         self._read(on=True)
         self._after(_PATIENCE, "end", self._transport.abort)
@@ -296,7 +296,7 @@ class SocketProtocol(asyncio.Protocol):
             self._transport.pause_reading()
 
     def _after(self, seconds: float, name: str, act: Callable[..., object], *given: object) -> None:
-        """Call `act` in so many seconds, instead of what was to be called under this name."""
+        """Call `act` in `seconds`; this replaces an earlier call under the same name."""
         before = self._timers.get(name)
         if before is not None:
             before.cancel()

@@ -1,4 +1,4 @@
-"""Make, from the settings, what delivers to subscribers outside of this server."""
+"""Make from the settings what delivers to subscribers: webhooks and mail."""
 
 import asyncio
 from importlib import import_module
@@ -24,7 +24,7 @@ def guard_of(settings: Settings) -> Guard:
 def webhooks_and_mail(
     settings: Settings, trusts: Trusts | None, guard: Guard
 ) -> dict[str, Transport]:
-    """What delivers to the subscribers of each scheme."""
+    """The transport of each scheme of a subscriber's URL."""
     webhooks = _Webhooks(guard)
     transports: dict[str, Transport] = {"http": webhooks, "https": webhooks}
     if trusts is not None:
@@ -36,9 +36,9 @@ def webhooks_and_mail(
 
 
 class _Webhooks:
-    """Webhooks whose HTTP library is imported, in a thread, with the first notification.
+    """Webhooks that import their HTTP library, in a thread, at the first notification.
 
-    The import takes a fifth of a second, which every start of a server would wait for.
+    Importing it takes a fifth of a second, which would delay the start of every server.
     """
 
     def __init__(self, guard: Guard) -> None:
@@ -47,7 +47,7 @@ class _Webhooks:
         self._closed = False
 
     async def send(self, notification: Notification) -> Answer:
-        """POST a notification; whatever goes wrong is in the answer."""
+        """POST a notification. It never raises: a failure is in the answer."""
         if self._webhooks is None:
             await asyncio.to_thread(import_module, "zaqar_lite.push.webhook")
         if self._closed:

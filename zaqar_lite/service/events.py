@@ -1,12 +1,12 @@
-"""Streams of events: the messages of a queue, each once, from when it is visible.
+"""Event streams: each message of a queue once, as soon as it is visible.
 
-A message is visible once it was posted and its delay is over. Claims do not count: whether a
-worker takes it first is a race, and whoever watches a queue wants to see it either way.
+A message is visible after it was posted and its delay is over. It is shown whether or not a worker
+has claimed it: which of the two comes first is a race, and who watches a queue wants to see it.
 
-A stream goes through the queue by position, as a list does, and claims nothing. On a queue that
-delays, it passes messages that are not due yet; it looks at those again when one of them may be
-due. Where a stream stands is a `Cursor`, which is the id of each event: a list's marker while
-nothing is pending, so that another stream goes on exactly there.
+A stream reads the queue by position, like a list, and claims nothing. On a delayed queue it skips
+messages that are not due yet, which are then pending, and looks at them again when one may be due.
+The position of a stream is a `Cursor`, sent as the id of each event, so that another stream can
+continue there. While nothing is pending, the cursor is a list's marker.
 """
 
 import asyncio
@@ -23,22 +23,22 @@ from zaqar_lite.service.waiting import Place, Waiting
 from zaqar_lite.storage.base import MessageStore
 
 PAGE = 20
-"""Messages that one step of a stream reads."""
+"""How many messages one step of a stream reads."""
 HEARTBEAT = 15.0
-"""Seconds after which a stream without events sends a sign of life."""
+"""Seconds without events after which a stream sends a comment to keep the connection."""
 LONGEST = 3_600
-"""Seconds that a stream lasts at most: then its client comes again, and is checked again."""
+"""Seconds after which a stream ends; its client reconnects, and is authenticated again."""
 _SPARED = 20
-"""The least rest after a look at the pending messages, in times of how long that look took."""
+"""The rest after a look at the pending messages, as a multiple of how long the look took."""
 _CURSOR = re.compile(r"([0-9a-f]{16})-([0-9a-f]{16})-([0-9a-f]{1,16})")
 
 
 class Cursor(NamedTuple):
-    """How far a stream has come.
+    """How far a stream has read.
 
-    All messages up to the position `passed` were looked at. Of those after the position `pending`,
-    only the ones that were due at `due` (milliseconds, the store's clock) were sent; where
-    `pending` equals `passed`, all were.
+    The stream has looked at all messages up to the position `passed`. Of those after the position
+    `pending` it has sent only the ones that were due at `due` (milliseconds, the store's clock).
+    If `pending` equals `passed`, it has sent all.
     """
 
     passed: int = 0
@@ -52,17 +52,17 @@ class Cursor(NamedTuple):
 
 
 class Event(NamedTuple):
-    """A message to send, and the id of the event: None repeats the last id."""
+    """A message to send, and the event's id; None repeats the last id."""
 
     message: Message
     cursor: Cursor | None
 
 
 def parse_cursor(text: str) -> tuple[Cursor, str | None]:
-    """Read a stream's event id, a list's marker, or the id of a message.
+    """Parse an event's id, a list's marker or a message's id, which is returned if it is one.
 
     Raises:
-        Invalid: it is none of them.
+        Invalid: the text is none of them.
     """
     found = _CURSOR.fullmatch(text)
     if found is not None:
@@ -79,20 +79,20 @@ def parse_cursor(text: str) -> tuple[Cursor, str | None]:
 
 
 class _Look(NamedTuple):
-    """How far a look at the delayed messages has come."""
+    """How far a look at the pending messages has read."""
 
     position: int
     due: int
-    """The instant that decides which messages are due; 0 before the first page."""
+    """The instant at which a message must be due to be sent; 0 before the first page."""
     pending: int
     spent: float = 0.0
     has_found: bool = False
 
 
 class Stream:
-    """One client's way through a queue; `leave` must be called in the end.
+    """A client's reading of a queue; its holder must call `leave` at the end.
 
-    `cursor` is where it stands.
+    `cursor` is the position that it has reached.
     """
 
     __slots__ = (
@@ -134,11 +134,11 @@ class Stream:
         self._owes = False
 
     async def leave(self) -> None:
-        """Wait no more."""
+        """End the stream's waiting."""
         await self._place.leave()
 
     def rest(self, seconds: float) -> Coroutine[Any, Any, bool]:
-        """Wait up to `seconds`; answer whether there is something to look at.
+        """Wait up to `seconds`; return whether there may be something new.
 
         A pending message that becomes due may end the wait early.
         """
@@ -147,10 +147,10 @@ class Stream:
         return self._place.sleep(seconds)
 
     async def look(self) -> Sequence[Event] | None:
-        """Look for events; None when nothing was found and the cursor has not moved.
+        """Look for events; None if nothing was found and the cursor has not moved.
 
         Raises:
-            Unavailable: the store cannot serve now.
+            Unavailable: the store does not answer.
         """
         self._place.ask()
         return await self._find()
@@ -173,7 +173,7 @@ class Stream:
         return events
 
     async def _page(self, after: int, until: int | None) -> tuple[Page, bool]:
-        """Read a page, with delayed and claimed messages; answer also whether the queue delays."""
+        """Read a page, with delayed and claimed messages; return also whether delays count."""
 
         async def act(policy: Policy) -> tuple[Page, bool]:
             selection = Selection(
@@ -192,7 +192,7 @@ class Stream:
         return await self._policies.decide(self._queue, act)
 
     def _pass(self, page: Page, marker: int, *, honour: bool) -> Sequence[Event]:
-        """Move the cursor past the messages of a page; answer those that are visible."""
+        """Move the cursor past the messages of a page; return events for the visible ones."""
         _, pending, due = self.cursor
         waits = pending < self.cursor.passed
         if page.messages and not waits:
@@ -209,9 +209,10 @@ class Stream:
         return events
 
     async def _late(self, look: _Look) -> Sequence[Event] | None:
-        """Look at a page of the pending messages; answer those that have become visible.
+        """Look at a page of the pending messages; return events for those that became visible.
 
-        The cursor moves only at the end of the look: a stream that is cut before repeats these.
+        The cursor moves only at the end of the look, so a stream that is cut before then sends
+        these events again.
         """
         await self._policies.turns.wait()
         begun, passed = _now(), self.cursor.passed
@@ -236,7 +237,7 @@ class Stream:
 
 
 class Events:
-    """Open streams, within the bounds of who waits."""
+    """Opens streams, which count as waiting requests and share their bounds."""
 
     def __init__(
         self,
@@ -255,7 +256,7 @@ class Events:
 
     @property
     def is_closed(self) -> bool:
-        """Whether the server stops, so that all streams end."""
+        """Whether all streams shall end because the server stops."""
         return self._waiting.is_closed
 
     async def open(
@@ -293,7 +294,7 @@ class Events:
     async def _now(self, queue: QueueRef, *, include_delayed: bool) -> Cursor:
         """The cursor of a stream that begins after everything that is visible now.
 
-        Messages that still wait for their delay were posted within the longest delay.
+        Delayed messages are pending. They were posted no longer ago than the longest delay.
         """
         stats = await self._messages.stats(queue)
         newest = stats.newest

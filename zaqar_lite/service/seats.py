@@ -1,12 +1,13 @@
-"""Bound what projects use at a time, such as connections, over all processes together.
+"""Bound what a project uses at a time, such as connections, in all processes together.
 
-Where processes share a store, each of them leases parts of a quota: a record per project says how
-many seats each has, and one per process shows that it lives. A seat within the lease costs no call.
-For one beyond it the process leases more, never more than all together may have; it gives back what
-it has not needed for a while. A process that was killed keeps its seats for LIVES seconds, until
-its record ends. While the store is away each process has an equal part of the quota.
+A seat is the right to one of them. Processes that share a store lease seats of a project's quota: a
+record of the project says how many seats each process has, and a record of each process shows that
+it lives. Taking a seat that is already leased needs no call to the store. If it needs more, the
+process leases more, but all processes together never exceed the quota; seats that it has not
+needed for a while are given back. A killed process keeps its seats until its record expires, after
+LIVES seconds. While the store is unavailable, each process may use an equal part of the quota.
 
-The record of a live process also holds what it uses, so that a project's whole use can be shown.
+The record of a process also holds what it uses, so that a project's whole use can be shown.
 """
 
 import asyncio
@@ -25,31 +26,31 @@ from zaqar_lite.storage.management import ManagementStore
 
 KIND, PROCESS = "seats", "process"
 LIVES = 20.0
-"""Seconds for which a process that gives no sign of life keeps what it leased."""
+"""Seconds for which a process without a sign of life keeps its leased seats."""
 BEAT = 4.0
-"""Seconds between two signs of life; what was not needed meanwhile is given back then."""
+"""Seconds between two signs of life. Seats not needed in between are given back."""
 _SPARE = 8
 _MAX_PROCESSES = 1_000
 _MOST_PROJECTS, _MOST_REPORTED = 1_000, 40_000
-"""How many projects' use a process reports at most, and in how many characters."""
+"""The most projects whose use a process reports, and the most characters of the report."""
 _MAX_ROUNDS = 20
 
 
 class Shared(Protocol):
-    """The leases that a process has, of all kinds of seats."""
+    """The seats of all kinds that a process has leased."""
 
     async def lease(self, kind: str, project: str, quota: int, used: int) -> int:
-        """Lease as many seats as are `used`, or as there are; answer how many this process has."""
+        """Lease up to `used` seats, as far as the quota has them; return how many are leased."""
 
     def leased(self, kind: str, project: str) -> int:
-        """How many seats this process has."""
+        """How many seats this process has leased."""
 
     async def used_elsewhere(self, kind: str, project: str) -> int:
         """How many seats other processes use."""
 
 
 class Seats:
-    """The seats of one kind in this process; `leases` where other processes use the store too."""
+    """The seats of one kind in this process; `leases` if other processes use the store too."""
 
     def __init__(self, kind: str, leases: Shared | None = None) -> None:
         self.kind = kind
@@ -66,21 +67,21 @@ class Seats:
         return self._used.get(project, 0)
 
     def counts(self) -> list[tuple[str, int]]:
-        """The projects that use most, with how many; not what the server itself uses."""
+        """The projects that use most and how many seats; without the server's own."""
         most = self._used.most_common(_MOST_PROJECTS)
         return [(name, count) for name, count in most if name != DELIVERIES_PROJECT]
 
     async def total_of(self, project: str) -> int:
-        """How many a project uses in all processes, as others reported BEAT seconds ago at most.
+        """How many a project uses in all processes; others reported at most BEAT seconds ago.
 
         Raises:
-            Unavailable: what others use can't be read.
+            Unavailable: the reports can't be read.
         """
         own, leases = self.count_of(project), self._leases
         return own if leases is None else own + await leases.used_elsewhere(self.kind, project)
 
     async def take(self, project: str, quota: int | None) -> bool:
-        """Take a seat, which `leave` gives back; answer whether there was one."""
+        """Take a seat, which `leave` gives back; return whether one was free."""
         self._used[project] += 1
         if quota is None:
             return True
@@ -108,9 +109,9 @@ class Seats:
 
 
 class Leases:
-    """Lease seats for this process, by records that all processes change in turn.
+    """Leases seats for this process in records that all processes update.
 
-    While the store is away, a quota is divided by `workers`.
+    While the store is unavailable, a quota is divided by `workers`.
     """
 
     def __init__(
@@ -133,17 +134,17 @@ class Leases:
         self._work = Background("leasing seats", self._beat, rest=BEAT)
 
     def of(self, kind: str) -> Seats:
-        """Seats of a kind that are leased here."""
+        """Make the seats of a kind, leased here."""
         made = Seats(kind, self)
         self._seats.append(made)
         return made
 
     def start(self) -> None:
-        """Begin to give signs of life."""
+        """Start the task that gives signs of life."""
         self._work.start()
 
     async def stop(self) -> None:
-        """End that, and give all back: nothing is used any more."""
+        """Stop that task and give back all seats."""
         await self._work.stop()
         try:
             await self._management.delete_record(PROCESS, "", self._me)
@@ -155,7 +156,7 @@ class Leases:
         return self._has.get((kind, project), 0)
 
     async def used_elsewhere(self, kind: str, project: str) -> int:
-        """How many seats other processes use, as each reported last."""
+        """How many seats other processes use, by their latest reports."""
         alive = await self._management.list_records(PROCESS, "", limit=_MAX_PROCESSES)
         reports = [json.loads(one.value) for one in alive if one.name != self._me]
         return sum(used.get(kind, {}).get(project, 0) for used in reports)
@@ -205,7 +206,7 @@ class Leases:
         return uses
 
     async def _write(self, place: tuple[str, str], wanted: Callable[[int], int]) -> int:
-        """Write how many seats this process has; `wanted` computes it from those of the others."""
+        """Write how many seats this process has: `wanted(seats of the others)`."""
         kind, project = place
         for _ in range(_MAX_ROUNDS):
             record = await self._management.get_record(KIND, project, kind)
@@ -237,7 +238,7 @@ class Leases:
             self._needed.pop(place, None)
 
     async def _beat(self) -> float:
-        """Give a sign of life while anything is used, and give back what was not needed."""
+        """Give a sign of life while seats are in use, and give back those not needed."""
         if self._has and self._monotonic() - self._heard_at > LIVES - BEAT:
             self._has.clear()  # others may have taken the seats: those in use are leased again
         if self._has or self._reported or any(self._uses().values()):

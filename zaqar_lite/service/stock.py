@@ -1,16 +1,16 @@
-"""What projects have: messages and bytes, counted now and then, plus what this process posted.
+"""Hold projects to their quotas of messages and bytes, by counting from time to time.
 
-Counting asks each queue for its statistics. So it is done at most every five seconds, takes at most
-a tenth of the time, and only concerns projects that have such a quota. It is done after a post, or
-before the post if the last count is twice as old. Between two counts what this process posts is
-added, and nothing is taken off; so a project that seems to have reached its quota is counted again
-before a post is refused, once a second at most. What other processes post between two counts is not
-seen: a quota may be exceeded by that much.
+A count asks each queue of a project for its statistics. So only projects with such a quota are
+counted, at most every five seconds and for at most a tenth of the time. The count starts after a
+post, or before it if the last count is more than ten seconds old. Between two counts, what this
+process posts is added and nothing is subtracted. So before a post is refused, the project is
+counted again, at most once a second. Posts of other processes are not seen until the next count:
+a project may exceed its quota by that much.
 
-No store counts bytes. This process knows the sizes of its own posts, in the order they came;
-messages of other processes are assumed to be as large as those at the ends of the queues. What has
-gone since the last count is assumed to be the oldest. So where messages leave in the order they
-came, the sum stays right, and an error in it leaves with the messages that it came from.
+No store counts bytes, so they are estimated. This process knows the sizes of its own posts in their
+order. Messages of other processes are assumed to be as large as those at both ends of the queues,
+and the messages gone since the last count to be the oldest ones. If messages leave in the order in
+which they came, the sum is right, and an error in it leaves with the messages that caused it.
 """
 
 import asyncio
@@ -32,17 +32,17 @@ COUNT_EVERY = 5.0
 COUNT_AGAIN = 1.0
 """Seconds between two counts of a project that has reached its quota."""
 _SHARE = 10
-"""The rest after a count, in times of how long the count took."""
+"""How long to rest after a count, as a multiple of how long it took."""
 _PATIENCE = 1.0
-"""Seconds that a post waits for a count; what takes longer goes on without it."""
+"""Seconds that a post waits for a count, which then goes on in the background."""
 _PAGE = 100
 _MAX_PROJECTS = 10_000
 _MOST_PARTS = 64
-"""How many counts of a project's bytes are kept; when there are more, they are merged in pairs."""
+"""How many parts of a project's bytes are kept; beyond that they are merged in pairs."""
 
 
 class Receipt(Protocol):
-    """What a post answers."""
+    """The result of a post."""
 
     @property
     def posted(self) -> Sequence[Posted]:
@@ -53,14 +53,14 @@ R = TypeVar("R", bound=Receipt)
 
 
 class Counted(NamedTuple):
-    """What a project's queues hold; the bytes are an estimate."""
+    """How much a project's queues hold; the bytes are an estimate."""
 
     messages: int
     bytes: int
 
 
 class _Stock:
-    """What is known of a project: its last count, and what was posted since."""
+    """A project's last count, and what this process posted since."""
 
     __slots__ = (
         *("_parts", "added", "added_bytes", "at", "bytes", "count", "messages"),
@@ -77,19 +77,19 @@ class _Stock:
         self.count: asyncio.Task[None] | None = None
 
     def is_older(self, seconds: float, now: float) -> bool:
-        """Tell whether the last count is so old, and old enough to be repeated."""
+        """Whether the last count is that old, and its rest is over."""
         return self.at is None or now - self.at >= max(seconds, self.took * (_SHARE + 1))
 
     def count_off(self, count: int, size: int) -> None:
-        """Take off what was added and then not stored, unless a count has done so."""
+        """Subtract messages that were added and then not stored, unless a count has done so."""
         if self.added >= count and self.added_bytes >= size:
             self.added, self.added_bytes = self.added - count, self.added_bytes - size
             self.off, self.off_bytes = self.off + count, self.off_bytes + size
 
     def recount(self, found: int, average: float, added: int, added_bytes: int) -> None:
-        """Take over a count, which includes `added` of the messages posted since the last one.
+        """Take a new count, which found `added` of the messages posted since the last one.
 
-        `average` is the assumed size of messages that other processes posted.
+        `average` is the assumed size of the messages of other processes.
         """
         if self.at is not None and added:
             self._parts.append((added, added_bytes))
@@ -110,7 +110,7 @@ class _Stock:
         self.messages, self.bytes = found, sum(size for _, size in self._parts)
 
     def excess(self, quota: Quota, count: int, size: int) -> str | None:
-        """Say which quota a post of `count` messages and `size` bytes would exceed, if any."""
+        """The quota that a post of `count` messages and `size` bytes would exceed, in words."""
         total = self.messages + self.added + count
         if quota.messages is not None and total > quota.messages:
             return f"{quota.messages} messages"
@@ -120,7 +120,7 @@ class _Stock:
 
 
 class Stock:
-    """Refuse posts of projects that have as many messages, or bytes, as their quota allows."""
+    """Refuses posts that would exceed a project's quota of messages or bytes."""
 
     def __init__(
         self,
@@ -137,7 +137,7 @@ class Stock:
         self._stocks: OrderedDict[str, _Stock] = OrderedDict()
 
     def bounds(self, project: str) -> bool:
-        """Tell whether the project has a quota of messages or of bytes."""
+        """Whether the project has a quota of messages or bytes."""
         quota = self._quota_of(project)
         return quota.messages is not None or quota.bytes is not None
 
@@ -148,13 +148,13 @@ class Stock:
         post: Callable[[], Awaitable[R]],
         is_repeated: Callable[[], Awaitable[bool]],
     ) -> R:
-        """Post messages with bodies of these `sizes` to a project that is bounded.
+        """Post messages with bodies of these `sizes` for a project with a quota.
 
-        What was refused, or was there already, is counted off again: else a project could post
-        small messages that are never stored, and be taken to have only such.
+        Messages that were refused or were duplicates are subtracted again. Otherwise a project
+        could post small messages that are never stored, and lower the estimate of its bytes.
 
         Raises:
-            QuotaReached: they would exceed a quota of the project, and are no repetition.
+            QuotaReached: they would exceed a quota, and do not repeat an earlier post.
         """
         count, size = len(sizes), sum(sizes)
         try:
@@ -176,7 +176,7 @@ class Stock:
         return done
 
     async def admit(self, project: str, count: int, size: int) -> None:
-        """Let `count` messages with bodies of `size` bytes into a project that is bounded.
+        """Add `count` messages with bodies of `size` bytes together to a project with a quota.
 
         Raises:
             QuotaReached: they would exceed a quota of the project.
@@ -200,7 +200,7 @@ class Stock:
         stock.added_bytes += size
 
     async def counted(self, project: str) -> Counted | None:
-        """What a project has; None when that is not known within a second."""
+        """How much a project has; None if it could not be counted within a second."""
         stock = self._stock(project)
         if stock.is_older(COUNT_EVERY, self._monotonic()):
             await self._counted(project, stock)
@@ -209,10 +209,10 @@ class Stock:
         return Counted(stock.messages + stock.added, round(stock.bytes) + stock.added_bytes)
 
     def start(self) -> None:
-        """Do nothing: what is asked for is counted."""
+        """Do nothing: a project is counted when it is asked for."""
 
     async def stop(self) -> None:
-        """End the counts that go on."""
+        """Cancel the counts in progress."""
         counts = [stock.count for stock in self._stocks.values() if stock.count is not None]
         for count in counts:
             count.cancel()
@@ -227,7 +227,7 @@ class Stock:
         return stock
 
     async def _counted(self, project: str, stock: _Stock) -> None:
-        """Count, for a second at most; behind that the count goes on by itself."""
+        """Wait for a count for at most a second; after that it goes on in the background."""
         await asyncio.wait({self._begin(project, stock)}, timeout=_PATIENCE)
 
     def _begin(self, project: str, stock: _Stock) -> "asyncio.Task[None]":
@@ -244,13 +244,13 @@ class Stock:
         except Unavailable as exc:
             logger.debug("the messages of a project were not counted: %s", exc)
             return
-        # A post that failed while the queues were asked is in `added`, and was not found.
+        # A post that failed during the count is in `added`, but the count did not find it.
         added, added_bytes = max(added - stock.off, 0), max(added_bytes - stock.off_bytes, 0)
         stock.recount(found, sampled / found if found else 0.0, added, added_bytes)
         stock.at, stock.took = begun, self._monotonic() - begun
 
     async def _look(self, project: str) -> tuple[int, float]:
-        """Count a project's messages, and guess their bytes by the ends of its queues."""
+        """Count a project's messages; estimate their bytes by the first and last of each queue."""
         found, sampled = 0, 0.0
         marker: str | None = None
         while True:

@@ -1,4 +1,4 @@
-"""Long work in steps: however much there is of it, other requests wait for one step at most."""
+"""Long work is done in steps, so that other requests wait for at most one step of it."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -6,44 +6,44 @@ from typing import TypeVar
 
 T = TypeVar("T")
 STEP = 500
-"""Messages that one step reads, checks or prepares: 1 to 3 ms."""
+"""How many messages one step reads, checks or prepares: 1 to 3 ms."""
 _FIRST = 20
-"""Messages of the first step of a job; the next ones may be twice as large each."""
+"""Messages of a job's first step; each later step may be twice as large."""
 _LONG = 1.0
-"""Seconds; a longer step is followed by a smaller one, as a job's holder must renew in time."""
+"""Seconds. After a longer step the next is smaller, so that a job renews its lease in time."""
 _BESIDE, _REST = 48, 3.0
-"""While there are other requests: messages of a step, and a job's rest in times of the step."""
+"""While there are other requests: messages of a step, and the rest as a multiple of its time."""
 _OTHERS, _WHILE = 5, 2.0
-"""This many requests in a second count as others, for this many seconds from then on."""
+"""So many requests in a second count as other requests, for so many seconds afterwards."""
 
 
 class Turns:
-    """Turns of all long work in this process: one step of it at a time.
+    """Lets all long work of this process take turns, one step at a time.
 
-    Between two steps the event loop goes round twice. In the first round it reads the requests that
-    came during a step, in the second it answers them: they wait for that one step and no other.
+    Between two steps the event loop makes two rounds. In the first it reads the requests that
+    arrived during a step, in the second it answers them. So they wait for one step only.
     """
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
 
     async def wait(self) -> None:
-        """Wait for the next turn; it lasts until the caller waits for anything."""
+        """Wait for the next turn, which lasts until the caller awaits something."""
         async with self._lock:
             await asyncio.sleep(0)
             await asyncio.sleep(0)
 
 
 def cut(items: Sequence[T]) -> Sequence[tuple[int, Sequence[T]]]:
-    """Cut items into steps: the index of the first, and the items."""
+    """Cut items into steps; each is the index of its first item, and its items."""
     return [(first, items[first : first + STEP]) for first in range(0, len(items), STEP)]
 
 
 class Pace:
-    """How large the next step may be, and how long the rest after it.
+    """Decides how large a job's next step may be, and how long the job rests after it.
 
-    `asked` tells how many requests for messages and claims this process has had; `heed` is called
-    when other processes have some.
+    `asked` returns how many requests for messages and claims this process has had. `heed` is called
+    when other processes have requests.
     """
 
     def __init__(self, asked: Callable[[], int], now: float) -> None:

@@ -1,11 +1,11 @@
-"""Waiting until a queue has something: who comes first is served first, and nobody polls.
+"""Requests that wait until a queue has messages, first come, first served, without polling.
 
-A waiter asks once, stands in its queue's line, asks once more when it is the first there, and then
-sleeps until it is woken: by the store's hint that messages became ready, by the instant at which
-one becomes due, or by the safety poll in case a hint was lost. n messages wake at most n waiters,
-in the order they came, and one that finds nothing keeps its place. Time wakes the first, and each
-that then finds something wakes the next. Readers are all woken and take no claimer's turn. A waiter
-holds no connection of the store, no thread and no claim.
+A waiter asks the store once, joins the line of its queue, asks again if it is the first there, and
+then sleeps. It is woken by the store's hint that messages became ready, when a message becomes due,
+or by a poll in case a hint was lost. n messages wake at most n claimers, in the order in which they
+came; one that finds nothing keeps its place. A timer wakes the first claimer, and each one that
+finds something wakes the next. Readers are all woken, and take no claimer's turn. A waiter holds no
+connection of the store, no thread and no claim.
 """
 
 import asyncio
@@ -23,20 +23,20 @@ from zaqar_lite.storage.base import MessageStore
 
 T = TypeVar("T")
 _LEAST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
-"""Seconds between two alarms; doubled each time the waiter did not get what was due."""
+"""Seconds between two alarms; doubled each time nothing was found although it was due."""
 _BEHIND = 0.002
 """Seconds after the due time at which an alarm rings: event streams count it due 1 ms later."""
 
 
 class _Waiter:
-    """Somebody who waits: a claimer in its turn, or a reader."""
+    """A request that waits: a claimer, which has its turn, or a reader."""
 
     __slots__ = ("_future", "counted", "missed", "reads")
 
     def __init__(self, *, reads: bool) -> None:
         self.reads = reads
-        self.missed = False  # woken while it asked, so the answer may be out of date
-        self.counted = False  # woken by a hint that counted the messages, so nobody else is owed
+        self.missed = False  # woken while it was asking: the answer may be out of date
+        self.counted = False  # woken by a hint that woke one waiter for each message already
         self._future: asyncio.Future[bool] | None = None
 
     @property
@@ -54,9 +54,9 @@ class _Waiter:
             self._future.set_result(False)
 
     async def sleep(self, seconds: float) -> bool:
-        """Sleep until it is woken, at most `seconds`; answer whether it was woken.
+        """Sleep for at most `seconds`; return whether it was woken before.
 
-        If it was woken while it asked, it does not sleep.
+        It does not sleep if it was woken while it was asking.
         """
         if self.missed:
             return True
@@ -71,7 +71,7 @@ class _Waiter:
 
 
 class _Line:
-    """All who wait for one queue, in the order they came, and its alarm clock."""
+    """The waiters of one queue in the order in which they came, and the task of their alarm."""
 
     def __init__(self) -> None:
         self.waiters: dict[_Waiter, None] = {}
@@ -79,11 +79,11 @@ class _Line:
         self.changed = asyncio.Event()
 
     def claims(self) -> bool:
-        """Whether a claimer waits here."""
+        """Whether a claimer is in the line."""
         return any(not waiter.reads for waiter in self.waiters)
 
     def wake(self, count: int, *, counted: bool = False) -> None:
-        """Wake up to `count` sleeping claimers, the first first, and all readers."""
+        """Wake the first `count` sleeping claimers, and all readers."""
         for waiter in self.waiters:
             if waiter.reads:
                 waiter.wake()
@@ -94,7 +94,7 @@ class _Line:
 
 
 class Place:
-    """A reader's place in a queue's line, for several waits; `leave` must be called in the end."""
+    """A reader's place in a line, for several waits; its holder must call `leave` at the end."""
 
     __slots__ = ("_line", "_queue", "_waiter", "_waiting")
 
@@ -105,25 +105,25 @@ class Place:
         self._waiter = waiter
 
     def ask(self) -> None:
-        """Begin to ask: what comes from now on ends the next `sleep`."""
+        """Call this before asking the store: what comes from now on ends the next `sleep`."""
         self._waiter.missed = False
 
     def sleep(self, seconds: float) -> Coroutine[Any, Any, bool]:
-        """Sleep for so long, or until something came, the reader has gone, or nobody waits more.
+        """Sleep until something came, the client has gone or the server stops; at most `seconds`.
 
-        Whether it ended before its time is answered.
+        Returns whether it was woken before that time.
         """
         return self._waiter.sleep(seconds)
 
     async def leave(self) -> None:
-        """Wait no more."""
+        """Leave the line."""
         await self._waiting.leave(self._queue, self._line, self._waiter)
 
 
 class Waiting:
-    """Let requests wait for messages, up to `most` a process and `most_per_project` a project.
+    """Lets requests wait for messages: at most `most` in this process, `most_per_project` of each.
 
-    `seats` bound a project's waiters in all processes together, by its quota.
+    `seats` hold a project's waiters in all processes together to its quota.
     """
 
     def __init__(
@@ -146,7 +146,7 @@ class Waiting:
 
     @property
     def count(self) -> int:
-        """How many wait, the server's own workers among them."""
+        """How many requests wait, including the server's own workers."""
         return self._seats.count
 
     def count_of(self, project: str) -> int:
@@ -163,11 +163,11 @@ class Waiting:
 
     @property
     def is_closed(self) -> bool:
-        """Whether nobody waits any more."""
+        """Whether waiting has ended because the server stops."""
         return self._closed
 
     def close(self) -> None:
-        """Answer all who wait with what they have; nobody waits from now on."""
+        """End all waits at once, and let no request wait from now on."""
         self._closed = True
         for line in self._lines.values():
             for waiter in line.waiters:
@@ -182,7 +182,7 @@ class Waiting:
         gone: asyncio.Future[None],
         reads: bool = False,
     ) -> T | None:
-        """Ask until there is an answer, or None after `seconds`; stop when the client has gone.
+        """Call `ask` until it returns something; None after `seconds` or if the client has gone.
 
         Raises:
             TooMany: too many wait already, of this project or in this process.
@@ -205,7 +205,7 @@ class Waiting:
         return found
 
     async def join(self, queue: QueueRef, gone: asyncio.Future[None]) -> Place:
-        """Take a reader's place, for several waits.
+        """Join a queue's line as a reader, for several waits.
 
         Raises:
             TooMany: too many wait already, of this project or in this process.
@@ -227,7 +227,7 @@ class Waiting:
         deadline: float,
         gone: asyncio.Future[None],
     ) -> T | None:
-        """Ask when it is this waiter's turn, until there is an answer; None at the deadline."""
+        """Call `ask` in this waiter's turns until it returns something; None at the deadline."""
         time = asyncio.get_running_loop().time
         asks = waiter.reads or next(iter(line.waiters)) is waiter
         while not (gone.done() or self._closed):
@@ -261,7 +261,7 @@ class Waiting:
     async def _enter(
         self, queue: QueueRef, gone: asyncio.Future[None], *, reads: bool
     ) -> tuple[_Line, _Waiter]:
-        """Stand in line."""
+        """Join the line of a queue, within the bounds."""
         await self._sit(queue.project)
         waiter = _Waiter(reads=reads)
         gone.add_done_callback(lambda _: waiter.wake())
@@ -270,7 +270,7 @@ class Waiting:
         return line, waiter
 
     async def _begin(self, queue: QueueRef, line: _Line) -> None:
-        """Set the alarm of a new line; the store announces the queue before this returns."""
+        """Start the alarm of a new line, and have the store announce what becomes ready."""
         if line.alarm is not None:
             return
         line.alarm = asyncio.create_task(self._ring(queue, line), name="alarm")
@@ -289,7 +289,7 @@ class Waiting:
                 await self._messages.unwatch(queue)
 
     def _announced(self, queue: QueueRef, count: int) -> None:
-        """Take the store's hint (`MessageStore.listen`)."""
+        """Wake waiters by a hint of the store (see `MessageStore.listen`)."""
         line = self._lines.get(queue)
         if line is not None:
             if count:
@@ -297,7 +297,7 @@ class Waiting:
             line.changed.set()
 
     async def _ring(self, queue: QueueRef, line: _Line) -> None:
-        """Wake one waiter whenever something is due, or may have been missed."""
+        """Wake one waiter whenever a message is due, or a hint may have been lost."""
         least, rings_at, time = _LEAST_PAUSE, math.inf, asyncio.get_running_loop().time
         while True:
             line.changed.clear()
