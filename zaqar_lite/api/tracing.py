@@ -1,7 +1,7 @@
 """OpenTelemetry spans of the requests that are sampled, by its conventions for HTTP servers.
 
 Whether a request is sampled is decided before anything of OpenTelemetry runs: its caller's
-`traceparent` says so, or a throw of dice where there is none.
+`traceparent` says so; requests without one are sampled at random.
 """
 
 import asyncio
@@ -42,11 +42,11 @@ class RequestTraces:
         self._templates: dict[str, str] = {}
 
     def name_after(self, routes: Iterable[Route]) -> None:
-        """Let spans have the templates of these routes in their names."""
+        """Name spans by the templates of these routes."""
         self._templates = {route.name: route.template for route in routes}
 
     def start(self) -> None:
-        """Begin; the provider has."""
+        """Do nothing: the provider has begun when it was made."""
 
     async def stop(self) -> None:
         """Export what is left, for a few seconds at most, in a thread."""
@@ -56,7 +56,7 @@ class RequestTraces:
     def begin(self, call: Call) -> Span | None:
         """Start the span of a call, None where it is not sampled.
 
-        The request's own `traceparent` is the span's from then on: the log names it.
+        The request's `traceparent` is replaced by that of the span, which the log then names.
         """
         parent = call.headers.get(b"traceparent")
         if parent is None:

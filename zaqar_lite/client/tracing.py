@@ -39,8 +39,8 @@ _MOST_REMEMBERED = 10_000
 class Tracing:
     """Make the spans of a client; give it to `Client(tracing=...)`.
 
-    Messages are then claimed with their details, because headers are among these. A message that
-    has a `traceparent` of its own keeps it.
+    Claims then ask for the details of messages, because headers are among these. A message that is
+    posted with a `traceparent` keeps it.
 
     Args:
         provider: where tracers come from; the global one by default.
@@ -58,9 +58,9 @@ class Tracing:
 
     @contextmanager
     def process(self, message: Message) -> Generator[Span]:
-        """Make the block the processing of a message: what it does belongs to the block's span.
+        """Run a block in the span of processing a message.
 
-        A `Worker` does so for its handler; a loop over a claim says it by itself.
+        A `Worker` does so for its handler; a loop over a claim has to do it itself.
         """
         context = context_of(message.headers)
         with self._tracer.start_as_current_span(
@@ -95,9 +95,9 @@ class Tracing:
     def encode(
         self, queue: str, message: object, encoder: Encoder | None = None, *, alone: bool = False
     ) -> bytes:
-        """Return an entry of a post that carries its context, and knows it.
+        """Encode a message for a post, with the context of its span among its headers.
 
-        `alone` says that its request has no other: the span of the request is the context then.
+        `alone` says that the post has no other message: then the span of the post is the context.
         """
         new = message if isinstance(message, NewMessage) else NewMessage(body=message)
         span: Span | None = None
@@ -160,7 +160,7 @@ class Tracing:
         return span
 
     def _note_received(self, operation: Operation, span: Span, result: object) -> bool:
-        """Link the span to what was received; false where that was nothing: no span is told."""
+        """Link the span to what was received; False if that was nothing: the span is dropped."""
         messages = result.messages if isinstance(result, Held) else result or ()
         if not isinstance(messages, list | tuple) or not messages:
             return False

@@ -1,4 +1,4 @@
-"""Count the messages of all queues, when somebody asks, without a scan of messages.
+"""Count the messages of all queues, when somebody asks, without reading any message.
 
 A pass asks the store for the counts that it keeps of each queue, a few queues at once. It works a
 twentieth of the time and rests for the others. It begins when a scrape finds the last pass too old,
@@ -86,9 +86,6 @@ class Census:
         self._pass: asyncio.Task[None] | None = None
         self._passes, self._waits = 0, False
         self._monitored: set[QueueRef] = set()
-
-    def start(self) -> None:
-        """Begin nothing: a pass begins when somebody asks."""
 
     async def stop(self) -> None:
         """End the pass that runs, if any."""

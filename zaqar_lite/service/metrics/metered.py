@@ -71,10 +71,9 @@ class _Metered:
         return stored
 
     def _count_due(self, messages: Sequence[Message], first: int = 1) -> None:
-        """Count how long what is handed out for the first time had been ready, and how late it was.
+        """Count how long the first message had been ready, and how late each delayed one is.
 
-        Of the first message how long, and of each that was delayed how late; the first hand-out is
-        the one that counts as `first`.
+        Both are of first hand-outs alone: those whose claim count is `first`.
         """
         head = messages[0]
         if head.claim_count == first:
@@ -139,7 +138,7 @@ class _Metered:
 
         It is apart from `_timed` so that the hot path packs no arguments. How long a message had
         been ready is noted for the first message of a claim, when that is handed out for the first
-        time. Of delayed queues `_count_due` counts that, and how late each message is.
+        time. In delayed queues `_count_due` notes that, and how late each message is.
         """
         cells, flows, done, failed = self._row.cells, self._row.flows, timer.done, timer.failed
         handed_out, exhausted, pickup = self._cells["handed_out"], self._exhausted, self._pickup
