@@ -184,9 +184,9 @@ def options_last(words: Sequence[str]) -> list[str]:
 
 
 def _open_standard_streams() -> None:
-    """Open what the caller has closed of standard input, output and error (`serve >&-`).
+    """Open those of standard input, output and error that the caller has closed (`serve >&-`).
 
-    A socket or a store's file would get its number, and Python has no stream where there is none.
+    A socket or a store's file would get its number, and Python would have no stream for it.
     """
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(descriptor, True)

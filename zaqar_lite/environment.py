@@ -1,7 +1,7 @@
 """The names of our environment variables: one prefix, `ZAQAR_LITE_`, for server and clients.
 
-The names of before (`ZAQAR_...` of the server, `ZAQARLITE_...` of the clients, `ZAQAR_ENDPOINT` of
-Spark) are read in this release too, with a warning. Where both are there the new one counts.
+The older names (`ZAQAR_...` of the server, `ZAQARLITE_...` of the clients, `ZAQAR_ENDPOINT` of
+Spark) are read in this release too, with a warning. If both are set, the new one wins.
 """
 
 import json
@@ -54,7 +54,7 @@ def server_values(environment: Mapping[str, str]) -> tuple[dict[str, str], list[
 def nested(values: Iterable[tuple[str, str]]) -> "dict[str, Any]":
     """Put `STORE_OPTIONS__X` = `5` as `store_options` = {`x`: 5}; other values stay text.
 
-    What stands in a mapping is read as JSON where it is a number, true or false.
+    In a mapping a number, true or false is read as JSON.
     """
     found: dict[str, Any] = {}
     for name, text in values:

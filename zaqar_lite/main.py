@@ -210,7 +210,7 @@ def _trails(trail: Trail | None) -> tuple[Trail, ...]:
 def _prepare(
     settings: Settings, keys: Keys | None, quotas: Quotas
 ) -> Callable[[], Awaitable[object]]:
-    """What is done with the stores before the first request."""
+    """Prepare the stores before the first request."""
     path = settings.admin_key_file or settings.data_directory / "admin.key"
 
     async def prepare() -> None:
@@ -239,7 +239,7 @@ def _services(
     pools: Pooling | None,
     vault: "Vault | None",
 ) -> Services:
-    """The services; those that serve requests work on the store that counts, `counted`."""
+    """Make the services; those that serve requests use `counted`, the store that counts calls."""
     policies = Policies(management, limits, checked=one_store)
     if pools is not None:
         pools.registry.management = management
@@ -364,7 +364,7 @@ def _services(
 
 
 def _vault(settings: Settings, management: ManagementStore, clock: Clock) -> "Vault | None":
-    """The keys of encrypted queues, where the server has any.
+    """The keys of encrypted queues, if the server has any.
 
     Raises:
         ConfigurationError: the file of keys is wrong, or the library is not installed.

@@ -45,7 +45,7 @@ class Search(NamedTuple):
     counts: tuple[tuple[str, Callable[[float, float], bool], float], ...] = ()
 
     def finds(self, row: Mapping[str, object]) -> bool:
-        """Whether a queue's row is what is looked for; what is not known is 0."""
+        """Whether a queue's row matches; counts that are not known are 0."""
         for name, compare, number in self.counts:
             value = row["oldest_age" if name == "oldest" else name]
             if not compare(value if isinstance(value, int | float) else 0, number):

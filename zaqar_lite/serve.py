@@ -41,11 +41,11 @@ _LOOK = 0.1
 def run(arguments: argparse.Namespace) -> int:
     """Serve until SIGTERM or SIGINT; then finish requests, close the stores and answer 0.
 
-    So does a start that a signal ends. A configuration that can never work ends it with one line
-    and exit code 1: settings and URIs on standard error, what its store says of it in the log. 2 is
-    left to words of the command line that argparse refuses, and to an address that is taken.
+    A signal during the start has the same effect. A configuration that can never work ends the
+    server with one line and exit code 1: on standard error for settings and URIs, in the log for
+    what the store refuses. Exit code 2 is for a wrong command line and for an address in use.
     """
-    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGHUP,))  # until there is what reloads
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGHUP,))  # until reloading works
     source = Source(arguments.config, _overrides(arguments))
     try:
         settings = source.read()
@@ -110,7 +110,7 @@ def _serve(
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGINT))
     server.run(sockets=listeners)
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN)  # a second one would end the end, and not with 0
+        signal.signal(number, signal.SIG_IGN)  # or a second signal would interrupt the end
     return NEVER_WORKS if server.has_failed else 0
 
 
@@ -125,7 +125,7 @@ def _work(
 
 
 class _Server(uvicorn.Server):
-    """A uvicorn server that tells when it is ready, and can be stopped before it is."""
+    """A uvicorn server that reports when it is ready, and can be stopped before it is."""
 
     def __init__(
         self,
@@ -157,8 +157,8 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Open the stores and listen, unless a signal comes first.
 
-        uvicorn itself looks for signals only once it has started. What the application had opened
-        by then it closes when its task is cancelled, as all are at the end of the event loop.
+        uvicorn itself looks for signals only once it has started. If the start is interrupted, the
+        application closes what it has opened when its task is cancelled with the event loop.
         """
         self._starting = asyncio.current_task()
         self._collector.start()
@@ -195,7 +195,7 @@ class _Server(uvicorn.Server):
             self._starting.cancel()
 
     def _renew(self) -> None:
-        """Open the audit trail anew, and read settings and certificate again."""
+        """Reopen the audit trail, and read settings and certificate again."""
         self._app.reopen()
         self._reloading.reload()
 
@@ -217,7 +217,7 @@ class _Server(uvicorn.Server):
         return bool(self.lifespan.should_exit)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Take a signal; one that comes during the start ends that."""
+        """Handle a signal; during the start it ends the start."""
         super().handle_exit(sig, frame)
         self._app.drain()
         if self._interrupt is not None:
@@ -225,7 +225,7 @@ class _Server(uvicorn.Server):
 
 
 class _Config(uvicorn.Config):
-    """uvicorn's, with a TLS context of ours."""
+    """The configuration of uvicorn, with our TLS context."""
 
     certificate: Certificate | None = None
 
@@ -236,7 +236,7 @@ class _Config(uvicorn.Config):
 
 
 async def _show_life(interval: float) -> None:
-    """Tell systemd, for ever, that the event loop turns."""
+    """Tell systemd again and again that the event loop runs."""
     while True:
         systemd.notify("WATCHDOG=1")
         await asyncio.sleep(interval)
@@ -320,7 +320,7 @@ def _announce(settings: Settings, listeners: Sequence[socket.socket]) -> Callabl
 
 
 def _overrides(arguments: argparse.Namespace) -> dict[str, object]:
-    """The settings that the command line gives; its other words are no settings."""
+    """The settings that were given on the command line."""
     return {
         name: value
         for name, value in vars(arguments).items()

@@ -337,10 +337,10 @@ class Settings(BaseModel):
 
     @property
     def hosts(self) -> frozenset[str] | None:
-        """The names that a request's Host may say beside those of loopback; None means any.
+        """The names that a request's Host may have besides those of loopback; None means any.
 
-        Where nobody authenticates, a page of another site could otherwise have its own name
-        resolved to this machine and use the API as if it came from here.
+        If nobody authenticates, a page of another site could otherwise have its own name resolved
+        to this machine, and use the API through the browser.
         """
         return None if not self.is_loopback or self.providers else self.origins
 
@@ -352,7 +352,7 @@ class Settings(BaseModel):
 
     @property
     def providers(self) -> tuple[str, ...]:
-        """Who finds out who is asking, in their order; none where headers are trusted."""
+        """The ways in which clients authenticate, in their order; empty if headers are trusted."""
         names = tuple(name.strip() for name in self.auth.split(","))
         return () if names == ("none",) else names
 
@@ -363,7 +363,7 @@ class Settings(BaseModel):
 
     @property
     def data_directory(self) -> Path:
-        """Where the server keeps what is no queue: with the embedded store, or beside the work."""
+        """The directory for other files than queues: the embedded store's, or ./zaqar-lite-data."""
         _, _, rest = self.store.partition(":")
         path = urlsplit(f"file:{rest}").path if self.keeps_files else ""
         return Path(unquote(path) or "zaqar-lite-data")
@@ -376,10 +376,10 @@ class Settings(BaseModel):
 
     @property
     def shows_page(self) -> bool:
-        """Whether the page for people is served: never where a gateway says who somebody is."""
+        """Whether the page for people is served: never behind a gateway that authenticates."""
         if self.providers:
             return self.ui and not {"keys", "jwt"}.isdisjoint(self.providers)
-        # Its address names the project, so whom the gateway lets in would see that of others.
+        # The page's address names the project, so clients of the gateway would see other projects.
         is_behind_a_gateway = self.trust_headers or self.gateways or self.names_gateways
         return self.ui and self.is_loopback and not is_behind_a_gateway
 

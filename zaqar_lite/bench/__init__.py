@@ -1,1 +1,1 @@
-"""`zaqar-lite bench`: load any Zaqar v2 server from prepared bytes and say what it did."""
+"""`zaqar-lite bench`: send prepared requests to any Zaqar v2 server and measure it."""

@@ -14,7 +14,7 @@ _LENGTH = b"content-length:"
 
 
 class Tally:
-    """What all connections of a run have seen: latencies in seconds, and refusals by status."""
+    """The results of all connections of a run: latencies in seconds, and refusals by status."""
 
     def __init__(self) -> None:
         self.latencies: list[float] = []
@@ -23,7 +23,7 @@ class Tally:
 
 
 class Pace:
-    """When requests may start: at once (closed loop), or at a rate whatever the answers (open)."""
+    """When requests start: after the last answer (closed loop), or at a fixed rate (open loop)."""
 
     def __init__(self, rate: float | None) -> None:
         self._interval = None if rate is None else 1 / rate
@@ -89,7 +89,7 @@ class Connection(asyncio.Protocol):
             self._transport.write(self._request)
 
     def data_received(self, data: bytes) -> None:
-        """Take an answer whole, count it, and go on."""
+        """Count an answer once it is complete, and continue the script."""
         data = self._buffer + data if self._buffer else data
         end = data.find(_END)
         if end < 0:
@@ -116,7 +116,7 @@ class Connection(asyncio.Protocol):
         self.proceed()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Fail when the server closed in the middle."""
+        """Fail if the server closed the connection during the run."""
         if not self.done.done():
             self.done.set_exception(exc or ConnectionError("the server closed the connection"))
 

@@ -61,7 +61,7 @@ class _Run:
         self._over = False
 
     async def post(self, target: Target, workers: int, rate: float | None) -> None:
-        """Post one message at a time; in the end one for each worker, so that none waits on."""
+        """Post one message at a time; at the end one for each worker, so that no worker waits."""
         line = await Line.open(target)
         request = target.request("POST", "/messages", message_body(1))
         due = time.perf_counter()

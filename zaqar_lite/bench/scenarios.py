@@ -1,4 +1,4 @@
-"""What a run does: scripts over prepared requests, and the filling that some of them need."""
+"""The scenarios: scripts of prepared requests, and the messages that some of them need first."""
 
 import json
 import re
@@ -14,7 +14,7 @@ _BODY_BYTES = 200
 
 @dataclass(slots=True)
 class Target:
-    """Where and as whom requests go; a queue of its own for every run."""
+    """The server and client of a run, and the queue, which is a new one for every run."""
 
     host: str
     port: int

@@ -58,7 +58,7 @@ class _Arrivals:
         self._awaited: dict[bytes, asyncio.Future[float]] = {}
 
     def arrived(self, name: bytes) -> None:
-        """Note that a message is there; of a repeated one the first time counts."""
+        """Note that a message arrived; if it is repeated, the first time counts."""
         at = time.perf_counter()
         awaited = self._awaited.pop(name, None)
         if awaited is None:
@@ -95,7 +95,7 @@ class _Arrivals:
 
 
 class Receiver(asyncio.Protocol):
-    """Answers every request 204, and tells the message's id."""
+    """Answers every request 204, and reports the message's id."""
 
     def __init__(self, arrived: Callable[[bytes], None]) -> None:
         self._arrived = arrived
@@ -107,7 +107,7 @@ class Receiver(asyncio.Protocol):
         self.transport = transport
 
     def data_received(self, data: bytes) -> None:
-        """Take the requests that are whole."""
+        """Handle the requests that are complete."""
         self._buffer += data
         while (end := self._buffer.find(b"\r\n\r\n")) >= 0:
             head = self._buffer[:end]

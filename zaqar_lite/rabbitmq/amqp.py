@@ -1,4 +1,4 @@
-"""Carry a topology to a broker over AMQP. It computes nothing, and AMQP cannot list what is there.
+"""Apply a topology to a broker over AMQP, which can't list what is on the broker.
 
 The library is aio-pika: of the two that are kept up it is the typed one, and its publisher
 confirms can be awaited many at a time, which the publisher and the relay live on.
@@ -31,7 +31,7 @@ LOST = (AMQPError, OSError, TimeoutError, ChannelInvalidStateError)
 
 @asynccontextmanager
 async def connected(url: str) -> AsyncIterator[AbstractConnection]:
-    """Hold a connection to the broker; it is not restored when it breaks.
+    """Open a connection to the broker for a `with` block; it is not restored when it breaks.
 
     Raises:
         Unavailable: nobody answers there, or not with AMQP, or the user is refused.
@@ -87,7 +87,7 @@ async def _bind(channel: AbstractChannel, binding: Binding) -> None:
 
 
 async def _told(work: Awaitable[T], what: str) -> T:
-    """Await a declaration; say in our words why the broker refused it."""
+    """Await a declaration; translate the broker's refusal into our errors."""
     try:
         return await work
     except ChannelPreconditionFailed as error:

@@ -43,7 +43,7 @@ Say = Callable[..., None]
 
 
 def apply(arguments: argparse.Namespace, topology: Topology, say: Say) -> int:
-    """Make what is missing; over the management API each change is printed.
+    """Create what is missing; over the management API each change is printed.
 
     The exit code is 2 when delays are wrong all the same: a policy, a foreign binding, a consumer.
     """
@@ -79,7 +79,7 @@ async def _declare(url: str, topology: Topology) -> None:
 
 
 def verify(arguments: argparse.Namespace, topology: Topology, say: Say) -> bool:
-    """Print what is not as it should be; True when delays may be wrong because of it."""
+    """Print all differences from the topology; True if they may make delays wrong."""
     with Management(arguments.management_url, vhost=arguments.vhost) as management:
         findings = management.verify(topology)
     if arguments.json:
@@ -93,7 +93,7 @@ def verify(arguments: argparse.Namespace, topology: Topology, say: Say) -> bool:
 
 
 def remove(arguments: argparse.Namespace, topology: Topology, say: Say) -> int:
-    """Delete the topology; a dry run says what waits in it."""
+    """Delete the topology; a dry run lists the messages in it."""
 
     async def work() -> None:
         async with amqp.connected(arguments.amqp_url) as connection:
@@ -112,7 +112,7 @@ def remove(arguments: argparse.Namespace, topology: Topology, say: Say) -> int:
 
 
 def migrate(arguments: argparse.Namespace, old: Topology, new: Topology, say: Say) -> int:
-    """Move what waits from one topology to another; 2 when some could not be moved."""
+    """Move the messages of one topology to another; 2 if some could not be moved."""
 
     async def work() -> Migrated:
         async with amqp.connected(arguments.amqp_url) as connection:
@@ -165,7 +165,7 @@ def publish(arguments: argparse.Namespace, topology: Topology, say: Say) -> int:
 
 
 def cancel(arguments: argparse.Namespace, topology: Topology, say: Say) -> int:
-    """Keep the relays from posting a message that waits."""
+    """Cancel a waiting message."""
 
     async def work() -> None:
         async with amqp.connected(arguments.amqp_url) as connection:
@@ -178,7 +178,7 @@ def cancel(arguments: argparse.Namespace, topology: Topology, say: Say) -> int:
 
 
 def relay(arguments: argparse.Namespace, topology: Topology, say: Say) -> int:
-    """Relay until SIGTERM or SIGINT, then finish what is under way."""
+    """Relay until SIGTERM or SIGINT, then finish the posts in progress."""
     if arguments.destination not in topology.targets:
         raise Invalid(f"there is no destination {arguments.destination!r} here")
     source = topology.targets[arguments.destination]
@@ -233,7 +233,7 @@ def _goal(arguments: argparse.Namespace) -> str:
 
 
 async def _login(arguments: argparse.Namespace) -> Auth | None:
-    """Return the proof of who the relay is; wrong credentials show now, not when a message is due.
+    """Return the relay's login; wrong credentials fail now, not when a message is due.
 
     Raises:
         Invalid: the file or the cloud is none.

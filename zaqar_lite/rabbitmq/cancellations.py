@@ -1,9 +1,9 @@
-"""Cancel a message that waits: a log of ids, which every relay reads.
+"""Cancel waiting messages by a log of their ids, which every relay reads.
 
-Nobody can find a message on its way through the level queues. So its id is written to the stream
-`<prefix>.cancelled`, a queue that is read without taking anything out. A relay reads all of it
-before it takes its first message, and follows it from then on: what comes under one of these ids
-is acknowledged, and not posted.
+A message can't be found while it passes through the level queues. So its id is written to the
+stream `<prefix>.cancelled`, a queue from which reading removes nothing. A relay reads all of it
+before it takes its first message, and follows it from then on. Messages with these ids are
+acknowledged and not posted.
 
 The stream is made when it is first needed. It keeps 100 MB, some 500,000 ids. A relay forgets an id
 a day after the topology's longest delay has passed since it was cancelled.
@@ -113,7 +113,7 @@ class Cancellations:
         channel = await connection.channel(publisher_confirms=True, on_return_raises=True)
         self._opened = channel
         await channel.set_qos(prefetch_count=_AT_ONCE)
-        # Whoever has read this own entry has read all that was written before it.
+        # When this entry comes back, everything that was written before it has been read.
         self._mark = f"mark-{uuid.uuid4()}"
         self._read.clear()
         try:
@@ -122,7 +122,7 @@ class Cancellations:
                 self._next != "first"
                 and (stream.declaration_result.message_count or 0) < self._next
             ):
-                self._next = "first"  # it was cut at its beginning, or is another one
+                self._next = "first"  # the stream lost its beginning, or was made again
             await _write(channel, self._topology, self._mark, until=0)
             arguments: dict[str, Any] = {"x-stream-offset": self._next}
             self._tag = await stream.consume(self._take, arguments=arguments)
@@ -136,7 +136,7 @@ class Cancellations:
         await self._wait(channel)
 
     async def _wait(self, channel: AbstractChannel) -> None:
-        """Wait for the mark, as long as something comes."""
+        """Wait for our mark, as long as the stream delivers entries."""
         while not self._read.is_set():
             before = self._next
             try:

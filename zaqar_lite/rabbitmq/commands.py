@@ -127,7 +127,7 @@ def _secret(text: str) -> str:
 
 
 def _url(*schemes: str) -> Callable[[str], str]:
-    """Return a reader of addresses, or of files that hold one; no password comes into its words."""
+    """Return a parser of addresses, or of files with one; its errors show no password."""
 
     def read(text: str) -> str:
         url = _secret(text)
@@ -146,7 +146,7 @@ def _url(*schemes: str) -> Callable[[str], str]:
 
 
 def _between(least: int, most: int) -> Callable[[str], int]:
-    """Return a reader of whole numbers."""
+    """Return a parser of whole numbers in a range."""
 
     def read(text: str) -> int:
         if not text.isascii() or not text.isdigit() or not least <= int(text) <= most:
@@ -227,7 +227,7 @@ def _topology(arguments: argparse.Namespace) -> Topology:
 
 
 def _run(command: Command, arguments: argparse.Namespace) -> int:
-    # Whatever it has to say comes as an exception too.
+    # The library logs what it also raises as an exception.
     logging.getLogger("aiormq").setLevel(logging.CRITICAL)
     try:
         return command(arguments, _topology(arguments))

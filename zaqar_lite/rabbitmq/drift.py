@@ -1,4 +1,4 @@
-"""Compare a topology with what a broker has, and say for each difference what would mend it.
+"""Compare a topology with a broker, and say for each difference what would correct it.
 
 Pure: `management` reads the snapshot and carries out the calls.
 """
@@ -33,7 +33,7 @@ HARMFUL = frozenset(
 
 
 class Kind(StrEnum):
-    """What sort of finding it is. All but NOTICE are drift."""
+    """The kind of a finding. All but NOTICE are drift."""
 
     MISSING = "missing"
     EXTRA = "extra"
@@ -56,7 +56,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is not as it should be.
+    """One difference from the topology.
 
     Attributes:
         subject: the entity, for example `queue delay.8`.
@@ -95,7 +95,7 @@ def path(*words: str) -> str:
 
 
 def compare(topology: Topology, found: Snapshot) -> list[Finding]:
-    """Return every finding, in an order in which the missing can be made."""
+    """Return all findings, in an order in which missing entities can be created."""
     return [
         *_exchanges(topology, found),
         *_queues(topology, found),
@@ -187,7 +187,7 @@ def _named(binding: Binding) -> str:
 
 
 def _harm(topology: Topology, binding: Binding) -> str | None:
-    """Say what a binding that we did not compute does; None where it is nobody's business.
+    """Say what harm a foreign binding does; None if it does none.
 
     Others may bind queues of their own to the end exchange and to the parking exchange.
     """
@@ -229,7 +229,7 @@ def _applies(policy: Entry, queue: str) -> bool:
         return False
     try:
         return re.search(policy["pattern"], queue) is not None
-    except re.error:  # the broker's dialect is not quite Python's: better a false alarm
+    except re.error:  # the broker's regular expressions differ from Python's: prefer a false alarm
         return True
 
 

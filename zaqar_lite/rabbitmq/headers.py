@@ -8,7 +8,7 @@ DUE = "due-ms"  # when the message is due: milliseconds since 1970, an integer
 PROJECT = "zaqar-project"
 QUEUE = "zaqar-queue"
 TTL = "zaqar-ttl"  # seconds, counted from the post to Zaqar
-FORWARD = "zaqar-header-"  # what begins so becomes a header of the message in Zaqar
+FORWARD = "zaqar-header-"  # headers with this prefix become headers of the message in Zaqar
 
 UNTIL = "until-ms"  # how long an id is cancelled: milliseconds since 1970, an integer
 
@@ -25,17 +25,17 @@ _TRACE = re.compile(r"x-(first-|last-)?death(-.*)?|x-delivery-count|x-acquired-c
 
 
 def is_queue(name: str) -> bool:
-    """Say whether Zaqar takes it as a queue's name."""
+    """Whether Zaqar accepts it as the name of a queue."""
     return _QUEUE.fullmatch(name) is not None
 
 
 def is_key(text: str) -> bool:
-    """Say whether Zaqar takes it as an idempotency key."""
+    """Whether Zaqar accepts it as an idempotency key."""
     return _KEY.fullmatch(text) is not None
 
 
 def is_project(name: str) -> bool:
-    """Say whether it can be sent as a project: it becomes an HTTP header, so no line may end."""
+    """Whether it can be sent as a project: it becomes an HTTP header, so no line breaks."""
     return _PROJECT.fullmatch(name) is not None
 
 

@@ -47,7 +47,7 @@ def digits(count: int, bits: int) -> str:
 
 
 def check_destination(destination: str, bits: int, *, outer: int) -> None:
-    """Refuse a destination that cannot stand beside `bits` digits in a routing key.
+    """Refuse a destination that is ambiguous beside `bits` digits in a routing key.
 
     The word with index `outer`, the one farthest from the digits, may be no bare digit:
     `1.0.0.0.0` could then be a delay of 16 units written for a topology of 4 bits, and would be

@@ -1,4 +1,4 @@
-"""What an AMQP message asks to be posted."""
+"""Read from an AMQP message what is to be posted to Zaqar."""
 
 import hashlib
 import json
@@ -57,7 +57,7 @@ class Letter:
 
 
 def _checked(body: bytes) -> RawBody:
-    """Return a body as it is, known to be one JSON value: nothing in it can break the envelope."""
+    """Return a body unchanged if it is one JSON value, so that it can't break the envelope."""
     try:
         text = body.decode("utf-8")
         json.loads(text)

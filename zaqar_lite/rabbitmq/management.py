@@ -1,4 +1,4 @@
-"""Carry a topology to a broker over its management API, which can also list what is there."""
+"""Apply a topology to a broker over its management API, which can also list its entities."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -39,7 +39,7 @@ class Management:
         self._http.close()
 
     def verify(self, topology: Topology) -> list[Finding]:
-        """Return what is not as it should be; those with `is_drift` break delays.
+        """Return all differences from the topology; those with `is_drift` make delays wrong.
 
         Raises:
             Unavailable: the API does not answer.
@@ -57,10 +57,10 @@ class Management:
         settle: float = SETTLE,
         sleep: Callable[[float], None] = time.sleep,
     ) -> list[Finding]:
-        """Make what is missing and, with `prune`, delete what is extra; return what was mended.
+        """Create what is missing and, with `prune`, delete what is extra; return what was changed.
 
         A queue is only ever deleted empty: its bindings go first, then the broker's counts are
-        given `settle` seconds to tell the truth.
+        given `settle` seconds to become accurate.
 
         Raises:
             Conflict: an entity exists with other properties (nothing was changed), or messages

@@ -1,4 +1,4 @@
-"""What a relay counts, and the page on which Prometheus reads it."""
+"""The counters of a relay, and the page where Prometheus reads them."""
 
 import asyncio
 from collections import Counter
@@ -76,7 +76,7 @@ async def served(metrics: RelayMetrics, port: int, host: str = "127.0.0.1") -> A
                 )
                 await writer.drain()
         except (OSError, EOFError, TimeoutError, asyncio.LimitOverrunError):
-            pass  # whoever asked has gone, or did not speak HTTP
+            pass  # the client has disconnected, or did not speak HTTP
         finally:
             writer.close()
 

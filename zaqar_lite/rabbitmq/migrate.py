@@ -1,10 +1,9 @@
-"""Move what waits in one topology to another, by the time that each message has left.
+"""Move waiting messages from one topology to another, each with the rest of its delay.
 
 A message is taken out of its level queue, published to the new topology with the rest of its delay,
-rounded up, and acknowledged when that is confirmed. So a migration that is killed loses nothing and
-makes nothing early: what it held goes back to its queue with the time that it had waited. A
-message that was published and not acknowledged comes twice, under one id, which the relay's post
-stores once.
+rounded up, and acknowledged when that is confirmed. So a migration that is killed loses no message
+and delivers none early: the messages that it held go back to their queues. A message that was
+published but not acknowledged is delivered twice with one id, and Zaqar stores it once.
 """
 
 import asyncio

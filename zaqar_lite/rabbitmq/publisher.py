@@ -93,7 +93,7 @@ class Publisher:
         bits = self.topology.bits
         while await self._is_there(self.topology.level_exchange(bits)):
             bits += 1
-        # What drains is the business of the end exchange alone.
+        # Levels that are drained concern the end exchange only.
         return self.topology if bits == self.topology.bits else replace(self.topology, bits=bits)
 
     async def _is_there(self, exchange: str) -> bool:
@@ -236,7 +236,7 @@ def for_zaqar(
 
 
 def _check_for_zaqar(project: str, queue: str, message_id: str, ttl: int) -> None:
-    """Refuse what the server would refuse when the message is due."""
+    """Refuse now what the server would refuse when the message is due."""
     if not names.is_project(project):
         raise Invalid(f"a project is up to 256 printable ASCII characters, not {project!r}")
     if not names.is_queue(queue):

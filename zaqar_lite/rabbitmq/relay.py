@@ -1,13 +1,13 @@
 """Hand due messages to Zaqar: consume the end queue, post, and acknowledge after the 201.
 
-At least once from end to end: a message leaves RabbitMQ only when Zaqar has stored it, or when
-the queue `failed` has confirmed it with the reason. The AMQP message id is the idempotency key,
+Delivery is at least once: a message leaves RabbitMQ only when Zaqar has stored it, or when the
+queue `failed` has confirmed it with the reason. The AMQP message id is the idempotency key,
 so a redelivery (a crash between 201 and acknowledgement, a broker's restart) stores nothing
 twice. Any number of relays may consume one queue.
 
-While Zaqar is overloaded or away the relay holds what it has and asks for no more: the prefetch
-is the bound. It never rejects in a loop, since every return to the queue counts against the
-delivery limit that newer brokers set.
+While Zaqar is overloaded or away the relay keeps the messages that it has, at most its prefetch,
+and takes no others. It does not return messages in a loop, since newer brokers count every return
+against a delivery limit.
 """
 
 import asyncio
@@ -169,7 +169,7 @@ class Relay:
                 await queue.cancel(tag)
         finally:
             if tasks:
-                # What waits gives its message back; what is being posted is posted.
+                # A message that waits is given back; one that is being posted is finished.
                 await asyncio.wait(tasks, timeout=self._options.drain)
             for task in (*tasks, *watches):
                 task.cancel()
@@ -210,7 +210,7 @@ class Relay:
     async def _handle(
         self, message: AbstractIncomingMessage, channel: AbstractChannel, ending: asyncio.Event
     ) -> None:
-        """Bring one message to its end: acknowledged, parked, or given back."""
+        """Post one message, then acknowledge it, park it, or give it back."""
         self.metrics.in_flight += 1
         self.metrics.redelivered += bool(message.redelivered)
         try:
@@ -235,7 +235,7 @@ class Relay:
             if not channel.is_closed:
                 await message.nack(requeue=True)
         except LOST as error:
-            # Neither acknowledged nor parked for sure: the broker will deliver it again.
+            # It may be neither acknowledged nor parked: then the broker delivers it again.
             LOG.warning("message %s comes again: %s", message.message_id, error)
         finally:
             self.metrics.in_flight -= 1
@@ -294,7 +294,7 @@ class Relay:
             self.metrics.posts[status] += 1
 
     def _pause(self, error: ZaqarError) -> None:
-        """Let nobody post for a while; a pause that runs already is not made longer."""
+        """Pause all posts for a while; a pause that is already running is not extended."""
         now = time.monotonic()
         if now < self._resume_at:
             return
@@ -307,7 +307,7 @@ class Relay:
     async def _park(
         self, message: AbstractIncomingMessage, channel: AbstractChannel, status: str, reason: str
     ) -> None:
-        """Put a message that can never be posted where a person finds it, and acknowledge it."""
+        """Move a message that can never be posted to the queue `failed`, and acknowledge it."""
         parked = aio_pika.Message(
             message.body,
             headers={
@@ -336,7 +336,7 @@ class Relay:
 
 
 async def _wait(event: asyncio.Event, seconds: float) -> None:
-    """Wait so long, or until the event."""
+    """Wait for so many seconds, or until the event is set."""
     if seconds > 0:
         try:
             async with asyncio.timeout(seconds):
@@ -346,13 +346,13 @@ async def _wait(event: asyncio.Event, seconds: float) -> None:
 
 
 async def _until_set(one: asyncio.Event, other: asyncio.Event) -> None:
-    """Hand an event on."""
+    """Set one event when the other is set."""
     await one.wait()
     other.set()
 
 
 async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
-    """Do some work, and leave it when the event comes first."""
+    """Do some work, and cancel it if the event comes first."""
     task, stopped = asyncio.create_task(work), asyncio.create_task(stop.wait())
     try:
         await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)

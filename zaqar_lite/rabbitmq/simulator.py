@@ -73,7 +73,7 @@ class Simulator:
         return cls(topology.exchanges, topology.queues, topology.bindings)
 
     def walk(self, exchange: str, key: str) -> tuple[Journey, ...]:
-        """Publish to an exchange and follow every copy to its end.
+        """Publish to an exchange and follow every copy of the message.
 
         Exactly one journey is what a delay must make; more are duplicates.
         """

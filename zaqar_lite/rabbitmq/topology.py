@@ -1,4 +1,4 @@
-"""What lies on the broker: every exchange, queue and binding of a delay topology, computed.
+"""Compute every exchange, queue and binding of a delay topology.
 
 With N bits there is a level queue for every power of two below 2^N. Level `2^i` keeps a message
 for 2^i units and dead-letters it, under its own routing key, to the topic exchange `2^i.done`,
@@ -17,8 +17,8 @@ digits already decided. Left-anchored, the digits come first and the destination
 finds a route faster there (the longer the key, the more), but no topology can grow in place.
 
 Nothing may be dropped: every level exchange and the end exchange have the fanout exchange
-`unroutable` as their alternate, whose queue parks what no binding wanted. Without it one missing
-destination stops a whole level: at-least-once dead-lettering waits for a route for ever.
+`unroutable` as their alternate, whose queue parks messages that match no binding. Without it one
+missing destination stops a whole level: at-least-once dead-lettering waits for a route for ever.
 
 Everything here is pure and frozen; nothing imports an AMQP library.
 """
@@ -73,7 +73,7 @@ class Head(StrEnum):
 
 
 class Unroutable(StrEnum):
-    """What the ingest exchange does with a key that no binding wants.
+    """What the ingest exchange does with a key that matches no binding.
 
     PARK confirms it and keeps it in the queue `unroutable`, which protects from publishers that
     do not set the mandatory flag; RETURN sends it back to those who do.
@@ -136,7 +136,7 @@ class Binding:
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """One wait on a message's way: out of this exchange, into this queue, for so long."""
+    """One wait of a message: from this exchange into this queue, for so long."""
 
     exchange: str
     queue: str
@@ -248,17 +248,17 @@ class Topology:
 
     @property
     def parking(self) -> str:
-        """The fanout exchange, and the queue, of what no binding wanted."""
+        """The fanout exchange, and the queue, of messages that match no binding."""
         return f"{self.prefix}.unroutable"
 
     @property
     def failed(self) -> str:
-        """The queue of what the relay can never post."""
+        """The queue of messages that can never be posted."""
         return f"{self.prefix}.failed"
 
     @property
     def cancelled(self) -> str:
-        """The stream of the ids that are not to be posted (`cancellations`)."""
+        """The stream of cancelled ids (`cancellations`)."""
         return f"{self.prefix}.cancelled"
 
     def level_queue(self, level: int) -> str:
@@ -294,7 +294,7 @@ class Topology:
         kept: dict[str, str | int] = {"x-queue-type": self.queue_type.value}
         handed_on = dict(kept)
         if self.queue_type is QueueType.QUORUM:
-            # Without reject-publish the broker falls back to at-most-once, and says nothing.
+            # Without reject-publish the broker silently falls back to at-most-once.
             handed_on |= {
                 "x-dead-letter-strategy": "at-least-once",
                 "x-overflow": "reject-publish",

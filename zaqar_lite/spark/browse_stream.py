@@ -35,7 +35,7 @@ _LOOK_AGAIN = 10.0
 
 
 class DataLoss(RuntimeError):
-    """A batch could not be read whole: messages expired or were deleted after it was planned."""
+    """A batch is incomplete: messages expired or were deleted after it was planned."""
 
 
 class BrowseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -173,7 +173,7 @@ class BrowseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _markers(self, offset: dict[str, Any]) -> dict[str, str]:
         """Return the markers of an offset by queue; a queue that has none begins at its start."""
         markers: dict[str, str] | None = offset.get("markers")
-        if markers is None:  # written by a version that had one queue for each stream
+        if markers is None:  # an offset of a version in which a stream had one queue
             markers = {offset["queue"]: offset["marker"]}
         for queue in markers:
             if queue not in self._queues and self._options.queue_pattern is None:

@@ -154,9 +154,9 @@ class ClaimStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return int(offset["batch"])
 
     def _pending(self, after: int) -> int:
-        """Find the last batch that a run claimed and ended before Spark knew of it; 0 for none.
+        """Find the last batch that was claimed but that Spark never knew of; 0 for none.
 
-        Spark never saw it, so what has lapsed meanwhile may be dropped: it comes again.
+        Spark never saw it, so messages whose claims lapsed may be left out: they come again.
         """
         last = 0
         for number in self._ledger.numbers():

@@ -1,4 +1,4 @@
-"""Claim many messages and delete them again, with several requests under way."""
+"""Claim many messages and delete them, with several requests at the same time."""
 
 import logging
 import threading
@@ -15,7 +15,7 @@ _ROUND = 64
 
 @dataclass
 class Deleted:
-    """What became of claims that were to be deleted.
+    """The result of deleting claims.
 
     Attributes:
         lapsed: claims that had ended before.
@@ -101,7 +101,7 @@ def delete(
 
 
 def _delete_one(client: Client, options: Options, claim_id: str, message_id: str) -> bool:
-    """Delete a processed message with its claim, else if nobody holds it; tell whether."""
+    """Delete a processed message with its claim, or if nobody holds it; say if it is deleted."""
     try:
         client.delete_message(options.queue, message_id, claim_id=claim_id)
     except ClaimLost:

@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     started = time.monotonic()
     try:
         spark = _session(arguments)
-        # The bar counts tasks, which Spark Connect does not tell.
+        # The progress bar counts tasks, which Spark Connect does not report.
         with Progress(spark, arguments.job, shown=arguments.progress and not arguments.remote):
             summary = arguments.run(spark, target, arguments)
     except KeyboardInterrupt:
@@ -237,7 +237,7 @@ def _watched() -> bool:
 
 
 def _is_usage(error: Exception) -> bool:
-    """Tell what is wrong with the command line from what failed: options, SQL and paths."""
+    """Whether an error is wrong usage (an option, SQL, a path) and not a failure of the job."""
     if isinstance(error, PySparkException) and "options.OptionError: " in str(error):
         return True
     if isinstance(error, AnalysisException):
@@ -246,7 +246,7 @@ def _is_usage(error: Exception) -> bool:
 
 
 def _last_line(error: Exception) -> str:
-    """The line that says what was wrong; Spark puts two traces around it."""
+    """The line of an error that says what was wrong; Spark puts two traces around it."""
     lines = [line.strip() for line in str(error).splitlines()]
     told = [line for line in lines if line.startswith("zaqar_lite.")]
     return told[-1].split(": ", 1)[-1] if told else next(filter(None, lines), repr(error))

@@ -1,4 +1,4 @@
-"""The columns of rows that are written: what they may be, and how their values are sent.
+"""The columns of written rows: their allowed types, and how their values are sent.
 
 A body that is a struct, map or list becomes JSON in one way: fields that are null stay null,
 decimals are text (so that no digit is lost), NaN and the infinities are the text "NaN", "Infinity"
@@ -98,7 +98,7 @@ def _are_headers(kind: types.DataType) -> bool:
 
 
 def _strange(kind: types.DataType) -> str | None:
-    """Name a type within another that JSON does not have."""
+    """Return a type, within the given one, that JSON can't express; None if there is none."""
     if isinstance(kind, types.StructType):
         inner: Sequence[types.DataType] = [field.dataType for field in kind.fields]
     elif isinstance(kind, types.ArrayType):

@@ -23,7 +23,7 @@ _OWNER = "lock"
 
 
 class Files(Protocol):
-    """What a ledger asks of its directory."""
+    """The operations that a ledger needs of its directory."""
 
     def lock(self, patience: float) -> None:
         """Make the directory, and take it for this query.
@@ -33,7 +33,7 @@ class Files(Protocol):
         """
 
     def check(self) -> None:
-        """Go on only if this query has the directory still.
+        """Make sure that this query still owns the directory.
 
         Raises:
             OptionError: another query took it.

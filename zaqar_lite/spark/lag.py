@@ -1,4 +1,4 @@
-"""How far behind a stream is, when it begins a batch, and what an instant is among markers.
+"""The lag of a stream, when it begins a batch, and the marker that stands for an instant.
 
 The first 16 hex digits of a message id and of a marker are the microseconds since 1970 at which
 the message was posted (or a little more, in a burst), so an instant is a marker.
@@ -64,7 +64,7 @@ class Patience:
         self._since = time.monotonic()
 
     def waits(self, count: int, *, frozen: bool) -> bool:
-        """Return whether a batch of `count` messages waits; if not, the time begins anew."""
+        """Return whether a batch of `count` messages should wait; if not, restart the timer."""
         over = time.monotonic() - self._since >= self._longest
         if count < self._least and not over and not frozen:
             return True

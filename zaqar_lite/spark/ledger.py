@@ -74,7 +74,7 @@ class Ledger:
         self._id = ""
 
     def write(self, number: int, claims: Claims, rows: pa.Table) -> None:
-        """Write a batch down, durably.
+        """Write a batch durably.
 
         Raises:
             OptionError: another query took the directory meanwhile.

@@ -32,7 +32,7 @@ Refuse = Callable[[Row, str | None, InvalidRow], None]
 
 
 class Messages:
-    """Makes the messages of one task's rows; each scope (run, partition) has keys of its own."""
+    """Makes the messages of one task's rows; keys differ between scopes (run, partition)."""
 
     def __init__(self, options: Options, scope: str) -> None:
         self._options = options
@@ -41,7 +41,7 @@ class Messages:
         self._seen: Counter[bytes] = Counter()
 
     def of(self, batch: pa.RecordBatch, refuse: Refuse) -> Iterator[tuple[str, NewMessage]]:
-        """Yield queue and message of each row; call `refuse` with each row that can't be one."""
+        """Yield the queue and message of each row; call `refuse` with each invalid row."""
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
         convert = json_of(columns["body"].type) or (lambda value: value)
         values = {name: column.to_pylist() for name, column in columns.items() if name != "headers"}

@@ -31,14 +31,14 @@ class SharedPace:
         self._rate = rate
 
     def paced(self, items: Iterable[T], most: int) -> Iterator[T]:
-        """Yield the items in time, up to `most` of them together."""
+        """Yield the items at the rate, up to `most` at once."""
         together = max(1, min(most, int(self._rate * _LONGEST)))
         for some in chunks(items, together):
             time.sleep(self._reserve(len(some)))
             yield from some
 
     def _reserve(self, count: int) -> float:
-        """Take the time of `count` messages; return how long it is until that time begins."""
+        """Reserve the time of `count` messages; return the seconds until that time begins."""
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
         with os.fdopen(os.open(self._path, flags, 0o600), "r+b", buffering=0) as file:
             fcntl.flock(file, fcntl.LOCK_EX)

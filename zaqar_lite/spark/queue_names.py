@@ -12,7 +12,7 @@ MOST_QUEUES = 1_000
 
 
 def named(options: Options) -> None:
-    """Hold that the options say what to read.
+    """Make sure that the options name something to read.
 
     Raises:
         OptionError: they name no queue.
@@ -57,7 +57,7 @@ def queues_to_read(
 
 
 def check_queues(client: Client, options: Options) -> None:
-    """Ask whether the queues that were named are there.
+    """Check that the named queues exist.
 
     Raises:
         OptionError: one is not, and failOnMissingQueue is on.

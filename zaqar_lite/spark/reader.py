@@ -1,4 +1,4 @@
-"""Browse queues without claiming: ranges that the server hands out, read side by side."""
+"""Browse queues without claiming: the server computes ranges, which are read in parallel."""
 
 import dataclasses
 import re

@@ -31,13 +31,13 @@ class Renewal:
             ).start()
 
     def remove(self, number: int) -> None:
-        """Renew a batch no more."""
+        """Stop renewing a batch's claims."""
         self._claims.pop(number, None)
         if not self._claims:
             self.stop()
 
     def stop(self) -> None:
-        """Renew nothing more."""
+        """Stop the thread."""
         self._claims.clear()
         if self._ended is not None:
             self._ended.set()
@@ -50,13 +50,13 @@ class Renewal:
                 held = [one for claims in list(self._claims.values()) for one in claims]
                 over.intersection_update(held)
                 for claim_id in held:
-                    # A claim that is gone, with its last message or in time, never comes back.
+                    # A claim that ended, with its last message or by time, never comes back.
                     if claim_id not in over and not renew(client, self._options, claim_id):
                         over.add(claim_id)
 
 
 def renew(client: Client, options: Options, claim_id: str) -> bool:
-    """Renew one claim; tell whether it is held. Trouble is logged: the next round tries again."""
+    """Renew one claim; return whether it is held. Errors are logged, and the next round retries."""
     try:
         client.renew_claim(
             options.queue, claim_id, ttl=options.claim_ttl, grace=options.claim_grace

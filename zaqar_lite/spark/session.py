@@ -5,9 +5,9 @@ import sys
 
 from pyspark.sql import SparkSession
 
-# Set on a session that lives elsewhere too.
+# These are also set on a remote session.
 _SQL = {
-    # Jobs add up what their batches did: none of them may be forgotten.
+    # Jobs sum up the results of their batches, so Spark must keep all of them.
     "spark.sql.streaming.numRecentProgressUpdates": "100000",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.python.filterPushdown.enabled": "true",

@@ -21,7 +21,7 @@ from zaqar_lite.spark.writer import Sender, ZaqarStreamWriter, ZaqarWriter
 
 
 class _Refused(DataSourceStreamReader):
-    """Say what is wrong when a stream begins: Spark hides what fails before, as it stops it."""
+    """Raise an error when a stream begins, because Spark hides errors that come earlier."""
 
     def __init__(self, error: OptionError) -> None:
         self._error = error
@@ -45,10 +45,10 @@ class ZaqarDataSource(DataSource):
         return "zaqar"
 
     def __init__(self, options: dict[str, str]) -> None:
-        """Read the options: whatever is wrong with one is said at `load()` and `save()`.
+        """Read the options; a wrong one is an error at `load()` and `save()`.
 
         Raises:
-            OptionError: names it.
+            OptionError: names the wrong option.
         """
         super().__init__(options)
         self._parsed = parse(self.options)

@@ -1,4 +1,4 @@
-"""A transport that notes what a task's requests went through."""
+"""A transport that counts retries and notes the times of a task's requests."""
 
 import time
 
@@ -8,7 +8,7 @@ from zaqar_lite.client.wire import Request, Response
 
 
 class Watched:
-    """Count what had to be sent again, and note when posting began and ended; threads share it.
+    """Count repeated requests, and note when posting began and ended; threads share it.
 
     Attributes:
         first: when the first POST was sent, in seconds since 1970; None before.
@@ -23,7 +23,7 @@ class Watched:
 
     @property
     def failures(self) -> int:
-        """Requests that got no answer, or were told to come again."""
+        """Requests without an answer, or with one that asks to try again."""
         return len(self._failures)
 
     def send(self, base: str, request: Request) -> Response:

@@ -82,7 +82,7 @@ class Sender:
         self._pace = options.rate and SharedPace(self._run_id, options.rate / options.hosts)
 
     def check(self) -> Self:
-        """Ask before the first row whether the queue takes what the rows say; return the sender.
+        """Check before the first row that the queue does not ignore delays; return the sender.
 
         Where a column names the queues, a task asks before its first row for each of them.
 
@@ -109,7 +109,7 @@ class Sender:
         self._checked.add(queue)
 
     def send(self, batches: Iterator[pa.RecordBatch]) -> Written:
-        """Post every row; answer what was done.
+        """Post every row; return what was done.
 
         Raises:
             InvalidRow: a row can't be a message, and onInvalidRow is fail.
@@ -230,7 +230,7 @@ class Sender:
             self._post_letter(client, row, key, error)
 
     def _post_letter(self, client: Client, row: Row, key: str | None, error: InvalidRow) -> None:
-        """Post a refused row to the dead-letter queue; of a large one only where to find it."""
+        """Post a refused row to the dead-letter queue; for a large row, only where to find it."""
         text = json.dumps(row, default=str)
         letter: Row = {
             "reason": str(error)[:MOST_REASON],
@@ -252,7 +252,7 @@ class Sender:
 
     @staticmethod
     def _write_reject(place: Path, row: Row, error: InvalidRow, written: Written) -> None:
-        """Append to this partition's file of refused rows; another attempt begins it anew."""
+        """Append to this partition's file of refused rows; another attempt overwrites it."""
         place.mkdir(parents=True, exist_ok=True)
         context = TaskContext.get()
         path = place / f"part-{context.partitionId() if context else 0:05d}.jsonl"

@@ -18,7 +18,7 @@ OBSERVED = "zaqar"  # the name of a streaming query's metrics
 
 
 class Progress:
-    """Poll Spark's status tracker while a `with` block runs; silent where nobody looks on.
+    """Poll Spark's status tracker while a `with` block runs; print only on a terminal.
 
     A streaming query that observes metrics called `OBSERVED` with a column `rows` has its rows
     added up beside the bar.

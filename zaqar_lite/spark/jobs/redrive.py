@@ -109,7 +109,7 @@ def redrive(
 
 
 def _told(job: Job) -> Summary:
-    """Return the summary of a job of the server.
+    """Convert the result of a server's job into a summary.
 
     Raises:
         RuntimeError: it failed.

@@ -1,4 +1,4 @@
-"""Let the server itself redrive: a job of its own, which moves the messages and keeps their ids."""
+"""Redrive by a job of the server, which moves the messages and keeps their ids."""
 
 import contextlib
 import time
@@ -12,9 +12,9 @@ _NO_SUCH_ROUTE = {404, 405, 501}
 
 
 def redrive(client: Client, queue: str, order: dict[str, Any]) -> Job | None:
-    """Redrive by a job and wait for its end; None where the server has no such jobs.
+    """Redrive by a job and wait for its end; None if the server has no such jobs.
 
-    Whatever ends the wait cancels the job: what it has moved stays moved, the rest stays.
+    If the wait is interrupted, the job is cancelled: moved messages stay moved, others stay.
 
     Raises:
         Conflict: a redrive of this queue is under way.
