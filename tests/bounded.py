@@ -1,13 +1,15 @@
 """Watch a server while everything large happens at once: `python -m tests.bounded --store URI`.
 
-One tenant sends the largest of everything that is allowed, another mixes batches of 1 to 5,000 over
-many queues and notes all it is told, and a backlog of exhausted and of expired messages falls due
-at one instant. Nothing may be lost or be there twice. A third tenant posts, lists, claims and
-deletes one message at a time: its p99 is shown beside the one it had before the others came. So is
-what the server computed, for whomever, while each of these requests waited: on a busy machine that
-is what can be compared. `--pid` counts a store's own server, as a Redis, with it.
+A greedy tenant sends the largest of every request that is allowed. A crowd of clients mixes batches
+of 1 to 5,000 messages over many queues and records every answer. A backlog of exhausted and expired
+messages falls due at one instant. Nothing may be lost, and nothing may be there twice.
 
-The sizes of a full run are the defaults; `--scale 0.01` takes a hundredth of all (Swift).
+A measuring tenant meanwhile posts, lists, claims and deletes one message at a time. The report
+shows its p99 before the others began and beside them. It also shows how much CPU the server used,
+for any client, while each of these requests waited: on a busy machine only that can be compared.
+`--pid` adds the CPU of a store's own server, such as Redis.
+
+The defaults are the sizes of a full run; `--scale 0.01` takes a hundredth of them (for Swift).
 """
 
 import argparse
@@ -44,7 +46,7 @@ _RETRIES = 60
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """How much of everything, and for how long (seconds)."""
+    """The sizes of a run, and its times in seconds."""
 
     queues: int = 10_000
     backlog: int = 200_000
@@ -55,7 +57,7 @@ class Plan:
     bound: float = 10.0
 
     def scaled(self, scale: float) -> "Plan":
-        """The same with so much of all sizes; the times stay."""
+        """The plan with all sizes multiplied by `scale`, and the same times."""
         return Plan(
             queues=max(4, int(self.queues * scale)),
             backlog=max(40, int(self.backlog * scale)),
@@ -67,7 +69,7 @@ class Plan:
 
 
 class Waited(NamedTuple):
-    """How long a request took, and how long the server computed meanwhile (seconds)."""
+    """How long a request took, and how much CPU the server used meanwhile (seconds)."""
 
     took: float
     computed: float
@@ -75,7 +77,7 @@ class Waited(NamedTuple):
 
 @dataclass
 class Outcome:
-    """What a run has shown; `broken` names every promise that was not kept."""
+    """The results of a run; `broken` names every promise that was not kept."""
 
     broken: list[str] = field(default_factory=list)
     before: list["Waited"] = field(default_factory=list)
@@ -87,13 +89,13 @@ class Outcome:
 
     @property
     def ratio(self) -> float:
-        """The measuring tenant's p99 beside the others, by its undisturbed one."""
+        """The measuring tenant's p99 beside the others, divided by its undisturbed one."""
         if not self.beside:
             return float("inf")
         return at(took(self.beside), 0.99) / at(took(self.before), 0.99)
 
     def report(self, bound: float) -> str:
-        """The outcome in lines."""
+        """The results as lines of text."""
         verdict = "within" if self.ratio <= bound else "ABOVE"
         return "\n".join(
             [
@@ -116,24 +118,24 @@ def took(waited: Sequence[Waited]) -> list[float]:
 
 
 def computed(waited: Sequence[Waited]) -> list[float]:
-    """How long the server computed while requests waited."""
+    """How much CPU the server used while requests waited."""
     return [one.computed for one in waited]
 
 
 def at(latencies: Sequence[float], quantile: float) -> float:
-    """The quantile of latencies (seconds)."""
+    """The quantile of latencies, in seconds."""
     return sorted(latencies)[min(len(latencies) - 1, int(len(latencies) * quantile))]
 
 
 def _times(latencies: Sequence[float]) -> str:
     if not latencies:
-        return "not one was answered in the time"
+        return "no request was answered in the time"
     p50, p99, most = (at(latencies, quantile) * 1000 for quantile in (0.5, 0.99, 1.0))
     return f"{len(latencies)} requests, p50 {p50:.1f} ms, p99 {p99:.1f} ms, most {most:.0f} ms"
 
 
 def condensed(violations: Sequence[str]) -> list[str]:
-    """Of each kind of violation how many there are, and the first."""
+    """The number of violations of each kind, with the first one as an example."""
     kinds: dict[str, list[str]] = {}
     for text in violations:
         kinds.setdefault(text.partition(":")[0], []).append(text)
@@ -152,9 +154,9 @@ def _steps(greedy: Counter[str]) -> list[str]:
 
 
 async def run(store: str, plan: Plan, *options: str, pids: Sequence[int] = ()) -> Outcome:
-    """Start a server over `store` and watch it by `plan`; `options` are words for `serve`.
+    """Start a server over `store` and watch it; `options` are further arguments of `serve`.
 
-    `pids` are processes of the store, whose time is counted with the server's.
+    `pids` are processes of the store, whose CPU is added to the server's.
     """
     outcome = Outcome()
     with tempfile.TemporaryDirectory() as home:
@@ -174,7 +176,7 @@ async def run(store: str, plan: Plan, *options: str, pids: Sequence[int] = ()) -
     return outcome
 
 
-async def _watch(  # noqa: PLR0917 - what a run works with
+async def _watch(  # noqa: PLR0917 - the parts of a run
     url: str,
     plan: Plan,
     move_clock: Callable[[], object],
@@ -191,7 +193,7 @@ async def _watch(  # noqa: PLR0917 - what a run works with
     await crowd.make_queues()
     await backlog.build()
     with Greedy(url, project, plan.share) as greedy:
-        await loop.run_in_executor(measuring, measured, 0.5)  # warms it up
+        await loop.run_in_executor(measuring, measured, 0.5)  # warm up
         outcome.before = await loop.run_in_executor(measuring, measured, plan.undisturbed)
         move_clock()
         greedy.go()
@@ -205,7 +207,7 @@ async def _watch(  # noqa: PLR0917 - what a run works with
 
 
 class Crowd:
-    """Recording clients over many queues, half of them delayed."""
+    """Clients that record their answers, over many queues of which half are delayed."""
 
     def __init__(
         self, url: str, project: str, plan: Plan, history: History, outcome: Outcome
@@ -217,7 +219,7 @@ class Crowd:
         self._delayed = [f"delayed-{number}" for number in range(plan.queues - plan.queues // 2)]
 
     async def make_queues(self) -> None:
-        """Make all queues."""
+        """Create all queues."""
         async with client(self._url, self._project) as http:
 
             async def make(queue: str) -> None:
@@ -229,7 +231,7 @@ class Crowd:
 
     @asynccontextmanager
     async def at_work(self) -> AsyncIterator[None]:
-        """Let the clients work: first a batch of each size, then small ones and claims."""
+        """Run the clients: first a batch of each size, then small ones and claims."""
         plan = self._plan
         consumer = Habits(project=self._project, limit=_PAGE)
         makers = [
@@ -266,7 +268,7 @@ class Crowd:
         self._outcome.statuses[answer.status_code] += 1
 
     async def check(self) -> None:
-        """Read all queues, and hold them against what the clients were told."""
+        """Read all queues and compare them with the answers that the clients recorded."""
         found: list[str] = []
 
         async def read(queue: str) -> None:
@@ -284,7 +286,7 @@ class Crowd:
 
 
 class Backlog:
-    """Messages that fall due at one instant: half expired, half exhausted."""
+    """Messages of which half expire and half become exhausted, all at one instant."""
 
     def __init__(self, url: str, size: int, outcome: Outcome) -> None:
         self._url = url
@@ -294,7 +296,7 @@ class Backlog:
         self._taken: list[str] = []
 
     async def build(self) -> None:
-        """Post both halves, and claim the one that will be exhausted when its claims lapse."""
+        """Post both halves. Claim the second, which is exhausted when these claims lapse."""
         async with client(self._url, self._project) as http:
             metadata = {"_max_claim_count": 1, "_dead_letter_queue": "letters"}
             (await http.put("/v2/queues/exhausted", json=metadata)).raise_for_status()
@@ -311,7 +313,7 @@ class Backlog:
 
     @asynccontextmanager
     async def claimed_by_ones(self) -> AsyncIterator[None]:
-        """Claim one message at a time behind all that, and note how long each claim takes."""
+        """Claim one message at a time behind the backlog, and record how long each claim takes."""
 
         async def claim() -> None:
             async with client(self._url, self._project) as http:
@@ -333,7 +335,7 @@ class Backlog:
                 self._outcome.broken.append(f"claims behind the backlog ended: {end!r}")
 
     async def check(self) -> None:
-        """Every exhausted message is in the dead-letter queue once, and no expired one is left."""
+        """Check that each exhausted message is a dead letter once, and no expired one is left."""
         async with client(self._url, self._project) as http:
             left = -1
             while left:
@@ -354,7 +356,7 @@ class Backlog:
         found += [f"invented: {text}" for text in set(letters) - wanted - {"ready"}]
         found += [f"handed out though exhausted: {text}" for text in set(self._taken) & wanted]
         if await everything(self._url, "expired", self._project):
-            found.append("undone: expired messages are there")
+            found.append("undone: expired messages are still there")
         self._outcome.broken += found
 
     async def _claim(self, http: httpx.AsyncClient, limit: int) -> httpx.Response:
@@ -379,7 +381,7 @@ def client(url: str, project: str) -> httpx.AsyncClient:
 
 
 async def each(names: Sequence[str], act: Callable[[str], Awaitable[None]]) -> None:
-    """Do something for each name, a few at once."""
+    """Run `act` for each name, a few at a time."""
     waiting = list(reversed(names))
 
     async def go_on() -> None:
@@ -390,18 +392,18 @@ async def each(names: Sequence[str], act: Callable[[str], Awaitable[None]]) -> N
 
 
 def processes(pid: int) -> list[int]:
-    """A process and its children."""
+    """The ids of a process and of its descendants."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return [pid, *(other for child in children for other in processes(int(child)))]
 
 
 def cpu_time(pid: int) -> float:
-    """The seconds that a process has computed (the clock of another process, as Linux has it)."""
+    """The CPU seconds of another process, by its clock in Linux."""
     return time.clock_gettime((~pid << 3) | 2)
 
 
 def measure(url: str, project: str, pids: Sequence[int], seconds: float) -> list[Waited]:
-    """Post, list, claim and delete one message at a time; answer what each request took."""
+    """Post, list, claim and delete one message at a time; return what each request took."""
     host, port = url.rpartition("/")[2].split(":")
     connection = http.client.HTTPConnection(host, int(port), timeout=120)
     headers = {"Client-ID": str(uuid.uuid4()), "X-Project-ID": project}
@@ -433,16 +435,16 @@ def measure(url: str, project: str, pids: Sequence[int], seconds: float) -> list
 
 
 def main() -> int:
-    """Run by the command line; the exit code is 1 when a promise was broken."""
+    """Run the command line; returns the exit code, 1 if a promise was broken."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--store", required=True, metavar="URI")
-    parser.add_argument("--scale", type=float, default=1.0, help="share of all sizes (1)")
+    parser.add_argument("--scale", type=float, default=1.0, help="multiply all sizes by this (1)")
     parser.add_argument("--queues", type=int, default=Plan.queues)
     parser.add_argument("--backlog", type=int, default=Plan.backlog)
     parser.add_argument("--undisturbed", type=float, default=Plan.undisturbed, metavar="SECONDS")
     parser.add_argument("--disturbed", type=float, default=Plan.disturbed, metavar="SECONDS")
-    parser.add_argument("--pid", type=int, action="append", help="a process of the store's own")
-    parser.add_argument("option", nargs="*", help="further words for `zaqar-lite serve`, after --")
+    parser.add_argument("--pid", type=int, action="append", help="count a store's process with it")
+    parser.add_argument("option", nargs="*", help="further arguments of `serve`, after --")
     words = parser.parse_args()
     plan = Plan(
         queues=words.queues,

@@ -1,4 +1,4 @@
-"""A tenant that sends the largest of everything that is allowed, as fast as it is answered."""
+"""A tenant that sends the largest of every request that is allowed, without pausing."""
 
 import asyncio
 import json
@@ -24,10 +24,10 @@ Step = Callable[[httpx.AsyncClient], Awaitable[httpx.Response]]
 
 
 class Greedy:
-    """The tenant, in a process of its own; a context manager.
+    """Runs the tenant in a process of its own. A context manager.
 
-    `share` is how much of the largest sizes it takes, for a store that is slow by nature; `crowd` a
-    project with many queues, whose list it asks for.
+    `share` scales the largest sizes down, for a store that is slow by nature. `crowd` is a project
+    with many queues, which the tenant lists.
     """
 
     def __init__(self, url: str, crowd: str, share: float) -> None:
@@ -38,16 +38,16 @@ class Greedy:
     def __enter__(self) -> "Greedy":
         self._process.start()
         if not self._ours.poll(120):
-            raise RuntimeError("the greedy tenant can't make its queues")
+            raise RuntimeError("the greedy tenant could not create its queues in 120 s")
         self._ours.recv()
         return self
 
     def go(self) -> None:
-        """Let it begin."""
+        """Let the tenant begin."""
         self._ours.send("go")
 
     def stop(self) -> Counter[str]:
-        """Let it end; answer how often each step was answered with which status."""
+        """Let the tenant end; return how often each step was answered with each status."""
         self._ours.send("stop")
         done: Counter[str] = self._ours.recv()
         return done
@@ -58,7 +58,7 @@ class Greedy:
 
 
 def _run(url: str, crowd: str, share: float, pipe: Connection) -> None:
-    os.nice(10)  # the server and who measures come first: the load is what the server makes of it
+    os.nice(10)  # it must not take CPU from the server and from the measuring process
     asyncio.run(_main(url, crowd, share, pipe))
 
 
@@ -82,7 +82,7 @@ async def _main(url: str, crowd: str, share: float, pipe: Connection) -> None:
 
 
 async def make_queues(http: httpx.AsyncClient, share: float) -> bool:
-    """Make the queues that take copies; answer whether the store knows filters."""
+    """Create the queues that receive copies; return whether the store knows filters."""
     for number in range(max(1, int(FILTERS * share))):
         path = f"/v2/queues/copies-{number}"
         answer = await http.put(path, json={"_filter": "queue = 'source'"})
@@ -104,7 +104,7 @@ async def _work(http: httpx.AsyncClient, steps: dict[str, Step], done: Counter[s
 
 
 def make_steps(crowd: str, share: float) -> dict[str, Step]:
-    """The steps by name: each sends one request of the largest kind."""
+    """The steps by name. Each sends one request, of the largest size of its kind."""
     queue = "/v2/queues/greedy"
     size = int(POST_SIZE * share)
     one = _messages([{"body": "x" * (size - 100)}])

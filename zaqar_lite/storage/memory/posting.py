@@ -13,11 +13,9 @@ from zaqar_lite.domain.models import DEFAULT_PRIORITY, QueueRef, StoreOptions
 from zaqar_lite.domain.posts import Companion, IdempotencyKey, NewMessage, Posted
 from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.memory.entries import Entry, Known, Shared
-from zaqar_lite.storage.memory.queue import Queue
+from zaqar_lite.storage.memory.queue import MANY, Queue
 from zaqar_lite.storage.memory.state import State
 
-_MANY = 8
-"""From so many entries on, adding all to one index after the other is faster."""
 _FOR_EVER = 1 << 60
 """Milliseconds."""
 _expiry_of, _delay_of = attrgetter("expires_at"), attrgetter("delay_expires_at")
@@ -146,7 +144,7 @@ class Posting:
             known = Known(tuple(stored.ids), batch_key.digest, window_ends)
             queue.batch_keys.pop(batch_key.text, None)
             queue.batch_keys[batch_key.text] = known
-        if prepared.are_uniform and len(fresh) >= _MANY:
+        if prepared.are_uniform and len(fresh) >= MANY:
             queue.add_uniform(fresh)
             self._state.schedule_sweep(ref, queue, min(due, fresh[0].expires_at))
             self._announce(ref, len(fresh))

@@ -38,10 +38,8 @@ _POSITION = (1 << _BITS) - 1
 """The largest possible position, which is also the mask of the position in a pair."""
 _LAST_ID = "g"
 """An id above all claims' ids, which are hex digits."""
-
-
-_MANY = 8
-"""From so many entries on, adding all to one index after the other is faster."""
+MANY = 8
+"""From so many entries on, it is faster to add all of them to one index after the other."""
 
 _position_of, _expiry_of = attrgetter("position"), attrgetter("expires_at")
 
@@ -119,7 +117,7 @@ class Queue:
 
     def add_all(self, entries: Sequence[Entry]) -> None:
         """Add the entries of one post, in the order of their positions."""
-        if len(entries) < _MANY:
+        if len(entries) < MANY:
             for entry in entries:
                 self.add(entry, entry.delay_expires_at)
             return
