@@ -6,9 +6,10 @@ import pytest
 
 from tests.contract.stores import Stores
 from tests.contract.subject import QueueUnderTest
-from zaqar_lite.domain.errors import Conflict, NotFound
+from zaqar_lite.domain.errors import Conflict, NotFound, QuotaReached
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.models import QueueRef
+from zaqar_lite.domain.quotas import UNLIMITED, Quota
 from zaqar_lite.domain.subscriptions import SubscriptionDraft
 from zaqar_lite.domain.topics import topic_ref
 from zaqar_lite.service.drafts import Draft
@@ -16,7 +17,7 @@ from zaqar_lite.service.notes import decode_note, notes_of
 from zaqar_lite.service.policy import Policies
 from zaqar_lite.service.queues import Queues
 from zaqar_lite.service.subscribers import Subscribers
-from zaqar_lite.service.subscriptions import Subscriptions
+from zaqar_lite.service.subscriptions import Subscribed, Subscriptions
 from zaqar_lite.service.topics import Topics
 from zaqar_lite.service.turns import Turns
 
@@ -27,7 +28,7 @@ LIMITS = Limits()
 class Rules:
     """The services over one server's stores."""
 
-    def __init__(self, stores: Stores) -> None:
+    def __init__(self, stores: Stores, quota: Quota = UNLIMITED) -> None:
         self.stores = stores
         self.policies = Policies(stores.management, LIMITS, checked=True)
         self.queues = Queues(stores.management, stores.messages, self.policies, LIMITS)
@@ -41,6 +42,7 @@ class Rules:
             limits=LIMITS,
             clock=stores.clock,
             refused={},
+            quota_of=lambda _: quota,
         )
 
 
@@ -91,6 +93,42 @@ async def test_of_racing_subscribers_one_makes_it(rules: Rules, queue: QueueUnde
     await rules.subscriptions.confirm(queue.ref, page[0].id, confirmed=True, token=None)
     with pytest.raises(Conflict):
         await rules.subscriptions.create(queue.ref, draft())
+
+
+async def test_racing_subscribers_fill_a_quota_exactly(
+    stores: Stores, queue: QueueUnderTest
+) -> None:
+    servers = [Rules(one, Quota(subscriptions=3)) for one in await stores.peers(2)]
+
+    async def race(numbers: range) -> list[str]:
+        """Subscribe all at once, by all servers in turn; answer those that were let in."""
+        outcomes = await asyncio.gather(
+            *(
+                servers[number % 2].subscriptions.create(queue.ref, draft(number))
+                for number in numbers
+            ),
+            return_exceptions=True,
+        )
+        made = [one.id for one in outcomes if isinstance(one, Subscribed)]
+        assert len(made) + sum(isinstance(one, QuotaReached) for one in outcomes) == len(numbers)
+        return made
+
+    made = await race(range(6))
+    assert len(made) == 3
+    for one in made[:2]:
+        await servers[0].subscriptions.delete(queue.ref, one)
+    assert len(await race(range(6, 8))) == 2  # nobody is refused that fits
+    assert await servers[1].subscriptions.count(queue.ref.project, 10) == 3
+
+
+async def test_who_races_for_the_last_room_with_itself_is_let_in(
+    stores: Stores, queue: QueueUnderTest
+) -> None:
+    servers = [Rules(one, Quota(subscriptions=1)) for one in await stores.peers(2)]
+    made = await asyncio.gather(
+        *(servers[number % 2].subscriptions.create(queue.ref, draft()) for number in range(4))
+    )
+    assert len({one.id for one in made}) == 1
 
 
 async def test_other_servers_learn_of_its_end_from_the_queues_record(

@@ -5,10 +5,12 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.models import QueueRecord, QueueRef, Record
 from zaqar_lite.domain.subscriptions import KIND, Subscription
 from zaqar_lite.domain.topics import KIND as TOPIC
 from zaqar_lite.domain.topics import is_topic, name_of
+from zaqar_lite.service.reservations import Reservations
 from zaqar_lite.storage.management import ManagementStore
 
 _MAX_CACHED = 1_000
@@ -150,3 +152,15 @@ async def count_in_project(management: ManagementStore, project: str, *, most: i
             break
         after = (project, page[-1].name)
     return found
+
+
+def subscription_reservations(management: ManagementStore, clock: Clock) -> Reservations:
+    """Reservations of room for new subscriptions, by the names of their records."""
+
+    async def is_there(project: str, name: str) -> bool:
+        return await management.get_record(KIND, project, name) is not None
+
+    async def count(project: str, most: int) -> int:
+        return await count_in_project(management, project, most=most)
+
+    return Reservations(management, clock, "subscriptions", count=count, is_there=is_there)

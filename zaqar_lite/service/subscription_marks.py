@@ -3,7 +3,9 @@
 So a post learns, without one more call, whether it writes notes, and to which lines.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from zaqar_lite.domain.errors import Invalid, QueueChanged, RecordChanged, Unavailable
 from zaqar_lite.domain.metadata import ORDERED, SUBSCRIBED
@@ -33,12 +35,16 @@ class Marks:
         self._queues = queues
         self._policies = policies
 
-    async def check_lines(self, queue: QueueRef, subscription_id: str) -> None:
-        """Refuse another ordered subscription where the queue has as many as it may.
+    async def check_lines(
+        self, queue: QueueRef, subscription_id: str, options: Mapping[str, Any] | None
+    ) -> None:
+        """Refuse options that ask for order where the queue has as many such lines as it may.
 
         Raises:
             Invalid: it has, not counting this one.
         """
+        if not (options or {}).get("ordered"):
+            return
         lines = {*(await self._policies.get(queue)).ordered} - {subscription_id}
         if len(lines) >= MAX_ORDERED:
             raise Invalid(f"A queue may have {MAX_ORDERED} ordered subscriptions.")

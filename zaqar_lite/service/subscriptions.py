@@ -9,6 +9,7 @@ import hmac
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple, Protocol
 
 from zaqar_lite.domain.clock import Clock
@@ -38,12 +39,13 @@ from zaqar_lite.domain.topics import check_subscription, queue_in
 from zaqar_lite.service.identity.trusts import MakeTrust, trusted
 from zaqar_lite.service.policy import Policies
 from zaqar_lite.service.queues import Queues
-from zaqar_lite.service.subscriber_names import SubscriberNames
+from zaqar_lite.service.subscriber_names import Name, SubscriberNames
 from zaqar_lite.service.subscribers import (
     Subscribers,
     count_in_project,
     list_subscriptions,
     subscription_ids,
+    subscription_reservations,
 )
 from zaqar_lite.service.subscription_marks import Marks
 from zaqar_lite.storage.management import ManagementStore
@@ -92,6 +94,7 @@ class Subscriptions:
         self._policies = policies
         self._subscribers = subscribers
         self._names = SubscriberNames(management)
+        self._reservations = subscription_reservations(management, clock)
         self.marks = Marks(management, queues, policies)
         """The marks by which a post knows that its queue has subscriptions."""
         self._confirmations = confirmations
@@ -125,8 +128,7 @@ class Subscriptions:
         subscriber = draft.subscriber or ""
         check_subscription(queue, None if listens else subscriber, draft.options, self._refused)
         for _ in range(_MAX_ROUNDS):
-            named = await self._names.find(queue, subscriber)
-            existing = None if named is None else await self._get(queue, named.id)
+            named, existing = await self._find_by(queue, subscriber)
             if existing is not None and existing.subscriber == subscriber:
                 if existing.confirmed:
                     raise Conflict("Such a subscription exists already, and is confirmed.")
@@ -136,23 +138,30 @@ class Subscriptions:
                 await self._ask(existing)
                 return Subscribed(existing.id, None)
             await self._check_room(queue)
-            if (draft.options or {}).get("ordered"):
-                await self.marks.check_lines(queue, "")
+            await self.marks.check_lines(queue, "", draft.options)
             # A name without a subscription: another request is making it now, or one that made it
             # has crashed. The first to write it under that id has made it.
             is_begun = named is not None and existing is None
             made = self._new(named.id if named and is_begun else None, queue, draft)
-            made = await trusted(made, trust)
-            value = made.encode()
+            quota, undo = self._quota_of(queue.project), partial(self.delete, queue, made.id)
             try:
-                if not is_begun:
-                    await self._names.take(made, expected=named.version if named else 0)
-                await self._management.put_record(
-                    KIND, queue.project, made.name, value, expected=0, ttl_ms=made.ttl * 1000
-                )
+                async with self._reservations.room(
+                    queue.project, made.name, quota.subscriptions, undo
+                ):
+                    made = await trusted(made, trust)
+                    value = made.encode()
+                    if not is_begun:
+                        await self._names.take(made, expected=named.version if named else 0)
+                    await self._management.put_record(
+                        KIND, queue.project, made.name, value, expected=0, ttl_ms=made.ttl * 1000
+                    )
             except RecordChanged:
                 continue
-            await self._check_quota(made)
+            except QuotaReached:
+                _, existing = await self._find_by(queue, subscriber)
+                if existing is None or existing.subscriber != subscriber:
+                    raise
+                continue  # a request for the same subscriber took the last room
             await self.marks.add(made)
             self._subscribers.forget(queue)
             await self._ask(made)
@@ -215,8 +224,7 @@ class Subscriptions:
                     confirmed=queue_in(draft.subscriber) is not None,
                     token=new_token(),
                 )
-                named = await self._names.find(queue, new.subscriber)
-                existing = None if named is None else await self._get(queue, named.id)
+                named, existing = await self._find_by(queue, new.subscriber)
                 is_same = existing is not None and existing.subscriber == new.subscriber
                 if existing is not None and is_same and existing.id != old.id:
                     raise Conflict("The queue has another subscription with this subscriber.")
@@ -230,8 +238,7 @@ class Subscriptions:
         if draft.disabled:
             raise Invalid("A subscription is disabled by the server; delete it to end it.")
         check_subscription(queue, draft.subscriber, draft.options, self._refused)
-        if (draft.options or {}).get("ordered"):
-            await self.marks.check_lines(queue, subscription_id)
+        await self.marks.check_lines(queue, subscription_id, draft.options)
         old, new = await self._change(queue, subscription_id, change)
         if new.is_ordered != old.is_ordered:
             await self.marks.order(queue, new.id, ordered=new.is_ordered)
@@ -351,6 +358,13 @@ class Subscriptions:
             return old, new
         raise Unavailable(f"Subscription {subscription_id!r} is being changed too often.")
 
+    async def _find_by(
+        self, queue: QueueRef, subscriber: str
+    ) -> tuple[Name | None, Subscription | None]:
+        """What the name of a subscriber stands for; it may belong to another one by now."""
+        named = await self._names.find(queue, subscriber)
+        return named, None if named is None else await self._get(queue, named.id)
+
     async def _get(self, queue: QueueRef, subscription_id: str) -> Subscription | None:
         if not is_message_id(subscription_id):
             return None
@@ -380,21 +394,6 @@ class Subscriptions:
         if len(await subscription_ids(self._management, queue, most=most)) >= most:
             raise LimitReached(f"The queue has {most} subscriptions, as many as it may have.")
 
-    async def _check_quota(self, made: Subscription) -> None:
-        """Take a new subscription back where the project has more than its quota allows.
-
-        They are counted behind the writing, so of racing ones none is too many; all may be refused.
-        """
-        project = made.queue.project
-        quota = self._quota_of(project).subscriptions
-        if quota is None or await self.count(project, most=quota + 1) <= quota:
-            return
-        await self.delete(made.queue, made.id)
-        raise QuotaReached(
-            f"The project has {quota} subscriptions, as many as its quota allows: end some, or "
-            "ask the operator of this server for more."
-        )
-
-    async def count(self, project: str, *, most: int) -> int:
+    async def count(self, project: str, most: int) -> int:
         """Count the live subscriptions of a project, up to `most`."""
         return await count_in_project(self._management, project, most=most)

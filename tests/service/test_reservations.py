@@ -1,0 +1,108 @@
+"""Room in a quota that is held while something is made."""
+
+import asyncio
+
+import pytest
+
+from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.errors import QuotaReached, Unavailable
+from zaqar_lite.domain.models import StoreOptions
+from zaqar_lite.service import reservations as module
+from zaqar_lite.service.reservations import Reservations
+from zaqar_lite.storage.management import ManagementStore
+from zaqar_lite.storage.memory import create
+
+pytestmark = pytest.mark.anyio
+
+
+class House:
+    """What a project has, and the reservations of two processes over one store."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.management: ManagementStore = create(
+            "memory://", clock=self.clock, options=StoreOptions()
+        )[1]
+        self.made: set[str] = set()
+        self.one, self.other = (
+            Reservations(
+                self.management, self.clock, "things", count=self.count, is_there=self.is_there
+            )
+            for _ in range(2)
+        )
+
+    async def count(self, _: str, most: int) -> int:
+        await asyncio.sleep(0)
+        return min(len(self.made), most)
+
+    async def is_there(self, _: str, name: str) -> bool:
+        await asyncio.sleep(0)
+        return name in self.made
+
+    async def make(
+        self, by: Reservations, name: str, quota: int, gate: asyncio.Event | None = None
+    ) -> None:
+        """Make a thing, once a gate opens."""
+        async with by.room("p", name, quota, lambda: self.undo(name)):
+            if gate is not None:
+                await gate.wait()
+            self.made.add(name)
+
+    async def undo(self, name: str) -> None:
+        self.made.discard(name)
+
+
+async def test_who_finds_the_last_room_reserved_waits_for_what_becomes_of_it() -> None:
+    it, gate = House(), asyncio.Event()
+    slow = asyncio.create_task(it.make(it.one, "slow", 1, gate))
+    await asyncio.sleep(0.05)
+    waiting = asyncio.create_task(it.make(it.other, "waiting", 1))
+    await asyncio.sleep(0.1)
+    assert (it.made, waiting.done()) == (set(), False)
+    slow.cancel()  # its request fails, so that there is room after all
+    await waiting
+    assert it.made == {"waiting"}
+    with pytest.raises(QuotaReached, match="1 things"):
+        await it.make(it.one, "more", 1)
+    assert await it.management.list_records(module.KIND, "p", limit=10)
+
+
+async def test_the_reservation_of_a_process_that_crashed_ends_by_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    it = House()
+    await it.one._reserve("p", "crashed", 1)
+    monkeypatch.setattr(module, "PATIENCE", 0.1)
+    with pytest.raises(Unavailable, match="things"):
+        await it.make(it.other, "next", 1)
+    it.clock.advance(round(module.LIVES * 1000) + 1)
+    await it.make(it.other, "next", 1)
+
+
+async def test_what_was_made_behind_its_reservation_is_removed_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    it, gate = House(), asyncio.Event()
+    monkeypatch.setattr(module, "LIVES", 0.05)
+    slow = asyncio.create_task(it.make(it.one, "slow", 1, gate))
+    await asyncio.sleep(0.1)
+    it.clock.advance(100)
+    await it.make(it.other, "next", 1)
+    gate.set()
+    with pytest.raises(Unavailable, match="too long"):
+        await slow
+    assert it.made == {"next"}
+
+
+async def test_a_project_makes_so_many_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    it, gate = House(), asyncio.Event()
+    monkeypatch.setattr(module, "PATIENCE", 0.3)
+    most = module.MOST_HELD
+    tasks = [asyncio.create_task(it.make(it.one, str(n), 10 * most, gate)) for n in range(most + 1)]
+    done, held = await asyncio.wait(tasks, timeout=2, return_when=asyncio.FIRST_COMPLETED)
+    assert (len(done), len(held)) == (1, most)
+    (refused,) = done
+    assert isinstance(refused.exception(), Unavailable)
+    gate.set()
+    await asyncio.gather(*held)
+    assert len(it.made) == most
