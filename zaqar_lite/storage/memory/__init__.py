@@ -1,8 +1,10 @@
 """The memory driver: the reference model that every other driver is held to.
 
 Everything is lost with the process. Operations are plain functions on one state, without an await
-inside, so that each is one atomic step of the event loop. As in the embedded driver, `ref` is the QueueRef that the seam
-calls `queue`, and `queue` the object that holds the messages.
+inside, so that each is one atomic step of the event loop.
+
+As in the embedded driver, `ref` is the QueueRef that the seam calls `queue`, and `queue` is the
+object that holds the messages.
 """
 
 from urllib.parse import urlsplit
