@@ -9,7 +9,7 @@ from zaqar_lite.ui.calls import App, Receive, Scope, Send
 if TYPE_CHECKING:
     from starlette.applications import Starlette
 
-_PAUSE = 2.0
+_PAUSE = 5.0
 """Seconds from the server's start until the page is loaded, so that the start is not slowed."""
 
 
