@@ -147,6 +147,18 @@ async def test_a_claim_costs_the_same_whatever_is_before(
     assert costs[0][1] == 40
 
 
+async def test_a_claim_gets_past_expired_messages_in_few_looks(
+    queue: QueueUnderTest, client: Any
+) -> None:
+    """Looks that find only expired messages double in size: 60 cost 7 looks instead of 61."""
+    await queue.post(*[new("expired", ttl=MINUTE)] * 60, new("live", ttl=HOUR))
+    queue.advance(2 * MINUTE)
+    client.config_resetstat()
+    (claimed,) = (await queue.claim(1)).messages
+    assert claimed.body == b'"live"'
+    assert calls(client)["zrange"] <= 12
+
+
 async def test_a_normal_queue_costs_what_it_cost_before_there_was_delay(
     own_redis: RedisServer, client: Any, open_queue: Open
 ) -> None:
