@@ -81,8 +81,10 @@ def test_schedules(run: Run, client: Client, queue: str) -> None:
     code, made = run_one(
         run, "schedule", "create", name, queue, '{"n": 1}', "--cron", "30 2 * * *",
         "--time-zone", "Europe/Berlin", "--jitter", "5m", "--header", "a=b",
+        "--ttl", "1h", "--delay", "1m",
     )  # fmt: skip
     assert (code, made["body"], made["headers"]) == (0, {"n": 1}, {"a": "b"})
+    assert (made["ttl"], made["delay"]) == (3_600, 60)
     code, rows = run("schedule", "next", name)
     assert [row["next"] for row in rows] == made["next"]
     code, rows = run("schedule", "list")

@@ -38,7 +38,8 @@ def add_commands(subparsers: Leaves) -> None:
         parser.add_argument(option, metavar=metavar, help=text)
     parser.add_argument("--missed", choices=("skip", "one", "all"), help="what is missed (one)")
     parser.add_argument("--overlap", choices=("allow", "skip"), help="while the last is there")
-    parser.add_argument("--ttl", type=whole_seconds, metavar="DURATION")
+    for option, text in (("--ttl", "how long a message lives"), ("--delay", "how long it waits")):
+        parser.add_argument(option, type=whole_seconds, metavar="DURATION", help=text)
     parser.add_argument("--header", action="append", default=[], metavar="KEY=VALUE")
     parser = add_leaf(verbs, "list", list_, "list schedules")
     parser.add_argument("--limit", type=at_least(0), help="schedules at most")
@@ -60,7 +61,9 @@ def create(client: "Client", arguments: argparse.Namespace, output: Output) -> N
     except ValueError:
         body = arguments.body
     names = ("cron", "every", "at", "time_zone", "start", "end", "jitter", "catch_up", "group")
-    plan = {name: getattr(arguments, name) for name in (*names, "missed", "overlap", "ttl")}
+    plan = {
+        name: getattr(arguments, name) for name in (*names, "missed", "overlap", "ttl", "delay")
+    }
     headers = pairs(arguments.header, "--header") or None
     made = client.schedules.put(arguments.name, arguments.queue, body, headers=headers, **plan)
     output.record(made)
