@@ -22,6 +22,7 @@ from zaqar_lite import environment
 from zaqar_lite.api.dispatch import Dispatcher
 from zaqar_lite.domain.addresses import shown
 from zaqar_lite.domain.errors import ConfigurationError
+from zaqar_lite.environment import PREFIX
 from zaqar_lite.main import create_app
 from zaqar_lite.server import logs, systemd
 from zaqar_lite.server.connections import BoundedProtocol, bound
@@ -333,8 +334,8 @@ def add_commands(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser
     parser = subparsers.add_parser(
         "serve",
         help="run the server",
-        epilog="Each option is a variable too, such as ZAQAR_LITE_PORT for --port, and a key of "
-        "the TOML file. The page `settings` of the guides lists those without an option.",
+        epilog="An option goes before its variable, and that before the TOML file. The page "
+        "`settings` of the guides lists the settings that have no option.",
     )
     parser.set_defaults(run=run)
     parser.add_argument("--host", help="address to listen on (127.0.0.1)")
@@ -392,3 +393,6 @@ def add_commands(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser
         help="what is logged, at least (info)",
     )
     parser.add_argument("--config", type=Path, metavar="FILE", help="settings in TOML")
+    for action in parser._actions:
+        if action.dest in Settings.model_fields or action.dest == "config":
+            action.help = f"{action.help} [{PREFIX}{action.dest.upper()}]"

@@ -176,7 +176,7 @@ def everything(client: Client, server: MovableServer) -> list[str]:
     hostile = client.post("mails", {"x": HOSTILE}, headers={"x": HOSTILE})
     client.create_claim("invoices", limit=2)
     client.schedules.put("nightly", queue="reports", body=HOSTILE, cron="30 2 * * *")
-    client.subscribe("mails", "http://127.0.0.1:65432/hook")
+    client.subscribe("mails", "https://receiver.example/hook")
     client.create_pool("archive", "redis://user:secret@127.0.0.1:1/0", weight=0)
     (letter, *_) = client.list_dead_letters("orders-dead")
     job = client.start_redrive("orders-dead", filter={}, dry_run=True)

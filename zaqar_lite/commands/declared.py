@@ -35,7 +35,7 @@ def add_verb(verbs: Leaves) -> None:
         "Queues and keys that the file does not name stay as they are."
     )
     parser.epilog = (
-        'example: {"queues": {"orders": {"max_failures": 5, "dead_letter_queue": "dead"}, '
+        'a file: {"queues": {"orders": {"max_failures": 5, "dead_letter_queue": "dead"}, '
         '"dead": {"message_ttl": "14d"}}}'
     )
     parser.add_argument("file", help="what to declare; - for standard input")

@@ -16,6 +16,13 @@ class Parser(argparse.ArgumentParser):
         text = f"{self.prog}: {message.removeprefix('argument ')}; see {self.prog} --help\n"
         self.exit(2, text.replace("?; see", "? See"))
 
+    def format_help(self) -> str:
+        """Return the help, with examples at its end."""
+        from zaqar_lite.commands import examples  # noqa: PLC0415 - only help needs them
+
+        found = "".join(f"  {line}\n" for line in examples.of(self.prog))
+        return super().format_help() + (f"\nexamples:\n{found}" if found else "")
+
     # The base class overloads it; all that matters here is what it leaves over.
     def parse_known_args(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
         """Parse; what a command does not know is refused by itself, not by the root."""

@@ -114,9 +114,13 @@ def add_connection(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--os-cloud",
         metavar="NAME",
-        help="log in as clouds.yaml says (OS_CLOUD, where no URL is given)",
+        help="log in as clouds.yaml says (ZAQAR_LITE_OS_CLOUD; OS_CLOUD where no URL is given)",
     )
-    group.add_argument("--signed", metavar="FILE", help="use a permission that `share` has printed")
+    group.add_argument(
+        "--signed",
+        metavar="FILE",
+        help="use a permission that `share` has printed (ZAQAR_LITE_SIGNED)",
+    )
     group.add_argument(
         "--timeout",
         type=seconds_above_zero,
