@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -114,6 +115,25 @@ async def test_ten_days_of_hours(place: Place) -> None:
         place.clock.advance(30 * MINUTE)
         await place.run()
     assert len(await place.posted()) == 2 * 240
+
+
+@pytest.mark.skipif("ZAQAR_TEST_ALL" not in os.environ, reason="takes minutes: tests/run --all")
+async def test_a_year_of_minutes_is_posted_525_600_times(place: Place) -> None:
+    """The clock goes from minute to minute through a year with two changes in Berlin."""
+    begin, end = (int(datetime(year, 1, 1, tzinfo=UTC).timestamp()) * 1000 for year in (2031, 2032))
+    place.clock.advance(begin - MINUTE // 2 - place.clock.now_ms())
+    await place.put(cron="* * * * *", time_zone="Europe/Berlin")
+    posted = 0
+    for minute in range(begin, end, MINUTE):
+        place.clock.advance(minute - place.clock.now_ms())
+        await asyncio.gather(*(one.step() for one in place.schedulers))
+        if (minute + MINUTE) % DAY == 0:
+            stats = await place.messages.stats(QUEUE)
+            posted += stats.total
+            await place.messages.purge(QUEUE)
+    schedule, _ = await place.schedules.load("p", "s")
+    assert (posted, schedule.fired) == (525_600, 525_600)
+    assert (schedule.missed, schedule.failed, schedule.uncertain) == (0, 0, 0)
 
 
 async def test_what_is_over_leaves_nothing_in_the_index(place: Place) -> None:
