@@ -1,8 +1,8 @@
 """The rules of topics: create, read, patch, delete, list and post.
 
-A topic is a record. A post writes one note a message into the project's lane of deliveries, in one
-step, and that is all that is kept of it: the lane's workers send it to who subscribed, and post it
-to the queues among them (`QueuePosts`). The id of a note is the message's id.
+A topic is a record. A post to it writes one note for each message, in one step, into the project's
+lane of deliveries, and stores nothing else. The lane's workers send each note to the subscribers;
+to subscribed queues they post it (`QueuePosts`). The id of a note is the message's id.
 """
 
 import json
