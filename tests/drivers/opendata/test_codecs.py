@@ -2,12 +2,12 @@
 
 import uuid
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.drivers.opendata.profiles import (
     Config,

@@ -65,7 +65,7 @@ class Claim:
         return [at for at in self.held if self.lease(at) <= now]
 
 
-class EntryExtras:
+class EntryExtras(Struct, eq=False, gc=False):
     """What few entries have: ended attempts, an origin, a group, and rare states.
 
     consumers     the clients of the attempts that have ended, oldest first
@@ -82,24 +82,18 @@ class EntryExtras:
     group         the group that its headers name; the headers may not be in memory
     """
 
-    __slots__ = (
-        "consumers", "damaged", "failures", "group", "history", "kept", "last_claim", "last_ended",
-        "origin", "parked_until", "renamed", "shared",
-    )  # fmt: skip
-
-    def __init__(self) -> None:
-        self.consumers: list[str] = []
-        self.last_claim: bytes | None = None
-        self.last_ended: Ended | None = None
-        self.failures = 0
-        self.history = 0
-        self.kept: tuple[Kept, ...] = ()
-        self.parked_until = 0
-        self.origin: Origin | None = None
-        self.shared = False
-        self.renamed = False
-        self.damaged = False
-        self.group: str | None = None
+    consumers: list[str] = []
+    last_claim: bytes | None = None
+    last_ended: Ended | None = None
+    failures: int = 0
+    history: int = 0
+    kept: tuple[Kept, ...] = ()
+    parked_until: int = 0
+    origin: Origin | None = None
+    shared: bool = False
+    renamed: bool = False
+    damaged: bool = False
+    group: str | None = None
 
     @property
     def attempts(self) -> Attempts:

@@ -18,7 +18,7 @@ from zaqar_lite.domain.errors import (
 from zaqar_lite.domain.models import DEFAULT_PRIORITY, Edit, Message, QueueRef, Record
 from zaqar_lite.domain.posts import Copy, IdempotencyKey, NewMessage, Posted
 from zaqar_lite.storage.opendata.due import STEP, end_waits
-from zaqar_lite.storage.opendata.entries import MAX_ATTEMPTS, NOWHERE, Entry
+from zaqar_lite.storage.opendata.entries import MAX_ATTEMPTS, NOWHERE, Entry, EntryExtras
 from zaqar_lite.storage.opendata.format import keys
 from zaqar_lite.storage.opendata.format.records import Attempts, Kept, encode_attempt
 from zaqar_lite.storage.opendata.idempotency import BATCH, MESSAGE, Known, digest_of
@@ -176,36 +176,40 @@ def let_in(
     """Add published messages to a queue, their copies and companions to others."""
     tail, add = queue.tail, queue.add
     for entry, message in zip(entries, new, strict=True):
-        entry.page = tail(entry.position)
         if message.copies:
-            _copy(db, entry, message.copies, now)
+            entry.ensure_extras().shared = True
+            db.shared[entry.id] = 1 + len(message.copies)
+        entry.page = tail(entry.position)
         add(entry)
     db.changed(queue)
     if new and queue.ref in db.watched:
         db.announce(queue.ref, sum(not message.delay_ms for message in new))
+    if any(message.copies for message in new):
+        _copy(db, new, entries, now)
     if any(message.companions for message in new):
         _accompany(db, new, entries, now)
 
 
-def _copy(db: State, entry: Entry, copies: Sequence[Copy], now: int) -> None:
-    """Add the message to other queues, to each as an entry of its own."""
-    holders = 1
-    for ref, ttl_ms, delay_ms, priority in copies:
-        target = db.queues.make(ref)
-        visible_at = now + delay_ms if delay_ms else 0
-        copied = Entry(
-            entry.id, entry.id, target.tail(entry.id), priority, visible_at, now + ttl_ms, ttl_ms,
-            now, entry.client_id, entry.headers,
-        )  # fmt: skip
-        copied.delayed = bool(delay_ms)
-        copied.ensure_extras().shared = True
-        target.add(copied)
+def _copy(db: State, new: Sequence[NewMessage], entries: Sequence[Entry], now: int) -> None:
+    """Add the copies of messages to their queues, each as an entry of its own."""
+    brought: dict[QueueRef, list[tuple[Entry, Copy]]] = {}
+    for message, entry in zip(new, entries, strict=True):
+        for copy in message.copies:
+            brought.setdefault(copy.queue, []).append((entry, copy))
+    for ref, copies in brought.items():
+        target, ready = db.queues.make(ref), 0
+        for entry, (_, ttl_ms, delay_ms, priority) in copies:
+            visible_at = now + delay_ms if delay_ms else 0
+            target.add(
+                Entry(
+                    entry.id, entry.id, target.tail(entry.id), priority, visible_at, now + ttl_ms,
+                    ttl_ms, now, entry.client_id, entry.headers, delayed=bool(delay_ms),
+                    extras=EntryExtras(shared=True),
+                )
+            )  # fmt: skip
+            ready += not delay_ms
         db.changed(target)
-        db.announce(ref, int(not delay_ms))
-        holders += 1
-    if holders > 1:
-        entry.ensure_extras().shared = True
-        db.shared[entry.id] = holders
+        db.announce(ref, ready)
 
 
 def _accompany(db: State, new: Sequence[NewMessage], entries: Sequence[Entry], now: int) -> None:

@@ -256,8 +256,7 @@ def move(  # noqa: PLR0917 - the entry, its source and target, and the reason
         history.record(db, queue, queue.failed, entry, now)
         return
     extras = entry.ensure_extras()
-    redriven = 0 if extras.origin is None else extras.origin.redriven
-    extras.origin = _origin(queue, entry, now, reason)._replace(redriven=redriven)
+    extras.origin = _origin(queue, entry, now, reason)
     if policy.ttl_ms is not None:
         entry.ttl_ms, entry.expires_at = policy.ttl_ms, now + policy.ttl_ms
     db.changed(queue)
@@ -291,6 +290,7 @@ def _origin(queue: Queue, entry: Entry, now: int, reason: str) -> Origin:
         None if extras.last_claim is None else extras.last_claim.hex(),
         extras.consumers[-1] if extras.consumers else None,
         reason,
+        0 if extras.origin is None else extras.origin.redriven,
     )
 
 

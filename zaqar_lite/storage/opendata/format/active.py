@@ -2,8 +2,9 @@
 
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, lru_cache
+
+from msgspec import Struct
 
 from zaqar_lite.domain.attempts import MAX_CLAIMS
 from zaqar_lite.domain.models import Origin
@@ -64,8 +65,7 @@ def join_active(
     return count(number, "messages") + available + held + beyond
 
 
-@dataclass(slots=True)
-class Extra:
+class Extra(Struct):
     """What an entry has beyond the RFC's fields; written only where there is something to say.
 
     visible_at, deadline  of a message in flight, whose element has no room for them
