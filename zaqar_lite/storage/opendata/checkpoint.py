@@ -128,7 +128,7 @@ def _encode_removed(db: State, queue: Queue) -> None:
         if extras is not None:
             for kept in extras.kept:
                 db.delete(keys.attempt_key(extras.history, kept.number))
-            if extras.shared and _has_other_holder(db, entry.id):
+            if extras.shared and _drop_holder(db, entry.id):
                 continue
         gone.append(entry.id)
     queue.removed.clear()
@@ -142,8 +142,8 @@ def _encode_removed(db: State, queue: Queue) -> None:
         db.bodies.forget(message_id)
 
 
-def _has_other_holder(db: State, message_id: int) -> bool:
-    """Count one queue less that holds a message; answer whether another still does."""
+def _drop_holder(db: State, message_id: int) -> bool:
+    """Note that a queue holds a message no more; answer whether another queue still does."""
     holders = db.shared.get(message_id, 1) - 1
     if holders > 1:
         db.shared[message_id] = holders

@@ -269,7 +269,7 @@ async def put_back(db: State) -> None:
         )  # fmt: skip
     if lost:
         if _may_miss(db, RecordType.GARBAGE):
-            logger.error("the list of what purges left behind is damaged: some of it may be back")
+            logger.error("the list of purged messages is damaged: some of them may be back")
         count_shared(db)
         await db.committer.durable()
 

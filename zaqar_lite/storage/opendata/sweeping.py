@@ -57,7 +57,7 @@ async def sweep(db: State, limit: int, retries_of: RetriesOf) -> Swept:
             raise
         if more:
             agenda.changed(queue)
-        elif _is_over(db, queue):
+        elif _put_to_rest(db, queue):
             waiting.append(queue)
         else:
             agenda.note(queue, min(next_due(queue), history.next_over(queue)))
@@ -193,8 +193,11 @@ def _join(queue: Queue, left: Page, right: Page) -> None:
     queue.drop_page(right)
 
 
-def _is_over(db: State, queue: Queue) -> bool:
-    """Put a bare queue to rest (`Queues.rest`); answer whether that must wait for a batch."""
+def _put_to_rest(db: State, queue: Queue) -> bool:
+    """Drop a queue from memory if only its record is left; answer whether that must wait.
+
+    It waits while a batch, or a large post that is stored in parts, refers to the queue.
+    """
     if not queue.is_bare or not db.is_current(queue):
         return False
     if queue in db.touched or queue.epoch > db.committer.committed or queue.ref in db.staging:

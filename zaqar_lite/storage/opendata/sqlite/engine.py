@@ -74,9 +74,9 @@ class WriterLink(asyncio.Protocol):
         self._received = bytearray()
         self._done = asyncio.get_running_loop().create_future()
         self.ended = False
-        """Whether the writer is gone, or to be."""
+        """Whether the writer has ended, or is about to."""
         self.owes_answer = False
-        """Whether there is a batch of which nobody was told if it is written."""
+        """Whether a batch was sent whose outcome is not known yet."""
 
     @classmethod
     async def start(cls, path: Path) -> "WriterLink":
@@ -216,7 +216,7 @@ class SqliteEngine(Engine):
         try:
             await asyncio.shield(work)
         except asyncio.CancelledError:
-            await asyncio.wait({work})  # no other server may come while the thread is at it
+            await asyncio.wait({work})  # the lock must be held until the thread has ended
             raise
         self._writer = await WriterLink.start(self.path)
         await self._reader.start()
@@ -290,7 +290,10 @@ class SqliteEngine(Engine):
             raise Unavailable("The process that writes the store ended; try again.") from exc
 
     async def _restart(self, ended: WriterLink) -> WriterLink:
-        """Start another writer, unless the store closes; what the one before left is decided."""
+        """Wait until a writer has ended, so that its last batch is final; then start another.
+
+        Answers the ended one where the store closes or no other can be started.
+        """
         await ended.stop()
         if not self._opened:
             return ended

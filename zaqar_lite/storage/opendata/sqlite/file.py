@@ -121,7 +121,7 @@ class Database:
             raise
         self._commits += 1
         self._batches += 1
-        with contextlib.suppress(OSError):  # an older note is as true
+        with contextlib.suppress(OSError):  # an older number: a start notices fewer lost commits
             number = self._commits
             os.pwrite(self._note, _NOTED.pack(number, crc32(number.to_bytes(8, "big"))), 0)
 
@@ -177,7 +177,7 @@ class Database:
         return int(self._connection.execute(f"PRAGMA {pragma}").fetchone()[0])
 
     def close(self) -> None:
-        """Close the file; SQLite folds the log into it."""
+        """Close the file; SQLite moves the pages of its log into it."""
         self._connection.close()
         os.close(self._note)
 
