@@ -2,9 +2,9 @@
 
 A queue has a table of its entries and six sorted indexes. Every entry is in `order` and
 `expiry`, and in exactly one of ready, delayed, parked and a claim's `held`. A pair with a position
-is one number (`_pair`), which takes half of a tuple's memory and time:
+is one number (`pairs.py`), which takes half of a tuple's memory and time:
 
-    entries    position -> entry              moved    message id -> entry of another queue
+    entries    position -> entry              ids      message id -> entry
     order      position                       expiry   (expires_at, position)
     groups     group -> positions
     ready      (priority, position)           delayed  (delay_expires_at, position)
@@ -12,8 +12,8 @@ is one number (`_pair`), which takes half of a tuple's memory and time:
                holds an entry
     lapses     (ends_at, claim id): no lease of the claim ends before `ends_at`
 
-An id begins with the position at which its message was posted, so `entries` finds messages by id
-too. Only those that were moved here, and got another position, are in `moved`.
+The messages of a large post are not in `ids`, which would take long in one step. An id begins with
+the position at which its message was posted, so they are found in `entries`.
 
 An index never holds a key of an entry that has left its state, so a claim examines only what it
 hands out, whatever else is in the queue. An entry, delay or lease that time has ended stays in its
@@ -31,22 +31,15 @@ from zaqar_lite.domain.ids import position_of
 from zaqar_lite.domain.models import Take
 from zaqar_lite.storage.memory.deadlines import Deadlines
 from zaqar_lite.storage.memory.entries import Entry, Known, LiveClaim
-from zaqar_lite.storage.memory.runs import Run
+from zaqar_lite.storage.memory.pairs import BITS, POSITION, pair
+from zaqar_lite.storage.memory.runs import LONG_RUN, Run
 
-_BITS = 64
-_POSITION = (1 << _BITS) - 1
-"""The largest possible position, which is also the mask of the position in a pair."""
-_LAST_ID = "g"
+LAST_ID = "g"
 """An id above all claims' ids, which are hex digits."""
 MANY = 8
 """From so many entries on, it is faster to add all of them to one index after the other."""
 
-_position_of, _expiry_of = attrgetter("position"), attrgetter("expires_at")
-
-
-def _pair(first: int, position: int) -> int:
-    """A key that sorts by a priority or an instant, then by position."""
-    return first << _BITS | position
+_id_of, _position_of, _expiry_of = map(attrgetter, ("id", "position", "expires_at"))
 
 
 class Queue:
@@ -60,9 +53,9 @@ class Queue:
         "examined",
         "expiry",
         "groups",
+        "ids",
         "lapses",
         "message_keys",
-        "moved",
         "order",
         "parked",
         "ready",
@@ -82,7 +75,7 @@ class Queue:
         """Remove all entries and claims but keep the keys; return the entries, to be freed."""
         entries = getattr(self, "entries", {})
         self.entries: dict[int, Entry] = {}
-        self.moved: dict[str, Entry] = {}
+        self.ids: dict[str, Entry] = {}
         self.groups: dict[str, SortedList[int]] = {}
         self.order: Run[int] = Run()
         self.expiry = Deadlines()
@@ -104,6 +97,7 @@ class Queue:
         if entry.shared is not None:
             entry.shared.holders += 1
         self.entries[position] = entry
+        self.ids[entry.id] = entry
         if entry.headers is not None:
             self._join_group(entry)
         self.order.add(position)
@@ -111,9 +105,9 @@ class Queue:
         if delay_expires_at:
             entry.is_delayed = True
             entry.delay_expires_at = delay_expires_at
-            self.delayed.add(_pair(delay_expires_at, position))
+            self.delayed.add(pair(delay_expires_at, position))
         else:
-            self.ready.add(_pair(entry.priority, position))
+            self.ready.add(pair(entry.priority, position))
 
     def add_all(self, entries: Sequence[Entry]) -> None:
         """Add the entries of one post, in the order of their positions."""
@@ -124,6 +118,7 @@ class Queue:
         positions = list(map(_position_of, entries))
         self.entries.update(zip(positions, entries, strict=True))
         self.order.add_run(positions)
+        self.ids.update(zip(map(_id_of, entries), entries, strict=True))
         for entry in entries:
             if entry.shared is not None:
                 entry.shared.holders += 1
@@ -131,9 +126,9 @@ class Queue:
                 self._join_group(entry)
             if entry.delay_expires_at:
                 entry.is_delayed = True
-                self.delayed.add(_pair(entry.delay_expires_at, entry.position))
+                self.delayed.add(pair(entry.delay_expires_at, entry.position))
         self.ready.add_run(
-            sorted([e.priority << _BITS | e.position for e in entries if not e.delay_expires_at])
+            sorted([e.priority << BITS | e.position for e in entries if not e.delay_expires_at])
         )
         expiries = list(map(_expiry_of, entries))
         if expiries.count(expiries[0]) == len(expiries):
@@ -151,10 +146,12 @@ class Queue:
         first, count = entries[0].position, len(entries)
         positions = list(range(first, first + count))
         self.entries.update(zip(positions, entries, strict=True))
+        if count < LONG_RUN:
+            self.ids.update(zip(map(_id_of, entries), entries, strict=True))
         self.order.add_run(positions)
         self.expiry.add_all(entries[0].expires_at, positions)
-        pair = _pair(entries[0].priority, first)
-        self.ready.add_run(list(range(pair, pair + count)))
+        lowest = pair(entries[0].priority, first)
+        self.ready.add_run(list(range(lowest, lowest + count)))
 
     def _join_group(self, entry: Entry) -> None:
         group = group_of(entry.headers)
@@ -167,19 +164,19 @@ class Queue:
         if entry.claim is not None:
             self.end_lease(entry)
         elif entry.is_parked:
-            self.parked.remove(_pair(entry.lease_until, position))
+            self.parked.remove(pair(entry.lease_until, position))
             entry.is_parked = False
         elif entry.is_delayed:
-            self.delayed.remove(_pair(entry.delay_expires_at, position))
+            self.delayed.remove(pair(entry.delay_expires_at, position))
             entry.is_delayed = False
         else:
-            self.ready.remove(_pair(entry.priority, position))
+            self.ready.remove(pair(entry.priority, position))
         self.forget(entry)
 
     def pop_ready(self) -> Entry:
         """Take the first entry out of the ready index; the caller must `hold` or `forget` it."""
         self.examined += 1
-        return self.entries[self.ready.pop(0) & _POSITION]
+        return self.entries[self.ready.pop(0) & POSITION]
 
     def forget(self, entry: Entry) -> None:
         """Remove an entry that is in no state's index from the queue."""
@@ -187,8 +184,7 @@ class Queue:
         if entry.shared is not None:
             entry.shared.holders -= 1
         del self.entries[position]
-        if self.moved:
-            self.moved.pop(entry.id, None)
+        self.ids.pop(entry.id, None)
         group = None if entry.headers is None else group_of(entry.headers)
         if group is not None:
             self.groups[group].remove(position)
@@ -199,11 +195,14 @@ class Queue:
 
     def find(self, message_id: str) -> Entry | None:
         """The entry with this id."""
+        entry = self.ids.get(message_id)
+        if entry is not None:
+            return entry
         try:
             entry = self.entries.get(position_of(message_id))
         except ValueError:
             return None
-        return entry if entry is not None and entry.id == message_id else self.moved.get(message_id)
+        return entry if entry is not None and entry.id == message_id else None
 
     def live(self, message_id: str, now: int) -> Entry | None:
         """The entry with this id, unless it has expired."""
@@ -270,13 +269,13 @@ class Queue:
 
     def make_ready(self, entry: Entry) -> None:
         """Make ready an entry that is in no state's index."""
-        self.ready.add(_pair(entry.priority, entry.position))
+        self.ready.add(pair(entry.priority, entry.position))
 
     def park(self, entry: Entry, until: int, now: int, margin_ms: int) -> None:
         """Park an entry that is in no state's index; it lives at least `margin_ms` beyond that."""
         entry.is_parked = True
         entry.lease_until = until
-        self.parked.add(_pair(until, entry.position))
+        self.parked.add(pair(until, entry.position))
         if entry.expires_at < until + margin_ms:
             self.set_ttl(entry, until + margin_ms - now, now)
 
@@ -288,9 +287,9 @@ class Queue:
 
     def set_delay(self, entry: Entry, delay_expires_at: int) -> None:
         """Delay an entry that is delayed until another instant."""
-        self.delayed.remove(_pair(entry.delay_expires_at, entry.position))
+        self.delayed.remove(pair(entry.delay_expires_at, entry.position))
         entry.delay_expires_at = delay_expires_at
-        self.delayed.add(_pair(delay_expires_at, entry.position))
+        self.delayed.add(pair(delay_expires_at, entry.position))
 
     def expire(self, now: int, limit: int) -> int:
         """Remove up to `limit` expired entries; return how many."""
@@ -306,7 +305,7 @@ class Queue:
         found: list[Entry] = []
         if not self.lapses or self.lapses[0][0] > now:
             return found
-        for _, claim_id in list(islice(self.lapses.irange(None, (now, _LAST_ID)), limit)):
+        for _, claim_id in list(islice(self.lapses.irange(None, (now, LAST_ID)), limit)):
             claim = self.claims[claim_id]
             held = [self.entries[position] for position in claim.held]
             ended = [entry for entry in held if entry.lease_until <= now]
@@ -322,8 +321,8 @@ class Queue:
     def promote(self, now: int, limit: int) -> int:
         """Make up to `limit` entries ready whose delay is over; return how many."""
         count = 0
-        while count < limit and self.delayed and self.delayed[0] >> _BITS <= now:
-            entry = self.entries[self.delayed.pop(0) & _POSITION]
+        while count < limit and self.delayed and self.delayed[0] >> BITS <= now:
+            entry = self.entries[self.delayed.pop(0) & POSITION]
             entry.is_delayed = False
             self.make_ready(entry)
             count += 1
@@ -333,8 +332,8 @@ class Queue:
     def unpark(self, now: int, limit: int) -> int:
         """Make up to `limit` entries ready whose parking is over; return how many."""
         count = 0
-        while count < limit and self.parked and self.parked[0] >> _BITS <= now:
-            entry = self.entries[self.parked.pop(0) & _POSITION]
+        while count < limit and self.parked and self.parked[0] >> BITS <= now:
+            entry = self.entries[self.parked.pop(0) & POSITION]
             entry.is_parked = False
             self.make_ready(entry)
             count += 1
@@ -345,7 +344,7 @@ class Queue:
         """Make up to `limit` delayed entries ready, whatever their delay; return how many."""
         count = 0
         while count < limit and self.delayed:
-            entry = self.entries[self.delayed.pop(0) & _POSITION]
+            entry = self.entries[self.delayed.pop(0) & POSITION]
             entry.delay_expires_at = min(entry.delay_expires_at, now)
             entry.is_delayed = False
             self.make_ready(entry)
@@ -374,12 +373,12 @@ class Queue:
         """The next instant at which a lease or a parking ends."""
         instants = [self.lapses[0][0]] if self.lapses else []
         if self.parked:
-            instants.append(self.parked[0] >> _BITS)
+            instants.append(self.parked[0] >> BITS)
         return min(instants, default=None)
 
     def next_ready_at(self) -> int | None:
         """The next instant at which something becomes ready by time."""
-        instants = [self.delayed[0] >> _BITS] if self.delayed else []
+        instants = [self.delayed[0] >> BITS] if self.delayed else []
         back = self.next_lease_end()
         return min(instants if back is None else [*instants, back], default=None)
 
@@ -392,28 +391,3 @@ class Queue:
         if ripe is not None:
             instants.append(ripe)
         return min(instants, default=None)
-
-    def ready_since(self, now: int) -> int | None:
-        """Since when the first ready entry, or else the first due one, has been ready."""
-        if self.ready:
-            entry = self.entries[self.ready[0] & _POSITION]
-            return min(now, max(entry.created_at, entry.delay_expires_at or 0))
-        due = self.next_ready_at()
-        return due if due is not None and due <= now else None
-
-    def counts(self, now: int) -> tuple[int, int, int]:
-        """How many entries are ready, delayed or parked, and claimed; call `expire` before."""
-        due = self.delayed.bisect_right(_pair(now, _POSITION))
-        back = self.parked.bisect_right(_pair(now, _POSITION))
-        lapsed = 0
-        for _, claim_id in self.lapses.irange(None, (now, _LAST_ID)):
-            claim = self.claims[claim_id]
-            if claim.is_even:
-                self.examined += 1
-                lapsed += len(claim.held)
-            else:
-                self.examined += len(claim.held)
-                lapsed += sum(self.entries[at].lease_until <= now for at in claim.held)
-        held = len(self.entries) - len(self.ready) - len(self.delayed) - len(self.parked)
-        waiting = len(self.delayed) - due + len(self.parked) - back
-        return len(self.ready) + due + back + lapsed, waiting, held - lapsed

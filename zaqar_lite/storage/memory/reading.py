@@ -13,7 +13,8 @@ from zaqar_lite.domain.models import Message, Page, QueueRef, Selection, Stats
 from zaqar_lite.domain.posts import Recalled, Remembered
 from zaqar_lite.storage.base import MAX_EXAMINED, Listener, MessageStore
 from zaqar_lite.storage.memory.entries import Known
-from zaqar_lite.storage.memory.queue import Queue
+from zaqar_lite.storage.memory.pairs import POSITION, pair
+from zaqar_lite.storage.memory.queue import LAST_ID, Queue
 from zaqar_lite.storage.memory.state import State
 
 
@@ -127,7 +128,7 @@ class Reading(MessageStore):
             if not queue.entries:
                 break
             oldest, newest = (queue.entries[queue.order[end]].full_view(now) for end in (0, -1))
-            return Stats(*queue.counts(now), oldest, newest, queue.ready_since(now))
+            return Stats(*_counts(queue, now), oldest, newest, _ready_since(queue, now))
         return Stats()
 
     async def census(self) -> AsyncIterator[QueueRef]:
@@ -179,3 +180,30 @@ def _resolve(marker: Marker | None, queue: Queue) -> int | None:
         return None
     entry = None if marker.message_id is None else queue.find(marker.message_id)
     return marker.position if entry is None else entry.position
+
+
+def _ready_since(queue: Queue, now: int) -> int | None:
+    """Since when the first ready entry, or else the first due one, has been ready."""
+    if queue.ready:
+        entry = queue.entries[queue.ready[0] & POSITION]
+        return min(now, max(entry.created_at, entry.delay_expires_at or 0))
+    due = queue.next_ready_at()
+    return due if due is not None and due <= now else None
+
+
+def _counts(queue: Queue, now: int) -> tuple[int, int, int]:
+    """How many entries are ready, delayed or parked, and claimed; call `expire` before."""
+    due = queue.delayed.bisect_right(pair(now, POSITION))
+    back = queue.parked.bisect_right(pair(now, POSITION))
+    lapsed = 0
+    for _, claim_id in queue.lapses.irange(None, (now, LAST_ID)):
+        claim = queue.claims[claim_id]
+        if claim.is_even:
+            queue.examined += 1
+            lapsed += len(claim.held)
+        else:
+            queue.examined += len(claim.held)
+            lapsed += sum(queue.entries[at].lease_until <= now for at in claim.held)
+    held = len(queue.entries) - len(queue.ready) - len(queue.delayed) - len(queue.parked)
+    waiting = len(queue.delayed) - due + len(queue.parked) - back
+    return len(queue.ready) + due + back + lapsed, waiting, held - lapsed

@@ -6,7 +6,6 @@ from typing import TypeVar
 from sortedcontainers import SortedDict, SortedList
 
 from zaqar_lite.domain.errors import QueueChanged
-from zaqar_lite.domain.ids import position_of
 from zaqar_lite.domain.metadata import FILTER, dead_letter_target
 from zaqar_lite.domain.models import QueueRecord, QueueRef, Record
 from zaqar_lite.storage.memory.entries import Entry
@@ -73,8 +72,6 @@ class State:
     def add(self, ref: QueueRef, entry: Entry, delay_expires_at: int) -> None:
         """Add an entry to a queue, and have the queue swept when the entry is due."""
         queue = self.queue(ref)
-        if position_of(entry.id) != entry.position:
-            queue.moved[entry.id] = entry
         queue.add(entry, delay_expires_at)
         self.schedule_sweep(ref, queue, min(entry.expires_at, delay_expires_at or entry.expires_at))
 
