@@ -69,7 +69,7 @@ def _key(key: object) -> object:
 
 
 def standard_dumps(value: object) -> bytes:
-    """Do what `dumps` does with the standard library alone."""
+    """Return a body as JSON, by the standard library alone."""
     try:
         text = _json(value)
     except TypeError:

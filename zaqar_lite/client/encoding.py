@@ -128,7 +128,7 @@ _DECODER = json.JSONDecoder()
 
 
 def standard_raw_bodies(response: Response) -> list[RawBody]:
-    """Do what `raw_bodies` does with the standard library alone."""
+    """Return the bodies of an answer as JSON text, by the standard library alone."""
     text = response.body.decode("utf-8")
     found: list[RawBody] = []
     for key, start, _ in _members(text, _skip(text, 0)):

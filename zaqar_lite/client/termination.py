@@ -144,7 +144,7 @@ def stopping_on_signals(stop: Callable[[], None]) -> Iterator[None]:
 def stopping_on_loop_signals(
     loop: asyncio.AbstractEventLoop, stop: Callable[[], None]
 ) -> Iterator[None]:
-    """Do the same on an event loop."""
+    """Have SIGTERM and SIGINT stop a worker on an event loop of the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -16,7 +16,7 @@ class TimeLimitExceeded(Exception):
 
 
 class _Alarm:
-    """Raise TimeLimitExceeded in the thread that made it, once, unless it is stopped before."""
+    """Raise TimeLimitExceeded in the thread that made it, once, unless it is stopped first."""
 
     def __init__(self, seconds: float, on_ring: Callable[[int], object]) -> None:
         self._thread = threading.get_ident()

@@ -13,7 +13,7 @@
 A message whose handler returns is deleted. One whose handler raises is given back as failed, with
 the exception's type as the reason: it comes again after the queue's `_retry_backoff`, until the
 queue's `_max_failures` or `_max_claim_count` makes it a dead letter. A handler that knows more
-raises `Retry(after=30)` or `Reject("bad_format")`. It must bear seeing a message twice.
+raises `Retry(after=30)` or `Reject("bad_format")`. A message may come twice.
 """
 
 import asyncio
@@ -368,7 +368,7 @@ def worker(
     decoder: Callable[[Any], T] | None = None,
     middleware: Sequence[Middleware] = (),
 ) -> Callable[[Callable[[Message[T]], Any]], Worker]:
-    """Make a worker of a handler; the arguments are `WorkerOptions`'."""
+    """Make a worker of a function of a message; `WorkerOptions` explains the options."""
     options = WorkerOptions(
         concurrency=concurrency,
         batch=batch,

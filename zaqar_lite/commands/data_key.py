@@ -16,7 +16,7 @@ def add_commands(subparsers: Leaves) -> None:
     """Declare the command."""
     verbs = add_noun(subparsers, "data-key", "list and rotate the keys of encrypted queues")
     add_leaf(verbs, "list", list_keys, "list the project's keys; they themselves are not shown")
-    add_leaf(verbs, "rotate", rotate, "seal what is posted from now on with a new key")
+    add_leaf(verbs, "rotate", rotate, "encrypt what is posted from now on with a new key")
 
 
 def list_keys(client: "Client", _: argparse.Namespace, output: Output) -> None:

@@ -45,12 +45,14 @@ def add_commands(subparsers: Leaves) -> None:
     )
     add_leaf(verbs, "list", list_keys, "list the project's keys; they themselves are not shown")
     for name, handler, text in (
-        ("disable", disable, "let a key open nothing any more"),
+        ("disable", disable, "disable a key, within 5 seconds"),
         ("enable", enable, "let a disabled key work again"),
         ("delete", delete, "delete a key"),
     ):
         add_leaf(verbs, name, handler, text).add_argument("id")
-    rotate = add_leaf(verbs, "rotate", rotate_key, "make a key like this one, which then ends")
+    rotate = add_leaf(
+        verbs, "rotate", rotate_key, "make a key with the same grants; the old one then ends"
+    )
     rotate.add_argument("id")
     rotate.add_argument(
         "--overlap",

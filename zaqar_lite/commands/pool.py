@@ -17,7 +17,7 @@ _FLAVORS = ("name", "pools", "capabilities")
 def add_commands(subparsers: Leaves) -> None:
     """Declare the commands."""
     verbs = add_noun(subparsers, "pool", "make, list, change and delete pools of queues")
-    create = add_leaf(verbs, "create", create_pool, "make a pool, or put it in place of another")
+    create = add_leaf(verbs, "create", create_pool, "make a pool, or replace the one of this name")
     create.add_argument("name")
     create.add_argument("uri", metavar="URI", help="its message store, with credentials")
     create.add_argument("--weight", type=int, default=100, help="its share of new queues (100)")
@@ -37,7 +37,7 @@ def add_commands(subparsers: Leaves) -> None:
         leaf.add_argument("name")
     verbs = add_noun(subparsers, "flavor", "make, list, change and delete flavors of queues")
     for verb, handler, text in (
-        ("create", create_flavor, "make a flavor, or put it in place of another"),
+        ("create", create_flavor, "make a flavor, or replace the one of this name"),
         ("update", update_flavor, "give a flavor other pools"),
     ):
         leaf = add_leaf(verbs, verb, handler, text)

@@ -24,7 +24,7 @@ LIMIT_KEPT = 60.0
 
 
 class AsyncCalls(Shell):
-    """Carry out the endpoints' calls; the arguments are `Shell`'s."""
+    """Carry out the calls of the endpoints."""
 
     transport: AsyncTransport
 

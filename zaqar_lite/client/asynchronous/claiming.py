@@ -23,7 +23,7 @@ class AsyncClaiming(AsyncClaims):
         wait: float = 0,
         poll: float = POLL,
     ) -> AsyncClaim:
-        """Claim messages for an `async with` block; the arguments are `ClaimOptions`'.
+        """Claim messages for an `async with` block; `ClaimOptions` explains the arguments.
 
         The claim is renewed in the background. At the end of the block the messages that were
         processed are deleted and the others released, also when SIGTERM ends the program. A

@@ -26,7 +26,7 @@ class AsyncDeadLetters(AsyncMessages):
     async def list_dead_letters(
         self, queue: str, *, source: str | None = None, raw: bool = False
     ) -> AsyncIterator[Message]:
-        """Yield what lies in a dead-letter queue, claimed or not; `dead_letter` tells its story."""
+        """Yield a queue's dead letters, claimed or not; `dead_letter` says where each came from."""
         takes("source", source, str)
         async for letter in self.list_messages(queue, include_claimed=True, details=True, raw=raw):
             if source is None or (letter.dead_letter and letter.dead_letter.source == source):
@@ -54,14 +54,15 @@ class AsyncDeadLetters(AsyncMessages):
         on_moved: Callable[[Message, str], None] | None = None,
         server: bool = True,
     ) -> Redriven:
-        """Move dead letters back; the arguments are `RedriveOptions`'.
+        """Move dead letters back; `RedriveOptions` explains the arguments.
 
-        The server does it by a job, in which letters keep their ids, and this waits for its end;
-        what ends the wait cancels the job. Where the server has no such jobs, or `where` or
-        `on_moved` is a function, or without `server`, each letter is claimed, posted under its id
-        as the key, and deleted. Several of those may run at once, and one that was killed may be
-        run again: its letters can be claimed again after a minute. A letter that is looked at and
-        stays counts a claim more. Either way each letter is moved once, or left.
+        The server does it by a job, in which letters keep their ids, and this call waits for the
+        job's end; an error or a cancellation meanwhile cancels the job. The client does it where
+        the server has no such jobs, where `where` or `on_moved` is a function, and with
+        `server=False`: each letter is claimed, posted with its id as the idempotency key, and
+        deleted. Several such redrives may run at once, and one that was killed may be run again
+        after a minute. A letter that is looked at and stays counts one claim more. Either way each
+        letter is moved once, or left.
 
         Raises:
             Conflict: a job of the server's redrives this queue already.

@@ -37,7 +37,7 @@ class AsyncMessages(AsyncCalls):
         headers: Mapping[str, str] | None = None,
         group: str | None = None,
     ) -> str:
-        """Post one message and return its id; the arguments are `NewMessage`'s."""
+        """Post one message and return its id; `NewMessage` explains the arguments."""
         message = NewMessage(
             body=body,
             ttl=ttl,
@@ -87,8 +87,8 @@ class AsyncMessages(AsyncCalls):
     ) -> PostSummary:
         """Post every item of an iterable (NewMessage, or bodies), in constant memory.
 
-        The arguments are `PostOptions`'. Without `on_rejected` the first message that is refused
-        raises; what was under way then may be stored.
+        `PostOptions` explains the arguments. Without `on_rejected` the first message that is
+        refused raises an error; requests that were under way then may have stored theirs.
         """
         options = PostOptions(
             batch_size=batch_size,
@@ -119,8 +119,8 @@ class AsyncMessages(AsyncCalls):
 
         Args:
             queue: the queue.
-            marker: begin after it; `until`: end with it (see `ranges`).
-            until: the last to show.
+            marker: begin after this message, or at this marker of a page or a range.
+            until: the last message to show, or the end of a range (`ranges`).
             echo: whether to show what this client id posted.
             include_claimed: whether to show what others hold.
             include_delayed: whether to show what is not claimable yet.

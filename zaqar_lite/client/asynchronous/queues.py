@@ -126,7 +126,7 @@ class AsyncQueues(AsyncCalls):
         await self.call(queues.unshare(queue))
 
     async def ping(self) -> None:
-        """Return if the server and its store are up.
+        """Return normally if the server and its store are up.
 
         Raises:
             Unavailable: the server is up, its store is not.

@@ -16,7 +16,7 @@ from zaqar_lite.client.wire import Call, Page, Request, Response
 def create_pool(
     name: str, uri: str, weight: int, flavor: str | None, options: Mapping[str, Any] | None
 ) -> Call[None]:
-    """Make a pool, or put it in place of the one there is."""
+    """Make a pool, or replace the one there is."""
     takes("options", options, Mapping)
     document: dict[str, object] = {"uri": uri, "weight": weight, "options": dict(options or {})}
     if flavor is not None:
@@ -53,12 +53,12 @@ def drain_pool(name: str) -> Call[PoolDrain]:
 
 
 def get_pool_drain(name: str) -> Call[PoolDrain]:
-    """Show how far that is."""
+    """Show how far the drain of a pool is."""
     return Call(Request("GET", _path("pools", name) + "/drain", {}), _read_drain)
 
 
 def create_flavor(name: str, pools: Iterable[str]) -> Call[None]:
-    """Make a flavor, or put it in place of the one there is."""
+    """Make a flavor, or replace the one there is."""
     body = dumps({"pool_list": texts("pool_list", pools)})
     return Call(Request("PUT", _path("flavors", name), JSON_TYPE, body), nothing)
 

@@ -25,7 +25,7 @@ LIMIT_KEPT = 60.0
 
 
 class SyncCalls(Shell):
-    """Carry out the endpoints' calls; the arguments are `Shell`'s."""
+    """Carry out the calls of the endpoints."""
 
     transport: Transport
 

@@ -24,7 +24,7 @@ class SyncClaiming(SyncClaims):
         wait: float = 0,
         poll: float = POLL,
     ) -> Claim:
-        """Claim messages for a `with` block; the arguments are `ClaimOptions`'.
+        """Claim messages for a `with` block; `ClaimOptions` explains the arguments.
 
         The claim is renewed in the background. At the end of the block the messages that were
         processed are deleted and the others released, also when SIGTERM ends the program. A

@@ -48,11 +48,11 @@ class SyncKeys(SyncCalls):
         return self.call(keys.get_key(key_id))
 
     def disable_key(self, key_id: str, *, disabled: bool = True) -> AccessKey:
-        """Let a key open nothing any more, within 5 seconds; or again."""
+        """Disable a key, within 5 seconds; `disabled=False` enables it again."""
         return self.call(keys.disable_key(key_id, disabled=disabled))
 
     def rotate_key(self, key_id: str, *, overlap: int | None = None) -> AccessKey:
-        """Make a key like this one, which lives on for `overlap` seconds, a day by default."""
+        """Make a key with the same grants; the old one ends after `overlap` seconds (a day)."""
         return self.call(keys.rotate_key(key_id, overlap=overlap))
 
     def delete_key(self, key_id: str) -> None:
@@ -60,9 +60,9 @@ class SyncKeys(SyncCalls):
         self.call(keys.delete_key(key_id))
 
     def list_data_keys(self) -> Sequence[DataKey]:
-        """Return the keys that seal the messages of the project's encrypted queues, by age."""
+        """Return the keys that encrypt the messages of the project's queues, by age."""
         return self.call(data_keys.list_data_keys())
 
     def rotate_data_key(self) -> Sequence[DataKey]:
-        """Seal what is posted from now on with a new key; return all of them."""
+        """Encrypt what is posted from now on with a new key; return all keys."""
         return self.call(data_keys.rotate_data_key())

@@ -21,11 +21,11 @@ class SyncPools(SyncCalls):
         flavor: str | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> None:
-        """Make a pool, or put it in place of the one of its name.
+        """Make a pool, or replace the one of this name.
 
         Args:
-            name: what it is called.
-            uri: of its message store, with credentials; nobody is shown these again.
+            name: the name of the pool.
+            uri: the address of its message store with its credentials, which are never shown again.
             weight: its share of new queues, from 0 (none) on.
             flavor: the flavor that it serves alone.
             options: its driver's settings by name.
@@ -53,11 +53,11 @@ class SyncPools(SyncCalls):
         return self.call(pools.drain_pool(name))
 
     def get_pool_drain(self, name: str) -> PoolDrain:
-        """Return how far that is, or how it ended."""
+        """Return how far the drain of a pool is, or how it ended."""
         return self.call(pools.get_pool_drain(name))
 
     def create_flavor(self, name: str, pool_list: Iterable[str]) -> None:
-        """Make a flavor of these pools, or put it in place of the one of its name."""
+        """Make a flavor of these pools, or replace the one of this name."""
         self.call(pools.create_flavor(name, pool_list))
 
     def list_flavors(self) -> Iterator[Flavor]:

@@ -125,7 +125,7 @@ class SyncQueues(SyncCalls):
         self.call(queues.unshare(queue))
 
     def ping(self) -> None:
-        """Return if the server and its store are up.
+        """Return normally if the server and its store are up.
 
         Raises:
             Unavailable: the server is up, its store is not.
