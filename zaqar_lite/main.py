@@ -99,7 +99,7 @@ def create_app(settings: Settings | None = None, place: Place | None = None) -> 
     identity, connections, trusts = authentication(settings, keys, management, clock)
     limits = settings.limits()
     quotas = Quotas(management, settings.default_quota, shared=shared)
-    stock = Stock(messages, management, quotas.of)
+    stock = Stock(messages, management, quotas.of, shared=shared)
     leases = Leases(management, workers=settings.workers) if shared else None
     families, board = Families(), Board(place)
     services = _services(

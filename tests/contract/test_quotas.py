@@ -10,11 +10,18 @@ from zaqar_lite.domain.errors import QuotaReached
 from zaqar_lite.domain.models import DelayMode, QueueRef, Take
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.domain.quotas import Quota
+from zaqar_lite.service import stock as stock_module
 from zaqar_lite.service.quotas import Quotas
 from zaqar_lite.service.stock import COUNT_EVERY, Stock
 
 pytestmark = pytest.mark.anyio
 HOUR = 3_600_000
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait for a count as long as a store on a busy machine takes."""
+    monkeypatch.setattr(stock_module, "_PATIENCE", 60.0)
 
 
 async def test_messages_of_all_queues_of_a_project_are_counted(

@@ -35,14 +35,16 @@ class Time:
 class House:
     """A memory store and two processes' counts over it."""
 
-    def __init__(self, quota: Quota) -> None:
+    def __init__(self, quota: Quota, *, shared: bool = False) -> None:
         made: tuple[MessageStore, ManagementStore] = create(
             "memory://", clock=Clock(), options=StoreOptions()
         )
         self.messages, self.management = made
         self.time = Time()
         self.stock, self.other = (
-            Stock(self.messages, self.management, lambda _: quota, monotonic=self.time)
+            Stock(
+                self.messages, self.management, lambda _: quota, shared=shared, monotonic=self.time
+            )
             for _ in range(2)
         )
 
@@ -57,8 +59,8 @@ class House:
         await self.messages.pop(QUEUE, Take(count, None, DelayMode.IGNORE))
 
 
-async def house(quota: Quota) -> House:
-    made = House(quota)
+async def house(quota: Quota, *, shared: bool = False) -> House:
+    made = House(quota, shared=shared)
     await made.management.create_queue(QUEUE, {}, max_queues=10)
     return made
 
@@ -87,6 +89,33 @@ async def test_what_another_process_took_is_seen_by_the_next_count() -> None:
     counted = await it.other.counted("p")
     assert counted is not None
     assert counted.messages == 5
+
+
+@pytest.mark.parametrize("order", ["in turns", "one after the other", "at random"])
+@pytest.mark.parametrize(
+    ("quota", "most"),
+    [(Quota(messages=20), 20 + 20 // 8), (Quota(messages=800), 900), (Quota(bytes=4_000), 4_500)],
+    ids=["20 messages", "800 messages", "bytes"],
+)
+async def test_two_processes_exceed_a_quota_by_an_eighth_of_it_at_most(
+    order: str, quota: Quota, most: int
+) -> None:
+    it, chance = await house(quota, shared=True), random.Random(7)
+    size = 5 if quota.bytes else 1
+    for stock in (it.stock, it.other):  # both have counted when there was next to nothing
+        await it.post(stock, size)
+    posting = [it.stock, it.other]
+    for turn in range(2 * most):
+        if not posting:
+            break
+        first = posting[0] if order == "one after the other" else posting[turn % len(posting)]
+        stock = chance.choice(posting) if order == "at random" else first
+        try:
+            await it.post(stock, size)
+        except QuotaReached:
+            posting.remove(stock)
+    stored = (await it.messages.stats(QUEUE)).total
+    assert (quota.messages or 0) + (quota.bytes or 0) <= stored * size <= most
 
 
 async def test_a_count_that_grows_old_is_made_anew_beside_a_post() -> None:

@@ -4,8 +4,13 @@ A count asks each queue of a project for its statistics. So only projects with s
 counted, at most every five seconds and for at most a tenth of the time. The count starts after a
 post, or before it if the last count is more than ten seconds old. Between two counts, what this
 process posts is added and nothing is subtracted. So before a post is refused, the project is
-counted again, at most once a second. Posts of other processes are not seen until the next count:
-a project may exceed its quota by that much.
+counted again, at most once a second.
+
+Posts of other processes are not seen until the next count. So where processes share a store, each
+of them posts at most an eighth of the room that its last count found, or one post, before it counts
+again. P processes thus exceed a quota by (P - 1) / 8 of it at most, or by P - 1 posts, and by what
+was being stored during a count. If a count takes longer than _QUICK, it is not repeated so often:
+then each process may post all the room that its last count found.
 
 No store counts bytes, so they are estimated. This process knows the sizes of its own posts in their
 order. Messages of other processes are assumed to be as large as those at both ends of the queues,
@@ -33,6 +38,9 @@ COUNT_AGAIN = 1.0
 """Seconds between two counts of a project that has reached its quota."""
 _SHARE = 10
 """How long to rest after a count, as a multiple of how long it took."""
+_QUICK = 0.005
+"""Seconds that a count may take to be repeated for each part of the room."""
+_PARTS = 8
 _PATIENCE = 1.0
 """Seconds that a post waits for a count, which then goes on in the background."""
 _PAGE = 100
@@ -79,6 +87,21 @@ class _Stock:
     def is_older(self, seconds: float, now: float) -> bool:
         """Whether the last count is that old, and its rest is over."""
         return self.at is None or now - self.at >= max(seconds, self.took * (_SHARE + 1))
+
+    def is_part_used(self, quota: Quota, count: int, size: int) -> bool:
+        """Tell whether a post takes more than a part of the room that the last count found.
+
+        The first post after a count takes what it needs.
+        """
+        if not self.added or self.took > _QUICK:
+            return False
+        return (
+            quota.messages is not None
+            and (self.added + count) * _PARTS > quota.messages - self.messages
+        ) or (
+            quota.bytes is not None
+            and (self.added_bytes + size) * _PARTS > quota.bytes - self.bytes
+        )
 
     def count_off(self, count: int, size: int) -> None:
         """Subtract messages that were added and then not stored, unless a count has done so."""
@@ -128,11 +151,13 @@ class Stock:
         management: ManagementStore,
         quota_of: QuotaOf,
         *,
+        shared: bool = False,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._messages = messages
         self._management = management
         self._quota_of = quota_of
+        self._shared = shared
         self._monotonic = monotonic
         self._stocks: OrderedDict[str, _Stock] = OrderedDict()
 
@@ -183,7 +208,8 @@ class Stock:
         """
         quota = self._quota_of(project)
         stock, now = self._stock(project), self._monotonic()
-        if stock.is_older(2 * COUNT_EVERY, now):
+        is_part_used = self._shared and stock.is_part_used(quota, count, size)
+        if is_part_used or stock.is_older(2 * COUNT_EVERY, now):
             await self._counted(project, stock)
         elif stock.is_older(COUNT_EVERY, now):
             self._begin(project, stock)
