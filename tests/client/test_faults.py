@@ -2,8 +2,10 @@
 
 import datetime as dt
 import email.utils
+import threading
 import time
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
@@ -221,3 +223,26 @@ def test_full_jitter_spreads_over_the_whole_wait() -> None:
     assert [policy.wait(attempt) for attempt in (1, 2, 3, 4, 5)] == [0.1, 0.2, 0.4, 0.5, None]
     assert asked == [(0, 0.1), (0, 0.2), (0, 0.4), (0, 0.5)]
     assert policy.wait(1, retry_after=2) == pytest.approx(2.1)
+
+
+@pytest.mark.parametrize("path", ["", "/", "/v2", "/messaging", "/messaging/v2"])
+def test_the_address_of_a_server_may_have_a_path(path: str) -> None:
+    asked: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Log nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with Client(f"http://127.0.0.1:{server.server_port}{path}") as client:
+            client.ping()
+        client.ping()  # one that was closed opens its connections again
+        client.close()
+        server.shutdown()
+    assert asked == ["/messaging/v2/ping" if "messaging" in path else "/v2/ping"] * 2
