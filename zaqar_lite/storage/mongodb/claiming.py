@@ -43,13 +43,13 @@ _BUDGET = 4 * MAX_EXAMINED
 """Entries that one call examines before it answers what it has."""
 
 _FIRST_WINDOW, _GROWTH = 20, 10
-"""How many ready entries the first step looks at, at least, and how that grows."""
+"""How many ready entries the first step reads at least, and by what factor that grows."""
 _MARGIN_MS = 500
-"""How much later than the server's probable time the first look for due messages asks."""
+"""How much later than the server's estimated time the first look for due messages reads."""
 _CROWD = 16
-"""A caller that lost a race chooses at random among so many times what it still wants."""
+"""A caller that lost a race chooses at random among this many times the messages it still wants."""
 _MOST_DUE = MAX_EXAMINED // 4
-"""How many due messages a step looks at: each lapse is an update of its own."""
+"""How many due messages a step reads: each lapse is an update of its own."""
 
 
 class Claiming(StorePart):
@@ -83,7 +83,7 @@ class Claiming(StorePart):
                 if not handle.taken:
                     raise
                 search.has_more = True
-                break  # what is held is answered, whatever became of the rest
+                break  # answer what is held, even though the rest failed
         if held == POPPED and handle.taken:
             try:
                 await handle.remove()
@@ -96,9 +96,9 @@ class Claiming(StorePart):
     async def _begin_search(self, queue: QueueRef, take: Take) -> "_Search | None":
         """Read the queue's state, and in the same command which messages are due by now.
 
-        The server's time is known only from the answer, so the command asks by a guess that is a
-        little late, and what the answer proves to be not due yet is left out. Where the guess was
-        too early, the first step looks for due messages itself.
+        The server's time is known only from the answer, so the command uses an estimate that is a
+        little late, and messages that turn out not to be due yet are left out. Where the estimate
+        was too early, the first step looks for due messages itself.
         """
         guess = self._connection.local_ms + self._ahead_ms + _MARGIN_MS
         states = _due_states(take.delay_mode)
@@ -147,9 +147,9 @@ class Claiming(StorePart):
         seen: Sequence[Document],
         decide: Callable[[Transitions, Document], None],
     ) -> tuple[list[Document], int]:
-        """Decide on messages and store it; answer how they are now, and how many were moved.
+        """Apply `decide` to messages and store the result; answer the messages, how many moved.
 
-        Nothing when other callers changed one of them meanwhile: the next step finds what is left.
+        Answers no messages when another caller changed one of them: the next step reads them again.
         """
         documents = [dict(document) for document in seen]
         for document in documents:
@@ -185,7 +185,7 @@ class Claiming(StorePart):
 
 @dataclass(slots=True)
 class _SortedOut:
-    """Candidates of one step: to hand out, to make ready, to delete, and to move."""
+    """The candidates of one step: to hand out, to make ready, to delete, and to move."""
 
     wanted: list[Document] = field(default_factory=list)
     due: list[Document] = field(default_factory=list)
@@ -194,7 +194,7 @@ class _SortedOut:
 
 
 class _Search:
-    """How far one call has come, and where it looks next."""
+    """What one call has found so far, and what it reads next."""
 
     def __init__(self, transitions: Transitions, take: Take) -> None:
         self.transitions = transitions
@@ -221,7 +221,7 @@ class _Search:
         self._more_are_due = len(found) == _MOST_DUE
 
     def queries(self) -> Sequence["Query"]:
-        """What the next step asks for."""
+        """What the next step reads."""
         queries = candidate_queries(self.state, self._delay_mode, self._window)
         is_known = self._due is not None or not self._more_are_due
         return [query for query in queries if not (is_known and query.name == "due")]
@@ -245,11 +245,11 @@ class _Search:
 
     @property
     def is_over(self) -> bool:
-        """Tell whether the call has all that it wants, all there is, or used up its budget."""
+        """Whether the call has all that it wants or all there is, or has used up its budget."""
         return self._taken >= self._limit or not self.has_more or self._examined >= _BUDGET
 
     def sort_out(self, candidates: Sequence[Document], lapsed: int) -> _SortedOut:
-        """Tell what to do with candidates, in their order, until there is no more room."""
+        """Sort candidates, in order of position, by what is to be done with them."""
         room = self._limit - self._taken
         self._examined += max(1, len(candidates), lapsed)
         found = _SortedOut()
@@ -269,7 +269,7 @@ class _Search:
         return found
 
     def note_step(self, found: _SortedOut, taken: int, *, lost_race: bool) -> None:
-        """Note what a step got of what it wanted; decide how far the next one looks."""
+        """Note how many messages a step got; decide how many entries the next one reads."""
         got, self._taken = taken - self._taken, taken
         self._lost_race = lost_race or got < len(found.wanted)
         self.has_more = self._was_cut or self._lost_race

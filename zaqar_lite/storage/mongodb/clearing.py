@@ -1,7 +1,7 @@
 """Purging and dropping: one update ends all messages, and bounded steps then delete the documents.
 
-Nobody sees those documents any more: their positions are at or below the queue's birth. A note in
-the queue's document, `u`, says up to which position they are still to be deleted.
+No reader sees those documents: their positions are at or below the queue's birth. The field `u` of
+the queue's document notes up to which position they are still to be deleted.
 """
 
 from contextlib import suppress
@@ -38,7 +38,7 @@ class Clearing(StorePart):
                 await self._clear(state.key, state.birth, STEP)
 
     async def _clear(self, key: str, upto: int, limit: int) -> int:
-        """Delete at most `limit` documents; take the note away when these were the last."""
+        """Delete at most `limit` documents; remove the note when these were the last."""
         messages = self._connection.messages
         ended = {"q": key, "k": {"$lte": Int64(upto)}}
         found = await find_first(
@@ -53,7 +53,7 @@ class Clearing(StorePart):
         return len(found)
 
     async def _clear_all(self, limit: int) -> int:
-        """Go on in all queues with a note; answer how many documents were deleted."""
+        """Clear all queues that have the note `u`; answer how many documents were deleted."""
         queues, noted = self._connection.queues, {"u": {"$exists": True}}
         count = 0
         for document in await find_first(queues, noted, {"u": 1}, limit=limit, hint="unclear"):

@@ -14,7 +14,7 @@ from zaqar_lite.storage.mongodb.indexes import Document
 from zaqar_lite.storage.mongodb.queues import CLAIMED, DELAYED, PARKED, READY, QueueState
 
 NO_ATTEMPTS: Document = {"a": 0}
-"""The projection of who does not ask for details."""
+"""The projection for readers that do not ask for details."""
 
 
 def new_document(
@@ -80,7 +80,7 @@ def _document(  # noqa: PLR0917 - the fields
 
 
 def to_message(document: Document, now: int) -> Message:
-    """Show a document to a reader at `now`, but for what it was read without."""
+    """The message of a document as a reader sees it at `now`; unread fields stay empty."""
     state = document["s"]
     is_away = state in (CLAIMED, PARKED) and int(document["w"]) > now
     delayed_until = document.get("d")
@@ -106,7 +106,7 @@ def to_message(document: Document, now: int) -> Message:
 
 
 def attempts_of(document: Document) -> tuple[Attempt, ...]:
-    """The history of a message, as far as the document was read with it."""
+    """The history of a message; empty where the document was read without it."""
     return tuple(
         Attempt(number, claimed_at, ended_at, Ended(outcome), *rest)
         for number, claimed_at, ended_at, outcome, *rest in document.get("a", ())

@@ -13,7 +13,7 @@ from zaqar_lite.domain.posts import IdempotencyKey, NewMessage, Posted
 
 MOST_MESSAGES = 1_000
 MOST_BYTES = 8 << 20
-"""Of one transaction, unless a single post is larger."""
+"""The most bytes in one transaction, unless a single post is larger."""
 
 
 class PendingPost:
@@ -74,7 +74,7 @@ class GroupCommit:
         return await post.outcome
 
     async def close(self) -> None:
-        """Wait for what is under way."""
+        """Wait for the transactions that have begun."""
         await asyncio.gather(*self._workers.values(), return_exceptions=True)
 
     async def _work(self, ref: QueueRef) -> None:
@@ -85,7 +85,7 @@ class GroupCommit:
                 batch = _next_batch(waiting)
                 try:
                     await self._store(ref, batch)
-                except Exception as exc:  # noqa: BLE001 - handed on to those who wait for it
+                except Exception as exc:  # noqa: BLE001 - each waiting caller is given it
                     for post in batch:
                         post.refuse(exc)
         finally:
@@ -95,7 +95,7 @@ class GroupCommit:
 
 
 def _next_batch(waiting: deque[PendingPost]) -> list[PendingPost]:
-    """Take what fits into one transaction; those whose callers have gone are left out."""
+    """Take as many posts as fit into one transaction; leave out those that were cancelled."""
     batch: list[PendingPost] = []
     messages = size = 0
     while waiting:

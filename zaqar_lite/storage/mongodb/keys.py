@@ -53,8 +53,8 @@ class Keys:
     async def look_up(self, queue: str, names: Collection[str]) -> dict[str, Known]:
         """Find the documents `names`, also those whose time is over.
 
-        As far as the write concern reaches: a key that a majority has not got yet may still be
-        rolled back, and its messages with it, so no replay is answered by it.
+        With a majority write concern only keys that a majority has are found: another one may still
+        be rolled back with its messages, so it must not answer a replay.
         """
         found = await read_all(
             self._connection.known_keys,
@@ -94,7 +94,7 @@ class Keys:
     async def is_next(
         self, session: AsyncClientSession, state: QueueState, source: str, number: int
     ) -> bool:
-        """Remember the number of a source's call for a day; False where it came before."""
+        """Note the number of a source's call for a day; False where that call came before."""
         keys, name = self._connection.keys, {"_id": f"a{len(source)}:{source}{state.key}"}
         noted = {"l": [number], "e": DatetimeMS(state.now + _DAY_MS)}
         known = await keys.find_one(name, hint=BY_ID, session=session)

@@ -65,7 +65,7 @@ class Listing(StorePart):
         after: int,
         is_filtered: bool,
     ) -> tuple[QueueState | None, int | None]:
-        """The queue's state, and in the same command how far a filtered step may look."""
+        """The queue's state and, in one command with it, how far a filtered step may read."""
         collection, pipeline, hint = (
             self._connection.counters,
             self._queues.read_pipeline(queue),
@@ -88,7 +88,7 @@ class Listing(StorePart):
         bound: int | None,
         session: AsyncClientSession | None,
     ) -> Page:
-        """Find the first page with a message between two positions; without one, the end.
+        """Find the first page between two positions that has a message; an empty one at the end.
 
         A filter by client may pass over many messages, so one step examines at most MAX_EXAMINED
         entries: those up to `bound`, and then as many again.
@@ -120,7 +120,7 @@ class Listing(StorePart):
     async def _next_bound(
         self, key: str, after: int, session: AsyncClientSession | None
     ) -> int | None:
-        """The position of the last entry that the next step may look at; None without so many."""
+        """The last position that the next step may read; None where fewer entries are left."""
         found = await read_all(
             self._connection.listed, _bound(key, after), hint="position", session=session
         )
@@ -208,7 +208,7 @@ class Listing(StorePart):
         )
 
     async def _ready_since(self, state: QueueState, first: Document | None) -> int | None:
-        """Since when the first ready message, known or not, has been so, or what was due first."""
+        """Since when the first ready message is ready; `first` is that message where known."""
         found = first or await self._connection.listed.find_one(
             {**state.live, "s": READY}, {"k": 1, "d": 1}, sort=[("k", 1)], hint="live"
         )
@@ -282,7 +282,7 @@ class Listing(StorePart):
 
 
 class PageQuery(NamedTuple):
-    """What a page asks for: messages in `states` that the filter `residual` lets pass."""
+    """What a page shows: messages in `states` that match the filter `residual`."""
 
     state: QueueState
     limit: int

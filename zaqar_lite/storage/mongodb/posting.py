@@ -47,7 +47,7 @@ _LARGEST_BODY = (16 << 20) - (64 << 10)
 """A document may have 16 MiB; headers and the other fields take the rest."""
 
 _MS_PER_COUNTED = 0.005
-"""After a count of n > MAX_EXAMINED, so many times n pass before the queue is counted again."""
+"""A count of n > MAX_EXAMINED holds for n times as many milliseconds: counting takes long."""
 
 
 class _TryAgain(Exception):
@@ -59,7 +59,7 @@ class _TryAgain(Exception):
 
 
 class _Batch:
-    """What the tries to store one batch of posts have learned of their queue."""
+    """What is known of the queue of one batch of posts, kept from one try to the next."""
 
     def __init__(self, ref: QueueRef) -> None:
         self.ref = ref
@@ -140,7 +140,7 @@ class Posting(StorePart):
         self._readiness.announce(queue, await self._queues.in_transaction(insert))
 
     async def _store(self, ref: QueueRef, posts: Sequence[PendingPost]) -> None:
-        """Store all posts in one transaction; the others are tried again without a refused one."""
+        """Store all posts in one transaction; where one is refused, try again with the others."""
         batch, tries = _Batch(ref), RetryBudget()
         while pending := [post for post in posts if not post.outcome.done()]:
             try:
@@ -305,7 +305,7 @@ class Posting(StorePart):
             await self._queues.seed(ref)
 
     async def _accept_stored(self, batch: _Batch, posts: Sequence[PendingPost]) -> None:
-        """End the posts that an earlier try has stored: its commit's answer was lost."""
+        """Accept the posts that an earlier try has stored: the answer to its commit was lost."""
         firsts = {next(iter(post.ids.values())): post for post in posts if post.ids}
         cursor = self._connection.messages.find(
             {"_id": {"$in": list(firsts)}, "q": batch.key}, {"_id": 1}, hint=BY_ID

@@ -240,9 +240,9 @@ class Queues:
     async def in_transaction(
         self, work: Callable[[AsyncClientSession], Awaitable[T]], *, retry_duplicates: bool = False
     ) -> T:
-        """Run `work` in a transaction, and again after what passes, within a budget of time.
+        """Run `work` in a transaction, and repeat it after transient errors, for a limited time.
 
-        The documents of queues that it misses are made.
+        Where it raises MissingQueue, the queue's document is made before the next try.
         """
         budget = RetryBudget()
         while True:
@@ -252,7 +252,7 @@ class Queues:
             except MissingQueue as missing:
                 await self.seed(missing.ref)
             except PyMongoError as exc:
-                await budget.pause(exc, is_passing=retry_duplicates and is_duplicate(exc))
+                await budget.pause(exc, is_transient=retry_duplicates and is_duplicate(exc))
 
     async def seed(self, ref: QueueRef) -> None:
         """Make a queue's document where there is none; `birth_pipeline` gives it its life."""

@@ -1,8 +1,8 @@
-"""What became ready: this process's own doings are told at once, those of others are looked for.
+"""Announce what became ready: what this process did at once, and what others did by polling.
 
-A process looks every `LOOK_MS` at the queues that it watches: what is there the last ready message
-of each? Another one than before means that something became ready. Nothing is written for it, so it
-costs who posts nothing, and it works on every server.
+Every `LOOK_MS` a process reads the last ready message of each queue that it watches. When that is
+another message than before, something became ready. Nothing is written for this, so posting costs
+no more, and it works on every server that speaks MongoDB's protocol.
 """
 
 import asyncio
@@ -21,39 +21,41 @@ from zaqar_lite.storage.mongodb.queues import READY, key_of, queue_of
 POLL_INTERVAL_MS = 5_000
 LOOK_MS = 500
 _QUEUES_A_LOOK = 50
-"""How many queues one command looks at."""
+"""How many queues one command reads."""
 
 
 class Readiness:
-    """Watch queues, and tell the listener what became ready."""
+    """Watch queues, and announce to the listener what became ready."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._listener: Listener | None = None
         self._watched: Counter[QueueRef] = Counter()
-        self._last: dict[QueueRef, int] = {}  # the last ready message of each, where there was one
-        self._told: set[QueueRef] = set()  # what this process told since the last look
+        self._last: dict[QueueRef, int] = {}
+        """The position of each queue's last ready message, where it has one."""
+        self._announced: set[QueueRef] = set()
+        """The queues that this process announced since the last look."""
         self._looking: asyncio.Task[None] | None = None
 
     def listen(self, listener: Listener) -> None:
-        """Tell `listener` from now on."""
+        """Announce to `listener` from now on."""
         self._listener = listener
 
     def announce(self, queue: QueueRef, count: int) -> None:
-        """Tell that so many messages became ready; 0: something may be due earlier."""
+        """Announce that `count` messages became ready; 0 says that something may be due earlier."""
         if self._listener is not None and queue in self._watched:
             if count:
-                self._told.add(queue)
+                self._announced.add(queue)
             self._listener(queue, count)
 
     async def watch(self, queue: QueueRef) -> None:
-        """Begin to tell of a queue: of what becomes ready after this."""
+        """Begin to announce what becomes ready in a queue after this."""
         self._watched[queue] += 1
         if self._watched[queue] == 1:
-            with suppress(PyMongoError):  # then whatever is ready is told at the next look
+            with suppress(PyMongoError):  # the next look then announces whatever is ready
                 self._last |= await self._look([queue])
         if self._looking is None or self._looking.done():
-            self._looking = asyncio.create_task(self._keep_looking(), name="news")
+            self._looking = asyncio.create_task(self._keep_looking(), name="readiness")
 
     def unwatch(self, queue: QueueRef) -> None:
         """End what one `watch` began."""
@@ -63,7 +65,7 @@ class Readiness:
             self._last.pop(queue, None)
 
     async def close(self) -> None:
-        """Look no more."""
+        """Stop looking."""
         self._watched.clear()
         if self._looking is not None:
             self._looking.cancel()
@@ -75,27 +77,30 @@ class Readiness:
             await self.look_again()
 
     async def look_again(self) -> None:
-        """Look at all watched queues once, and tell what became ready since the last look."""
-        queues, told = list(self._watched), set(self._told)
+        """Look at all watched queues once, and announce what became ready since the last look."""
+        queues, announced = list(self._watched), set(self._announced)
         for first in range(0, len(queues), _QUEUES_A_LOOK):
             some = queues[first : first + _QUEUES_A_LOOK]
-            with suppress(PyMongoError):  # the next look tells it
-                self._compare(some, await self._look(some), told)
-        self._told -= told
+            with suppress(PyMongoError):  # the next look announces it
+                self._compare(some, await self._look(some), announced)
+        self._announced -= announced
 
     def _compare(
-        self, queues: Collection[QueueRef], found: dict[QueueRef, int], told: Collection[QueueRef]
+        self,
+        queues: Collection[QueueRef],
+        found: dict[QueueRef, int],
+        announced: Collection[QueueRef],
     ) -> None:
-        """Tell of the queues that are otherwise than at the last look, but not twice."""
+        """Announce the queues that changed since the last look, unless that was done already."""
         for queue in queues:
-            if queue in self._told and queue not in told:
-                continue  # told while it was looked at: the next look takes that in
+            if queue in self._announced and queue not in announced:
+                continue  # it was announced during this look: the next look compares it
             last = found.get(queue)
             if queue in self._watched and last != self._last.get(queue):
                 self._last.pop(queue, None)
                 if last is not None:
                     self._last[queue] = last
-                    if queue not in told and self._listener is not None:
+                    if queue not in announced and self._listener is not None:
                         self._listener(queue, 1)
 
     async def _look(self, queues: Collection[QueueRef]) -> dict[QueueRef, int]:

@@ -2,9 +2,9 @@
 
 A write or a deletion reads the document and then updates it where its `v` is still the same. Each
 change gives it a higher `v`, a deletion too: it leaves a tombstone, so that versions grow over it.
-Where there is no document a tombstone is inserted first, and its unique `_id` decides who did. So
-of racing writers one finds the version that it has seen. A change whose answer was lost is known
-again by its mark `i`.
+Where there is no document, a tombstone is inserted first, and its unique `_id` lets one writer win.
+So of several racing writers exactly one finds the version that it has seen. A writer whose answer
+was lost recognises its own change by the mark `i`.
 """
 
 from collections.abc import Sequence
@@ -210,7 +210,7 @@ def _is_live(document: Document) -> bool:
 
 
 def _check(found: Document | None, kind: str, name: str, expected: int | None) -> None:
-    """Compare the version that a writer has seen; 0 stands for no record."""
+    """Check that a record is at the version that a writer has seen; 0 stands for no record."""
     version = found["v"] if found is not None and _is_live(found) else 0
     if expected is not None and expected != version:
         raise RecordChanged(f"The {kind} {name!r} was changed or deleted meanwhile.")

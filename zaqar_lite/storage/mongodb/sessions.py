@@ -1,10 +1,10 @@
-"""The sessions of this process's transactions, which others end when this process has died.
+"""The sessions of this process's transactions, which other processes end when this one has died.
 
-A transaction holds what it has changed, a queue's counter for one. When its process is killed the
-server keeps it open, for a minute by default, and nobody can post to that queue. So the sessions
-are lent from a pool and written down with a heartbeat, and every process ends those of others whose
-heart has stopped. Ending the session of a process that was only slow harms nothing: its transaction
-has not happened, and it begins it again.
+A transaction locks what it has changed, a queue's counter for example. When its process is killed,
+the server keeps the transaction open, for a minute by default, and nobody can post to that queue.
+So sessions are lent from a pool and recorded in a collection with a heartbeat, and every process
+ends the sessions whose heartbeat has stopped. Ending the session of a process that was only slow
+harms nothing: its transaction has not happened, and the process begins it again.
 """
 
 import asyncio
@@ -21,13 +21,13 @@ from zaqar_lite.storage.mongodb.indexes import Document
 
 BEAT_SECONDS = 1.5
 DEAD_MS = 5_000
-"""How long ago the last heartbeat of a process was that is taken for dead."""
+"""A process counts as dead when its last heartbeat is this old."""
 
-_NOW: Document = {"$toDate": {"$toLong": "$$NOW"}}  # by no test's offset: hearts beat in real time
+_NOW: Document = {"$toDate": {"$toLong": "$$NOW"}}  # heartbeats ignore the offset of tests
 
 
 class SessionPool:
-    """Lend sessions, let them live, and end those of the dead."""
+    """Lend sessions, send their heartbeats, and end the sessions of dead processes."""
 
     def __init__(self, collection: AsyncCollection[Document]) -> None:
         self._collection = collection
@@ -37,12 +37,12 @@ class SessionPool:
         self._has_stopped = False
 
     def start(self) -> None:
-        """Begin to beat."""
-        self._heart = asyncio.create_task(self._beat())
+        """Begin to send heartbeats."""
+        self._heart = asyncio.create_task(self._keep_beating())
 
     async def stop(self) -> None:
-        """Stop, and forget the sessions that were lent."""
-        self._has_stopped = True  # pymongo may take the cancellation for an error of its own
+        """Stop, and remove the records of the sessions."""
+        self._has_stopped = True  # pymongo may hide the cancellation in an error
         if self._heart is not None:
             self._heart.cancel()
             await asyncio.gather(self._heart, return_exceptions=True)
@@ -65,31 +65,31 @@ class SessionPool:
         session = self._collection.database.client.start_session()
         number = session.session_id["id"]
         self._known.append(number)
-        await self._write_down(number)
+        await self._register(number)
         return session
 
-    async def _write_down(self, number: Any) -> None:  # noqa: ANN401 - a UUID as BSON has it
+    async def _register(self, number: Any) -> None:  # noqa: ANN401 - a UUID as BSON has it
         with suppress(DuplicateKeyError):
             await self._collection.insert_one({"_id": number})
         await self._collection.update_one({"_id": number}, [{"$set": {"at": _NOW}}], hint="_id_")
 
-    async def _beat(self) -> None:
+    async def _keep_beating(self) -> None:
         while not self._has_stopped:
             await asyncio.sleep(BEAT_SECONDS)
             with suppress(PyMongoError):  # the next beat tries again
-                await self._tell()
-                await self._end_the_dead()
+                await self._beat()
+                await self._end_dead()
 
-    async def _tell(self) -> None:
+    async def _beat(self) -> None:
         known = list(self._known)
         if known:
             mine = {"_id": {"$in": known}}
             result = await self._collection.update_many(mine, [{"$set": {"at": _NOW}}], hint="_id_")
-            if result.matched_count < len(known):  # somebody has taken us for dead
+            if result.matched_count < len(known):  # another process took this one for dead
                 for number in known:
-                    await self._write_down(number)
+                    await self._register(number)
 
-    async def _end_the_dead(self) -> None:
+    async def _end_dead(self) -> None:
         admin = self._collection.database.client.admin
         greeting = await admin.command("hello", codec_options=self._collection.codec_options)
         silent = {"at": {"$lt": DatetimeMS(int(greeting["localTime"]) - DEAD_MS)}}
@@ -99,6 +99,6 @@ class SessionPool:
             if document["_id"] not in self._known
         ]
         if dead:
-            with suppress(PyMongoError):  # without the right to: the server's own limit ends them
+            with suppress(PyMongoError):  # without the privilege, the server's own limit ends them
                 await admin.command("killSessions", [{"id": number} for number in dead])
             await self._collection.delete_many({"_id": {"$in": dead}, **silent}, hint="_id_")

@@ -1,7 +1,7 @@
 """Settling: read the messages, decide, write each by a guarded update; again if others were faster.
 
-Every message that a call changes gets its mark. So when a call reads again, after a lost answer or
-a lost race, the mark tells which messages it has changed itself.
+Every message that a call changes gets the mark of the call. When the call reads the messages again,
+after a lost answer or a lost race, the mark tells which of them it has changed itself.
 """
 
 from collections.abc import Sequence
@@ -55,7 +55,7 @@ class Settling(StorePart):
         else:
             raise _busy(queue)
         if call.acknowledged:
-            with suppress(PyMongoError):  # they are in no queue any more, whatever becomes of this
+            with suppress(PyMongoError):  # readers see them no more even when this fails
                 await self._updates.remove(key_of(queue), call.acknowledged, GONE)
         return call.settled
 

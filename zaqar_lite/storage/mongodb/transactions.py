@@ -24,7 +24,7 @@ BUDGET = 10.0
 """Seconds after which a transaction is not begun again."""
 
 _ABORT_SECONDS = 3
-_SHORTEST, _LONGEST = 0.004, 0.25
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.004, 0.25
 _CONFLICT, _NO_SUCH_TRANSACTION = 112, 251
 _LABELS = ("TransientTransactionError", "UnknownTransactionCommitResult")
 
@@ -34,23 +34,23 @@ class RetryBudget:
 
     def __init__(self) -> None:
         self._deadline = time.monotonic() + BUDGET
-        self._pause = _SHORTEST
+        self._pause = _FIRST_PAUSE
 
-    async def pause(self, exc: PyMongoError, *, is_passing: bool = False) -> None:
-        """Wait before the next try after `exc`, or raise it where another try can't help."""
-        is_passing = is_passing or (
+    async def pause(self, exc: PyMongoError, *, is_transient: bool = False) -> None:
+        """Wait before the next try, or raise `exc` where another try can't help."""
+        is_transient = is_transient or (
             any(exc.has_error_label(label) for label in _LABELS)
             or isinstance(exc, AutoReconnect)
             or code_of(exc) in (_CONFLICT, _NO_SUCH_TRANSACTION)
         )
-        if not is_passing or not self.left:
+        if not is_transient or not self.left:
             raise exc
         await self.back_off()
 
     async def back_off(self) -> None:
-        """Wait a while, longer each time: others are at work on the same documents."""
+        """Wait, longer each time: others are changing the same documents."""
         await asyncio.sleep(random.uniform(self._pause / 2, self._pause))  # noqa: S311 - no secret
-        self._pause = min(2 * self._pause, _LONGEST)
+        self._pause = min(2 * self._pause, _LONGEST_PAUSE)
 
     @property
     def left(self) -> bool:

@@ -1,7 +1,7 @@
-"""What becomes of a message that is settled, lapses or fails: the rules on one document.
+"""The rules for one message that is settled, lapses or fails.
 
-They change a document that was read, at the instant it was read. `GuardedUpdates` then stores it,
-if the message is still as it was.
+They change a document as it was read, at the instant it was read. `GuardedUpdates` then stores the
+change if the message is still as it was.
 """
 
 from random import random
@@ -40,7 +40,7 @@ PARKED_MARGIN_MS = 60_000
 
 
 class Transitions(NamedTuple):
-    """What is decided on messages of one queue, as it was at `state.now`."""
+    """Decide on messages of one queue by its state at `state.now`."""
 
     ref: QueueRef
     state: QueueState
@@ -110,7 +110,7 @@ class Transitions(NamedTuple):
         return document["s"] == CLAIMED and int(document["w"]) > self.state.now
 
     def _not_held(self, document: Document, claim_id: str, settlement: Settlement) -> Outcome:
-        """What became of a settlement by a claim that does not hold the message."""
+        """The outcome of a settlement by a claim that does not hold the message."""
         if self.is_held(document):
             return Outcome.HELD
         was_released = document.get("l") in (Ended.RELEASED.value, Ended.FAILED.value)
@@ -149,7 +149,7 @@ class Transitions(NamedTuple):
         reason: str | None,
         detail: str | None,
     ) -> None:
-        """Write the hand-out of now, which has ended, into the history."""
+        """Add the hand-out that ends now to the history."""
         attempt = Attempt(
             document["n"],
             claimed_at(document),
@@ -174,7 +174,7 @@ class Transitions(NamedTuple):
             self._live_on(document, wait_ms + PARKED_MARGIN_MS, 0)
 
     def _move(self, document: Document, letter: DeadLetter, reason: str) -> None:
-        """Let a message be a letter in the dead-letter queue; its position is taken later."""
+        """Move a message to the dead-letter queue; `GuardedUpdates` gives it its position."""
         if letter.target is None:
             raise Unsupported("The mongodb store keeps no failed messages; the embedded one does.")
         document.pop("w", None)
@@ -185,7 +185,7 @@ class Transitions(NamedTuple):
             document["t"], document["e"] = Int64(letter.ttl_ms), self._after(letter.ttl_ms)
 
     def move(self, document: Document, how: Move) -> Outcome:
-        """Let a message that nobody holds be in another queue; its position is taken later."""
+        """Move a message that nobody holds; `GuardedUpdates` gives it a position there."""
         if not self.is_live(document):
             return Outcome.NOT_FOUND
         if document["s"] in (CLAIMED, PARKED):
@@ -215,7 +215,7 @@ class Transitions(NamedTuple):
         }
 
     def _live_on(self, document: Document, ttl_ms: int, grace_ms: int) -> None:
-        """Let a message that would end before `ttl_ms` from now end a grace after that."""
+        """Let a message that would expire within `ttl_ms` expire a grace after that instead."""
         if int(document["e"]) < self.state.now + ttl_ms:
             ttl_ms += grace_ms
             document["t"], document["e"] = Int64(ttl_ms), self._after(ttl_ms)
