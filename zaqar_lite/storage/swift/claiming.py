@@ -20,7 +20,7 @@ _MAX_MOVED = 20
 _MAX_PARKED = 100
 """About how many lapsed messages one claim parks."""
 _TRUST_MS = 10_000
-"""How long a process believes that a long stretch holds nothing ready: others may release there."""
+"""How long a process skips a stretch without ready messages: others may release some there."""
 T = TypeVar("T")
 
 
@@ -38,11 +38,11 @@ class Chosen:
 
     @property
     def is_enough(self) -> bool:
-        """Whether the lock was held for long enough for messages that are not handed out."""
+        """Whether enough messages were found that are not handed out: the lock is held for each."""
         return len(self.letters) >= _MAX_MOVED or self.parked >= _MAX_PARKED
 
-    def sort(self, message: Fetched, take: Take, now: int) -> Sequence[int]:
-        """Sort a message into what it is; answer when it is ready if it was parked."""
+    def add(self, message: Fetched, take: Take, now: int) -> Sequence[int]:
+        """Add a message to those it belongs to; answer when it is ready if it is parked."""
         state, letter = message.state, take.retries.dead_letter
         if state.is_claimed_or_parked(now):
             self.parked += 1
@@ -87,9 +87,9 @@ class Claiming(Holding):
     async def _with_letters(
         self, queue: QueueRef, take: Take, chosen: Chosen, claimed: Claimed, lease: Lease
     ) -> Claimed:
-        """Move the exhausted messages that were met on the way, and tell how many.
+        """Move the exhausted messages that were found, and note how many.
 
-        What was handed out by now is handed out: where a move fails, the next claim goes on.
+        The claim is answered even when a move fails; the next claim goes on with the rest.
         """
         claimed.more = chosen.more
         source, policy = self._container(queue), take.retries.dead_letter
@@ -101,7 +101,7 @@ class Claiming(Holding):
         return claimed
 
     async def _choose(self, queue: QueueRef, take: Take, lease: Lease) -> Chosen:
-        """Choose ready messages, in order, and the exhausted ones met on the way."""
+        """Choose ready messages, in order, and the exhausted ones between them."""
         container = self._container(queue)
         tail = await self._tails.load(container, lease)
         known = self._tails.known(container)
@@ -134,7 +134,7 @@ class Claiming(Holding):
     async def _choose_from_page(
         self, container: str, listed: Sequence[Listed], take: Take, chosen: Chosen, lease: Lease
     ) -> int:
-        """Choose of one page; answer when a message that is not ready may be so at the earliest."""
+        """Choose from one page; answer when another message of it may be ready at the earliest."""
         now = self._now()
         ready = [one.name for one in listed if _may_take(take, one.state, now)]
         delayed = take.delay_mode is not DelayMode.EXPOSE
@@ -155,7 +155,7 @@ class Claiming(Holding):
                 waiting.append(now + 1_000)  # the listing is late
             met = (self._end_lapse(container, m, take.retries, lease, marks=False) for m in sure)
             for message in await together(*met):
-                waiting += chosen.sort(message, take, now)
+                waiting += chosen.add(message, take, now)
         return min(waiting, default=NEVER)
 
     async def _with_moves_finished(
@@ -174,7 +174,7 @@ class Claiming(Holding):
     async def _hold(
         self, queue: QueueRef, take: Take, taken: Sequence[Fetched], lease: Lease
     ) -> Claimed:
-        """Mark what was taken and write the claim, at once."""
+        """Mark the messages taken and write the claim, all at the same time."""
         container = self._container(queue)
         now = self._now()
         claim_id = new_claim_id()
@@ -264,7 +264,7 @@ async def _confirmed(messages: Sequence[T], writes: Iterable[Awaitable[bool]]) -
     """The messages whose write is certain.
 
     Raises:
-        Unavailable: none is, and of some nobody can tell.
+        Unavailable: none is, and for some it could not be found out.
     """
     outcomes = await asyncio.gather(*writes, return_exceptions=True)
     failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]

@@ -68,7 +68,7 @@ class Request(NamedTuple):
 
 
 class _Lost(Exception):
-    """The answer to a write that was sent is lost; it may land until the instant `until`."""
+    """The answer to a write is lost; the write may still land until the instant `until`."""
 
     def __init__(self, until: float, what: str) -> None:
         super().__init__(what)

@@ -9,10 +9,10 @@ So a message is never visible in both queues. What a crash leaves is found later
 sweep of the source moves a leaving message again, to a new position, and the next claim or sweep of
 the target shows an arriving one whose original is gone.
 
-Whoever sends dead letters holds the source's lock and waits for the target's. A dead-letter queue
-has no dead-letter queue itself, so these never wait for each other. A move that a client asked for
-may go in either direction: it takes both locks by `Locks.hold_both`, which frees one while it waits
-for the other. Only the sweep finishes such a move.
+An operation that sends dead letters holds the source's lock and waits for the target's. A
+dead-letter queue has no dead-letter queue itself, so two of them never wait for each other. A move
+that a client asked for may go in either direction: it takes both locks by `Locks.hold_both`, which
+frees one while it waits for the other. Only the sweep finishes such a move.
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,8 @@
 """How a hand-out ends: what becomes of the message, and the attempt that its history keeps.
 
-A message's history is an object of its own, made when its first attempt has ended, and read only by
-who asks for details. It is written before the state that makes it true: an attempt whose state was
-never written is not shown, and the next end of that hand-out takes its place.
+A message's history is an object of its own. It is made when the first attempt has ended, and read
+only where details are asked for. It is written before the state that it belongs to: an attempt
+whose state was never written is not shown, and the next end of that hand-out replaces it.
 """
 
 import json
@@ -24,7 +24,7 @@ _PARKED_MARGIN_MS = 60_000
 
 
 class Ending(NamedTuple):
-    """What is said of the end of a hand-out; without a delay a failure waits for the back-off's."""
+    """How a hand-out ends; a failure without a delay of its own waits for the back-off's."""
 
     outcome: Ended
     at: int

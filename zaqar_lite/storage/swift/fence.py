@@ -1,4 +1,4 @@
-"""Late writes are refused: each carries a signature that expires seconds after it was sent.
+"""Let Swift refuse late writes: each carries a signature that expires seconds after it was sent.
 
 A write whose answer is lost may still be on its way: in a load balancer, or in a socket of a proxy
 that hangs. Swift has no compare-and-swap, so a write that lands after the next operation on the

@@ -1,6 +1,6 @@
-"""What this process tells its waiting requests: what became ready in a queue, and when it will.
+"""Announce to this process's waiting requests what became ready in a queue, and what soon will.
 
-Nobody tells what other processes do. Where several share the store a waiting request therefore
+A process does not learn what others do. Where several share the store, a waiting request therefore
 looks once a second.
 """
 
@@ -32,20 +32,20 @@ class Hints:
             self._watched[container] = (queue, count - 1)
 
     def announce_ready(self, container: str, count: int) -> None:
-        """Tell that messages became ready."""
+        """Announce that messages became ready."""
         if count:
-            self._tell(container, count)
+            self._announce(container, count)
 
     def announce_due(self, container: str, until: int) -> None:
-        """Tell that something may become ready at an instant."""
+        """Announce that something may become ready at an instant."""
         known = self._tails.known(container)
         if known.due_at is not None and until < known.due_at:
             known.due_at = until
-        self._tell(container, 0)
+        self._announce(container, 0)
 
     @contextmanager
     def changing(self, container: str) -> Iterator[None]:
-        """Enclose writes of leases and delays: where they fail, nobody knows which were written."""
+        """Enclose writes of leases and delays: when they fail, it is unknown which were written."""
         known = self._tails.known(container)
         known.something_may_be_ready()
         try:
@@ -55,6 +55,6 @@ class Hints:
             self.announce_ready(container, 1)
             raise
 
-    def _tell(self, container: str, count: int) -> None:
+    def _announce(self, container: str, count: int) -> None:
         if self.listener is not None and container in self._watched:
             self.listener(self._watched[container][0], count)

@@ -29,16 +29,16 @@ _PATIENCE = 20.0
 _ANSWER = 5.0
 """Seconds in which the coordination service has to answer; its clients may try for longer."""
 _POLL = 0.1
-"""How often, in seconds, a process asks at least for a lock that another one holds."""
+"""At most so many seconds pass before a process asks again for a lock that another one holds."""
 _SECOND = 0.5
 """Seconds for which a holder of one lock waits for a second one before it frees the first."""
 _TURN = 1.0
-"""Seconds after which a process that takes a lock again and again lets the others have it: they
-ask for it only now and then, and would hardly ever meet it free.
+"""After so many seconds a process that takes one lock again and again pauses for the others: they
+ask for it only now and then, and would hardly ever find it free.
 """
 _MAX_TURNS = 10_000
 _SAFETY = 10
-"""How many times as long as the longest claim a lease should be; less is told in the log."""
+"""A lease should be this many times the longest claim; the log warns when it is less."""
 T = TypeVar("T")
 
 
@@ -56,7 +56,7 @@ class Lease:
         self.until = until
         """The instant, in monotonic seconds, from which on nothing may be written any more."""
         self.lost = False
-        """Whether the lock was not ours any more when it was freed, or nobody could tell."""
+        """Whether the lock was lost before it was freed, or that could not be found out."""
 
 
 class Locks:
@@ -94,8 +94,8 @@ class Locks:
         A request that was given up must not leave threads that write after the lock is free.
 
         Raises:
-            Unavailable: the lock could not be had in time; or the work was to be `exclusive`, and
-                nobody can tell that the lock was ours till it was done.
+            Unavailable: the lock was not free in time; or the work is `exclusive`, and the lock may
+                have been lost before it was done.
         """
 
         async def locked() -> T:
@@ -167,7 +167,7 @@ class Locks:
     def _forget(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # told to the caller, if there still is one
+            task.exception()  # read it, so that asyncio logs nothing; the caller has it too
 
 
 class SharedLocks(Locks):
@@ -179,7 +179,7 @@ class SharedLocks(Locks):
         self._coordinator: Any = None
         self._pool: ThreadPoolExecutor | None = None
         self._turns: dict[str, tuple[float, float]] = {}
-        """Of each lock since when it was ours again and again, and when it was freed last."""
+        """For each lock since when this process takes it repeatedly, and when it freed it last."""
 
     async def open(self) -> None:
         """Connect; idempotent."""
@@ -192,25 +192,25 @@ class SharedLocks(Locks):
         except (ImportError, ValueError, RuntimeError) as exc:  # stevedore, for a scheme
             self._pool.shutdown()
             raise ConfigurationError(
-                f"coordination_url can't be used: {self._told(exc)}. It needs the client of its "
-                "service (redis, etcd3gw, ...) beside zaqar-lite[swift]."
+                f"coordination_url can't be used: {self._safe_text(exc)}. It needs the client of "
+                "its service (redis, etcd3gw, ...) beside zaqar-lite[swift]."
             ) from exc
         except (ToozError, TimeoutError) as exc:
             self._pool.shutdown(wait=False)
             raise Unavailable(
-                "The coordination service does not answer.", detail=self._told(exc)
+                "The coordination service does not answer.", detail=self._safe_text(exc)
             ) from exc
         self._coordinator = coordinator
 
-    def _told(self, exc: Exception) -> str:
-        """What its client says, without the secrets of its URL."""
+    def _safe_text(self, exc: Exception) -> str:
+        """The text of a client's error, without the secrets of the URL."""
         return without_secrets(str(exc), self._url)
 
     async def close(self) -> None:
         """Wait for those who hold a lock, and disconnect; idempotent."""
         await super().close()
         if self._coordinator is not None and self._pool is not None:
-            with suppress(Exception):  # a service that is gone can't be told
+            with suppress(Exception):  # the service may be gone
                 await self._in_thread(self._coordinator.stop)
             self._coordinator = None
             self._pool.shutdown(wait=False, cancel_futures=True)
@@ -274,7 +274,7 @@ class SharedLocks(Locks):
             await asyncio.sleep(random.uniform(pause / 2, pause))  # noqa: S311 - spreads load
 
     async def _let_go(self, lock: Any) -> bool:  # noqa: ANN401 - tooz
-        """Free the lock; False when it was not ours any more, or nobody can tell."""
+        """Free the lock; False when it was lost before, or that can't be found out."""
         try:
             return bool(await self._in_thread(lock.release))
         except Exception as exc:  # noqa: BLE001 - every client library has its own tree
@@ -301,7 +301,7 @@ class SharedLocks(Locks):
         except (TimeoutError, asyncio.CancelledError):
 
             def undo(done: Future[T]) -> None:
-                """A lock that came too late must not stay taken until its lease is over."""
+                """Free a lock that was granted too late: its lease would go on."""
                 if done.cancelled() or done.exception() or late is None:
                     return
                 if done.result():

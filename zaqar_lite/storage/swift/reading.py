@@ -21,7 +21,7 @@ T = TypeVar("T")
 _CENSUS = 50
 """Containers on one page of the account's listing."""
 SPARE = 20
-"""How many entries beyond the limit the first page of a listing has: some are not wanted."""
+"""How many entries beyond the limit the first page has: some of them will not be wanted."""
 
 
 class Reading(Connected, MessageStore):
@@ -153,7 +153,7 @@ class Reading(Connected, MessageStore):
         return await self._views(container, live, details=details)
 
     async def _find_live(self, container: str, ids: Collection[str], tail: Tail) -> list[Listed]:
-        """The live messages of these ids, as they tell themselves."""
+        """The live messages of these ids, as their objects tell."""
         found = await together(*(self._find(container, key) for key in ids if is_message_id(key)))
         now = self._now()
         return [one for one in found if one is not None and one.exists(tail.birth, now)]

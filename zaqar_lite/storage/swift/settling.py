@@ -1,7 +1,7 @@
-"""Settling: each message of a claim for itself, under the queue's lock, in the fewest writes.
+"""Settling: each message of a claim by itself, under the queue's lock, in the fewest writes.
 
-What is said of one message comes to one write of its state, however often it is named: nothing
-happens between two settlements of one call.
+All settlements that a call has for one message become one write of its state: nothing can happen
+between two settlements of one call.
 """
 
 from collections.abc import Sequence
@@ -18,15 +18,15 @@ from zaqar_lite.storage.swift.layout import Fetched, Listed, State
 from zaqar_lite.storage.swift.locks import Lease
 from zaqar_lite.storage.swift.objects import together
 
-_NONE = State(0, 0, "")
+_NO_STATE = State(0, 0, "")
 _RELEASED = (Ended.RELEASED.value, Ended.FAILED.value)
 
 
 @dataclass(slots=True)
 class _Message:
-    """A message that is named, what is to become of it, and the answers in their order.
+    """A message of the call, what is to become of it, and its outcomes in their order.
 
-    `state` is what its object will tell: that of a longer lease, or of the end of its hand-out.
+    `state` is the state that will be written: with a longer lease, or after the hand-out has ended.
     """
 
     found: Listed | None
@@ -35,8 +35,8 @@ class _Message:
     ending: Ending | None = None
     outcomes: list[Outcome] = field(default_factory=list)
 
-    def decide(self, claim_id: str, said: Settlement, retries: Retries, now: int) -> Outcome:
-        """Note what a settlement changes; answer what becomes of it."""
+    def decide(self, claim_id: str, settlement: Settlement, retries: Retries, now: int) -> Outcome:
+        """Note what a settlement changes; answer its outcome."""
         if self.found is None or self.acked or (self.ending and self.ending.outcome is Ended.DEAD):
             return Outcome.NOT_FOUND
         mine, held = self.state.claim_id == claim_id, self.state.is_claimed(now)
@@ -44,20 +44,24 @@ class _Message:
             return Outcome.HELD
         if self.ending or not held:
             ended = self.ending.outcome.value if self.ending else self.state.ended
-            again = mine and ended in _RELEASED and said.act is Act.RELEASE
+            again = mine and ended in _RELEASED and settlement.act is Act.RELEASE
             return Outcome.DONE if again else Outcome.LAPSED
-        match said.act:
+        match settlement.act:
             case Act.ACK:
                 self.acked = True
             case Act.EXTEND:
-                self.state = self.state.held_until(now, said.ttl_ms, said.grace_ms)
+                self.state = self.state.held_until(now, settlement.ttl_ms, settlement.grace_ms)
             case Act.DEAD:
                 if retries.dead_letter is None:
                     return Outcome.NO_TARGET
-                self.ending = Ending(Ended.DEAD, now, retries, 0, said.reason, said.detail)
+                self.ending = Ending(
+                    Ended.DEAD, now, retries, 0, settlement.reason, settlement.detail
+                )
             case Act.RELEASE:
-                how = Ended.FAILED if said.failed else Ended.RELEASED
-                self.ending = Ending(how, now, retries, said.delay_ms, said.reason, said.detail)
+                how = Ended.FAILED if settlement.failed else Ended.RELEASED
+                self.ending = Ending(
+                    how, now, retries, settlement.delay_ms, settlement.reason, settlement.detail
+                )
         return Outcome.DONE
 
 
@@ -83,12 +87,12 @@ class Settling(Holding):
             found = {one.id: one for one in await self._find_live(container, ids, tail)}
             now = self._now()
             named = {
-                key: _Message(one, one.state if one else _NONE)
+                key: _Message(one, one.state if one else _NO_STATE)
                 for key, one in ((key, found.get(key)) for key in ids)
             }
-            for said in settlements:
-                message = named[said.message_id]
-                message.outcomes.append(message.decide(claim_id, said, retries, now))
+            for settlement in settlements:
+                message = named[settlement.message_id]
+                message.outcomes.append(message.decide(claim_id, settlement, retries, now))
             changed = [m for m in named.values() if m.found and (m.acked or m.ending)]
             extended = [m for m in named.values() if m.found and m not in changed]
             with self._hints.changing(container):
@@ -98,16 +102,18 @@ class Settling(Holding):
                 moved = await self._dead_letters.send(container, dead, retries.dead_letter, lease)
             gone = [message.found for message in changed if message.found]
             await self._end_empty(container, [claim_id], gone, lease)
-            self._tell_settled(container, changed)
+            self._announce_settled(container, changed)
             answers = {key: iter(message.outcomes) for key, message in named.items()}
-            return Settled([next(answers[said.message_id]) for said in settlements], moved)
+            return Settled(
+                [next(answers[settlement.message_id]) for settlement in settlements], moved
+            )
 
         return await self._backend.locked(queue, work)
 
     async def _extend(
         self, container: str, claim_id: str, messages: Sequence[_Message], lease: Lease
     ) -> None:
-        """Write the leases that were changed, and the claim's own end where one is after it."""
+        """Write the changed leases, and the claim's own end where a lease now ends after it."""
         changed = [(m.found, m.state) for m in messages if m.found and m.found.state != m.state]
         if not changed:
             return
@@ -120,7 +126,7 @@ class Settling(Holding):
         self._hints.announce_due(container, min(state.claim_expires_at for _, state in changed))
 
     async def _write(self, container: str, message: _Message, lease: Lease) -> Fetched | None:
-        """Write what becomes of a message that is held no more; answer it if it is to be moved."""
+        """Delete or give back a message whose hand-out ended; answer it if it is to be moved."""
         found = message.found
         if found is None or message.ending is None:
             if found is not None:
@@ -135,7 +141,7 @@ class Settling(Holding):
         await self._objects.mark_message(container, found.name, message.state, lease)
         return None
 
-    def _tell_settled(self, container: str, messages: Sequence[_Message]) -> None:
+    def _announce_settled(self, container: str, messages: Sequence[_Message]) -> None:
         back = [m.state for m in messages if m.ending and not m.state.move_reason]
         parked = [state.claim_expires_at for state in back if state.claim_expires_at]
         self._announce_returned(container, len(back) - len(parked), 0)

@@ -1,6 +1,6 @@
-"""Sweeping: remove what is over, finish what crashes cut short, a few queues at a time.
+"""Sweeping: remove what has ended, finish what a crash cut short, a few queues at a time.
 
-What has expired Swift's X-Delete-At would remove too, but later.
+Swift's X-Delete-At would also remove what has expired, but later.
 """
 
 from collections.abc import Sequence
@@ -94,7 +94,7 @@ class Sweeping(Holding):
         self._note_claims(entries, messages, now)
         ended = self._unheld if whole else []
         names = [entry.name for entry in entries]
-        left = not after and whole and (not names or (_is_left(tail, now) and len(names) == 1))
+        left = not after and whole and (not names or (_is_long_gone(tail, now) and len(names) == 1))
         ready = [m for m in messages if m.state.is_ready(now) and not m.state.is_delayed(now)]
         self._hints.announce_ready(container, len(ready))
         retries = NO_RETRIES
@@ -108,7 +108,7 @@ class Sweeping(Holding):
             moved = await self._dead_letters.finish_moves(container, cut, lease)
             met = await self._end_lapsed(container, lapsed, retries, lease)
             empty = [await self._end_unheld(container, name, lease) for name in ended]
-            if left and (not names or _is_left(newest, now)):
+            if left and (not names or _is_long_gone(newest, now)):
                 await self._objects.remove(container, layout.TAIL, lease)
                 await self._objects.remove_container(container, lease)
                 self._tails.known(container).written = 0
@@ -122,7 +122,7 @@ class Sweeping(Holding):
         try:
             swept = await self._backend.locks.run(container, work)
         except Unavailable:
-            return done, last  # a busy queue is swept the next time round
+            return done, last  # the next round sweeps a busy queue
         return swept._replace(moved=swept.moved + moved_back), last
 
     async def _finish_moves(self, container: str, cut: Sequence[Listed]) -> int:
@@ -131,7 +131,7 @@ class Sweeping(Holding):
         for target in {one.state.leaving for one in cut if one.state.move_back}:
             some = [one for one in cut if one.state.leaving == target and one.state.move_back]
             work = partial(self._dead_letters.finish_moves, container, some, target=target)
-            with suppress(Unavailable):  # a busy queue is swept the next time round
+            with suppress(Unavailable):  # the next round sweeps a busy queue
                 moved += await self._backend.locks.run(target, work, also=container)
         return moved
 
@@ -155,7 +155,7 @@ class Sweeping(Holding):
         return Swept(lapsed=len(met) - moved, moved=moved, letters_in=frozenset(letters_in))
 
     def _note_claims(self, entries: Sequence[Entry], messages: Sequence[Listed], now: int) -> None:
-        """Remember the live claims that are listed, and forget those that hold something."""
+        """Note the live claims that are listed, and take off those that hold a message."""
         claims = [entry for entry in entries if entry.name.startswith(layout.CLAIMS)]
         self._unheld += [entry.name for entry in claims if not _is_over(entry, Tail(), now)]
         held = {layout.CLAIMS + m.state.claim_id for m in messages if m.state.is_claimed(now)}
@@ -191,8 +191,8 @@ class Sweeping(Holding):
         return True
 
 
-def _is_left(tail: Tail, now: int) -> bool:
-    """Whether a tail is what is left of a queue that was dropped long ago."""
+def _is_long_gone(tail: Tail, now: int) -> bool:
+    """Whether a tail belongs to a queue that was dropped long ago."""
     return 0 < tail.gone < now - _KEEP_MS
 
 

@@ -1,15 +1,15 @@
 """Positions: taken under the queue's lock; readers see one only when all below it are written.
 
-A batch is written in parallel, so its messages appear in any order. Until it is complete readers
-stop at its first position: a process that is alone remembers that, others see it by the tail in
-Swift, which is written behind the messages. What is older than a lease is of a poster that is done
-or gone, so readers pass it whatever the tail says. A post with idempotency keys writes the tail
-before its messages too, with its intent: whoever takes the lock after a crash finishes the post or
-undoes it, before anything of it can be handed out.
+A batch is written in parallel, so its messages appear in any order. Until it is complete, readers
+stop at its first position: a process that is alone remembers that, others read it from the tail in
+Swift, which is written after the messages. A post that began more than a lease ago has ended, so
+readers pass it whatever the tail says. A post with idempotency keys writes the tail before its
+messages too, with its intent: the next holder of the lock finishes or undoes it after a crash,
+before anything of it can be handed out.
 
-The tail also tells what would cost a request of its own: the version of the queue's record, a bound
-of what the container holds, and where the queue's life began. Messages of an earlier life, which a
-purge or a drop ended, are shown to nobody, and the sweep removes them.
+The tail also holds what would otherwise cost a request of its own: the version of the queue's
+record, an upper bound of what the container holds, and where the queue's life began. Messages of an
+earlier life, which a purge or a drop ended, are never shown, and the sweep removes them.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ writes its tail. A restart goes on from there.
 _SKEW_US = 4_000_000
 """Twice what the clock of a process may differ from Swift's."""
 _IDLE_MS = 30 * 24 * 3_600_000
-"""After so long without a post a tail may be swept away: positions follow the clock by then.
+"""A tail expires after this long without a post: positions follow the clock by then.
 
 Its deadline is a multiple of this, because every change of one costs Swift two more writes.
 """
@@ -47,7 +47,7 @@ Its deadline is a multiple of this, because every change of one costs Swift two 
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """The end of a queue, and what is known of the whole.
+    """The last position of a queue, and what is known of the whole queue.
 
     `last` is the last position given out; `opened` the first one of a post that is being written,
     0 when none is. Messages before `birth` are of an earlier life, which a purge ended, and so
@@ -128,7 +128,7 @@ class KnownQueue:
         """Until this instant the queue has room for at most so many messages."""
 
     def something_may_be_ready(self) -> None:
-        """Look at the queue from its beginning again."""
+        """Let the next claim look at the queue from its beginning."""
         self.nothing_ready = self.room = None
 
 
@@ -157,7 +157,7 @@ class Tails:
     async def load(self, container: str, lease: Lease) -> Tail:
         """The tail, under the lock; what a crash left open is finished or undone first.
 
-        To do that later would take a message that is gone for one that was never written.
+        Done later, it would mistake a message that is gone by then for one that was never written.
         """
         queue = self.known(container)
         known = queue.tail
@@ -243,20 +243,20 @@ class Tails:
                 await self._write(container, queue.tail, lease, intent.encode())
             yield
         except BaseException:
-            if intent is None:  # else whoever is next under the lock heals it
+            if intent is None:  # else the next holder of the lock finishes or undoes it
                 queue.tail = closed
             raise
         if intent is None:
             queue.tail = closed
         if intent is not None or self._shared or closed.last > queue.written:
-            # All is stored, so a failure is none of the caller's: readers pass it when a lease is
-            # over, and the next under the lock closes what is open.
+            # All messages are stored, so a failure here is not reported: readers pass the tail
+            # when a lease is over, and the next holder of the lock closes what is open.
             with suppress(Unavailable):
                 await self._write(container, closed, lease)
                 queue.tail = closed
 
     async def end_life(self, container: str, lease: Lease, *, gone: bool) -> None:
-        """End the queue's life: nobody sees anything that was posted by now.
+        """End the queue's life: nothing that was posted by now is shown any more.
 
         The positions of the next life are above all of this one, also above what lands late. Keys
         outlive a purge and not a drop, where the queue is `gone`.
@@ -283,7 +283,7 @@ class Tails:
                 self.known(container).tail = tail
 
     async def _write(self, container: str, tail: Tail, lease: Lease, intent: bytes = b"") -> None:
-        """Write the tail; to other processes it tells exactly how far positions came."""
+        """Write the tail; where processes share the store it holds the exact last position."""
         queue = self.known(container)
         if not self._shared:
             ahead = max(self._clock.now_us() + _AHEAD_US, tail.last + _AHEAD_POSITIONS)
@@ -326,6 +326,6 @@ class Tails:
         )
 
     async def undo(self, container: str, intent: Intent, lease: Lease) -> None:
-        """Remove what a post wrote that was not completed: nobody was told of it."""
+        """Remove what an incomplete post wrote: no client was answered."""
         names = (*intent.messages, *(key.name for key in intent.keys))
         await together(*(self._objects.remove(container, name, lease) for name in names))
