@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, MutableMapping, Sequence
-from functools import cached_property
 from typing import Any, Protocol
 from urllib.parse import unquote_plus
 
@@ -68,7 +67,7 @@ class Request(Call):
     `exchange` is there where the server is our own.
     """
 
-    exchange: Exchange | None = None
+    __slots__ = ("exchange", "receive")
 
     def __init__(
         self,
@@ -78,15 +77,12 @@ class Request(Call):
         headers: dict[bytes, bytes],
         receive: Receive,
     ) -> None:
-        self.method = method
-        self.path = path
-        self.headers = headers
+        super().__init__(method, path, headers)
         self.query_string = query_string
         self.receive = receive
+        self.exchange: Exchange | None = None
 
-    @cached_property
-    def parameters(self) -> dict[str, list[str]]:
-        """The parameters of its query."""
+    def _read_parameters(self) -> dict[str, list[str]]:
         return parse_query(self.query_string)
 
     async def read(self) -> bytes:
