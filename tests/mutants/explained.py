@@ -57,6 +57,16 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
         "<=",
     ): "It wakes a waiter too often: readiness is a hint, and the waiter asks the store.",
     (
+        "zaqar_lite/storage/memory/queue.py",
+        "return not (self.entries or self.message_keys or self.batch_keys)",
+        "and",
+    ): "A queue with entries or keys has something due: it is swept once for nothing, and kept.",
+    (
+        "zaqar_lite/storage/memory/state.py",
+        "while self.adopted and count < limit:",
+        "<=",
+    ): "How many sources one step forgets; the next step forgets the others.",
+    (
         "zaqar_lite/storage/opendata/state.py",
         "_PAGE_CACHE = 32 * 1024 * 1024",
         "33",
