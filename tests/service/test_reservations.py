@@ -24,6 +24,7 @@ class House:
             "memory://", clock=self.clock, options=StoreOptions()
         )[1]
         self.made: set[str] = set()
+        self.begun = asyncio.Event()
         self.one, self.other = (
             Reservations(
                 self.management, self.clock, "things", count=self.count, is_there=self.is_there
@@ -45,8 +46,15 @@ class House:
         """Make a thing, once a gate opens."""
         async with by.room("p", name, quota, lambda: self.undo(name)):
             if gate is not None:
+                self.begun.set()
                 await gate.wait()
             self.made.add(name)
+
+    async def begin_slowly(self, gate: asyncio.Event) -> "asyncio.Task[None]":
+        """Begin to make a thing, and wait until its room is reserved."""
+        task = asyncio.create_task(self.make(self.one, "slow", 1, gate))
+        await self.begun.wait()
+        return task
 
     async def undo(self, name: str) -> None:
         self.made.discard(name)
@@ -54,8 +62,7 @@ class House:
 
 async def test_who_finds_the_last_room_reserved_waits_for_what_becomes_of_it() -> None:
     it, gate = House(), asyncio.Event()
-    slow = asyncio.create_task(it.make(it.one, "slow", 1, gate))
-    await asyncio.sleep(0.05)
+    slow = await it.begin_slowly(gate)
     waiting = asyncio.create_task(it.make(it.other, "waiting", 1))
     await asyncio.sleep(0.1)
     assert (it.made, waiting.done()) == (set(), False)
@@ -72,9 +79,10 @@ async def test_the_reservation_of_a_process_that_crashed_ends_by_itself(
 ) -> None:
     it = House()
     await it.one._reserve("p", "crashed", 1)
-    monkeypatch.setattr(module, "PATIENCE", 0.1)
-    with pytest.raises(Unavailable, match="things"):
-        await it.make(it.other, "next", 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "PATIENCE", 0.1)
+        with pytest.raises(Unavailable, match="things"):
+            await it.make(it.other, "next", 1)
     it.clock.advance(round(module.LIVES * 1000) + 1)
     await it.make(it.other, "next", 1)
 
@@ -83,11 +91,10 @@ async def test_what_was_made_behind_its_reservation_is_removed_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     it, gate = House(), asyncio.Event()
-    monkeypatch.setattr(module, "LIVES", 0.05)
-    slow = asyncio.create_task(it.make(it.one, "slow", 1, gate))
-    await asyncio.sleep(0.1)
-    it.clock.advance(100)
+    slow = await it.begin_slowly(gate)
+    it.clock.advance(round(module.LIVES * 1000) + 1)
     await it.make(it.other, "next", 1)
+    monkeypatch.setattr(module, "LIVES", 0.0)
     gate.set()
     with pytest.raises(Unavailable, match="too long"):
         await slow
@@ -96,13 +103,13 @@ async def test_what_was_made_behind_its_reservation_is_removed_again(
 
 async def test_a_project_makes_so_many_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     it, gate = House(), asyncio.Event()
-    monkeypatch.setattr(module, "PATIENCE", 0.3)
-    most = module.MOST_HELD
-    tasks = [asyncio.create_task(it.make(it.one, str(n), 10 * most, gate)) for n in range(most + 1)]
-    done, held = await asyncio.wait(tasks, timeout=2, return_when=asyncio.FIRST_COMPLETED)
-    assert (len(done), len(held)) == (1, most)
+    monkeypatch.setattr(module, "PATIENCE", 2.0)
+    monkeypatch.setattr(module, "MOST_HELD", 3)
+    tasks = [asyncio.create_task(it.make(it.one, str(n), 10, gate)) for n in range(4)]
+    done, held = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    assert (len(done), len(held)) == (1, 3)
     (refused,) = done
     assert isinstance(refused.exception(), Unavailable)
     gate.set()
     await asyncio.gather(*held)
-    assert len(it.made) == most
+    assert len(it.made) == 3
