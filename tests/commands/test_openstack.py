@@ -1,6 +1,7 @@
 """Our commands inside the real `openstack` command, with a login and a real server."""
 
 import json
+import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -29,6 +30,17 @@ def demo(server: ServerProcess) -> Iterator[Client]:
     """A client of the project that the token is for."""
     with Client(server.url, project="p123") as made:
         yield made
+
+
+@pytest.fixture(autouse=True)
+def logging_as_before() -> Iterator[None]:
+    """Take away what `openstack` adds to the root logger: it writes to an output that is closed."""
+    root = logging.getLogger()
+    before, level = list(root.handlers), root.level
+    yield
+    for handler in [one for one in root.handlers if one not in before]:
+        root.removeHandler(handler)
+    root.setLevel(level)
 
 
 @pytest.fixture
