@@ -12,6 +12,7 @@ from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.domain.quotas import UNLIMITED, Quota
 from zaqar_lite.domain.subscriptions import SubscriptionDraft
 from zaqar_lite.domain.topics import topic_ref
+from zaqar_lite.service import reservations
 from zaqar_lite.service.drafts import Draft
 from zaqar_lite.service.notes import decode_note, notes_of
 from zaqar_lite.service.policy import Policies
@@ -23,6 +24,13 @@ from zaqar_lite.service.turns import Turns
 
 pytestmark = pytest.mark.anyio
 LIMITS = Limits()
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait for racing requests as long as a store on a busy machine takes."""
+    monkeypatch.setattr(reservations, "PATIENCE", 60.0)
+    monkeypatch.setattr(reservations, "LIVES", 120.0)
 
 
 class Rules:
