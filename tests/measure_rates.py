@@ -15,9 +15,9 @@ from zaqar_lite.domain.models import StoreOptions
 from zaqar_lite.domain.quotas import UNLIMITED, Quota
 from zaqar_lite.main import create_app
 from zaqar_lite.server.loading import load
-from zaqar_lite.service.quotas import Quotas
-from zaqar_lite.service.rates import Rates
-from zaqar_lite.service.stock import Stock
+from zaqar_lite.service.quotas.quotas import Quotas
+from zaqar_lite.service.quotas.rates import Rates
+from zaqar_lite.service.quotas.stock import Stock
 from zaqar_lite.storage.memory import create
 
 ROUNDS = 200_000

@@ -22,14 +22,15 @@ from zaqar_lite.server.policy_file import PolicyFile
 from zaqar_lite.server.stores import Pooling, drainers, make_stores
 from zaqar_lite.server.transports import guard_of, webhooks_and_mail
 from zaqar_lite.service.audit import Trail, make_trail
-from zaqar_lite.service.bulk import Bulk
 from zaqar_lite.service.claims import Claims
-from zaqar_lite.service.confirming import Confirming
-from zaqar_lite.service.connected import Connected
-from zaqar_lite.service.courier import Courier
-from zaqar_lite.service.delivering import Deliveries
-from zaqar_lite.service.delivery_log import DeliveryLog
-from zaqar_lite.service.delivery_reports import DeliveryReports
+from zaqar_lite.service.delivery.confirming import Confirming
+from zaqar_lite.service.delivery.courier import Courier
+from zaqar_lite.service.delivery.delivering import Deliveries
+from zaqar_lite.service.delivery.listeners import SCHEME, Listeners
+from zaqar_lite.service.delivery.log import DeliveryLog
+from zaqar_lite.service.delivery.notes import Notes
+from zaqar_lite.service.delivery.queue_posts import QueuePosts
+from zaqar_lite.service.delivery.reports import DeliveryReports
 from zaqar_lite.service.events import Events
 from zaqar_lite.service.health import Health
 from zaqar_lite.service.identity.admin_key import AdminKey
@@ -39,36 +40,35 @@ from zaqar_lite.service.identity.keys import Keys
 from zaqar_lite.service.identity.rechecks import Rechecks
 from zaqar_lite.service.identity.trusts import Trusts
 from zaqar_lite.service.janitor import Janitor
-from zaqar_lite.service.job_runner import JobRunner
-from zaqar_lite.service.jobs import Jobs
-from zaqar_lite.service.listeners import SCHEME, Listeners
+from zaqar_lite.service.jobs.bulk import Bulk
+from zaqar_lite.service.jobs.jobs import Jobs
+from zaqar_lite.service.jobs.runner import JobRunner
 from zaqar_lite.service.messages import Messages
 from zaqar_lite.service.metrics.board import Board, Place
 from zaqar_lite.service.metrics.census import Census
 from zaqar_lite.service.metrics.families import Families
 from zaqar_lite.service.metrics.metered import metered
 from zaqar_lite.service.metrics.metrics import Metrics
-from zaqar_lite.service.notes import Notes
 from zaqar_lite.service.policy import Policies
-from zaqar_lite.service.queue_posts import QueuePosts
 from zaqar_lite.service.queues import Queues
-from zaqar_lite.service.quotas import Quotas
-from zaqar_lite.service.rates import Rates
+from zaqar_lite.service.quotas.connected import Connected
+from zaqar_lite.service.quotas.quotas import Quotas
+from zaqar_lite.service.quotas.rates import Rates
+from zaqar_lite.service.quotas.seats import Leases, Seats
+from zaqar_lite.service.quotas.shared_rates import SharedRates
+from zaqar_lite.service.quotas.stock import Stock
+from zaqar_lite.service.quotas.usage import Usage
 from zaqar_lite.service.readiness import Readiness
 from zaqar_lite.service.routing import Router
-from zaqar_lite.service.scheduler import Scheduler
-from zaqar_lite.service.schedules import Schedules
-from zaqar_lite.service.seats import Leases, Seats
+from zaqar_lite.service.schedules.scheduler import Scheduler
+from zaqar_lite.service.schedules.schedules import Schedules
 from zaqar_lite.service.settling import Settling
-from zaqar_lite.service.shared_rates import SharedRates
 from zaqar_lite.service.sharing import Sharing
 from zaqar_lite.service.signing import Keyring, Revocations
 from zaqar_lite.service.startup import Startup
-from zaqar_lite.service.stock import Stock
-from zaqar_lite.service.subscribers import Subscribers
-from zaqar_lite.service.subscriptions import Subscriptions
+from zaqar_lite.service.subscriptions.subscribers import Subscribers
+from zaqar_lite.service.subscriptions.subscriptions import Subscriptions
 from zaqar_lite.service.topics import Topics
-from zaqar_lite.service.usage import Usage
 from zaqar_lite.service.waiting import Waiting
 from zaqar_lite.settings import Settings
 from zaqar_lite.storage.base import MessageStore

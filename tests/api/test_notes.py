@@ -3,7 +3,7 @@
 import pytest
 
 from tests.api.conftest import MakeApi
-from zaqar_lite.service.notes import NOTES, notes_of
+from zaqar_lite.service.delivery.notes import NOTES, notes_of
 
 pytestmark = pytest.mark.anyio
 

@@ -10,9 +10,9 @@ from zaqar_lite.domain.errors import QuotaReached
 from zaqar_lite.domain.models import DelayMode, QueueRef, Take
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.domain.quotas import Quota
-from zaqar_lite.service import stock as stock_module
-from zaqar_lite.service.quotas import Quotas
-from zaqar_lite.service.stock import COUNT_EVERY, Stock
+from zaqar_lite.service.quotas import stock as stock_module
+from zaqar_lite.service.quotas.quotas import Quotas
+from zaqar_lite.service.quotas.stock import COUNT_EVERY, Stock
 
 pytestmark = pytest.mark.anyio
 HOUR = 3_600_000

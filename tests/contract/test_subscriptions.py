@@ -12,13 +12,13 @@ from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.domain.quotas import UNLIMITED, Quota
 from zaqar_lite.domain.subscriptions import SubscriptionDraft
 from zaqar_lite.domain.topics import topic_ref
-from zaqar_lite.service import reservations
+from zaqar_lite.service.delivery.notes import decode_note, notes_of
 from zaqar_lite.service.drafts import Draft
-from zaqar_lite.service.notes import decode_note, notes_of
 from zaqar_lite.service.policy import Policies
 from zaqar_lite.service.queues import Queues
-from zaqar_lite.service.subscribers import Subscribers
-from zaqar_lite.service.subscriptions import Subscribed, Subscriptions
+from zaqar_lite.service.quotas import reservations
+from zaqar_lite.service.subscriptions.subscribers import Subscribers
+from zaqar_lite.service.subscriptions.subscriptions import Subscribed, Subscriptions
 from zaqar_lite.service.topics import Topics
 from zaqar_lite.service.turns import Turns
 

@@ -2,17 +2,17 @@
 
 EXPLAINED: dict[tuple[str, str, str], str] = {
     (
-        "zaqar_lite/service/delivering.py",
+        "zaqar_lite/service/delivery/delivering.py",
         "if subscription.created_at <= note.posted_at + _SKEW_MS",
         "<",
     ): "A tolerance of ten seconds for clocks that differ: a millisecond of it is no promise.",
     (
-        "zaqar_lite/service/delivering.py",
+        "zaqar_lite/service/delivery/delivering.py",
         "return delivery, LEASE_MS / 1000",
         "1001",
     ): "When a delivery that failed by a bug is tried again: the lease's time, or 0.1 % before it.",
     (
-        "zaqar_lite/service/subscriber_names.py",
+        "zaqar_lite/service/subscriptions/names.py",
         "ttl_ms=made.ttl * 1000,",
         "1001",
     ): "A name that outlives its subscription by 0.1 % is taken over, as one that a crash left.",
@@ -22,17 +22,17 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
         "405",
     ): "Whether a line is logged when a trust ends by itself between two calls.",
     (
-        "zaqar_lite/service/ordering.py",
+        "zaqar_lite/service/delivery/ordering.py",
         "_PAGE = 20",
         "21",
     ): "How many notes one page has; the next page has the others.",
     (
-        "zaqar_lite/service/ordering.py",
+        "zaqar_lite/service/delivery/ordering.py",
         "_HELD_MS = 60_000",
         "60001",
     ): "How long a line is held beyond the attempt that renews it in time; not told to anybody.",
     (
-        "zaqar_lite/service/shared_rates.py",
+        "zaqar_lite/service/quotas/shared_rates.py",
         "_AT_ONCE = 100",
         "101",
     ): "How many projects one round writes at once; the same are written.",
@@ -47,7 +47,7 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
         "True",
     ): "The default is for queues without a record, which have no subscribers to find.",
     (
-        "zaqar_lite/service/seats.py",
+        "zaqar_lite/service/quotas/seats.py",
         "if left < 0:",
         "1",
     ): "The size of the reply is bounded; whether its last byte is used is no promise.",

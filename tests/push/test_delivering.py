@@ -18,7 +18,7 @@ from tests.api.conftest import Api, MakeApi, make_api  # noqa: F401 - a fixture
 from tests.api.test_encryption import write
 from tests.push.receiver import Receiver
 from zaqar_lite.domain.models import QueueRef
-from zaqar_lite.service.notes import NOTES
+from zaqar_lite.service.delivery.notes import NOTES
 from zaqar_lite.storage.memory.messages import MemoryMessageStore
 from zaqar_lite.webhooks import InvalidSignature, verify
 

@@ -14,8 +14,8 @@ from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.domain.subscriptions import Subscription
 from zaqar_lite.push.guard import Guard
 from zaqar_lite.push.webhook import _MOST_PIECES, Webhooks
-from zaqar_lite.service.courier import Answer, Courier, DeliveryOutcome, Notification
-from zaqar_lite.service.notes import Delivery
+from zaqar_lite.service.delivery.courier import Answer, Courier, DeliveryOutcome, Notification
+from zaqar_lite.service.delivery.notes import Delivery
 
 pytestmark = pytest.mark.anyio
 OK = b"HTTP/1.1 200 OK\r\n"

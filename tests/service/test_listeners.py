@@ -8,9 +8,9 @@ import pytest
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.models import Selection, StoreOptions
-from zaqar_lite.service.courier import Notification
+from zaqar_lite.service.delivery.courier import Notification
+from zaqar_lite.service.delivery.listeners import Listeners, lane_of
 from zaqar_lite.service.encryption.vault import Vault
-from zaqar_lite.service.listeners import Listeners, lane_of
 from zaqar_lite.service.waiting import Waiting
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.memory import create

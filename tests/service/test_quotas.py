@@ -10,10 +10,10 @@ from zaqar_lite.domain.errors import Invalid, QuotaReached, TooMany
 from zaqar_lite.domain.models import DelayMode, QueueRef, StoreOptions, Take
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.domain.quotas import UNLIMITED, Quota
-from zaqar_lite.service import quotas as module
-from zaqar_lite.service.quotas import Quotas
-from zaqar_lite.service.rates import MANAGE, READ, WRITE, Rates
-from zaqar_lite.service.stock import COUNT_AGAIN, COUNT_EVERY, Stock
+from zaqar_lite.service.quotas import quotas as module
+from zaqar_lite.service.quotas.quotas import Quotas
+from zaqar_lite.service.quotas.rates import MANAGE, READ, WRITE, Rates
+from zaqar_lite.service.quotas.stock import COUNT_AGAIN, COUNT_EVERY, Stock
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
 from zaqar_lite.storage.memory import create

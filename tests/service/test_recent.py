@@ -6,10 +6,10 @@ from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.models import NO_RETRIES, DelayMode, QueueRef, Stats, StoreOptions, Take
 from zaqar_lite.domain.posts import IdempotencyKey, NewMessage
 from zaqar_lite.domain.settlements import Act, Settlement
-from zaqar_lite.service import recent
+from zaqar_lite.service.metrics import recent
 from zaqar_lite.service.metrics.families import Families, Row
 from zaqar_lite.service.metrics.metered import metered
-from zaqar_lite.service.recent import Rates, Recent, Sample
+from zaqar_lite.service.metrics.recent import Rates, Recent, Sample
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.registry import create_stores
 

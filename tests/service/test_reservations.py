@@ -7,8 +7,8 @@ import pytest
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import QuotaReached, Unavailable
 from zaqar_lite.domain.models import StoreOptions
-from zaqar_lite.service import reservations as module
-from zaqar_lite.service.reservations import Reservations
+from zaqar_lite.service.quotas import reservations as module
+from zaqar_lite.service.quotas.reservations import Reservations
 from zaqar_lite.storage.management import ManagementStore
 from zaqar_lite.storage.memory import create
 

@@ -20,14 +20,14 @@ from zaqar_lite.domain.errors import (
 )
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.models import Message, QueueRef, Selection, StoreOptions
+from zaqar_lite.service.delivery.notes import Notes
 from zaqar_lite.service.messages import Messages
-from zaqar_lite.service.notes import Notes
 from zaqar_lite.service.policy import Policies
 from zaqar_lite.service.queues import Queues
 from zaqar_lite.service.routing import Router
-from zaqar_lite.service.schedule import Plan
-from zaqar_lite.service.scheduler import Scheduler
-from zaqar_lite.service.schedules import Schedules
+from zaqar_lite.service.schedules.schedule import Plan
+from zaqar_lite.service.schedules.scheduler import Scheduler
+from zaqar_lite.service.schedules.schedules import Schedules
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.memory import create
 

@@ -9,7 +9,7 @@ from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.identity import DELIVERIES_PROJECT
 from zaqar_lite.domain.models import MAX_RECORD, Record, StoreOptions
-from zaqar_lite.service.seats import BEAT, LIVES, Leases, Seats
+from zaqar_lite.service.quotas.seats import BEAT, LIVES, Leases, Seats
 from zaqar_lite.storage.memory import create
 
 pytestmark = pytest.mark.anyio

@@ -8,7 +8,7 @@ from itertools import islice, takewhile
 import pytest
 
 from zaqar_lite.domain.errors import Invalid
-from zaqar_lite.service.timing import Cron, Every, Once, Timing, jitter_ms, read_duration
+from zaqar_lite.service.schedules.timing import Cron, Every, Once, Timing, jitter_ms, read_duration
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

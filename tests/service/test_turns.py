@@ -10,9 +10,9 @@ from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.models import QueueRef, StoreOptions
+from zaqar_lite.service.delivery.notes import Notes
 from zaqar_lite.service.drafts import Draft
 from zaqar_lite.service.messages import Messages
-from zaqar_lite.service.notes import Notes
 from zaqar_lite.service.policy import Policies
 from zaqar_lite.service.queues import Queues
 from zaqar_lite.service.routing import Router

@@ -8,15 +8,15 @@ from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.models import DelayMode, QueueRef, StoreOptions, Take
 from zaqar_lite.domain.subscriptions import SubscriptionDraft
-from zaqar_lite.service.courier import Courier
-from zaqar_lite.service.delivering import Deliveries
-from zaqar_lite.service.delivery_log import DeliveryLog
-from zaqar_lite.service.notes import retries_of
-from zaqar_lite.service.ordering import KIND
+from zaqar_lite.service.delivery.courier import Courier
+from zaqar_lite.service.delivery.delivering import Deliveries
+from zaqar_lite.service.delivery.log import DeliveryLog
+from zaqar_lite.service.delivery.notes import retries_of
+from zaqar_lite.service.delivery.ordering import KIND
 from zaqar_lite.service.policy import Policies
 from zaqar_lite.service.queues import Queues
-from zaqar_lite.service.subscribers import Subscribers
-from zaqar_lite.service.subscriptions import Subscriptions
+from zaqar_lite.service.subscriptions.subscribers import Subscribers
+from zaqar_lite.service.subscriptions.subscriptions import Subscriptions
 from zaqar_lite.service.waiting import Waiting
 from zaqar_lite.storage.memory import create
 

@@ -37,9 +37,9 @@ from zaqar_lite.api.websocket.conversation import SocketHost
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.service.audit import Trail
 from zaqar_lite.service.claims import Claims
-from zaqar_lite.service.connected import Connected
-from zaqar_lite.service.delivering import Deliveries
-from zaqar_lite.service.delivery_reports import DeliveryReports
+from zaqar_lite.service.delivery.delivering import Deliveries
+from zaqar_lite.service.delivery.listeners import Listeners
+from zaqar_lite.service.delivery.reports import DeliveryReports
 from zaqar_lite.service.events import Events
 from zaqar_lite.service.health import Health
 from zaqar_lite.service.identity.authority import Authority
@@ -47,8 +47,7 @@ from zaqar_lite.service.identity.identity import Identity
 from zaqar_lite.service.identity.keys import Keys
 from zaqar_lite.service.identity.rechecks import Rechecks
 from zaqar_lite.service.identity.trusts import Trusts
-from zaqar_lite.service.jobs import Jobs
-from zaqar_lite.service.listeners import Listeners
+from zaqar_lite.service.jobs.jobs import Jobs
 from zaqar_lite.service.messages import Messages
 from zaqar_lite.service.metrics.metrics import Metrics
 from zaqar_lite.service.policy import Policies
@@ -56,15 +55,16 @@ from zaqar_lite.service.pooling.catalogue import Catalogue
 from zaqar_lite.service.pooling.drains import Drains
 from zaqar_lite.service.pooling.registry import Registry
 from zaqar_lite.service.queues import Queues
-from zaqar_lite.service.quotas import Quotas
-from zaqar_lite.service.rates import Rates
+from zaqar_lite.service.quotas.connected import Connected
+from zaqar_lite.service.quotas.quotas import Quotas
+from zaqar_lite.service.quotas.rates import Rates
+from zaqar_lite.service.quotas.usage import Usage
 from zaqar_lite.service.readiness import Readiness
-from zaqar_lite.service.schedules import Schedules
+from zaqar_lite.service.schedules.schedules import Schedules
 from zaqar_lite.service.settling import Settling
 from zaqar_lite.service.sharing import Sharing
-from zaqar_lite.service.subscriptions import Subscriptions
+from zaqar_lite.service.subscriptions.subscriptions import Subscriptions
 from zaqar_lite.service.topics import Topics
-from zaqar_lite.service.usage import Usage
 from zaqar_lite.service.waiting import Waiting
 
 if TYPE_CHECKING:

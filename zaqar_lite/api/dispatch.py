@@ -45,8 +45,8 @@ from zaqar_lite.api.websocket.conversation import SocketHost
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.quotas import Quota
-from zaqar_lite.service.connected import Connected, Link
 from zaqar_lite.service.metrics.metrics import Metrics
+from zaqar_lite.service.quotas.connected import Connected, Link
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span

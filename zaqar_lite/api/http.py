@@ -6,7 +6,7 @@ from typing import Any, Protocol
 from urllib.parse import unquote_plus
 
 from zaqar_lite.api.call import Call, Refused, Result, bad_body
-from zaqar_lite.service.connected import Link
+from zaqar_lite.service.quotas.connected import Link
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]

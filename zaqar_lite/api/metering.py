@@ -3,7 +3,7 @@
 from zaqar_lite.api.call import Call, Write
 from zaqar_lite.api.routes import Route
 from zaqar_lite.domain.identity import Verb
-from zaqar_lite.service.rates import MANAGE, READ, WRITE, Rates
+from zaqar_lite.service.quotas.rates import MANAGE, READ, WRITE, Rates
 
 
 class Meter:

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
-from zaqar_lite.service.connected import Link
+from zaqar_lite.service.quotas.connected import Link
 
 _CLOSE = (b"connection", b"close")
 _JOINED = 65_536

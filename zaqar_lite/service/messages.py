@@ -21,12 +21,12 @@ from zaqar_lite.domain.models import (
     Take,
 )
 from zaqar_lite.domain.posts import NewMessage, Posted
+from zaqar_lite.service.delivery.notes import Notes
 from zaqar_lite.service.drafts import Draft, Drafts, is_repeated
-from zaqar_lite.service.notes import Notes
 from zaqar_lite.service.policy import Policies, Policy
 from zaqar_lite.service.queues import Queues
+from zaqar_lite.service.quotas.stock import Stock
 from zaqar_lite.service.routing import Router
-from zaqar_lite.service.stock import Stock
 from zaqar_lite.service.turns import STEP, cut
 from zaqar_lite.storage.base import MessageStore
 

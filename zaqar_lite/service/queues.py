@@ -20,11 +20,11 @@ from zaqar_lite.domain.metadata_patch import Operation
 from zaqar_lite.domain.metadata_patch import apply as apply_patch
 from zaqar_lite.domain.models import Capability, DelayMode, QueueRecord, QueueRef, Stats
 from zaqar_lite.domain.quotas import QuotaOf, unlimited
+from zaqar_lite.service.metrics.recent import Recent
 from zaqar_lite.service.policy import Policies, Policy
 from zaqar_lite.service.pooling.catalogue import Catalogue
-from zaqar_lite.service.recent import Recent
 from zaqar_lite.service.routing import compile_route
-from zaqar_lite.service.subscribers import list_subscriptions
+from zaqar_lite.service.subscriptions.subscribers import list_subscriptions
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
 

@@ -29,8 +29,8 @@ from zaqar_lite.domain.topics import (
     topic_overlay,
     with_topic_overlay,
 )
+from zaqar_lite.service.delivery.notes import CLIENT_ID, Note, Sent, encode, notes_of, trace_of
 from zaqar_lite.service.drafts import Draft, Drafts
-from zaqar_lite.service.notes import CLIENT_ID, Note, Sent, encode, notes_of, trace_of
 from zaqar_lite.service.turns import STEP, Turns, cut
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from zaqar_lite.domain.errors import QuotaReached, TooMany, Unavailable
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.domain.quotas import QuotaOf, unlimited
-from zaqar_lite.service.seats import Seats
+from zaqar_lite.service.quotas.seats import Seats
 from zaqar_lite.storage.base import MessageStore
 
 T = TypeVar("T")

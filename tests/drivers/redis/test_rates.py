@@ -9,9 +9,9 @@ from tests.drivers.redis.conftest import Open
 from zaqar_lite.domain.errors import TooMany
 from zaqar_lite.domain.models import Spent
 from zaqar_lite.domain.quotas import Quota
-from zaqar_lite.service.quotas import Quotas
-from zaqar_lite.service.rates import WRITE, Rates
-from zaqar_lite.service.shared_rates import SharedRates
+from zaqar_lite.service.quotas.quotas import Quotas
+from zaqar_lite.service.quotas.rates import WRITE, Rates
+from zaqar_lite.service.quotas.shared_rates import SharedRates
 from zaqar_lite.storage.management import ManagementStore
 
 pytestmark = pytest.mark.anyio

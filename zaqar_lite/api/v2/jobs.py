@@ -12,10 +12,10 @@ from zaqar_lite.api.render import instant
 from zaqar_lite.api.routes import Route, route
 from zaqar_lite.api.v2.messages import if_due
 from zaqar_lite.domain.errors import DueChanged, NotFound
-from zaqar_lite.service.bulk import DUE_CHANGED
 from zaqar_lite.service.identity.authority import Authority
-from zaqar_lite.service.job import Job, JobAct, Order
-from zaqar_lite.service.jobs import Jobs
+from zaqar_lite.service.jobs.bulk import DUE_CHANGED
+from zaqar_lite.service.jobs.job import Job, JobAct, Order
+from zaqar_lite.service.jobs.jobs import Jobs
 
 _decoder = msgspec.json.Decoder(Order)
 

@@ -27,7 +27,7 @@ from zaqar_lite.domain.topics import name_of
 from zaqar_lite.service.identity.authority import Authority
 from zaqar_lite.service.queues import Queues
 from zaqar_lite.service.sharing import Sharing
-from zaqar_lite.service.subscriptions import Subscriptions
+from zaqar_lite.service.subscriptions.subscriptions import Subscriptions
 
 DEFAULT_LIMIT = 10
 PATCH_TYPE = b"application/openstack-messaging-v2.0-json-patch"

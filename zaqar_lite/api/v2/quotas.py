@@ -6,8 +6,8 @@ from typing import Any
 from zaqar_lite.api import documents
 from zaqar_lite.api.call import NO_CONTENT, Call, Result
 from zaqar_lite.api.routes import route
-from zaqar_lite.service.quotas import Quotas
-from zaqar_lite.service.usage import Usage
+from zaqar_lite.service.quotas.quotas import Quotas
+from zaqar_lite.service.quotas.usage import Usage
 
 
 class QuotaActions:

@@ -11,8 +11,8 @@ from zaqar_lite.api.render import instant, next_page
 from zaqar_lite.api.routes import MARKER, Parameter, route
 from zaqar_lite.domain.limits import MAX_BODY_DEPTH
 from zaqar_lite.service.identity.authority import Authority
-from zaqar_lite.service.schedule import Plan, Schedule
-from zaqar_lite.service.schedules import Schedules
+from zaqar_lite.service.schedules.schedule import Plan, Schedule
+from zaqar_lite.service.schedules.schedules import Schedules
 
 _plan = msgspec.json.Decoder(Plan)
 _parts = msgspec.json.Decoder(dict[str, msgspec.Raw])

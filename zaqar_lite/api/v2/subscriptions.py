@@ -20,10 +20,10 @@ from zaqar_lite.domain.subscriptions import (
     shown_options,
 )
 from zaqar_lite.domain.topics import name_of, queue_in
-from zaqar_lite.service.delivery_reports import DeliveryReports, Failed
+from zaqar_lite.service.delivery.reports import DeliveryReports, Failed
 from zaqar_lite.service.identity.authority import Authority
 from zaqar_lite.service.identity.trusts import MakeTrust, Trusts
-from zaqar_lite.service.subscriptions import Subscriptions
+from zaqar_lite.service.subscriptions.subscriptions import Subscriptions
 
 DEFAULT_LIMIT = 10
 UNABLE_TO_UPDATE = "Unable to update subscription"

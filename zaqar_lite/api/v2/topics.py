@@ -15,7 +15,7 @@ from zaqar_lite.domain.errors import Invalid, NotFound
 from zaqar_lite.domain.metadata import unknown_keys
 from zaqar_lite.domain.topics import path_of
 from zaqar_lite.service.identity.authority import Authority
-from zaqar_lite.service.subscriptions import Subscriptions
+from zaqar_lite.service.subscriptions.subscriptions import Subscriptions
 from zaqar_lite.service.topics import Topics
 
 _LISTED = (

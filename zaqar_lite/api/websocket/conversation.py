@@ -20,10 +20,10 @@ from zaqar_lite.api.websocket.encoding import UNREAD, Frame, Unreadable, notific
 from zaqar_lite.domain.errors import Denied, Unavailable, ZaqarLiteError
 from zaqar_lite.domain.identity import Principal
 from zaqar_lite.domain.models import QueueRef
-from zaqar_lite.service.connected import Connected, Link
+from zaqar_lite.service.delivery.listeners import Listeners
 from zaqar_lite.service.identity.rechecks import Rechecks
-from zaqar_lite.service.listeners import Listeners
-from zaqar_lite.service.subscriptions import Subscriptions
+from zaqar_lite.service.quotas.connected import Connected, Link
+from zaqar_lite.service.subscriptions.subscriptions import Subscriptions
 
 logger = logging.getLogger(__name__)
 EXPIRED = 4003

@@ -31,7 +31,7 @@ from zaqar_lite.domain.subscriptions import KIND as SUBSCRIPTION
 from zaqar_lite.service.encryption.vault import DAMAGED, Vault
 from zaqar_lite.service.identity.trusts import KIND as TRUST
 from zaqar_lite.service.pooling.registry import POOL
-from zaqar_lite.service.schedule import KIND as SCHEDULE
+from zaqar_lite.service.schedules.schedule import KIND as SCHEDULE
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
 

@@ -16,7 +16,7 @@ from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.metadata import MONITOR
 from zaqar_lite.domain.models import QueueRef, Stats
 from zaqar_lite.domain.subscriptions import KIND
-from zaqar_lite.service import notes
+from zaqar_lite.service.delivery import notes
 from zaqar_lite.service.metrics.board import Board
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore

@@ -33,7 +33,7 @@ from zaqar_lite.domain.errors import (
 )
 from zaqar_lite.domain.models import Edit, Message, QueueRef, Record, Selection
 from zaqar_lite.service.background import Background
-from zaqar_lite.service.notes import NOTES
+from zaqar_lite.service.delivery.notes import NOTES
 from zaqar_lite.service.pooling.catalogue import Catalogue, Entry, Place
 from zaqar_lite.service.pooling.drains import (
     ARRIVES_MS,

@@ -24,8 +24,8 @@ from zaqar_lite.domain.errors import (
 )
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.service.background import Background
-from zaqar_lite.service.schedule import Schedule
-from zaqar_lite.service.schedules import DueEntry, Schedules
+from zaqar_lite.service.schedules.schedule import Schedule
+from zaqar_lite.service.schedules.schedules import DueEntry, Schedules
 from zaqar_lite.storage.base import MessageStore
 
 logger = logging.getLogger(__name__)

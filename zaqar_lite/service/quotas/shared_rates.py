@@ -11,7 +11,7 @@ import logging
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.models import Spent
 from zaqar_lite.service.background import Background
-from zaqar_lite.service.rates import BURST, Account, Rates
+from zaqar_lite.service.quotas.rates import BURST, Account, Rates
 from zaqar_lite.storage.management import ManagementStore
 
 logger = logging.getLogger(__name__)

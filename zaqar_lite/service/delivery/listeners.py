@@ -17,9 +17,9 @@ from zaqar_lite.domain.identity import DELIVERIES_PROJECT
 from zaqar_lite.domain.models import Message, QueueRef
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.domain.sealed import is_sealed
-from zaqar_lite.service.courier import Answer, Notification
-from zaqar_lite.service.lanes import Lane
-from zaqar_lite.service.notes import encode, put
+from zaqar_lite.service.delivery.courier import Answer, Notification
+from zaqar_lite.service.delivery.lanes import Lane
+from zaqar_lite.service.delivery.notes import encode, put
 from zaqar_lite.service.waiting import Waiting
 from zaqar_lite.storage.base import MessageStore
 

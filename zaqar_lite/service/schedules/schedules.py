@@ -19,7 +19,7 @@ from zaqar_lite.domain.errors import Conflict, Invalid, LimitReached, NotFound, 
 from zaqar_lite.domain.metadata import is_queue_name
 from zaqar_lite.domain.models import QueueRef, Record
 from zaqar_lite.service.messages import Messages
-from zaqar_lite.service.schedule import KIND, NEVER, Plan, Schedule, check
+from zaqar_lite.service.schedules.schedule import KIND, NEVER, Plan, Schedule, check
 from zaqar_lite.storage.management import ManagementStore
 
 DUE = "schedule-due"

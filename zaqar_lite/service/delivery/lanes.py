@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from zaqar_lite.domain.errors import TooMany, Unavailable, ZaqarLiteError
 from zaqar_lite.domain.models import DelayMode, Message, QueueRef, Take
-from zaqar_lite.service.notes import CLIENT_ID
+from zaqar_lite.service.delivery.notes import CLIENT_ID
 from zaqar_lite.service.waiting import Waiting
 from zaqar_lite.storage.base import MessageStore
 

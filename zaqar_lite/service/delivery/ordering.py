@@ -18,8 +18,8 @@ from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import NotFound, RecordChanged
 from zaqar_lite.domain.models import Message, QueueRef, Selection
 from zaqar_lite.domain.subscriptions import Subscription
-from zaqar_lite.service.notes import Delivery, Note, decode_note, encode, line_of
-from zaqar_lite.service.subscriptions import Subscriptions
+from zaqar_lite.service.delivery.notes import Delivery, Note, decode_note, encode, line_of
+from zaqar_lite.service.subscriptions.subscriptions import Subscriptions
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
 

@@ -39,15 +39,15 @@ from zaqar_lite.domain.topics import check_subscription, queue_in
 from zaqar_lite.service.identity.trusts import MakeTrust, trusted
 from zaqar_lite.service.policy import Policies
 from zaqar_lite.service.queues import Queues
-from zaqar_lite.service.subscriber_names import Name, SubscriberNames
-from zaqar_lite.service.subscribers import (
+from zaqar_lite.service.subscriptions.marks import Marks
+from zaqar_lite.service.subscriptions.names import Name, SubscriberNames
+from zaqar_lite.service.subscriptions.subscribers import (
     Subscribers,
     count_in_project,
     list_subscriptions,
     subscription_ids,
     subscription_reservations,
 )
-from zaqar_lite.service.subscription_marks import Marks
 from zaqar_lite.storage.management import ManagementStore
 
 _MAX_ROUNDS = 20

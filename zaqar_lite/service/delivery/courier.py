@@ -15,8 +15,8 @@ from zaqar_lite.domain.retry_policy import ATTRIBUTE as RETRY_POLICY
 from zaqar_lite.domain.retry_policy import chosen_policy, retry_delay
 from zaqar_lite.domain.subscriptions import Subscription
 from zaqar_lite.domain.topics import queue_in
-from zaqar_lite.service.endpoints import Endpoints, Health
-from zaqar_lite.service.notes import Delivery
+from zaqar_lite.service.delivery.endpoints import Endpoints, Health
+from zaqar_lite.service.delivery.notes import Delivery
 from zaqar_lite.webhooks import signed_headers
 
 logger = logging.getLogger(__name__)

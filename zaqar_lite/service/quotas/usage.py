@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 
-from zaqar_lite.service.connected import Connected
 from zaqar_lite.service.queues import Queues
-from zaqar_lite.service.stock import Stock
-from zaqar_lite.service.subscriptions import Subscriptions
+from zaqar_lite.service.quotas.connected import Connected
+from zaqar_lite.service.quotas.stock import Stock
+from zaqar_lite.service.subscriptions.subscriptions import Subscriptions
 from zaqar_lite.service.waiting import Waiting
 
 MOST_COUNTED = 10_000

@@ -22,10 +22,10 @@ from zaqar_lite.domain.retry_policy import ATTRIBUTE as RETRY_POLICY
 from zaqar_lite.domain.subscriptions import Subscription
 from zaqar_lite.domain.topics import queue_in
 from zaqar_lite.service.background import Background
-from zaqar_lite.service.courier import Courier, DeliveryOutcome, Result
-from zaqar_lite.service.delivery_log import MAX_ANSWER, DeliveryLog
-from zaqar_lite.service.lanes import LEASE_MS, Lane
-from zaqar_lite.service.notes import (
+from zaqar_lite.service.delivery.courier import Courier, DeliveryOutcome, Result
+from zaqar_lite.service.delivery.lanes import LEASE_MS, Lane
+from zaqar_lite.service.delivery.log import MAX_ANSWER, DeliveryLog
+from zaqar_lite.service.delivery.notes import (
     NOTES,
     RETRIES,
     Delivery,
@@ -40,11 +40,11 @@ from zaqar_lite.service.notes import (
     put,
     retries_of,
 )
-from zaqar_lite.service.ordering import Ordering
+from zaqar_lite.service.delivery.ordering import Ordering
+from zaqar_lite.service.delivery.undeliverable import FAILED_MS, Undeliverable
 from zaqar_lite.service.queues import Queues
-from zaqar_lite.service.subscribers import Subscribers, record_of
-from zaqar_lite.service.subscriptions import Subscriptions
-from zaqar_lite.service.undeliverable import FAILED_MS, Undeliverable
+from zaqar_lite.service.subscriptions.subscribers import Subscribers, record_of
+from zaqar_lite.service.subscriptions.subscriptions import Subscriptions
 from zaqar_lite.service.waiting import Waiting
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore

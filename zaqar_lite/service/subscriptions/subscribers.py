@@ -10,7 +10,7 @@ from zaqar_lite.domain.models import QueueRecord, QueueRef, Record
 from zaqar_lite.domain.subscriptions import KIND, Subscription
 from zaqar_lite.domain.topics import KIND as TOPIC
 from zaqar_lite.domain.topics import is_topic, name_of
-from zaqar_lite.service.reservations import Reservations
+from zaqar_lite.service.quotas.reservations import Reservations
 from zaqar_lite.storage.management import ManagementStore
 
 _MAX_CACHED = 1_000

@@ -4,10 +4,10 @@ from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Invalid, KeyReused, TooMany, Unavailable, ZaqarLiteError
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.domain.topics import queue_in
-from zaqar_lite.service.courier import Answer, Notification
+from zaqar_lite.service.delivery.courier import Answer, Notification
+from zaqar_lite.service.delivery.notes import decode_forwarded
 from zaqar_lite.service.drafts import Draft
 from zaqar_lite.service.messages import Messages
-from zaqar_lite.service.notes import decode_forwarded
 
 
 class QueuePosts:

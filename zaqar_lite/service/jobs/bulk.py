@@ -20,7 +20,7 @@ from zaqar_lite.domain.models import (
     RefusalReason,
 )
 from zaqar_lite.domain.settlements import Outcome
-from zaqar_lite.service.job import JobAct, Order
+from zaqar_lite.service.jobs.job import JobAct, Order
 from zaqar_lite.service.policy import Policies
 from zaqar_lite.service.queues import Queues
 from zaqar_lite.storage.base import MessageStore

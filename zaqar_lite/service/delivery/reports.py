@@ -12,10 +12,10 @@ from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.models import Message, QueueRef, Selection
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.domain.subscriptions import Subscription
-from zaqar_lite.service.courier import Courier, DeliveryOutcome, Result
-from zaqar_lite.service.delivery_log import Attempt, DeliveryLog
-from zaqar_lite.service.lanes import LEASE_MS
-from zaqar_lite.service.notes import (
+from zaqar_lite.service.delivery.courier import Courier, DeliveryOutcome, Result
+from zaqar_lite.service.delivery.lanes import LEASE_MS
+from zaqar_lite.service.delivery.log import Attempt, DeliveryLog
+from zaqar_lite.service.delivery.notes import (
     Delivery,
     Note,
     decode_delivery,
@@ -25,7 +25,7 @@ from zaqar_lite.service.notes import (
     retries_of,
     trace_of,
 )
-from zaqar_lite.service.subscriptions import Subscriptions
+from zaqar_lite.service.subscriptions.subscriptions import Subscriptions
 from zaqar_lite.storage.base import MessageStore
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.domain.subscriptions import Subscription
 from zaqar_lite.domain.topics import name_of, path_of
-from zaqar_lite.service.lanes import LEASE_MS
-from zaqar_lite.service.notes import Delivery, encode, put, retries_of
+from zaqar_lite.service.delivery.lanes import LEASE_MS
+from zaqar_lite.service.delivery.notes import Delivery, encode, put, retries_of
 from zaqar_lite.service.sharing import Sharing
 from zaqar_lite.storage.base import MessageStore
 

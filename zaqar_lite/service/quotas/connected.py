@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 from zaqar_lite.domain.errors import QuotaReached
-from zaqar_lite.service.quotas import Quotas
-from zaqar_lite.service.seats import Seats
+from zaqar_lite.service.quotas.quotas import Quotas
+from zaqar_lite.service.quotas.seats import Seats
 
 
 class Link(Protocol):

@@ -12,7 +12,7 @@ from itertools import islice
 
 from zaqar_lite.domain.errors import TooMany
 from zaqar_lite.domain.quotas import RATES, Quota
-from zaqar_lite.service.quotas import Quotas
+from zaqar_lite.service.quotas.quotas import Quotas
 
 BURST = 2.0
 """Seconds' worth of tokens that a bucket holds."""

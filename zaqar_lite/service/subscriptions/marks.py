@@ -15,7 +15,7 @@ from zaqar_lite.domain.topics import KIND as TOPIC
 from zaqar_lite.domain.topics import is_topic, name_of
 from zaqar_lite.service.policy import Policies
 from zaqar_lite.service.queues import Queues
-from zaqar_lite.service.subscribers import subscription_ids
+from zaqar_lite.service.subscriptions.subscribers import subscription_ids
 from zaqar_lite.storage.management import ManagementStore
 
 MAX_ORDERED = 10

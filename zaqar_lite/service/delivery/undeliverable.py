@@ -9,10 +9,10 @@ from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.domain.subscriptions import Subscription
 from zaqar_lite.domain.topics import name_of
-from zaqar_lite.service.delivery_log import DeliveryLog
-from zaqar_lite.service.notes import Delivery, encode, failed_queue, put
+from zaqar_lite.service.delivery.log import DeliveryLog
+from zaqar_lite.service.delivery.notes import Delivery, encode, failed_queue, put
 from zaqar_lite.service.queues import Queues
-from zaqar_lite.service.subscriptions import Subscriptions
+from zaqar_lite.service.subscriptions.subscriptions import Subscriptions
 from zaqar_lite.storage.base import MessageStore
 
 logger = logging.getLogger(__name__)

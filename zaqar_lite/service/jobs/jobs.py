@@ -16,8 +16,8 @@ from zaqar_lite.domain.instants import read_instant
 from zaqar_lite.domain.limits import MIN_MESSAGE_TTL, Limits
 from zaqar_lite.domain.metadata import is_queue_name
 from zaqar_lite.domain.models import QueueRef, Record
-from zaqar_lite.service.bulk import Bulk
-from zaqar_lite.service.job import (
+from zaqar_lite.service.jobs.bulk import Bulk
+from zaqar_lite.service.jobs.job import (
     MAX_AT_ONCE,
     MAX_IDS,
     MAX_PATH,

@@ -22,9 +22,9 @@ from zaqar_lite.domain.errors import RecordChanged, Unavailable, ZaqarLiteError
 from zaqar_lite.domain.ids import Marker, is_message_id
 from zaqar_lite.domain.models import Capability, Message, QueueRef, Record, Selection
 from zaqar_lite.service.background import Background
-from zaqar_lite.service.bulk import is_waiting
-from zaqar_lite.service.job import SAMPLE, Chooser, Job, JobAct, Order
-from zaqar_lite.service.jobs import Jobs, running_name
+from zaqar_lite.service.jobs.bulk import is_waiting
+from zaqar_lite.service.jobs.job import SAMPLE, Chooser, Job, JobAct, Order
+from zaqar_lite.service.jobs.jobs import Jobs, running_name
 from zaqar_lite.service.turns import STEP, Pace
 
 logger = logging.getLogger(__name__)

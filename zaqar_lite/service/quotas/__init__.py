@@ -1,0 +1,1 @@
+"""Quotas and rates: how much a project may have, and how fast it may ask."""

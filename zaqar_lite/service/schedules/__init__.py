@@ -1,0 +1,1 @@
+"""Schedules: messages that are posted by the clock."""

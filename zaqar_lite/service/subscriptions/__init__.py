@@ -1,0 +1,1 @@
+"""Subscriptions: who gets the messages of a queue."""
