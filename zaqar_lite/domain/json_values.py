@@ -1,5 +1,6 @@
 """Equality of JSON values, as metadata filters mean it."""
 
+from collections.abc import Mapping
 from typing import Any
 
 
@@ -12,3 +13,8 @@ def is_same(left: Any, right: Any) -> bool:  # noqa: ANN401 - any JSON
     if isinstance(left, list) and isinstance(right, list):
         return len(left) == len(right) and all(map(is_same, left, right))
     return bool(left == right)
+
+
+def holds_all(document: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    """Tell whether a document has all the keys and values of another one."""
+    return all(key in document and is_same(document[key], wanted[key]) for key in wanted)

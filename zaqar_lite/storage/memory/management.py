@@ -10,7 +10,7 @@ from sortedcontainers import SortedDict
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import LimitReached, QueueChanged, RecordChanged
-from zaqar_lite.domain.json_values import is_same
+from zaqar_lite.domain.json_values import holds_all
 from zaqar_lite.domain.models import QueueRecord, QueueRef, Record
 from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.management import ManagementStore
@@ -83,7 +83,7 @@ class MemoryManagementStore(ManagementStore):
             names = list(islice(following, MAX_EXAMINED))
             for name in names:
                 record = self._state.records[QueueRef(project, name)]
-                if (name_contains is None or name_contains in name) and _has(
+                if (name_contains is None or name_contains in name) and holds_all(
                     record.metadata, wanted
                 ):
                     found.append(record)
@@ -216,7 +216,3 @@ class MemoryManagementStore(ManagementStore):
 
 
 _NONE: SortedDict[tuple[str, str], Record] = SortedDict()
-
-
-def _has(metadata: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    return all(key in metadata and is_same(metadata[key], wanted[key]) for key in wanted)

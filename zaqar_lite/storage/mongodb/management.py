@@ -10,7 +10,7 @@ from pymongo import ReturnDocument
 from pymongo.errors import CursorNotFound
 
 from zaqar_lite.domain.errors import LimitReached, QueueChanged, Unavailable
-from zaqar_lite.domain.json_values import is_same
+from zaqar_lite.domain.json_values import holds_all
 from zaqar_lite.domain.metadata import dead_letter_target
 from zaqar_lite.domain.models import QueueRecord, QueueRef
 from zaqar_lite.storage.mongodb.connection import Connection
@@ -130,7 +130,7 @@ class MongoManagementStore(KindRecords):
                     async for document in cursor:
                         record = _record(document)
                         marker = record.ref.name
-                        if _has(record.metadata, wanted):
+                        if holds_all(record.metadata, wanted):
                             found.append(record)
                             if len(found) == limit:
                                 return found
@@ -191,7 +191,3 @@ def _record(document: Document) -> QueueRecord:
         document["v"],
         document.get("x", False),
     )
-
-
-def _has(metadata: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    return all(key in metadata and is_same(metadata[key], wanted[key]) for key in wanted)

@@ -6,7 +6,7 @@ from copy import deepcopy
 from typing import Any
 
 from zaqar_lite.domain.errors import LimitReached, QueueChanged, RecordChanged
-from zaqar_lite.domain.json_values import is_same
+from zaqar_lite.domain.json_values import holds_all
 from zaqar_lite.domain.models import QueueRecord, QueueRef, Record
 from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.management import ManagementStore
@@ -100,7 +100,7 @@ class OpenDataManagementStore(DatabaseUser, ManagementStore):
                     continue
                 ref = QueueRef(project, name)
                 record = db.queues.record(ref)
-                if record is None or not _has(record.metadata, metadata or {}):
+                if record is None or not holds_all(record.metadata, metadata or {}):
                     continue
                 found.append(record)
                 epoch = max(epoch, db.queues.epoch(ref))
@@ -231,7 +231,3 @@ class OpenDataManagementStore(DatabaseUser, ManagementStore):
         db.puts[key] = config
         db.deletes.pop(key, None)
         db.changed(queue)
-
-
-def _has(metadata: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    return all(key in metadata and is_same(metadata[key], wanted[key]) for key in wanted)

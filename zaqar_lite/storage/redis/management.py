@@ -7,7 +7,7 @@ from typing import Any
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import LimitReached, QueueChanged
-from zaqar_lite.domain.json_values import is_same
+from zaqar_lite.domain.json_values import holds_all
 from zaqar_lite.domain.metadata import dead_letter_target
 from zaqar_lite.domain.models import QueueRecord, QueueRef, Spent
 from zaqar_lite.storage.base import MAX_EXAMINED
@@ -149,15 +149,8 @@ class RedisManagementStore(KindRecords):
     ) -> list[QueueRecord]:
         """Read records together; leave out those that do not exist or have other metadata."""
         records = await asyncio.gather(*[self._indexes.read(ref, having=metadata) for ref in refs])
-        return [
-            record
-            for record in records
-            if record is not None
-            and all(
-                key in record.metadata and is_same(record.metadata[key], value)
-                for key, value in metadata.items()
-            )
-        ]
+        there = (record for record in records if record is not None)
+        return [record for record in there if holds_all(record.metadata, metadata)]
 
     async def count_queues(self, project: str) -> int:
         """Count a project's queues; see the seam."""

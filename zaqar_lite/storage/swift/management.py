@@ -5,7 +5,7 @@ from contextlib import suppress
 from typing import Any
 
 from zaqar_lite.domain.errors import LimitReached, QueueChanged, Unavailable
-from zaqar_lite.domain.json_values import is_same
+from zaqar_lite.domain.json_values import holds_all
 from zaqar_lite.domain.models import QueueRecord, QueueRef
 from zaqar_lite.storage.swift.backend import Backend
 from zaqar_lite.storage.swift.kind_records import KindRecords
@@ -96,7 +96,9 @@ class SwiftManagementStore(KindRecords):
 
         async def fetch() -> None:
             records = await together(*(self._records.get(ref) for ref in waiting))
-            found.extend(r for r in records if r is not None and _has(r.metadata, metadata or {}))
+            found.extend(
+                r for r in records if r is not None and holds_all(r.metadata, metadata or {})
+            )
             waiting.clear()
 
         async for name, _ in self._records.names(project, after=marker, first=limit):
@@ -128,7 +130,3 @@ class SwiftManagementStore(KindRecords):
     async def exposing_queues(self, *, limit: int) -> Sequence[QueueRecord]:
         """Find the exposing queues; see the seam."""
         return await self._records.exposing(limit)
-
-
-def _has(metadata: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    return all(key in metadata and is_same(metadata[key], wanted[key]) for key in wanted)
