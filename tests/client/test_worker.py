@@ -228,6 +228,29 @@ def test_interrupting_hits_nothing_but_the_handler(client: Client, queue: str) -
     assert sum(outcomes.values()) == rounds
 
 
+def test_a_limit_that_ends_while_its_timer_starts_interrupts_the_handler(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An exception within the start of a thread would leave that half done."""
+    start, rung = threading.Timer.start, threading.Event()
+
+    def start_slowly(timer: threading.Timer) -> None:
+        start(timer)
+        end = time.monotonic() + 0.05
+        while time.monotonic() < end:  # the limit is over long before
+            assert not rung.is_set()
+
+    def handler() -> None:
+        end = time.monotonic() + 10
+        while time.monotonic() < end:
+            pass
+
+    monkeypatch.setattr(threading.Timer, "start", start_slowly)
+    with pytest.raises(TimeLimitExceeded, match=r"interrupted after 0\.001 s"):
+        limited(handler, 0.001, lambda _: rung.set())
+    assert rung.wait(10)
+
+
 def test_a_claim_is_not_renewed_while_its_handler_is_too_late(
     movable: MovableServer, queue: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -25,7 +25,11 @@ class _Alarm:
         self._armed = True
         self._timer = threading.Timer(seconds, self._ring)
         self._timer.daemon = True
-        self._timer.start()
+
+    def start(self) -> None:
+        """Let the time run; it does not ring before this has started its own thread."""
+        with self._lock:  # an exception within the start of a thread would leave that half done
+            self._timer.start()
 
     def stop(self) -> None:
         """Never ring from now on; may be called again."""
@@ -55,6 +59,7 @@ def limited(call: Callable[[], T], seconds: float, on_ring: Callable[[int], obje
     alarm = _Alarm(seconds, on_ring)
     try:
         try:
+            alarm.start()
             return call()
         finally:
             alarm.stop()

@@ -43,7 +43,7 @@ def writer_of(server_pid: int, directory: Path | None = None) -> int:
     """The process id of a server's writer; a test may have several, told by their directory."""
     place = b"sqlite/writer.py\0" + (b"" if directory is None else bytes(directory))
     for pid in descendants(server_pid):
-        with contextlib.suppress(FileNotFoundError):  # that one has ended meanwhile
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
             if place in Path(f"/proc/{pid}/cmdline").read_bytes():
                 return pid
     raise AssertionError(f"process {server_pid} has no writer")
@@ -52,7 +52,7 @@ def writer_of(server_pid: int, directory: Path | None = None) -> int:
 def is_gone(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text(encoding="ascii").split()[2] == "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return True
 
 
