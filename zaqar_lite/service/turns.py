@@ -11,7 +11,7 @@ _FIRST = 20
 """Messages of a job's first step; each later step may be twice as large."""
 _LONG = 1.0
 """Seconds. After a longer step the next is smaller, so that a job renews its lease in time."""
-_BESIDE, _REST = 48, 3.0
+_BESIDE, _REST = 20, 3.0
 """While there are other requests: messages of a step, and the rest as a multiple of its time."""
 _OTHERS, _WHILE = 5, 2.0
 """So many requests in a second count as other requests, for so many seconds afterwards."""
