@@ -98,7 +98,7 @@ class Call:
     the variable segments of the path, in order; `size` is how many bytes the document has; `route`
     is the name of the route that answers it; `waits` how many seconds it may wait for a message.
     `principal` is who sent it: whoever its headers name where nobody authenticates; with
-    `signed_query` its signature came in the query. `record_act`, if the audit trail is on, is called
+    `signed_query` its signature came in the query. If the audit trail is on, `record_act` is called
     with the result before the answer leaves; `address` is where the call came from, for that. `end`
     ends the stream that answers it. `listener` is who subscribes if the document names no
     subscriber: the connection itself.
