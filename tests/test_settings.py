@@ -106,6 +106,14 @@ def test_says_what_is_wrong(environment: dict[str, str], words: list[str]) -> No
         assert word in str(caught.value)
 
 
+def test_suggests_only_a_setting_of_a_similar_name() -> None:
+    with pytest.raises(ConfigurationError, match=r"Unknown setting 'stroe'.* mean 'store'"):
+        load(environment={"ZAQAR_LITE_STROE": "memory://"})
+    with pytest.raises(ConfigurationError, match="Unknown setting 'nonsense'") as caught:
+        load(environment={"ZAQAR_LITE_NONSENSE": "1"})
+    assert "did you mean" not in str(caught.value)
+
+
 @pytest.mark.parametrize("content", ["port = ", "prot = 1", "[store]\nx = 1"])
 def test_says_what_is_wrong_in_a_file(tmp_path: Path, content: str) -> None:
     config = tmp_path / "zaqar.toml"

@@ -97,8 +97,9 @@ def _read_file(path: Path) -> Mapping[str, Any]:
 def _checked(values: Mapping[str, Any], where: str) -> Mapping[str, Any]:
     for name in values:
         if name not in Settings.model_fields:
-            near = difflib.get_close_matches(name, Settings.model_fields, n=1, cutoff=0.0)
-            raise ConfigurationError(f"Unknown setting {name!r} {where}; did you mean {near[0]!r}?")
+            near = difflib.get_close_matches(name, Settings.model_fields, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else "the page `Settings` lists them all."
+            raise ConfigurationError(f"Unknown setting {name!r} {where}; {hint}")
     return values
 
 
