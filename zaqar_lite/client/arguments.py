@@ -126,13 +126,14 @@ def _kinds(options: type) -> Sequence[tuple[str, tuple[Any, ...]]]:
     return [
         (
             field.name,
-            tuple(numbers.get(part, get_origin(part) or part) for part in _parts(field.type)),
+            tuple(numbers.get(part, get_origin(part) or part) for part in alternatives(field.type)),
         )
         for field in dataclasses.fields(options)
     ]
 
 
-def _parts(annotation: Any) -> Sequence[Any]:  # noqa: ANN401 - whatever annotates a field
+def alternatives(annotation: Any) -> Sequence[Any]:  # noqa: ANN401 - whatever annotates a field
+    """Return the types that a field may have: those of a union, or the one."""
     is_union = isinstance(annotation, types.UnionType) or get_origin(annotation) is Union
     return get_args(annotation) if is_union else [annotation]
 

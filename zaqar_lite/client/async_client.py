@@ -3,10 +3,8 @@
 from zaqar_lite.client.asynchronous.claiming import AsyncClaiming
 from zaqar_lite.client.asynchronous.dead_letters import AsyncDeadLetters
 from zaqar_lite.client.asynchronous.events import AsyncEvents
-from zaqar_lite.client.asynchronous.jobs import AsyncJobs
 from zaqar_lite.client.asynchronous.keys import AsyncKeys
 from zaqar_lite.client.asynchronous.pools import AsyncPools
-from zaqar_lite.client.asynchronous.queues import AsyncQueues
 from zaqar_lite.client.asynchronous.quotas import AsyncQuotas
 from zaqar_lite.client.asynchronous.schedules import AsyncScheduling
 from zaqar_lite.client.asynchronous.subscriptions import AsyncSubscriptions
@@ -14,7 +12,6 @@ from zaqar_lite.client.asynchronous.topics import AsyncTopics
 
 
 class AsyncClient(
-    AsyncQueues,
     AsyncDeadLetters,
     AsyncClaiming,
     AsyncKeys,
@@ -23,7 +20,6 @@ class AsyncClient(
     AsyncQuotas,
     AsyncPools,
     AsyncSubscriptions,
-    AsyncJobs,
     AsyncScheduling,
 ):
     """An async client for one event loop: `async with AsyncClient("http://...") as client:`.

@@ -84,6 +84,18 @@ def document(response: Response) -> Any:  # noqa: ANN401 - JSON is anything
         raise bad_answer(response, "the body is not JSON") from error
 
 
+def json_object(response: Response) -> dict[str, Any]:
+    """Decode an answer that is a JSON object.
+
+    Raises:
+        BadAnswer: it is something else.
+    """
+    found = document(response)
+    if not isinstance(found, dict):
+        raise bad_answer(response, "a JSON object was expected")
+    return found
+
+
 def objects(response: Response, key: str) -> list[dict[str, Any]]:
     """Return the list of objects under `key` of an answer.
 
@@ -95,11 +107,6 @@ def objects(response: Response, key: str) -> list[dict[str, Any]]:
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise bad_answer(response, f"there is no list of objects called {key!r}")
     return entries
-
-
-def plain(value: Any) -> Any:  # noqa: ANN401 - JSON is anything
-    """Return a value as JSON has it: instants are texts."""
-    return value.isoformat() if isinstance(value, dt.datetime) else value
 
 
 def instant(text: object) -> dt.datetime | None:

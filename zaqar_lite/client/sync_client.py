@@ -3,10 +3,8 @@
 from zaqar_lite.client.sync.claiming import SyncClaiming
 from zaqar_lite.client.sync.dead_letters import SyncDeadLetters
 from zaqar_lite.client.sync.events import SyncEvents
-from zaqar_lite.client.sync.jobs import SyncJobs
 from zaqar_lite.client.sync.keys import SyncKeys
 from zaqar_lite.client.sync.pools import SyncPools
-from zaqar_lite.client.sync.queues import SyncQueues
 from zaqar_lite.client.sync.quotas import SyncQuotas
 from zaqar_lite.client.sync.schedules import SyncScheduling
 from zaqar_lite.client.sync.subscriptions import SyncSubscriptions
@@ -14,7 +12,6 @@ from zaqar_lite.client.sync.topics import SyncTopics
 
 
 class Client(
-    SyncQueues,
     SyncDeadLetters,
     SyncClaiming,
     SyncKeys,
@@ -23,7 +20,6 @@ class Client(
     SyncQuotas,
     SyncPools,
     SyncSubscriptions,
-    SyncJobs,
     SyncScheduling,
 ):
     """A sync client, which threads may share: `with Client("http://...") as client:`.

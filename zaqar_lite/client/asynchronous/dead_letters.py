@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 
 from zaqar_lite.client.arguments import takes
+from zaqar_lite.client.asynchronous.jobs import AsyncJobs
 from zaqar_lite.client.asynchronous.messages import AsyncMessages
 from zaqar_lite.client.asynchronous.runtime import sleep, to_the_end
 from zaqar_lite.client.dead_letters import (
@@ -15,12 +16,11 @@ from zaqar_lite.client.dead_letters import (
     Source,
     told,
 )
-from zaqar_lite.client.endpoints import jobs
 from zaqar_lite.client.errors import Refused, ZaqarError
 from zaqar_lite.client.models import Message
 
 
-class AsyncDeadLetters(AsyncMessages):
+class AsyncDeadLetters(AsyncMessages, AsyncJobs):
     """List, count and move back dead letters."""
 
     async def list_dead_letters(
@@ -92,7 +92,7 @@ class AsyncDeadLetters(AsyncMessages):
     async def _redrive_there(self, queue: str, options: RedriveOptions) -> Redriven | None:
         """Have the server do it; None where it has no such jobs."""
         try:
-            job = await self.call(jobs.begin(queue, "redrive", options.order()))
+            job = await self.start_redrive(queue, **options.order())
         except Refused as error:
             if error.status in NO_SUCH_ROUTE and not isinstance(options.where, str):
                 return None
@@ -100,9 +100,9 @@ class AsyncDeadLetters(AsyncMessages):
         try:
             while not job.is_over:
                 await sleep(LOOK_EVERY, None)
-                job = await self.call(jobs.show(job.path))
+                job = await self.get_job(job.path)
         except BaseException:
             with contextlib.suppress(ZaqarError):  # this error must not hide the other
-                await self.call(jobs.cancel(job.path))
+                await self.cancel_job(job.path)
             raise
         return told(job, dry_run=options.dry_run)

@@ -1,10 +1,19 @@
 """Jobs: the async client's methods."""
 
+from collections.abc import Mapping
 from typing import Any
 
+from zaqar_lite.client import encoding
 from zaqar_lite.client.asynchronous.calls import AsyncCalls
-from zaqar_lite.client.endpoints import jobs
+from zaqar_lite.client.bodies import dumps
+from zaqar_lite.client.endpoints.paths import queue_path
+from zaqar_lite.client.endpoints.queues import JSON_TYPE
+from zaqar_lite.client.endpoints.resources import ask, tell
 from zaqar_lite.client.job import Job
+from zaqar_lite.client.records import reader
+from zaqar_lite.client.wire import Call, Request, Response
+
+_JOB = reader(Job)
 
 
 class AsyncJobs(AsyncCalls):
@@ -18,7 +27,7 @@ class AsyncJobs(AsyncCalls):
             order: what the API takes: `ids` or `filter` (a dict, `{}` means all), `to`, `limit`,
                 `max_per_second`, `dry_run`, `reset`, `delay`, `ttl`, `force`.
         """
-        return await self.call(jobs.begin(queue, "redrive", order))
+        return await self.call(_begin(queue_path(queue, "redrives"), order))
 
     async def act_on_delayed(self, queue: str, act: str, **order: Any) -> Job:  # noqa: ANN401
         """Have the server `cancel`, `move` or `fire` delayed messages.
@@ -29,12 +38,21 @@ class AsyncJobs(AsyncCalls):
             order: `ids` or `filter`, and for a move `to` (an instant) or `by` (seconds), and
                 `if_due` (an instant) to leave alone what is not due then.
         """
-        return await self.call(jobs.begin(queue, act, order))
+        return await self.call(_begin(queue_path(queue, "delayed", act), order))
 
     async def get_job(self, path: str) -> Job:
         """Return how far a job is; `path` is `Job.path`."""
-        return await self.call(jobs.show(path))
+        return await self.call(ask("GET", path, lambda found: _JOB({**found, "path": path})))
 
     async def cancel_job(self, path: str) -> None:
         """Let a job do nothing more; what is done stays."""
-        await self.call(jobs.cancel(path))
+        await self.call(tell("DELETE", path))
+
+
+def _begin(path: str, order: Mapping[str, Any]) -> Call[Job]:
+    def read(response: Response) -> Job:
+        return _JOB({**encoding.document(response), "path": response.headers.get("location", "")})
+
+    given = {name: value for name, value in order.items() if value is not None}
+    # Sent twice it would begin two, of which the second is a conflict.
+    return Call(Request("POST", path, JSON_TYPE, dumps(given)), read, resend=False)

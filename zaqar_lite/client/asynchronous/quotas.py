@@ -1,8 +1,11 @@
 """Quotas of projects: the async client's methods."""
 
 from zaqar_lite.client.asynchronous.calls import AsyncCalls
-from zaqar_lite.client.endpoints import quotas
+from zaqar_lite.client.endpoints.resources import ask, path_of, tell
 from zaqar_lite.client.models import ProjectQuota
+from zaqar_lite.client.records import reader
+
+_QUOTA = reader(ProjectQuota)
 
 
 class AsyncQuotas(AsyncCalls):
@@ -10,12 +13,13 @@ class AsyncQuotas(AsyncCalls):
 
     async def show_quota(self, project: str | None = None) -> ProjectQuota:
         """Return quotas and usage of the client's project; an operator's, of any."""
-        return await self.call(quotas.show_quota(project))
+        path = "/v2/quota" if project is None else path_of("quotas", project)
+        return await self.call(ask("GET", path, _QUOTA))
 
     async def set_quota(self, project: str, **limits: int | None) -> ProjectQuota:
         """Set a project's quotas, `queues=100`, in place of all that were set; None lifts one."""
-        return await self.call(quotas.set_quota(project, limits))
+        return await self.call(ask("PUT", path_of("quotas", project), _QUOTA, limits))
 
     async def reset_quota(self, project: str) -> None:
         """Give a project the default quotas."""
-        await self.call(quotas.reset_quota(project))
+        await self.call(tell("DELETE", path_of("quotas", project)))

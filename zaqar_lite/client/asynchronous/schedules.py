@@ -4,8 +4,9 @@ import datetime as dt
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
+from zaqar_lite.client import encoding
 from zaqar_lite.client.asynchronous.calls import AsyncCalls
-from zaqar_lite.client.endpoints import schedules
+from zaqar_lite.client.endpoints.resources import ask, list_page, path_of, tell
 
 
 class AsyncSchedules:
@@ -33,16 +34,17 @@ class AsyncSchedules:
             plan: one of `cron`, `every` and `at`; `time_zone`, `ttl`, `delay`, `headers`, `group`,
                 `start`, `end`, `jitter`, `missed`, `catch_up`, `overlap`, `paused`.
         """
-        fields = {"queue": queue, "body": body, **plan}
-        return await self._client.call(schedules.put(name, fields))
+        given = {key: value for key, value in plan.items() if value is not None}
+        wanted = {"queue": queue, "body": body, **given}
+        return await self._client.call(ask("PUT", _path(name), dict, wanted))
 
     async def get(self, name: str) -> dict[str, Any]:
         """Return a schedule."""
-        return await self._client.call(schedules.get(name))
+        return await self._client.call(ask("GET", _path(name), dict))
 
     async def patch(self, name: str, **changes: Any) -> dict[str, Any]:  # noqa: ANN401
         """Change the given fields of a schedule, and return it; None removes a field."""
-        return await self._client.call(schedules.patch(name, changes))
+        return await self._client.call(ask("PATCH", _path(name), dict, changes))
 
     async def pause(self, name: str) -> dict[str, Any]:
         """Let a schedule wait: it does not fire until it is resumed."""
@@ -54,19 +56,23 @@ class AsyncSchedules:
 
     async def fire(self, name: str) -> str:
         """Post a schedule's message now, beside its instants; return the message's id."""
-        return await self._client.call(schedules.fire(name))
+        path = _path(name, "fire")
+        # Sent twice it might post two messages.
+        return await self._client.call(ask("POST", path, _message_id, resend=False))
 
     async def next(self, name: str) -> Sequence[dt.datetime]:
         """Return the next five instants of a schedule; none while it is paused."""
-        return await self._client.call(schedules.next_instants(name))
+        return await self._client.call(ask("GET", _path(name), _next_instants))
 
     async def delete(self, name: str) -> None:
         """Delete a schedule; its messages stay. An absent one is no error."""
-        await self._client.call(schedules.delete(name))
+        await self._client.call(tell("DELETE", _path(name)))
 
     def list(self) -> AsyncIterator[Mapping[str, Any]]:
         """Yield the project's schedules by name, page by page."""
-        return self._client._items(lambda marker: schedules.list_page(marker=marker))
+        return self._client._items(
+            lambda marker: list_page("/v2/schedules", "schedules", dict, marker=marker)
+        )
 
 
 class AsyncScheduling(AsyncCalls):
@@ -76,3 +82,23 @@ class AsyncScheduling(AsyncCalls):
     def schedules(self) -> AsyncSchedules:
         """The schedules of the project: `put`, `get`, `patch`, `delete`, `list`, `fire`, ..."""
         return AsyncSchedules(self)
+
+
+def _path(name: str, *rest: str) -> str:
+    """Return the path of a schedule.
+
+    Raises:
+        ValueError: the name would be that of another path.
+    """
+    if name in {"", ".", ".."}:
+        message = f"{name!r} is not the name of a schedule"
+        raise ValueError(message)
+    return path_of("schedules", name, *rest)
+
+
+def _message_id(document: Any) -> str:  # noqa: ANN401 - JSON is anything
+    return str(document["message_id"])
+
+
+def _next_instants(schedule: Any) -> Sequence[dt.datetime]:  # noqa: ANN401 - JSON is anything
+    return [at for text in schedule["next"] if (at := encoding.instant(text)) is not None]

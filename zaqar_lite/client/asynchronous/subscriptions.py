@@ -5,10 +5,17 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from numbers import Integral
 from typing import Any
 
-from zaqar_lite.client.arguments import takes
+from zaqar_lite.client.arguments import takes, text, whole, zoned
 from zaqar_lite.client.asynchronous.calls import AsyncCalls
-from zaqar_lite.client.endpoints import subscriptions
+from zaqar_lite.client.endpoints.paths import queue_path, with_query
+from zaqar_lite.client.endpoints.resources import ask, list_page, tell
+from zaqar_lite.client.records import reader
 from zaqar_lite.client.subscriptions import Delivery, FailedDelivery, Ping, Subscription
+
+_DELIVERY = reader(Delivery, next_at="next")
+_FAILED = reader(FailedDelivery)
+_PING = reader(Ping)
+_SUBSCRIPTION = reader(Subscription)
 
 
 class AsyncSubscriptions(AsyncCalls):
@@ -33,15 +40,27 @@ class AsyncSubscriptions(AsyncCalls):
             ttl: seconds that the subscription lives.
             options: `post_headers`, `post_data`, `dead_letter_queue` and the like.
         """
-        return await self.call(subscriptions.subscribe(queue, subscriber, ttl=ttl, options=options))
+        takes("options", options, Mapping)
+        wanted: dict[str, Any] = {
+            "subscriber": text("subscriber", subscriber),
+            "options": dict(options or {}),
+        }
+        if ttl is not None:
+            wanted["ttl"] = whole("ttl", ttl)
+        return await self.call(ask("POST", _path(queue), _id_and_secret, wanted))
 
     def list_subscriptions(self, queue: str) -> AsyncIterator[Subscription]:
         """Yield a queue's subscriptions in the order they were made, page by page."""
-        return self._items(lambda marker: subscriptions.list_subscriptions(queue, marker=marker))
+        return self._items(
+            lambda marker: list_page(
+                _path(queue), "subscriptions", _subscription, marker=marker, details=True
+            )
+        )
 
     async def get_subscription(self, queue: str, subscription_id: str) -> Subscription:
         """Return a subscription; the values of its headers are masked."""
-        return await self.call(subscriptions.get_subscription(queue, subscription_id))
+        path = with_query(_path(queue, subscription_id), details=True)
+        return await self.call(ask("GET", path, _subscription))
 
     async def update_subscription(
         self,
@@ -59,29 +78,33 @@ class AsyncSubscriptions(AsyncCalls):
         takes("options", options, Mapping)
         given = {"subscriber": subscriber, "ttl": ttl, "options": options, "disabled": disabled}
         changes = {name: value for name, value in given.items() if value is not None}
-        await self.call(subscriptions.update_subscription(queue, subscription_id, changes))
+        await self.call(tell("PATCH", _path(queue, subscription_id), changes))
 
     async def unsubscribe(self, queue: str, subscription_id: str) -> None:
         """End a subscription; an absent one is no error."""
-        await self.call(subscriptions.unsubscribe(queue, subscription_id))
+        await self.call(tell("DELETE", _path(queue, subscription_id)))
 
     async def rotate_secret(self, queue: str, subscription_id: str) -> str:
         """Make another secret and return it; the one before is good for a day."""
-        return await self.call(subscriptions.rotate_secret(queue, subscription_id))
+        path = _path(queue, subscription_id, "secret")
+        # Sent twice it would make two, one of which nobody knows.
+        return await self.call(ask("POST", path, _secret, resend=False))
 
     async def deliveries(self, queue: str, subscription_id: str) -> Sequence[Delivery]:
         """Return the last 20 attempts to deliver, the newest first."""
-        return await self.call(subscriptions.deliveries(queue, subscription_id))
+        return await self.call(ask("GET", _path(queue, subscription_id, "deliveries"), _deliveries))
 
     def failed_deliveries(self, queue: str, subscription_id: str) -> AsyncIterator[FailedDelivery]:
         """Yield what could not be delivered in the last 7 days, the oldest first."""
+        path = _path(queue, subscription_id, "deliveries")
         return self._items(
-            lambda marker: subscriptions.failed_deliveries(queue, subscription_id, marker=marker)
+            lambda marker: list_page(path, "deliveries", _FAILED, state="failed", marker=marker)
         )
 
     async def retry_delivery(self, queue: str, subscription_id: str, delivery_id: str) -> None:
         """Deliver again: a failed delivery, or a message that the queue still has."""
-        await self.call(subscriptions.retry_delivery(queue, subscription_id, delivery_id))
+        path = _path(queue, subscription_id, "deliveries", delivery_id, "retry")
+        await self.call(tell("POST", path))
 
     async def replay_messages(
         self,
@@ -95,17 +118,43 @@ class AsyncSubscriptions(AsyncCalls):
 
         Only messages that the queue still has can be delivered again.
         """
-        count, marker = 0, None
+        zoned("since", since)
+        zoned("until", until)
+        span = {"from": since, "until": until}
+        wanted: dict[str, Any] = {name: at for name, at in span.items() if at is not None}
+        path, count = _path(queue, subscription_id, "replay"), 0
         while True:
-            some, marker = await self.call(
-                subscriptions.replay_messages(
-                    queue, subscription_id, since=since, until=until, marker=marker
-                )
-            )
+            some, marker = await self.call(ask("POST", path, _replayed, wanted))
             count += some
             if marker is None:
                 return count
+            wanted["marker"] = marker
 
     async def ping_subscription(self, queue: str, subscription_id: str) -> Ping:
         """Send a test notification and return what the receiver answered."""
-        return await self.call(subscriptions.ping_subscription(queue, subscription_id))
+        return await self.call(ask("POST", _path(queue, subscription_id, "ping"), _PING))
+
+
+def _path(queue: str, *rest: str) -> str:
+    return queue_path(queue, "subscriptions", *rest)
+
+
+# What the answers say; `document` is their JSON.
+def _subscription(document: Any) -> Subscription:  # noqa: ANN401
+    return _SUBSCRIPTION({**document, "disabled": (document.get("disabled") or {}).get("reason")})
+
+
+def _id_and_secret(document: Any) -> tuple[str, str | None]:  # noqa: ANN401
+    return document["subscription_id"], document.get("secret")
+
+
+def _secret(document: Any) -> str:  # noqa: ANN401
+    return str(document["secret"])
+
+
+def _deliveries(document: Any) -> Sequence[Delivery]:  # noqa: ANN401
+    return tuple(map(_DELIVERY, document["deliveries"]))
+
+
+def _replayed(document: Any) -> tuple[int, str | None]:  # noqa: ANN401
+    return document["replayed"], document["marker"]

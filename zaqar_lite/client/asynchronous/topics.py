@@ -3,14 +3,13 @@
 from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any
 
-from zaqar_lite.client.asynchronous.calls import AsyncCalls
-from zaqar_lite.client.asynchronous.queues import QUEUES_A_PAGE
+from zaqar_lite.client.asynchronous.queues import QUEUES_A_PAGE, AsyncQueues
 from zaqar_lite.client.endpoints import queues
 from zaqar_lite.client.endpoints.paths import Topic
 from zaqar_lite.client.models import Queue
 
 
-class AsyncTopics(AsyncCalls):
+class AsyncTopics(AsyncQueues):
     """Make, read, change, list and delete topics.
 
     For the rest the methods of queues take a `Topic`: `post(Topic("orders"), body)`,
@@ -23,17 +22,17 @@ class AsyncTopics(AsyncCalls):
 
     async def get_topic(self, topic: str) -> dict[str, Any]:
         """Return a topic's metadata, with the server's defaults for what was not set."""
-        return await self.call(queues.get_queue(Topic(topic)))
+        return await self.get_queue(Topic(topic))
 
     async def update_topic(
         self, topic: str, metadata: Mapping[str, Any], *, remove: Iterable[str] = ()
     ) -> dict[str, Any]:
         """Set and remove keys of a topic's metadata, all or none; return what it is then."""
-        return await self.call(queues.update_queue(Topic(topic), metadata, remove))
+        return await self.update_queue(Topic(topic), metadata, remove=remove)
 
     async def delete_topic(self, topic: str) -> None:
         """Delete a topic; an absent one is no error."""
-        await self.call(queues.delete_queue(Topic(topic)))
+        await self.delete_queue(Topic(topic))
 
     def list_topics(
         self, *, detailed: bool = False, name: str | None = None

@@ -1,5 +1,7 @@
-"""The endpoints as pure functions: arguments -> `Call` (method, path, headers, body, reader).
+"""Calls as values: a function here takes arguments and returns a `Call`, and does no I/O.
 
-No socket, no clock, no retry is in here, so the sync and the async client share all of it, and a
-test needs no network.
+A `Call` is a request and the function that reads its answer. The sync and the async client share
+all of it, and tests need no network. Queues, messages, claims and events have a function for each
+call, because several parts of the SDK make it. Keys, pools, jobs and the like have none: each
+method makes its own call by `resources`.
 """

@@ -11,9 +11,11 @@ from zaqar_lite.client.endpoints.queues import JSON_TYPE, nothing
 from zaqar_lite.client.errors import ClaimLost, Unsupported
 from zaqar_lite.client.line import Line
 from zaqar_lite.client.models import Held
+from zaqar_lite.client.records import reader
 from zaqar_lite.client.settlements import Settled, Settlement, document
 from zaqar_lite.client.wire import Call, Operation, Request, Response
 
+_SETTLED = reader(Settled)
 LOST = {404: ClaimLost}
 ABSENT = {404: Unsupported, 405: Unsupported}
 
@@ -84,12 +86,7 @@ def settle(queue: str, claim_id: str, settlements: Sequence[Settlement]) -> Call
     """Settle messages of a claim; one result for each, in their order."""
 
     def read(response: Response) -> Sequence[Settled]:
-        found = {
-            entry["id"]: Settled(
-                entry["id"], entry["status"], entry.get("outcome"), entry.get("description")
-            )
-            for entry in encoding.objects(response, "results")
-        }
+        found = {entry["id"]: _SETTLED(entry) for entry in encoding.objects(response, "results")}
         return [found[one.id] for one in settlements]
 
     path = queue_path(queue, "claims", claim_id, "settle")

@@ -21,7 +21,11 @@ from zaqar_lite.client.errors import (
     NotDelayed,
 )
 from zaqar_lite.client.models import Attempt, DeadLetter, Ids, Message, MessagePage
+from zaqar_lite.client.records import reader
 from zaqar_lite.client.wire import Call, Operation, Request, Response
+
+_ATTEMPT = reader(Attempt)
+_DEAD_LETTER = reader(DeadLetter)
 
 
 def post(
@@ -232,10 +236,10 @@ def read_message(queue: str, entry: Mapping[str, Any]) -> Message:
         created=encoding.instant(entry.get("created")),
         delay_expires=encoding.instant(entry.get("delay_expires")),
         headers=entry.get("headers"),
-        dead_letter=None if letter is None else _dead_letter(letter),
+        dead_letter=None if letter is None else _DEAD_LETTER(letter),
         failure_count=entry.get("failure_count"),
         parked_until=encoding.instant(entry.get("parked_until")),
-        attempts=None if attempts is None else tuple(map(_attempt, attempts)),
+        attempts=None if attempts is None else tuple(map(_ATTEMPT, attempts)),
         group=entry.get("group"),
     )
 
@@ -249,33 +253,5 @@ def _claim_id(query: str) -> str | None:
     return None
 
 
-def _dead_letter(entry: Mapping[str, Any]) -> DeadLetter:
-    return DeadLetter(
-        source=entry["source"],
-        moved_at=encoding.instant(entry.get("moved_at")),
-        claim_count=entry["claim_count"],
-        last_claim_id=entry.get("last_claim_id"),
-        last_client_id=entry.get("last_client_id"),
-        reason=entry.get("reason"),
-        redriven=entry.get("redriven", 0),
-    )
-
-
-def _attempt(entry: Mapping[str, Any]) -> Attempt:
-    return Attempt(
-        number=entry["number"],
-        claimed_at=encoding.instant(entry.get("claimed_at")),
-        ended_at=encoding.instant(entry.get("ended_at")),
-        outcome=entry["outcome"],
-        delay=entry.get("delay", 0),
-        reason=entry.get("reason"),
-        detail=entry.get("detail"),
-        client_id=entry.get("client_id"),
-    )
-
-
 def _one(queue: str, response: Response) -> Message:
-    entry = encoding.document(response)
-    if not isinstance(entry, dict):
-        raise encoding.bad_answer(response, "a message was expected")
-    return read_message(queue, entry)
+    return read_message(queue, encoding.json_object(response))

@@ -14,19 +14,24 @@ from zaqar_lite.client.endpoints.paths import queue_path, with_query
 from zaqar_lite.client.errors import QueueNotFound
 from zaqar_lite.client.models import (
     Done,
-    MessageAge,
     Queue,
     Range,
     SignedURL,
     Stats,
 )
 from zaqar_lite.client.queue_options import QueueOptions, checked
+from zaqar_lite.client.records import reader
 from zaqar_lite.client.wire import Call, Page, Request, Response
 
 Options = Mapping[str, Any] | QueueOptions
 JSON_TYPE = {"Content-Type": "application/json"}
 PATCH_TYPE = {"Content-Type": "application/openstack-messaging-v2.0-json-patch"}
 NO_QUEUE = {404: QueueNotFound}
+_QUEUE = reader(Queue)
+_STATS = reader(Stats)
+_RANGE = reader(Range)
+_DONE = reader(Done)
+_SIGNED = reader(SignedURL)
 
 
 def nothing(_: Response) -> None:
@@ -42,7 +47,7 @@ def create_queue(queue: str, metadata: Options | None = None) -> Call[bool]:
 
 def get_queue(queue: str) -> Call[dict[str, Any]]:
     """Read a queue's metadata, with the server's defaults for what was not set."""
-    return Call(Request("GET", queue_path(queue), {}), _object, NO_QUEUE)
+    return Call(Request("GET", queue_path(queue), {}), encoding.json_object, NO_QUEUE)
 
 
 def update_queue(queue: str, metadata: Options, remove: Iterable[str] = ()) -> Call[dict[str, Any]]:
@@ -56,7 +61,7 @@ def update_queue(queue: str, metadata: Options, remove: Iterable[str] = ()) -> C
         for key in texts("remove", remove, "keys")
     ]
     request = Request("PATCH", queue_path(queue), PATCH_TYPE, dumps(operations))
-    return Call(request, _object, NO_QUEUE)
+    return Call(request, encoding.json_object, NO_QUEUE)
 
 
 def delete_queue(queue: str) -> Call[None]:
@@ -77,26 +82,14 @@ def list_queues(
         f"/v2/{kind}", marker=marker, limit=limit, detailed=detailed or None, name=name
     )
 
-    def read_entry(entry: dict[str, Any]) -> Queue:
-        return Queue(entry["name"], entry["href"], metadata=entry.get("metadata"))
-
-    return Call(Request("GET", path, {}), page_of(kind, read_entry))
+    return Call(Request("GET", path, {}), page_of(kind, _QUEUE))
 
 
 def stats(queue: str) -> Call[Stats]:
     """Count a queue's messages; an absent queue has none."""
 
     def read(response: Response) -> Stats:
-        found = _object(response)["messages"]
-        return Stats(
-            total=found["total"],
-            free=found["free"],
-            claimed=found["claimed"],
-            ready=found.get("ready"),
-            delayed=found.get("delayed"),
-            oldest=_age(found.get("oldest")),
-            newest=_age(found.get("newest")),
-        )
+        return _STATS(encoding.json_object(response)["messages"])
 
     path = with_query(queue_path(queue, "stats"), details=True)
     return Call(Request("GET", path, {}), read, NO_QUEUE)
@@ -114,8 +107,7 @@ def ranges(queue: str, count: int) -> Call[list[Range]]:
     """Split what a queue holds now into at most `count` parts of about equal size."""
 
     def read(response: Response) -> list[Range]:
-        entries = encoding.objects(response, "ranges")
-        return [Range(entry.get("marker"), entry.get("until")) for entry in entries]
+        return [_RANGE(entry) for entry in encoding.objects(response, "ranges")]
 
     takes("count", count, Integral)
     path = with_query(queue_path(queue, "ranges"), count=count)
@@ -128,11 +120,7 @@ def history(
     """Read one page of messages that were deleted (`done`) or that `failed` for good."""
     path = with_query(queue_path(queue, "history"), state=state, marker=marker, limit=limit)
 
-    def read_line(line: dict[str, Any]) -> Done:
-        consumers = tuple(line["consumers"])
-        return Done(line["id"], encoding.instant(line["at"]), line["attempts"], consumers)
-
-    return Call(Request("GET", path, {}), page_of("messages", read_line), NO_QUEUE)
+    return Call(Request("GET", path, {}), page_of("messages", _DONE), NO_QUEUE)
 
 
 def share(
@@ -153,14 +141,7 @@ def share(
         wanted["expires"] = at.strftime("%Y-%m-%dT%H:%M:%S")
 
     def read(response: Response) -> SignedURL:
-        found = _object(response)
-        return SignedURL(
-            project=found["project"],
-            paths=tuple(found["paths"]),
-            methods=tuple(found["methods"]),
-            expires=found["expires"],
-            signature=found["signature"],
-        )
+        return _SIGNED(encoding.json_object(response))
 
     body = dumps(wanted)
     return Call(Request("POST", queue_path(queue, "share"), JSON_TYPE, body), read)
@@ -178,13 +159,14 @@ def ping() -> Call[None]:
 
 def health() -> Call[dict[str, Any]]:
     """Ask an operator's server (admin mode) to try every operation and tell how they went."""
-    return Call(Request("GET", "/v2/health", {}), _object)
+    return Call(Request("GET", "/v2/health", {}), encoding.json_object)
 
 
 def home() -> Call[dict[str, Any]]:
     """Read the home document: which resources this server has."""
     return Call(
-        Request("GET", "/v2/", {"Accept": "application/json-home, application/json"}), _object
+        Request("GET", "/v2/", {"Accept": "application/json-home, application/json"}),
+        encoding.json_object,
     )
 
 
@@ -193,7 +175,7 @@ def longest_delay() -> Call[float]:
 
     def read(response: Response) -> float:
         try:
-            hints = _object(response)["resources"]["rel/post_messages"]["hints"]
+            hints = encoding.json_object(response)["resources"]["rel/post_messages"]["hints"]
             return int(hints["max-message-delay"])
         except (KeyError, TypeError, ValueError):
             return math.inf
@@ -206,26 +188,13 @@ def largest_page() -> Call[int]:
 
     def read(response: Response) -> int:
         try:
-            resources = _object(response)["resources"]
+            resources = encoding.json_object(response)["resources"]
             given = [resources[name]["hints"] for name in ("rel/messages", "rel/post_claim")]
             return min(int(hints["max-limit"]) for hints in given)
         except (KeyError, TypeError, ValueError):
             return 20
 
     return Call(home().request, read)
-
-
-def _object(response: Response) -> dict[str, Any]:
-    found = encoding.document(response)
-    if not isinstance(found, dict):
-        raise encoding.bad_answer(response, "a JSON object was expected")
-    return found
-
-
-def _age(entry: Mapping[str, Any] | None) -> MessageAge | None:
-    if entry is None:
-        return None
-    return MessageAge(entry["href"], entry["age"], encoding.instant(entry.get("created")))
 
 
 def _pointer(key: str) -> str:

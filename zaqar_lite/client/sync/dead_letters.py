@@ -14,14 +14,14 @@ from zaqar_lite.client.dead_letters import (
     Source,
     told,
 )
-from zaqar_lite.client.endpoints import jobs
 from zaqar_lite.client.errors import Refused, ZaqarError
 from zaqar_lite.client.models import Message
+from zaqar_lite.client.sync.jobs import SyncJobs
 from zaqar_lite.client.sync.messages import SyncMessages
 from zaqar_lite.client.sync.runtime import sleep, to_the_end
 
 
-class SyncDeadLetters(SyncMessages):
+class SyncDeadLetters(SyncMessages, SyncJobs):
     """List, count and move back dead letters."""
 
     def list_dead_letters(
@@ -93,7 +93,7 @@ class SyncDeadLetters(SyncMessages):
     def _redrive_there(self, queue: str, options: RedriveOptions) -> Redriven | None:
         """Have the server do it; None where it has no such jobs."""
         try:
-            job = self.call(jobs.begin(queue, "redrive", options.order()))
+            job = self.start_redrive(queue, **options.order())
         except Refused as error:
             if error.status in NO_SUCH_ROUTE and not isinstance(options.where, str):
                 return None
@@ -101,9 +101,9 @@ class SyncDeadLetters(SyncMessages):
         try:
             while not job.is_over:
                 sleep(LOOK_EVERY, None)
-                job = self.call(jobs.show(job.path))
+                job = self.get_job(job.path)
         except BaseException:
             with contextlib.suppress(ZaqarError):  # this error must not hide the other
-                self.call(jobs.cancel(job.path))
+                self.cancel_job(job.path)
             raise
         return told(job, dry_run=options.dry_run)

@@ -1,9 +1,12 @@
 # Generated from asynchronous/quotas.py by tests/generate_sync.py; change it there.
 """Quotas of projects: the sync client's methods."""
 
-from zaqar_lite.client.endpoints import quotas
+from zaqar_lite.client.endpoints.resources import ask, path_of, tell
 from zaqar_lite.client.models import ProjectQuota
+from zaqar_lite.client.records import reader
 from zaqar_lite.client.sync.calls import SyncCalls
+
+_QUOTA = reader(ProjectQuota)
 
 
 class SyncQuotas(SyncCalls):
@@ -11,12 +14,13 @@ class SyncQuotas(SyncCalls):
 
     def show_quota(self, project: str | None = None) -> ProjectQuota:
         """Return quotas and usage of the client's project; an operator's, of any."""
-        return self.call(quotas.show_quota(project))
+        path = "/v2/quota" if project is None else path_of("quotas", project)
+        return self.call(ask("GET", path, _QUOTA))
 
     def set_quota(self, project: str, **limits: int | None) -> ProjectQuota:
         """Set a project's quotas, `queues=100`, in place of all that were set; None lifts one."""
-        return self.call(quotas.set_quota(project, limits))
+        return self.call(ask("PUT", path_of("quotas", project), _QUOTA, limits))
 
     def reset_quota(self, project: str) -> None:
         """Give a project the default quotas."""
-        self.call(quotas.reset_quota(project))
+        self.call(tell("DELETE", path_of("quotas", project)))

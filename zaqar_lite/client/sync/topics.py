@@ -7,11 +7,10 @@ from typing import Any
 from zaqar_lite.client.endpoints import queues
 from zaqar_lite.client.endpoints.paths import Topic
 from zaqar_lite.client.models import Queue
-from zaqar_lite.client.sync.calls import SyncCalls
-from zaqar_lite.client.sync.queues import QUEUES_A_PAGE
+from zaqar_lite.client.sync.queues import QUEUES_A_PAGE, SyncQueues
 
 
-class SyncTopics(SyncCalls):
+class SyncTopics(SyncQueues):
     """Make, read, change, list and delete topics.
 
     For the rest the methods of queues take a `Topic`: `post(Topic("orders"), body)`,
@@ -24,17 +23,17 @@ class SyncTopics(SyncCalls):
 
     def get_topic(self, topic: str) -> dict[str, Any]:
         """Return a topic's metadata, with the server's defaults for what was not set."""
-        return self.call(queues.get_queue(Topic(topic)))
+        return self.get_queue(Topic(topic))
 
     def update_topic(
         self, topic: str, metadata: Mapping[str, Any], *, remove: Iterable[str] = ()
     ) -> dict[str, Any]:
         """Set and remove keys of a topic's metadata, all or none; return what it is then."""
-        return self.call(queues.update_queue(Topic(topic), metadata, remove))
+        return self.update_queue(Topic(topic), metadata, remove=remove)
 
     def delete_topic(self, topic: str) -> None:
         """Delete a topic; an absent one is no error."""
-        self.call(queues.delete_queue(Topic(topic)))
+        self.delete_queue(Topic(topic))
 
     def list_topics(self, *, detailed: bool = False, name: str | None = None) -> Iterator[Queue]:
         """Yield the project's topics by name, page by page; `name` keeps those containing it."""

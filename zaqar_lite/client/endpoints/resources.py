@@ -1,0 +1,65 @@
+"""Calls that send and receive a JSON object: whatever is simpler than messages and claims."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from zaqar_lite.client import encoding
+from zaqar_lite.client.bodies import dumps
+from zaqar_lite.client.endpoints.pages import page_of
+from zaqar_lite.client.endpoints.paths import Parameter, segment, with_query
+from zaqar_lite.client.endpoints.queues import JSON_TYPE, nothing
+from zaqar_lite.client.wire import Call, Page, Request
+
+T = TypeVar("T")
+_NAMES = {
+    "flavors": "the name of a flavor",
+    "keys": "the id of a key",
+    "pools": "the name of a pool",
+    "quotas": "the id of a project",
+    "schedules": "the name of a schedule",
+}
+
+
+def path_of(kind: str, name: str, *rest: str) -> str:
+    """Return the path of one pool, key or the like, or of what is below it.
+
+    Raises:
+        TypeError: the name is not a string.
+        ValueError: the name is empty, and the path would be that of the list.
+    """
+    return "/".join(["/v2", kind, segment(name, _NAMES[kind]), *rest])
+
+
+def ask(
+    method: str,
+    path: str,
+    read: Callable[[dict[str, Any]], T],
+    document: object = None,
+    *,
+    resend: bool = True,
+) -> Call[T]:
+    """Return a call that sends a document (none for None); `read` makes the answer's its result.
+
+    Without `resend` it is not sent again after its answer was lost: the server may have done what
+    was asked, and doing it twice would be something else.
+    """
+    request = _request(method, path, document)
+    return Call(request, lambda answer: read(encoding.json_object(answer)), resend=resend)
+
+
+def tell(method: str, path: str, document: object = None) -> Call[None]:
+    """Return a call whose answer says nothing."""
+    return Call(_request(method, path, document), nothing)
+
+
+def list_page(
+    path: str, key: str, read: Callable[[dict[str, Any]], T], **query: Parameter
+) -> Call[Page[T]]:
+    """Return a call for a page of a list whose entries stand under `key` of the answer."""
+    return Call(Request("GET", with_query(path, **query), {}), page_of(key, read))
+
+
+def _request(method: str, path: str, document: object) -> Request:
+    if document is None:
+        return Request(method, path, {})
+    return Request(method, path, JSON_TYPE, dumps(document))
