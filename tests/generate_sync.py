@@ -32,7 +32,8 @@ _RULES = [
         (r"\bclient\.async_claims\b", "client.claims"),
         (r"\bclient\.asynchronous\b", "client.sync"),
         (r"\bpost_all_async\b", "post_all"),
-        (r"\bthe async client", "the sync client"),
+        (r"\b([Tt]he|whole) async client\b", r"\1 sync client"),
+        (r"\bfor one event loop: ", "which threads may share: "),
         (r"\ban `with`", "a `with`"),
         (r"\bfor (\w+) in (.+):\n +yield \1$", r"yield from \2"),
     )

@@ -12,7 +12,7 @@ Nothing of the server is imported, and the HTTP library only when a client is ma
 """
 
 from zaqar_lite.client.async_claims import AsyncClaim
-from zaqar_lite.client.async_client import AsyncClient
+from zaqar_lite.client.asynchronous.client import AsyncClient
 from zaqar_lite.client.auth import Auth, KeyAuth, KeystoneAuth, NoAuth, SignedAuth
 from zaqar_lite.client.claims import Claim
 from zaqar_lite.client.dead_letters import Redriven, Source
@@ -70,7 +70,7 @@ from zaqar_lite.client.posting import Posted, PostOptions, PostSummary, Rejected
 from zaqar_lite.client.queue_options import Ensured, QueueOptions
 from zaqar_lite.client.settlements import Settled, Settlement
 from zaqar_lite.client.subscriptions import Delivery, FailedDelivery, Ping, Subscription
-from zaqar_lite.client.sync_client import Client
+from zaqar_lite.client.sync.client import Client
 from zaqar_lite.client.time_limit import TimeLimitExceeded
 from zaqar_lite.client.verdicts import Reject, Retry
 from zaqar_lite.client.worker import Worker, worker

@@ -1,4 +1,4 @@
-"""Claims of the async client; `claims` says what all claims do."""
+"""Claims of the async client."""
 
 import asyncio
 import contextlib
@@ -55,24 +55,11 @@ class AsyncClaim(AsyncSettling):
 
     async def __aenter__(self) -> Self:
         self._enter()
-        options = self._options
         task = asyncio.current_task()
         if self._client.release_on_sigterm and ASYNC_TERMINATION.hold(task):
             self._holder = task
         sent_at = time.monotonic()
-        making = asyncio.ensure_future(
-            self._client.create_claim(
-                self.queue,
-                limit=options.limit,
-                ttl=options.ttl,
-                grace=options.grace,
-                details=options.details,
-                raw=options.raw,
-                wait=options.wait,
-                poll=options.poll,
-                line=self._line if options.wait else None,
-            )
-        )
+        making = asyncio.ensure_future(self._create())
         try:
             # A cancelled request may have claimed: wait for the answer and give back what it took.
             self._begin(await asyncio.shield(making), sent_at)

@@ -50,23 +50,11 @@ class Claim(SyncSettling):
 
     def __enter__(self) -> Self:
         self._enter()
-        options = self._options
         self._holding = self._client.release_on_sigterm and TERMINATION.hold()
         try:
             with self._shield():
                 sent_at = time.monotonic()
-                held = self._client.create_claim(
-                    self.queue,
-                    limit=options.limit,
-                    ttl=options.ttl,
-                    grace=options.grace,
-                    details=options.details,
-                    raw=options.raw,
-                    wait=options.wait,
-                    poll=options.poll,
-                    line=self._line if options.wait else None,
-                )
-                self._begin(held, sent_at)
+                self._begin(self._create(), sent_at)
                 if self._renewals() is not None:
                     self._thread = threading.Thread(
                         target=self._renew, name="zaqar-renew", daemon=True

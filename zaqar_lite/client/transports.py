@@ -168,44 +168,25 @@ class AiohttpTransport:
         """Send it; raise `Unreachable` when no answer came."""
         session = self._session or self._open()
         if request.streams:
-            return await self._stream(session, base, request)
-        timeout = self._timeouts(total=self._timeout + request.wait)
+            timeout = self._timeouts(sock_connect=self._timeout, sock_read=LONGEST_SILENCE)
+        else:
+            timeout = self._timeouts(total=self._timeout + request.wait)
         try:
-            # encoded=True: the path is quoted already, and quoting twice would name another queue.
             with _waiting_on(request.line):
-                async with session.request(
+                # encoded=True: the path is quoted, and quoting it twice would name another queue.
+                answer = await session.request(
                     request.method,
                     self._url(base + request.path, encoded=True),
                     data=request.body,
                     headers=request.headers,
                     allow_redirects=False,
                     timeout=timeout,
-                ) as answer:
-                    body = await answer.read()
-                    headers = {name.lower(): value for name, value in answer.headers.items()}
-                    return Response(answer.status, headers, body)
-        except self._no_connection as error:
-            raise Unreachable(f"No connection to {base}", _reason(error), sent=False) from error
-        except self._no_answer as error:
-            raise Unreachable(f"No answer from {base}", _reason(error)) from error
-
-    async def _stream(
-        self, session: "aiohttp.ClientSession", base: str, request: Request
-    ) -> Response:
-        timeout = self._timeouts(total=None, sock_connect=self._timeout, sock_read=LONGEST_SILENCE)
-        try:
-            answer = await session.request(
-                request.method,
-                self._url(base + request.path, encoded=True),
-                headers=request.headers,
-                allow_redirects=False,
-                timeout=timeout,
-            )
-            headers = {name.lower(): value for name, value in answer.headers.items()}
-            if answer.status == 200:
-                return Response(200, headers, b"", AiohttpStream(answer, base))
-            async with answer:
-                return Response(answer.status, headers, await answer.read())
+                )
+                headers = {name.lower(): value for name, value in answer.headers.items()}
+                if request.streams and answer.status == 200:
+                    return Response(200, headers, b"", AiohttpStream(answer, base))
+                async with answer:
+                    return Response(answer.status, headers, await answer.read())
         except self._no_connection as error:
             raise Unreachable(f"No connection to {base}", _reason(error), sent=False) from error
         except self._no_answer as error:

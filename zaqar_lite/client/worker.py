@@ -45,9 +45,9 @@ from zaqar_lite.client.worker_options import Handler, Middleware, WorkerOptions,
 
 if TYPE_CHECKING:
     from zaqar_lite.client.async_claims import AsyncClaim
-    from zaqar_lite.client.async_client import AsyncClient
+    from zaqar_lite.client.asynchronous.client import AsyncClient
     from zaqar_lite.client.claims import Claim
-    from zaqar_lite.client.sync_client import Client
+    from zaqar_lite.client.sync.client import Client
 
 LOG = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -13,7 +13,7 @@ from zaqar_lite.client.errors import (
     ZaqarError,
 )
 from zaqar_lite.client.ledger import ClaimOptions, Ledger
-from zaqar_lite.client.models import Message
+from zaqar_lite.client.models import Held, Message
 from zaqar_lite.client.settlements import Act, Settled, Settlement
 from zaqar_lite.client.sync.claims import SyncClaims
 
@@ -24,6 +24,21 @@ class SyncSettling(Ledger):
     def __init__(self, client: SyncClaims, queue: str, options: ClaimOptions) -> None:
         super().__init__(queue, options, client.page_size)
         self._client = client
+
+    def _create(self) -> Held | None:
+        """Make the claim; one that waits for messages can be hung up meanwhile."""
+        options = self._options
+        return self._client.create_claim(
+            self.queue,
+            limit=options.limit,
+            ttl=options.ttl,
+            grace=options.grace,
+            details=options.details,
+            raw=options.raw,
+            wait=options.wait,
+            poll=options.poll,
+            line=self._line if options.wait else None,
+        )
 
     def delete_done(self) -> None:
         """Delete now what is done so far, instead of at the end.

@@ -1,4 +1,5 @@
-"""The sync client, over urllib3: its methods, from one module per resource."""
+# Generated from asynchronous/client.py by tests/generate_sync.py; change it there.
+"""The whole sync client: its methods come from one module per resource."""
 
 from zaqar_lite.client.sync.claiming import SyncClaiming
 from zaqar_lite.client.sync.dead_letters import SyncDeadLetters
@@ -22,7 +23,7 @@ class Client(
     SyncSubscriptions,
     SyncScheduling,
 ):
-    """A sync client, which threads may share: `with Client("http://...") as client:`.
+    """The sync client, which threads may share: `with Client("http://...") as client:`.
 
-    Without a block, `client.close()` closes its connections. `AsyncClient` has the same methods.
+    Without a block, `client.close()` closes its connections.
     """

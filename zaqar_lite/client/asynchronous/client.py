@@ -1,4 +1,4 @@
-"""The async client, over aiohttp: its methods, from one module per resource."""
+"""The whole async client: its methods come from one module per resource."""
 
 from zaqar_lite.client.asynchronous.claiming import AsyncClaiming
 from zaqar_lite.client.asynchronous.dead_letters import AsyncDeadLetters
@@ -22,7 +22,7 @@ class AsyncClient(
     AsyncSubscriptions,
     AsyncScheduling,
 ):
-    """An async client for one event loop: `async with AsyncClient("http://...") as client:`.
+    """The async client, for one event loop: `async with AsyncClient("http://...") as client:`.
 
-    Without a block, `await client.close()` closes its connections. `Client` has the same methods.
+    Without a block, `await client.close()` closes its connections.
     """
