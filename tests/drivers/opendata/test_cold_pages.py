@@ -34,6 +34,7 @@ from zaqar_lite.storage.opendata import (
     entries,
     messages,
     paging,
+    posting,
     queue,
     queues,
     sweeping,
@@ -49,7 +50,7 @@ HOUR = 3_600_000
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages of three entries, no slack, and steps of a few entries."""
-    for module in (checkpoint, entries, paging, queue, sweeping):
+    for module in (checkpoint, entries, paging, posting, queue, sweeping):
         monkeypatch.setattr(module, "PAGE_SIZE", 3)
     for module in (claiming, due, messages, sweeping):
         monkeypatch.setattr(module, "STEP", 4)

@@ -1,6 +1,7 @@
 """Between queues and records: encoding what changed for a batch, and reading pages back."""
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from itertools import count as counted
 from itertools import islice
 
@@ -45,10 +46,8 @@ def encode_changes(db: State, queue: Queue) -> None:
     queue.changed_pages.clear()
     _encode_groups(db, queue)
     _encode_claims(db, queue)
-    prefix = keys.queue_key(RecordType.IDEMPOTENCY, queue.raw)
-    for name, value in queue.keys.changed.items():
-        _write(db, prefix + name, value)
-    queue.keys.changed.clear()
+    if queue.keys.changed:
+        _encode_keys(db, queue)
     for history in (queue.done, queue.failed):
         for number, items in history.changed.items():
             value = records.encode_ended(items) if items or number is None else None
@@ -66,6 +65,13 @@ def _write(db: State, key: bytes, value: bytes | None) -> None:
         db.delete(key)
     else:
         db.put(key, value)
+
+
+def _encode_keys(db: State, queue: Queue) -> None:
+    prefix = keys.queue_key(RecordType.IDEMPOTENCY, queue.raw)
+    for name, value in queue.keys.changed.items():
+        _write(db, prefix + name, value)
+    queue.keys.changed.clear()
 
 
 def _encode_groups(db: State, queue: Queue) -> None:
@@ -207,6 +213,8 @@ def encode_page(page: Page) -> bytes:
 def _extra(entry: Entry) -> bytes | None:
     """Encode what the entry has beyond the RFC's fields."""
     extras, claim = entry.extras, entry.claim
+    if extras is not None and extras.is_only_shared and claim is None and entry.is_plain:
+        return _shared_extra(entry.id)
     extra = active.Extra()
     if extras is not None:
         extra.last_claim, extra.parked = extras.last_claim, extras.parked_until != 0
@@ -221,6 +229,12 @@ def _extra(entry: Entry) -> bytes | None:
     if extra.deadline is None and extra == _NO_EXTRA:
         return None
     return active.encode_extra(entry.id, extra)
+
+
+@lru_cache(PAGE_SIZE)  # the copies of a message have the same
+def _shared_extra(message_id: int) -> bytes:
+    """Encode that a message was copied, which is all that most copies have."""
+    return active.encode_extra(message_id, active.Extra(shared=True))
 
 
 def plain_summary(page: Page, value: bytes, moved_here: dict[int, int], now: int) -> Summary | None:

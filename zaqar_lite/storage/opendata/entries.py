@@ -96,6 +96,13 @@ class EntryExtras(Struct, eq=False, gc=False):
     group: str | None = None
 
     @property
+    def is_only_shared(self) -> bool:
+        """Whether its page's record needs nothing but that it is shared."""
+        return self.shared and not (
+            self.last_claim or self.parked_until or self.renamed or self.origin or self.group
+        )
+
+    @property
     def attempts(self) -> Attempts:
         """What the record of ended attempts holds."""
         return Attempts(self.consumers, self.history, self.failures, self.last_ended, self.kept)

@@ -3,8 +3,9 @@
 Limits and idempotency keys are checked here. A payload is stored once, however many queues get it.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from heapq import heappush
 
 from zaqar_lite.domain.attempts import Ended
 from zaqar_lite.domain.errors import (
@@ -16,9 +17,17 @@ from zaqar_lite.domain.errors import (
     NotFound,
 )
 from zaqar_lite.domain.models import DEFAULT_PRIORITY, Edit, Message, QueueRef, Record
-from zaqar_lite.domain.posts import Copy, IdempotencyKey, NewMessage, Posted
+from zaqar_lite.domain.posts import IdempotencyKey, NewMessage, Posted
 from zaqar_lite.storage.opendata.due import STEP, end_waits
-from zaqar_lite.storage.opendata.entries import MAX_ATTEMPTS, NOWHERE, Entry, EntryExtras
+from zaqar_lite.storage.opendata.entries import (
+    MAX_ATTEMPTS,
+    NOWHERE,
+    PAGE_SIZE,
+    Entry,
+    EntryExtras,
+    Page,
+    ready_key,
+)
 from zaqar_lite.storage.opendata.format import keys
 from zaqar_lite.storage.opendata.format.records import Attempts, Kept, encode_attempt
 from zaqar_lite.storage.opendata.idempotency import BATCH, MESSAGE, Known, digest_of
@@ -174,13 +183,7 @@ def let_in(
     db: State, queue: Queue, new: Sequence[NewMessage], entries: Sequence[Entry], now: int
 ) -> None:
     """Add published messages to a queue, their copies and companions to others."""
-    tail, add = queue.tail, queue.add
-    for entry, message in zip(entries, new, strict=True):
-        if message.copies:
-            entry.ensure_extras().shared = True
-            db.shared[entry.id] = 1 + len(message.copies)
-        entry.page = tail(entry.position)
-        add(entry)
+    _append(queue, entries)
     db.changed(queue)
     if new and queue.ref in db.watched:
         db.announce(queue.ref, sum(not message.delay_ms for message in new))
@@ -190,26 +193,69 @@ def let_in(
         _accompany(db, new, entries, now)
 
 
+def _append(queue: Queue, new: Sequence[Entry]) -> None:
+    """Add entries of new messages to the end of a queue; their positions are above all others."""
+    left = new
+    while left:
+        page = queue.tail(left[0].position)
+        room = PAGE_SIZE - len(page.entries)
+        _fill(queue, page, left[:room])
+        left = left[room:]
+
+
+def _fill(queue: Queue, page: Page, new: Sequence[Entry]) -> None:
+    """Add entries of new messages to a page, as `Queue.add` adds one of any kind.
+
+    A large post adds thousands in one step, so the counters are written once.
+    """
+    entries, waiting = page.entries, 0
+    for entry in new:
+        entry.page = page
+        entries[entry.position] = entry
+        if entry.headers is not None:
+            queue.join_group(entry)
+        if entry.expires_at < page.min_expires:
+            queue.note_expiry(entry)
+        if entry.delayed:
+            waiting += 1
+            page.best_waiting = min(page.best_waiting, entry.priority)
+            queue.note_wait(page, entry.visible_at)
+            continue
+        key = ready_key(entry)
+        if page.order is not None:
+            heappush(page.order, key)
+        if key < page.best:
+            queue.offer(page, key)
+    queue.arrivals += len(new)
+    queue.total += len(new)
+    queue.delayed_count += waiting
+    queue.ready_count += len(new) - waiting
+    queue.changed_pages.add(page.number)
+
+
 def _copy(db: State, new: Sequence[NewMessage], entries: Sequence[Entry], now: int) -> None:
     """Add the copies of messages to their queues, each as an entry of its own."""
-    brought: dict[QueueRef, list[tuple[Entry, Copy]]] = {}
+    brought: defaultdict[QueueRef, list[Entry]] = defaultdict(list)
     for message, entry in zip(new, entries, strict=True):
-        for copy in message.copies:
-            brought.setdefault(copy.queue, []).append((entry, copy))
-    for ref, copies in brought.items():
-        target, ready = db.queues.make(ref), 0
-        for entry, (_, ttl_ms, delay_ms, priority) in copies:
+        if not message.copies:
+            continue
+        entry.ensure_extras().shared = True
+        number, client_id, headers = entry.id, entry.client_id, entry.headers
+        db.shared[number] = 1 + len(message.copies)
+        for ref, ttl_ms, delay_ms, priority in message.copies:
             visible_at = now + delay_ms if delay_ms else 0
-            target.add(
+            brought[ref].append(
                 Entry(
-                    entry.id, entry.id, target.tail(entry.id), priority, visible_at, now + ttl_ms,
-                    ttl_ms, now, entry.client_id, entry.headers, delayed=bool(delay_ms),
-                    extras=EntryExtras(shared=True),
+                    number, number, NOWHERE, priority, visible_at, now + ttl_ms, ttl_ms, now,
+                    client_id, headers, delayed=delay_ms > 0, extras=EntryExtras(shared=True),
                 )
             )  # fmt: skip
-            ready += not delay_ms
+    for ref, copies in brought.items():
+        target = db.queues.make(ref)
+        _append(target, copies)
         db.changed(target)
-        db.announce(ref, ready)
+        if ref in db.watched:
+            db.announce(ref, sum(not entry.delayed for entry in copies))
 
 
 def _accompany(db: State, new: Sequence[NewMessage], entries: Sequence[Entry], now: int) -> None:

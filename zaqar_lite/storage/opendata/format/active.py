@@ -24,6 +24,7 @@ _U64 = struct.Struct("<Q")
 _I64 = struct.Struct("<q")
 _MILLISECONDS = struct.Struct("<qq")
 _CACHED_COUNT = 512
+_NOTHING_HELD = count(0, "messages")
 
 
 @cache
@@ -61,7 +62,9 @@ def join_active(
 ) -> bytes:
     """Encode an active page whose `number` available messages are encoded already."""
     beyond = count(len(extras), "extras") + b"".join(extras) if extras else b""
-    held = count(len(in_flight) // 5, "messages") + encode_elements(in_flight)
+    held = _NOTHING_HELD
+    if in_flight:
+        held = count(len(in_flight) // 5, "messages") + encode_elements(in_flight)
     return count(number, "messages") + available + held + beyond
 
 

@@ -31,7 +31,7 @@ queue's id is `project/name`. Readers step over types they do not know.
 import struct
 from collections.abc import Callable
 from enum import Enum
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -72,6 +72,7 @@ class RecordType(Enum):
     GROUP = 0x12
 
 
+@cache
 def prefix(kind: RecordType) -> bytes:
     """The bytes before every key of a type."""
     return bytes((1, kind.value))
