@@ -148,7 +148,7 @@ FLAGS = frozenset({"--json"})
 NOUNS = frozenset(
     {
         *("queue", "message", "claim", "dlq", "key", "quota", "pool", "flavor", "context"),
-        *("subscription", "topic", "schedule"),
+        *("subscription", "topic", "schedule", "data-key"),
     }
 )
 

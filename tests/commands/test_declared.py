@@ -8,7 +8,7 @@ import pytest
 from tests.commands.running import Run
 from zaqar_lite.client import Client
 from zaqar_lite.commands import declared
-from zaqar_lite.commands.running import UsageError
+from zaqar_lite.commands.values import UsageError
 
 DECLARED = """
 queues:

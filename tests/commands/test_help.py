@@ -71,6 +71,15 @@ def test_options_name_their_variables() -> None:
         assert f"[ZAQAR_LITE_{option.upper().replace('-', '_')}]" in served
 
 
+def test_options_may_stand_between_each_noun_and_its_verb() -> None:
+    def nouns(leaf: argparse.ArgumentParser) -> list[str]:
+        return leaf.prog.split()[1:-1] if "--json" in leaf.format_usage() else []
+
+    assert {noun for leaf in leaves(the_parser()) for noun in nouns(leaf)} == cli.NOUNS
+    words = shlex.split("--url http://x data-key --json list")
+    assert cli.options_last(words) == shlex.split("data-key list --url http://x --json")
+
+
 def first_of(printed: str, name: str) -> str:
     """Return the field of the first JSON line."""
     found: str = json.loads(printed.splitlines()[0])[name]

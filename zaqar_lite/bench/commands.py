@@ -16,7 +16,8 @@ from urllib.parse import urlsplit
 from zaqar_lite.bench import machine, pickup, webhook
 from zaqar_lite.bench.connection import Connection, Pace, Script, Tally
 from zaqar_lite.bench.scenarios import SCENARIOS, Counter, Scenario, Target, fill
-from zaqar_lite.commands.running import FAILED, OK, UNAVAILABLE, USAGE, above_zero, at_least
+from zaqar_lite.commands.running import FAILED, OK, UNAVAILABLE, USAGE
+from zaqar_lite.commands.values import above_zero, at_least
 from zaqar_lite.environment import client_value
 
 _BUSY = 0.7

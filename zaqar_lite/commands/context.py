@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from zaqar_lite.commands import contexts
 from zaqar_lite.commands.output import Output
-from zaqar_lite.commands.running import NOT_FOUND, OK, USAGE, Leaves, UsageError, add_noun, explain
+from zaqar_lite.commands.running import NOT_FOUND, OK, USAGE, Leaves, add_noun, explain
+from zaqar_lite.commands.values import UsageError
 
 _KEYS = frozenset({"key", "key_env"})
 _HELP = {

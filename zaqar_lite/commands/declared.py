@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zaqar_lite.commands.durations import whole_seconds
 from zaqar_lite.commands.output import Output
-from zaqar_lite.commands.running import OK, Leaves, UsageError, add_leaf
+from zaqar_lite.commands.running import OK, Leaves, add_leaf
+from zaqar_lite.commands.values import UsageError
 
 if TYPE_CHECKING:
     from zaqar_lite.client import Client

@@ -7,28 +7,44 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from zaqar_lite.commands import attempts, jobs
-from zaqar_lite.commands.durations import whole_seconds
 from zaqar_lite.commands.output import Output, as_row
-from zaqar_lite.commands.running import FAILED, Leaves, add_leaf, add_noun, at_least, pairs
+from zaqar_lite.commands.running import (
+    FAILED,
+    Leaves,
+    add_duration,
+    add_leaf,
+    add_list,
+    add_noun,
+)
+from zaqar_lite.commands.values import at_least, pairs
 
 if TYPE_CHECKING:
     from zaqar_lite.client import Client, Message
+
+_QUEUE = "the dead-letter queue"
 
 
 def add_commands(subparsers: Leaves) -> None:
     """Declare the noun and its verbs."""
     verbs = add_noun(subparsers, "dlq", "dead-letter queues")
     parser = add_leaf(verbs, "list", list_, "list dead letters with the queue they came from")
-    parser.add_argument("queue", help="the dead-letter queue")
+    parser.add_argument("queue", help=_QUEUE)
     parser.add_argument("--source", help="only letters of this queue")
     parser.add_argument("--limit", type=at_least(0), help="letters at most")
     parser = add_leaf(verbs, "show", show, "show dead letters by id: why they are there")
-    parser.add_argument("queue", help="the dead-letter queue")
+    parser.add_argument("queue", help=_QUEUE)
     parser.add_argument("id", nargs="+")
-    parser = add_leaf(verbs, "count", count, "count dead letters by the queue they came from")
-    parser.add_argument("queue", help="the dead-letter queue")
+    parser = add_list(
+        verbs,
+        "count",
+        lambda client, given: client.count_dead_letters(given.queue),
+        "count dead letters by the queue they came from",
+        columns=("queue", "letters", "claims", "oldest", "newest"),
+        empty="No dead letters in {queue}.",
+    )
+    parser.add_argument("queue", help=_QUEUE)
     parser = add_leaf(verbs, "redrive", redrive, "move dead letters back; may be killed and rerun")
-    parser.add_argument("queue", help="the dead-letter queue")
+    parser.add_argument("queue", help=_QUEUE)
     parser.add_argument("--to", metavar="QUEUE", help="the target; else each letter's own source")
     parser.add_argument("--source", help="only letters of this queue")
     parser.add_argument(
@@ -36,17 +52,15 @@ def add_commands(subparsers: Leaves) -> None:
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="only letters whose body has this; a.b reaches inside, VALUE is JSON or a string; or "
-        "the server's filter language, such as \"reason = 'http_503'\": then it is a job",
+        help="only letters whose body has this; a.b reaches inside, VALUE is JSON or a string. Or "
+        "the server's filter language, such as \"reason = 'http_503'\", which starts a job",
     )
     parser.add_argument("--limit", type=at_least(0), help="letters at most")
-    for option, text in (
-        ("--ttl", "how long they live in the target, such as 1h"),
-        ("--delay", "how long until they can be claimed there"),
-    ):
-        parser.add_argument(option, type=whole_seconds, metavar="DURATION", help=text)
+    add_duration(parser, "--ttl", "how long they live in the target, such as 1h")
+    add_duration(parser, "--delay", "how long until they can be claimed there")
     parser.add_argument("--dry-run", action="store_true", help="only count")
-    parser.add_argument("--force", action="store_true", help="also what was redriven often (job)")
+    text = "also letters that were redriven as often as the queue allows; starts a job"
+    parser.add_argument("--force", action="store_true", help=text)
     jobs.add_options(parser)
 
 
@@ -63,15 +77,6 @@ def list_(client: "Client", arguments: argparse.Namespace, output: Output) -> No
 def show(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
     """Show dead letters by id, with what was tried."""
     attempts.show(client, arguments.queue, arguments.id, output)
-
-
-def count(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
-    """Count dead letters by source."""
-    output.rows(
-        map(as_row, client.count_dead_letters(arguments.queue)),
-        ("queue", "letters", "claims", "oldest", "newest"),
-        empty=f"No dead letters in {arguments.queue}.",
-    )
 
 
 def redrive(client: "Client", arguments: argparse.Namespace, output: Output) -> int | None:

@@ -9,8 +9,9 @@ import subprocess
 from typing import TYPE_CHECKING
 
 from zaqar_lite.commands.durations import seconds_above_zero
-from zaqar_lite.commands.output import Output
-from zaqar_lite.commands.running import FAILED, Leaves, UsageError, add_leaf, at_least
+from zaqar_lite.commands.output import Output, as_row
+from zaqar_lite.commands.running import FAILED, Leaves, add_duration, add_leaf
+from zaqar_lite.commands.values import UsageError, at_least
 
 if TYPE_CHECKING:
     from zaqar_lite.client import Client, Message
@@ -24,17 +25,12 @@ _TEXT = (
 
 
 def add_verb(verbs: Leaves) -> None:
-    """Declare the command; what stands behind `--` is the command to run."""
-    parser = add_leaf(verbs, "run", run_each, _TEXT)
-    parser.add_argument("queue")
-    parser.add_argument("command_words", nargs="+", metavar="COMMAND", help="behind --")
-    parser.add_argument("--concurrency", type=at_least(1), default=1, help="at a time (1)")
-    parser.add_argument(
-        "--time-limit",
-        type=seconds_above_zero,
-        metavar="DURATION",
-        help="how long a command may take; then it is killed, which is a failure",
-    )
+    """Declare the command; what stands after `--` is the command to run."""
+    parser = add_leaf(verbs, "run", run_each, _TEXT, "queue")
+    parser.add_argument("command_words", nargs="+", metavar="COMMAND", help="after --")
+    parser.add_argument("--concurrency", type=at_least(1), default=1, help="commands at a time (1)")
+    text = "how long a command may take; then it is killed, which is a failure"
+    add_duration(parser, "--time-limit", text, read=seconds_above_zero)
     parser.add_argument("--until-empty", action="store_true", help="end when nothing is left")
 
 
@@ -55,14 +51,7 @@ def run_each(client: "Client", arguments: argparse.Namespace, output: Output) ->
     options = WorkerOptions(concurrency=arguments.concurrency, batch=1, details=True)
     worker = Worker(handle, arguments.queue, options)
     done = worker.run(client, until_empty=arguments.until_empty)
-    output.record(
-        {
-            "queue": arguments.queue,
-            "processed": done.processed,
-            "failed": done.failed,
-            "lost": done.lost,
-        }
-    )
+    output.record({"queue": arguments.queue, **as_row(done)})
     return FAILED if done.failed or done.lost else None
 
 

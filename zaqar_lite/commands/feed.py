@@ -21,7 +21,8 @@ from typing import Any, BinaryIO, TextIO
 from zaqar_lite.client import NewMessage, PostSummary, RawBody, Rejected, ZaqarError
 from zaqar_lite.commands.durations import instant, whole_seconds
 from zaqar_lite.commands.output import Output
-from zaqar_lite.commands.running import FAILED, UsageError, async_client, pairs
+from zaqar_lite.commands.running import FAILED, async_client
+from zaqar_lite.commands.values import UsageError, pairs
 
 Advance = Callable[[int], None]
 Item = NewMessage | RawBody

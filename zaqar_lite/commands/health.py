@@ -13,18 +13,11 @@ if TYPE_CHECKING:
 
 def add_commands(subparsers: Leaves) -> None:
     """Declare the command."""
-    parser = add_leaf(
-        subparsers,
-        "health",
-        health,
-        "ask whether the server and its store are up; exit code 4 if not",
-    )
+    text = "ask whether the server and its store are up; exit code 4 if not"
+    parser = add_leaf(subparsers, "health", health, text)
     parser.set_defaults(attempts=1)  # how it is now, not after a while
-    parser.add_argument(
-        "--operations",
-        action="store_true",
-        help="have the server try every operation (it must run with --admin-mode)",
-    )
+    text = "have the server try every operation (it must run with --admin-mode)"
+    parser.add_argument("--operations", action="store_true", help=text)
 
 
 def health(client: "Client", arguments: argparse.Namespace, output: Output) -> int | None:

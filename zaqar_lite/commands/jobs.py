@@ -1,13 +1,13 @@
 """Jobs of the server on the command line: begin one, and follow it to its end."""
 
 import argparse
-import json
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from zaqar_lite.commands.output import Output
-from zaqar_lite.commands.running import FAILED, UsageError, at_least
+from zaqar_lite.commands.running import FAILED
+from zaqar_lite.commands.values import UsageError, at_least, json_or_text
 
 if TYPE_CHECKING:
     from zaqar_lite.client import Client
@@ -40,11 +40,7 @@ def wants(words: list[str]) -> dict[str, Any]:
     if is_language(words):
         return {"where": words[0]}
     path, _, text = words[0].partition("=")
-    try:
-        value = json.loads(text)
-    except ValueError:
-        value = text
-    return {"body": {"path": path, "equals": value}}
+    return {"body": {"path": path, "equals": json_or_text(text)}}
 
 
 def follow(

@@ -7,7 +7,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import TYPE_CHECKING, Any
 
 from zaqar_lite.commands.output import Output
-from zaqar_lite.commands.running import Leaves, UsageError, add_leaf, at_least
+from zaqar_lite.commands.running import Leaves, add_leaf
+from zaqar_lite.commands.values import UsageError, at_least
 from zaqar_lite.webhooks import InvalidSignature, verify
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ def add_commands(subparsers: Leaves) -> None:
     parser.add_argument(
         "--port", type=at_least(0, 65_535), required=True, help="where to listen, on 127.0.0.1"
     )
-    parser.add_argument("--secret", help="verify with it; 403 for what it did not sign")
+    parser.add_argument("--secret", help="verify with it; answer 403 to what it did not sign")
     parser.add_argument(
         "--status", type=at_least(200, 599), default=204, help="what to answer (204)"
     )

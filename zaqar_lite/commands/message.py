@@ -1,86 +1,79 @@
 """`zaqar-lite message`: post (one, or a file), list, show, edit, cancel, delete, pop, settle."""
 
 import argparse
-import json
 import sys
 from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 from zaqar_lite.commands import attempts, jobs, settle, tail
-from zaqar_lite.commands.durations import instant, seconds_above_zero, signed_seconds, whole_seconds
+from zaqar_lite.commands.durations import instant, seconds_above_zero, signed_seconds
 from zaqar_lite.commands.output import Output, as_row, printable
 from zaqar_lite.commands.running import (
     FAILED,
     Leaves,
-    UsageError,
-    above_zero,
+    add_call,
+    add_duration,
     add_leaf,
+    add_list,
     add_noun,
-    at_least,
-    pairs,
 )
+from zaqar_lite.commands.values import UsageError, above_zero, at_least, json_or_text, pairs
 
 if TYPE_CHECKING:
-    from zaqar_lite.client import Client, Ids, NewMessage
+    from zaqar_lite.client import Client, Ids, Message, NewMessage
 
 COLUMNS = ("id", "age", "ttl", "body")
 ABSENT = "no such message"
+_GROUP = "instead of ids: all delayed messages that were posted in this group"
 
 
 def add_commands(subparsers: Leaves) -> None:
     """Declare the noun and its verbs."""
     verbs = add_noun(subparsers, "message", "messages")
-    _declare_post(add_leaf(verbs, "post", post, "post messages: the words given, or a file"))
-    parser = add_leaf(verbs, "list", list_, "list messages, claiming none")
-    parser.add_argument("queue")
-    parser.add_argument("--marker", help="begin after it")
-    parser.add_argument("--until", help="end with it")
+    text = "post messages: the words given, or a file"
+    _declare_post(add_leaf(verbs, "post", post, text, "queue"))
+    parser = add_leaf(verbs, "list", list_, "list messages, claiming none", "queue")
+    parser.add_argument("--marker", help="begin after this id or marker")
+    parser.add_argument("--until", help="end with this id or marker")
     parser.add_argument("--limit", type=at_least(0), help="messages at most")
-    parser.add_argument("--no-echo", action="store_true", help="without one's own (--client-id)")
-    parser.add_argument("--include-claimed", action="store_true", help="those that are held too")
-    parser.add_argument("--include-delayed", action="store_true", help="those still delayed too")
-    parser.add_argument(
-        "--details", action="store_true", help="counts, times, headers, attempts, where it is from"
-    )
-    add_wait(parser, "follow the queue until it was silent for so long")
+    parser.add_argument("--no-echo", action="store_true", help="leave out one's own (--client-id)")
+    parser.add_argument("--include-claimed", action="store_true", help="show claimed ones too")
+    parser.add_argument("--include-delayed", action="store_true", help="show delayed ones too")
+    text = "show claim counts, times, headers, attempts and where dead letters came from"
+    parser.add_argument("--details", action="store_true", help=text)
+    add_wait(parser, "follow the queue until no message came for this long")
     tail.add_verb(verbs)
-    parser = add_leaf(verbs, "show", show, "show messages by id, with their attempts")
-    parser.add_argument("queue")
+    parser = add_leaf(verbs, "show", show, "show messages by id, with their attempts", "queue")
     parser.add_argument("id", nargs="+")
     parser.add_argument("--details", action="store_true", help=argparse.SUPPRESS)  # always shown
-    parser = add_leaf(verbs, "edit", edit, "change a message that is still delayed")
-    parser.add_argument("queue")
-    parser.add_argument("id")
+    text = "change a message that is still delayed"
+    parser = add_call(verbs, "edit", edit, text, "queue", "id")
     parser.add_argument("--body", help="the new body: JSON, or else a string")
     _times(parser)
     _if_due(parser)
-    parser = add_leaf(verbs, "move", move, "let delayed messages be due at another time")
-    parser.add_argument("queue")
-    parser.add_argument("id", nargs="*")
-    parser.add_argument("--group", help="all that is delayed and was posted in this group instead")
+    parser = add_leaf(verbs, "move", move, "let delayed messages be due at another time", "queue")
+    _choice(parser)
     when = parser.add_mutually_exclusive_group(required=True)
     when.add_argument("--to", type=instant, metavar="TIME", help="when (ISO 8601)")
-    when.add_argument(
-        "--by",
-        type=signed_seconds,
-        metavar="DURATION",
-        help="how much later, such as 5m; --by=-5m for earlier",
-    )
+    text = "how much later, such as 5m; --by=-5m for earlier"
+    add_duration(when, "--by", text, read=signed_seconds)
     _if_due(parser)
-    jobs.add_options(parser)
-    parser = add_leaf(verbs, "cancel", cancel, "take back messages that nobody holds")
-    parser.add_argument("queue")
-    parser.add_argument("id", nargs="*")
-    parser.add_argument("--group", help="all that is delayed and was posted in this group instead")
-    jobs.add_options(parser)
-    parser = add_leaf(verbs, "delete", delete, "delete messages that a claim holds")
-    parser.add_argument("queue")
+    parser = add_leaf(verbs, "cancel", cancel, "take back messages that nobody holds", "queue")
+    _choice(parser)
+    parser = add_leaf(verbs, "delete", delete, "delete messages that a claim holds", "queue")
     parser.add_argument("id", nargs="+")
     group = parser.add_mutually_exclusive_group(required=True)
     group.add_argument("--claim", action="append", metavar="ID", help="the claim that holds them")
-    group.add_argument("--force", action="store_true", help="delete whatever anyone holds")
-    parser = add_leaf(verbs, "pop", pop, "take messages out at once; a lost answer loses them")
-    parser.add_argument("queue")
+    group.add_argument("--force", action="store_true", help="delete them whoever holds them")
+    parser = add_list(
+        verbs,
+        "pop",
+        lambda client, given: client.pop(given.queue, given.count, wait=given.wait),
+        "take messages out at once; a lost answer loses them",
+        "queue",
+        columns=COLUMNS,
+        empty="{queue} has nothing to take.",
+    )
     parser.add_argument("--count", type=at_least(1), default=1, help="messages at most (1)")
     add_wait(parser, "how long to wait for one")
     settle.add_verbs(verbs)
@@ -88,17 +81,17 @@ def add_commands(subparsers: Leaves) -> None:
 
 def add_wait(parser: argparse.ArgumentParser, text: str) -> None:
     """Declare how long a command waits for messages."""
-    parser.add_argument(
-        "--wait",
-        type=seconds_above_zero,
-        default=0,
-        metavar="DURATION",
-        help=f"{text}, such as 30s",
-    )
+    add_duration(parser, "--wait", f"{text}, such as 30s", default=0, read=seconds_above_zero)
+
+
+def _choice(parser: argparse.ArgumentParser) -> None:
+    """Declare which messages are meant, and how fast a job acts on them."""
+    parser.add_argument("id", nargs="*")
+    parser.add_argument("--group", help=_GROUP)
+    jobs.add_options(parser)
 
 
 def _declare_post(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("queue")
     parser.add_argument("body", nargs="*", help="bodies: JSON, or else strings")
     parser.add_argument("--text", action="store_true", help="bodies are strings, whatever they say")
     parser.add_argument("--key", help="idempotency key of the message (one body only)")
@@ -107,9 +100,8 @@ def _declare_post(parser: argparse.ArgumentParser) -> None:
     _times(parser)
     group = parser.add_argument_group("posting a file")
     group.add_argument("--file", metavar="FILE", help="a message per line or row; - reads stdin")
-    group.add_argument(
-        "--format", choices=("jsonl", "csv"), help="JSON lines or CSV with a header (by the name)"
-    )
+    text = "JSON lines, or CSV with a header (by the file's name)"
+    group.add_argument("--format", choices=("jsonl", "csv"), help=text)
     group.add_argument(
         "--body-column",
         default="body",
@@ -117,20 +109,16 @@ def _declare_post(parser: argparse.ArgumentParser) -> None:
         help="CSV: the column with the body, a string (body); columns ttl, delay, deliver_at and "
         "idempotency_key are understood too",
     )
-    group.add_argument(
-        "--run",
-        dest="run_name",
-        metavar="NAME",
-        help="name of this import: the same file under the same name stores nothing twice",
-    )
-    group.add_argument("--rejects", metavar="FILE", help="write what was refused, and go on")
-    group.add_argument(
-        "--batch-size", type=at_least(1), default=100, help="messages per request (100)"
-    )
-    group.add_argument(
-        "--batch-bytes", type=at_least(1), default=262_144, help="bytes per request (262144)"
-    )
-    group.add_argument("--in-flight", type=at_least(1), default=8, help="requests at a time (8)")
+    text = "name of this import: the same file under the same name stores nothing twice"
+    group.add_argument("--run", dest="run_name", metavar="NAME", help=text)
+    text = "write refused messages to this file, and go on"
+    group.add_argument("--rejects", metavar="FILE", help=text)
+    for option, default, text in (
+        ("--batch-size", 100, "messages per request (100)"),
+        ("--batch-bytes", 262_144, "bytes per request (262144)"),
+        ("--in-flight", 8, "requests at a time (8)"),
+    ):
+        group.add_argument(option, type=at_least(1), default=default, help=text)
     group.add_argument("--rate", type=above_zero, help="messages per second at most")
     group.add_argument("--dry-run", action="store_true", help="read and count, post nothing")
 
@@ -202,21 +190,19 @@ def show(client: "Client", arguments: argparse.Namespace, output: Output) -> Non
     attempts.show(client, arguments.queue, arguments.id, output)
 
 
-def edit(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
+def edit(client: "Client", given: argparse.Namespace) -> "Message":
     """Change a delayed message."""
-    given = (arguments.body, arguments.ttl, arguments.delay, arguments.deliver_at)
-    if all(value is None for value in given):
+    if all(one is None for one in (given.body, given.ttl, given.delay, given.deliver_at)):
         raise UsageError("nothing to change: give --body, --ttl, --delay or --deliver-at")
-    changed = client.edit(
-        arguments.queue,
-        arguments.id,
-        body=... if arguments.body is None else _body(arguments.body),
-        ttl=arguments.ttl,
-        delay=arguments.delay,
-        deliver_at=arguments.deliver_at,
-        if_due=arguments.if_due,
+    return client.edit(
+        given.queue,
+        given.id,
+        body=... if given.body is None else _body(given.body),
+        ttl=given.ttl,
+        delay=given.delay,
+        deliver_at=given.deliver_at,
+        if_due=given.if_due,
     )
-    output.record(as_row(changed))
 
 
 def move(client: "Client", arguments: argparse.Namespace, output: Output) -> int | None:
@@ -234,9 +220,8 @@ def move(client: "Client", arguments: argparse.Namespace, output: Output) -> int
 
 
 def _if_due(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--if-due", type=instant, metavar="TIME", help="only what is due then (ISO 8601)"
-    )
+    text = "only what is due then (ISO 8601)"
+    parser.add_argument("--if-due", type=instant, metavar="TIME", help=text)
 
 
 def _chosen(arguments: argparse.Namespace) -> dict[str, object]:
@@ -284,9 +269,7 @@ def delete(client: "Client", arguments: argparse.Namespace, output: Output) -> i
         arguments.queue, arguments.id, claim_ids=arguments.claim, force=arguments.force
     )
     rows: list[dict[str, object]] = [
-        {"id": one, "deleted": True}
-        if one in there
-        else {"id": one, "deleted": False, "reason": ABSENT}
+        {"id": one, "deleted": one in there, **({} if one in there else {"reason": ABSENT})}
         for one in arguments.id
     ]
     return _report(output, rows, "deleted")
@@ -312,26 +295,12 @@ def _report(output: Output, rows: list[dict[str, object]], verb: str) -> int | N
     return FAILED if reasons else None
 
 
-def pop(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
-    """Take messages out."""
-    popped = client.pop(arguments.queue, arguments.count, wait=arguments.wait)
-    output.rows(map(as_row, popped), COLUMNS, empty=f"{arguments.queue} has nothing to take.")
-
-
 def _times(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--ttl", type=whole_seconds, metavar="DURATION", help="how long it lives, such as 1h or 2d"
-    )
+    add_duration(parser, "--ttl", "how long it lives, such as 1h or 2d")
     group = parser.add_mutually_exclusive_group()
-    group.add_argument(
-        "--delay",
-        type=whole_seconds,
-        metavar="DURATION",
-        help="how long until it can be claimed, such as 30s or 5m",
-    )
-    group.add_argument(
-        "--deliver-at", type=instant, metavar="TIME", help="when it can be claimed (ISO 8601)"
-    )
+    add_duration(group, "--delay", "how long until it can be claimed, such as 30s or 5m")
+    text = "when it can be claimed (ISO 8601)"
+    group.add_argument("--deliver-at", type=instant, metavar="TIME", help=text)
 
 
 def _columns(arguments: argparse.Namespace) -> tuple[str, ...]:
@@ -344,13 +313,10 @@ def _body(text: str) -> object:
         text.encode()
     except UnicodeEncodeError:
         raise UsageError("a body is not valid UTF-8: encode binary data, as base64 does") from None
-    try:
-        found: object = json.loads(text)
-    except ValueError:
-        if text.startswith(("{", "[")):
-            warning = "is not valid JSON and is posted as a string (--text says that you mean it)"
-            print(f"zaqar-lite: warning: {printable(text[:40])} {warning}", file=sys.stderr)
-        return text
+    found: object = json_or_text(text)
+    if found is text and text.startswith(("{", "[")):
+        warning = "is not valid JSON and is posted as a string (--text says that you mean it)"
+        print(f"zaqar-lite: warning: {printable(text[:40])} {warning}", file=sys.stderr)
     return found
 
 

@@ -109,8 +109,10 @@ def _print_fields(rows: Sequence[Mapping[str, str]]) -> None:
     console.print(table)
 
 
-def as_row(value: Any) -> dict[str, object]:  # noqa: ANN401 - any of the SDK's dataclasses
-    """Return a dataclass's fields that have a value."""
+def as_row(value: Any) -> dict[str, object]:  # noqa: ANN401 - what the SDK returns
+    """Return a dict as it is, and of a dataclass the fields that have a value."""
+    if isinstance(value, Mapping):
+        return dict(value)
     fields: dict[str, object] = dataclasses.asdict(value)
     return {key: field for key, field in fields.items() if field is not None or key == "body"}
 

@@ -1,138 +1,99 @@
 """`zaqar-lite pool` and `zaqar-lite flavor`: the message stores of a server."""
 
 import argparse
-import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from zaqar_lite.commands.output import Output, as_row
-from zaqar_lite.commands.running import Leaves, UsageError, add_leaf, add_noun
+from zaqar_lite.commands.running import Leaves, add_call, add_list, add_noun
+from zaqar_lite.commands.values import UsageError, json_object
 
 if TYPE_CHECKING:
-    from zaqar_lite.client import Client
-
-_POOLS = ("name", "uri", "weight", "flavor")
-_FLAVORS = ("name", "pools", "capabilities")
+    from zaqar_lite.client import Client, Pool, PoolDrain
 
 
 def add_commands(subparsers: Leaves) -> None:
     """Declare the commands."""
-    verbs = add_noun(subparsers, "pool", "make, list, change and delete pools of queues")
-    create = add_leaf(verbs, "create", create_pool, "make a pool, or replace the one of this name")
-    create.add_argument("name")
+    _add_pool(add_noun(subparsers, "pool", "make, list, change and delete pools of queues"))
+    _add_flavor(add_noun(subparsers, "flavor", "make, list, change and delete flavors of queues"))
+
+
+def _add_pool(verbs: Leaves) -> None:
+    text = "make a pool, or replace the one of this name"
+    create = add_call(verbs, "create", create_pool, text, "name")
     create.add_argument("uri", metavar="URI", help="its message store, with credentials")
     create.add_argument("--weight", type=int, default=100, help="its share of new queues (100)")
-    add_leaf(verbs, "list", list_pools, "list the pools, without credentials")
-    show = add_leaf(verbs, "show", show_pool, "show a pool, without credentials")
-    change = add_leaf(verbs, "update", update_pool, "change a pool")
-    change.add_argument("name")
+    add_list(
+        verbs,
+        "list",
+        lambda client, _: client.list_pools(),
+        "list the pools, without credentials",
+        columns=("name", "uri", "weight", "flavor"),
+        empty="No pools: all queues lie in the server's own store.",
+    )
+    text = "show a pool, without credentials"
+    add_call(verbs, "show", lambda client, given: client.get_pool(given.name), text, "name")
+    change = add_call(verbs, "update", update_pool, "change a pool", "name")
     change.add_argument("--uri", metavar="URI", help="where its messages are from now on")
     change.add_argument("--weight", type=int, help="its share of new queues; 0 for none")
     for leaf in (create, change):
         leaf.add_argument("--flavor", help="the flavor that it serves; '' for none")
-        leaf.add_argument("--options", metavar="JSON", help="settings of its driver, by name")
-    drain = add_leaf(verbs, "drain", drain_pool, "move the queues of a pool of weight 0 to others")
+        text = "settings of its driver, by name"
+        leaf.add_argument("--options", type=json_object, metavar="JSON", help=text)
+    text = "move the queues of a pool of weight 0 to others"
+    drain = add_call(verbs, "drain", drain_pool, text, "name")
     drain.add_argument("--status", action="store_true", help="only tell how far that is")
-    delete = add_leaf(verbs, "delete", delete_pool, "delete a pool in which no queue lies")
-    for leaf in (show, drain, delete):
-        leaf.add_argument("name")
-    verbs = add_noun(subparsers, "flavor", "make, list, change and delete flavors of queues")
-    for verb, handler, text in (
-        ("create", create_flavor, "make a flavor, or replace the one of this name"),
-        ("update", update_flavor, "give a flavor other pools"),
-    ):
-        leaf = add_leaf(verbs, verb, handler, text)
-        leaf.add_argument("name")
-        leaf.add_argument("pools", nargs="+", metavar="POOL")
-    add_leaf(verbs, "list", list_flavors, "list the project's flavors")
-    for verb, handler, text in (
-        ("show", show_flavor, "show a flavor"),
-        ("delete", delete_flavor, "delete a flavor"),
-    ):
-        add_leaf(verbs, verb, handler, text).add_argument("name")
+    text = "delete a pool in which no queue lies"
+    add_call(verbs, "delete", lambda client, given: client.delete_pool(given.name), text, "name")
 
 
-def create_pool(client: "Client", arguments: argparse.Namespace, _: Output) -> None:
+def create_pool(client: "Client", given: argparse.Namespace) -> None:
     """Make a pool."""
+    flavor = given.flavor or None
     client.create_pool(
-        arguments.name,
-        arguments.uri,
-        weight=arguments.weight,
-        flavor=arguments.flavor or None,
-        options=_options(arguments),
+        given.name, given.uri, weight=given.weight, flavor=flavor, options=given.options
     )
 
 
-def list_pools(client: "Client", _: argparse.Namespace, output: Output) -> None:
-    """List pools."""
-    rows = (as_row(pool) for pool in client.list_pools())
-    output.rows(rows, _POOLS, empty="No pools: all queues lie in the server's own store.")
-
-
-def show_pool(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
-    """Show a pool."""
-    output.record(as_row(client.get_pool(arguments.name)))
-
-
-def update_pool(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
+def update_pool(client: "Client", given: argparse.Namespace) -> "Pool":
     """Change a pool."""
-    changes: dict[str, Any] = {
-        name: getattr(arguments, name)
-        for name in ("uri", "weight", "flavor")
-        if getattr(arguments, name) is not None
-    }
-    if arguments.options is not None:
-        changes["options"] = _options(arguments)
+    fields = {name: getattr(given, name) for name in ("uri", "weight", "flavor", "options")}
+    changes = {name: value for name, value in fields.items() if value is not None}
     if not changes:
         message = "nothing to change: give --uri, --weight, --flavor or --options"
         raise UsageError(message)
-    output.record(as_row(client.update_pool(arguments.name, **changes)))
+    return client.update_pool(given.name, **changes)
 
 
-def drain_pool(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
+def drain_pool(client: "Client", given: argparse.Namespace) -> "PoolDrain":
     """Begin to drain a pool, or tell how far that is."""
-    ask = client.get_pool_drain if arguments.status else client.drain_pool
-    output.record(as_row(ask(arguments.name)))
+    return client.get_pool_drain(given.name) if given.status else client.drain_pool(given.name)
 
 
-def delete_pool(client: "Client", arguments: argparse.Namespace, _: Output) -> None:
-    """Delete a pool."""
-    client.delete_pool(arguments.name)
-
-
-def create_flavor(client: "Client", arguments: argparse.Namespace, _: Output) -> None:
-    """Make a flavor."""
-    client.create_flavor(arguments.name, arguments.pools)
-
-
-def list_flavors(client: "Client", _: argparse.Namespace, output: Output) -> None:
-    """List flavors."""
-    rows = (as_row(flavor) for flavor in client.list_flavors())
-    output.rows(rows, _FLAVORS, empty="No flavors.")
-
-
-def show_flavor(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
-    """Show a flavor."""
-    output.record(as_row(client.get_flavor(arguments.name)))
-
-
-def update_flavor(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
-    """Give a flavor other pools."""
-    output.record(as_row(client.update_flavor(arguments.name, arguments.pools)))
-
-
-def delete_flavor(client: "Client", arguments: argparse.Namespace, _: Output) -> None:
-    """Delete a flavor."""
-    client.delete_flavor(arguments.name)
-
-
-def _options(arguments: argparse.Namespace) -> dict[str, Any]:
-    if arguments.options is None:
-        return {}
-    try:
-        options = json.loads(arguments.options)
-    except ValueError:
-        options = None
-    if not isinstance(options, dict):
-        message = "--options takes a JSON object, such as '{\"timeout\": 5}'"
-        raise UsageError(message)
-    return options
+def _add_flavor(verbs: Leaves) -> None:
+    create = add_call(
+        verbs,
+        "create",
+        lambda client, given: client.create_flavor(given.name, given.pools),
+        "make a flavor, or replace the one of this name",
+        "name",
+    )
+    change = add_call(
+        verbs,
+        "update",
+        lambda client, given: client.update_flavor(given.name, given.pools),
+        "give a flavor other pools",
+        "name",
+    )
+    for leaf in (create, change):
+        leaf.add_argument("pools", nargs="+", metavar="POOL")
+    add_list(
+        verbs,
+        "list",
+        lambda client, _: client.list_flavors(),
+        "list the project's flavors",
+        columns=("name", "pools", "capabilities"),
+        empty="No flavors.",
+    )
+    text = "show a flavor"
+    add_call(verbs, "show", lambda client, given: client.get_flavor(given.name), text, "name")
+    text = "delete a flavor"
+    add_call(verbs, "delete", lambda client, given: client.delete_flavor(given.name), text, "name")

@@ -1,8 +1,6 @@
 """`zaqar-lite queue`: make, change, list, count, empty and split queues."""
 
 import argparse
-import json
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from zaqar_lite.commands import declared
@@ -10,55 +8,28 @@ from zaqar_lite.commands.durations import whole_seconds
 from zaqar_lite.commands.output import Output, as_row
 from zaqar_lite.commands.running import (
     Leaves,
-    UsageError,
+    add_call,
     add_leaf,
+    add_list,
     add_noun,
-    at_least,
     confirm,
-    pairs,
 )
+from zaqar_lite.commands.values import UsageError, at_least, json_or_text, pairs
 
 if TYPE_CHECKING:
     from zaqar_lite.client import Client
 
-# The options that stand for reserved metadata: option, key, how to read it, its name, help.
-RESERVED: tuple[tuple[str, str, Callable[[str], int], str, str], ...] = (
-    (
-        "--ttl",
-        "_default_message_ttl",
-        whole_seconds,
-        "DURATION",
-        "how long a message lives by default, such as 30s, 5m, 1h, 2d",
-    ),
-    (
-        "--delay",
-        "_default_message_delay",
-        whole_seconds,
-        "DURATION",
-        "how long until it can be claimed; above 0, delays work",
-    ),
-    (
-        "--max-claims",
-        "_max_claim_count",
-        at_least(0),
-        "N",
-        "claims before a message is a dead letter",
-    ),
-    (
-        "--max-failures",
-        "_max_failures",
-        at_least(0),
-        "N",
-        "failures before a message is a dead letter",
-    ),
-    (
-        "--dead-letter-ttl",
-        "_dead_letter_queue_messages_ttl",
-        whole_seconds,
-        "DURATION",
-        "how long a dead letter lives",
-    ),
-)
+# Options for keys of the metadata: those that take a duration, and those that take a number.
+_DURATIONS = {
+    "--ttl": ("_default_message_ttl", "how long a message lives by default, such as 30s, 5m, 2d"),
+    "--delay": ("_default_message_delay", "how long until it can be claimed; above 0, delays work"),
+    "--dead-letter-ttl": ("_dead_letter_queue_messages_ttl", "how long a dead letter lives"),
+}
+_COUNTS = {
+    "--max-claims": ("_max_claim_count", "claims before a message is a dead letter"),
+    "--max-failures": ("_max_failures", "failures before a message is a dead letter"),
+}
+_KEYS = (*(key for key, _ in (_DURATIONS | _COUNTS).values()), "_dead_letter_queue")
 
 
 def add_commands(subparsers: Leaves) -> None:
@@ -69,37 +40,59 @@ def add_commands(subparsers: Leaves) -> None:
     parser.add_argument("--detailed", action="store_true", help="show metadata too")
     parser = add_leaf(verbs, "names", names, "print the names of queues, one a line")
     parser.add_argument("prefix", nargs="?", default="", help="only names that begin with this")
-    for verb, handler, text in (
-        ("create", create, "make a queue; one that exists with other options is refused"),
-        ("set", set_, "set metadata of a queue"),
-    ):
-        parser = add_leaf(verbs, verb, handler, text)
-        parser.add_argument("queue")
-        parser.add_argument(
-            "metadata", nargs="*", metavar="KEY=VALUE", help="VALUE is JSON, or else a string"
-        )
-        for option, key, read, name, explanation in RESERVED:
-            parser.add_argument(option, dest=key, type=read, metavar=name, help=explanation)
-        parser.add_argument("--dead-letter-queue", dest="_dead_letter_queue", metavar="QUEUE")
-    parser = add_leaf(verbs, "unset", unset, "remove metadata of a queue")
-    parser.add_argument("queue")
+    text = "make a queue; one that exists with other options is refused"
+    _add_metadata(add_call(verbs, "create", create, text, "queue"))
+    _add_metadata(add_call(verbs, "set", set_, "set metadata of a queue", "queue"))
+    parser = add_call(
+        verbs,
+        "unset",
+        lambda client, given: client.update_queue(given.queue, {}, remove=given.key),
+        "remove metadata of a queue",
+        "queue",
+    )
     parser.add_argument("key", nargs="+")
     declared.add_verb(verbs)
-    add_leaf(verbs, "show", show, "show a queue's metadata").add_argument("queue")
+    text = "show a queue's metadata"
+    add_call(verbs, "show", lambda client, given: client.get_queue(given.queue), text, "queue")
     add_leaf(verbs, "stats", stats, "count messages").add_argument("queue", nargs="+")
-    parser = add_leaf(verbs, "ranges", ranges, "split a queue into parts to read in parallel")
-    parser.add_argument("queue")
+    parser = add_list(
+        verbs,
+        "ranges",
+        lambda client, given: client.ranges(given.queue, given.count),
+        "split a queue into parts to read in parallel",
+        "queue",
+        columns=("marker", "until"),
+        empty="{queue} is empty.",
+    )
     parser.add_argument("count", type=at_least(1), help="how many parts")
-    parser = add_leaf(verbs, "history", history, "list what was done, if the queue keeps a history")
-    parser.add_argument("queue")
+    parser = add_list(
+        verbs,
+        "history",
+        lambda client, given: client.history(given.queue, state=given.state),
+        "list messages that were deleted or that failed, if the queue keeps a history",
+        "queue",
+        columns=("id", "at", "attempts", "consumers"),
+        empty="Nothing of {queue} is kept as {state}.",
+    )
     parser.add_argument("--state", choices=("done", "failed"), default="done")
-    parser = add_leaf(verbs, "purge", purge, "delete all messages of a queue, claimed ones too")
-    parser.add_argument("queue")
+    text = "delete all messages of a queue, claimed ones too"
+    parser = add_call(verbs, "purge", purge, text, "queue")
     parser.add_argument("--subscriptions", action="store_true", help="delete its subscriptions too")
     _destructive(parser)
-    parser = add_leaf(verbs, "delete", delete, "delete a queue with its messages")
-    parser.add_argument("queue")
-    _destructive(parser)
+    _destructive(add_call(verbs, "delete", delete, "delete a queue with its messages", "queue"))
+
+
+def _add_metadata(parser: argparse.ArgumentParser) -> None:
+    text = "VALUE is JSON, or else a string"
+    parser.add_argument("metadata", nargs="*", metavar="KEY=VALUE", help=text)
+    for option, (key, text) in _DURATIONS.items():
+        parser.add_argument(option, dest=key, type=whole_seconds, metavar="DURATION", help=text)
+    for option, (key, text) in _COUNTS.items():
+        parser.add_argument(option, dest=key, type=at_least(0), metavar="N", help=text)
+    text = "where dead letters go"
+    parser.add_argument(
+        "--dead-letter-queue", dest="_dead_letter_queue", metavar="QUEUE", help=text
+    )
 
 
 def list_(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
@@ -117,35 +110,24 @@ def names(client: "Client", arguments: argparse.Namespace, _output: Output) -> N
             print(queue.name)
 
 
-def create(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
+def create(client: "Client", given: argparse.Namespace) -> dict[str, object]:
     """Make a queue."""
     from zaqar_lite.client import QueueExists  # noqa: PLC0415 - only once a command runs
 
     try:
-        created = client.create_queue(arguments.queue, _metadata(arguments) or None)
+        return {"queue": given.queue, "created": client.create_queue(given.queue, _given(given))}
     except QueueExists as error:
-        hint = f"`zaqar-lite queue set {arguments.queue} ...` changes it"
+        hint = f"`zaqar-lite queue set {given.queue} ...` changes it"
         raise QueueExists(error.title, f"{error.description}; {hint}") from error
-    output.record({"queue": arguments.queue, "created": created})
 
 
-def set_(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
+def set_(client: "Client", given: argparse.Namespace) -> dict[str, object]:
     """Set metadata."""
-    metadata = _metadata(arguments)
-    if not metadata:
+    metadata = _given(given)
+    if metadata is None:
         message = "nothing to set"
         raise UsageError(message)
-    output.record(client.update_queue(arguments.queue, metadata))
-
-
-def unset(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
-    """Remove metadata."""
-    output.record(client.update_queue(arguments.queue, {}, remove=arguments.key))
-
-
-def show(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
-    """Show metadata."""
-    output.record(client.get_queue(arguments.queue))
+    return client.update_queue(given.queue, metadata)
 
 
 def stats(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
@@ -157,40 +139,23 @@ def stats(client: "Client", arguments: argparse.Namespace, output: Output) -> No
     )
 
 
-def ranges(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
-    """Split a queue."""
-    parts = client.ranges(arguments.queue, arguments.count)
-    empty = f"{arguments.queue} is empty."
-    output.rows(map(as_row, parts), ("marker", "until"), empty=empty)
-
-
-def history(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
-    """List what was done."""
-    lines = client.history(arguments.queue, state=arguments.state)
-    output.rows(
-        map(as_row, lines),
-        ("id", "at", "attempts", "consumers"),
-        empty=f"Nothing of {arguments.queue} is kept as {arguments.state}.",
-    )
-
-
-def purge(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
+def purge(client: "Client", given: argparse.Namespace) -> dict[str, object]:
     """Empty a queue."""
-    count = _count(client, arguments.queue)
-    if not arguments.dry_run:
-        confirm(arguments, f"Delete {count} messages of {arguments.queue}?")
-        types = ["messages", *(["subscriptions"] if arguments.subscriptions else [])]
-        client.purge(arguments.queue, types)
-    output.record(_destroyed(arguments, "purged", count))
+    count = _count(client, given.queue)
+    if not given.dry_run:
+        confirm(given, f"Delete {count} messages of {given.queue}?")
+        types = ["messages", *(["subscriptions"] if given.subscriptions else [])]
+        client.purge(given.queue, types)
+    return _destroyed(given, "purged", count)
 
 
-def delete(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
+def delete(client: "Client", given: argparse.Namespace) -> dict[str, object]:
     """Delete a queue."""
-    count = _count(client, arguments.queue)
-    if not arguments.dry_run:
-        confirm(arguments, f"Delete {arguments.queue} with {count} messages?")
-        client.delete_queue(arguments.queue)
-    output.record(_destroyed(arguments, "deleted", count))
+    count = _count(client, given.queue)
+    if not given.dry_run:
+        confirm(given, f"Delete {given.queue} with {count} messages?")
+        client.delete_queue(given.queue)
+    return _destroyed(given, "deleted", count)
 
 
 def _count(client: "Client", queue: str) -> int:
@@ -206,10 +171,9 @@ def _count(client: "Client", queue: str) -> int:
     return client.stats(queue).total
 
 
-def _destroyed(arguments: argparse.Namespace, verb: str, count: int) -> dict[str, object]:
-    done = not arguments.dry_run
-    row: dict[str, object] = {"queue": arguments.queue, verb: done, "messages": count}
-    return row | {"dry_run": arguments.dry_run}
+def _destroyed(given: argparse.Namespace, verb: str, count: int) -> dict[str, object]:
+    dry_run: bool = given.dry_run
+    return {"queue": given.queue, verb: not dry_run, "messages": count, "dry_run": dry_run}
 
 
 def _destructive(parser: argparse.ArgumentParser) -> None:
@@ -217,13 +181,9 @@ def _destructive(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="only say what would be deleted")
 
 
-def _metadata(arguments: argparse.Namespace) -> dict[str, object]:
-    found: dict[str, object] = {}
-    for key, text in pairs(arguments.metadata, "metadata").items():
-        try:
-            found[key] = json.loads(text)
-        except ValueError:
-            found[key] = text
-    keys = [reserved[1] for reserved in RESERVED] + ["_dead_letter_queue"]
-    given = {key: getattr(arguments, key) for key in keys}
-    return found | {key: value for key, value in given.items() if value is not None}
+def _given(given: argparse.Namespace) -> dict[str, object] | None:
+    """Return the metadata that the words say, None for none."""
+    words = pairs(given.metadata, "metadata")
+    found: dict[str, object] = {key: json_or_text(text) for key, text in words.items()}
+    options = {key: getattr(given, key) for key in _KEYS}
+    return found | {key: value for key, value in options.items() if value is not None} or None

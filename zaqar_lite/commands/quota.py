@@ -4,7 +4,8 @@ import argparse
 from typing import TYPE_CHECKING
 
 from zaqar_lite.commands.output import Output
-from zaqar_lite.commands.running import Leaves, UsageError, add_leaf, add_noun
+from zaqar_lite.commands.running import Leaves, add_call, add_leaf, add_noun
+from zaqar_lite.commands.values import UsageError
 
 if TYPE_CHECKING:
     from zaqar_lite.client import Client
@@ -25,7 +26,8 @@ def add_commands(subparsers: Leaves) -> None:
     change.add_argument(
         "limits", nargs="+", metavar="QUOTA=NUMBER", help="such as queues=100, or bytes=none"
     )
-    reset = add_leaf(verbs, "reset", reset_quota, "give a project the default quotas")
+    text = "give a project the default quotas"
+    reset = add_call(verbs, "reset", lambda client, given: client.reset_quota(given.of), text)
     reset.add_argument("of", metavar="PROJECT")
 
 
@@ -40,11 +42,6 @@ def set_quota(client: "Client", arguments: argparse.Namespace, output: Output) -
     _print(client.set_quota(arguments.of, **limits), output)
 
 
-def reset_quota(client: "Client", arguments: argparse.Namespace, _: Output) -> None:
-    """Give a project the default quotas."""
-    client.reset_quota(arguments.of)
-
-
 def _limit(text: str) -> tuple[str, int | None]:
     name, _, number = text.partition("=")
     if number == "none":
@@ -52,7 +49,7 @@ def _limit(text: str) -> tuple[str, int | None]:
     try:
         return name, int(number)
     except ValueError:
-        message = f"{text!r} is no quota: write queues=100, or queues=none"
+        message = f"{text!r} is not a quota: write queues=100, or queues=none"
         raise UsageError(message) from None
 
 

@@ -10,16 +10,16 @@
 """
 
 import argparse
-import math
 import sys
-from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from zaqar_lite.commands import contexts
-from zaqar_lite.commands.durations import seconds_above_zero
-from zaqar_lite.commands.output import Output, printable
+from zaqar_lite.commands.durations import seconds_above_zero, whole_seconds
+from zaqar_lite.commands.output import Output, as_row, printable
 from zaqar_lite.commands.parsing import Leaf
 from zaqar_lite.commands.retrying import Retrying
+from zaqar_lite.commands.values import UsageError, at_least
 
 if TYPE_CHECKING:
     from zaqar_lite.client import AsyncClient, Auth, Client, ServerWarning
@@ -27,6 +27,27 @@ if TYPE_CHECKING:
 
 OK, FAILED, USAGE, NOT_FOUND, UNAVAILABLE = 0, 1, 2, 3, 4
 
+_CONNECTION = (
+    ("--context", "NAME", "a server of `zaqar-lite context` (ZAQAR_LITE_CONTEXT)"),
+    ("--url", None, "the server (ZAQAR_LITE_URL, else http://127.0.0.1:8888)"),
+    ("--project", None, "the project (ZAQAR_LITE_PROJECT, else default)"),
+    ("--client-id", "UUID", "who is asking (ZAQAR_LITE_CLIENT_ID, else a new one)"),
+    (
+        "--access-key",
+        "KEY",
+        "a key of the server (ZAQAR_LITE_KEY, which other users of this machine can't see)",
+    ),
+    ("--ca-file", "FILE", "who signed the server's certificate (ZAQAR_LITE_CA_FILE)"),
+    ("--client-cert", "FILE", "certificate and key to show the server, in one file"),
+    (
+        "--os-cloud",
+        "NAME",
+        "log in as clouds.yaml says (ZAQAR_LITE_OS_CLOUD; OS_CLOUD where no URL is given)",
+    ),
+    ("--signed", "FILE", "use a permission that `share` has printed (ZAQAR_LITE_SIGNED)"),
+)
+
+Ask = Callable[["Client", argparse.Namespace], Any]
 Handler = Callable[["Client", argparse.Namespace, Output], int | None]
 Leaves: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 S = TypeVar("S", bound="Shell")
@@ -40,10 +61,6 @@ PARTS = {
 """Commands whose routes a server has only when it was started so."""
 
 
-class UsageError(Exception):
-    """The words of the command make no sense together; the text says which."""
-
-
 def add_noun(subparsers: Leaves, name: str, text: str) -> Leaves:
     """Declare a noun; the result takes its verbs."""
     parser = subparsers.add_parser(name, help=text, description=text)
@@ -52,89 +69,73 @@ def add_noun(subparsers: Leaves, name: str, text: str) -> Leaves:
     )
 
 
-def at_least(minimum: int, most: int | None = None) -> Callable[[str], int]:
-    """Return a reader of whole numbers, for argparse."""
-
-    def read(text: str) -> int:
-        try:
-            number = int(text)
-        except ValueError:
-            number = minimum - 1
-        if number < minimum or (most is not None and number > most):
-            end = "" if most is None else f" to {most}"
-            message = f"a whole number from {minimum}{end} is needed, not {text!r}"
-            raise argparse.ArgumentTypeError(message)
-        return number
-
-    return read
-
-
-def above_zero(text: str) -> float:
-    """Read a number above 0, for argparse."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = 0.0
-    if not 0 < number < math.inf:
-        message = f"a number above 0 is needed, not {text!r}"
-        raise argparse.ArgumentTypeError(message)
-    return number
-
-
-def add_leaf(subparsers: Leaves, name: str, handler: Handler, text: str) -> argparse.ArgumentParser:
-    """Declare a command that talks to the server."""
+def add_leaf(
+    subparsers: Leaves, name: str, handler: Handler, text: str, *words: str
+) -> argparse.ArgumentParser:
+    """Declare a command that talks to the server, and the words that it needs, in their order."""
     parser = subparsers.add_parser(name, help=text, description=text)
     parser.set_defaults(run=lambda arguments: run(handler, arguments))
+    for word in words:
+        parser.add_argument(word)
     add_connection(parser)
     return parser
+
+
+def add_call(
+    subparsers: Leaves, name: str, call: Ask, text: str, *words: str
+) -> argparse.ArgumentParser:
+    """Declare a command that prints what one call of the client returns, if it is not None."""
+
+    def handler(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
+        result = call(client, arguments)
+        if result is not None:
+            output.record(as_row(result))
+
+    return add_leaf(subparsers, name, handler, text, *words)
+
+
+def add_list(
+    subparsers: Leaves,
+    name: str,
+    call: Ask,
+    text: str,
+    *words: str,
+    columns: Sequence[str],
+    empty: str,
+) -> argparse.ArgumentParser:
+    """Declare a command that lists what one call of the client yields.
+
+    `empty` is what a person is told where that is nothing; it may name the words, as in `{queue}`.
+    """
+
+    def handler(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
+        rows = map(as_row, call(client, arguments))
+        output.rows(rows, columns, empty=empty.format_map(vars(arguments)))
+
+    return add_leaf(subparsers, name, handler, text, *words)
+
+
+def add_duration(
+    parser: "argparse._ActionsContainer",
+    option: str,
+    text: str,
+    *,
+    default: float | None = None,
+    read: Callable[[str], float] = whole_seconds,
+) -> None:
+    """Declare an option that takes a duration, such as 90s or 1h."""
+    parser.add_argument(option, type=read, default=default, metavar="DURATION", help=text)
 
 
 def add_connection(parser: argparse.ArgumentParser) -> None:
     """Declare the options of connection and output."""
     group = parser.add_argument_group("connection and output")
-    group.add_argument(
-        "--context", metavar="NAME", help="a server of `zaqar-lite context` (ZAQAR_LITE_CONTEXT)"
-    )
-    group.add_argument("--url", help="the server (ZAQAR_LITE_URL, else http://127.0.0.1:8888)")
-    group.add_argument("--project", help="the project (ZAQAR_LITE_PROJECT, else default)")
-    group.add_argument(
-        "--client-id", metavar="UUID", help="who is asking (ZAQAR_LITE_CLIENT_ID, else a new one)"
-    )
-    group.add_argument(
-        "--access-key",
-        metavar="KEY",
-        help="a key of the server (ZAQAR_LITE_KEY, which other users of this machine can't see)",
-    )
-    group.add_argument(
-        "--ca-file", metavar="FILE", help="who signed the server's certificate (ZAQAR_LITE_CA_FILE)"
-    )
-    group.add_argument(
-        "--client-cert", metavar="FILE", help="certificate and key to show the server, in one file"
-    )
-    group.add_argument(
-        "--os-cloud",
-        metavar="NAME",
-        help="log in as clouds.yaml says (ZAQAR_LITE_OS_CLOUD; OS_CLOUD where no URL is given)",
-    )
-    group.add_argument(
-        "--signed",
-        metavar="FILE",
-        help="use a permission that `share` has printed (ZAQAR_LITE_SIGNED)",
-    )
-    group.add_argument(
-        "--timeout",
-        type=seconds_above_zero,
-        default=60,
-        metavar="DURATION",
-        help="how long to wait for an answer, such as 500ms, 30s, 1m (60s)",
-    )
-    group.add_argument(
-        "--attempts",
-        type=at_least(1),
-        default=8,
-        metavar="N",
-        help="times a request is sent at most (8)",
-    )
+    for option, metavar, text in _CONNECTION:
+        group.add_argument(option, metavar=metavar, help=text)
+    text = "how long to wait for an answer, such as 500ms, 30s, 1m (60s)"
+    add_duration(group, "--timeout", text, default=60, read=seconds_above_zero)
+    text = "times a request is sent at most (8)"
+    group.add_argument("--attempts", type=at_least(1), default=8, metavar="N", help=text)
     group.add_argument("--json", action="store_true", help="JSON lines, as in a pipe")
 
 
@@ -215,22 +216,6 @@ def confirm(arguments: argparse.Namespace, question: str) -> None:
     if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
         message = "nothing was done"
         raise UsageError(message)
-
-
-def pairs(words: list[str], option: str) -> dict[str, str]:
-    """Read KEY=VALUE words.
-
-    Raises:
-        UsageError: a word has no `=`.
-    """
-    found: dict[str, str] = {}
-    for word in words:
-        key, equals, value = word.partition("=")
-        if not equals or not key:
-            message = f"{option} takes KEY=VALUE, not {word!r}"
-            raise UsageError(message)
-        found[key] = value
-    return found
 
 
 def auth_at(place: contexts.Place) -> "Auth | None":

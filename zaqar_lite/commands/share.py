@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from zaqar_lite.commands.durations import seconds_above_zero
 from zaqar_lite.commands.output import Output, as_row
-from zaqar_lite.commands.running import Leaves, UsageError, above_zero, add_leaf
+from zaqar_lite.commands.running import Leaves, add_call, add_duration, add_leaf
+from zaqar_lite.commands.values import UsageError, above_zero
 
 if TYPE_CHECKING:
     from zaqar_lite.client import Client
@@ -14,13 +15,8 @@ if TYPE_CHECKING:
 
 def add_commands(subparsers: Leaves) -> None:
     """Declare the commands."""
-    parser = add_leaf(
-        subparsers,
-        "share",
-        share,
-        "print a pre-signed permission for a queue; others use it with --signed FILE",
-    )
-    parser.add_argument("queue")
+    text = "print a pre-signed permission for a queue; others use it with --signed FILE"
+    parser = add_leaf(subparsers, "share", share, text, "queue")
     parser.add_argument(
         "--path",
         action="append",
@@ -31,26 +27,14 @@ def add_commands(subparsers: Leaves) -> None:
         "--method", action="append", metavar="GET", help="what may be done (GET); may be repeated"
     )
     parser.add_argument("--hours", type=above_zero, default=24, help="how long it lasts (24)")
-    parser.add_argument(
-        "--lasts",
-        type=seconds_above_zero,
-        metavar="DURATION",
-        help="how long it lasts, instead of --hours, such as 30m or 7d",
+    text = "how long it lasts, instead of --hours, such as 30m or 7d"
+    add_duration(parser, "--lasts", text, read=seconds_above_zero)
+    text = "print the address of the queue's events for a browser, instead of --path"
+    parser.add_argument("--address", action="store_true", help=text)
+    text = "revoke all permissions that were made for a queue"
+    add_call(
+        subparsers, "unshare", lambda client, given: client.unshare(given.queue), text, "queue"
     )
-    parser.add_argument(
-        "--address",
-        action="store_true",
-        help="print the address of the queue's events for a browser, instead of --path",
-    )
-    parser = add_leaf(
-        subparsers, "unshare", unshare, "revoke all permissions that were made for a queue"
-    )
-    parser.add_argument("queue")
-
-
-def unshare(client: "Client", arguments: argparse.Namespace, _: Output) -> None:
-    """Revoke what was shared."""
-    client.unshare(arguments.queue)
 
 
 def share(client: "Client", arguments: argparse.Namespace, output: Output) -> None:

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from zaqar_lite.commands.output import Output, as_row, printable
-from zaqar_lite.commands.running import Leaves, add_leaf, at_least
+from zaqar_lite.commands.running import Leaves, add_leaf
+from zaqar_lite.commands.values import at_least
 
 if TYPE_CHECKING:
     from zaqar_lite.client import Client, Message
@@ -18,9 +19,8 @@ _WAIT = 20.0
 
 def add_verb(verbs: Leaves) -> None:
     """Declare the command."""
-    parser = add_leaf(verbs, "tail", tail, "show messages as they come, claiming none")
-    parser.add_argument("queue")
-    parser.add_argument("--from-start", action="store_true", help="begin with what is there")
+    parser = add_leaf(verbs, "tail", tail, "show messages as they come, claiming none", "queue")
+    parser.add_argument("--from-start", action="store_true", help="begin with those that are there")
     parser.add_argument("--count", type=at_least(1), metavar="N", help="end after N messages")
 
 

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 from zaqar_lite.commands import durations
 from zaqar_lite.commands.durations import seconds_above_zero
 from zaqar_lite.commands.output import Output, printable
-from zaqar_lite.commands.running import UNAVAILABLE, Leaves, add_leaf, at_least
+from zaqar_lite.commands.running import UNAVAILABLE, Leaves, add_duration, add_leaf
 from zaqar_lite.commands.trouble import MOST_QUEUES, named, search
+from zaqar_lite.commands.values import at_least
 from zaqar_lite.searching import Search, by_trouble
 
 if TYPE_CHECKING:
@@ -35,9 +36,8 @@ class Look:
 
 def add_commands(subparsers: Leaves) -> None:
     """Declare the command."""
-    parser = add_leaf(
-        subparsers, "watch", watch, "show ready, delayed, claimed and dead counts live"
-    )
+    text = "show ready, delayed, claimed and dead counts live"
+    parser = add_leaf(subparsers, "watch", watch, text)
     parser.set_defaults(attempts=1)  # each look is a try
     parser.add_argument(
         "queue", nargs="*", help="queues in this order; without any, the project's, worst first"
@@ -52,13 +52,8 @@ def add_commands(subparsers: Leaves) -> None:
     parser.add_argument(
         "--top", type=at_least(1), default=20, metavar="N", help="queues to show of all (20)"
     )
-    parser.add_argument(
-        "--interval",
-        type=seconds_above_zero,
-        default=1,
-        metavar="DURATION",
-        help="time between two looks, such as 500ms or 10s (1s)",
-    )
+    text = "time between two looks, such as 500ms or 10s (1s)"
+    add_duration(parser, "--interval", text, default=1, read=seconds_above_zero)
     parser.add_argument("--count", type=at_least(1), metavar="N", help="end after N looks")
 
 

@@ -1,0 +1,73 @@
+"""What a word of a command may say: a number, KEY=VALUE, JSON."""
+
+import argparse
+import json
+import math
+from collections.abc import Callable
+from typing import Any
+
+
+class UsageError(Exception):
+    """The words of the command make no sense together; the text says which."""
+
+
+def at_least(minimum: int, most: int | None = None) -> Callable[[str], int]:
+    """Return a reader of whole numbers, for argparse."""
+
+    def read(text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            number = minimum - 1
+        if number < minimum or (most is not None and number > most):
+            end = "" if most is None else f" to {most}"
+            message = f"a whole number from {minimum}{end} is needed, not {text!r}"
+            raise argparse.ArgumentTypeError(message)
+        return number
+
+    return read
+
+
+def above_zero(text: str) -> float:
+    """Read a number above 0, for argparse."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < math.inf:
+        message = f"a number above 0 is needed, not {text!r}"
+        raise argparse.ArgumentTypeError(message)
+    return number
+
+
+def json_object(text: str) -> dict[str, Any]:
+    """Read a JSON object, for argparse."""
+    value = json_or_text(text)
+    if not isinstance(value, dict):
+        message = f"a JSON object such as '{{\"name\": 5}}' is needed, not {text!r}"
+        raise argparse.ArgumentTypeError(message)
+    return value
+
+
+def json_or_text(text: str) -> Any:  # noqa: ANN401 - any JSON
+    """Return what a text says in JSON, or else the text."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def pairs(words: list[str], option: str) -> dict[str, str]:
+    """Read KEY=VALUE words.
+
+    Raises:
+        UsageError: a word has no `=`.
+    """
+    found: dict[str, str] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals or not key:
+            message = f"{option} takes KEY=VALUE, not {word!r}"
+            raise UsageError(message)
+        found[key] = value
+    return found
