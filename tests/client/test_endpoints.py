@@ -60,7 +60,7 @@ def answer(status: int, document: object = None, **headers: str) -> Response:
 
 
 def test_names_are_quoted_and_cannot_leave_their_place() -> None:
-    assert queues.get_queue("a/../b?c").request.path == "/v2/queues/a%2F..%2Fb%3Fc"
+    assert queues.create_queue("a/../b?c").request.path == "/v2/queues/a%2F..%2Fb%3Fc"
     path = messages.delete_message("q", "x?claim_id=y").request.path
     assert path == "/v2/queues/q/messages/x%3Fclaim_id%3Dy"
 

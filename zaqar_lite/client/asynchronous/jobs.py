@@ -7,8 +7,7 @@ from zaqar_lite.client import encoding
 from zaqar_lite.client.asynchronous.calls import AsyncCalls
 from zaqar_lite.client.bodies import dumps
 from zaqar_lite.client.endpoints.paths import queue_path
-from zaqar_lite.client.endpoints.queues import JSON_TYPE
-from zaqar_lite.client.endpoints.resources import ask, tell
+from zaqar_lite.client.endpoints.resources import JSON_TYPE, ask, tell
 from zaqar_lite.client.job import Job
 from zaqar_lite.client.records import reader
 from zaqar_lite.client.wire import Call, Request, Response

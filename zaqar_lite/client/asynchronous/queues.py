@@ -2,22 +2,23 @@
 
 import datetime as dt
 from collections.abc import AsyncIterator, Iterable
+from numbers import Integral
 from typing import Any
 
 from zaqar_lite.client import queue_options
-from zaqar_lite.client.arguments import text
+from zaqar_lite.client.arguments import takes, text, texts, zoned
 from zaqar_lite.client.asynchronous.calls import AsyncCalls
 from zaqar_lite.client.endpoints import queues
+from zaqar_lite.client.endpoints.paths import queue_path, with_query
 from zaqar_lite.client.endpoints.queues import Options
-from zaqar_lite.client.models import (
-    Done,
-    Queue,
-    Range,
-    SignedURL,
-    Stats,
-)
+from zaqar_lite.client.endpoints.resources import NO_QUEUE, ask, list_page, tell
+from zaqar_lite.client.models import Done, Queue, Range, SignedURL, Stats
 from zaqar_lite.client.queue_options import Ensured
+from zaqar_lite.client.records import reader
 
+_RANGE = reader(Range)
+_DONE = reader(Done)
+_SIGNED = reader(SignedURL)
 QUEUES_A_PAGE = 20
 """The server's own `max_queues_per_page`; a client's `page_size` is that of messages."""
 
@@ -59,7 +60,7 @@ class AsyncQueues(AsyncCalls):
 
     async def get_queue(self, queue: str) -> dict[str, Any]:
         """Return a queue's metadata, with the server's defaults for what was not set."""
-        return await self.call(queues.get_queue(queue))
+        return await self.call(ask("GET", queue_path(queue), dict, meanings=NO_QUEUE))
 
     async def queue_exists(self, queue: str) -> bool:
         """Return whether somebody has made the queue; `get_queue` shows the defaults if not."""
@@ -76,7 +77,7 @@ class AsyncQueues(AsyncCalls):
 
     async def delete_queue(self, queue: str) -> None:
         """Delete a queue with its messages; an absent one is no error."""
-        await self.call(queues.delete_queue(queue))
+        await self.call(tell("DELETE", queue_path(queue)))
 
     def list_queues(
         self, *, detailed: bool = False, name: str | None = None
@@ -95,19 +96,27 @@ class AsyncQueues(AsyncCalls):
 
     async def purge(self, queue: str, resource_types: Iterable[str] | None = None) -> None:
         """Delete all "messages" and "subscriptions" of a queue, or only the types named."""
-        await self.call(queues.purge(queue, resource_types))
+        wanted = None
+        if resource_types is not None:
+            wanted = {"resource_types": texts("resource_types", resource_types)}
+        await self.call(tell("POST", queue_path(queue, "purge"), wanted))
 
     async def ranges(self, queue: str, count: int) -> list[Range]:
         """Split what a queue holds now into at most `count` parts, to read them in parallel."""
-        return await self.call(queues.ranges(queue, count))
+        takes("count", count, Integral)
+        path = with_query(queue_path(queue, "ranges"), count=count)
+        return await self.call(ask("GET", path, _ranges, meanings=NO_QUEUE))
 
     def history(self, queue: str, *, state: str = "done") -> AsyncIterator[Done]:
         """Yield what was deleted (`done`), or what `failed`, if the queue keeps a history.
 
         Failed is what had all its deliveries where there is no dead-letter queue to go to.
         """
+        path, limit = queue_path(queue, "history"), self.page_size
         return self._items(
-            lambda marker: queues.history(queue, state=state, marker=marker, limit=self.page_size)
+            lambda marker: list_page(
+                path, "messages", _DONE, meanings=NO_QUEUE, state=state, marker=marker, limit=limit
+            )
         )
 
     async def share(
@@ -119,11 +128,18 @@ class AsyncQueues(AsyncCalls):
         expires: dt.datetime | None = None,
     ) -> SignedURL:
         """Make a pre-signed permission for others, a day long unless `expires` says otherwise."""
-        return await self.call(queues.share(queue, paths=paths, methods=methods, expires=expires))
+        wanted: dict[str, object] = {
+            "paths": texts("paths", paths),
+            "methods": texts("methods", methods),
+        }
+        zoned("expires", expires)
+        if expires is not None:
+            wanted["expires"] = expires.astimezone(dt.UTC).strftime("%Y-%m-%dT%H:%M:%S")
+        return await self.call(ask("POST", queue_path(queue, "share"), _SIGNED, wanted))
 
     async def unshare(self, queue: str) -> None:
         """Revoke all pre-signed permissions of a queue that were made until now."""
-        await self.call(queues.unshare(queue))
+        await self.call(tell("DELETE", queue_path(queue, "share")))
 
     async def ping(self) -> None:
         """Return normally if the server and its store are up.
@@ -132,12 +148,16 @@ class AsyncQueues(AsyncCalls):
             Unavailable: the server is up, its store is not.
             Unreachable: no answer.
         """
-        await self.call(queues.ping())
+        await self.call(tell("GET", "/v2/ping"))
 
     async def health(self) -> dict[str, Any]:
         """Return how every operation went when the server tried it now (admin mode only)."""
-        return await self.call(queues.health())
+        return await self.call(ask("GET", "/v2/health", dict))
 
     async def home(self) -> dict[str, Any]:
         """Return the home document: which resources this server has."""
         return await self.call(queues.home())
+
+
+def _ranges(document: Any) -> list[Range]:  # noqa: ANN401 - JSON is anything
+    return [_RANGE(one) for one in document["ranges"]]

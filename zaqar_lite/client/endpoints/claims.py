@@ -7,7 +7,7 @@ from zaqar_lite.client import arguments, encoding
 from zaqar_lite.client.bodies import dumps
 from zaqar_lite.client.endpoints.messages import read_messages
 from zaqar_lite.client.endpoints.paths import queue_path, with_query
-from zaqar_lite.client.endpoints.queues import JSON_TYPE, nothing
+from zaqar_lite.client.endpoints.resources import JSON_TYPE, nothing
 from zaqar_lite.client.errors import ClaimLost, Unsupported
 from zaqar_lite.client.line import Line
 from zaqar_lite.client.models import Held

@@ -11,7 +11,7 @@ from zaqar_lite.client import arguments, encoding
 from zaqar_lite.client.bodies import Encoder, encode_body
 from zaqar_lite.client.endpoints.pages import next_marker
 from zaqar_lite.client.endpoints.paths import id_list, queue_path, with_query
-from zaqar_lite.client.endpoints.queues import JSON_TYPE, NO_QUEUE, nothing
+from zaqar_lite.client.endpoints.resources import JSON_TYPE, NO_QUEUE, nothing
 from zaqar_lite.client.errors import (
     ClaimLost,
     DueChanged,

@@ -1,16 +1,18 @@
-"""Calls that send and receive a JSON object: whatever is simpler than messages and claims."""
+"""Calls that send and receive a JSON object, which most of the API takes and gives."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from zaqar_lite.client import encoding
 from zaqar_lite.client.bodies import dumps
 from zaqar_lite.client.endpoints.pages import page_of
 from zaqar_lite.client.endpoints.paths import Parameter, segment, with_query
-from zaqar_lite.client.endpoints.queues import JSON_TYPE, nothing
-from zaqar_lite.client.wire import Call, Page, Request
+from zaqar_lite.client.errors import QueueNotFound, StatusError
+from zaqar_lite.client.wire import Call, Page, Request, Response
 
 T = TypeVar("T")
+JSON_TYPE = {"Content-Type": "application/json"}
+NO_QUEUE = {404: QueueNotFound}
 _NAMES = {
     "flavors": "the name of a flavor",
     "keys": "the id of a key",
@@ -18,6 +20,10 @@ _NAMES = {
     "quotas": "the id of a project",
     "schedules": "the name of a schedule",
 }
+
+
+def nothing(_: Response) -> None:
+    """Read an answer that says nothing."""
 
 
 def path_of(kind: str, name: str, *rest: str) -> str:
@@ -37,14 +43,16 @@ def ask(
     document: object = None,
     *,
     resend: bool = True,
+    meanings: Mapping[int, type[StatusError]] | None = None,
 ) -> Call[T]:
     """Return a call that sends a document (none for None); `read` makes the answer's its result.
 
     Without `resend` it is not sent again after its answer was lost: the server may have done what
-    was asked, and doing it twice would be something else.
+    was asked, and doing it twice would be something else. `meanings` are errors by their status,
+    where a status says more than usual.
     """
     request = _request(method, path, document)
-    return Call(request, lambda answer: read(encoding.json_object(answer)), resend=resend)
+    return Call(request, lambda answer: read(encoding.json_object(answer)), meanings, resend=resend)
 
 
 def tell(method: str, path: str, document: object = None) -> Call[None]:
@@ -53,10 +61,14 @@ def tell(method: str, path: str, document: object = None) -> Call[None]:
 
 
 def list_page(
-    path: str, key: str, read: Callable[[dict[str, Any]], T], **query: Parameter
+    path: str,
+    key: str,
+    read: Callable[[dict[str, Any]], T],
+    meanings: Mapping[int, type[StatusError]] | None = None,
+    **query: Parameter,
 ) -> Call[Page[T]]:
     """Return a call for a page of a list whose entries stand under `key` of the answer."""
-    return Call(Request("GET", with_query(path, **query), {}), page_of(key, read))
+    return Call(Request("GET", with_query(path, **query), {}), page_of(key, read), meanings)
 
 
 def _request(method: str, path: str, document: object) -> Request:

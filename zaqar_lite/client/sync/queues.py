@@ -3,22 +3,23 @@
 
 import datetime as dt
 from collections.abc import Iterable, Iterator
+from numbers import Integral
 from typing import Any
 
 from zaqar_lite.client import queue_options
-from zaqar_lite.client.arguments import text
+from zaqar_lite.client.arguments import takes, text, texts, zoned
 from zaqar_lite.client.endpoints import queues
+from zaqar_lite.client.endpoints.paths import queue_path, with_query
 from zaqar_lite.client.endpoints.queues import Options
-from zaqar_lite.client.models import (
-    Done,
-    Queue,
-    Range,
-    SignedURL,
-    Stats,
-)
+from zaqar_lite.client.endpoints.resources import NO_QUEUE, ask, list_page, tell
+from zaqar_lite.client.models import Done, Queue, Range, SignedURL, Stats
 from zaqar_lite.client.queue_options import Ensured
+from zaqar_lite.client.records import reader
 from zaqar_lite.client.sync.calls import SyncCalls
 
+_RANGE = reader(Range)
+_DONE = reader(Done)
+_SIGNED = reader(SignedURL)
 QUEUES_A_PAGE = 20
 """The server's own `max_queues_per_page`; a client's `page_size` is that of messages."""
 
@@ -60,7 +61,7 @@ class SyncQueues(SyncCalls):
 
     def get_queue(self, queue: str) -> dict[str, Any]:
         """Return a queue's metadata, with the server's defaults for what was not set."""
-        return self.call(queues.get_queue(queue))
+        return self.call(ask("GET", queue_path(queue), dict, meanings=NO_QUEUE))
 
     def queue_exists(self, queue: str) -> bool:
         """Return whether somebody has made the queue; `get_queue` shows the defaults if not."""
@@ -77,7 +78,7 @@ class SyncQueues(SyncCalls):
 
     def delete_queue(self, queue: str) -> None:
         """Delete a queue with its messages; an absent one is no error."""
-        self.call(queues.delete_queue(queue))
+        self.call(tell("DELETE", queue_path(queue)))
 
     def list_queues(self, *, detailed: bool = False, name: str | None = None) -> Iterator[Queue]:
         """Yield the project's queues by name, page by page; `name` keeps those containing it."""
@@ -94,19 +95,27 @@ class SyncQueues(SyncCalls):
 
     def purge(self, queue: str, resource_types: Iterable[str] | None = None) -> None:
         """Delete all "messages" and "subscriptions" of a queue, or only the types named."""
-        self.call(queues.purge(queue, resource_types))
+        wanted = None
+        if resource_types is not None:
+            wanted = {"resource_types": texts("resource_types", resource_types)}
+        self.call(tell("POST", queue_path(queue, "purge"), wanted))
 
     def ranges(self, queue: str, count: int) -> list[Range]:
         """Split what a queue holds now into at most `count` parts, to read them in parallel."""
-        return self.call(queues.ranges(queue, count))
+        takes("count", count, Integral)
+        path = with_query(queue_path(queue, "ranges"), count=count)
+        return self.call(ask("GET", path, _ranges, meanings=NO_QUEUE))
 
     def history(self, queue: str, *, state: str = "done") -> Iterator[Done]:
         """Yield what was deleted (`done`), or what `failed`, if the queue keeps a history.
 
         Failed is what had all its deliveries where there is no dead-letter queue to go to.
         """
+        path, limit = queue_path(queue, "history"), self.page_size
         return self._items(
-            lambda marker: queues.history(queue, state=state, marker=marker, limit=self.page_size)
+            lambda marker: list_page(
+                path, "messages", _DONE, meanings=NO_QUEUE, state=state, marker=marker, limit=limit
+            )
         )
 
     def share(
@@ -118,11 +127,18 @@ class SyncQueues(SyncCalls):
         expires: dt.datetime | None = None,
     ) -> SignedURL:
         """Make a pre-signed permission for others, a day long unless `expires` says otherwise."""
-        return self.call(queues.share(queue, paths=paths, methods=methods, expires=expires))
+        wanted: dict[str, object] = {
+            "paths": texts("paths", paths),
+            "methods": texts("methods", methods),
+        }
+        zoned("expires", expires)
+        if expires is not None:
+            wanted["expires"] = expires.astimezone(dt.UTC).strftime("%Y-%m-%dT%H:%M:%S")
+        return self.call(ask("POST", queue_path(queue, "share"), _SIGNED, wanted))
 
     def unshare(self, queue: str) -> None:
         """Revoke all pre-signed permissions of a queue that were made until now."""
-        self.call(queues.unshare(queue))
+        self.call(tell("DELETE", queue_path(queue, "share")))
 
     def ping(self) -> None:
         """Return normally if the server and its store are up.
@@ -131,12 +147,16 @@ class SyncQueues(SyncCalls):
             Unavailable: the server is up, its store is not.
             Unreachable: no answer.
         """
-        self.call(queues.ping())
+        self.call(tell("GET", "/v2/ping"))
 
     def health(self) -> dict[str, Any]:
         """Return how every operation went when the server tried it now (admin mode only)."""
-        return self.call(queues.health())
+        return self.call(ask("GET", "/v2/health", dict))
 
     def home(self) -> dict[str, Any]:
         """Return the home document: which resources this server has."""
         return self.call(queues.home())
+
+
+def _ranges(document: Any) -> list[Range]:  # noqa: ANN401 - JSON is anything
+    return [_RANGE(one) for one in document["ranges"]]
