@@ -39,6 +39,15 @@ async def test_documents_every_route_and_no_other(api: Api) -> None:
     assert document["paths"]["/v2/queues"]["get"]["x-policy-rule"] == "queues:get_all"
 
 
+async def test_a_body_is_too_large_only_where_one_is_taken(api: Api) -> None:
+    document = (await api.call("GET", "/openapi.json")).json()
+    operations = [one for path in document["paths"].values() for one in path.values()]
+    without = [one for one in operations if "requestBody" not in one]
+    too_large = [one["operationId"] for one in without if "413" in one["responses"]]
+    assert too_large == ["fire_schedule"], "it posts what was sent with the schedule"
+    assert any("413" in one["responses"] for one in operations)
+
+
 @pytest.mark.slow
 def test_no_documented_or_undocumented_input_makes_a_5xx() -> None:
     # Nobody waits here: a request that waits for a minute is right, and says nothing.

@@ -340,10 +340,11 @@ async def test_shows_attempts_and_what_failed_and_delivers_again(api: Api) -> No
         await receiver.wait(1)
         path = f"subscriptions/{made}/deliveries"
         for _ in range(100):
-            failed = (await api.call("GET", f"{path}?state=failed")).json()
+            failed = (await api.call("GET", f"{path}?state=failed&limit=1")).json()
             if failed["deliveries"]:
                 break
             await asyncio.sleep(0.05)
+        assert (await api.call("GET", f"{path}?state=failed&limit=0")).status_code == 400
         (one,) = failed["deliveries"]
         assert (one["message_id"], one["attempts"]) == (posted, 1)
         assert one["reason"] == "the receiver answered 404"

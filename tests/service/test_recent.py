@@ -1,5 +1,7 @@
 """The last hour of queues that somebody looks at."""
 
+import asyncio
+
 import pytest
 
 from zaqar_lite.domain.clock import Clock
@@ -64,6 +66,25 @@ async def test_counts_few_queues_and_those_that_were_looked_at_last(
     await kept.sample()
     assert [len(kept.look(queue, Stats())) for queue in (one, three, two)] == [2, 2, 1]
     assert set(kept.flows) == {three, two}
+
+
+async def test_requests_run_between_two_queues_that_are_counted() -> None:
+    store, _ = create_stores("memory://", clock=Clock(), options=StoreOptions())
+    kept = Recent(store, Minutes())
+    for number in range(100):
+        kept.look(QueueRef("p", f"q{number}"), Stats())
+    turns = 0
+
+    async def request() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    running = asyncio.create_task(request())
+    await kept.sample()
+    running.cancel()
+    assert turns >= 100
 
 
 async def test_rates_are_of_what_came_through_since_a_queue_was_looked_at() -> None:

@@ -109,6 +109,24 @@ async def test_what_is_posted_while_the_first_enters_is_found() -> None:
     assert await asyncio.wait_for(house.wait(QUEUES[0]), 5) is not None
 
 
+async def test_a_reader_is_told_whether_something_came() -> None:
+    """What comes while it looks ends the next sleep at once; after nothing it need not look."""
+    house = House()
+    gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    place = await house.waiting.join(QUEUES[0], gone)
+    place.ask()
+    assert not await place.sleep(0.01)
+    await house.post(QUEUES[0])
+    assert await asyncio.wait_for(place.sleep(600), 5)
+    place.ask()
+    sleeping = asyncio.create_task(place.sleep(600))
+    await turns()
+    await house.post(QUEUES[0])
+    assert await asyncio.wait_for(sleeping, 5)
+    await place.leave()
+    assert house.waiting.count == 0
+
+
 async def test_the_safety_poll_finds_what_no_hint_told() -> None:
     house = House()
     house.messages.poll_interval_ms = 50
