@@ -154,8 +154,7 @@ class KeystoneAuth:
         region: str | None = None,
     ) -> Self:
         """Log in by user name and password."""
-        identity = _keystone("keystoneauth1.identity.v3")
-        plugin = identity.Password(
+        plugin = _keystone("keystoneauth1.identity.v3").Password(
             auth_url=auth_url,
             username=username,
             password=password,
@@ -163,7 +162,7 @@ class KeystoneAuth:
             user_domain_name=user_domain_name,
             project_domain_name=project_domain_name,
         )
-        return cls(_keystone("keystoneauth1.session").Session(auth=plugin), region=region)
+        return cls(_session(plugin), region=region)
 
     @classmethod
     def application_credential(
@@ -175,13 +174,12 @@ class KeystoneAuth:
         region: str | None = None,
     ) -> Self:
         """Log in by an application credential."""
-        identity = _keystone("keystoneauth1.identity.v3")
-        plugin = identity.ApplicationCredential(
+        plugin = _keystone("keystoneauth1.identity.v3").ApplicationCredential(
             auth_url=auth_url,
             application_credential_id=credential_id,
             application_credential_secret=secret,
         )
-        return cls(_keystone("keystoneauth1.session").Session(auth=plugin), region=region)
+        return cls(_session(plugin), region=region)
 
     @classmethod
     def cloud(cls, name: str | None = None) -> Self:
@@ -261,15 +259,17 @@ class KeystoneAuth:
         if not access.has_service_catalog():
             return None
         catalog = access.service_catalog
+        where = {"interface": self._interface, "region_name": self._region}
         for service_type in self._service_types:
             if catalog.get_endpoints(service_type=service_type):
-                url: str = catalog.url_for(
-                    service_type=service_type,
-                    interface=self._interface,
-                    region_name=self._region,
-                )
+                url: str = catalog.url_for(service_type=service_type, **where)
                 return url
         return None
+
+
+def _session(plugin: object) -> "Session":
+    session: Session = _keystone("keystoneauth1.session").Session(auth=plugin)
+    return session
 
 
 def _keystone(module: str) -> Any:  # noqa: ANN401 - these libraries ship no types

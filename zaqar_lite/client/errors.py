@@ -33,7 +33,7 @@ Each carries `title`, `description`, `status` and `request_id`; None where there
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 
 class ZaqarError(Exception):
@@ -96,6 +96,9 @@ class ServerWarning(ZaqarError, UserWarning):
 class StatusError(ZaqarError):
     """The server answered with an error."""
 
+    # Title and description, where the server's own would not help.
+    SAYS: ClassVar[tuple[str, str] | None] = None
+
 
 class Refused(StatusError):
     """The request is wrong as it stands; sending it again will not help."""
@@ -139,20 +142,10 @@ class Unsupported(Refused):
     A pre-signed permission that does not cover the route looks the same.
     """
 
-    def __init__(
-        self,
-        title: str,
-        description: str | None = None,
-        *,
-        status: int | None = None,
-        request_id: str | None = None,
-    ) -> None:
-        super().__init__(
-            "This server cannot do that",
-            "it settles no single messages, as OpenStack's Zaqar does not",
-            status=status,
-            request_id=request_id,
-        )
+    SAYS = (
+        "This server cannot do that",
+        "it settles no single messages, as OpenStack's Zaqar does not",
+    )
 
 
 class Conflict(Refused):

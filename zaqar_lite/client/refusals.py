@@ -27,6 +27,7 @@ def from_response(
     known = {**BY_STATUS, **(meanings or {})}
     kind = known.get(status, BadRequest if 400 <= status < 500 else ServerFault)
     title, description, more = _explanation(response)
+    title, description = kind.SAYS or (title, description)
     error = kind(
         title, description, status=status, request_id=response.headers.get("x-openstack-request-id")
     )

@@ -1,9 +1,10 @@
 """A message shown in full, with the table of its attempts: `message show` and `dlq show`."""
 
-from collections.abc import Iterable
+import argparse
 from typing import TYPE_CHECKING
 
 from zaqar_lite.commands.output import Output, as_row
+from zaqar_lite.commands.running import Leaves, add_leaf
 
 if TYPE_CHECKING:
     from zaqar_lite.client import Client, Message
@@ -11,13 +12,21 @@ if TYPE_CHECKING:
 COLUMNS = ("number", "ended_at", "outcome", "delay", "reason", "detail", "client_id")
 
 
-def show(client: "Client", queue: str, ids: Iterable[str], output: Output) -> None:
+def add_verb(verbs: Leaves, text: str, queue: str | None = None) -> argparse.ArgumentParser:
+    """Declare the verb `show`; `queue` says which queue is meant."""
+    parser = add_leaf(verbs, "show", show, text)
+    parser.add_argument("queue", help=queue)
+    parser.add_argument("id", nargs="+")
+    return parser
+
+
+def show(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
     """Show messages by id, one after the other.
 
     Raises:
         MessageNotFound: some of them do not exist; the others were shown.
     """
-    wanted = list(ids)
+    queue, wanted = arguments.queue, arguments.id
     found = {message.id: message for message in client.get_messages(queue, wanted, details=True)}
     for one in wanted:
         if one in found:

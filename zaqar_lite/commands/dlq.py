@@ -31,9 +31,7 @@ def add_commands(subparsers: Leaves) -> None:
     parser.add_argument("queue", help=_QUEUE)
     parser.add_argument("--source", help="only letters of this queue")
     parser.add_argument("--limit", type=at_least(0), help="letters at most")
-    parser = add_leaf(verbs, "show", show, "show dead letters by id: why they are there")
-    parser.add_argument("queue", help=_QUEUE)
-    parser.add_argument("id", nargs="+")
+    attempts.add_verb(verbs, "show dead letters by id: why they are there", _QUEUE)
     parser = add_list(
         verbs,
         "count",
@@ -72,11 +70,6 @@ def list_(client: "Client", arguments: argparse.Namespace, output: Output) -> No
         ("id", "source", "moved_at", "reason", "claim_count", "body"),
         empty=f"No dead letters{_of(arguments.source)} in {arguments.queue}.",
     )
-
-
-def show(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
-    """Show dead letters by id, with what was tried."""
-    attempts.show(client, arguments.queue, arguments.id, output)
 
 
 def redrive(client: "Client", arguments: argparse.Namespace, output: Output) -> int | None:

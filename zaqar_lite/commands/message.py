@@ -43,8 +43,7 @@ def add_commands(subparsers: Leaves) -> None:
     parser.add_argument("--details", action="store_true", help=text)
     add_wait(parser, "follow the queue until no message came for this long")
     tail.add_verb(verbs)
-    parser = add_leaf(verbs, "show", show, "show messages by id, with their attempts", "queue")
-    parser.add_argument("id", nargs="+")
+    parser = attempts.add_verb(verbs, "show messages by id, with their attempts")
     parser.add_argument("--details", action="store_true", help=argparse.SUPPRESS)  # always shown
     text = "change a message that is still delayed"
     parser = add_call(verbs, "edit", edit, text, "queue", "id")
@@ -183,11 +182,6 @@ def _why_nothing(client: "Client", arguments: argparse.Namespace) -> str:
         if count and not included
     ]
     return "; ".join([f"No messages to show in {queue}", *hidden]) + "."
-
-
-def show(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
-    """Show messages by id."""
-    attempts.show(client, arguments.queue, arguments.id, output)
 
 
 def edit(client: "Client", given: argparse.Namespace) -> "Message":
