@@ -3,6 +3,7 @@
 import argparse
 import functools
 import json
+import re
 import shlex
 import subprocess
 import sys
@@ -69,6 +70,17 @@ def test_options_name_their_variables() -> None:
     served = " ".join(help_of["zaqar-lite serve"].split())
     for option in ("host", "port", "store", "tls-client-ca", "access-log", "config"):
         assert f"[ZAQAR_LITE_{option.upper().replace('-', '_')}]" in served
+
+
+def test_the_guide_lists_every_noun_with_its_verbs() -> None:
+    guide = Path(__file__).parents[2] / "api-ref" / "source" / "command-line.rst"
+    rows = re.findall(r"^   \* - ``(\S+)``\n     - ``(.+)``$", guide.read_text(), re.MULTILINE)
+    listed = {noun: set(verbs.split()) for noun, verbs in rows}
+    progs = [one.prog.split()[1:] for one in leaves(the_parser())]
+    nouns = {noun: set[str]() for noun in cli.NOUNS}
+    for noun, *verb in progs:
+        nouns.get(noun, set()).update(verb)
+    assert listed == nouns
 
 
 def test_options_may_stand_between_each_noun_and_its_verb() -> None:

@@ -28,7 +28,7 @@ _WORDS = {
 
 
 def whole(name: str, seconds: int) -> int:
-    """Return a number of seconds, known to be whole: one that is cut down would be too early.
+    """Return a whole number of seconds: a fraction would have to be cut, which is too early.
 
     Raises:
         TypeError: it is not.

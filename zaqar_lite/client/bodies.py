@@ -23,7 +23,7 @@ Encoder = Callable[[Any], bytes | str]
 def plain(value: object) -> object:
     """Return a simpler value for one that JSON does not know.
 
-    An encoder of one's own can call it for what it does not handle itself.
+    Your own encoder can call it for values that it does not handle itself.
 
     Raises:
         TypeError: there is none.

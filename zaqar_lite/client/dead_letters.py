@@ -36,9 +36,9 @@ ROOM_FOR_ATTRIBUTES = 256
 CLAIM_TTL = 60
 RENEW_AFTER = CLAIM_TTL / 2
 LOOK_EVERY = 0.2
-"""Seconds between two questions how far the server's job is."""
+"""Seconds between two looks at the server's job."""
 NO_SUCH_ROUTE = frozenset({404, 405, 501})
-"""How a server without jobs answers."""
+"""How a server answers that has no jobs."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -68,16 +68,16 @@ class Source:
 
 @dataclasses.dataclass(slots=True)
 class Redriven:
-    """What a redrive did, or, of a dry run, would have done.
+    """What a redrive did, or what it would have done if it was a dry run.
 
-    `moved` counts by target. `passed_over` are letters that the filter left. `without_source` are
-    letters that name no queue to go back to, where `to` named none either. `refused` tells by id
-    why the target did not take a letter. `stayed` counts, by reason, what a job of the server left
-    (`max_redrives`, for example).
+    `moved` counts letters by their target. `passed_over` are letters that the filter excluded.
+    `without_source` are letters that name no queue to go back to, when `to` was not given.
+    `refused` tells by id why the target did not take a letter. `stayed` counts, by reason, the
+    letters that a job of the server left where they are (`max_redrives`, for example).
     `held` are letters that somebody else has claimed (another redrive, or one that was killed less
-    than a minute ago): run again for those. `lost` were posted, but their claim lapsed before they
-    were deleted: run again within the time that the server remembers keys (600 s by default), and
-    they are in the target once.
+    than a minute ago): run the redrive again for those. `lost` are letters that were posted, but
+    whose claim lapsed before they were deleted: run it again while the server remembers keys (600 s
+    by default), and the target has them once.
     """
 
     moved: dict[str, int] = dataclasses.field(default_factory=dict)
@@ -103,7 +103,7 @@ class RedriveOptions:
         dry_run: only count.
         ttl: seconds that the message lives in the target; None for the target's default.
         delay: seconds until it is claimable there, if the target is a delayed queue.
-        on_moved: is told about each letter moved, with its target.
+        on_moved: is called for each letter that was moved, with its target.
     """
 
     to: str | None = None
@@ -138,7 +138,7 @@ class RedriveOptions:
             raise ValueError(message)
 
     def order(self) -> dict[str, Any]:
-        """What a job of the server's is asked to do."""
+        """Return what the server's job is asked to do."""
         wanted = {"source": self.source, "where": self.where}
         return {
             "filter": {name: value for name, value in wanted.items() if value is not None},
@@ -151,7 +151,7 @@ class RedriveOptions:
 
 
 def told(job: Job, *, dry_run: bool) -> Redriven:
-    """What a job of the server's did.
+    """Return what a job of the server did.
 
     Raises:
         ZaqarError: it failed.

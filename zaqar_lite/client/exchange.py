@@ -39,17 +39,17 @@ class Resend:
 class RetryPolicy:
     """When to send a request again, and after how long.
 
-    Sent again: what got no answer, 429 and 503. Never another 4xx, and never a pop whose answer
-    was lost. Before try n the client waits a random time between 0 and `base` * 2^(n-1) seconds,
-    at most `cap` (full jitter, so that clients that failed together do not come back together),
-    on top of what Retry-After asks for.
+    Requests without an answer, and answers of 429 and 503, are tried again; other refusals never
+    are, nor is a pop whose answer was lost. Before try n the client waits a random time between 0
+    and `base` * 2^(n-1) seconds, at most `cap` (full jitter, so that clients that failed together
+    do not come back together), added to what Retry-After asks for.
 
     Attributes:
         attempts: how often a request is sent at most; 1 switches retries off.
         base: seconds.
         cap: seconds.
         patience: a Retry-After beyond this many seconds is not waited for, but raised.
-        on_retry: is told before each wait; requests of several threads call it at the same time.
+        on_retry: is called before each wait, possibly by several threads at the same time.
     """
 
     attempts: int = 8

@@ -10,14 +10,15 @@ class Job:
     """What a job has done so far.
 
     Attributes:
-        path: where the server shows it; empty where the act was done at once.
+        path: where the server shows the job; empty if everything was done at once.
         state: running, completed, cancelled or failed.
-        total: messages that were there at the start; `examined` were looked at.
-        selected: messages that were meant; to `done` it was done.
-        refused: messages that were left alone, by the reason.
-        targets: how many letters went to which queue; of a dry run, would go.
-        rate: messages a second; `remaining` are seconds, None where nobody knows.
-        sample: of a dry run, up to ten of what is meant.
+        total: messages that were there at the start; `examined` of them were looked at.
+        selected: messages that the job is about; `done` of them are done.
+        refused: how many messages were left as they are, by the reason.
+        targets: how many letters went to each queue, or would go in a dry run.
+        rate: messages a second.
+        remaining: seconds until the end; None if unknown.
+        sample: up to ten of the selected messages, in a dry run.
     """
 
     path: str

@@ -120,7 +120,7 @@ class Ledger:
             self._done.pop(message.id, None)
 
     def hang_up(self) -> None:
-        """Wait for messages no more: the claim begins with none, or with what is there now."""
+        """Stop waiting for messages: the claim begins with none, or with those that are ready."""
         self._line.hang_up()
 
     def keep(self, *, renewing: bool) -> None:
@@ -169,16 +169,16 @@ class Ledger:
         return all(message.id in self._settled for message in self._messages)
 
     def _may_be_over(self) -> bool:
-        """Return whether the claim can have ended with its last message, and not been lost.
+        """Return whether the claim may have ended because its last message was settled.
 
-        Before its time no other client can have its messages.
+        Until its time is over no other client can have its messages.
         """
         return time.monotonic() < self._until or self._all_settled()
 
     def _look_ups(self) -> Iterator[Call[list[Message]]]:
-        """Yield the calls that tell a claim that is over from one that was lost.
+        """Yield the calls that show whether a claim is over or was lost.
 
-        What does not exist any more was deleted by this program, with or without the ledger.
+        Messages that do not exist any more were deleted by this program, here or elsewhere.
         """
         gone = self._settled | self._leaving
         left = [one.id for one in self._messages if one.id not in gone]
@@ -192,7 +192,7 @@ class Ledger:
 
     @contextlib.contextmanager
     def _settling(self, settlements: Sequence[Settlement]) -> Iterator[str]:
-        """Yield the claim's id; a renewal that comes late must not miss what is settled meanwhile.
+        """Yield the claim's id, and note what is being settled for a renewal that comes meanwhile.
 
         Raises:
             TypeError: nothing was claimed.
@@ -215,7 +215,7 @@ class Ledger:
                 self._done.pop(settlement.id, None)
 
     def _last_settlements(self) -> list[Settlement] | None:
-        """Return what ends the claim in one request; None where `_ending` needs no more.
+        """Return settlements that end the claim in one request; None if `_ending` needs only one.
 
         Deleting all and releasing all are one request each, on every server.
         """
@@ -249,7 +249,7 @@ class Ledger:
             yield claims.release(self.queue, self.id, ids=rest)
 
     def _ended_badly(self, error: ZaqarError, during: BaseException | None) -> None:
-        """Raise what went wrong at the end, unless something is on its way already."""
+        """Raise the error, or add it as a note to the exception that is being raised already."""
         if during is None:
             raise error
         during.add_note(f"The claim on {self.queue} could not be ended either: {error}")

@@ -1,8 +1,8 @@
-"""The connection of a request that waits: it can be hung up, and nothing that was given is lost.
+"""The connection of a request that waits; hanging up ends the wait and loses no message.
 
-Closing it would lose an answer that is under way, and with it a claim, until that lapses. So only
-the sending half is closed: the server sees that nobody waits any more and closes the connection,
-after the answer if there was one.
+Closing it would lose an answer on its way, and its claim would be held until it lapses. So only
+the sending half is closed. The server then sees that nobody waits any more, and closes the
+connection after the answer, if there is one.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ class Socket(Protocol):
 
 
 class Line:
-    """Any thread, and a signal handler, may hang it up; it stays so."""
+    """One wait. Any thread, or a signal handler, may hang it up, which can't be undone."""
 
     def __init__(self) -> None:
         self.asked_at = 0.0  # when the last request left, in monotonic seconds
@@ -40,7 +40,7 @@ class Line:
         return self._over.is_set()
 
     def hang_up(self) -> None:
-        """Wait no more, neither for an answer nor before the next request."""
+        """End the wait for an answer, and the pause before the next request."""
         self._over.set()
         with self._lock:
             if self._socket is not None:
@@ -60,7 +60,7 @@ class Line:
                 self.hang_up()
 
     def leave(self) -> None:
-        """Forget the connection: it has answered, and may be somebody else's soon."""
+        """Forget the connection: it has answered, and another request may use it next."""
         with self._lock:
             self._socket = None
 

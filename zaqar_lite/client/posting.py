@@ -56,9 +56,9 @@ class Posted(Generic[T]):
 
 @dataclasses.dataclass(slots=True)
 class PostSummary:
-    """What became of an iterable: `duplicates` are those of the `messages` that stood there before.
+    """What became of an iterable: `duplicates` of the `messages` had been stored before.
 
-    A request that was sent again, because its answer was lost, may find its own messages there.
+    A request that was sent again because its answer was lost may find its own messages stored.
     """
 
     messages: int = 0
@@ -86,8 +86,8 @@ class PostOptions(Generic[T]):
             server remembers one key a request instead of one a message. Other items under the
             name are refused with KeyReused. It excludes `on_rejected`: what is stored without
             the refused messages is not the batch that the key stands for.
-        on_posted: is told what was stored, in order.
-        on_rejected: is told about each message that cannot be encoded or that the server refuses
+        on_posted: is called with what was stored, in order.
+        on_rejected: is called for each message that cannot be encoded or that the server refuses
             (400, or 409 for a key that stands for another message), and the others are posted;
             without it the first one raises.
     """
@@ -102,7 +102,7 @@ class PostOptions(Generic[T]):
     on_rejected: Callable[[Rejected[T]], None] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse numbers with which nothing would go, and options that exclude each other.
+        """Refuse numbers with which nothing could be sent, and options that exclude each other.
 
         Raises:
             TypeError, ValueError: the text names them.
@@ -283,7 +283,7 @@ def _refused(
     """Return the outcome of a single refused message, None if the batch must be cut in two.
 
     Raises:
-        BadRequest, KeyReused: nobody wants to be told of single messages.
+        BadRequest, KeyReused: there is no `on_rejected` to call for single messages.
     """
     if options.run is not None and isinstance(error, KeyReused):
         raise _other_run(entries[0].number, error, options) from error

@@ -49,13 +49,13 @@ class QueueOptions:
         dead_letter_ttl: seconds that a dead letter lives there.
         done_retention: seconds that deleted messages stay in the queue's history.
         failed_retention: seconds that failed messages stay in the queue's history.
-        filter: which messages of the project's other queues this queue gets copies of.
+        filter: a condition; the queue gets copies of the messages of other queues that meet it.
         priority: rules that give messages a priority by their headers.
-        notify_on_post: whether subscribers hear of a delayed message when it is posted, instead of
-            when it is due.
-        max_redrives: how often a job puts a letter of this queue back, unless it is forced to (3).
+        notify_on_post: whether a delayed message is sent to subscribers when it is posted, instead
+            of when it is due.
+        max_redrives: how often a job may put a letter of this queue back (3), unless it is forced.
         ttl_after_delay: whether ttls count from the end of the delay.
-        metadata: keys of one's own.
+        metadata: keys of your own.
     """
 
     message_ttl: int | None = None

@@ -1,4 +1,4 @@
-"""What becomes of single messages of a claim, and what the server said of it."""
+"""What to do with single messages of a claim, and what the server did."""
 
 import dataclasses
 import enum
@@ -18,7 +18,7 @@ MAX_REASON = 128
 MAX_DETAIL = 2_048
 """Bytes in UTF-8 that a server takes."""
 NO_TARGET = "no_target"
-"""The outcome of a dead letter where the queue has no place for one."""
+"""The outcome for a dead letter when the queue has no place for it."""
 
 
 class Act(enum.StrEnum):
@@ -89,7 +89,7 @@ class Settlement:
         return self.act is Act.EXTEND
 
     def entry(self) -> "str | dict[str, Any]":
-        """Return it as the request says it."""
+        """Return the message's entry in the request."""
         if self.act is Act.DELETE:
             return self.id
         fields = {"delay": self.delay, "failed": self.failed or None, "ttl": self.ttl}
@@ -109,7 +109,7 @@ class Settled:
 
     @property
     def done(self) -> bool:
-        """Whether it is so: a message that is gone needs no settling."""
+        """Whether it is done; a message that is gone needs no settling."""
         return self.status in {204, 404}
 
     def check(self) -> None:

@@ -34,7 +34,7 @@ class Termination:
         self._line: Line | None = None
 
     def hold(self) -> bool:
-        """Begin to listen; return whether it does, and `let_go` must follow."""
+        """Begin to listen for SIGTERM; if this returns True, `let_go` must follow."""
         if threading.current_thread() is not threading.main_thread():
             return False
         if self._holders == 0:
@@ -60,7 +60,7 @@ class Termination:
 
     @contextlib.contextmanager
     def shield(self, line: Line | None = None) -> Iterator[None]:
-        """Defer the signal: a claim being made would be orphaned, a delete would be cut.
+        """Defer the signal, which would leave a claim without a holder, or cut a delete short.
 
         It hangs up the line of a claim that waits for messages.
         """
@@ -93,7 +93,7 @@ class AsyncTermination:
         self._requested = False
 
     def hold(self, task: "asyncio.Task[object] | None") -> bool:
-        """Begin to listen; return whether it does, and `let_go` must follow."""
+        """Begin to listen for SIGTERM; if this returns True, `let_go` must follow."""
         if task is None or threading.current_thread() is not threading.main_thread():
             return False
         if not self._tasks:
@@ -107,7 +107,7 @@ class AsyncTermination:
         return True
 
     def let_go(self, task: "asyncio.Task[object]") -> None:
-        """Stop listening when the last holder is gone, and let the signal do its work."""
+        """Stop listening when the last holder is gone; then a signal that came ends the process."""
         self._tasks[task] -= 1
         if self._tasks[task] <= 0:
             del self._tasks[task]

@@ -218,7 +218,7 @@ class AiohttpTransport:
 
 @contextlib.contextmanager
 def _waiting_on(line: Line | None) -> Iterator[None]:
-    """Have the connection of the request that is sent told to its line, until its answer came."""
+    """Tell the line which connection its request uses, until the answer has come."""
     if line is None:
         yield
         return

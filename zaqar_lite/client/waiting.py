@@ -1,4 +1,4 @@
-"""In which requests a call waits for messages, and what it does where the server does not wait."""
+"""How a call waits for messages: in requests that wait, or by asking again and again."""
 
 import math
 import random

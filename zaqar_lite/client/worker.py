@@ -337,7 +337,7 @@ class Worker:
             LOG.exception("on_failure of %s failed on %s", self.queue, message.id)
 
     def _claim_failed(self, error: ZaqarError) -> None:
-        """Note a lost claim or a server that is away; raise what would only fail again."""
+        """Log a lost claim or a server that is away; raise an error that would only come again."""
         if isinstance(error, Refused) and not isinstance(error, ClaimLost):
             raise error
         LOG.warning("worker on %s: %s", self.queue, error)

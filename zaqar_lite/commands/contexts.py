@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import ssl
 
 FIELDS = ("url", "project", "client_id", "os_cloud", "signed", "ca_file", "key", "key_env")
-"""What a context may say; `key_env` names the variable that holds the key."""
+"""What a context may hold; `key_env` names the variable that holds the key."""
 
 
 class UnknownContext(ValueError):
@@ -48,7 +48,7 @@ class Contexts:
 
 
 class Place:
-    """Where a server is, as whom it is asked, and what proves that: a login, a file, or a key."""
+    """Where a server is, who asks it, and what proves that: a login, a file, or a key."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class Place:
         return f"Place({self.url!r}, project={self.project!r})"
 
     def tls(self) -> "ssl.SSLContext | None":
-        """What checks the server's certificate, and what is shown to it; None for the system's own.
+        """Return how TLS is checked and which certificate is shown; None for the system's defaults.
 
         Raises:
             ValueError: a file can't be used.
@@ -102,11 +102,11 @@ class Place:
 
 
 def chosen(given: Mapping[str, str | None]) -> Place:
-    """Say which server is meant.
+    """Return which server is meant.
 
     Args:
-        given: the options of connection, by their names with `_`. What they leave open is said by
-            a context that was asked for, then by the environment, then by the current context.
+        given: the options of connection by name, with `_` for `-`. What they do not say is taken
+            from the context that was asked for, then the environment, then the current context.
 
     Raises:
         UnknownContext: the context that was asked for is none.
@@ -140,7 +140,7 @@ def chosen(given: Mapping[str, str | None]) -> Place:
 
 
 def key_of(context: Mapping[str, str], url: str | None) -> str | None:
-    """The key that a context holds, or its variable; for the context's own server alone.
+    """Return a context's key, which may be in a variable; only for the context's own server.
 
     Raises:
         ValueError: the variable is not set.

@@ -1,4 +1,4 @@
-"""`zaqar-lite queue apply`: make the project's queues what a file declares."""
+"""`zaqar-lite queue apply`: make the project's queues match a file."""
 
 import argparse
 import sys
@@ -19,7 +19,7 @@ LARGEST_FILE = 1_048_576
 
 
 class Difference(NamedTuple):
-    """A key that a queue does not have as the file says; `now` is None where it has no such key."""
+    """A key that is not as the file says; `now` is None if the queue does not have the key."""
 
     queue: str
     act: str
@@ -30,16 +30,16 @@ class Difference(NamedTuple):
 
 def add_verb(verbs: Leaves) -> None:
     """Declare the verb."""
-    parser = add_leaf(verbs, "apply", apply, "make queues what a file declares")
+    parser = add_leaf(verbs, "apply", apply, "make queues match a file")
     parser.description = (
-        "Make queues what a YAML or JSON file declares, and print each difference first. "
+        "Make queues match a YAML or JSON file, and print each difference first. "
         "Queues and keys that the file does not name stay as they are."
     )
     parser.epilog = (
         'a file: {"queues": {"orders": {"max_failures": 5, "dead_letter_queue": "dead"}, '
         '"dead": {"message_ttl": "14d"}}}'
     )
-    parser.add_argument("file", help="what to declare; - for standard input")
+    parser.add_argument("file", help="the file; - for standard input")
     parser.add_argument("--dry-run", action="store_true", help="only print the differences")
 
 

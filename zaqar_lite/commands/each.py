@@ -70,7 +70,7 @@ def _exit_code(message: "Message", arguments: argparse.Namespace) -> int | None:
 
 
 def _judge(code: int | None) -> None:
-    """Say by an exception what becomes of the message.
+    """Decide by the exit code what becomes of the message, and raise that.
 
     Raises:
         Reject, Retry: the command did not succeed.

@@ -9,7 +9,7 @@ zaqar-lite serve
 zaqar-lite message post orders '{"order": 7}'
 zaqar-lite watch
 """
-"""What the list of all commands shows."""
+"""The examples in the help that lists all commands."""
 
 _LINES = """
 serve --store redis://127.0.0.1:6379/0 --port 8888

@@ -17,9 +17,11 @@ _LOOK_EVERY = 0.5
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Declare how a job runs."""
+    """Declare the options of a job."""
     parser.add_argument("--rate", type=at_least(1), metavar="N", help="messages a second at most")
-    parser.add_argument("--watch", action="store_true", help="show how far it is, until its end")
+    parser.add_argument(
+        "--watch", action="store_true", help="show the job's progress until it ends"
+    )
 
 
 def is_language(words: list[str]) -> bool:
@@ -28,7 +30,7 @@ def is_language(words: list[str]) -> bool:
 
 
 def wants(words: list[str]) -> dict[str, Any]:
-    """The filter of `--where`: the server's language, or one KEY=VALUE.
+    """Return the filter that `--where` means: the server's language, or one KEY=VALUE.
 
     Raises:
         UsageError: more than one.
@@ -46,7 +48,7 @@ def wants(words: list[str]) -> dict[str, Any]:
 def follow(
     client: "Client", job: "Job", output: Output, *, watch: bool, dry_run: bool = False
 ) -> int | None:
-    """Print a job; with `watch`, or where it only counts, at its end."""
+    """Print a job: now, or at its end with `watch` or if it only counts."""
     while job.path and not job.is_over and (watch or dry_run):
         if watch:
             left = "" if job.remaining is None else f", about {job.remaining} s left"

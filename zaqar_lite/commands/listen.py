@@ -1,4 +1,4 @@
-"""`zaqar-lite listen`: a receiver of webhooks that prints what comes, to try things."""
+"""`zaqar-lite listen`: a receiver of webhooks that prints requests, for trying things out."""
 
 import argparse
 import json
@@ -57,7 +57,7 @@ def listen(_: "Client", arguments: argparse.Namespace, output: Output) -> None:
             self.close_connection = True
 
         def log_message(self, *_: object) -> None:
-            """Log nothing: what comes is printed."""
+            """Log nothing: each request is printed."""
 
     class Receiver(HTTPServer):
         """Goes on when a client breaks off."""
@@ -85,7 +85,7 @@ def listen(_: "Client", arguments: argparse.Namespace, output: Output) -> None:
 def _row(
     path: str, headers: dict[str, str], body: bytes, arguments: argparse.Namespace
 ) -> tuple[dict[str, Any], int]:
-    """What is printed of a request, and what is answered."""
+    """Return what is printed of a request, and the status of the answer."""
     verified, status = None, arguments.status
     if arguments.secret is not None:
         try:

@@ -50,7 +50,7 @@ def add_commands(subparsers: Leaves) -> None:
     parser.add_argument("--body", help="the new body: JSON, or else a string")
     _times(parser)
     _if_due(parser)
-    parser = add_leaf(verbs, "move", move, "let delayed messages be due at another time", "queue")
+    parser = add_leaf(verbs, "move", move, "make delayed messages due at another time", "queue")
     _choice(parser)
     when = parser.add_mutually_exclusive_group(required=True)
     when.add_argument("--to", type=instant, metavar="TIME", help="when (ISO 8601)")
@@ -92,8 +92,10 @@ def _choice(parser: argparse.ArgumentParser) -> None:
 
 def _declare_post(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("body", nargs="*", help="bodies: JSON, or else strings")
-    parser.add_argument("--text", action="store_true", help="bodies are strings, whatever they say")
-    parser.add_argument("--key", help="idempotency key of the message (one body only)")
+    parser.add_argument(
+        "--text", action="store_true", help="post bodies as strings, even if they are JSON"
+    )
+    parser.add_argument("--key", help="idempotency key of the message (for one body only)")
     parser.add_argument("--header", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--group", help="a group that jobs can choose by")
     _times(parser)
@@ -145,7 +147,7 @@ def post(client: "Client", arguments: argparse.Namespace, output: Output) -> int
 
 
 def _posted(ids: "Ids") -> list[dict[str, object]]:
-    """Return a row per id; one that an earlier post with the same key had stored says so."""
+    """Return a row for each id, with `duplicate` if an earlier post with its key had stored it."""
     return [{"id": one, "duplicate": True} if one in ids.duplicates else {"id": one} for one in ids]
 
 
@@ -200,7 +202,7 @@ def edit(client: "Client", given: argparse.Namespace) -> "Message":
 
 
 def move(client: "Client", arguments: argparse.Namespace, output: Output) -> int | None:
-    """Let delayed messages be due at another time."""
+    """Make delayed messages due at another time."""
     job = client.act_on_delayed(
         arguments.queue,
         "move",

@@ -1,4 +1,4 @@
-"""The parsers of the command line, which answer a wrong word in one line and name a near one.
+"""The parsers of the command line, which answer a wrong word in one line and suggest another.
 
 argparse by itself prints the whole usage first, which is twenty lines for some commands.
 """
@@ -23,9 +23,9 @@ class Parser(argparse.ArgumentParser):
         found = "".join(f"  {line}\n" for line in examples.of(self.prog))
         return super().format_help() + (f"\nexamples:\n{found}" if found else "")
 
-    # The base class overloads it; all that matters here is what it leaves over.
+    # The base class overloads this method; only the words that it leaves over matter here.
     def parse_known_args(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-        """Parse; what a command does not know is refused by itself, not by the root."""
+        """Parse, and refuse unknown words here: the root would not name the command."""
         namespace, unknown = super().parse_known_args(*args, **kwargs)
         if unknown:
             self._refuse(unknown)
@@ -40,7 +40,7 @@ class Parser(argparse.ArgumentParser):
         self.error(f"it has no option {name}{nearest(name, known)}")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:  # noqa: ANN401
-        """Refuse what is none of the choices, by the name of the nearest."""
+        """Refuse a word that is none of the choices, and suggest the nearest."""
         choices = [] if action.choices is None else [str(one) for one in action.choices]
         if choices and value not in choices:
             near = nearest(str(value), choices) or f"; there are {', '.join(choices)}"

@@ -16,7 +16,7 @@ CLEAR = "\r\x1b[K"
 
 
 class Retrying:
-    """Tell of each failure whose request is sent again; requests of several threads share it.
+    """Print each failure whose request is sent again; several threads may share it.
 
     A terminal gets one line that counts down; elsewhere a wait of a second or more is a line.
     """
@@ -28,7 +28,7 @@ class Retrying:
         self._words = ""
 
     def __call__(self, retry: "Resend") -> None:
-        """Tell of one failure; the caller waits afterwards."""
+        """Print one failure; the caller waits afterwards."""
         with self._lock:
             terminal = sys.stderr.isatty()
             if not self._told:

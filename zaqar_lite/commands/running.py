@@ -1,4 +1,4 @@
-"""What every command has: its options of connection and output, and its exit code.
+"""What all commands share: options of connection and output, and exit codes.
 
 0   done
 1   refused, or only partly done
@@ -6,7 +6,7 @@
 3   not found: no such queue, message or claim
 4   unavailable: no answer, overloaded, or a failure of the server
 130 interrupted
-141 whoever read the output went away
+141 the reader of the output has closed it
 """
 
 import argparse
@@ -58,7 +58,7 @@ PARTS = {
     "flavor": "`serve --pooling --admin-mode`",
     "data-key": "the setting encryption_key_file",
 }
-"""Commands whose routes a server has only when it was started so."""
+"""Commands that need a server with this option or setting."""
 
 
 def add_noun(subparsers: Leaves, name: str, text: str) -> Leaves:
@@ -219,7 +219,7 @@ def confirm(arguments: argparse.Namespace, question: str) -> None:
 
 
 def auth_at(place: contexts.Place) -> "Auth | None":
-    """What proves who is asking: a signed permission, else a key, else the login of a cloud."""
+    """Return how to log in: by a signed permission, else by a key, else as a cloud says."""
     from zaqar_lite.client import KeyAuth, KeystoneAuth, SignedAuth  # noqa: PLC0415
 
     if place.signed is not None:
@@ -230,7 +230,7 @@ def auth_at(place: contexts.Place) -> "Auth | None":
 
 
 def _without(command: str) -> UsageError:
-    """What to say when the server does not have a whole part of the API."""
+    """Return the error for a part of the API that the server does not have."""
     return UsageError(f"this server has no {command} resources: it needs {PARTS[command]}")
 
 

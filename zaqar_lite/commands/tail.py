@@ -1,4 +1,4 @@
-"""`zaqar-lite message tail`: what comes into a queue, as it comes."""
+"""`zaqar-lite message tail`: show messages as they come into a queue."""
 
 import argparse
 import itertools

@@ -1,4 +1,4 @@
-"""Which queues of a project a look of `watch` is about."""
+"""The queues that `watch` looks at."""
 
 import argparse
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from zaqar_lite.client import Client
 
 MOST_QUEUES = 1_000
-"""Queues that one look asks about; each is a request."""
+"""How many queues one look asks about; each takes a request."""
 
 
 def search(text: str) -> Search:
@@ -24,7 +24,7 @@ def search(text: str) -> Search:
 
 
 def named(client: "Client", wanted: Search) -> tuple[dict[str, Mapping[str, object]], bool]:
-    """The metadata of the project's queues by name, and whether there are more than are asked."""
+    """Return the metadata of queues by name, and whether there are more than `MOST_QUEUES`."""
     part = wanted.names[0] if wanted.names else None
     queues = (
         queue

@@ -40,17 +40,19 @@ def add_commands(subparsers: Leaves) -> None:
     parser = add_leaf(subparsers, "watch", watch, text)
     parser.set_defaults(attempts=1)  # each look is a try
     parser.add_argument(
-        "queue", nargs="*", help="queues in this order; without any, the project's, worst first"
+        "queue",
+        nargs="*",
+        help="queues in this order; without any, those of the project, the worst first",
     )
     parser.add_argument(
         "--search",
         type=search,
         default=Search(),
         metavar="WORDS",
-        help="only queues with these in their names, and such as 'ready>100 oldest>5m dead>0'",
+        help="only queues that fit, such as 'orders ready>100 oldest>5m dead>0'",
     )
     parser.add_argument(
-        "--top", type=at_least(1), default=20, metavar="N", help="queues to show of all (20)"
+        "--top", type=at_least(1), default=20, metavar="N", help="most queues to show (20)"
     )
     text = "time between two looks, such as 500ms or 10s (1s)"
     add_duration(parser, "--interval", text, default=1, read=seconds_above_zero)

@@ -19,7 +19,7 @@ class AsyncJobs(AsyncCalls):
     """Have the server act on many messages."""
 
     async def start_redrive(self, queue: str, **order: Any) -> Job:  # noqa: ANN401 - any JSON
-        """Have the server put letters back; it goes on when this program ends.
+        """Have the server put dead letters back; the job goes on when this program ends.
 
         Args:
             queue: the dead-letter queue.
@@ -32,10 +32,10 @@ class AsyncJobs(AsyncCalls):
         """Have the server `cancel`, `move` or `fire` delayed messages.
 
         Args:
-            queue: its name.
+            queue: the name of the queue.
             act: what to do.
-            order: `ids` or `filter`, and for a move `to` (an instant) or `by` (seconds), and
-                `if_due` (an instant) to leave alone what is not due then.
+            order: `ids` or `filter`; for a move also `to` (an instant) or `by` (seconds); and
+                `if_due` (an instant), to act only on messages that are due then.
         """
         return await self.call(_begin(queue_path(queue, "delayed", act), order))
 
@@ -44,7 +44,7 @@ class AsyncJobs(AsyncCalls):
         return await self.call(ask("GET", path, lambda found: _JOB({**found, "path": path})))
 
     async def cancel_job(self, path: str) -> None:
-        """Let a job do nothing more; what is done stays."""
+        """Cancel a job; what it has done already stays done."""
         await self.call(tell("DELETE", path))
 
 

@@ -12,7 +12,7 @@ class AsyncQuotas(AsyncCalls):
     """Show, set and reset quotas."""
 
     async def show_quota(self, project: str | None = None) -> ProjectQuota:
-        """Return quotas and usage of the client's project; an operator's, of any."""
+        """Return a project's quotas and usage: the client's own, or any for an operator."""
         path = "/v2/quota" if project is None else path_of("quotas", project)
         return await self.call(ask("GET", path, _QUOTA))
 

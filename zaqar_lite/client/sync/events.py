@@ -55,7 +55,7 @@ class SyncEvents(SyncCalls):
             try:
                 for part in stream:
                     for event in parser.feed(part):
-                        # The id of what is yielded holds once it was taken.
+                        # An event counts as read once its message was taken.
                         if event.data is not None:
                             yield events.read_event(queue, event.data)
                         marker = event.id or marker

@@ -1,5 +1,5 @@
 # Generated from asynchronous/settling.py by tests/generate_sync.py; change it there.
-"""What a claim asks of the server while it lasts and when it ends, for the sync client."""
+"""The requests that a claim makes while it lasts and when it ends, for the sync client."""
 
 import contextlib
 import time
@@ -77,8 +77,8 @@ class SyncSettling(Ledger):
         """Give a message back now: it can be claimed again at once, or after `delay` seconds.
 
         `failed` counts it towards the queue's `_max_failures`; without a delay of its own it waits
-        as the queue's `_retry_backoff` says then. `reason` (128 bytes) and `detail` (2 KiB) stand
-        in its attempts. What is done so far is deleted in the same request.
+        as the queue's `_retry_backoff` says then. Its attempts show `reason` (128 bytes) and
+        `detail` (2 KiB). What is done so far is deleted in the same request.
 
         Raises:
             ClaimLost: the claim does not hold it (any more).
@@ -124,7 +124,7 @@ class SyncSettling(Ledger):
         """Delete what is done and release the rest, in one request if it can be."""
         last = self._last_settlements() if self._client.settles else None
         if last is not None:
-            # A server that cannot, or takes fewer at once, is asked in two steps.
+            # A server that can't do this, or takes fewer at once, is asked in two steps.
             with contextlib.suppress(Unsupported, BadRequest):
                 results = self._carry_out(last)
                 for settlement, result in zip(last, results, strict=True):
