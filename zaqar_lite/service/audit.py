@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol
 from zaqar_lite.domain.errors import ConfigurationError, Unavailable, ZaqarLiteError
 from zaqar_lite.domain.metadata import is_queue_name
 from zaqar_lite.domain.models import QueueRef
-from zaqar_lite.service.background import Background
+from zaqar_lite.service.background import Background, BackgroundWorker
 from zaqar_lite.service.drafts import Draft
 from zaqar_lite.service.messages import Messages
 
@@ -104,7 +104,7 @@ class FileTrail:
         return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
 
-class QueueTrail:
+class QueueTrail(BackgroundWorker):
     """Messages of a queue, posted after the acts; the first one makes the queue.
 
     While the store does not answer, up to 10,000 events wait. Beyond that the oldest are dropped,
@@ -132,15 +132,11 @@ class QueueTrail:
     def reopen(self) -> None:
         """Do nothing: a queue is not moved away."""
 
-    def start(self) -> None:
-        """Begin to post."""
-        self._work.start()
-
     async def stop(self) -> None:
         """Post what waits, for a few seconds at most; idempotent."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._emptied.wait(), _LAST_WORDS)
-        await self._work.stop()
+        await super().stop()
         while self._waiting:
             event = self._waiting.popleft()
             logger.error("an event of the audit trail is lost: %s", json.dumps(event))

@@ -60,3 +60,17 @@ class Background:
                 await asyncio.wait_for(self._woken.wait(), rest)
             except TimeoutError:
                 continue
+
+
+class BackgroundWorker:
+    """A part of the server whose work goes on in the background, from `start` to `stop`."""
+
+    _work: Background
+
+    def start(self) -> None:
+        """Begin, in a task of the running event loop."""
+        self._work.start()
+
+    async def stop(self) -> None:
+        """End the step under way and all later ones; idempotent."""
+        await self._work.stop()

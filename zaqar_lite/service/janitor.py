@@ -10,7 +10,7 @@ from time import perf_counter
 
 from zaqar_lite.domain.errors import QueueChanged
 from zaqar_lite.domain.models import QueueRecord, Swept
-from zaqar_lite.service.background import Background
+from zaqar_lite.service.background import Background, BackgroundWorker
 from zaqar_lite.service.policy import Policies
 from zaqar_lite.service.queues import Queues
 from zaqar_lite.storage.base import MessageStore
@@ -21,7 +21,7 @@ _STEP = 1_000
 _QUEUES = 10
 
 
-class Janitor:
+class Janitor(BackgroundWorker):
     """Sweep in bounded steps, one after the other while there is work; look again after a rest.
 
     There is no fixed rate, so nothing that is due can pile up. After a step that found work the
@@ -46,14 +46,6 @@ class Janitor:
         self._interval = interval
         self._note = note
         self._work = Background("sweep", self._sweep, rest=interval)
-
-    def start(self) -> None:
-        """Begin to sweep in a task of the running event loop."""
-        self._work.start()
-
-    async def stop(self) -> None:
-        """End the task."""
-        await self._work.stop()
 
     async def step(self) -> int:
         """Sweep one bounded step, and drain exposing queues by one; answer how much was done.

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import NamedTuple
 
 from zaqar_lite.domain.errors import ZaqarLiteError
-from zaqar_lite.service.background import Background
+from zaqar_lite.service.background import Background, BackgroundWorker
 
 LOOK_EVERY = 4.0
 """Seconds between two checks, so that what a key opened ends within 5 seconds of the key."""
@@ -18,7 +18,7 @@ class _Held(NamedTuple):
     end: Callable[[], None]
 
 
-class Rechecks:
+class Rechecks(BackgroundWorker):
     """End what may not go on any more: its key or token was revoked, or a right taken away.
 
     While a store or Keystone is away, what depends on it goes on.
@@ -42,14 +42,6 @@ class Rechecks:
             self._held.pop(token, None)
 
         return release
-
-    def start(self) -> None:
-        """Begin to check."""
-        self._work.start()
-
-    async def stop(self) -> None:
-        """Stop checking."""
-        await self._work.stop()
 
     async def _look(self) -> float:
         """Check everything, a few at a time: each check may cost a call of another server."""

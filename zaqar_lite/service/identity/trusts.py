@@ -28,7 +28,7 @@ from zaqar_lite.domain.models import Record
 from zaqar_lite.domain.sealed import is_sealed
 from zaqar_lite.domain.subscriptions import KIND as SUBSCRIPTION
 from zaqar_lite.domain.subscriptions import Subscription
-from zaqar_lite.service.background import Background
+from zaqar_lite.service.background import Background, BackgroundWorker
 from zaqar_lite.service.identity.keystone import Keystone, parse_token
 from zaqar_lite.storage.management import ManagementStore
 
@@ -54,7 +54,7 @@ class _Kept(NamedTuple):
         return f"_Kept(until={self.until})"
 
 
-class Trusts:
+class Trusts(BackgroundWorker):
     """Make, use and end trusts; the Keystone provider must have an account."""
 
     def __init__(self, keystone: Keystone, management: ManagementStore, clock: Clock) -> None:
@@ -66,14 +66,6 @@ class Trusts:
         self._work = Background("ending trusts", self._end_some, rest=LOOK_EVERY)
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
         self._asking: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-
-    def start(self) -> None:
-        """Begin to end the trusts of subscriptions that have ended."""
-        self._work.start()
-
-    async def stop(self) -> None:
-        """End that."""
-        await self._work.stop()
 
     def left(self, subscription: Subscription) -> None:
         """End the trust of a subscription soon, if it had one: it has ended, or has another."""

@@ -21,7 +21,7 @@ from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import RecordChanged, Unavailable, ZaqarLiteError
 from zaqar_lite.domain.ids import Marker, is_message_id
 from zaqar_lite.domain.models import Capability, Message, QueueRef, Record, Selection
-from zaqar_lite.service.background import Background
+from zaqar_lite.service.background import Background, BackgroundWorker
 from zaqar_lite.service.jobs.bulk import is_waiting
 from zaqar_lite.service.jobs.job import SAMPLE, Chooser, Job, JobAct, Order
 from zaqar_lite.service.jobs.jobs import Jobs, running_name
@@ -102,7 +102,7 @@ class _LookAhead:
             await asyncio.gather(self._task, return_exceptions=True)
 
 
-class JobRunner:
+class JobRunner(BackgroundWorker):
     """Run the jobs of a store in the background, on every server process."""
 
     def __init__(self, jobs: Jobs, clock: Clock, asked: Callable[[], int]) -> None:
@@ -114,17 +114,13 @@ class JobRunner:
         self._bulk = jobs.bulk
         self._clock = clock
         self._name = secrets.token_hex(8)
-        self._looking = Background("jobs", self._begin_all, rest=_LOOK_EVERY)
+        self._work = Background("jobs", self._begin_all, rest=_LOOK_EVERY)
         self._running: dict[tuple[QueueRef, JobAct], asyncio.Task[None]] = {}
-        jobs.wake_runner = self._looking.wake
-
-    def start(self) -> None:
-        """Begin to look for jobs, in a task of the running event loop."""
-        self._looking.start()
+        jobs.wake_runner = self._work.wake
 
     async def stop(self) -> None:
         """Stop after the steps under way; idempotent."""
-        await self._looking.stop()
+        await super().stop()
         tasks = list(self._running.values())
         for task in tasks:
             task.cancel()
@@ -175,16 +171,16 @@ class JobRunner:
     async def _run(self, queue: QueueRef, record: Record) -> None:
         job = Job.decode(record.value)
         try:
-            await self._work(queue, job, record.version)
+            await self._finish(queue, job, record.version)
         except RecordChanged:
-            self._looking.wake()  # it was cancelled, or somebody else has it
+            self._work.wake()  # it was cancelled, or somebody else has it
         except Unavailable as exc:
             logger.warning("a job of %s waits for the store: %s", running_name(queue, job.act), exc)
         except Exception:
             # It is tried again: what is wrong may be wrong in this process only.
             logger.exception("a job of %s can't go on here", running_name(queue, job.act))
 
-    async def _work(self, queue: QueueRef, job: Job, version: int) -> None:
+    async def _finish(self, queue: QueueRef, job: Job, version: int) -> None:
         """Do a job to its end.
 
         Raises:

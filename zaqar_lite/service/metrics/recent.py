@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from zaqar_lite.domain.models import QueueRef, Stats
-from zaqar_lite.service.background import Background
+from zaqar_lite.service.background import Background, BackgroundWorker
 from zaqar_lite.service.metrics.families import Flows
 from zaqar_lite.storage.base import MessageStore
 
@@ -69,7 +69,7 @@ class _Kept:
         self.samples.append((minute, bare))
 
 
-class Recent:
+class Recent(BackgroundWorker):
     """Count what was looked at; `clock` tells seconds that never go back."""
 
     def __init__(self, messages: MessageStore, clock: Callable[[], float] = time.monotonic) -> None:
@@ -79,14 +79,6 @@ class Recent:
         self.flows: Flows = {}
         """Where those who count find the queues that are looked at."""
         self._work = Background("counting what was looked at", self._sample, rest=_EVERY)
-
-    def start(self) -> None:
-        """Begin to count, in a task of the running event loop."""
-        self._work.start()
-
-    async def stop(self) -> None:
-        """End it."""
-        await self._work.stop()
 
     def look(self, queue: QueueRef, stats: Stats) -> Sequence[Sample]:
         """Note what a queue holds now, and answer what it held in the last hour, oldest first."""

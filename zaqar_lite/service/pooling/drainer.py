@@ -32,7 +32,7 @@ from zaqar_lite.domain.errors import (
     Unavailable,
 )
 from zaqar_lite.domain.models import Edit, Message, QueueRef, Record, Selection
-from zaqar_lite.service.background import Background
+from zaqar_lite.service.background import Background, BackgroundWorker
 from zaqar_lite.service.delivery.notes import NOTES
 from zaqar_lite.service.pooling.catalogue import Catalogue, Entry, Place
 from zaqar_lite.service.pooling.drains import (
@@ -62,7 +62,7 @@ _SHARE = 0.25
 """How long a drain rests after a batch, in parts of the batch's time."""
 
 
-class Drainer:
+class Drainer(BackgroundWorker):
     """Work on the drains that nobody works on."""
 
     def __init__(
@@ -87,14 +87,6 @@ class Drainer:
         self._seen: dict[tuple[QueueRef, int], float] = {}
         self._rests: dict[str, float] = {}
         self._work = Background("drains", self._look, rest=_LOOK_EVERY)
-
-    def start(self) -> None:
-        """Begin to look for drains, in a task of the running event loop."""
-        self._work.start()
-
-    async def stop(self) -> None:
-        """End; what is under way goes on in another process, or in the next one."""
-        await self._work.stop()
 
     async def _look(self) -> float:
         after: tuple[str, str] | None = None

@@ -12,7 +12,7 @@ from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.domain.identity import DELIVERIES_PROJECT, INTERNAL_PROJECTS
 from zaqar_lite.domain.limits import MAX_PROJECT_ID
 from zaqar_lite.domain.quotas import UNLIMITED, Quota
-from zaqar_lite.service.background import Background
+from zaqar_lite.service.background import Background, BackgroundWorker
 from zaqar_lite.storage.management import ManagementStore
 
 KIND, CHANGES = "quota", "quota-changes"
@@ -24,7 +24,7 @@ _NAME = "quota"
 _PAGE = 1_000
 
 
-class Quotas:
+class Quotas(BackgroundWorker):
     """Answer, set and follow the quotas of projects."""
 
     def __init__(self, management: ManagementStore, defaults: Quota, *, shared: bool) -> None:
@@ -111,11 +111,7 @@ class Quotas:
     def start(self) -> None:
         """Follow what other processes set, where the store is shared."""
         if self._shared:
-            self._work.start()
-
-    async def stop(self) -> None:
-        """End following."""
-        await self._work.stop()
+            super().start()
 
     async def _follow(self) -> float:
         await self.load()

@@ -21,7 +21,7 @@ from weakref import WeakValueDictionary
 
 from zaqar_lite.domain.errors import RecordChanged, Unavailable
 from zaqar_lite.domain.identity import DELIVERIES_PROJECT
-from zaqar_lite.service.background import Background
+from zaqar_lite.service.background import Background, BackgroundWorker
 from zaqar_lite.storage.management import ManagementStore
 
 KIND, PROCESS = "seats", "process"
@@ -108,7 +108,7 @@ class Seats:
             del self._used[project]
 
 
-class Leases:
+class Leases(BackgroundWorker):
     """Leases seats for this process in records that all processes update.
 
     While the store is unavailable, a quota is divided by `workers`.
@@ -139,13 +139,9 @@ class Leases:
         self._seats.append(made)
         return made
 
-    def start(self) -> None:
-        """Start the task that gives signs of life."""
-        self._work.start()
-
     async def stop(self) -> None:
         """Stop that task and give back all seats."""
-        await self._work.stop()
+        await super().stop()
         try:
             await self._management.delete_record(PROCESS, "", self._me)
         except Unavailable:

@@ -10,7 +10,7 @@ import logging
 
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.models import Spent
-from zaqar_lite.service.background import Background
+from zaqar_lite.service.background import Background, BackgroundWorker
 from zaqar_lite.service.quotas.rates import BURST, Account, Rates
 from zaqar_lite.storage.management import ManagementStore
 
@@ -19,7 +19,7 @@ REPORT_EVERY = 0.2
 _AT_ONCE = 100
 
 
-class SharedRates:
+class SharedRates(BackgroundWorker):
     """Keep the buckets of this process in step with those of the store.
 
     While the store does not answer, this process has its `share` of each rate.
@@ -30,14 +30,6 @@ class SharedRates:
         self._management = management
         self._share = share
         self._work = Background("sharing rates", self._report_all, rest=REPORT_EVERY)
-
-    def start(self) -> None:
-        """Begin to report."""
-        self._work.start()
-
-    async def stop(self) -> None:
-        """Stop reporting."""
-        await self._work.stop()
 
     async def report(self) -> None:
         """Report what was spent since the last time, and take over what is left."""

@@ -23,7 +23,7 @@ from zaqar_lite.domain.errors import (
     ZaqarLiteError,
 )
 from zaqar_lite.domain.models import QueueRef
-from zaqar_lite.service.background import Background
+from zaqar_lite.service.background import Background, BackgroundWorker
 from zaqar_lite.service.schedules.schedule import Schedule
 from zaqar_lite.service.schedules.schedules import DueEntry, Schedules
 from zaqar_lite.storage.base import MessageStore
@@ -39,7 +39,7 @@ _POSTING_MS = 5_000
 """How long other processes leave a schedule alone that a process has begun to post for."""
 
 
-class Scheduler:
+class Scheduler(BackgroundWorker):
     """Fire the schedules that are due, in the background."""
 
     def __init__(
@@ -51,14 +51,6 @@ class Scheduler:
         self._window_ms = window_ms
         self._work = Background("schedules", self._fire, rest=_LONGEST_REST)
         schedules.wake_scheduler = self._work.wake
-
-    def start(self) -> None:
-        """Begin to look for due schedules, in a task of the running event loop."""
-        self._work.start()
-
-    async def stop(self) -> None:
-        """Stop looking; idempotent."""
-        await self._work.stop()
 
     async def step(self) -> tuple[int, float]:
         """Handle all due entries; answer how many were handled, and how many seconds to rest.
