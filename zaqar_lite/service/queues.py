@@ -10,7 +10,6 @@ from zaqar_lite.domain.errors import (
     Invalid,
     LimitReached,
     NotFound,
-    QueueChanged,
     QuotaReached,
     Unavailable,
 )
@@ -23,13 +22,13 @@ from zaqar_lite.domain.quotas import QuotaOf, unlimited
 from zaqar_lite.service.metrics.recent import Recent
 from zaqar_lite.service.policy import Policies, Policy
 from zaqar_lite.service.pooling.catalogue import Catalogue
+from zaqar_lite.service.records import retried
 from zaqar_lite.service.routing import compile_route
 from zaqar_lite.service.subscriptions.subscribers import list_subscriptions
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
 
 logger = logging.getLogger(__name__)
-_MAX_ROUNDS = 20
 _SEEN_FOR = 1.0
 _MOST_SEEN = 10_000
 
@@ -145,6 +144,7 @@ class Queues:
         record = await self._management.get_queue(ref)
         return None if record is None else rules.visible(record.metadata)
 
+    @retried("The queue {1.name!r}")
     async def patch(self, ref: QueueRef, operations: Sequence[Operation]) -> dict[str, Any]:
         """Change metadata, all operations or none, exclusive against other patches.
 
@@ -155,62 +155,55 @@ class Queues:
             Conflict: an operation on a key that the queue does not have.
             Invalid: the outcome breaks a rule of `create`.
         """
-        for _ in range(_MAX_ROUNDS):
-            record = await self._management.get_queue(ref)
-            if record is None:
-                raise NotFound(f"Queue {ref.name} does not exist.")
-            shown = rules.visible(record.metadata)
-            patched = apply_patch(operations, shown, rules.overlay(self._limits))
-            self._check(ref, patched)
-            rules.check_size(patched, self._limits)
-            await self._check_relations(ref, patched)
-            if self._catalogue is not None:
-                await self._catalogue.decide(ref, patched)  # its dead letters lie beside it
-            stored = {**patched, **rules.hidden(record.metadata)}
-            changed = QueueRecord(ref, stored, record.version)
-            if record.delay_mode is not DelayMode.IGNORE:
-                changed = QueueRecord(
-                    ref,
-                    stored,
-                    record.version,
-                    exposing=not patched.get("_default_message_delay"),
-                )
-            try:
-                await self._management.update_queue(changed)
-            except QueueChanged:
-                continue  # somebody else's patch came first: apply ours to its outcome
-            finally:
-                self._policies.forget(ref)
-            return rules.with_overlay(patched, self._limits)
-        raise Unavailable(f"The queue {ref.name!r} is being changed too often.")
+        record = await self._management.get_queue(ref)
+        if record is None:
+            raise NotFound(f"Queue {ref.name} does not exist.")
+        shown = rules.visible(record.metadata)
+        patched = apply_patch(operations, shown, rules.overlay(self._limits))
+        self._check(ref, patched)
+        rules.check_size(patched, self._limits)
+        await self._check_relations(ref, patched)
+        if self._catalogue is not None:
+            await self._catalogue.decide(ref, patched)  # its dead letters lie beside it
+        stored = {**patched, **rules.hidden(record.metadata)}
+        changed = QueueRecord(ref, stored, record.version)
+        if record.delay_mode is not DelayMode.IGNORE:
+            changed = QueueRecord(
+                ref,
+                stored,
+                record.version,
+                exposing=not patched.get("_default_message_delay"),
+            )
+        try:
+            await self._management.update_queue(changed)
+        finally:
+            self._policies.forget(ref)
+        return rules.with_overlay(patched, self._limits)
 
+    @retried("The queue {1.name!r}")
     async def delete(self, ref: QueueRef) -> None:
         """Delete a queue with all it holds; no error when it is not there.
 
         Messages first, the record last: a crash in between leaves an empty queue, which the
         repeated call removes, and never messages that would come back with a new queue. The
-        second drop removes what was posted in between where the two stores are not one.
+        second drop removes what was posted in between where the two stores are not one. A queue
+        that is patched or made again meanwhile is deleted too.
         """
-        for _ in range(_MAX_ROUNDS):
-            record = await self._management.get_queue(ref)
-            await self._messages.drop(ref)
+        record = await self._management.get_queue(ref)
+        await self._messages.drop(ref)
+        self._policies.forget(ref)
+        self._seen.pop(ref, None)
+        if record is None:
+            return
+        if self._catalogue is not None:
+            await self._catalogue.leave(ref)
+        try:
+            await self._management.delete_queue(ref, version=record.version)
+        finally:
             self._policies.forget(ref)
             self._seen.pop(ref, None)
-            if record is None:
-                return
-            if self._catalogue is not None:
-                await self._catalogue.leave(ref)
-            try:
-                await self._management.delete_queue(ref, version=record.version)
-            except QueueChanged:
-                continue  # made again or patched meanwhile: that one is ours to delete too
-            finally:
-                self._policies.forget(ref)
-                self._seen.pop(ref, None)
-            if not self._policies.checked:
-                await self._messages.drop(ref)
-            return
-        raise Unavailable(f"The queue {ref.name!r} is being changed too often.")
+        if not self._policies.checked:
+            await self._messages.drop(ref)
 
     async def list_queues(
         self,

@@ -11,8 +11,8 @@ import json
 from collections.abc import Mapping
 from hashlib import sha256
 
-from zaqar_lite.domain.errors import RecordChanged, Unavailable
 from zaqar_lite.domain.models import QueueRef
+from zaqar_lite.service.records import retried
 from zaqar_lite.storage.management import ManagementStore
 
 SEPARATOR = "\\n"
@@ -20,7 +20,6 @@ KIND = "signatures"
 NO_ID = ""
 """The id of the key that signs in upstream's form."""
 _LONGEST_EPOCH = 15
-_MAX_ROUNDS = 20
 
 
 class Keyring:
@@ -74,19 +73,12 @@ class Revocations:
         known = await self.epoch(queue)
         return len(text) <= _LONGEST_EPOCH and text.isdigit() and int(text) == known
 
+    @retried("The record of the queue's signatures")
     async def revoke(self, queue: QueueRef) -> None:
         """Make invalid all signatures of a queue that were made until now."""
-        for _ in range(_MAX_ROUNDS):
-            epoch, version = await self._read(queue)
-            value = json.dumps({"epoch": epoch + 1}).encode()
-            try:
-                await self._management.put_record(
-                    KIND, queue.project, queue.name, value, expected=version
-                )
-            except RecordChanged:
-                continue
-            return
-        raise Unavailable("The signatures of this queue are being revoked too often.")
+        epoch, version = await self._read(queue)
+        value = json.dumps({"epoch": epoch + 1}).encode()
+        await self._management.put_record(KIND, queue.project, queue.name, value, expected=version)
 
     async def _read(self, queue: QueueRef) -> tuple[int, int]:
         record = await self._management.get_record(KIND, queue.project, queue.name)

@@ -14,7 +14,7 @@ import msgspec
 
 from zaqar_lite.domain import metadata as rules
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.errors import Invalid, LimitReached, NotFound, RecordChanged, Unavailable
+from zaqar_lite.domain.errors import Invalid, LimitReached, NotFound, RecordChanged
 from zaqar_lite.domain.idempotency import identify
 from zaqar_lite.domain.instants import read_instant
 from zaqar_lite.domain.limits import Limits
@@ -31,11 +31,11 @@ from zaqar_lite.domain.topics import (
 )
 from zaqar_lite.service.delivery.notes import CLIENT_ID, Note, Sent, encode, notes_of, trace_of
 from zaqar_lite.service.drafts import Draft, Drafts
+from zaqar_lite.service.records import retried
 from zaqar_lite.service.turns import STEP, Turns, cut
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
 
-_MAX_ROUNDS = 20
 _PAGE = 100
 _GRACE_MS = 60_000
 """How much longer than its message a note lives: one that is due at the end is still delivered."""
@@ -107,6 +107,7 @@ class Topics:
         """Metadata with the defaults filled in."""
         return with_topic_overlay(metadata, self._limits)
 
+    @retried("The topic")
     async def patch(self, ref: QueueRef, operations: Sequence[Operation]) -> dict[str, Any]:
         """Change metadata, all operations or none, exclusive against other patches.
 
@@ -115,20 +116,15 @@ class Topics:
             Conflict: an operation on a key that the topic does not have.
             Invalid: the outcome breaks a rule of `create`.
         """
-        for _ in range(_MAX_ROUNDS):
-            record = await self._get(ref)
-            if record is None:
-                raise NotFound(f"Topic {name_of(ref)} does not exist.")
-            old = json.loads(record.value)
-            patched = apply_patch(operations, old, topic_overlay(self._limits))
-            rules.validate(ref, patched, self._limits)
-            rules.check_size(patched, self._limits)
-            try:
-                await self._put(ref, _encode(patched), expected=record.version)
-            except RecordChanged:
-                continue
-            return self.shown(patched)
-        raise Unavailable(f"The topic {name_of(ref)!r} is being changed too often.")
+        record = await self._get(ref)
+        if record is None:
+            raise NotFound(f"Topic {name_of(ref)} does not exist.")
+        old = json.loads(record.value)
+        patched = apply_patch(operations, old, topic_overlay(self._limits))
+        rules.validate(ref, patched, self._limits)
+        rules.check_size(patched, self._limits)
+        await self._put(ref, _encode(patched), expected=record.version)
+        return self.shown(patched)
 
     async def delete(self, ref: QueueRef) -> None:
         """Delete a topic; no error when it is not there. Its subscriptions stay, as a queue's."""

@@ -28,6 +28,7 @@ from zaqar_lite.domain.identity import Grant, How, Principal, is_project_id, par
 from zaqar_lite.domain.limits import MAX_PROJECT_ID
 from zaqar_lite.domain.models import Record
 from zaqar_lite.service.identity.provider import Credential, Known, Place
+from zaqar_lite.service.records import retried
 from zaqar_lite.storage.management import ManagementStore
 
 KIND, LISTED = "key", "key-of"
@@ -41,7 +42,6 @@ BELIEVED_FOR = 5.0
 LONGEST_OVERLAP = 31 * 86_400
 LONGEST_LIFE = 3_653 * 86_400
 _KEY = re.compile(r"zq_(?P<id>[0-9a-f]{16})_(?P<secret>[0-9a-f]{48})")
-_MAX_ROUNDS = 20
 _SERVER = Principal(How.HEADERS)
 """The server itself, which may change the keys of all projects."""
 
@@ -283,19 +283,15 @@ class Keys:
         with suppress(NotFound):
             await self._change(_SERVER, record.name, lambda key: replace(key, replaces=None))
 
+    @retried("The key {2}")
     async def _change(self, maker: Principal, key_id: str, change: Callable[[Key], Key]) -> Key:
-        for _ in range(_MAX_ROUNDS):
-            key, version = await self._find(maker, key_id)
-            changed = change(key)
-            try:
-                await self._management.put_record(
-                    KIND, NO_PROJECT, key_id, _write(changed), expected=version
-                )
-            except RecordChanged:
-                continue
-            self.changed()
-            return changed
-        raise Unavailable(f"The key {key_id} is being changed too often.")
+        key, version = await self._find(maker, key_id)
+        changed = change(key)
+        await self._management.put_record(
+            KIND, NO_PROJECT, key_id, _write(changed), expected=version
+        )
+        self.changed()
+        return changed
 
     async def _find(self, maker: Principal, key_id: str) -> tuple[Key, int]:
         record = None

@@ -28,13 +28,13 @@ from zaqar_lite.service.jobs.job import (
     JobAct,
     Order,
 )
+from zaqar_lite.service.records import retried
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
 
 RUNNING, ENDED, BESIDE = "job", "job-ended", "job-beside"
 KEPT = 20
 _KEPT_MS = 86_400_000
-_TRIES = 20
 _MOMENT = 0.05
 _ROOM_TRIES = 120
 """For six seconds a new job waits for a cancelled one of its kind to be put away."""
@@ -130,28 +130,23 @@ class Jobs:
         jobs = [] if running is None else [Job.decode(running.value)]
         return [*jobs, *reversed(ended)]
 
+    @retried("The job", Conflict)
     async def cancel(self, queue: QueueRef, act: JobAct, job_id: str) -> None:
         """Cancel a job; what it has done stays done. No error when the job has ended.
 
         Raises:
             NotFound: no such job.
         """
-        for _ in range(_TRIES):
-            record = await self.record(queue, act)
-            job = None if record is None else Job.decode(record.value)
-            if record is None or job is None or job.id != job_id:
-                await self.get(queue, act, job_id)
-                return
-            if job.is_over():
-                return
-            job.state, job.ended_at = "cancelled", self._clock.now_ms()
-            try:
-                await self._put(queue, job, expected=record.version)
-            except RecordChanged:
-                continue
-            self.wake_runner()
+        record = await self.record(queue, act)
+        job = None if record is None else Job.decode(record.value)
+        if record is None or job is None or job.id != job_id:
+            await self.get(queue, act, job_id)
             return
-        raise Conflict("The job is being changed too often.")
+        if job.is_over():
+            return
+        job.state, job.ended_at = "cancelled", self._clock.now_ms()
+        await self._put(queue, job, expected=record.version)
+        self.wake_runner()
 
     async def record(self, queue: QueueRef, act: JobAct) -> Record | None:
         """The record of the job of a kind that runs in a queue."""

@@ -21,6 +21,7 @@ from zaqar_lite.domain.errors import Invalid, NotFound, RecordChanged, Unavailab
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.service.pooling.pool import Pool
 from zaqar_lite.service.pooling.registry import FRESH, Registry
+from zaqar_lite.service.records import retried
 from zaqar_lite.storage.management import ManagementStore
 
 logger = logging.getLogger(__name__)
@@ -30,7 +31,6 @@ LEFT_MS = 60_000
 _MAX_CACHED = 10_000
 _PAGE = 1_000
 _FEW = 20
-_TRIES = 20
 
 
 class Place(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -127,6 +127,7 @@ class Catalogue:
                     "lie in the same pool."
                 )
 
+    @retried("The pool of {1.name!r}")
     async def decide(self, queue: QueueRef, metadata: Mapping[str, Any]) -> Place:
         """Choose where a queue lies, and its dead letters with it, unless that is decided.
 
@@ -136,63 +137,50 @@ class Catalogue:
             Invalid: the flavor was deleted meanwhile.
             Unavailable: no pool of its flavor takes new queues.
         """
-        for _ in range(_TRIES):
-            entry = await self.entry(queue)
-            if (entry.version and not entry.place.left) or await self._has_record(queue):
-                place = entry.place
-            else:
-                place = await self._choose(queue, metadata, entry.place if entry.version else None)
-                try:
-                    await self._write(queue, place, entry.version)
-                except RecordChanged:
-                    continue
-                if place.pool is not None and place.pool not in await self._registry.pools():
-                    await self._mark(queue, place)
-                    continue
-            target = _target(queue, metadata)
-            if target is not None:
-                await self.join(target, place)
-            return place
-        raise Unavailable(f"The pool of {queue.name!r} is being changed too often.")
+        entry = await self.entry(queue)
+        if (entry.version and not entry.place.left) or await self._has_record(queue):
+            place = entry.place
+        else:
+            place = await self._choose(queue, metadata, entry.place if entry.version else None)
+            await self._write(queue, place, entry.version)
+            if place.pool is not None and place.pool not in await self._registry.pools():
+                await self._mark(queue, place)
+                raise RecordChanged("The pool was deleted meanwhile.")
+        target = _target(queue, metadata)
+        if target is not None:
+            await self.join(target, place)
+        return place
 
+    @retried("The pool of {1.name!r}")
     async def join(self, queue: QueueRef, place: Place) -> None:
         """Let a queue that nobody has made yet lie where another one does."""
-        for _ in range(_TRIES):
-            entry = await self.entry(queue)
-            if entry.version and not entry.place.left:
-                return
-            if place == HOME and not entry.version:
-                return
-            if await self._has_record(queue):
-                return
-            try:
-                await self._write(queue, place, entry.version)
-            except RecordChanged:
-                continue
+        entry = await self.entry(queue)
+        if entry.version and not entry.place.left:
             return
+        if place == HOME and not entry.version:
+            return
+        if await self._has_record(queue):
+            return
+        await self._write(queue, place, entry.version)
 
+    @retried("The pool of {2.name!r}")
     async def follow(self, line: QueueRef, queue: QueueRef, place: Place) -> None:
         """Let the line of an ordered subscription lie where its queue does.
 
         Raises:
             Unavailable: it is still moved out of another pool.
         """
-        for _ in range(_TRIES):
-            if (await self.place(line)).pool == place.pool:
-                return
-            entry = await self.entry(line)
-            if entry.place.pool == place.pool:
-                return
-            if entry.place.draining is not None:
-                raise Unavailable(f"The subscriptions of {queue.name!r} are being moved.")
-            before = entry.place.pool if entry.version and not entry.place.left else None
-            try:
-                await self._write(
-                    line, Place(place.pool, draining=before, beside=queue.name), entry.version
-                )
-            except RecordChanged:
-                continue
+        if (await self.place(line)).pool == place.pool:
             return
+        entry = await self.entry(line)
+        if entry.place.pool == place.pool:
+            return
+        if entry.place.draining is not None:
+            raise Unavailable(f"The subscriptions of {queue.name!r} are being moved.")
+        before = entry.place.pool if entry.version and not entry.place.left else None
+        await self._write(
+            line, Place(place.pool, draining=before, beside=queue.name), entry.version
+        )
 
     async def put(self, queue: QueueRef, pool: str | None) -> None:
         """Let a new queue lie in this pool, whatever would be chosen."""

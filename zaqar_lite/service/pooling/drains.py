@@ -5,15 +5,15 @@ import secrets
 import msgspec
 
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.errors import Conflict, NotFound, RecordChanged
+from zaqar_lite.domain.errors import Conflict, NotFound
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.service.pooling.registry import Registry
+from zaqar_lite.service.records import retried
 from zaqar_lite.storage.management import ManagementStore
 
 DRAIN = "pool-drain"
 KEPT_MS = 30 * 86_400_000
 """How long it is told how a drain ended."""
-_TRIES = 20
 ARRIVES_MS = 30_000
 """How long after it was noted a redrive may put messages into a pool that go on from there."""
 
@@ -108,25 +108,21 @@ class Drains:
         """Let messages go on that come to a pool for queues of others, in the next seconds."""
         await self._begin(pool, arrivals=True)
 
+    @retried("The drain of the pool {1}", Conflict)
     async def _begin(self, pool: str, *, arrivals: bool) -> Drain:
-        for _ in range(_TRIES):
-            record = await self._management.get_record(DRAIN, "", pool)
-            drain, now = None if record is None else decode(record.value), self._clock.now_ms()
-            if drain is None or drain.is_over:
-                ended = None if drain is None else drain.asked_for
-                drain = Drain(pool, secrets.token_hex(8), now, arrivals=arrivals, ended=ended)
-            if arrivals:
-                drain.arrives_at = now
-            else:
-                drain.arrivals, drain.ended = False, None
-            try:
-                await self._management.put_record(
-                    DRAIN, "", pool, encode(drain), expected=0 if record is None else record.version
-                )
-            except RecordChanged:
-                continue
-            return drain
-        raise Conflict(f"The pool {pool} is being drained by others just now: try again.")
+        record = await self._management.get_record(DRAIN, "", pool)
+        drain, now = None if record is None else decode(record.value), self._clock.now_ms()
+        if drain is None or drain.is_over:
+            ended = None if drain is None else drain.asked_for
+            drain = Drain(pool, secrets.token_hex(8), now, arrivals=arrivals, ended=ended)
+        if arrivals:
+            drain.arrives_at = now
+        else:
+            drain.arrivals, drain.ended = False, None
+        await self._management.put_record(
+            DRAIN, "", pool, encode(drain), expected=0 if record is None else record.version
+        )
+        return drain
 
     async def get(self, pool: str) -> Drain:
         """How far the draining of a pool is, or how it ended.

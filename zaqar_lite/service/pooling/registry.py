@@ -15,12 +15,12 @@ from zaqar_lite.domain.errors import (
     Forbidden,
     Invalid,
     NotFound,
-    RecordChanged,
     Unavailable,
 )
 from zaqar_lite.domain.models import Capability, QueueRef, Record
 from zaqar_lite.domain.sealed import check_opened
 from zaqar_lite.service.pooling.pool import Flavor, Pool, decode_flavor, decode_pool
+from zaqar_lite.service.records import retried
 from zaqar_lite.storage.management import ManagementStore
 
 logger = logging.getLogger(__name__)
@@ -29,7 +29,6 @@ FRESH = 2.0
 """Seconds for which a process goes by what it has read of pools and of the catalogue."""
 MAX_POOLS = 100
 _PAGE = 1_000
-_TRIES = 20
 _CAPABILITIES = {
     "mongodb": ("FIFO", "CLAIMS", "DURABILITY", "AOD", "HIGH_THROUGHPUT"),
     "redis": ("FIFO", "CLAIMS", "AOD", "HIGH_THROUGHPUT"),
@@ -248,21 +247,16 @@ class Registry:
                 await self._note_flavor(pool.name, flavor, wanted)
         self._read_at = float("-inf")
 
+    @retried("The pool {1}")
     async def _note_flavor(self, name: str, flavor: str, wanted: str | None) -> None:
-        for _ in range(_TRIES):
-            record = await self.management.get_record(POOL, "", name)
-            if record is None:
-                return
-            pool = await self._read(record)
-            if wanted is None and pool.flavor != flavor:
-                return
-            changed = msgspec.structs.replace(pool, flavor=wanted)
-            try:
-                await self._put(POOL, "", name, changed.encode(), record.version)
-            except RecordChanged:
-                continue
+        record = await self.management.get_record(POOL, "", name)
+        if record is None:
             return
-        raise Unavailable(f"The pool {name} is being changed too often.")
+        pool = await self._read(record)
+        if wanted is None and pool.flavor != flavor:
+            return
+        changed = msgspec.structs.replace(pool, flavor=wanted)
+        await self._put(POOL, "", name, changed.encode(), record.version)
 
     @staticmethod
     def _pools_of(flavor: Flavor, pools: Mapping[str, Pool]) -> Sequence[str]:

@@ -19,9 +19,10 @@ from collections.abc import Callable
 from typing import Protocol
 from weakref import WeakValueDictionary
 
-from zaqar_lite.domain.errors import RecordChanged, Unavailable
+from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.identity import DELIVERIES_PROJECT
 from zaqar_lite.service.background import Background, BackgroundWorker
+from zaqar_lite.service.records import retried
 from zaqar_lite.storage.management import ManagementStore
 
 KIND, PROCESS = "seats", "process"
@@ -33,7 +34,6 @@ _SPARE = 8
 _MAX_PROCESSES = 1_000
 _MOST_PROJECTS, _MOST_REPORTED = 1_000, 40_000
 """The most projects whose use a process reports, and the most characters of the report."""
-_MAX_ROUNDS = 20
 
 
 class Shared(Protocol):
@@ -201,30 +201,26 @@ class Leases(BackgroundWorker):
                 used[project] = count
         return uses
 
+    @retried("The record of the project's seats")
     async def _write(self, place: tuple[str, str], wanted: Callable[[int], int]) -> int:
         """Write how many seats this process has: `wanted(seats of the others)`."""
         kind, project = place
-        for _ in range(_MAX_ROUNDS):
-            record = await self._management.get_record(KIND, project, kind)
-            held: dict[str, int] = {} if record is None else json.loads(record.value)
-            # Read after the leases: a process gives a sign of life before it leases.
-            alive = await self._management.list_records(PROCESS, "", limit=_MAX_PROCESSES)
-            live = {one.name for one in alive} - {self._me}
-            others = {name: count for name, count in held.items() if name in live}
-            own = wanted(sum(others.values()))
-            new = {**others, **({self._me: own} if own else {})}
-            version = 0 if record is None else record.version
-            delete, put = self._management.delete_record, self._management.put_record
-            try:
-                if new:
-                    await put(KIND, project, kind, json.dumps(new).encode(), expected=version)
-                elif record is not None:
-                    await delete(KIND, project, kind, expected=version)
-            except RecordChanged:
-                continue
-            self._keep(place, own)
-            return own
-        raise Unavailable("The seats of this project are being changed too often.")
+        record = await self._management.get_record(KIND, project, kind)
+        held: dict[str, int] = {} if record is None else json.loads(record.value)
+        # Read after the leases: a process gives a sign of life before it leases.
+        alive = await self._management.list_records(PROCESS, "", limit=_MAX_PROCESSES)
+        live = {one.name for one in alive} - {self._me}
+        others = {name: count for name, count in held.items() if name in live}
+        own = wanted(sum(others.values()))
+        new = {**others, **({self._me: own} if own else {})}
+        version = 0 if record is None else record.version
+        delete, put = self._management.delete_record, self._management.put_record
+        if new:
+            await put(KIND, project, kind, json.dumps(new).encode(), expected=version)
+        elif record is not None:
+            await delete(KIND, project, kind, expected=version)
+        self._keep(place, own)
+        return own
 
     def _keep(self, place: tuple[str, str], own: int) -> None:
         if own:

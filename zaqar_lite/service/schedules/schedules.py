@@ -15,10 +15,11 @@ from typing import NamedTuple
 import msgspec
 
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.errors import Conflict, Invalid, LimitReached, NotFound, RecordChanged
+from zaqar_lite.domain.errors import Conflict, Invalid, LimitReached, NotFound
 from zaqar_lite.domain.metadata import is_queue_name
 from zaqar_lite.domain.models import QueueRef, Record
 from zaqar_lite.service.messages import Messages
+from zaqar_lite.service.records import retried
 from zaqar_lite.service.schedules.schedule import KIND, NEVER, Plan, Schedule, check
 from zaqar_lite.storage.management import ManagementStore
 
@@ -29,7 +30,6 @@ MAX_SCHEDULES = 10_000
 SHOWN_INSTANTS = 5
 """The next instants that are shown of a schedule."""
 _DUE_PROJECT = "schedules"
-_TRIES = 20
 
 
 class DueEntry(NamedTuple):
@@ -51,6 +51,7 @@ class Schedules:
         self.wake_scheduler: Callable[[], None] = lambda: None
         """Called when something may be due earlier than was known."""
 
+    @retried("The schedule", Conflict)
     async def put(self, project: str, name: str, plan: Plan) -> tuple[Schedule, bool]:
         """Make or replace a schedule; answer whether it is new.
 
@@ -59,21 +60,17 @@ class Schedules:
             LimitReached: the project has as many as it may have.
         """
         self._check(name, plan)
-        for _ in range(_TRIES):
-            record = await self._management.get_record(KIND, project, name)
-            if record is None and await self._is_full(project):
-                raise LimitReached(
-                    f"The project has {MAX_SCHEDULES} schedules, the most that it may have."
-                )
-            schedule = Schedule(name, plan, self._clock.now_ms())
-            schedule.set_next(schedule.created_at)
-            try:
-                await self.save(project, schedule, 0 if record is None else record.version)
-            except RecordChanged:
-                continue
-            return schedule, record is None
-        raise Conflict("The schedule is being changed too often.")
+        record = await self._management.get_record(KIND, project, name)
+        if record is None and await self._is_full(project):
+            raise LimitReached(
+                f"The project has {MAX_SCHEDULES} schedules, the most that it may have."
+            )
+        schedule = Schedule(name, plan, self._clock.now_ms())
+        schedule.set_next(schedule.created_at)
+        await self.save(project, schedule, 0 if record is None else record.version)
+        return schedule, record is None
 
+    @retried("The schedule", Conflict)
     async def change(self, project: str, name: str, apply: Callable[[Plan], Plan]) -> Schedule:
         """Change the plan of a schedule by `apply`; its counts stay.
 
@@ -81,17 +78,12 @@ class Schedules:
             NotFound: no such schedule.
             Invalid: it would break a rule.
         """
-        for _ in range(_TRIES):
-            schedule, version = await self.load(project, name)
-            schedule.plan = apply(schedule.plan)
-            self._check(name, schedule.plan)
-            schedule.set_next(self._clock.now_ms())
-            try:
-                await self.save(project, schedule, version)
-            except RecordChanged:
-                continue
-            return schedule
-        raise Conflict("The schedule is being changed too often.")
+        schedule, version = await self.load(project, name)
+        schedule.plan = apply(schedule.plan)
+        self._check(name, schedule.plan)
+        schedule.set_next(self._clock.now_ms())
+        await self.save(project, schedule, version)
+        return schedule
 
     async def load(self, project: str, name: str) -> tuple[Schedule, int]:
         """Read a schedule and its record's version.

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from zaqar_lite.domain.errors import Invalid, QueueChanged, RecordChanged, Unavailable
+from zaqar_lite.domain.errors import Invalid, QueueChanged, Unavailable
 from zaqar_lite.domain.metadata import ORDERED, SUBSCRIBED
 from zaqar_lite.domain.models import QueueRecord, QueueRef
 from zaqar_lite.domain.subscriptions import Subscription
@@ -15,6 +15,7 @@ from zaqar_lite.domain.topics import KIND as TOPIC
 from zaqar_lite.domain.topics import is_topic, name_of
 from zaqar_lite.service.policy import Policies
 from zaqar_lite.service.queues import Queues
+from zaqar_lite.service.records import retried
 from zaqar_lite.service.subscriptions.subscribers import subscription_ids
 from zaqar_lite.storage.management import ManagementStore
 
@@ -89,20 +90,15 @@ class Marks:
             return
         self._policies.forget(queue)
 
+    @retried("The topic")
     async def _renew(self, topic: QueueRef) -> None:
         """Write a topic's record anew; one that is made later is newer than all before."""
-        for _ in range(_MAX_ROUNDS):
-            record = await self._management.get_record(TOPIC, topic.project, name_of(topic))
-            if record is None:
-                return
-            try:
-                await self._management.put_record(
-                    TOPIC, topic.project, record.name, record.value, expected=record.version
-                )
-            except RecordChanged:
-                continue
+        record = await self._management.get_record(TOPIC, topic.project, name_of(topic))
+        if record is None:
             return
-        raise Unavailable(f"The topic {name_of(topic)!r} is being changed too often.")
+        await self._management.put_record(
+            TOPIC, topic.project, record.name, record.value, expected=record.version
+        )
 
     async def _change(
         self, queue: QueueRef, subscription_id: str, *, ordered: bool, count: int

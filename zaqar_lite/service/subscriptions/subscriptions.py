@@ -39,6 +39,7 @@ from zaqar_lite.domain.topics import check_subscription, queue_in
 from zaqar_lite.service.identity.trusts import MakeTrust, trusted
 from zaqar_lite.service.policy import Policies
 from zaqar_lite.service.queues import Queues
+from zaqar_lite.service.records import retried
 from zaqar_lite.service.subscriptions.marks import Marks
 from zaqar_lite.service.subscriptions.names import Name, SubscriberNames
 from zaqar_lite.service.subscriptions.subscribers import (
@@ -327,6 +328,7 @@ class Subscriptions:
         if self._confirmations is not None and not subscription.confirmed:
             await self._confirmations.ask(subscription)
 
+    @retried("Subscription {2!r}")
     async def _change(
         self,
         queue: QueueRef,
@@ -334,29 +336,24 @@ class Subscriptions:
         change: Callable[[Subscription], Awaitable[Subscription]],
     ) -> tuple[Subscription, Subscription]:
         """Change a subscription, exclusive against other changes; answer the old and the new."""
-        for _ in range(_MAX_ROUNDS):
-            old = await self.get(queue, subscription_id)
-            try:
-                new = await change(old)
-                if new == old:
-                    return old, new
-                left = old.expires_at - self._clock.now_ms()
-                ttl_ms = new.ttl * 1000 if new.renewed_at != old.renewed_at else max(left, 1)
-                await self._management.put_record(
-                    KIND,
-                    queue.project,
-                    new.name,
-                    new.encode(),
-                    expected=old.version,
-                    ttl_ms=ttl_ms,
-                )
-            except RecordChanged:
-                continue
-            if new.trust != old.trust or new.disabled is not None:
-                self._left(old)
-            self._subscribers.forget(queue)
+        old = await self.get(queue, subscription_id)
+        new = await change(old)
+        if new == old:
             return old, new
-        raise Unavailable(f"Subscription {subscription_id!r} is being changed too often.")
+        left = old.expires_at - self._clock.now_ms()
+        ttl_ms = new.ttl * 1000 if new.renewed_at != old.renewed_at else max(left, 1)
+        await self._management.put_record(
+            KIND,
+            queue.project,
+            new.name,
+            new.encode(),
+            expected=old.version,
+            ttl_ms=ttl_ms,
+        )
+        if new.trust != old.trust or new.disabled is not None:
+            self._left(old)
+        self._subscribers.forget(queue)
+        return old, new
 
     async def _find_by(
         self, queue: QueueRef, subscriber: str
