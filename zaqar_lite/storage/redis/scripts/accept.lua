@@ -1,10 +1,10 @@
--- Let dead letters into their target queue; each once, however often this is repeated.
+-- Store dead letters in their target queue. A letter is stored once, even if the call is repeated.
 -- ARGV: 1 offset, 2 tag of the source, 3.. letters: sequence number (8 bytes), length of the
 --       track (2 bytes), track, length of the attempts (4 bytes), attempts, record
 -- Answers: 'ok', instant to register.
 -- include: whole ready delays tracks groups
 
--- Track, attempts and record of a letter. One that an earlier version sent has no attempts.
+-- The track, attempts and record of a letter. Letters that an earlier version sent have no attempts.
 local function read_letter(letter)
   local length = struct.unpack('>H', letter, 9)
   local track, rest = letter:sub(11, 10 + length), 11 + length
@@ -15,8 +15,8 @@ local function read_letter(letter)
   return track, letter:sub(rest + 4, rest + 3 + size), letter:sub(rest + 4 + size)
 end
 
--- Letters leave a source in the order of their numbers, so one that is not above the last that
--- came is a repeat.
+-- A source sends its letters in the order of their numbers. So a letter is a repeat unless its
+-- number is above that of the last letter that was stored.
 local came = tonumber(redis.call('HGET', inbox, ARGV[2]) or 0)
 local fresh, latest, soonest = {}, now, 0
 for i = 3, #ARGV do

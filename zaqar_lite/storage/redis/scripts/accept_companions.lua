@@ -1,4 +1,5 @@
--- Let companions into their queue; each once, however often this is repeated within a day.
+-- Store companions in their queue. A companion is stored once, even if the call is repeated within
+-- a day.
 -- ARGV: 1 offset, 2 tag of the source, 3.. letters: sequence number (8 bytes), ttl (5 bytes, ms),
 --       delay (5 bytes, ms), record from its randomness on
 -- Answers: 'ok', instant to register.
@@ -16,7 +17,7 @@ if #fresh == 0 then
   return {'ok', 0}
 end
 redis.call('ZADD', brought, string.format('%.0f', came), ARGV[2])
--- A sequence number is about the time in microseconds.
+-- Sequence numbers are times in microseconds, so this forgets sources that sent nothing for a day.
 redis.call('ZREMRANGEBYSCORE', brought, '-inf', string.format('%.0f', (now - 86400000) * 1000))
 redis.call('EXPIRE', brought, 86400)
 

@@ -1,6 +1,6 @@
--- Remove all of a queue and its record; keep letters that have left already (they belong to their
--- target), and for ten minutes the memory of letters that came (so that a late repeat of one
--- does not come again).
+-- Remove a queue's messages, keys and record. Letters in the outbox stay, because they belong to
+-- their target queue. The numbers of letters that the queue has received stay for ten minutes, so
+-- that a letter that is sent again late is not stored again.
 -- ARGV: 1 offset
 -- include: whole empty
 empty()
@@ -9,8 +9,8 @@ redis.call('EXPIRE', inbox, 600)
 if redis.call('EXISTS', outbox) == 0 then
   redis.call('UNLINK', state)
   if life[1] and life[6] then
-    -- Letters have left. If the queue is made again, its letters must have higher numbers, even if a failover
-    -- sets the clock back: their target takes others for repeats.
+    -- The queue has sent letters. If it is made again, its letters need higher numbers than these,
+    -- even after a failover that sets the clock back. The target would take lower ones for repeats.
     redis.call('HSET', state, 'last', life[1])
     redis.call('EXPIRE', state, 86400)
   end

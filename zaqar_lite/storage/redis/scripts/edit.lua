@@ -3,7 +3,7 @@
 -- ARGV: 1 offset, 2 version, 3 id (16 bytes), 4 ttl (ms or ''), 5 delay (ms or ''),
 --       6 '1' when the body changes, 7 the body, 8 the second in which it must be due, or ''
 -- Answers: 'ok', now, instant to register, position, record, track; or 'missing', 'ready', 'stale', or
--- 'short' and by how many ms the message would end before its delay.
+-- 'short' and by how many ms the message would expire before its delay ends.
 -- include: whole version delays forget locate
 local found = locate_live({ARGV[3]})
 local position, record, track = found.positions[1], found.records[1], found.tracks[1]
@@ -37,7 +37,7 @@ record = struct.pack('>I6I6I5I6', created, expires, ttl, d) .. rest
 redis.call('HSET', messages, position, record)
 redis.call('ZADD', expiry, expires, position)
 keep(expires, {})
-if track then -- it has come from another queue
+if track then -- the message was moved here from another queue
   track = struct.pack('>I6I5', expires, ttl) .. track:sub(12)
   redis.call('HSET', tracks, position, track)
   keep(expires, {tracks, ids, attempts})

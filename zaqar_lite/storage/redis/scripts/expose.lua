@@ -1,4 +1,4 @@
--- Make delayed messages ready whatever their delay; what has expired is none of them.
+-- Make delayed messages ready before their delay has ended. Expired ones are removed first.
 -- ARGV: 1 offset, 2 how many at most (500)
 -- Answers: 'ok', and how many.
 -- include: whole expire

@@ -1,6 +1,7 @@
 -- Read a live claim and the live messages it holds, in order of position.
 -- ARGV: 1 offset, 2 claim id, 3 '1' for attempts too
--- Answers: 'ok', now, ttl, start; of each: see show; or 'missing', also when it holds nothing.
+-- Answers: 'ok', now, ttl, start, then what `show` gives for each message; or 'missing', also for a
+-- claim that holds nothing.
 -- include: claims forget show
 local claim = redis.call('HGET', claims, ARGV[2])
 if not claim then

@@ -1,7 +1,7 @@
--- Tell what is remembered of keys.
+-- Look up idempotency keys.
 -- ARGV: 1 offset, 2.. fields of `keys`
--- Answers: 'ok', whether any key is remembered (1 or 0), and for each field its entry, or '' where
--- it is not known (any more).
+-- Answers: 'ok', whether the queue remembers any key (1 or 0), and for each field its entry, or ''
+-- if it is not remembered.
 -- include: whole chunks
 local last = redis.call('ZRANGE', forgets, -1, -1, 'WITHSCORES')[2]
 local answer = {'ok', last and tonumber(last) > now and 1 or 0}

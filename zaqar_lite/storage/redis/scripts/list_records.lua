@@ -1,4 +1,4 @@
--- List live records in order, up to a limit, 1,000 entries examined or two mebibytes.
+-- List live records in order. Stop at the limit, after 1,000 examined entries or at two mebibytes.
 -- ARGV: 1 offset, 2 low and 3 high ends as ZRANGEBYLEX takes them, 4 limit
 -- Answers: the last field examined or '', '1' at the end; field and record of each.
 -- include: kind

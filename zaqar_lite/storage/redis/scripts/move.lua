@@ -1,9 +1,9 @@
--- Move messages that nobody holds to another queue: they go into the outbox.
--- ARGV: 1 offset, 3 delay (ms), 4 '1' when their counts begin anew; 5 to 12: policy, of which the
---       target, the ttl and the source's name count; 13.. ids (16 bytes each)
--- Answers: 'ok', now, what became of each id from the first on, as many as one call may move: D done,
--- N not found, H held; then the letters, where nothing else is in the outbox. Or 'arm' and now: nothing is done, and the driver must register the queue
--- for the sweep first.
+-- Move messages that nobody holds to another queue, by way of the outbox.
+-- ARGV: 1 offset, 3 delay (ms), 4 '1' to set their counts to 0; 5 to 12: policy, of which only the
+--       target, the ttl and the source's name are used; 13.. ids (16 bytes each)
+-- Answers: 'ok', now, a letter for each of the first ids, as many as one call may move: D done,
+-- N not found, H held; then the messages, if nothing else is in the outbox. Or 'arm' and now:
+-- nothing was done, and the driver must first register the queue for the sweep.
 -- include: whole claims delays forget locate failing
 local delay = tonumber(ARGV[3])
 if not is_armed then
@@ -46,7 +46,7 @@ for n, id in ipairs(wanted) do
   end
 end
 leave_ready(column(rows, 'position'))
-leave_held(column(rows, 'position')) -- what has waited may not have been made ready yet
+leave_held(column(rows, 'position')) -- a message whose wait is over may still be among the held
 leave_delayed(waiting_ones)
 local gone = {positions = {}, tracks = {}}
 local letters = set_aside(rows, gone)

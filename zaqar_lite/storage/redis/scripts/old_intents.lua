@@ -1,4 +1,4 @@
--- Find the intents of changes that must have been cut short: noted half a minute ago.
+-- Find the notes of changes that were begun half a minute ago or earlier, so a crash cut them short.
 -- ARGV: 1 offset, 2 how many at most
 -- key intents: zset, intent by the instant it was noted; members removed when done or healed
 -- include: now

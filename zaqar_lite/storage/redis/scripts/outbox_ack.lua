@@ -3,7 +3,7 @@
 -- Answers: 'ok', how many are left
 -- include: keys
 local last, count = struct.unpack('>I8', ARGV[1]), tonumber(ARGV[2])
--- Where another process has removed some of them already, the last one lies further ahead.
+-- If another process has removed some of them already, the last one is nearer to the front.
 while count > 0 do
   local letter = redis.call('LINDEX', outbox, count - 1)
   if letter and struct.unpack('>I8', letter) <= last then

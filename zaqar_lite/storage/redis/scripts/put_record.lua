@@ -17,7 +17,7 @@ if expires == 0 then
   return {'ok', version, 0, 0}
 end
 redis.call('ZADD', ends, expires, ARGV[2])
--- A registration that is a minute overdue is taken for lost (its process died before it wrote it).
+-- A registration that is a minute overdue counts as lost: its process died before it wrote that.
 local due = tonumber(redis.call('HGET', counters, 'due') or 0)
 if due > 0 and due <= expires and due > now - 60000 then
   return {'ok', version, expires, 0}

@@ -3,7 +3,8 @@
 --       case), 8.. keys, '' for none
 -- Answers: 'ok' and for each key '' (new), the id that stands for it, or '!' where it stands for
 -- something else; or as post: 'known', 'reused' (of the batch key), 'wait'.
--- Until the note of the ticket ends, no other post decides by keys of this queue; a refusal ends it.
+-- The ticket is noted. Until that note ends, other posts with keys of this queue have to wait. A
+-- refusal ends it.
 -- include: deciding
 if is_checked_by_another(ARGV[7]) then
   return {'wait'}

@@ -1,4 +1,4 @@
--- End a claim: what it still holds is ready at once, or parked for the delay.
+-- End a claim. The messages that it still holds are ready at once, or parked for the delay.
 -- ARGV: 1 offset, 2 claim id, 3 delay (ms)
 -- Answers: 'ok' and the instant to register.
 -- include: attempts parked

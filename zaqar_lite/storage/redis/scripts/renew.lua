@@ -1,4 +1,4 @@
--- Let a live claim live on, and what it holds at least as long.
+-- Extend a live claim. The messages that it holds expire no earlier than the claim.
 -- ARGV: 1 offset, 2 claim id, 3 ttl (ms), 4 grace (ms)
 -- Answers: 'ok' and the instant to register; or 'missing'.
 -- include: claims

@@ -1,4 +1,5 @@
--- After a visit: note the next one, or forget the queue; unless somebody registered it meanwhile.
+-- After a visit, note the next visit or forget the queue. Do neither if the queue was registered
+-- again during the visit.
 -- ARGV: 1 tag of the queue, 2 the score that was seen, 3 the next instant (ms), 0 for none
 -- key visits: zset, queue by the instant of its next visit; members removed by reschedule
 local score = redis.call('ZSCORE', visits, ARGV[1])

@@ -1,12 +1,12 @@
--- Do to messages of a claim what their consumer says of each.
--- ARGV: 1 offset, 2 version, 3 claim id; 5 to 12: policy; 13.. in pairs: what is said of messages that
---       follow one another, and their ids (16 bytes each). Said is: act, two durations (6 bytes
---       each, ms), reason and detail as attempts have them.
---       Acts: A; R and F, released or failed, with the delay; E, with ttl and grace; X, dead
+-- Settle messages of a claim: do to each what its consumer asks for.
+-- ARGV: 1 offset, 2 version, 3 claim id; 5 to 12: policy; 13.. pairs of a settlement and the ids (16
+--       bytes each) of consecutive messages that it is for. A settlement is: act, two durations (6
+--       bytes each, ms), reason and detail as attempts have them.
+--       Acts: A acknowledge; R release and F fail, with a delay; E extend, with ttl and grace; X dead
 -- Answers: 'ok', instant to register, moved, a letter for each: D done, N not found, L lapsed,
--- H held by another, T no target; and the dead letters as they are in the outbox, or none where the
--- driver must read it. Or 'arm' and now: nothing is done, and the driver must register the queue for the
--- sweep first.
+-- H held by another, T no target; and the dead letters as they are in the outbox, or none if the
+-- driver must read the outbox. Or 'arm' and now: nothing was done, and the driver must first
+-- register the queue for the sweep.
 -- include: version forget locate failing
 local NO_DELAY = 281474976710655
 local claim_id = ARGV[3]
@@ -16,7 +16,7 @@ for n = 13, #ARGV, 2 do
   local words, ids = ARGV[n], ARGV[n + 1]
   local act, first, second = struct.unpack('>c1I6I6', words)
   local texts, delay = words:sub(14), first ~= NO_DELAY and first
-  -- What is said, and the way in which hand-outs end by it (attempts).
+  -- The settlement, with how it ends the attempts of its messages.
   local what = {outcome = RELEASED, at = now, wait = delay or 0, texts = texts}
   if act == 'F' then
     what = failure(FAILED, now, delay, texts)
@@ -34,10 +34,10 @@ for i, id in ipairs(live.ids) do
   places[id] = i
 end
 
--- What becomes of the messages: those that are deleted, the rows of those that are given back or set aside
--- (failing), and those that are held for longer, by their places in `live`.
+-- Deleted messages; rows of messages that are released or become dead letters (failing); and the new
+-- lease ends of extended messages, by their places in `live`.
 local gone, rows, extended, raised, left_claim = {positions = {}, tracks = {}}, {}, {}, {}, {count = 0}
--- How messages were let go by this call, by place; 0 where they are in the queue no more.
+-- How this call ended the attempts of messages, by place; 0 for messages that have left the queue.
 local ended = {}
 local moved, first_end, last_letter, is_sorted = 0, nil, 0, true
 
@@ -72,8 +72,8 @@ local function let_go_of(i, rest, what)
   end
 end
 
--- How messages stand whose tracks differ in when they expire alone: 'mine' where this claim holds them, 'H'
--- where another does, else how this claim let them go, or false.
+-- Who holds a message, by the part of its track behind its expiry: 'mine' if this claim does, 'H' if
+-- another one does, else the outcome by which this claim released it, or false.
 local standings = {}
 local function standing_of(rest)
   local standing = standings[rest]
@@ -133,7 +133,7 @@ for position, expires in pairs(raised) do
   expiring[#expiring + 1] = position
   keep(expires, {})
 end
-if not is_sorted then -- letters arrive in the order of their positions
+if not is_sorted then -- letters must reach their target in the order of their positions
   table.sort(rows, function(a, b) return struct.unpack('>I8', a.position) < struct.unpack('>I8', b.position) end)
 end
 apply('ZADD', expiry, expiring)

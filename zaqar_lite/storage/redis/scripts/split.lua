@@ -1,4 +1,5 @@
--- Cut the live messages into ranges of about equal size: samples of each index, by weight.
+-- Cut the live messages into ranges of about equal size. The cuts are estimated from samples of each
+-- index.
 -- ARGV: 1 offset, 2 most ranges
 -- Answers: 'ok', now, total; then the last position of each range.
 -- include: whole census
@@ -12,7 +13,7 @@ local answer = {'ok', now, total}
 if total == 0 then
   return answer
 end
--- Every sample stands for `step` messages; all are read where there are no more than 900.
+-- Each sample stands for `step` messages. Up to 900 messages, all of them are read.
 local step = math.max(1, math.ceil(total / 900))
 local samples = {}
 for i, source in ipairs(sources) do

@@ -1,13 +1,13 @@
--- Commit a post whose messages are too many for one script. They are put aside here, and stored a part
--- at a time (publish.lua); until the last one is, no script reads or stores messages of this queue
--- (whole.lua), so that they become visible all at once.
+-- Commit a post that has too many messages for one script. They are staged here, and publish.lua
+-- stores them a part at a time. Until the last part is stored, no script reads or stores messages of
+-- this queue (whole.lua), so that all of them become visible at once.
 -- refused when full
 -- ARGV: 1 offset, 2 to 6: deciding, 7 number of new messages, 8 number of new keys (not the batch's),
 --       9 places (deciding), 10 the longest ttl (ms), 11 '1' where it has companions, 12 ticket of
 --       recall or '', 13 where it has a batch key: '1' and the ids of all that were sent (16 bytes
 --       each), of new ones as if the first of them had position 0; or, where all are new, '2' and the
 --       second halves of their ids; 14.. parts (publish)
--- Answers: as post; 'late' where the note of the ticket has ended, and recall must come again.
+-- Answers: as post; or 'late' if the note of the ticket has ended, and recall must be called again.
 -- include: deciding
 local count, ticket = tonumber(ARGV[7]), ARGV[12]
 if ticket ~= '' then

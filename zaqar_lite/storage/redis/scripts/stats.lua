@@ -1,6 +1,7 @@
 -- Count live messages by state; find the oldest and the newest.
 -- ARGV: 1 offset
--- Answers: 'ok', now, ready, delayed, claimed; of both, and of the first ready one: see show.
+-- Answers: 'ok', now, ready, delayed, claimed; then what `show` gives for the oldest and the newest,
+-- and for the first ready one.
 -- include: whole census show
 local waiting_again = redis.call('ZCARD', parked)
 local answer = {'ok', now,

@@ -1,7 +1,7 @@
 -- Tidy up one queue, and find when it must be visited next.
 -- ARGV: 1 offset, 4 about how many entries; 5 to 12: policy
--- Answers: 'ok', or 'arm' when the driver must register the queue and come again; messages expired,
--- keys forgotten, promoted, lapsed, length of the outbox, next instant or 0, now.
+-- Answers: 'ok', or 'arm' if the driver must register the queue and call again; how many messages
+-- expired, keys ended, messages were promoted and lapsed; length of the outbox, next instant or 0, now.
 -- include: whole expire failing
 visits = nil -- the queue stays registered until this visit is over
 local budget = math.min(tonumber(ARGV[4]), 100)
