@@ -86,6 +86,20 @@ async def test_of_racing_creators_one_is_told_so(stores: Stores, project: str, n
     assert await stores.management.count_queues(project) == 1
 
 
+async def test_of_racing_creators_one_makes_a_queue_that_is_being_deleted(
+    stores: Stores, project: str, name: str
+) -> None:
+    ref = QueueRef(project, name)
+    old = await create(stores, project, name)
+    deleting = asyncio.create_task(stores.management.delete_queue(ref, version=old.version))
+    answers = await asyncio.gather(
+        *(stores.management.create_queue(ref, {}, max_queues=10) for _ in range(3))
+    )
+    await deleting
+    versions = {record.version for record, _ in answers} - {old.version}
+    assert sum(created for _, created in answers) == len(versions) <= 1
+
+
 async def test_two_projects_have_their_own_queues(stores: Stores, project: str, name: str) -> None:
     await create(stores, project, name, {"mine": True})
     for theirs in (project + "x", project[:-1], project + "/", f"{project}.{name}"):

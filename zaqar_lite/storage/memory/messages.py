@@ -273,7 +273,7 @@ class MemoryMessageStore(Reading):
         queue = self._state.queues.pop(ref, None)
         if queue is not None:
             self._state.discard(queue.clear())
-        self._state.remove_record(ref)
+        self._state.records.remove(ref)
 
     async def expose(self, ref: QueueRef, limit: int) -> int:
         """Make delayed messages ready; see the seam."""

@@ -1,15 +1,12 @@
 """The state that the two memory stores share: queues, records, and when to sweep each queue."""
 
 from heapq import heappop, heappush
-from typing import TypeVar
-
-from sortedcontainers import SortedDict, SortedList
 
 from zaqar_lite.domain.errors import QueueChanged
-from zaqar_lite.domain.metadata import FILTER, dead_letter_target
-from zaqar_lite.domain.models import QueueRecord, QueueRef, Record
+from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.storage.memory.entries import Entry
 from zaqar_lite.storage.memory.queue import Queue
+from zaqar_lite.storage.records import Catalogue, QueueRecords
 
 _DAY = 86_400_000
 """Milliseconds."""
@@ -20,23 +17,18 @@ class State:
 
     Positions and versions are never used twice, so a queue that was dropped and made again
     continues after the positions of the old one. `discarded` holds entries that purges removed: the
-    sweep frees them in bounded steps. `others` holds all records except those of queues, by kind,
-    then by project and name. `adopted` holds, for each queue and each source of adopted messages,
+    sweep frees them in bounded steps. `catalogue` holds all records except those of queues.
+    `adopted` holds, for each queue and each source of adopted messages,
     the last batch number and when that is forgotten, in the order of these instants.
     """
 
     def __init__(self) -> None:
         self.queues: dict[QueueRef, Queue] = {}
-        self.records: dict[QueueRef, QueueRecord] = {}
-        self.sources: dict[QueueRef, set[str]] = {}
-        self.filtered: dict[str, set[str]] = {}
-        self.exposing: dict[QueueRef, None] = {}
+        self.records = QueueRecords()
+        self.catalogue = Catalogue()
         self.discarded: list[dict[int, Entry]] = []
-        self.others: dict[str, SortedDict[tuple[str, str], Record]] = {}
-        self.record_ends: SortedList[tuple[int, str, tuple[str, str]]] = SortedList()
         self.adopted: dict[tuple[QueueRef, str], tuple[int, int]] = {}
         self._due: list[tuple[int, QueueRef]] = []
-        self._names: dict[str, SortedList[str]] = {}
         self._last_position = 0
         self._last_version = 0
 
@@ -141,47 +133,3 @@ class State:
         record = self.records.get(ref)
         if version != (0 if record is None else record.version):
             raise QueueChanged(f"The queue {ref.name!r} is not at version {version} any more.")
-
-    def names(self, project: str) -> "SortedList[str]":
-        """The names of a project's queues, in order."""
-        return self._names.get(project, _NO_NAMES)
-
-    def put_record(self, record: QueueRecord) -> None:
-        """Store a record, replacing an earlier one, and index it."""
-        ref = record.ref
-        self.remove_record(ref)
-        self.records[ref] = record
-        self._names.setdefault(ref.project, SortedList()).add(ref.name)
-        target = dead_letter_target(record.metadata)
-        if target is not None:
-            self.sources.setdefault(QueueRef(ref.project, target), set()).add(ref.name)
-        if record.metadata.get(FILTER) is not None:
-            self.filtered.setdefault(ref.project, set()).add(ref.name)
-        if record.exposing:
-            self.exposing[ref] = None
-
-    def remove_record(self, ref: QueueRef) -> None:
-        """Remove a record from the table and from every index, if it exists."""
-        record = self.records.pop(ref, None)
-        if record is None:
-            return
-        self._names[ref.project].remove(ref.name)
-        if not self._names[ref.project]:
-            del self._names[ref.project]
-        target = dead_letter_target(record.metadata)
-        if target is not None:
-            _discard(self.sources, QueueRef(ref.project, target), ref.name)
-        _discard(self.filtered, ref.project, ref.name)
-        self.exposing.pop(ref, None)
-
-
-_NO_NAMES: SortedList[str] = SortedList()
-_K = TypeVar("_K")
-
-
-def _discard(index: dict[_K, set[str]], key: _K, name: str) -> None:
-    """Remove a name from an index, and its key when no name is left."""
-    names = index.get(key, set())
-    names.discard(name)
-    if not names:
-        index.pop(key, None)

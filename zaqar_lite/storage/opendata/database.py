@@ -229,7 +229,6 @@ class Database(State):
         self.puts, self.deletes, self.touched = {}, {}, set()
         self.written, self._written_touched = Batch(puts, list(deletes)), touched
         self._written_ready, self.ready_counts = self.ready_counts, {}
-        self.catalogue.begin_batch()
         self.shares.next_batch()
         return self.written
 
@@ -246,6 +245,9 @@ class Database(State):
     async def _recover(self) -> None:
         """Read again from the engine what failed batches had changed."""
         refs = {queue.ref for queue in self.touched | self._written_touched}
+        changed = [self.written.puts, self.written.deletes, self.puts, self.deletes]
+        records = keys.prefix(RecordType.RECORD)
+        lost = {key for part in changed for key in part if key.startswith(records)}
         self._forget_batches()
         self.puts, self.deletes, self.touched = {}, {}, set()
         self.written, self._written_touched = Batch({}, ()), set()
@@ -253,7 +255,7 @@ class Database(State):
         self.unrouted_due = 0
         self.ids.forget_stored()
         await loading.load_kept_ids(self)
-        await loading.reload_catalogue(self)
+        await loading.reload_catalogue(self, lost)
         await loading.reload(self, sorted(refs))
 
     def _announce(self) -> None:

@@ -2,7 +2,7 @@
 
 import gc
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from zaqar_lite.domain.ids import new_claim_id
 from zaqar_lite.domain.models import QueueRef, Record
@@ -94,9 +94,8 @@ class _Loading:
                     if isinstance(value, Damage):
                         db.damaged(value, kind, where)
                     elif kind is RecordType.CONFIG:
-                        db.queues.restore(
-                            decode_queue_record(keys.read_queue_id(where.queue), value)
-                        )
+                        ref = keys.read_queue_id(where.queue)
+                        db.queues.set_record(ref, decode_queue_record(ref, value))
                     else:
                         self._read(kind, where, value)
                 except CodecError as exc:
@@ -201,9 +200,8 @@ async def load_catalogue(db: State) -> None:
         _read_catalogue(db, key, value)
 
 
-async def reload_catalogue(db: State) -> None:
-    """Read again what failed batches had changed in the catalogue."""
-    wanted = db.catalogue.take_changed()
+async def reload_catalogue(db: State, wanted: Collection[bytes]) -> None:
+    """Read records of the catalogue again, which failed batches had changed."""
     stored = await db.engine.get(list(wanted)) if wanted else {}
     for key in wanted:
         db.catalogue.remove(*keys.read_record_key(key))
@@ -218,4 +216,4 @@ def _read_catalogue(db: State, key: bytes, value: Stored) -> None:
 
     record = db.decoded(key, value, read)
     if record is not None:
-        db.catalogue.install(record)
+        db.catalogue.put(record)

@@ -1,22 +1,14 @@
-"""All queues and records in memory: their indexes, the sweep's agenda, and the caches.
+"""All queues in memory: the sweep's agenda, and the caches of pages and bodies."""
 
-Records that are neither queues nor messages are all in memory, by kind, project and name. Changes
-of them go into the batch at once; when it fails, they are read again.
-"""
-
-from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
 from heapq import heapify, heappop, heappush
-from itertools import count, islice
-from typing import NamedTuple
+from itertools import count
 
-from sortedcontainers import SortedDict, SortedList
-
-from zaqar_lite.domain.metadata import FILTER, dead_letter_target
-from zaqar_lite.domain.models import QueueRecord, QueueRef, Record
+from zaqar_lite.domain.models import QueueRecord, QueueRef
 from zaqar_lite.storage.opendata.entries import NEVER, Page
 from zaqar_lite.storage.opendata.queue import Queue
+from zaqar_lite.storage.records import QueueRecords
 
 _SLACK = 1_000
 
@@ -70,7 +62,7 @@ class Agenda:
 
 
 class Queues:
-    """Queues by name, the names of each project in order, and indexes of their metadata.
+    """The queues by name, and their records with all indexes.
 
     A queue that has nothing but its record rests: only the record is kept in memory, and the queue
     is made again when an operation asks for it.
@@ -78,11 +70,7 @@ class Queues:
 
     def __init__(self) -> None:
         self._queues: dict[QueueRef, Queue] = {}
-        self._resting: dict[QueueRef, QueueRecord] = {}
-        self._names: dict[str, list[str]] = {}
-        self._sources: dict[QueueRef, set[str]] = {}
-        self._filtered: dict[str, set[str]] = {}
-        self._exposing: dict[QueueRef, None] = {}
+        self.records = QueueRecords()
         self.agenda = Agenda()
 
     def __iter__(self) -> Iterator[Queue]:
@@ -91,12 +79,16 @@ class Queues:
 
     def refs(self) -> list[QueueRef]:
         """All queues, in order, also those at rest."""
-        return sorted([*self._queues, *self._resting])
+        return sorted({*self._queues, *self.records.refs()})
+
+    def names(self, project: str) -> Sequence[str]:
+        """The names of a project's queues that have a record, in order."""
+        return self.records.names(project)
 
     def get(self, ref: QueueRef) -> Queue | None:
         """The queue of this name, whether or not it has a record."""
         queue = self._queues.get(ref)
-        if queue is None and ref in self._resting:
+        if queue is None and self.records.get(ref) is not None:
             return self.make(ref)
         return queue
 
@@ -109,197 +101,28 @@ class Queues:
         queue = self._queues.get(ref)
         if queue is None:
             queue = self._queues[ref] = Queue(ref)
-            queue.record = self._resting.pop(ref, None)
+            queue.record = self.records.get(ref)
             self.agenda.changed(queue)
         return queue
 
     def rest(self, queue: Queue) -> None:
         """Keep only the record of a queue, if it has one."""
-        if self._queues.pop(queue.ref, None) is not None and queue.record is not None:
-            self._resting[queue.ref] = queue.record
+        self._queues.pop(queue.ref, None)
 
-    def restore(self, record: QueueRecord) -> None:
-        """Take over a queue's record from the store; a queue with nothing else is at rest."""
-        queue = self._queues.get(record.ref)
-        self._index(record.ref, None if queue is None else queue.record, record)
-        if queue is None:
-            self._resting[record.ref] = record
+    def set_record(self, ref: QueueRef, record: QueueRecord | None) -> None:
+        """Replace or remove a queue's record; a queue at rest stays so."""
+        if record is None:
+            self.records.remove(ref)
         else:
+            self.records.put(record)
+        queue = self._queues.get(ref)
+        if queue is not None:
             queue.record = record
 
     def discard(self, ref: QueueRef) -> None:
-        """Forget a queue; no error when there is none."""
-        queue = self.get(ref)
-        if queue is not None:
-            self.set_record(queue, None)
-            del self._queues[ref]
-
-    def record(self, ref: QueueRef) -> QueueRecord | None:
-        """The record of a queue; a queue at rest stays so."""
-        queue = self._queues.get(ref)
-        return self._resting.get(ref) if queue is None else queue.record
-
-    def epoch(self, ref: QueueRef) -> int:
-        """The last batch that has a change of a queue; 0 for a queue at rest."""
-        queue = self._queues.get(ref)
-        return 0 if queue is None else queue.epoch
-
-    def set_record(self, queue: Queue, record: QueueRecord | None) -> None:
-        """Replace a queue's record and its places in the indexes."""
-        self._index(queue.ref, queue.record, record)
-        queue.record = record
-
-    def _index(self, ref: QueueRef, before: QueueRecord | None, record: QueueRecord | None) -> None:
-        project = ref.project
-        if before is not None:
-            self._unindex(before)
-        if record is not None:
-            if before is None:
-                self._enter_name(project, ref.name)
-            target = dead_letter_target(record.metadata)
-            if target is not None:
-                self._sources.setdefault(QueueRef(project, target), set()).add(ref.name)
-            if record.metadata.get(FILTER) is not None:
-                self._filtered.setdefault(project, set()).add(ref.name)
-            if record.exposing:
-                self._exposing[ref] = None
-        elif before is not None:
-            names = self._names[project]
-            del names[bisect_left(names, ref.name)]
-
-    def _enter_name(self, project: str, name: str) -> None:
-        names = self._names.setdefault(project, [])
-        if names and name < names[-1]:
-            insort(names, name)
-        else:
-            names.append(name)
-
-    def _unindex(self, record: QueueRecord) -> None:
-        ref = record.ref
-        target = dead_letter_target(record.metadata)
-        if target is not None:
-            self._sources[QueueRef(ref.project, target)].discard(ref.name)
-        self._filtered.get(ref.project, set()).discard(ref.name)
-        self._exposing.pop(ref, None)
-
-    def names(self, project: str) -> list[str]:
-        """The names of a project's queues that have a record, in order."""
-        return self._names.get(project, [])
-
-    def names_after(self, project: str, marker: str | None, count: int) -> list[str]:
-        """The first names of a project's queues after `marker`, in order."""
-        names = self._names.get(project, [])
-        start = 0 if marker is None else bisect_right(names, marker)
-        return names[start : start + count]
-
-    def sources(self, target: QueueRef) -> list[str]:
-        """The queues whose dead-letter queue this is."""
-        return sorted(self._sources.get(target, ()))
-
-    def filtered(self, project: str) -> list[QueueRecord]:
-        """The records of a project's queues that have a filter."""
-        names = self._filtered.get(project)
-        if not names:
-            return []  # most projects: this is asked at every post
-        records = (self.record(QueueRef(project, name)) for name in names)
-        return [record for record in records if record is not None]
-
-    def all_filtered(self) -> list[QueueRecord]:
-        """The records of all projects' queues that have a filter."""
-        return [record for project in sorted(self._filtered) for record in self.filtered(project)]
-
-    def exposing(self) -> list[QueueRecord]:
-        """The records that are exposing."""
-        records = (self.record(ref) for ref in self._exposing)
-        return [record for record in records if record is not None]
-
-
-Name = tuple[str, str]
-"""Project and name, the order of a kind's records."""
-
-
-class _End(NamedTuple):
-    expires_at: int
-    kind: str
-    name: Name
-
-
-def is_live(record: Record, now: int) -> bool:
-    """Whether a record has not expired."""
-    return record.expires_at is None or record.expires_at > now
-
-
-class Catalogue:
-    """The records of a database, and an index of those that expire by their end."""
-
-    def __init__(self) -> None:
-        self.epoch = 0
-        """The last batch that has a change of a record: readers wait for it."""
-        self.examined = 0
-        """How many records listings have looked at (for tests)."""
-        self._kinds: dict[str, SortedDict[Name, Record]] = {}
-        self._ends: SortedList[_End] = SortedList()
-        self._changed: set[bytes] = set()
-        self._written: set[bytes] = set()
-
-    def get(self, kind: str, project: str, name: str, now: int) -> Record | None:
-        """The record, unless it has expired."""
-        record = self._kinds.get(kind, _NONE).get((project, name))
-        return record if record is not None and is_live(record, now) else None
-
-    def after(self, kind: str, cursor: Name | None, count: int) -> list[Record]:
-        """The first records of a kind behind a cursor, in order."""
-        records = self._kinds.get(kind, _NONE)
-        following = records.irange(cursor, inclusive=(False, True))
-        found = [records[name] for name in islice(following, count)]
-        self.examined += len(found)
-        return found
-
-    def all(self) -> list[Record]:
-        """All records, in order."""
-        return [record for kind in sorted(self._kinds) for record in self._kinds[kind].values()]
-
-    def expired(self, now: int, count: int) -> Sequence[Record]:
-        """The first records that have expired."""
-        over = islice(self._ends.irange(None, _End(now + 1, "", ("", "")), (True, False)), count)
-        return [self._kinds[end.kind][end.name] for end in over]
-
-    def begin_batch(self) -> None:
-        """Note that the changes so far are in the batch that is being written."""
-        self._written, self._changed = self._changed, set()
-
-    def take_changed(self) -> set[bytes]:
-        """The keys that failed batches had changed; they are to be read again."""
-        wanted = self._changed | self._written
-        self._changed, self._written = set(), set()
-        return wanted
-
-    def note(self, key: bytes, epoch: int) -> None:
-        """Note that a batch has a change of a record."""
-        self._changed.add(key)
-        self.epoch = epoch
-
-    def install(self, record: Record) -> None:
-        """Enter a record in place of the one there is."""
-        self.remove(record.kind, record.project, record.name)
-        name = record.project, record.name
-        self._kinds.setdefault(record.kind, SortedDict())[name] = record
-        if record.expires_at is not None:
-            self._ends.add(_End(record.expires_at, record.kind, name))
-
-    def remove(self, kind: str, project: str, name: str) -> None:
-        """Forget a record; no error when there is none."""
-        records = self._kinds.get(kind, _NONE)
-        record = records.pop((project, name), None)
-        if record is None:
-            return
-        if not records:
-            del self._kinds[kind]
-        if record.expires_at is not None:
-            self._ends.remove(_End(record.expires_at, kind, (project, name)))
-
-
-_NONE: SortedDict[Name, Record] = SortedDict()
+        """Forget a queue and its record; no error when there is none."""
+        self.records.remove(ref)
+        self._queues.pop(ref, None)
 
 
 ENTRY_BYTES = 400

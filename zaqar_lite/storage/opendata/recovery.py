@@ -167,13 +167,13 @@ class Router:
         These are the queue it was published to and those whose filter matches.
         """
         own, client_id, headers = records.split_headers(metadata)
-        queues, seen, ref = self._db.queues, headers, _queue_of(own)
+        queues, seen, ref = self._db.queues.records, headers, _queue_of(own)
         received, visible = metadata.received_at, metadata.visible_at
         retention = (metadata.retention_s or _LONGEST_S) * 1000
         targets = []
         if ref is not None:
             seen = {**headers, records.QUEUE_HEADER: ref.name}
-            first = self._receiver(ref, queues.record(ref))
+            first = self._receiver(ref, queues.get(ref))
             targets.append((first, retention, visible if visible != received else 0))
         for record in queues.all_filtered() if ref is None else queues.filtered(ref.project):
             receiver = self._receiver(record.ref, record)

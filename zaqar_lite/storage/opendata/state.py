@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import QueueChanged, Unavailable
-from zaqar_lite.domain.models import QueueRef, Record, StoreOptions
+from zaqar_lite.domain.models import QueueRecord, QueueRef, Record, StoreOptions
 from zaqar_lite.storage.base import Listener
 from zaqar_lite.storage.opendata.committer import Committer, Shares
 from zaqar_lite.storage.opendata.due import catch_up
@@ -26,7 +26,8 @@ from zaqar_lite.storage.opendata.format.bookkeeping import encode_block, encode_
 from zaqar_lite.storage.opendata.format.encoding import CodecError, after_prefix, var_u64
 from zaqar_lite.storage.opendata.format.keys import PAYLOAD_PREFIX, RecordType
 from zaqar_lite.storage.opendata.queue import Queue
-from zaqar_lite.storage.opendata.queues import BodyCache, Catalogue, PageCache, Queues
+from zaqar_lite.storage.opendata.queues import BodyCache, PageCache, Queues
+from zaqar_lite.storage.records import Catalogue
 
 logger = logging.getLogger(__name__)
 _CACHED_BODIES = 16 * 1024 * 1024
@@ -238,10 +239,18 @@ class State:
         self.damaged(value)
         return None
 
+    def put_queue(self, queue: Queue, record: QueueRecord, config: bytes) -> None:
+        """Write a queue's record, in memory and into the batch."""
+        self.changed(queue)
+        self.queues.set_record(queue.ref, record)
+        self.queues.records.epoch = self.committer.epoch
+        self.put(keys.queue_key(RecordType.CONFIG, queue.raw), config)
+
     def remove_record(self, queue: Queue) -> None:
-        """Remove a queue's record."""
+        """Remove a queue's record, from memory and with the batch."""
         if queue.record is not None:
-            self.queues.set_record(queue, None)
+            self.queues.set_record(queue.ref, None)
+            self.queues.records.epoch = self.committer.epoch
             self.delete(keys.queue_key(RecordType.CONFIG, queue.raw))
 
     async def finish(self, queue: Queue, *, changed: object) -> None:
@@ -264,16 +273,16 @@ class State:
         """Write a record of the catalogue, in memory and into the batch."""
         key = keys.record_key(record.kind, record.project, record.name)
         value = encode_record(record.version, record.expires_at, record.value)
-        self.catalogue.install(record)
+        self.catalogue.put(record)
         self.put(key, value)
-        self.catalogue.note(key, self.committer.epoch)
+        self.catalogue.epoch = self.committer.epoch
 
     def delete_record(self, record: Record) -> None:
         """Remove a record of the catalogue, from memory and with the batch."""
         key = keys.record_key(record.kind, record.project, record.name)
         self.catalogue.remove(record.kind, record.project, record.name)
         self.delete(key)
-        self.catalogue.note(key, self.committer.epoch)
+        self.catalogue.epoch = self.committer.epoch
 
     def damaged(
         self, damage: Damage, kind: RecordType | None = None, where: keys.QueueKey | None = None

@@ -34,10 +34,8 @@ from zaqar_lite.domain.models import (
 )
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.opendata.database import Database
-from zaqar_lite.storage.opendata.format import keys
 from zaqar_lite.storage.opendata.format.bookkeeping import encode_queue_record
 from zaqar_lite.storage.opendata.format.encoding import MAX_U16
-from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.messages import OpenDataMessageStore
 from zaqar_lite.storage.opendata.paging import cold_after, prepared
 from zaqar_lite.storage.opendata.posting import enter
@@ -308,7 +306,8 @@ async def load(db: Database, text: bytes, rehearse: Rehearse) -> tuple[int, int]
 async def _check_queues(
     db: Database, queues: Sequence[tuple[int, _Queue]], rehearse: Rehearse
 ) -> None:
-    records = [record for ref in db.queues.refs() if (record := db.queues.record(ref)) is not None]
+    known = db.queues.records
+    records = [record for ref in sorted(known.refs()) if (record := known.get(ref)) is not None]
     make = await rehearse(OpenDataMessageStore(db), records)
     for number, line in queues:
         ref = QueueRef(line.project, line.name)
@@ -323,9 +322,7 @@ def _make_queue(db: Database, line: _Queue) -> None:
     queue = db.queues.make(QueueRef(line.project, line.name))
     if queue.record is None:
         record = QueueRecord(queue.ref, line.metadata, db.ids.take(1, db.puts))
-        db.put(keys.queue_key(RecordType.CONFIG, queue.raw), encode_queue_record(record))
-        db.queues.set_record(queue, record)
-        db.changed(queue)
+        db.put_queue(queue, record, encode_queue_record(record))
 
 
 def _add_record(db: Database, line: _Record) -> None:
