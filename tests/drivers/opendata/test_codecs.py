@@ -141,12 +141,6 @@ def test_active_pages(available: list[Any], in_flight: list[Any], data: st.DataO
     assert [tuple(row) for row in page.available] == available
     assert [tuple(row) for row in page.in_flight] == in_flight
     assert page.extras == beyond
-    skimmed = active.skim_active(encoded)
-    is_plain = not any(one.renamed or one.shared or one.parked for one in beyond.values())
-    assert (skimmed is not None) == (is_plain and not in_flight)
-    if skimmed is not None and len(set(ids)) == len(ids):
-        moved = {ids[place]: one.position for place, one in beyond.items()}
-        assert skimmed[1] == {name: at for name, at in moved.items() if at is not None}
 
 
 @settings(deadline=None)
@@ -260,8 +254,7 @@ def test_configurations(
 
 
 DECODERS = [
-    records.decode_payload, records.decode_metadata, active.read_active, active.skim_active,
-    records.decode_ended,
+    records.decode_payload, records.decode_metadata, active.read_active, records.decode_ended,
     records.decode_attempts, records.decode_attempt, bookkeeping.decode_config,
     records.decode_claim,
     bookkeeping.decode_keys, bookkeeping.decode_block, bookkeeping.decode_segment,

@@ -15,7 +15,7 @@ from zaqar_lite.storage.opendata.entries import (
     Summary,
 )
 from zaqar_lite.storage.opendata.format import active, keys, records
-from zaqar_lite.storage.opendata.format.active import encode_active
+from zaqar_lite.storage.opendata.format.active import ActivePage, encode_active
 from zaqar_lite.storage.opendata.format.bookkeeping import encode_garbage
 from zaqar_lite.storage.opendata.format.keys import PAYLOAD_PREFIX, RecordType
 from zaqar_lite.storage.opendata.queue import Queue
@@ -237,18 +237,19 @@ def _shared_extra(message_id: int) -> bytes:
     return active.encode_extra(message_id, active.Extra(shared=True))
 
 
-def plain_summary(page: Page, value: bytes, moved_here: dict[int, int], now: int) -> Summary | None:
+def plain_summary(
+    page: Page, stored: ActivePage, moved_here: dict[int, int], now: int
+) -> Summary | None:
     """Set the bounds of a page and summarise it without making its entries, where that can be.
 
     It can if all entries are ready, or all are delayed, and none is shared or renamed; else None.
-    The positions of entries that were moved here go into `moved_here`. Raises CodecError: the page
-    can't be read.
+    The positions of entries that were moved here go into `moved_here`.
     """
-    skimmed = active.skim_active(value)
-    if skimmed is None or not skimmed[0]:
+    available, in_flight, extras = stored
+    if in_flight or not available or any(one.shared or one.renamed for one in extras.values()):
         return None
-    available, moved = skimmed
     ids: Sequence[int] = available[::5]
+    moved = {ids[place]: one.position for place, one in extras.items() if one.position is not None}
     if moved:
         moved_here.update(moved)
         ids = [moved.get(one, one) for one in ids]
@@ -269,15 +270,14 @@ def plain_summary(page: Page, value: bytes, moved_here: dict[int, int], now: int
 
 
 def entries_of(
-    page: Page, value: bytes, holders: Mapping[int, Claim], now: int
+    page: Page, stored: ActivePage, holders: Mapping[int, Claim], now: int
 ) -> tuple[dict[int, Entry], list[tuple[Entry, int, int]]]:
     """Make the entries of a page from its record, by position, without their ended attempts.
 
     `holders` are the claims by the shown ids of what they hold. Also answers the claimed entries,
-    each with the start of its claim and the end of its lease. Raises CodecError: the page can't be
-    read.
+    each with the start of its claim and the end of its lease.
     """
-    available, in_flight, extras = active.read_active(value)
+    available, in_flight, extras = stored
     entries: list[Entry] = []
     held: list[tuple[Entry, int, int]] = []
     places = counted()

@@ -16,6 +16,7 @@ from zaqar_lite.storage.opendata.due import index_claim
 from zaqar_lite.storage.opendata.engine import Damage, Stored
 from zaqar_lite.storage.opendata.entries import Claim, Entry, Page, Summary
 from zaqar_lite.storage.opendata.format import bookkeeping, keys, records
+from zaqar_lite.storage.opendata.format.active import ActivePage, read_active
 from zaqar_lite.storage.opendata.format.bookkeeping import KeyRecord, decode_queue_record
 from zaqar_lite.storage.opendata.format.encoding import CodecError, after_prefix
 from zaqar_lite.storage.opendata.format.keys import RecordType
@@ -108,7 +109,7 @@ class _Loading:
             part = self._parts[where.queue] = _Parts(queue)
         queue = part.queue
         if kind is RecordType.ACTIVE:
-            self._read_page(part, keys.read_page(where.rest), value)
+            self._read_page(part, keys.read_page(where.rest), read_active(value))
         elif kind is RecordType.CLAIM:
             _read_claim(part, where.rest.hex(), records.decode_claim(value))
         elif kind is RecordType.IDEMPOTENCY:
@@ -117,11 +118,11 @@ class _Loading:
             history = queue.done if kind is RecordType.DONE else queue.failed
             history.restore_page(keys.read_page(where.rest), records.decode_ended(value))
 
-    def _read_page(self, part: _Parts, number: int | None, value: bytes) -> None:
+    def _read_page(self, part: _Parts, number: int | None, stored: ActivePage) -> None:
         page = Page(number, 0)
-        summary = plain_summary(page, value, part.queue.moved, self._now)
+        summary = plain_summary(page, stored, part.queue.moved, self._now)
         if summary is None:
-            entries, in_flight = entries_of(page, value, part.holders, self._now)
+            entries, in_flight = entries_of(page, stored, part.holders, self._now)
             if not entries:
                 return
             for entry, claimed_at, lease in in_flight:

@@ -18,6 +18,7 @@ from zaqar_lite.storage.opendata.checkpoint import entries_of
 from zaqar_lite.storage.opendata.engine import readable
 from zaqar_lite.storage.opendata.entries import PAGE_SIZE, Claim, Entry, Page
 from zaqar_lite.storage.opendata.format import keys
+from zaqar_lite.storage.opendata.format.active import read_active
 from zaqar_lite.storage.opendata.format.encoding import CodecError
 from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.format.records import decode_attempts
@@ -103,7 +104,8 @@ async def load(
             continue  # another operation loaded it meanwhile
         try:
             holders = _holders(page.summary.holders)
-            found[page], _ = entries_of(page, readable(stored, key), holders, db.clock.now_ms())
+            fields = read_active(readable(stored, key))
+            found[page], _ = entries_of(page, fields, holders, db.clock.now_ms())
         except CodecError as exc:
             found[page] = exc
     await recall_attempts(db, queue, [

@@ -3,6 +3,7 @@
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, lru_cache
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -234,28 +235,38 @@ def _by_place(
 ) -> dict[int, Extra]:
     """Match extras with entries, by the entries' places in the page.
 
-    A queue may have an id twice, as dead letters from two queues: then the extras are in the order
-    of the entries, and those of messages in flight have a deadline.
+    Extras are in the order of the entries, and those of messages in flight have a deadline: so they
+    find their entries even where a queue has an id twice, as dead letters from two queues.
     """
-    places: dict[tuple[int, bool], list[int]] = {}
-    waiting = len(available) // 5
-    for place, message_id in enumerate((*available[::5], *in_flight[::5])):
-        places.setdefault((message_id, place >= waiting), []).append(place)
+    waiting, held = available[::5], in_flight[::5]
+    next_waiting = next_held = 0
     found = {}
     for message_id, extra in pairs:
-        is_held = extra.deadline is not None
-        mine = places.get((message_id, is_held)) or places.get((message_id, not is_held))
-        if mine:
-            found[mine.pop(0)] = extra
+        try:
+            if extra.deadline is None:
+                next_waiting = 1 + waiting.index(message_id, next_waiting)
+                found[next_waiting - 1] = extra
+            else:
+                next_held = 1 + held.index(message_id, next_held)
+                found[len(waiting) + next_held - 1] = extra
+        except ValueError:
+            continue  # no entry has its id
     return found
 
 
-def read_active(data: bytes) -> tuple[Sequence[int], Sequence[int], Mapping[int, Extra]]:
-    """Read an active page: the fields of the available and of the in-flight ones, and the extras.
+class ActivePage(NamedTuple):
+    """An active page: the fields of its available and of its in-flight messages, and the extras.
 
-    These are by the place of their entry in the page, those in flight behind the others. Raises
-    CodecError: cut short or bytes left over.
+    These are by the place of their entry in the page, those in flight behind the others.
     """
+
+    available: Sequence[int]
+    in_flight: Sequence[int]
+    extras: Mapping[int, Extra]
+
+
+def read_active(data: bytes) -> ActivePage:
+    """Read an active page. Raises CodecError: cut short or bytes left over."""
     available, offset = _read_entries(data, 0)
     in_flight, offset = _read_entries(data, offset)
     extras: Mapping[int, Extra] = {}
@@ -263,63 +274,7 @@ def read_active(data: bytes) -> tuple[Sequence[int], Sequence[int], Mapping[int,
         pairs, offset = _read_extras(data, offset)
         extras = _by_place(available, in_flight, pairs)
     finish(data, offset, "active page")
-    return available, in_flight, extras
-
-
-def skim_active(data: bytes) -> tuple[Sequence[int], Mapping[int, int]] | None:
-    """Read an active page without making extras: the fields of the available messages.
-
-    Also answers, by id, the positions of messages that were moved here. None where a message is in
-    flight, renamed or shared. Raises CodecError: cut short or bytes left over.
-    """
-    available, offset = _read_entries(data, 0)
-    in_flight, offset = _read_entries(data, offset)
-    moved: dict[int, int] = {}
-    known_flags, known = 0, b""  # as in `_read_extras`
-    if in_flight:
-        return None
-    if offset < len(data):
-        number, offset = read_count(data, offset), offset + 2
-        try:
-            for _ in range(number):
-                message_id, flags = _EXTRA.unpack_from(data, offset)
-                offset += 10
-                if flags & (_HELD | _SELDOM):
-                    return None
-                if flags & _TTL:
-                    offset += 8
-                if flags & _POSITION:
-                    (moved[message_id],) = _U64.unpack_from(data, offset)
-                    offset += 8
-                if flags & _LAST_CLAIM:
-                    offset += 16
-                if flags & _ORIGIN:
-                    if flags == known_flags and data.startswith(known, offset):
-                        offset += len(known)
-                    else:
-                        start = offset
-                        offset = _after_origin(data, start, flags)
-                        known_flags, known = flags, data[start:offset]
-                if flags & _GROUP:
-                    offset += 2 + read_count(data, offset)
-        except (struct.error, IndexError) as exc:
-            raise CodecError(f"cut short at byte {offset}: {exc}") from exc
-    finish(data, offset, "active page")
-    return available, moved
-
-
-def _after_origin(data: bytes, offset: int, flags: int) -> int:
-    offset += 14 + (data[offset + 12] | data[offset + 13] << 8)
-    if flags & _ORIGIN_CLAIM:
-        offset += 16
-    if flags & _ORIGIN_CLIENT:
-        if data[offset] == 1:  # a UUID, as nearly all are
-            offset += 17
-        else:
-            _, offset = read_consumer(data, offset)
-    if flags & _ORIGIN_REASON:
-        offset += 2 + (data[offset] | data[offset + 1] << 8)
-    return offset + 1 if flags & _REDRIVEN else offset
+    return ActivePage(available, in_flight, extras)
 
 
 def rows_of_five(fields: Sequence[int]) -> "zip[tuple[int, int, int, int, int]]":
