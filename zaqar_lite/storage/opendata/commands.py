@@ -39,8 +39,8 @@ from zaqar_lite.storage.opendata.format.encoding import CodecError
 from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.paging import walk
 from zaqar_lite.storage.opendata.recovery import garbage_ids, unrouted_ids
-from zaqar_lite.storage.opendata.sqlite.compacting import intact_rows, is_sqlite
 from zaqar_lite.storage.opendata.sqlite.engine import SqliteEngine
+from zaqar_lite.storage.opendata.sqlite.reading import intact_rows, is_sqlite
 
 _ROWS = 1_000
 

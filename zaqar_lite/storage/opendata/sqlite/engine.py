@@ -35,7 +35,6 @@ from zaqar_lite.storage.opendata.engine import (
     refuses_for_room,
 )
 from zaqar_lite.storage.opendata.sqlite import reading, writer
-from zaqar_lite.storage.opendata.sqlite.compacting import compact, convert_old
 from zaqar_lite.storage.opendata.sqlite.file import commits, read_note
 from zaqar_lite.storage.opendata.sqlite.reading import BROKEN_FILE, connect, error_code
 from zaqar_lite.storage.opendata.sqlite.writer import ANSWER
@@ -210,7 +209,7 @@ class SqliteEngine(Engine):
 
     async def _open(self) -> None:
         try:
-            work = asyncio.get_running_loop().run_in_executor(None, convert_old, self.path)
+            work = asyncio.get_running_loop().run_in_executor(None, reading.convert_old, self.path)
         except RuntimeError as exc:
             raise OSError(errno.EAGAIN, str(exc)) from exc
         try:
@@ -230,7 +229,9 @@ class SqliteEngine(Engine):
         """
         self._lock.acquire()
         try:
-            return await asyncio.get_running_loop().run_in_executor(None, compact, self.path)
+            return await asyncio.get_running_loop().run_in_executor(
+                None, reading.compact, self.path
+            )
         except (sqlite3.Error, OSError) as exc:
             raise self._cannot_open(exc) from exc
         finally:
