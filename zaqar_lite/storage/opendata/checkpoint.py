@@ -17,7 +17,7 @@ from zaqar_lite.storage.opendata.entries import (
 from zaqar_lite.storage.opendata.format import active, keys, records
 from zaqar_lite.storage.opendata.format.active import ActivePage, encode_active
 from zaqar_lite.storage.opendata.format.bookkeeping import encode_garbage
-from zaqar_lite.storage.opendata.format.keys import PAYLOAD_PREFIX, RecordType
+from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.queue import Queue
 from zaqar_lite.storage.opendata.state import State
 
@@ -142,10 +142,7 @@ def _encode_removed(db: State, queue: Queue) -> None:
         db.garbage.extend(put_garbage(db, gone))
         return
     for message_id in gone:
-        db.delete(PAYLOAD_PREFIX + message_id.to_bytes(8, "big"))
-        db.delete(db.log_key(message_id))
-        db.forget_foreign_id(message_id)
-        db.bodies.forget(message_id)
+        db.delete_message(message_id)
 
 
 def _drop_holder(db: State, message_id: int) -> bool:

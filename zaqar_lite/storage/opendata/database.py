@@ -253,7 +253,7 @@ class Database(State):
         self.written, self._written_touched = Batch({}, ()), set()
         self._written_ready, self.ready_counts = {}, {}
         self.unrouted_due = 0
-        self.ids.forget_stored()
+        self.ids.leave_block()
         await loading.load_kept_ids(self)
         await loading.reload_catalogue(self, lost)
         await loading.reload(self, sorted(refs))

@@ -182,6 +182,13 @@ class State:
         if self.id_texts.forget(message_id):
             self.delete(keys.message_key(RecordType.ADOPTED, message_id))
 
+    def delete_message(self, message_id: int) -> None:
+        """Let the batch delete what is stored of a message that no queue holds any more."""
+        self.delete(PAYLOAD_PREFIX + message_id.to_bytes(8, "big"))
+        self.delete(self.log_key(message_id))
+        self.forget_foreign_id(message_id)
+        self.bodies.forget(message_id)
+
     def holders(self, entry: Entry) -> int:
         """How many queues hold an entry's message."""
         if entry.extras is None or not entry.extras.shared:
@@ -311,34 +318,25 @@ class Ids:
     def __init__(self, end: int) -> None:
         self.next = end
         self._end = end
-        self._is_stored = True
-        self._size = 0
 
     def take(self, count: int, puts: dict[bytes, bytes]) -> int:
         """Take `count` ids in a row; answer the first. A new block goes into `puts`."""
         first = self.next
         self.next = first + count
         if self.next > self._end:
-            base, self._size = self._end, max(BLOCK_SIZE, self.next - self._end)
-            self._end = base + self._size
-            self._put(puts)
-        elif not self._is_stored:
-            self._put(puts)
+            base, size = self._end, max(BLOCK_SIZE, self.next - self._end)
+            self._end = base + size
+            puts[keys.ID_BLOCK] = puts[keys.LOG_BLOCK] = encode_block(base, size)
         return first
 
-    def forget_stored(self) -> None:
-        """Write the block again with the next ids, because the batch that had it failed."""
-        self._is_stored = self._size == 0
+    def leave_block(self) -> None:
+        """Begin a block with the next ids, because the batch that had this one failed."""
+        self._end = self.next
 
     def reserve(self, message_id: int) -> None:
         """Never hand out ids up to `message_id`, which another writer used."""
         if message_id >= self.next:
             self.next = message_id + 1
-
-    def _put(self, puts: dict[bytes, bytes]) -> None:
-        block = encode_block(self._end - self._size, self._size)
-        puts[keys.ID_BLOCK] = puts[keys.LOG_BLOCK] = block
-        self._is_stored = True
 
 
 class IdTexts:

@@ -219,7 +219,7 @@ async def _delete_garbage(db: State) -> int:
     db.puts.pop(key, None)
     gone = decode_garbage(value) if isinstance(value, bytes) else ()
     for message_id in gone:
-        _delete_message(db, message_id)
+        db.delete_message(message_id)
     return len(gone)
 
 
@@ -237,12 +237,6 @@ async def _delete_unrouted(db: State, now: int) -> int:
             db.unrouted_due = deadline
             break
         db.deletes[key] = None
-        _delete_message(db, keys.read_message_id(key, 10))
+        db.delete_message(keys.read_message_id(key, 10))
         deleted += 1
     return deleted
-
-
-def _delete_message(db: State, message_id: int) -> None:
-    db.deletes[keys.message_key(RecordType.PAYLOAD, message_id)] = None
-    db.deletes[db.log_key(message_id)] = None
-    db.forget_foreign_id(message_id)

@@ -40,7 +40,7 @@ from zaqar_lite.storage.opendata.messages import OpenDataMessageStore
 from zaqar_lite.storage.opendata.paging import cold_after, prepared
 from zaqar_lite.storage.opendata.posting import enter
 from zaqar_lite.storage.opendata.queue import Queue
-from zaqar_lite.storage.opendata.reading import fill, read_attempts
+from zaqar_lite.storage.opendata.reading import read
 
 _HEAD = {"format": "zaqar-lite", "version": 1}
 _CHUNK = 500
@@ -242,13 +242,9 @@ class Export:
             if not chunk:
                 return
             position = chunk[-1].position
-            messages = [entry.view(db.id_texts.write(entry.shown_id), now) for entry in chunk]
             leases = {e.position: e.claim.lease(e.position) for e in chunk if e.claim is not None}
             priorities = {entry.position: entry.priority for entry in chunk}
-            attempts = await read_attempts(db, chunk)
-            for message in messages:
-                message.attempts = attempts.get(message.position, ())
-            await fill(db, queue, chunk, messages)
+            messages = await read(db, queue, chunk, now, details=True)
             self.missing += len(chunk) - len(messages)
             for message in messages:
                 at = message.position
