@@ -31,7 +31,9 @@ from zaqar_lite.storage.opendata.format.encoding import (
     pack,
     read_array,
     read_count,
+    read_u64s,
     read_utf8,
+    u64s,
     unpack,
     utf8,
 )
@@ -109,15 +111,14 @@ class KeyRecord(NamedTuple):
 
 def encode_keys(expires_at: int, ids: Sequence[int], digests: bytes = b"") -> bytes:
     """Encode a record of idempotency keys."""
-    size = len(ids)
-    return _I64.pack(expires_at) + count(size, "ids") + struct.pack(f"<{size}Q", *ids) + digests
+    return _I64.pack(expires_at) + u64s(ids, "ids") + digests
 
 
 def decode_keys(data: bytes) -> KeyRecord:
     """Read a record of idempotency keys. Raises CodecError: cut short or bytes left over."""
     (expires_at,), offset = unpack(_I64, data, 0)
-    number, offset = read_count(data, offset), offset + 2
-    ids, offset = unpack(struct.Struct(f"<{number}Q"), data, offset)
+    ids, offset = read_u64s(data, offset)
+    number = len(ids)
     if len(data) - offset not in {size * _DIGEST for size in (0, 1, number, 2 * number)}:
         raise CodecError(f"{len(data) - offset} bytes of digests for {number} ids")
     digests = tuple(data[at : at + _DIGEST] for at in range(offset, len(data), _DIGEST))
@@ -140,13 +141,12 @@ def decode_record(data: bytes) -> tuple[int, int | None, bytes]:
 
 def encode_garbage(ids: Sequence[int]) -> bytes:
     """Encode ids of messages that no queue holds any more, to be deleted in steps."""
-    return count(len(ids), "ids") + struct.pack(f"<{len(ids)}Q", *ids)
+    return u64s(ids, "ids")
 
 
 def decode_garbage(data: bytes) -> tuple[int, ...]:
     """Read ids of messages to be deleted. Raises CodecError: cut short or bytes left over."""
-    number = read_count(data, 0)
-    ids, end = unpack(struct.Struct(f"<{number}Q"), data, 2)
+    ids, end = read_u64s(data, 0)
     finish(data, end, "garbage")
     return ids
 

@@ -136,6 +136,19 @@ def read_array(
     return items, offset
 
 
+def u64s(numbers: Sequence[int], what: str) -> bytes:
+    """Encode an Array<u64>. Raises CodecError: more than 65,535 elements."""
+    return count(len(numbers), what) + struct.pack(f"<{len(numbers)}Q", *numbers)
+
+
+def read_u64s(data: bytes, offset: int) -> tuple[tuple[int, ...], int]:
+    """Read an Array<u64>; answer its numbers and the offset after them.
+
+    Raises CodecError: cut short.
+    """
+    return unpack(struct.Struct(f"<{read_count(data, offset)}Q"), data, offset + 2)
+
+
 def finish(data: bytes, offset: int, what: str) -> None:
     """Check that a record ends where its last field does.
 

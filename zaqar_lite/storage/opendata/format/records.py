@@ -26,8 +26,10 @@ from zaqar_lite.storage.opendata.format.encoding import (
     pack,
     read_array,
     read_count,
+    read_u64s,
     read_utf8,
     take,
+    u64s,
     unpack,
     utf8,
 )
@@ -214,13 +216,11 @@ class ClaimRecord:
 def encode_claim(claim: ClaimRecord) -> bytes:
     """Encode a claim. Raises CodecError: a field does not fit."""
     ttl_s, grace_s = -(-claim.ttl_ms // 1000), -(-claim.grace_ms // 1000)
-    ids = claim.message_ids
     exact = ttl_s * 1000 == claim.ttl_ms and grace_s * 1000 == claim.grace_ms
     return b"".join((
         pack(_CLAIM, claim.created_at, ttl_s, grace_s),
         encode_consumer(claim.client_id),
-        count(len(ids), "messages of a claim"),
-        struct.pack(f"<{len(ids)}Q", *ids),
+        u64s(claim.message_ids, "messages of a claim"),
         b"" if exact else _MILLISECONDS.pack(claim.ttl_ms, claim.grace_ms),
     ))  # fmt: skip
 
@@ -229,8 +229,7 @@ def decode_claim(data: bytes) -> ClaimRecord:
     """Read a claim. Raises CodecError: cut short or bytes left over."""
     (created_at, ttl_s, grace_s), offset = unpack(_CLAIM, data, 0)
     client_id, offset = read_consumer(data, offset)
-    number, offset = read_count(data, offset), offset + 2
-    ids, offset = unpack(struct.Struct(f"<{number}Q"), data, offset)
+    ids, offset = read_u64s(data, offset)
     ttl_ms, grace_ms = ttl_s * 1000, grace_s * 1000
     if offset < len(data):
         (ttl_ms, grace_ms), offset = unpack(_MILLISECONDS, data, offset)
