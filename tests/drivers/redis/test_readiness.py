@@ -18,6 +18,7 @@ from tests.drivers.redis.test_cluster import queues_on_every_node
 from tests.services import RedisServer
 from zaqar_lite.domain.models import Claimed, DeadLetter, QueueRef, Retries
 from zaqar_lite.service.waiting import Waiting
+from zaqar_lite.storage.redis import readiness
 from zaqar_lite.storage.redis.keys import keys_of
 from zaqar_lite.storage.redis.messages import RedisMessageStore
 from zaqar_lite.storage.redis.policy import policy_words
@@ -118,6 +119,43 @@ async def test_a_lost_connection_makes_a_waiter_look_once_there_is_another(
     await second.post("b")
     async with asyncio.timeout(10):
         assert await claiming is not None
+
+
+async def test_a_connection_that_falls_silent_is_found_out_and_waiters_look_again(
+    own_redis: RedisServer, client: Any, open_queue: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A network that drops all packets tells nobody: neither side hears that the other is gone."""
+    monkeypatch.setattr(readiness, "_LOOK_EVERY", 0.05)
+    subscribed: set[asyncio.StreamWriter] = set()
+    cut: set[asyncio.StreamWriter] = set()
+
+    async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_connection("127.0.0.1", own_redis.port)
+
+        async def pass_on(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+            while data := await source.read(1 << 16):
+                if b"SSUBSCRIBE" in data:
+                    subscribed.add(writer)
+                if writer not in cut:
+                    sink.write(data)
+            sink.close()
+
+        both = (pass_on(reader, back), pass_on(there, writer))
+        await asyncio.gather(*both, return_exceptions=True)
+
+    async with await asyncio.start_server(forward, "127.0.0.1", 0) as proxy:
+        port = proxy.sockets[0].getsockname()[1]
+        queue = await open_queue(f"redis://127.0.0.1:{port}?timeout=2")
+        heard: list[tuple[QueueRef, int]] = []
+        queue.stores.messages.listen(lambda ref, count: heard.append((ref, count)))
+        await queue.stores.messages.watch(queue.ref)
+        await until(lambda: bool(subscribed))
+        assert not heard
+        cut |= subscribed
+        await until(lambda: (queue.ref, -1) in heard, 30)
+        await queue.post("a")
+        await until(lambda: (queue.ref, 1) in heard)
+        await queue.stores.close()
 
 
 async def test_one_connection_carries_the_signals_of_all_watched_queues(
