@@ -30,7 +30,7 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
         "zaqar_lite/service/delivery/ordering.py",
         "_HELD_MS = 60_000",
         "60001",
-    ): "How long a line is held beyond the attempt that renews it in time; not told to anybody.",
+    ): "How long a line is held beyond the longest turn; not told to anybody.",
     (
         "zaqar_lite/service/quotas/shared_rates.py",
         "_AT_ONCE = 100",
@@ -107,4 +107,29 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
         "local key = row.ending or row.track:sub(12) .. row.reason",
         "13",
     ): "The key leaves out the highest byte of a claim count, which differs from 16,777,216 on.",
+    (
+        "zaqar_lite/service/quotas/shared_rates.py",
+        "for bucket, tokens in zip(buckets, left, strict=True):",
+        "False",
+    ): "It checks what the store promises: one answer for each bucket.",
+    (
+        "zaqar_lite/service/messages.py",
+        "large, timed = len(drafts) > STEP, False",
+        ">=",
+    ): "Whether a post of exactly one step lets others run before it; the answer is the same.",
+    (
+        "zaqar_lite/storage/memory/messages.py",
+        "self._announce(ref, 1)",
+        "2",
+    ): "It wakes a second waiter, which asks the store and keeps its place.",
+    (
+        "zaqar_lite/storage/redis/scripts/parts/ready.lua",
+        "if #special > 0 then",
+        ">=",
+    ): "A queue is read as one with priorities, where all have the same.",
+    (
+        "zaqar_lite/service/quotas/stock.py",
+        "if not self.added or self.took > _QUICK:",
+        ">=",
+    ): "A measured time that is the bound to the last bit of a float.",
 }

@@ -25,9 +25,9 @@ from zaqar_lite.storage.management import ManagementStore
 
 KIND = "ordered"
 _HELD_MS = 60_000
-_RENEW_MS = 30_000
-"""The hold on a line is renewed when less than this is left; one attempt takes less."""
 _TURN_MS = 20_000
+"""A turn begins no attempt after this time. The hold lasts as long as the last attempt, and more:
+an attempt takes less than 30 s."""
 _RACE_MS = 1_000
 _KEPT_MS = 172_800_000
 _PAGE = 20
@@ -152,9 +152,6 @@ class Ordering:
                     held.state.until = 0
                     await held.write()
                     return now
-                if held.state.until - now < _RENEW_MS:
-                    held.state.until = now + _HELD_MS
-                    await held.write()
                 wait = await self._try(message, subscription, held.state, line)
                 if wait is not None:
                     held.state.until = 0
