@@ -8,16 +8,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zaqar_lite.domain.errors import Invalid
-from zaqar_lite.domain.filters import (
+from zaqar_lite.domain.filters.matching import (
     MAX_STEPS_IN_ALL,
+    Budget,
+    Filter,
+    FilterIndex,
+    compile_priority,
+)
+from zaqar_lite.domain.filters.text import parse, parse_filter, parse_rules
+from zaqar_lite.domain.filters.tree import (
     And,
     Between,
-    Budget,
     Compare,
     Constant,
     Exists,
-    Filter,
-    FilterIndex,
     In,
     Like,
     Node,
@@ -26,10 +30,6 @@ from zaqar_lite.domain.filters import (
     Rule,
     Rules,
     StartsWith,
-    compile_priority,
-    parse,
-    parse_filter,
-    parse_rules,
 )
 
 HEADERS = {"kind": "order", "size": "12", "empty": "", "word": "twelve", "dry-run": "1"}

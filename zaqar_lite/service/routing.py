@@ -1,8 +1,9 @@
 """Routing by filter: which other queues of the project receive a posted message (RFC 0001).
 
-A queue with `_filter` receives every message posted to another queue of its project whose headers
-match, in an entry of its own: its default ttl, its default delay, its priority. A filter sees the
-message's headers, and as `queue` the name of the queue it was posted to. Copies go no further.
+A queue with `_filter` gets a copy of every message that is posted to another queue of its project
+and whose headers match. The copy has the default ttl, the default delay and the priority of the
+queue that gets it. A filter sees the message's headers, and as the header `queue` the name of the
+queue it was posted to. A copy is not copied again.
 """
 
 import logging
@@ -12,8 +13,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from zaqar_lite.domain import filters
 from zaqar_lite.domain.errors import Invalid
+from zaqar_lite.domain.filters.matching import (
+    Budget,
+    Filter,
+    FilterIndex,
+    Priority,
+    compile_priority,
+)
+from zaqar_lite.domain.filters.text import parse_filter, parse_rules
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.metadata import FILTER, PRIORITY
 from zaqar_lite.domain.models import DEFAULT_PRIORITY, QueueRecord, QueueRef
@@ -25,24 +33,24 @@ logger = logging.getLogger(__name__)
 Headers = Mapping[str, str]
 _MAX_CACHED = 1_000
 _SLICE = 0.002
-"""Seconds of work after which others get their turn."""
+"""Seconds of work after which other requests have their turn."""
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
     """A queue's filter and its priority rules as functions; None where it has none."""
 
-    matching: filters.Filter | None = None
-    priority: filters.Priority | None = None
+    matching: Filter | None = None
+    priority: Priority | None = None
 
-    def priority_of(self, headers: Headers, budget: filters.Budget) -> int:
+    def priority_of(self, headers: Headers, budget: Budget) -> int:
         """The priority of a message in this queue; what no rule matches has the default."""
         found = None if self.priority is None else self.priority(headers, budget)
         return DEFAULT_PRIORITY if found is None else found
 
 
 class _Receiver(NamedTuple):
-    """A queue that receives what its filter matches, as of a version of its record."""
+    """A queue with a filter, as its record at this version has it."""
 
     queue: QueueRef
     version: int
@@ -52,11 +60,11 @@ class _Receiver(NamedTuple):
 
 
 class _Receivers(NamedTuple):
-    """A project's receivers, by the versions of the records that they were made of."""
+    """A project's receivers, and the versions of the records that they were made from."""
 
     versions: tuple[int, ...]
     receivers: Mapping[QueueRef, _Receiver]
-    matching: filters.FilterIndex[_Receiver]
+    matching: FilterIndex[_Receiver]
 
 
 def compile_route(metadata: Mapping[str, Any]) -> Route:
@@ -67,8 +75,8 @@ def compile_route(metadata: Mapping[str, Any]) -> Route:
     """
     matching, rules = metadata.get(FILTER), metadata.get(PRIORITY)
     return Route(
-        None if matching is None else filters.Filter(filters.parse_filter(matching)),
-        None if rules is None else filters.compile_priority(filters.parse_rules(rules)),
+        None if matching is None else Filter(parse_filter(matching)),
+        None if rules is None else compile_priority(parse_rules(rules)),
     )
 
 
@@ -86,10 +94,10 @@ def stored_route(queue: QueueRef, metadata: Mapping[str, Any]) -> Route:
 
 
 class Router:
-    """Add to posted messages their priority and their copies.
+    """Give posted messages their priority and their copies.
 
-    A filter is compiled once for each version of its record; of each message only those are
-    evaluated whose demanded equality holds.
+    A filter is compiled once for each version of its record. A filter that can match only messages
+    with a certain text in a certain header is evaluated only for these.
     """
 
     def __init__(self, management: ManagementStore, limits: Limits) -> None:
@@ -102,7 +110,7 @@ class Router:
     ) -> Sequence[NewMessage]:
         """Give messages their priority by the queue's `own` rules, and their copies.
 
-        Costs nothing in a project without filters.
+        Costs nothing in a project without
 
         Raises:
             Invalid: more copies than a post may make, or more steps than its filters may take.
@@ -129,7 +137,7 @@ class Router:
                     await slices.take_turns()
                     receiver = self._receiver(record)
                 receivers[record.ref] = receiver
-            index = filters.FilterIndex(
+            index = FilterIndex(
                 (receiver, receiver.route.matching)
                 for receiver in receivers.values()
                 if receiver.route.matching is not None
@@ -148,13 +156,13 @@ class Router:
 
 
 class _Post:
-    """One post on its way through the filters, with what it may cost."""
+    """One post that is routed, with the copies and steps that it may still use."""
 
     def __init__(
         self,
         queue: QueueRef,
         own: Route,
-        matching: filters.FilterIndex[_Receiver],
+        matching: FilterIndex[_Receiver],
         max_copies: int,
         slices: "_Slices",
     ) -> None:
@@ -163,11 +171,11 @@ class _Post:
         self._matching = matching
         self._max_copies = self._copies_left = max_copies
         self._slices = slices
-        self._budget = filters.Budget()
+        self._budget = Budget()
 
     async def routed(self, index: int, message: NewMessage) -> NewMessage:
         """Give a message its priority and its copies."""
-        # Last, so that no header of a client's can name another queue.
+        # `queue` comes last, so that a header of the client can't replace it.
         headers = {**(message.headers or {}), "queue": self._queue.name}
         try:
             copies = await self._copies(headers)

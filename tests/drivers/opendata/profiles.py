@@ -15,7 +15,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from zaqar_lite.domain.errors import Invalid
-from zaqar_lite.domain.filters import (
+from zaqar_lite.domain.filters.tree import (
     MAX_DEPTH,
     OPERATORS,
     And,

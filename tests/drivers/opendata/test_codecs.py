@@ -20,7 +20,7 @@ from tests.drivers.opendata.profiles import (
     write_config,
 )
 from zaqar_lite.domain.attempts import Attempt, Ended
-from zaqar_lite.domain.filters import (
+from zaqar_lite.domain.filters.tree import (
     And,
     Between,
     Compare,

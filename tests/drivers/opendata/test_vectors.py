@@ -26,7 +26,8 @@ from tests.drivers.opendata.profiles import (
     read_kind,
     write_config,
 )
-from zaqar_lite.domain.filters import compile_priority, parse
+from zaqar_lite.domain.filters.matching import compile_priority
+from zaqar_lite.domain.filters.text import parse
 from zaqar_lite.storage.opendata.format import (
     active,
     bookkeeping,

@@ -131,6 +131,7 @@ def _from_header(headers: Headers, default: int) -> int:
     return number if number is not None and 0 <= number <= MAX_PRIORITY else default
 
 
+V = TypeVar("V", str, int)
 _Evaluate: TypeAlias = Callable[[Headers, Budget], Truth]
 
 
@@ -220,24 +221,12 @@ def _number(text: str | None) -> int | None:
 def _compare(node: Compare) -> _Evaluate:
     operator, name, value = node
     if isinstance(value, str):
-        return _on_text(name, _text_test(operator, value))
-    return _on_number(name, _number_test(operator, value))
+        return _on_text(name, _test(operator, value))
+    return _on_number(name, _test(operator, value))
 
 
-def _text_test(operator: str, value: str) -> Callable[[str], bool]:
-    tests: dict[str, Callable[[str], bool]] = {
-        "=": lambda header: header == value,
-        "<>": lambda header: header != value,
-        "<": lambda header: header < value,
-        "<=": lambda header: header <= value,
-        ">": lambda header: header > value,
-        ">=": lambda header: header >= value,
-    }
-    return tests[operator]
-
-
-def _number_test(operator: str, value: int) -> Callable[[int], bool]:
-    tests: dict[str, Callable[[int], bool]] = {
+def _test(operator: str, value: V) -> Callable[[V], bool]:
+    tests: dict[str, Callable[[V], bool]] = {
         "=": lambda header: header == value,
         "<>": lambda header: header != value,
         "<": lambda header: header < value,

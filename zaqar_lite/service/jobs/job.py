@@ -10,7 +10,8 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
-from zaqar_lite.domain.filters import Filter, parse_filter
+from zaqar_lite.domain.filters.matching import Filter
+from zaqar_lite.domain.filters.text import parse_filter
 from zaqar_lite.domain.groups import group_of
 from zaqar_lite.domain.instants import read_instant
 from zaqar_lite.domain.json_values import is_same

@@ -26,14 +26,9 @@ from contextlib import suppress
 from typing import NamedTuple, TypeVar
 
 from zaqar_lite.domain.errors import Invalid
-from zaqar_lite.domain.filters import (
-    Filter,
-    Headers,
-    Priority,
-    compile_priority,
-    parse_filter,
-    parse_rules,
-)
+from zaqar_lite.domain.filters.matching import Filter, Priority, compile_priority
+from zaqar_lite.domain.filters.text import parse_filter, parse_rules
+from zaqar_lite.domain.filters.tree import Headers
 from zaqar_lite.domain.metadata import FILTER, PRIORITY
 from zaqar_lite.domain.models import DEFAULT_PRIORITY, QueueRecord, QueueRef
 from zaqar_lite.storage.opendata.engine import Damage, Stored
