@@ -1,7 +1,10 @@
-"""What services of records share: changes that are repeated."""
+"""What services of records share: changes that are repeated, and lists that are read in pages."""
+
+from collections.abc import AsyncIterator
 
 import pytest
 
+from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import (
     Conflict,
     NotFound,
@@ -10,8 +13,10 @@ from zaqar_lite.domain.errors import (
     Unavailable,
     ZaqarLiteError,
 )
-from zaqar_lite.domain.models import QueueRef
-from zaqar_lite.service.records import TRIES, retried
+from zaqar_lite.domain.models import QueueRef, StoreOptions
+from zaqar_lite.service.records import TRIES, all_records, count_records, retried
+from zaqar_lite.storage.management import ManagementStore
+from zaqar_lite.storage.registry import create_stores
 
 pytestmark = pytest.mark.anyio
 QUEUE = QueueRef("p", "jobs")
@@ -61,3 +66,39 @@ async def test_any_other_error_ends_a_change_at_once() -> None:
     with pytest.raises(NotFound):
         await counter.change(QUEUE, by=3)
     assert counter.calls == 1
+
+
+@pytest.fixture
+async def management() -> AsyncIterator[ManagementStore]:
+    _, management = create_stores("memory://", clock=Clock(), options=StoreOptions())
+    for project in ("a", "b"):
+        for number in range(5):
+            await management.put_record("thing", project, str(number), b"{}", expected=0)
+    await management.put_record("other", "a", "0", b"{}", expected=0)
+    async with management:
+        yield management
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 6])
+async def test_all_records_are_read_whatever_the_page(
+    management: ManagementStore, size: int
+) -> None:
+    found = all_records(management, "thing", "a", page_size=size)
+    assert [one.name async for one in found] == ["0", "1", "2", "3", "4"]
+    everywhere = all_records(management, "thing", page_size=size)
+    assert [one.project async for one in everywhere] == ["a"] * 5 + ["b"] * 5
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+async def test_no_more_records_are_read_than_were_asked_for(
+    management: ManagementStore, size: int
+) -> None:
+    some = all_records(management, "thing", "a", after=("a", "0"), most=3, page_size=size)
+    assert [one.name async for one in some] == ["1", "2", "3"]
+
+
+@pytest.mark.parametrize(("most", "count"), [(0, 0), (4, 4), (5, 5), (6, 5)])
+async def test_records_are_counted_up_to_a_number(
+    management: ManagementStore, most: int, count: int
+) -> None:
+    assert await count_records(management, "thing", "a", most=most) == count

@@ -1,10 +1,12 @@
-"""What every service of records does: repeat a change that lost a race."""
+"""What every service of records does: repeat a change that lost a race, and read page by page."""
 
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
 from zaqar_lite.domain.errors import QueueChanged, RecordChanged, Unavailable, ZaqarLiteError
+from zaqar_lite.domain.models import Record
+from zaqar_lite.storage.management import ManagementStore
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -36,3 +38,33 @@ def retried(
         return change
 
     return decorate
+
+
+async def all_records(
+    management: ManagementStore,
+    kind: str,
+    project: str | None = None,
+    *,
+    after: tuple[str, str] | None = None,
+    most: int | None = None,
+    page_size: int = 1_000,
+) -> AsyncIterator[Record]:
+    """The live records of a kind behind `after`, of one project or of all, up to `most`.
+
+    They come in the order of project and name, and are read a page at a time.
+    """
+    left = most
+    while left is None or left > 0:
+        size = page_size if left is None else min(left, page_size)
+        page = await management.list_records(kind, project, after=after, limit=size)
+        for record in page:
+            yield record
+        if len(page) < size:
+            return
+        after = page[-1].project, page[-1].name
+        left = None if left is None else left - size
+
+
+async def count_records(management: ManagementStore, kind: str, project: str, *, most: int) -> int:
+    """Count the live records of a kind in a project, up to `most`."""
+    return len([None async for _ in all_records(management, kind, project, most=most)])

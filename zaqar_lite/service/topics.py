@@ -31,7 +31,7 @@ from zaqar_lite.domain.topics import (
 )
 from zaqar_lite.service.delivery.notes import CLIENT_ID, Note, Sent, encode, notes_of, trace_of
 from zaqar_lite.service.drafts import Draft, Drafts
-from zaqar_lite.service.records import retried
+from zaqar_lite.service.records import all_records, count_records, retried
 from zaqar_lite.service.turns import STEP, Turns, cut
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
@@ -86,8 +86,7 @@ class Topics:
         value = _encode(metadata)
         if await self._get(ref) is not None:
             return False
-        page = await self._management.list_records(KIND, ref.project, limit=MAX_TOPICS)
-        if len(page) >= MAX_TOPICS:
+        if await count_records(self._management, KIND, ref.project, most=MAX_TOPICS) >= MAX_TOPICS:
             raise LimitReached(f"The project has {MAX_TOPICS} topics, as many as it may have.")
         try:
             await self._put(ref, value, expected=0)
@@ -149,22 +148,18 @@ class Topics:
                 f"Limit must be at least 1 and no greater than {self._limits.max_queues_per_page}."
             )
         found: list[Topic] = []
-        after = marker or ""
-        while True:
-            page = await self._management.list_records(
-                KIND, project, after=(project, after), limit=_PAGE
-            )
-            for record in page:
-                topic = Topic(record.name, json.loads(record.value))
-                if name_contains is not None and name_contains not in topic.name:
-                    continue
-                if all(topic.metadata.get(key) == value for key, value in metadata.items()):
-                    found.append(topic)
-                    if len(found) == limit:
-                        return found
-            if len(page) < _PAGE:
-                return found
-            after = page[-1].name
+        records = all_records(
+            self._management, KIND, project, after=(project, marker or ""), page_size=_PAGE
+        )
+        async for record in records:
+            topic = Topic(record.name, json.loads(record.value))
+            if name_contains is not None and name_contains not in topic.name:
+                continue
+            if all(topic.metadata.get(key) == value for key, value in metadata.items()):
+                found.append(topic)
+                if len(found) == limit:
+                    break
+        return found
 
     async def admit(self, ref: QueueRef, size: int) -> Admitted | None:
         """Refuse a body of `size` bytes; answer what the post is decided by, None without a topic.

@@ -20,7 +20,7 @@ from zaqar_lite.domain.errors import (
 from zaqar_lite.domain.models import Capability, QueueRef, Record
 from zaqar_lite.domain.sealed import check_opened
 from zaqar_lite.service.pooling.pool import Flavor, Pool, decode_flavor, decode_pool
-from zaqar_lite.service.records import retried
+from zaqar_lite.service.records import all_records, retried
 from zaqar_lite.storage.management import ManagementStore
 
 logger = logging.getLogger(__name__)
@@ -28,7 +28,6 @@ POOL, FLAVOR = "pool", "flavor"
 FRESH = 2.0
 """Seconds for which a process goes by what it has read of pools and of the catalogue."""
 MAX_POOLS = 100
-_PAGE = 1_000
 _CAPABILITIES = {
     "mongodb": ("FIFO", "CLAIMS", "DURABILITY", "AOD", "HIGH_THROUGHPUT"),
     "redis": ("FIFO", "CLAIMS", "AOD", "HIGH_THROUGHPUT"),
@@ -140,7 +139,8 @@ class Registry:
         if pool is None:
             return
         await self._check_empty(name, holds)
-        for flavor in [decode_flavor(one.value) for one in await self._all(FLAVOR)]:
+        async for record in all_records(self.management, FLAVOR):
+            flavor = decode_flavor(record.value)
             if self._pools_of(flavor, pools) == [name]:
                 raise Forbidden(
                     f"The pool {name} is the only one of the flavor {flavor.name}: delete the "
@@ -303,13 +303,3 @@ class Registry:
         return await self.management.list_records(
             kind, project, after=(project, after), limit=limit
         )
-
-    async def _all(self, kind: str) -> Sequence[Record]:
-        found: list[Record] = []
-        after: tuple[str, str] | None = None
-        while True:
-            page = await self.management.list_records(kind, after=after, limit=_PAGE)
-            found += page
-            if len(page) < _PAGE:
-                return found
-            after = page[-1].project, page[-1].name

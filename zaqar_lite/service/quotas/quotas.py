@@ -13,6 +13,7 @@ from zaqar_lite.domain.identity import DELIVERIES_PROJECT, INTERNAL_PROJECTS
 from zaqar_lite.domain.limits import MAX_PROJECT_ID
 from zaqar_lite.domain.quotas import UNLIMITED, Quota
 from zaqar_lite.service.background import Background, BackgroundWorker
+from zaqar_lite.service.records import all_records
 from zaqar_lite.storage.management import ManagementStore
 
 KIND, CHANGES = "quota", "quota-changes"
@@ -21,7 +22,6 @@ MAX_PROJECTS = 10_000
 LOOK_EVERY = 5.0
 """Seconds after which a process has seen what another one set."""
 _NAME = "quota"
-_PAGE = 1_000
 
 
 class Quotas(BackgroundWorker):
@@ -91,15 +91,8 @@ class Quotas(BackgroundWorker):
         version = 0 if record is None else record.version
         if version == self._seen:
             return
-        found: dict[str, Mapping[str, Any]] = {}
-        after: tuple[str, str] | None = None
-        while len(found) < MAX_PROJECTS:
-            page = await self._management.list_records(KIND, after=after, limit=_PAGE)
-            for entry in page:
-                found[entry.project] = json.loads(entry.value)
-            if len(page) < _PAGE:
-                break
-            after = (page[-1].project, page[-1].name)
+        records = all_records(self._management, KIND, most=MAX_PROJECTS)
+        found = {record.project: json.loads(record.value) async for record in records}
         self._seen = version
         self._replace(found)
 

@@ -19,7 +19,7 @@ from zaqar_lite.domain.errors import Conflict, Invalid, LimitReached, NotFound
 from zaqar_lite.domain.metadata import is_queue_name
 from zaqar_lite.domain.models import QueueRef, Record
 from zaqar_lite.service.messages import Messages
-from zaqar_lite.service.records import retried
+from zaqar_lite.service.records import count_records, retried
 from zaqar_lite.service.schedules.schedule import KIND, NEVER, Plan, Schedule, check
 from zaqar_lite.storage.management import ManagementStore
 
@@ -180,15 +180,8 @@ class Schedules:
         await self._management.delete_record(DUE, _DUE_PROJECT, due.key)
 
     async def _is_full(self, project: str) -> bool:
-        after: tuple[str, str] | None = None
-        count = 0
-        while count < MAX_SCHEDULES:
-            page = await self._management.list_records(KIND, project, after=after, limit=1_000)
-            count += len(page)
-            if len(page) < 1_000:
-                return False
-            after = project, page[-1].name
-        return True
+        found = await count_records(self._management, KIND, project, most=MAX_SCHEDULES)
+        return found >= MAX_SCHEDULES
 
     def _check(self, name: str, plan: Plan) -> None:
         if not is_queue_name(name):

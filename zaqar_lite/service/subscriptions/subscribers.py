@@ -11,6 +11,7 @@ from zaqar_lite.domain.subscriptions import KIND, Subscription
 from zaqar_lite.domain.topics import KIND as TOPIC
 from zaqar_lite.domain.topics import is_topic, name_of
 from zaqar_lite.service.quotas.reservations import Reservations
+from zaqar_lite.service.records import count_records
 from zaqar_lite.storage.management import ManagementStore
 
 _MAX_CACHED = 1_000
@@ -140,20 +141,6 @@ class Subscribers:
         return None if record is None else Subscription.decode(record)
 
 
-async def count_in_project(management: ManagementStore, project: str, *, most: int) -> int:
-    """Count the live subscriptions of a project, up to `most`."""
-    found = 0
-    after: tuple[str, str] | None = None
-    while found < most:
-        limit = min(most - found, _PAGE)
-        page = await management.list_records(KIND, project, after=after, limit=limit)
-        found += len(page)
-        if len(page) < limit:
-            break
-        after = (project, page[-1].name)
-    return found
-
-
 def subscription_reservations(management: ManagementStore, clock: Clock) -> Reservations:
     """Reservations of room for new subscriptions, by the names of their records."""
 
@@ -161,6 +148,6 @@ def subscription_reservations(management: ManagementStore, clock: Clock) -> Rese
         return await management.get_record(KIND, project, name) is not None
 
     async def count(project: str, most: int) -> int:
-        return await count_in_project(management, project, most=most)
+        return await count_records(management, KIND, project, most=most)
 
     return Reservations(management, clock, "subscriptions", count=count, is_there=is_there)

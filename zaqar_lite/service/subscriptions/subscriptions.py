@@ -39,12 +39,11 @@ from zaqar_lite.domain.topics import check_subscription, queue_in
 from zaqar_lite.service.identity.trusts import MakeTrust, trusted
 from zaqar_lite.service.policy import Policies
 from zaqar_lite.service.queues import Queues
-from zaqar_lite.service.records import retried
+from zaqar_lite.service.records import count_records, retried
 from zaqar_lite.service.subscriptions.marks import Marks
 from zaqar_lite.service.subscriptions.names import Name, SubscriberNames
 from zaqar_lite.service.subscriptions.subscribers import (
     Subscribers,
-    count_in_project,
     list_subscriptions,
     subscription_ids,
     subscription_reservations,
@@ -393,4 +392,4 @@ class Subscriptions:
 
     async def count(self, project: str, most: int) -> int:
         """Count the live subscriptions of a project, up to `most`."""
-        return await count_in_project(self._management, project, most=most)
+        return await count_records(self._management, KIND, project, most=most)
