@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from types import FrameType
+from typing import Literal, get_args, get_origin
 
 import uvicorn
 
@@ -37,6 +38,28 @@ from zaqar_lite.settings import Settings
 logger = logging.getLogger("zaqar_lite")
 _BACKLOG = 2_048
 _LOOK = 0.1
+_OPTIONS = {
+    "host": "ADDRESS",
+    "port": "PORT",
+    "websocket_port": "PORT",
+    "store": "URI",
+    "management_store": "URI",
+    "workers": "N",
+    "admin_mode": "",
+    "pooling": "",
+    "trust_headers": "",
+    "auth": "HOW",
+    "keystone_url": "URL",
+    "policy_file": "FILE",
+    "admin_key_file": "FILE",
+    "tls_cert": "FILE",
+    "tls_key": "FILE",
+    "tls_client_ca": "FILE",
+    "audit": "WHERE",
+    "access_log": "",
+    "log_level": "",
+}
+"""The settings that `serve` takes as options too, and what their help calls the value."""
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -338,61 +361,18 @@ def add_commands(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser
         "`settings` of the guides lists the settings that have no option.",
     )
     parser.set_defaults(run=run)
-    parser.add_argument("--host", help="address to listen on (127.0.0.1)")
-    parser.add_argument("--port", type=int, help="port to listen on (8888)")
+    for name, metavar in _OPTIONS.items():
+        field = Settings.model_fields[name]
+        option = "--" + name.replace("_", "-")
+        default = f" ({field.default})" if field.default else ""
+        text = f"{field.description}{default} [{PREFIX}{name.upper()}]"
+        if field.annotation is bool:
+            parser.add_argument(option, action="store_true", default=None, help=text)
+        elif get_origin(field.annotation) is Literal:
+            parser.add_argument(option, choices=get_args(field.annotation), help=text)
+        else:
+            kind = int if metavar in ("PORT", "N") else str
+            parser.add_argument(option, type=kind, metavar=metavar, help=text)
     parser.add_argument(
-        "--websocket-port", type=int, metavar="PORT", help="a port for WebSockets alone, at /"
+        "--config", type=Path, metavar="FILE", help=f"Settings in TOML. [{PREFIX}CONFIG]"
     )
-    parser.add_argument("--store", metavar="URI", help="the message store")
-    parser.add_argument("--management-store", metavar="URI", help="the store of queue records")
-    parser.add_argument("--workers", type=int, metavar="N", help="server processes (1)")
-    parser.add_argument(
-        "--admin-mode", action="store_true", default=None, help="serve the routes of an operator"
-    )
-    parser.add_argument(
-        "--pooling", action="store_true", default=None, help="keep queues in pools of stores"
-    )
-    parser.add_argument(
-        "--trust-headers",
-        action="store_true",
-        default=None,
-        help="let every client act for any project, behind a gateway that authenticates",
-    )
-    parser.add_argument(
-        "--auth",
-        metavar="HOW",
-        help="how clients prove who they are: none, keys, jwt, keystone; several by commas (none)",
-    )
-    parser.add_argument("--keystone-url", metavar="URL", help="where Keystone is")
-    parser.add_argument(
-        "--policy-file", type=Path, metavar="FILE", help="policy.yaml: rules for tokens"
-    )
-    parser.add_argument(
-        "--admin-key-file",
-        type=Path,
-        metavar="FILE",
-        help="the first key, made if it is absent",
-    )
-    parser.add_argument("--tls-cert", type=Path, metavar="FILE", help="certificate chain (PEM)")
-    parser.add_argument("--tls-key", type=Path, metavar="FILE", help="its private key (PEM)")
-    parser.add_argument(
-        "--tls-client-ca",
-        type=Path,
-        metavar="FILE",
-        help="the CA of the clients' certificates",
-    )
-    parser.add_argument(
-        "--audit",
-        metavar="WHERE",
-        help="record who changed what: to a file, stderr, queue:NAME or queue:PROJECT/NAME",
-    )
-    parser.add_argument("--access-log", action="store_true", default=None, help="log each request")
-    parser.add_argument(
-        "--log-level",
-        choices=("debug", "info", "warning", "error"),
-        help="what is logged, at least (info)",
-    )
-    parser.add_argument("--config", type=Path, metavar="FILE", help="settings in TOML")
-    for action in parser._actions:
-        if action.dest in Settings.model_fields or action.dest == "config":
-            action.help = f"{action.help} [{PREFIX}{action.dest.upper()}]"
