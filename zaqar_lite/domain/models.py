@@ -179,10 +179,6 @@ class Edit(NamedTuple):
     version: int | None = None
     if_due: int | None = None
 
-    def is_stale(self, due: int) -> bool:
-        """Whether a message that is due at an instant is not the one that was seen."""
-        return self.if_due is not None and self.if_due // 1000 != due // 1000
-
 
 @dataclass(frozen=True, slots=True)
 class Record:

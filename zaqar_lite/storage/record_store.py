@@ -11,9 +11,10 @@ from itertools import islice
 from typing import Any
 
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.errors import LimitReached, QueueChanged, RecordChanged
+from zaqar_lite.domain.errors import QueueChanged, RecordChanged
 from zaqar_lite.domain.json_values import holds_all
 from zaqar_lite.domain.models import QueueRecord, QueueRef, Record
+from zaqar_lite.domain.refusals import queue_changed, too_many_queues
 from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.management import ManagementStore
 from zaqar_lite.storage.records import Catalogue, QueueRecords, is_live
@@ -79,7 +80,7 @@ class RecordStore(ManagementStore):
             return record, False
         self._check_writable()
         if len(self._queues.names(ref.project)) >= max_queues:
-            raise LimitReached(f"The project has {max_queues} queues, as many as it may have.")
+            raise too_many_queues(max_queues)
         return await self._store(QueueRecord(ref, metadata, 0)), True
 
     async def get_queue(self, ref: QueueRef) -> QueueRecord | None:
@@ -94,7 +95,7 @@ class RecordStore(ManagementStore):
         self._check_writable()
         stored = self._queues.get(record.ref)
         if stored is None or stored.version != record.version:
-            raise QueueChanged(f"The queue {record.ref.name!r} changed or was deleted meanwhile.")
+            raise queue_changed(record.ref)
         return await self._store(record)
 
     async def _store(self, record: QueueRecord) -> QueueRecord:

@@ -7,7 +7,7 @@ from typing import Any
 import pymongo
 from pymongo.database import Database
 
-from zaqar_lite.storage.mongodb.queues import CLAIMED, DELAYED, LIVE_STATES, PARKED
+from zaqar_lite.storage.mongodb import states
 
 Document = dict[str, Any]
 
@@ -26,13 +26,13 @@ def faults(database: Database[Document]) -> list[str]:
     """Say what breaks the data layout: every message is in one state and has what belongs to it."""
     births = {document["_id"]: document for document in database["zaqar_queues"].find()}
     found: list[str] = []
-    for document in database["zaqar_messages"].find({"s": {"$in": LIVE_STATES}}):
+    for document in database["zaqar_messages"].find({"s": {"$in": states.LIVE}}):
         queue = births.get(document["q"])
         if queue is None or not queue["b"] < document["k"]:
             continue  # of a life that is over: nobody sees it
-        if (document["s"] in (DELAYED, CLAIMED, PARKED)) != ("w" in document):
+        if (document["s"] in states.WAITING) != ("w" in document):
             found.append(f"state {document['s']} with w={document.get('w')}")
-        if document["s"] == CLAIMED and not document.get("cid"):
+        if document["s"] == states.CLAIMED and not document.get("cid"):
             found.append("claimed by nobody")
         if document["k"] > queue["k"]:
             found.append("above the counter after all have answered")

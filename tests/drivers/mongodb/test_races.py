@@ -283,15 +283,15 @@ async def test_an_edit_whose_answer_was_lost_and_that_others_have_passed_is_unav
     """Neither done nor refused: the message was handed out and acknowledged since."""
     (message_id,) = await queue.post("a", delay=HOUR)
     messages = driver(queue)._connection.messages
-    write = messages.find_one_and_update
+    write = messages.bulk_write
 
     async def lose_the_answer(*args: Any, **kwargs: Any) -> None:
-        messages.find_one_and_update = write  # type: ignore[method-assign]
-        assert await write(*args, **kwargs)
+        messages.bulk_write = write  # type: ignore[method-assign]
+        assert (await write(*args, **kwargs)).matched_count
         assert ids((await second.pop()).messages) == [message_id]
         raise AutoReconnect("connection closed")
 
-    messages.find_one_and_update = lose_the_answer  # type: ignore[method-assign]
+    messages.bulk_write = lose_the_answer  # type: ignore[method-assign, assignment]
     with pytest.raises(Unavailable):
         await queue.edit(message_id, "b", delay=0)
     assert await queue.bodies() == []

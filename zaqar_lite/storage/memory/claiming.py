@@ -5,8 +5,8 @@ from random import random
 from typing import NamedTuple
 
 from zaqar_lite.domain.attempts import LAPSED, MAX_CLAIMS, MOVED, REJECTED, Ended
-from zaqar_lite.domain.errors import Unsupported
 from zaqar_lite.domain.models import DeadLetter, DelayMode, Move, Origin, QueueRef, Retries, Take
+from zaqar_lite.domain.refusals import no_failed_list
 from zaqar_lite.domain.settlements import Act, Outcome, Settlement
 from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.memory.entries import Entry
@@ -183,7 +183,7 @@ class Claiming:
     def _move(self, step: Step, entry: Entry, letter: DeadLetter, reason: str) -> None:
         """Move an entry that is in no state's index to the dead-letter queue."""
         if letter.target is None:
-            raise Unsupported("The memory store keeps no failed messages; the embedded one does.")
+            raise no_failed_list("memory")
         now, last = step.now, entry.last_claim
         step.queue.forget(entry)
         entry.origin = Origin(

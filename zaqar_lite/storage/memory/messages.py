@@ -4,14 +4,8 @@ import asyncio
 from collections.abc import Collection, Iterable, Sequence
 
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.errors import (
-    Conflict,
-    DueChanged,
-    Invalid,
-    LimitReached,
-    NotFound,
-    Unsupported,
-)
+from zaqar_lite.domain.edits import Deadlines, edited
+from zaqar_lite.domain.errors import Conflict, LimitReached
 from zaqar_lite.domain.ids import new_claim_id
 from zaqar_lite.domain.models import (
     NO_RETRIES,
@@ -33,6 +27,7 @@ from zaqar_lite.domain.models import (
     no_retries,
 )
 from zaqar_lite.domain.posts import IdempotencyKey, NewMessage, Posted
+from zaqar_lite.domain.refusals import delete_refusal, no_claim, no_failed_list, no_message
 from zaqar_lite.domain.settlements import Outcome, Settled, Settlement
 from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.memory.adopting import adopt
@@ -111,33 +106,21 @@ class MemoryMessageStore(Reading):
         queue = self._state.queues.get(ref, Queue())
         entry = queue.live(message_id, now)
         if entry is None:
-            raise NotFound(f"Message {message_id} does not exist.")
-        if not entry.is_still_delayed(now):
-            raise Conflict(f"Message {message_id} is not delayed (any more).")
-        if edit.is_stale(entry.delay_expires_at):
-            raise DueChanged(message_id)
+            raise no_message(message_id)
+        due = entry.delay_expires_at if entry.is_delayed else 0
+        due, expires_at = edited(edit, Deadlines(due, entry.expires_at), now)
         if body is not None and entry.shared is not None and entry.shared.holders > 1:
             raise Conflict(
                 f"The body of message {message_id} can't be changed: other queues hold it too."
-            )
-        delay_expires_at = entry.delay_expires_at if delay_ms is None else now + delay_ms
-        expires_at = entry.expires_at if ttl_ms is None else now + ttl_ms
-        if expires_at < delay_expires_at:
-            raise Invalid(
-                f"Message {message_id} would expire {delay_expires_at - expires_at} ms before its "
-                "delay is over: give a longer ttl or a shorter delay."
             )
         if body is not None:
             entry.body = body
         if ttl_ms is not None:
             queue.set_ttl(entry, ttl_ms, now)
         if delay_ms is not None:
-            queue.set_delay(entry, delay_expires_at)
-            if delay_expires_at <= now:
-                self._announce(ref, 1)
-            else:
-                self._announce(ref, 0)
-        self._state.schedule_sweep(ref, queue, min(entry.expires_at, delay_expires_at))
+            queue.set_delay(entry, due)
+            self._announce(ref, int(due <= now))
+        self._state.schedule_sweep(ref, queue, min(expires_at, due))
         return entry.full_view(now)
 
     async def delete(
@@ -312,7 +295,7 @@ class MemoryMessageStore(Reading):
         self._state.check_version(ref, take.version)
         letter = take.retries.dead_letter
         if letter is not None and letter.target is None:
-            raise Unsupported("The memory store keeps no failed messages; the embedded one does.")
+            raise no_failed_list("memory")
         return self._state.queues.get(ref)
 
     def _sweep_queue(self, step: Step, limit: int, swept: Swept) -> Swept:
@@ -352,7 +335,7 @@ class MemoryMessageStore(Reading):
             live = [one for one in held if one.holder(now) is not None and one.expires_at > now]
             if live:
                 return claim, live
-        raise NotFound(f"Claim {claim_id} does not exist or has expired.")
+        raise no_claim(claim_id)
 
 
 async def _rest() -> None:
@@ -364,9 +347,7 @@ async def _rest() -> None:
 def _refusal(entry: Entry, claim_ids: Collection[str], now: int) -> RefusalReason | None:
     """Why these claims may not delete an entry; None when they may."""
     holder = entry.holder(now)
-    if holder is not None:
-        return None if holder.id in claim_ids else RefusalReason.CLAIMED
-    return RefusalReason.NOT_CLAIMED if claim_ids else None
+    return delete_refusal(None if holder is None else holder.id, claim_ids)
 
 
 def _views(taken: Iterable[Entry], now: int, take: Take) -> list[Message]:

@@ -7,10 +7,11 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.errors import KeyReused, LimitReached
+from zaqar_lite.domain.errors import KeyReused
 from zaqar_lite.domain.ids import new_message_ids
 from zaqar_lite.domain.models import DEFAULT_PRIORITY, QueueRef, StoreOptions
 from zaqar_lite.domain.posts import Companion, IdempotencyKey, NewMessage, Posted
+from zaqar_lite.domain.refusals import too_many_keys, too_many_messages
 from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.memory.entries import Entry, Known, Shared
 from zaqar_lite.storage.memory.queue import MANY, Queue
@@ -231,19 +232,17 @@ class Posting:
         """Refuse a post that would exceed a limit of its queue or of one that gets copies."""
         most, most_keys = self._options.max_messages, self._options.max_idempotency_keys
         if len(queue.entries) + len(new) > most:
-            raise LimitReached(f"The queue {ref.name!r} may hold {most} messages.")
+            raise too_many_messages(ref, most)
         if are_plain and batch_key is None:
             return
         for target, count in Counter(copy.queue for m in new for copy in m.copies).items():
             full = self._state.queues.get(target)
             if count + (0 if full is None else len(full.entries)) > most:
-                raise LimitReached(f"The queue {target.name!r} may hold {most} messages.")
+                raise too_many_messages(target, most)
         keys = sum(m.idempotency_key is not None for m in new) + (batch_key is not None)
         if keys and len(queue.message_keys) + len(queue.batch_keys) + keys > most_keys:
-            raise LimitReached(
-                f"The queue {ref.name!r} may remember {most_keys} idempotency keys.",
-                retry_after=max(1, -(-(min(queue.key_ends(), default=now) - now) // 1000)),
-            )
+            ends = min(queue.key_ends(), default=now)
+            raise too_many_keys(ref, most_keys, wait_ms=ends - now)
 
 
 def _without_duplicates(

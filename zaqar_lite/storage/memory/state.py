@@ -2,8 +2,8 @@
 
 from heapq import heappop, heappush
 
-from zaqar_lite.domain.errors import QueueChanged
 from zaqar_lite.domain.models import QueueRef
+from zaqar_lite.domain.refusals import queue_changed
 from zaqar_lite.storage.memory.entries import Entry
 from zaqar_lite.storage.memory.queue import Queue
 from zaqar_lite.storage.records import Catalogue, QueueRecords
@@ -132,4 +132,4 @@ class State:
             return
         record = self.records.get(ref)
         if version != (0 if record is None else record.version):
-            raise QueueChanged(f"The queue {ref.name!r} is not at version {version} any more.")
+            raise queue_changed(ref)

@@ -1,72 +1,221 @@
-"""Changing single messages: edits of what is delayed, and deletes."""
+"""Changing messages by one path: read them, decide, and store what is still as it was read.
 
-from collections.abc import Collection, Sequence
+Every message that a call changes gets the mark of the call. When the call reads the messages again,
+after a lost answer or a lost race, the mark tells which of them it has changed itself.
+"""
 
-from bson import Int64
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from typing import Generic, NamedTuple, TypeVar
+
 from bson.datetime_ms import DatetimeMS
-from pymongo import ReturnDocument
-from pymongo.errors import AutoReconnect
+from pymongo.errors import PyMongoError
 
-from zaqar_lite.domain.errors import Conflict, DueChanged, Invalid, NotFound
-from zaqar_lite.domain.ids import is_message_id, new_claim_id
-from zaqar_lite.domain.models import Edit, Message, QueueRef, Refusal, RefusalReason
-from zaqar_lite.storage.mongodb.documents import to_message
+from zaqar_lite.domain.errors import Unavailable, ZaqarLiteError
+from zaqar_lite.domain.ids import is_claim_id, is_message_id, new_claim_id
+from zaqar_lite.domain.models import (
+    NO_RETRIES,
+    Claim,
+    Edit,
+    Message,
+    Move,
+    QueueRef,
+    Refusal,
+    Retries,
+)
+from zaqar_lite.domain.refusals import delete_refusal, no_claim, no_message
+from zaqar_lite.domain.settlements import Act, Outcome, Settled, Settlement
+from zaqar_lite.storage.mongodb import states
+from zaqar_lite.storage.mongodb.documents import NO_ATTEMPTS, to_message
 from zaqar_lite.storage.mongodb.errors import repeated
+from zaqar_lite.storage.mongodb.guarded_updates import Change
 from zaqar_lite.storage.mongodb.indexes import BY_ID, Document
 from zaqar_lite.storage.mongodb.parts import StorePart
 from zaqar_lite.storage.mongodb.queues import (
-    CLAIMED,
-    DELAYED,
-    LIVE_STATES,
-    PARKED,
-    READY,
+    BRIEF,
+    FoundMessages,
     QueueState,
+    ids_of,
     key_of,
     reading,
 )
+from zaqar_lite.storage.mongodb.transactions import RetryBudget
+from zaqar_lite.storage.mongodb.transitions import Transitions
 
-_ROUNDS = 10
+T = TypeVar("T")
+_ROUNDS = 20
 _HOLDER: Document = {"s": 1, "k": 1, "e": 1, "w": 1, "cid": 1}
 """The projection of the fields that tell whether a message may be deleted."""
 
 
+class Changed(NamedTuple, Generic[T]):
+    """What a call has decided on each message it found, and the messages it has changed."""
+
+    answers: dict[str, T]
+    documents: Sequence[Document]
+    lost: PyMongoError | None
+    """The error of an earlier try, which may have changed messages that were not found since."""
+
+
 class Changing(StorePart):
-    """Edit and delete messages by their ids."""
+    """Read, renew and release claims; settle, move, edit and delete messages."""
+
+    async def settle(
+        self,
+        queue: QueueRef,
+        claim_id: str,
+        settlements: Sequence[Settlement],
+        *,
+        retries: Retries = NO_RETRIES,
+        version: int | None = None,
+    ) -> Settled:
+        """Settle messages of a claim; see the seam."""
+        by_message: dict[str, list[Settlement]] = {}
+        for settlement in settlements:
+            by_message.setdefault(settlement.message_id, []).append(settlement)
+
+        def settle_one(transitions: Transitions, document: Document) -> list[Outcome]:
+            told = by_message[document["_id"]]
+            return [transitions.settle(document, claim_id, one) for one in told]
+
+        letter = retries.dead_letter
+        match = _named(by_message, queue, None if letter is None else letter.target)
+        answers, changed, _ = await self._change(
+            queue, match, settle_one, retries=retries, version=version
+        )
+        acknowledged = [one["_id"] for one in changed if one["s"] == states.GONE]
+        if acknowledged:
+            with suppress(PyMongoError):  # readers see them no more even when this fails
+                await self._updates.remove(key_of(queue), acknowledged, states.GONE)
+        outcomes = [
+            answers[one.message_id].pop(0) if one.message_id in answers else Outcome.NOT_FOUND
+            for one in settlements
+        ]
+        return Settled(outcomes, sum(one["q"] != key_of(queue) for one in changed))
+
+    async def move(self, queue: QueueRef, ids: Sequence[str], move: Move) -> Sequence[Outcome]:
+        """Move messages to another queue, all in one transaction; see the seam."""
+        match = _named(ids, queue, move.target)
+        outcomes, _, _ = await self._change(
+            queue, match, lambda transitions, document: transitions.move(document, move)
+        )
+        return [outcomes.pop(one, Outcome.NOT_FOUND) for one in ids]
 
     async def edit(self, queue: QueueRef, edit: Edit) -> Message:
-        """Change a delayed message in one guarded update; see the seam.
+        """Change a delayed message; see the seam.
 
-        The update writes a mark of this call. When an answer was lost, the edit is tried again. If
-        the message does not fit any more, the mark tells whether the first try was carried out. If
-        others have changed the message since, nobody can tell, and the answer is Unavailable.
+        When an answer was lost and others have changed the message since, nobody can tell whether
+        it was edited, and the answer is Unavailable.
         """
-        messages, message_id, mark = self._connection.messages, edit.message_id, new_claim_id()
-        lost: AutoReconnect | None = None
-        for _ in range(_ROUNDS if is_message_id(message_id) else 0):
-            state = await self._queues.read(queue, edit.version)
+
+        def edit_one(transitions: Transitions, document: Document) -> Message | None:
+            if not transitions.is_live(document):
+                return None
+            transitions.edit(document, edit)
+            return to_message(document, transitions.state.now)
+
+        answers, _, lost = await self._change(
+            queue,
+            _named([edit.message_id], queue),
+            edit_one,
+            version=edit.version,
+            projection=NO_ATTEMPTS,
+        )
+        message = answers.get(edit.message_id)
+        if message is None:
+            raise lost or no_message(edit.message_id)
+        return message
+
+    async def get_claim(self, queue: QueueRef, claim_id: str, *, details: bool = False) -> Claim:
+        """Read a live claim: the messages that it holds, which is all there is of it."""
+        found = FoundMessages([], None)
+        if is_claim_id(claim_id):
+            stages = reading(_held(queue, claim_id), {"l": 0} if details else NO_ATTEMPTS)
+            found = await self._queues.find_with_state(queue, stages, "claim")
+        state = found.state
+        held = [] if state is None else [each for each in found.live if state.is_held(each)]
+        if state is None or not held:
+            raise no_claim(claim_id)
+        first, ends = held[0], max(int(document["w"]) for document in held)
+        ttl_ms = first.get("ct", ends - state.now)  # earlier versions did not write it here
+        began = int(first["cs"]) if "cs" in first else ends - ttl_ms
+        return Claim(
+            claim_id,
+            ttl_ms,
+            max(0, state.now - began),
+            [to_message(document, state.now) for document in sorted(held, key=lambda d: d["k"])],
+        )
+
+    async def renew(self, queue: QueueRef, claim_id: str, *, ttl_ms: int, grace_ms: int) -> None:
+        """Let a live claim, and what it holds, live on; see the seam."""
+        renewed = await self._change_held(
+            queue, claim_id, lambda steps, document: steps.renew(document, ttl_ms, grace_ms)
+        )
+        if not any(renewed.answers.values()):
+            raise no_claim(claim_id)
+
+    async def release(self, queue: QueueRef, claim_id: str, *, delay_ms: int = 0) -> None:
+        """Give back what a claim still holds; see the seam."""
+
+        def release_one(transitions: Transitions, document: Document) -> None:
+            given_back = Settlement(document["_id"], Act.RELEASE, delay_ms=delay_ms)
+            transitions.settle(document, claim_id, given_back)
+
+        await self._change_held(queue, claim_id, release_one)
+
+    async def _change_held(
+        self, queue: QueueRef, claim_id: str, decide: Callable[[Transitions, Document], T]
+    ) -> Changed[T]:
+        if not is_claim_id(claim_id):
+            return Changed({}, (), None)
+        return await self._change(queue, _held(queue, claim_id), decide, hint="claim")
+
+    async def _change(
+        self,
+        queue: QueueRef,
+        match: Document,
+        decide: Callable[[Transitions, Document], T],
+        *,
+        hint: str = BY_ID,
+        retries: Retries = NO_RETRIES,
+        version: int | None = None,
+        projection: Document = BRIEF,
+    ) -> Changed[T]:
+        """Let `decide` change the documents that match, and store those that it has changed.
+
+        Where one of them moves to another queue, all are stored in one transaction, or none.
+        """
+        mark, budget = new_claim_id(), RetryBudget()
+        answers: dict[str, T] = {}
+        lost: PyMongoError | None = None
+        stages = reading(match, projection)
+        for _ in range(_ROUNDS):
+            found, state = await self._queues.find_with_state(queue, stages, hint, version)
             if state is None:
-                break
-            guard, update = _guarded_edit(edit, state, mark)
+                return Changed({}, (), lost)
+            transitions, changes = Transitions(queue, state, retries), []
+            changed = [seen for seen in found if seen.get("x") == mark]
+            for seen in found:
+                if seen in changed:
+                    continue
+                document = dict(seen)
+                try:
+                    answers[seen["_id"]] = decide(transitions, document)
+                except ZaqarLiteError as refused:
+                    raise lost or refused from None
+                if document != seen:
+                    document["x"] = mark
+                    changes.append(Change(state.key, seen, document))
             try:
-                found = await messages.find_one_and_update(
-                    guard, update, return_document=ReturnDocument.AFTER
-                )
-            except AutoReconnect as exc:
-                if lost is not None:
-                    raise
+                if await self._updates.store(changes) == len(changes):
+                    changed += [change.document for change in changes]
+                    return Changed({one: answers[one] for one in ids_of(found)}, changed, lost)
+            except PyMongoError as exc:
+                await budget.pause(exc)
                 lost = exc
-                continue
-            if found is None:
-                found = await messages.find_one({"_id": message_id, **state.live}, hint=BY_ID)
-            if found is not None and found.get("x") == mark:
-                self._readiness.announce(queue, int(edit.delay_ms == 0))
-                return to_message(found, state.now)
-            if lost is not None:
-                raise lost
-            if found is None:
-                break
-            _check_editable(edit, found, state)
-        raise NotFound(f"Message {message_id} does not exist.")
+        raise Unavailable(
+            f"Others change the same messages of the queue {queue.name!r} again and again."
+        )
 
     async def delete(
         self, queue: QueueRef, ids: Collection[str], *, claim_ids: Collection[str] | None
@@ -77,7 +226,7 @@ class Changing(StorePart):
             return ()
         if claim_ids is not None:
             return await self._delete_checked(queue, wanted, list(claim_ids))
-        doomed = {"_id": {"$in": wanted}, "q": key_of(queue), "s": {"$in": LIVE_STATES}}
+        doomed = {**_named(wanted, queue), "s": {"$in": states.LIVE}}
         await repeated(lambda: self._connection.messages.delete_many(doomed, hint=BY_ID))
         return ()
 
@@ -85,91 +234,47 @@ class Changing(StorePart):
         self, queue: QueueRef, wanted: Sequence[str], claim_ids: list[str]
     ) -> Sequence[Refusal]:
         refused: list[Refusal] = []
-        key = key_of(queue)
-        among = {"_id": {"$in": wanted}, "q": key, "s": {"$in": LIVE_STATES}}
+        among = {**_named(wanted, queue), "s": {"$in": states.LIVE}}
         for _ in range(_ROUNDS):
             found = await self._queues.find_with_state(queue, reading(among, _HOLDER), BY_ID)
-            live = {document["_id"]: document for document in found.live}
-            now = found.state.now if found.state else 0
+            state, live = found.state, {document["_id"]: document for document in found.live}
+            if state is None or not live:
+                break
             refused = [
                 Refusal(message_id, reason)
                 for message_id in wanted
                 if message_id in live
-                and (reason := _refusal(live[message_id], claim_ids, now)) is not None
+                and (reason := delete_refusal(_holder(live[message_id], state), claim_ids))
             ]
-            if refused or not live:
-                break
-            guard: Document = {"s": CLAIMED, "cid": {"$in": claim_ids}}
+            if refused:
+                return refused
+            guard: Document = {"s": states.CLAIMED, "cid": {"$in": claim_ids}}
             if not claim_ids:
-                lapsed = {"s": CLAIMED, "w": {"$lte": DatetimeMS(now)}}
-                guard = {"$or": [{"s": {"$in": [READY, DELAYED, PARKED]}}, lapsed]}
-            doomed = {"_id": {"$in": list(live)}, "q": key, **guard}
+                lapsed = {"s": states.CLAIMED, "w": {"$lte": DatetimeMS(state.now)}}
+                free = [states.READY, states.DELAYED, states.PARKED]
+                guard = {"$or": [{"s": {"$in": free}}, lapsed]}
+            doomed = {**_named(list(live), queue), **guard}
             result = await repeated(
                 lambda: self._connection.messages.delete_many(doomed, hint=BY_ID)  # noqa: B023 - awaited here
             )
             if result.deleted_count == len(live):
                 break
             # Somebody deleted, claimed or freed one in between: look again at what is left.
-        return refused
+        return ()
 
 
-def _guarded_edit(edit: Edit, state: QueueState, mark: str) -> tuple[Document, Document]:
-    """The filter and the update of an edit; the filter refuses what may not be edited."""
-    guard: Document = {"_id": edit.message_id, **state.live}
-    guard |= {"s": DELAYED, "w": {"$gt": state.date}}
-    if edit.if_due is not None:
-        second = edit.if_due // 1000 * 1000
-        guard["w"] |= {"$gte": DatetimeMS(second), "$lt": DatetimeMS(second + 1000)}
-    changes: Document = {"x": mark} if edit.body is None else {"x": mark, "b": edit.body}
-    due, end = _new_deadlines(edit, state)
-    if end is not None:
-        changes |= {"t": Int64(edit.ttl_ms or 0), "e": end}
-    if due is not None:
-        changes |= {"d": due, "w": due}
-    update: Document = {"$set": changes}
-    if edit.delay_ms == 0:
-        changes["s"] = READY
-        del changes["w"]
-        update["$unset"] = {"w": True}
-    if due is None and end is not None:
-        guard["w"] |= {"$lte": end}
-    elif due is not None and end is None:
-        guard["e"] = {"$gt": state.date, "$gte": due}
-    elif due is not None and end is not None and due > end:
-        guard["s"] = {"$in": []}  # an edit that contradicts itself fits no message
-    return guard, update
+def _named(ids: Collection[str], *queues: QueueRef | None) -> Document:
+    """The filter of messages by their ids, in any of these queues."""
+    wanted = [message_id for message_id in dict.fromkeys(ids) if is_message_id(message_id)]
+    keys = [key_of(ref) for ref in queues if ref is not None]
+    return {"_id": {"$in": wanted}, "q": keys[0] if len(keys) == 1 else {"$in": keys}}
 
 
-def _new_deadlines(edit: Edit, state: QueueState) -> tuple[DatetimeMS | None, DatetimeMS | None]:
-    """When the delay and the message are to end by an edit; None for what it leaves as it is."""
-    due = None if edit.delay_ms is None else DatetimeMS(state.now + edit.delay_ms)
-    end = None if edit.ttl_ms is None else DatetimeMS(state.now + edit.ttl_ms)
-    return due, end
+def _held(queue: QueueRef, claim_id: str) -> Document:
+    """The filter of what a claim holds, or held when its lease lapsed."""
+    return {"q": key_of(queue), "cid": claim_id, "s": states.CLAIMED}
 
 
-def _check_editable(edit: Edit, found: Document, state: QueueState) -> None:
-    """Say why a message does not fit an edit; it may fit by now, if others changed it meanwhile.
-
-    Raises:
-        Conflict: it is not delayed.
-        DueChanged: it is due at another instant than its editor has seen.
-        Invalid: it would expire before its delay is over.
-    """
-    if found["s"] != DELAYED or found["w"] <= state.date:
-        raise Conflict(f"Message {edit.message_id} is not delayed (any more).")
-    if edit.is_stale(int(found["w"])):
-        raise DueChanged(edit.message_id)
-    due, end = _new_deadlines(edit, state)
-    early_ms = int(due or found["w"]) - int(end or found["e"])
-    if early_ms > 0:
-        raise Invalid(
-            f"Message {edit.message_id} would expire {early_ms} ms before its delay is over: give "
-            "a longer ttl or a shorter delay."
-        )
-
-
-def _refusal(document: Document, claim_ids: Collection[str], now: int) -> RefusalReason | None:
-    """Why a message may not be deleted by these claims; None when it may."""
-    if document["s"] == CLAIMED and int(document["w"]) > now:
-        return None if document["cid"] in claim_ids else RefusalReason.CLAIMED
-    return RefusalReason.NOT_CLAIMED if claim_ids else None
+def _holder(document: Document, state: QueueState) -> str | None:
+    """The live claim that holds a message."""
+    return document["cid"] if state.is_held(document) else None

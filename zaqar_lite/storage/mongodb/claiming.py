@@ -16,9 +16,10 @@ from dataclasses import dataclass, field
 from bson.datetime_ms import DatetimeMS
 from pymongo.errors import PyMongoError
 
-from zaqar_lite.domain.errors import Unsupported
 from zaqar_lite.domain.models import Claimed, DelayMode, QueueRef, Take
+from zaqar_lite.domain.refusals import no_failed_list
 from zaqar_lite.storage.base import MAX_EXAMINED
+from zaqar_lite.storage.mongodb import states
 from zaqar_lite.storage.mongodb.connection import find_first
 from zaqar_lite.storage.mongodb.documents import to_message
 from zaqar_lite.storage.mongodb.errors import repeated, translate
@@ -26,17 +27,7 @@ from zaqar_lite.storage.mongodb.guarded_updates import Change
 from zaqar_lite.storage.mongodb.indexes import BY_ID, Document
 from zaqar_lite.storage.mongodb.leases import LeaseHandle
 from zaqar_lite.storage.mongodb.parts import StorePart
-from zaqar_lite.storage.mongodb.queues import (
-    BRIEF,
-    CLAIMED,
-    DELAYED,
-    PARKED,
-    POPPED,
-    READY,
-    QueueState,
-    ids_of,
-    key_of,
-)
+from zaqar_lite.storage.mongodb.queues import BRIEF, QueueState, ids_of, key_of
 from zaqar_lite.storage.mongodb.transitions import Transitions
 
 _BUDGET = 4 * MAX_EXAMINED
@@ -60,17 +51,17 @@ class Claiming(StorePart):
 
     async def pop(self, queue: QueueRef, take: Take) -> Claimed:
         """Remove and hand out ready messages; see the seam."""
-        return await self._take(queue, take, POPPED)
+        return await self._take(queue, take, states.POPPED)
 
     async def claim(self, queue: QueueRef, take: Take) -> Claimed:
         """Hand out ready messages under a new claim; see the seam."""
-        return await self._take(queue, take, CLAIMED)
+        return await self._take(queue, take, states.CLAIMED)
 
     async def _take(self, queue: QueueRef, take: Take, held: int) -> Claimed:
         """Claim (CLAIMED) or pop (POPPED) up to `limit` ready messages."""
         dead_letter = take.retries.dead_letter
         if dead_letter is not None and dead_letter.target is None:
-            raise Unsupported("The mongodb store keeps no failed messages; the embedded one does.")
+            raise no_failed_list("MongoDB")
         search = await self._begin_search(queue, take)
         if search is None:
             return Claimed(None)
@@ -84,13 +75,13 @@ class Claiming(StorePart):
                     raise
                 search.has_more = True
                 break  # answer what is held, even though the rest failed
-        if held == POPPED and handle.taken:
+        if held == states.POPPED and handle.taken:
             try:
                 await handle.remove()
             except PyMongoError:  # the caller has them all the same
                 self._cleanups.add(handle, was_answered=True)
         messages = [to_message(document, handle.started_at) for document in handle.taken]
-        claim_id = handle.token if messages and held == CLAIMED else None
+        claim_id = handle.token if messages and held == states.CLAIMED else None
         return Claimed(claim_id, messages, moved, search.has_more and len(messages) < take.limit)
 
     async def _begin_search(self, queue: QueueRef, take: Take) -> "_Search | None":
@@ -125,10 +116,12 @@ class Claiming(StorePart):
     async def _take_step(self, search: "_Search", handle: LeaseHandle) -> int:
         """Take, free, delete or move the next candidates; answer how many were moved."""
         found = await self._candidates(search)
-        lapsed = [document for document in found if document["s"] == CLAIMED]
+        lapsed = [document for document in found if document["s"] == states.CLAIMED]
         ended, moved = await self._decide_all(search, lapsed, Transitions.lapse)
-        ready = [each for each in ended if each["s"] == READY and each["q"] == search.state.key]
-        found = [each for each in found if each["s"] != CLAIMED] + ready
+        ready = [
+            each for each in ended if each["s"] == states.READY and each["q"] == search.state.key
+        ]
+        found = [each for each in found if each["s"] != states.CLAIMED] + ready
         sorted_out = search.sort_out(found, len(lapsed))
         if sorted_out.wanted or sorted_out.due:
             try:
@@ -261,7 +254,7 @@ class _Search:
                     self._dead_letter is not None and document["n"] >= self._dead_letter.max_claims
                 )
                 (found.exhausted if is_exhausted else found.wanted).append(document)
-            elif document["s"] != READY:
+            elif document["s"] != states.READY:
                 found.due.append(document)
         if len(found.wanted) > room:
             first = random.randrange(len(found.wanted) - room + 1)  # noqa: S311 - no secret
@@ -304,15 +297,17 @@ def candidate_queries(state: QueueState, delay_mode: DelayMode, window: int) -> 
     by_time = ["w", "k"]
     due = {**queue, "s": {"$in": _due_states(delay_mode)}, "w": {"$lte": state.date}}
     queries = [
-        Query("ready", {**queue, "s": READY}, "live", window, ["k"], _READY_FIELDS),
+        Query("ready", {**queue, "s": states.READY}, "live", window, ["k"], _READY_FIELDS),
         Query("due", due, "waking", _MOST_DUE, by_time, BRIEF),
     ]
     if delay_mode is DelayMode.EXPOSE:
-        delayed = {**queue, "s": DELAYED, "w": {"$gt": state.date}}
+        delayed = {**queue, "s": states.DELAYED, "w": {"$gt": state.date}}
         queries.append(Query("delayed", delayed, "waking", window, by_time, BRIEF))
     return queries
 
 
 def _due_states(delay_mode: DelayMode) -> list[int]:
     """The states of what becomes ready by time."""
-    return [CLAIMED, PARKED] + ([] if delay_mode is DelayMode.IGNORE else [DELAYED])
+    return [states.CLAIMED, states.PARKED] + (
+        [] if delay_mode is DelayMode.IGNORE else [states.DELAYED]
+    )

@@ -10,8 +10,9 @@ from zaqar_lite.domain.attempts import MAX_CLAIMS, Attempt, Ended
 from zaqar_lite.domain.groups import group_of
 from zaqar_lite.domain.models import Message, Origin
 from zaqar_lite.domain.posts import NewMessage
+from zaqar_lite.storage.mongodb import states
 from zaqar_lite.storage.mongodb.indexes import Document
-from zaqar_lite.storage.mongodb.queues import CLAIMED, DELAYED, PARKED, READY, QueueState
+from zaqar_lite.storage.mongodb.queues import QueueState
 
 NO_ATTEMPTS: Document = {"a": 0}
 """The projection for readers that do not ask for details."""
@@ -25,7 +26,7 @@ def new_document(
     document |= {"n": 0, "t": Int64(message.ttl_ms), "c": state.date}
     document["e"] = DatetimeMS(state.now + message.ttl_ms)
     if message.delay_ms:
-        document["s"] = DELAYED
+        document["s"] = states.DELAYED
         document["d"] = document["w"] = DatetimeMS(state.now + message.delay_ms)
     return document
 
@@ -43,7 +44,7 @@ def adopted_document(message: Message, state: QueueState, position: int) -> Docu
     if message.delay_expires_at:
         document["d"] = DatetimeMS(message.delay_expires_at)
         if message.delay_expires_at > state.now:
-            document["s"], document["w"] = DELAYED, document["d"]
+            document["s"], document["w"] = states.DELAYED, document["d"]
     if message.failure_count:
         document["f"] = message.failure_count
     if message.attempts:
@@ -67,7 +68,7 @@ def _document(  # noqa: PLR0917 - the fields
         "_id": message_id,
         "q": state.key,
         "k": Int64(position),
-        "s": READY,
+        "s": states.READY,
         "b": body,
         "u": client_id,
     }
@@ -82,7 +83,7 @@ def _document(  # noqa: PLR0917 - the fields
 def to_message(document: Document, now: int) -> Message:
     """The message of a document as a reader sees it at `now`; unread fields stay empty."""
     state = document["s"]
-    is_away = state in (CLAIMED, PARKED) and int(document["w"]) > now
+    is_away = state in (states.CLAIMED, states.PARKED) and int(document["w"]) > now
     delayed_until = document.get("d")
     headers = document.get("h")
     return Message(
@@ -93,14 +94,14 @@ def to_message(document: Document, now: int) -> Message:
         int(document["c"]),
         int(document["e"]),
         now,
-        document["cid"] if is_away and state == CLAIMED else None,
+        document["cid"] if is_away and state == states.CLAIMED else None,
         document["n"],
         document["u"],
         None if delayed_until is None else int(delayed_until),
         None if headers is None else dict(headers),
         _origin(document.get("o")),
         document.get("f", 0),
-        int(document["w"]) if is_away and state == PARKED else None,
+        int(document["w"]) if is_away and state == states.PARKED else None,
         attempts_of(document),
     )
 

@@ -7,14 +7,15 @@ from bson import Int64
 from pymongo import UpdateOne
 from pymongo.asynchronous.client_session import AsyncClientSession
 
+from zaqar_lite.storage.mongodb import states
 from zaqar_lite.storage.mongodb.connection import Connection
 from zaqar_lite.storage.mongodb.errors import repeated
 from zaqar_lite.storage.mongodb.indexes import BY_ID, Document
-from zaqar_lite.storage.mongodb.queues import READY, Queues, queue_of
+from zaqar_lite.storage.mongodb.queues import Queues, queue_of
 from zaqar_lite.storage.mongodb.readiness import Readiness
 
-_GUARDED = ("s", "k", "n", "cid", "w")
-"""Every change of a message's state changes one of these."""
+_GUARDED = ("s", "k", "n", "cid", "w", "e")
+"""Every change of a message's state or deadlines changes one of these."""
 
 
 class Change(NamedTuple):
@@ -55,6 +56,10 @@ class GuardedUpdates:
         self._readiness = readiness
 
     async def write(self, changes: Sequence[Change]) -> int:
+        """Store changes as `store` does, again after a lost connection."""
+        return await repeated(lambda: self.store(changes))
+
+    async def store(self, changes: Sequence[Change]) -> int:
         """Store changes of messages of one queue; answer how many were stored.
 
         Where some move to another queue (all to one), all are stored in one transaction, or none.
@@ -65,9 +70,7 @@ class GuardedUpdates:
             count = await self._move(changes, letters)
         elif changes:
             updates = [change.update() for change in changes]
-            result = await repeated(
-                lambda: self._connection.messages.bulk_write(updates, ordered=False)
-            )
+            result = await self._connection.messages.bulk_write(updates, ordered=False)
             count = result.matched_count
         if count:
             self._announce(changes)
@@ -97,5 +100,5 @@ class GuardedUpdates:
 
     def _announce(self, changes: Sequence[Change]) -> None:
         for key in {change.target for change in changes}:
-            ready = [c for c in changes if c.target == key and c.document["s"] == READY]
+            ready = [c for c in changes if c.target == key and c.document["s"] == states.READY]
             self._readiness.announce(queue_of(key), len(ready))

@@ -13,19 +13,12 @@ from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.ids import new_claim_id
 from zaqar_lite.domain.models import DelayMode, Take
 from zaqar_lite.storage.base import MAX_EXAMINED
+from zaqar_lite.storage.mongodb import states
 from zaqar_lite.storage.mongodb.connection import Connection
 from zaqar_lite.storage.mongodb.documents import NO_ATTEMPTS
 from zaqar_lite.storage.mongodb.errors import repeated
 from zaqar_lite.storage.mongodb.indexes import BY_ID, Document
-from zaqar_lite.storage.mongodb.queues import (
-    CLAIMED,
-    DELAYED,
-    PARKED,
-    POPPED,
-    READY,
-    QueueState,
-    ids_of,
-)
+from zaqar_lite.storage.mongodb.queues import QueueState, ids_of
 
 POP_TIME_MS = 60_000
 """How long a pop may take to read and delete its messages; then the sweep makes them ready."""
@@ -52,11 +45,14 @@ class LeaseHandle:
         self._connection = connection
         self._began = time.monotonic()
         self._take = take
-        free: list[Document] = [{"s": READY}, {"s": PARKED, "w": {"$lte": state.date}}]
+        free: list[Document] = [
+            {"s": states.READY},
+            {"s": states.PARKED, "w": {"$lte": state.date}},
+        ]
         if take.delay_mode is DelayMode.EXPOSE:
-            free.append({"s": DELAYED})
+            free.append({"s": states.DELAYED})
         elif take.delay_mode is DelayMode.HONOUR:
-            free.append({"s": DELAYED, "w": {"$lte": state.date}})
+            free.append({"s": states.DELAYED, "w": {"$lte": state.date}})
         self.claimable: Document = {
             "q": state.key,
             "k": {"$gt": Int64(state.birth)},
@@ -94,7 +90,12 @@ class LeaseHandle:
         """
         if time.monotonic() - self._began > POP_TIME_MS / 1000 - REMOVAL_SECONDS:
             raise Unavailable("MongoDB was too slow for a pop; the messages come back.")
-        mine = {"_id": {"$in": ids_of(self.taken)}, "q": self.key, "cid": self.token, "s": POPPED}
+        mine = {
+            "_id": {"$in": ids_of(self.taken)},
+            "q": self.key,
+            "cid": self.token,
+            "s": states.POPPED,
+        }
         with pymongo.timeout(REMOVAL_SECONDS):
             await repeated(lambda: self._connection.messages.delete_many(mine, hint=BY_ID))
 
@@ -108,7 +109,7 @@ class LeaseHandle:
                 batch_size=MAX_EXAMINED,
             ).to_list()
         )
-        if found and self.held == CLAIMED:
+        if found and self.held == states.CLAIMED:
             self.started_at = int(found[0]["w"]) - self._take.ttl_ms
         return sorted(
             (document for document in found if int(document["e"]) > self.started_at),
@@ -128,7 +129,7 @@ class LeaseHandle:
         changes: dict[str, Any] = {"cid": self.token, "s": self.held}
         if self._take.delay_mode is DelayMode.EXPOSE:
             changes["d"] = exposed_delay(now)
-        if self.held == POPPED:
+        if self.held == states.POPPED:
             return [{"$set": {**changes, "w": {"$add": [now, POP_TIME_MS]}}}]
         take, end = self._take, {"$add": [now, self._take.ttl_ms]}
         changes |= {
@@ -174,7 +175,7 @@ class PendingCleanups:
             if was_answered:
                 count += (await messages.delete_many(mine, hint="claim")).deleted_count
             else:
-                counted = {"n": {"$add": ["$n", -1]}} if handle.held == CLAIMED else {}
+                counted = {"n": {"$add": ["$n", -1]}} if handle.held == states.CLAIMED else {}
                 update = ready_update(**counted)
                 count += (await messages.update_many(mine, update, hint="claim")).modified_count
             del self._handles[0]
@@ -183,7 +184,7 @@ class PendingCleanups:
 
 def ready_update(**changes: Document) -> list[Document]:
     """The update that makes messages ready, and changes other fields with that."""
-    return [{"$set": {"s": READY, **changes}}, {"$unset": "w"}]
+    return [{"$set": {"s": states.READY, **changes}}, {"$unset": "w"}]
 
 
 def raised_ttl(now: Document, end: Document, ttl_ms: int, grace_ms: int) -> Document:
@@ -198,4 +199,4 @@ def raised_ttl(now: Document, end: Document, ttl_ms: int, grace_ms: int) -> Docu
 
 def exposed_delay(now: Document) -> Document:
     """The delay of a message that is handed out before its time: it is over now."""
-    return {"$cond": [{"$eq": ["$s", DELAYED]}, {"$min": ["$d", now]}, "$d"]}
+    return {"$cond": [{"$eq": ["$s", states.DELAYED]}, {"$min": ["$d", now]}, "$d"]}

@@ -10,20 +10,12 @@ from pymongo.asynchronous.client_session import AsyncClientSession
 from zaqar_lite.domain.ids import Marker, is_message_id
 from zaqar_lite.domain.models import Message, Page, QueueRef, Selection, Stats
 from zaqar_lite.storage.base import MAX_EXAMINED
+from zaqar_lite.storage.mongodb import states
 from zaqar_lite.storage.mongodb.connection import read_all
 from zaqar_lite.storage.mongodb.documents import NO_ATTEMPTS, to_message
 from zaqar_lite.storage.mongodb.indexes import BY_ID, Document
 from zaqar_lite.storage.mongodb.parts import StorePart
-from zaqar_lite.storage.mongodb.queues import (
-    CLAIMED,
-    DELAYED,
-    LIVE_STATES,
-    PARKED,
-    READY,
-    QueueState,
-    key_of,
-    queue_of,
-)
+from zaqar_lite.storage.mongodb.queues import QueueState, key_of, queue_of
 
 _FINE_RANGES = 10_000
 """Ranges of positions that are counted at once to cut a queue."""
@@ -34,9 +26,9 @@ class Listing(StorePart):
 
     async def list_messages(self, queue: QueueRef, selection: Selection) -> Page:
         """Read one page of a selection; see the seam."""
-        states = {READY}
-        states |= {DELAYED} if selection.include_delayed else set()
-        states |= {CLAIMED, PARKED} if selection.include_claimed else set()
+        wanted = {states.READY}
+        wanted |= {states.DELAYED} if selection.include_delayed else set()
+        wanted |= {states.CLAIMED, states.PARKED} if selection.include_claimed else set()
         own_id = selection.exclude_client_id
         async with self._connection.one_view() as session:
             after = await self._position(queue, selection.marker, 0, session) or 0
@@ -46,13 +38,13 @@ class Listing(StorePart):
             )
             if state is None:
                 return Page((), None)
-            residual: Document = {"e": {"$gt": state.date}, "s": {"$in": LIVE_STATES}}
+            residual: Document = {"e": {"$gt": state.date}, "s": {"$in": states.LIVE}}
             if own_id is not None:
                 residual["u"] = {"$ne": own_id}
             low = max(state.birth, after)
             high = state.counter if last is None else min(state.counter, last)
             query = PageQuery(
-                state, selection.limit, states, residual, selection.details, selection.group
+                state, selection.limit, wanted, residual, selection.details, selection.group
             )
             return await self._first_page(query, low, high, bound, session)
 
@@ -164,9 +156,13 @@ class Listing(StorePart):
         state = await self._queues.read(queue)
         if state is None:
             return None
-        sleeping = sorted(set(LIVE_STATES) - {READY})
         found = await self._connection.messages.find_one(
-            {"q": state.key, "s": {"$in": sleeping}, "k": state.visible, "w": {"$exists": True}},
+            {
+                "q": state.key,
+                "s": {"$in": states.WAITING},
+                "k": state.visible,
+                "w": {"$exists": True},
+            },
             {"w": 1},
             sort=[("w", 1)],
             hint="waking",
@@ -179,14 +175,12 @@ class Listing(StorePart):
         if state is None:
             return Stats()
         live = state.live
-        is_awake = {
-            "$and": [{"$in": ["$s", [DELAYED, CLAIMED, PARKED]]}, {"$lte": ["$w", state.date]}]
-        }
+        is_awake = {"$and": [{"$in": ["$s", states.WAITING]}, {"$lte": ["$w", state.date]}]}
         counting = read_all(  # from the index alone: it has every field that is named here
             self._connection.listed,
             [
                 {"$match": live},
-                {"$group": {"_id": {"$cond": [is_awake, READY, "$s"]}, "n": {"$sum": 1}}},
+                {"$group": {"_id": {"$cond": [is_awake, states.READY, "$s"]}, "n": {"$sum": 1}}},
             ],
             hint="live",
         )
@@ -195,13 +189,13 @@ class Listing(StorePart):
         )
         by_state = {document["_id"]: document["n"] for document in counts}
         since = None
-        if by_state.get(READY):
-            is_ready = oldest is not None and oldest["s"] == READY
+        if by_state.get(states.READY):
+            is_ready = oldest is not None and oldest["s"] == states.READY
             since = await self._ready_since(state, oldest if is_ready else None)
         return Stats(
-            by_state.get(READY, 0),
-            by_state.get(DELAYED, 0) + by_state.get(PARKED, 0),
-            by_state.get(CLAIMED, 0),
+            by_state.get(states.READY, 0),
+            by_state.get(states.DELAYED, 0) + by_state.get(states.PARKED, 0),
+            by_state.get(states.CLAIMED, 0),
             None if oldest is None else to_message(oldest, state.now),
             None if newest is None else to_message(newest, state.now),
             since,
@@ -210,7 +204,7 @@ class Listing(StorePart):
     async def _ready_since(self, state: QueueState, first: Document | None) -> int | None:
         """Since when the first ready message is ready; `first` is that message where known."""
         found = first or await self._connection.listed.find_one(
-            {**state.live, "s": READY}, {"k": 1, "d": 1}, sort=[("k", 1)], hint="live"
+            {**state.live, "s": states.READY}, {"k": 1, "d": 1}, sort=[("k", 1)], hint="live"
         )
         if found is not None:
             since = max(int(found["k"]) // 1000, int(found.get("d", 0)))
@@ -218,7 +212,7 @@ class Listing(StorePart):
         found = await self._connection.listed.find_one(
             {
                 **state.live,
-                "s": {"$in": [DELAYED, CLAIMED, PARKED]},
+                "s": {"$in": states.WAITING},
                 "w": {"$lte": state.date},
             },
             {"w": 1},
@@ -282,11 +276,11 @@ class Listing(StorePart):
 
 
 class PageQuery(NamedTuple):
-    """What a page shows: messages in `states` that match the filter `residual`."""
+    """What a page shows: messages in the states `wanted` that match the filter `residual`."""
 
     state: QueueState
     limit: int
-    states: Collection[int]
+    wanted: Collection[int]
     residual: Document
     details: bool
     group: str | None
@@ -302,16 +296,16 @@ class PageQuery(NamedTuple):
         key, end = self.state.key, [{"$match": self.residual}, {"$limit": self.limit}]
         by_position = {"$sort": {"k": 1}}
         if self.group is not None:
-            awake = [{"s": {"$in": sorted(self.states)}}, {"w": {"$lte": self.state.date}}]
+            awake = [{"s": {"$in": sorted(self.wanted)}}, {"w": {"$lte": self.state.date}}]
             members = {"q": key, "g": self.group, "k": positions}
             return "group", [{"$match": members}, by_position, {"$match": {"$or": awake}}, *end]
-        asleep = sorted(set(LIVE_STATES) - set(self.states))
+        asleep = sorted(set(states.LIVE) - set(self.wanted))
         if not asleep:
             return "position", [{"$match": {"q": key, "k": positions}}, by_position, *end]
         waking = {"q": key, "s": {"$in": asleep}, "w": {"$lte": self.state.date}, "k": positions}
         pipelines = [[{"$match": waking}, by_position, *end]]
-        for wanted in sorted(self.states):
-            match = {"$match": {"q": key, "s": wanted, "k": positions}}
+        for state in sorted(self.wanted):
+            match = {"$match": {"q": key, "s": state, "k": positions}}
             pipelines.append([match, by_position, *end])
         return "waking", *pipelines
 

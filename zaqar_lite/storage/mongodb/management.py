@@ -9,10 +9,11 @@ from uuid import uuid4
 from pymongo import ReturnDocument
 from pymongo.errors import CursorNotFound
 
-from zaqar_lite.domain.errors import LimitReached, QueueChanged, Unavailable
+from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.json_values import holds_all
 from zaqar_lite.domain.metadata import dead_letter_target
 from zaqar_lite.domain.models import QueueRecord, QueueRef
+from zaqar_lite.domain.refusals import queue_changed, too_many_queues
 from zaqar_lite.storage.mongodb.connection import Connection
 from zaqar_lite.storage.mongodb.errors import repeated, translating
 from zaqar_lite.storage.mongodb.indexes import BY_ID, Document
@@ -57,7 +58,7 @@ class MongoManagementStore(KindRecords):
             {"p": ref.project, **_HAS_RECORD}, limit=max(max_queues, 1), hint="name"
         )
         if count >= max_queues:
-            raise LimitReached(f"The project has {max_queues} queues, as many as it may have.")
+            raise too_many_queues(max_queues)
 
     async def _make_record(
         self, ref: QueueRef, metadata: Mapping[str, Any], maker: str
@@ -90,7 +91,7 @@ class MongoManagementStore(KindRecords):
             return_document=ReturnDocument.AFTER,
         )
         if document is None:
-            raise QueueChanged(f"The queue {record.ref.name!r} changed or was deleted meanwhile.")
+            raise queue_changed(record.ref)
         return _record(document)
 
     async def delete_queue(self, ref: QueueRef, *, version: int) -> None:
@@ -101,7 +102,7 @@ class MongoManagementStore(KindRecords):
             hint=BY_ID,
         )
         if not result.matched_count and await self.get_queue(ref) is not None:
-            raise QueueChanged(f"The queue {ref.name!r} changed meanwhile.")
+            raise queue_changed(ref)
 
     async def list_queues(
         self,

@@ -5,16 +5,14 @@ from zaqar_lite.storage.base import Listener
 from zaqar_lite.storage.mongodb.changing import Changing
 from zaqar_lite.storage.mongodb.claiming import Claiming
 from zaqar_lite.storage.mongodb.errors import translating
-from zaqar_lite.storage.mongodb.holding import Holding
 from zaqar_lite.storage.mongodb.listing import Listing
 from zaqar_lite.storage.mongodb.posting import Posting
 from zaqar_lite.storage.mongodb.readiness import POLL_INTERVAL_MS
-from zaqar_lite.storage.mongodb.settling import Settling
 from zaqar_lite.storage.mongodb.sweeping import Sweeping
 
 
 @translating
-class MongoMessageStore(Posting, Claiming, Holding, Settling, Changing, Listing, Sweeping):
+class MongoMessageStore(Posting, Claiming, Changing, Listing, Sweeping):
     """Messages and claims in MongoDB; shared by any number of processes."""
 
     poll_interval_ms = POLL_INTERVAL_MS

@@ -16,8 +16,6 @@ from pymongo.errors import PyMongoError
 
 from zaqar_lite.domain.errors import (
     Invalid,
-    LimitReached,
-    QueueChanged,
     Unavailable,
     ZaqarLiteError,
 )
@@ -31,6 +29,7 @@ from zaqar_lite.domain.posts import (
     Recalled,
     Remembered,
 )
+from zaqar_lite.domain.refusals import queue_changed, too_many_keys, too_many_messages
 from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.mongodb.connection import Connection
 from zaqar_lite.storage.mongodb.documents import adopted_document, new_document
@@ -272,19 +271,16 @@ class Posting(StorePart):
             _TryAgain: they must be counted first.
         """
         options = self._options
-        for bound, new, most, what in (
-            (before.messages, plan.documents, options.max_messages, "hold {} messages"),
-            (before.keys, plan.keys, options.max_idempotency_keys, "remember {} idempotency keys"),
+        for bound, new, most, refusal in (
+            (before.messages, plan.documents, options.max_messages, too_many_messages),
+            (before.keys, plan.keys, options.max_idempotency_keys, too_many_keys),
         ):
             if not new or bound.most + len(new) <= most:
                 continue
             is_sure = bound.field in batch.counted or before.now < bound.sure_until
             if bound.most and not is_sure:
                 raise _TryAgain(partial(self._count_live, batch, before, bound))
-            raise LimitReached(
-                f"The queue {batch.ref.name!r} may {what.format(most)}.",
-                retry_after=max(1, -(-(bound.sure_until - before.now) // 1000)),
-            )
+            raise refusal(batch.ref, most, wait_ms=bound.sure_until - before.now)
 
     async def _count_live(self, batch: _Batch, state: QueueState, bound: Bound) -> None:
         if bound is state.messages:
@@ -300,7 +296,7 @@ class Posting(StorePart):
         """Make a queue's document; refuse the posts to it that were decided by a record."""
         for post in posts:
             if post.version:
-                post.refuse(QueueChanged(f"The queue {ref.name!r} was deleted meanwhile."))
+                post.refuse(queue_changed(ref))
         if not posts or not all(post.outcome.done() for post in posts):
             await self._queues.seed(ref)
 

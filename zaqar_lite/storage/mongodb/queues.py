@@ -11,18 +11,15 @@ from pymongo import ReturnDocument
 from pymongo.asynchronous.client_session import AsyncClientSession
 from pymongo.errors import DuplicateKeyError, PyMongoError
 
-from zaqar_lite.domain.errors import QueueChanged
 from zaqar_lite.domain.models import QueueRef
+from zaqar_lite.domain.refusals import queue_changed
+from zaqar_lite.storage.mongodb import states
 from zaqar_lite.storage.mongodb.connection import Connection, read_all
 from zaqar_lite.storage.mongodb.errors import is_duplicate, repeated
 from zaqar_lite.storage.mongodb.indexes import BY_ID, Document
 from zaqar_lite.storage.mongodb.transactions import RetryBudget, transaction
 
 T = TypeVar("T")
-
-READY, DELAYED, CLAIMED, _RECORD, POPPED, PARKED, GONE = range(7)
-"""The states of messages; 3 was a claim's record in earlier versions."""
-LIVE_STATES = (READY, DELAYED, CLAIMED, PARKED)
 
 BRIEF: Document = {"b": 0, "h": 0}
 """The projection without body and headers, which only readers want."""
@@ -69,6 +66,10 @@ class QueueState(NamedTuple):
         """Whether a message that was read in a live state exists in the queue."""
         return bool(document["k"] > self.birth and document["e"] > self.date)
 
+    def is_held(self, document: Document) -> bool:
+        """Whether a live claim holds a message."""
+        return document["s"] == states.CLAIMED and int(document["w"]) > self.now
+
     @property
     def live(self) -> Document:
         """The filter of all live messages of the queue."""
@@ -76,7 +77,7 @@ class QueueState(NamedTuple):
             "q": self.key,
             "k": self.visible,
             "e": {"$gt": self.date},
-            "s": {"$in": LIVE_STATES},
+            "s": {"$in": states.LIVE},
         }
 
     def check(self, ref: QueueRef, version: int | None) -> None:
@@ -86,7 +87,7 @@ class QueueState(NamedTuple):
             QueueChanged: the record is at another version.
         """
         if version is not None and version != self.version:
-            raise QueueChanged(f"The queue {ref.name!r} is not at version {version} any more.")
+            raise queue_changed(ref)
 
 
 def reading(match: Document, projection: Document) -> Sequence[Document]:
@@ -189,7 +190,7 @@ class Queues:
         if state is not None:
             state.check(ref, version)
         elif version:
-            raise QueueChanged(f"The queue {ref.name!r} is not at version {version} any more.")
+            raise queue_changed(ref)
         return state
 
     async def read_many(self, keys: Collection[str]) -> dict[str, QueueState]:

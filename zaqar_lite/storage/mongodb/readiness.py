@@ -14,9 +14,10 @@ from pymongo.errors import PyMongoError
 
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.storage.base import Listener
+from zaqar_lite.storage.mongodb import states
 from zaqar_lite.storage.mongodb.connection import Connection, read_all
 from zaqar_lite.storage.mongodb.indexes import Document
-from zaqar_lite.storage.mongodb.queues import READY, key_of, queue_of
+from zaqar_lite.storage.mongodb.queues import key_of, queue_of
 
 POLL_INTERVAL_MS = 5_000
 LOOK_MS = 500
@@ -114,7 +115,7 @@ class Readiness:
 
 def _last_ready(queue: QueueRef) -> list[Document]:
     return [
-        {"$match": {"q": key_of(queue), "s": READY}},
+        {"$match": {"q": key_of(queue), "s": states.READY}},
         {"$sort": {"k": -1}},
         {"$limit": 1},
         {"$project": {"_id": 0, "q": 1, "k": 1}},

@@ -10,24 +10,17 @@ from bson.datetime_ms import DatetimeMS
 from pymongo import UpdateMany
 
 from zaqar_lite.domain.models import QueueRef, RetriesOf, Swept, no_retries
+from zaqar_lite.storage.mongodb import states
 from zaqar_lite.storage.mongodb.clearing import Clearing
 from zaqar_lite.storage.mongodb.connection import find_first
 from zaqar_lite.storage.mongodb.errors import repeated
 from zaqar_lite.storage.mongodb.guarded_updates import Change
 from zaqar_lite.storage.mongodb.indexes import BY_ID, Document
 from zaqar_lite.storage.mongodb.leases import exposed_delay, ready_update
-from zaqar_lite.storage.mongodb.queues import (
-    BRIEF,
-    CLAIMED,
-    DELAYED,
-    PARKED,
-    POPPED,
-    ids_of,
-    queue_of,
-)
+from zaqar_lite.storage.mongodb.queues import BRIEF, ids_of, queue_of
 from zaqar_lite.storage.mongodb.transitions import Transitions
 
-_SLEEPING = (DELAYED, CLAIMED, POPPED, PARKED)
+_SLEEPING = (*states.WAITING, states.POPPED)
 
 
 class Sweeping(Clearing):
@@ -38,8 +31,8 @@ class Sweeping(Clearing):
         finished = await self._cleanups.finish()
         now = await self._connection.now_ms()
         found = await self._due(now, limit)
-        lapsed = [document for document in found if document["s"] == CLAIMED]
-        due = [document for document in found if document["s"] != CLAIMED]
+        lapsed = [document for document in found if document["s"] == states.CLAIMED]
+        due = [document for document in found if document["s"] != states.CLAIMED]
         await self._make_ready(now, due)
         swept = await self._end_lapsed(lapsed, retries_of) if lapsed else Swept()
         deleted = await self._clear_all(max(1, limit - len(found)))
@@ -50,7 +43,7 @@ class Sweeping(Clearing):
         state = await self._queues.read(queue)
         if state is None:
             return 0
-        delayed = {**state.live, "s": DELAYED, "w": {"$exists": True}}
+        delayed = {**state.live, "s": states.DELAYED, "w": {"$exists": True}}
         found = await find_first(
             self._connection.messages,
             delayed,
@@ -63,7 +56,7 @@ class Sweeping(Clearing):
             update = ready_update(d=exposed_delay(self._connection.now))
             await repeated(
                 lambda: self._connection.messages.update_many(
-                    {"_id": {"$in": ids_of(found)}, "q": state.key, "s": DELAYED},
+                    {"_id": {"$in": ids_of(found)}, "q": state.key, "s": states.DELAYED},
                     update,
                     hint=BY_ID,
                 )
@@ -79,7 +72,10 @@ class Sweeping(Clearing):
 
     async def _make_ready(self, now: int, found: Sequence[Document]) -> None:
         """Make ready what was delayed or parked, or what a pop has not deleted in its time."""
-        due = {"s": {"$in": [DELAYED, PARKED, POPPED]}, "w": {"$lte": DatetimeMS(now)}}
+        due = {
+            "s": {"$in": [states.DELAYED, states.PARKED, states.POPPED]},
+            "w": {"$lte": DatetimeMS(now)},
+        }
         by_queue = _by_queue(found)
         updates = [
             UpdateMany(
@@ -98,13 +94,13 @@ class Sweeping(Clearing):
         """End leases whose time is over, each a failure."""
         swept = Swept()
         by_queue = _by_queue(found)
-        states = await self._queues.read_many([key for key, _ in by_queue])
+        queues = await self._queues.read_many([key for key, _ in by_queue])
         for key, documents in by_queue:
-            if key not in states:  # even its tombstone is gone, so nobody can see its messages
-                await self._updates.remove(key, ids_of(documents), CLAIMED)
+            if key not in queues:  # even its tombstone is gone, so nobody can see its messages
+                await self._updates.remove(key, ids_of(documents), states.CLAIMED)
                 continue
             ref = queue_of(key)
-            transitions = Transitions(ref, states[key], await retries_of(ref))
+            transitions = Transitions(ref, queues[key], await retries_of(ref))
             changes = [Change(key, document, dict(document)) for document in documents]
             for change in changes:
                 transitions.lapse(change.document)

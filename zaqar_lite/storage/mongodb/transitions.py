@@ -4,39 +4,26 @@ They change a document as it was read, at the instant it was read. `GuardedUpdat
 change if the message is still as it was.
 """
 
-from random import random
 from typing import NamedTuple
 
 from bson import Int64
 from bson.datetime_ms import DatetimeMS
 
-from zaqar_lite.domain.attempts import (
-    LAPSED,
-    MAX_CLAIMS,
-    MOVED,
-    REJECTED,
-    Attempt,
-    Ended,
-    with_attempt,
+from zaqar_lite.domain.attempts import MAX_CLAIMS, MOVED, Ended, with_attempt
+from zaqar_lite.domain.edits import Deadlines, edited
+from zaqar_lite.domain.endings import (
+    PARKED_MARGIN_MS,
+    Ending,
+    HandOut,
+    outcome_without_lease,
 )
-from zaqar_lite.domain.errors import Unsupported
-from zaqar_lite.domain.models import MAX_REDRIVEN, DeadLetter, Move, QueueRef, Retries
+from zaqar_lite.domain.models import MAX_REDRIVEN, DeadLetter, Edit, Move, QueueRef, Retries
+from zaqar_lite.domain.refusals import no_failed_list
 from zaqar_lite.domain.settlements import Act, Outcome, Settlement
+from zaqar_lite.storage.mongodb import states
 from zaqar_lite.storage.mongodb.documents import attempts_of, stored_attempt
 from zaqar_lite.storage.mongodb.indexes import Document
-from zaqar_lite.storage.mongodb.queues import (
-    CLAIMED,
-    DELAYED,
-    GONE,
-    LIVE_STATES,
-    PARKED,
-    READY,
-    QueueState,
-    key_of,
-)
-
-PARKED_MARGIN_MS = 60_000
-"""How much longer than its wait a parked message lives at least."""
+from zaqar_lite.storage.mongodb.queues import QueueState, key_of
 
 
 class Transitions(NamedTuple):
@@ -50,44 +37,27 @@ class Transitions(NamedTuple):
         """Do what a settlement says; the seam has the rule."""
         if not self.is_live(document):
             return Outcome.NOT_FOUND
-        if not self.is_held(document) or document["cid"] != claim_id:
-            return self._not_held(document, claim_id, settlement)
+        is_held, is_last_claim = self.state.is_held(document), document.get("cid") == claim_id
+        if not is_held or not is_last_claim:
+            ended = Ended(document["l"]) if document.get("l") else None
+            return outcome_without_lease(
+                settlement, is_held=is_held, is_last_claim=is_last_claim, ended=ended
+            )
         match settlement.act:
             case Act.ACK:
-                document["s"], document["e"] = GONE, self.state.date
+                document["s"], document["e"] = states.GONE, self.state.date
             case Act.EXTEND:
-                self._live_on(document, settlement.ttl_ms, settlement.grace_ms)
-                document["w"] = self._after(settlement.ttl_ms)
-            case Act.DEAD:
-                letter = self.retries.dead_letter
-                if letter is None:
-                    return Outcome.NO_TARGET
-                reason = settlement.reason or REJECTED
-                self._end(document, Ended.DEAD, reason=reason, detail=settlement.detail)
-                self._move(document, letter, reason)
-            case Act.RELEASE if settlement.failed:
-                self._fail(document, Ended.FAILED, self.state.now, settlement)
-            case Act.RELEASE:
-                self.release(document, settlement)
+                self._hold(document, settlement.ttl_ms, settlement.grace_ms)
+            case Act.DEAD if self.retries.dead_letter is None:
+                return Outcome.NO_TARGET
+            case _:
+                self._end(document, Ending.by(settlement, self.state.now, self.retries))
         return Outcome.DONE
-
-    def release(self, document: Document, settlement: Settlement) -> None:
-        """Give a held message back, at once or after a delay: no failure."""
-        delay_ms = settlement.delay_ms or 0
-        self._end(
-            document,
-            Ended.RELEASED,
-            delay_ms=delay_ms,
-            reason=settlement.reason,
-            detail=settlement.detail,
-        )
-        self._return(document, self.state.now + delay_ms)
 
     def lapse(self, document: Document) -> None:
         """End a lease whose time is over: a failure, of what has not expired."""
         if self.is_live(document):
-            over = Settlement(document["_id"], Act.RELEASE, reason=LAPSED)
-            self._fail(document, Ended.LAPSED, int(document["w"]), over)
+            self._end(document, Ending.by_lapse(int(document["w"]), self.retries))
         else:
             self._return(document, 0)
 
@@ -96,90 +66,64 @@ class Transitions(NamedTuple):
         if self.retries.dead_letter is not None:
             self._move(document, self.retries.dead_letter, MAX_CLAIMS)
 
+    def renew(self, document: Document, ttl_ms: int, grace_ms: int) -> bool:
+        """Let the claim that holds a message begin anew; False where it holds it no more."""
+        if not self.is_live(document) or not self.state.is_held(document):
+            return False
+        self._hold(document, ttl_ms, grace_ms)
+        document["cs"], document["ct"] = self.state.date, Int64(ttl_ms)
+        return True
+
+    def edit(self, document: Document, edit: Edit) -> None:
+        """Change a delayed message."""
+        due = int(document["w"]) if document["s"] == states.DELAYED else 0
+        due, expires = edited(edit, Deadlines(due, int(document["e"])), self.state.now)
+        if edit.body is not None:
+            document["b"] = edit.body
+        if edit.ttl_ms is not None:
+            document["t"], document["e"] = Int64(edit.ttl_ms), DatetimeMS(expires)
+        if edit.delay_ms is not None:
+            document["d"] = document["w"] = DatetimeMS(due)
+        if edit.delay_ms == 0:
+            document["s"] = states.READY
+            del document["w"]
+
     def is_live(self, document: Document) -> bool:
         """Whether the message exists in the queue."""
-        return (
-            document.get("q", self.state.key) == self.state.key
-            and document["s"] in LIVE_STATES
-            and document["k"] > self.state.birth
-            and int(document["e"]) > self.state.now
-        )
+        is_here = document.get("q", self.state.key) == self.state.key
+        return is_here and document["s"] in states.LIVE and self.state.has(document)
 
-    def is_held(self, document: Document) -> bool:
-        """Whether a live claim holds it."""
-        return document["s"] == CLAIMED and int(document["w"]) > self.state.now
-
-    def _not_held(self, document: Document, claim_id: str, settlement: Settlement) -> Outcome:
-        """The outcome of a settlement by a claim that does not hold the message."""
-        if self.is_held(document):
-            return Outcome.HELD
-        was_released = document.get("l") in (Ended.RELEASED.value, Ended.FAILED.value)
-        if was_released and document["cid"] == claim_id and settlement.act is Act.RELEASE:
-            return Outcome.DONE
-        return Outcome.LAPSED
-
-    def _fail(self, document: Document, outcome: Ended, at: int, settlement: Settlement) -> None:
-        """Count a failure: a dead letter, or a later try."""
-        document["f"] = failures = document.get("f", 0) + 1
-        letter, backoff = self.retries
-        wait_ms = settlement.delay_ms
-        if wait_ms is None:
-            wait_ms = 0 if backoff is None else backoff.delay_ms(failures, random())  # noqa: S311 - jitter
-        spent = letter and letter.spent(document["n"], failures)
-        self._end(
-            document,
-            outcome,
-            at,
-            delay_ms=0 if spent else wait_ms,
-            reason=settlement.reason,
-            detail=settlement.detail,
-        )
-        if letter and spent:
-            self._move(document, letter, spent)
-        else:
-            self._return(document, at + wait_ms)
-
-    def _end(
-        self,
-        document: Document,
-        outcome: Ended,
-        at: int | None = None,
-        *,
-        delay_ms: int = 0,
-        reason: str | None,
-        detail: str | None,
-    ) -> None:
-        """Add the hand-out that ends now to the history."""
-        attempt = Attempt(
-            document["n"],
-            claimed_at(document),
-            self.state.now if at is None else at,
-            outcome,
-            delay_ms,
-            reason,
-            detail,
-            document.get("cu"),
-        )
-        attempts = with_attempt(attempts_of(document), attempt)
+    def _end(self, document: Document, ending: Ending) -> None:
+        """End the hand-out of a message: it is given back, or becomes a dead letter."""
+        failures = document.get("f", 0)
+        hand_out = HandOut(document["n"], claimed_at(document), document.get("cu"), failures)
+        result = ending.apply(hand_out)
+        attempts = with_attempt(attempts_of(document), result.attempt)
         document["a"] = [stored_attempt(each) for each in attempts]
-        document["l"] = outcome.value
+        document["l"] = ending.outcome.value
+        if result.failures > failures:
+            document["f"] = result.failures
+        if result.letter_reason and self.retries.dead_letter is not None:
+            self._move(document, self.retries.dead_letter, result.letter_reason)
+        else:
+            self._return(document, result.ready_at)
 
     def _return(self, document: Document, at: int) -> None:
         """Make a message ready, or park it until the instant `at`."""
         document.pop("w", None)
-        document["s"] = READY
+        document["s"] = states.READY
         wait_ms = at - self.state.now
         if wait_ms > 0:
-            document["s"], document["w"] = PARKED, DatetimeMS(at)
+            document["s"], document["w"] = states.PARKED, DatetimeMS(at)
             self._live_on(document, wait_ms + PARKED_MARGIN_MS, 0)
 
     def _move(self, document: Document, letter: DeadLetter, reason: str) -> None:
         """Move a message to the dead-letter queue; `GuardedUpdates` gives it its position."""
         if letter.target is None:
-            raise Unsupported("The mongodb store keeps no failed messages; the embedded one does.")
+            raise no_failed_list("MongoDB")
         document.pop("w", None)
         redriven = document.get("o", {}).get("rd", 0)
-        document["q"], document["s"] = key_of(letter.target), READY
+        document["q"], document["s"] = key_of(letter.target), states.READY
         document["o"] = {**self._origin(document, reason), "rd": redriven}
         if letter.ttl_ms is not None:
             document["t"], document["e"] = Int64(letter.ttl_ms), self._after(letter.ttl_ms)
@@ -188,19 +132,19 @@ class Transitions(NamedTuple):
         """Move a message that nobody holds; `GuardedUpdates` gives it a position there."""
         if not self.is_live(document):
             return Outcome.NOT_FOUND
-        if document["s"] in (CLAIMED, PARKED):
+        if document["s"] in (states.CLAIMED, states.PARKED):
             return Outcome.HELD
         origin = document.get("o") or self._origin(document, MOVED)
         document["o"] = {**origin, "rd": min(origin.get("rd", 0) + 1, MAX_REDRIVEN)}
         if how.reset:
             document["n"] = 0
             document.pop("f", None)
-        document["q"], document["s"] = key_of(how.target), READY
+        document["q"], document["s"] = key_of(how.target), states.READY
         document["t"], document["e"] = Int64(how.ttl_ms), self._after(how.ttl_ms)
         document.pop("w", None)
         document.pop("d", None)
         if how.delay_ms:
-            document["s"] = DELAYED
+            document["s"] = states.DELAYED
             document["d"] = document["w"] = self._after(how.delay_ms)
         return Outcome.DONE
 
@@ -213,6 +157,11 @@ class Transitions(NamedTuple):
             "cu": document.get("cu"),
             "r": reason,
         }
+
+    def _hold(self, document: Document, ttl_ms: int, grace_ms: int) -> None:
+        """Let a lease end `ttl_ms` from now."""
+        self._live_on(document, ttl_ms, grace_ms)
+        document["w"] = self._after(ttl_ms)
 
     def _live_on(self, document: Document, ttl_ms: int, grace_ms: int) -> None:
         """Let a message that would expire within `ttl_ms` expire a grace after that instead."""

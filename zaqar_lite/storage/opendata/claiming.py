@@ -11,9 +11,9 @@ from itertools import repeat
 from typing import NamedTuple, TypeAlias
 
 from zaqar_lite.domain.attempts import MAX_CLAIMS, Attempt
-from zaqar_lite.domain.errors import NotFound
 from zaqar_lite.domain.ids import new_claim_id
 from zaqar_lite.domain.models import Claimed, DelayMode, QueueRef, RefusalReason, Take
+from zaqar_lite.domain.refusals import no_claim
 from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.opendata import due, history, reading
 from zaqar_lite.storage.opendata.due import (
@@ -305,7 +305,7 @@ def live_claim(queue: Queue | None, claim_id: str, now: int) -> tuple[Queue, Cla
     """
     claim = None if queue is None else queue.claims.get(claim_id)
     if queue is None or claim is None or not live(queue, claim, now):
-        raise NotFound(f"Claim {claim_id} does not exist or has expired.")
+        raise no_claim(claim_id)
     return queue, claim
 
 

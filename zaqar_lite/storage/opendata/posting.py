@@ -8,16 +8,11 @@ from collections.abc import Mapping, Sequence
 from heapq import heappush
 
 from zaqar_lite.domain.attempts import Ended
-from zaqar_lite.domain.errors import (
-    Conflict,
-    DueChanged,
-    Invalid,
-    KeyReused,
-    LimitReached,
-    NotFound,
-)
+from zaqar_lite.domain.edits import Deadlines, edited
+from zaqar_lite.domain.errors import Conflict, KeyReused
 from zaqar_lite.domain.models import DEFAULT_PRIORITY, Edit, Message, QueueRef, Record
 from zaqar_lite.domain.posts import IdempotencyKey, NewMessage, Posted
+from zaqar_lite.domain.refusals import no_message, not_delayed, too_many_keys, too_many_messages
 from zaqar_lite.storage.opendata.due import STEP, end_waits
 from zaqar_lite.storage.opendata.entries import (
     MAX_ATTEMPTS,
@@ -139,7 +134,7 @@ def check_limits(
     """
     most = db.options.max_messages
     if queue.total + len(new) > most:
-        raise LimitReached(f"The queue {queue.ref.name!r} may hold {most} messages.")
+        raise too_many_messages(queue.ref, most)
     if keys_count:
         _check_key_limit(db, queue, keys_count, now)
     copies = [copy.queue for message in new if message.copies for copy in message.copies]
@@ -151,17 +146,15 @@ def check_limits(
             continue
         db.catch_up(target, now)
         if target.total + count > most:
-            raise LimitReached(f"The queue {ref.name!r} may hold {most} messages.")
+            raise too_many_messages(ref, most)
 
 
 def _check_key_limit(db: State, queue: Queue, count: int, now: int) -> None:
     queue.keys.forget(now, STEP)
     most = db.options.max_idempotency_keys
     if len(queue.keys) + count > most:
-        raise LimitReached(
-            f"The queue {queue.ref.name!r} may remember {most} keys.",
-            retry_after=max(1, -(-(queue.keys.next_due() - now) // 1000)) if queue.keys else 1,
-        )
+        wait_ms = queue.keys.next_due() - now if queue.keys else 0
+        raise too_many_keys(queue.ref, most, wait_ms=wait_ms)
 
 
 def make_entries(new: Sequence[NewMessage], first: int, client_id: str, now: int) -> list[Entry]:
@@ -343,18 +336,10 @@ async def edit(db: State, ref: QueueRef, wanted: Edit) -> Message:
         wanted.message_id, wanted.body, wanted.ttl_ms, wanted.delay_ms,
     )  # fmt: skip
     queue, entry, now, shown = await _editable(db, ref, message_id, wanted.version)
-    if wanted.is_stale(entry.visible_at):
-        raise DueChanged(message_id)
+    visible_at, _ = edited(wanted, Deadlines(entry.visible_at, entry.expires_at), now)
     if body is not None and db.holders(entry) > 1:
         raise Conflict(
             f"The body of message {message_id} can't be changed: other queues hold it too."
-        )
-    visible_at = entry.visible_at if delay_ms is None else now + delay_ms
-    expires_at = entry.expires_at if ttl_ms is None else now + ttl_ms
-    if expires_at < visible_at:
-        raise Invalid(
-            f"Message {message_id} would expire {visible_at - expires_at} ms before its "
-            "delay is over: give a longer ttl or a shorter delay."
         )
     if body is not None:
         shown = body
@@ -384,10 +369,10 @@ async def _editable(
         queue, now = await prepared(db, ref, version, cold_of_ids(db, (message_id,)))
         found = () if queue is None else find_all_live(db, queue, (message_id,), now)
         if queue is None or not found:
-            raise NotFound(f"Message {message_id} does not exist.")
+            raise no_message(message_id)
         (entry,) = found
         if not entry.delayed or entry.visible_at <= now:
-            raise Conflict(f"Message {message_id} is not delayed (any more).")
+            raise not_delayed(message_id)
         bodies = bodies_in_memory(db, found)
         if bodies is not None:
             return queue, entry, now, bodies[0]
@@ -395,5 +380,5 @@ async def _editable(
             return queue, entry, now, read[1]
         body = (await read_bodies(db, queue, found)).get(entry.position)
         if body is None:
-            raise NotFound(f"Message {message_id} does not exist.")
+            raise no_message(message_id)
         read = entry, body

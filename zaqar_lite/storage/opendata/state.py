@@ -14,8 +14,9 @@ from hashlib import blake2b
 from typing import TypeVar
 
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.errors import QueueChanged, Unavailable
+from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.models import QueueRecord, QueueRef, Record, StoreOptions
+from zaqar_lite.domain.refusals import queue_changed
 from zaqar_lite.storage.base import Listener
 from zaqar_lite.storage.opendata.committer import Committer, Shares
 from zaqar_lite.storage.opendata.due import catch_up
@@ -86,7 +87,7 @@ class State:
         if version is not None:
             record = None if queue is None else queue.record
             if version != (0 if record is None else record.version):
-                raise QueueChanged(f"The queue {ref.name!r} is not at version {version} any more.")
+                raise queue_changed(ref)
         return queue
 
     def queue_to_change(self, ref: QueueRef, version: int | None) -> Queue | None:

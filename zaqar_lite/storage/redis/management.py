@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.errors import LimitReached, QueueChanged
+from zaqar_lite.domain.errors import QueueChanged
 from zaqar_lite.domain.json_values import holds_all
 from zaqar_lite.domain.metadata import dead_letter_target
 from zaqar_lite.domain.models import QueueRecord, QueueRef, Spent
+from zaqar_lite.domain.refusals import queue_changed, too_many_queues
 from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.redis.connection import Connection
 from zaqar_lite.storage.redis.keys import EVERYWHERE, keys_of, keys_of_project, ref_of
@@ -57,7 +58,7 @@ class RedisManagementStore(KindRecords):
                 load("enlist"), names, ref.name, max_queues, repeatable=True
             )
             if status == b"full":
-                raise LimitReached(f"The project has {max_queues} queues, as many as it may have.")
+                raise too_many_queues(max_queues)
             status, *fields = await self._router.run(
                 load("create_queue"),
                 keys_of(ref),
@@ -91,9 +92,7 @@ class RedisManagementStore(KindRecords):
                 "1" if record.exposing else "",
             )
             if status == b"changed":
-                raise QueueChanged(
-                    f"The queue {record.ref.name!r} changed or was deleted meanwhile."
-                )
+                raise queue_changed(record.ref)
         return QueueRecord(record.ref, json.loads(metadata), int(version[0]), record.exposing)
 
     async def delete_queue(self, ref: QueueRef, *, version: int) -> None:

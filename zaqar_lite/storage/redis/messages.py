@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Collection, Sequence
 from typing import Any
 
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.errors import Conflict, DueChanged, Invalid, NotFound
+from zaqar_lite.domain.edits import Deadlines, edited
 from zaqar_lite.domain.ids import Marker, is_claim_id, is_message_id
 from zaqar_lite.domain.models import (
     Capability,
@@ -22,6 +22,7 @@ from zaqar_lite.domain.models import (
     Swept,
     no_retries,
 )
+from zaqar_lite.domain.refusals import no_claim, no_message
 from zaqar_lite.storage.base import MAX_EXAMINED, Listener
 from zaqar_lite.storage.redis.claiming import NO_CLAIM, Claiming
 from zaqar_lite.storage.redis.codec import pack_client, read_message, read_messages
@@ -117,7 +118,7 @@ class RedisMessageStore(Posting, Claiming):
         """Change a delayed message; see the seam."""
         message_id, body = edit.message_id, edit.body
         if not is_message_id(message_id):
-            raise NotFound(f"Message {message_id} does not exist.")
+            raise no_message(message_id)
         status, *rest = await self._runner.run(
             queue,
             "edit",
@@ -130,16 +131,10 @@ class RedisMessageStore(Posting, Claiming):
             "" if edit.if_due is None else edit.if_due // 1000,
         )
         if status == b"missing":
-            raise NotFound(f"Message {message_id} does not exist.")
-        if status == b"ready":
-            raise Conflict(f"Message {message_id} is not delayed (any more).")
-        if status == b"stale":
-            raise DueChanged(message_id)
-        if status == b"short":
-            raise Invalid(
-                f"Message {message_id} would expire {rest[0]} ms before its delay is over: give "
-                "a longer ttl or a shorter delay."
-            )
+            raise no_message(message_id)
+        if status == b"refused":
+            now, due, expires = rest
+            edited(edit, Deadlines(due, expires), now)  # raises why
         now, instant, position, record, track = rest
         await self._runner.register(queue, instant)
         return read_message(position, record, track, now)
@@ -172,7 +167,7 @@ class RedisMessageStore(Posting, Claiming):
     async def get_claim(self, queue: QueueRef, claim_id: str, *, details: bool = False) -> Claim:
         """Read a live claim; see the seam."""
         if not is_claim_id(claim_id):
-            raise NotFound(f"Claim {claim_id} does not exist or has expired.")
+            raise no_claim(claim_id)
         reply = await self._runner.run(
             queue,
             "get_claim",
@@ -181,7 +176,7 @@ class RedisMessageStore(Posting, Claiming):
             repeatable=True,
         )
         if reply[0] == b"missing":
-            raise NotFound(f"Claim {claim_id} does not exist or has expired.")
+            raise no_claim(claim_id)
         _, now, ttl, start = reply[:4]
         return Claim(claim_id, ttl, max(0, now - start), read_messages(reply, 4, now))
 
@@ -193,7 +188,7 @@ class RedisMessageStore(Posting, Claiming):
                 queue, "renew", bytes.fromhex(claim_id), ttl_ms, grace_ms
             )
         if reply[0] == b"missing":
-            raise NotFound(f"Claim {claim_id} does not exist or has expired.")
+            raise no_claim(claim_id)
         await self._runner.register(queue, reply[1])
 
     async def release(self, queue: QueueRef, claim_id: str, *, delay_ms: int = 0) -> None:

@@ -3,8 +3,8 @@
 from functools import lru_cache
 
 from zaqar_lite.domain.attempts import Backoff
-from zaqar_lite.domain.errors import Unsupported
 from zaqar_lite.domain.models import QueueRef, Retries
+from zaqar_lite.domain.refusals import no_failed_list
 from zaqar_lite.storage.redis.keys import tag_of
 
 
@@ -28,7 +28,7 @@ def _policy(queue: QueueRef, retries: Retries) -> tuple[str | int | bytes, ...]:
     if letter is None:
         return "", "", "", "", "", delays, jitter
     if letter.target is None:
-        raise Unsupported("The Redis store keeps no failed messages; the embedded one does.")
+        raise no_failed_list("Redis")
     ttl = "" if letter.ttl_ms is None else letter.ttl_ms
     limits = letter.max_claims, letter.max_failures
     return *limits, tag_of(letter.target), ttl, queue.name, delays, jitter

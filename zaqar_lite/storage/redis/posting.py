@@ -19,9 +19,10 @@ from dataclasses import dataclass, field
 from itertools import count, repeat
 from typing import Any, NoReturn
 
-from zaqar_lite.domain.errors import KeyReused, LimitReached
+from zaqar_lite.domain.errors import KeyReused
 from zaqar_lite.domain.models import QueueRef, StoreOptions
 from zaqar_lite.domain.posts import IdempotencyKey, NewMessage, Posted, Recalled, Remembered
+from zaqar_lite.domain.refusals import too_many_keys, too_many_messages
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.redis.codec import (
     new_randomness,
@@ -265,14 +266,8 @@ class Posting(MessageStore):
                 raise KeyReused(None)
             raise KeyReused([*batch.numbers, batch.conflict][number])
         if status == b"full":
-            raise LimitReached(
-                f"The queue {queue.name!r} may hold {options.max_messages} messages."
-            )
-        raise LimitReached(
-            f"The queue {queue.name!r} may remember {options.max_idempotency_keys} "
-            "idempotency keys.",
-            retry_after=max(1, -(-number // 1_000)),
-        )
+            raise too_many_messages(queue, options.max_messages)
+        raise too_many_keys(queue, options.max_idempotency_keys, wait_ms=number)
 
 
 def _arrange(messages: Sequence[NewMessage], client: bytes) -> _Batch:

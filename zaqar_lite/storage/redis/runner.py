@@ -4,8 +4,8 @@ import asyncio
 from typing import Any
 
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.errors import QueueChanged
 from zaqar_lite.domain.models import QueueRef
+from zaqar_lite.domain.refusals import queue_changed
 from zaqar_lite.storage.redis.connection import Connection
 from zaqar_lite.storage.redis.keys import EVERYWHERE, keys_of
 from zaqar_lite.storage.redis.limiter import PART_SIZE, FairLimiter
@@ -55,7 +55,7 @@ class Runner:
                 await self._complete(queue)
                 continue
             if reply[0] == b"changed":
-                raise QueueChanged(f"The queue {queue.name!r} changed or was deleted meanwhile.")
+                raise queue_changed(queue)
             if reply[0] == b"again" and len(reply) == 3:
                 continue
             return reply

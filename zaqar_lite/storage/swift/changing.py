@@ -5,9 +5,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import partial
 
-from zaqar_lite.domain.errors import Conflict, DueChanged, Invalid, NotFound
+from zaqar_lite.domain.edits import Deadlines, edited
 from zaqar_lite.domain.ids import is_message_id
 from zaqar_lite.domain.models import Edit, Message, Move, QueueRef, Refusal, RefusalReason
+from zaqar_lite.domain.refusals import delete_refusal, no_message
 from zaqar_lite.domain.settlements import Outcome
 from zaqar_lite.storage.swift import layout
 from zaqar_lite.storage.swift.claiming import Claiming
@@ -37,7 +38,7 @@ class Changing(Claiming):
             message = await self._fetch(container, message_id) if known else None
             now = self._now()
             if message is None or not message.listed.exists(tail.birth, now):
-                raise NotFound(f"Message {message_id} does not exist.")
+                raise no_message(message_id)
             state = _edited(message.state, edit, now)
             edited = message.with_state(state)
             with self._hints.changing(container):
@@ -48,7 +49,7 @@ class Changing(Claiming):
                 elif not await self._objects.mark_message(
                     container, edited.listed.name, state, lease
                 ):
-                    raise NotFound(f"Message {message_id} does not exist.")
+                    raise no_message(message_id)
             self._announce_returned(container, 1, state.delay_expires_at)
             return edited.view(now)
 
@@ -207,31 +208,12 @@ def _before(end: int) -> str:
 
 
 def _edited(state: State, edit: Edit, now: int) -> State:
-    """The state of a delayed message after an edit.
-
-    Raises:
-        Conflict: it is not delayed any more.
-        DueChanged: it is due at another instant than its editor has seen.
-        Invalid: it would expire before its delay is over.
-    """
-    if state.is_claimed_or_parked(now) or not state.is_delayed(now):
-        raise Conflict(f"Message {edit.message_id} is not delayed (any more).")
-    if edit.is_stale(state.delay_expires_at):
-        raise DueChanged(edit.message_id)
-    if edit.ttl_ms is not None:
-        state = replace(state, ttl_ms=edit.ttl_ms, expires_at=now + edit.ttl_ms)
-    if edit.delay_ms is not None:
-        state = replace(state, delay_expires_at=now + edit.delay_ms)
-    early_ms = state.delay_expires_at - state.expires_at
-    if early_ms > 0:
-        raise Invalid(
-            f"Message {edit.message_id} would expire {early_ms} ms before its delay is over: "
-            "give a longer ttl or a shorter delay."
-        )
-    return state
+    """The state of a delayed message after an edit."""
+    due = 0 if state.is_claimed_or_parked(now) else state.delay_expires_at
+    due, expires_at = edited(edit, Deadlines(due, state.expires_at), now)
+    ttl_ms = state.ttl_ms if edit.ttl_ms is None else edit.ttl_ms
+    return replace(state, ttl_ms=ttl_ms, expires_at=expires_at, delay_expires_at=due)
 
 
 def _refusal(state: State, claim_ids: Collection[str], now: int) -> RefusalReason | None:
-    if not state.is_claimed(now):
-        return RefusalReason.NOT_CLAIMED if claim_ids else None
-    return None if state.claim_id in claim_ids else RefusalReason.CLAIMED
+    return delete_refusal(state.claim_id if state.is_claimed(now) else None, claim_ids)

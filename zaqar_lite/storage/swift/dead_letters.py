@@ -20,8 +20,9 @@ from contextlib import nullcontext, suppress
 from dataclasses import replace
 
 from zaqar_lite.domain.attempts import MAX_CLAIMS, MOVED
-from zaqar_lite.domain.errors import Unavailable, Unsupported
+from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.models import DeadLetter, Move, Origin
+from zaqar_lite.domain.refusals import no_failed_list
 from zaqar_lite.storage.swift import layout
 from zaqar_lite.storage.swift.backend import Backend
 from zaqar_lite.storage.swift.ending import Histories, dump_attempts
@@ -50,7 +51,7 @@ class DeadLetters:
         if not letters or policy is None:
             return 0
         if policy.target is None:
-            raise Unsupported("The Swift store keeps no failed messages; the embedded one does.")
+            raise no_failed_list("Swift")
         target = self._backend.containers.queue(policy.target)
         return await self._move(source, target, letters, policy.ttl_ms or 0, lease)
 

@@ -9,69 +9,35 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import reduce
-from random import random
-from typing import Any, NamedTuple
+from typing import Any
 
-from zaqar_lite.domain.attempts import REJECTED, Attempt, Ended, with_attempt
-from zaqar_lite.domain.models import NO_RETRIES, Retries
+from zaqar_lite.domain.attempts import Attempt, Ended, with_attempt
+from zaqar_lite.domain.endings import PARKED_MARGIN_MS, Ending, HandOut
 from zaqar_lite.storage.swift import layout
 from zaqar_lite.storage.swift.layout import Fetched, Listed, State
 from zaqar_lite.storage.swift.locks import Lease
 from zaqar_lite.storage.swift.objects import Objects
 
-_PARKED_MARGIN_MS = 60_000
-"""How much longer than its wait a parked message lives at least."""
 
-
-class Ending(NamedTuple):
-    """How a hand-out ends; a failure without a delay of its own waits for the back-off's."""
-
-    outcome: Ended
-    at: int
-    retries: Retries = NO_RETRIES
-    delay_ms: int | None = None
-    reason: str | None = None
-    detail: str | None = None
-
-
-def end(state: State, ending: Ending, now: int) -> tuple[State, Attempt]:
+def ended(state: State, ending: Ending, now: int) -> tuple[State, Attempt]:
     """The state of a message whose hand-out has ended, and the attempt that this was.
 
     It is ready, or parked, or a dead letter to be moved where `move_reason` is set.
     """
-    failed = ending.outcome in (Ended.FAILED, Ended.LAPSED)
-    failures = state.failure_count + failed
-    letter, backoff = ending.retries
-    dies = letter.spent(state.claim_count, failures) if letter and failed else None
-    if ending.outcome is Ended.DEAD:
-        dies = ending.reason or REJECTED
-    wait_ms = ending.delay_ms or 0
-    if dies:
-        wait_ms = 0
-    elif failed and ending.delay_ms is None and backoff is not None:
-        wait_ms = backoff.delay_ms(failures, random())  # noqa: S311 - jitter
-    until = ending.at + wait_ms
-    attempt = Attempt(
-        state.claim_count,
-        state.claimed_at or ending.at,
-        ending.at,
-        ending.outcome,
-        wait_ms,
-        dies if ending.outcome is Ended.DEAD else ending.reason,
-        ending.detail,
-        state.claim_client or None,
-    )
-    ended = replace(
+    began, client_id = state.claimed_at or ending.at, state.claim_client or None
+    result = ending.apply(HandOut(state.claim_count, began, client_id, state.failure_count))
+    until = result.ready_at
+    after = replace(
         state,
-        failure_count=failures,
+        failure_count=result.failures,
         ended=ending.outcome.value,
         claim_expires_at=until if until > now else 0,
-        move_reason=dies or "",
+        move_reason=result.letter_reason or "",
     )
-    least = until + _PARKED_MARGIN_MS
-    if until > now and ended.expires_at < least:
-        ended = replace(ended, ttl_ms=least - now, expires_at=least)
-    return ended, attempt
+    least = until + PARKED_MARGIN_MS
+    if until > now and after.expires_at < least:
+        after = replace(after, ttl_ms=least - now, expires_at=least)
+    return after, result.attempt
 
 
 def load_attempts(told: Sequence[Sequence[Any]]) -> list[Attempt]:

@@ -1,18 +1,19 @@
-"""Live claims: each has an object of its own, and ends with its last message."""
+"""What is known of claims: each has an object of its own, and ends with its last message."""
 
-import asyncio
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from zaqar_lite.domain.attempts import LAPSED, Ended
-from zaqar_lite.domain.errors import NotFound, Unavailable
+from zaqar_lite.domain.attempts import Ended
+from zaqar_lite.domain.endings import Ending
+from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.ids import is_claim_id
-from zaqar_lite.domain.models import Claim, QueueRef, Retries
+from zaqar_lite.domain.models import Retries
+from zaqar_lite.domain.refusals import no_claim
 from zaqar_lite.storage.swift import layout
 from zaqar_lite.storage.swift.backend import Backend
-from zaqar_lite.storage.swift.ending import Ending, end
+from zaqar_lite.storage.swift.ending import ended
 from zaqar_lite.storage.swift.layout import Fetched, Listed, State
 from zaqar_lite.storage.swift.locks import Lease
 from zaqar_lite.storage.swift.objects import together
@@ -42,7 +43,7 @@ class Record:
 
 
 class Holding(Reading):
-    """Read, renew and release claims."""
+    """Read and write what claims and leases are."""
 
     def __init__(self, backend: Backend) -> None:
         super().__init__(backend)
@@ -77,64 +78,7 @@ class Holding(Reading):
                 record = Record(claim_id, int(time["s"]), int(time["t"]), int(time["x"]), names)
                 if record.ends_at > self._now():
                     return record
-        raise _no_claim(claim_id)
-
-    async def get_claim(self, queue: QueueRef, claim_id: str, *, details: bool = False) -> Claim:
-        """Read a live claim and what it holds; see the seam."""
-        container = self._container(queue)
-        record, tail = await asyncio.gather(
-            self._record(container, claim_id), self._tails.peek(container)
-        )
-        found = await self._fetch_all(container, record.names)
-        now = self._now()
-        held = [m for m in found if is_held(claim_id, m.listed, tail.birth, now)]
-        if not held:
-            raise _no_claim(claim_id)
-        views = await self._views(container, held, details=details)
-        return Claim(claim_id, record.ttl_ms, now - record.started_at, views)
-
-    async def renew(self, queue: QueueRef, claim_id: str, *, ttl_ms: int, grace_ms: int) -> None:
-        """Let a live claim live on; see the seam."""
-        container = self._container(queue)
-
-        async def work(lease: Lease) -> None:
-            record = await self._record(container, claim_id)
-            held = await self._held(container, record, lease)
-            now = self._now()
-            renewed = Record(claim_id, now, ttl_ms, now + ttl_ms, record.names)
-            if not held:
-                raise _no_claim(claim_id)
-            changes = [(one, one.state.held_until(now, ttl_ms, grace_ms)) for one in held]
-            with self._hints.changing(container):
-                marked = await together(
-                    self._mark_record(container, renewed, lease),
-                    *(self._mark_held(container, *each, lease) for each in changes),
-                )
-            if not marked[0]:
-                raise _no_claim(claim_id)
-            self._hints.announce_due(container, now + ttl_ms)
-
-        await self._backend.locked(queue, work)
-
-    async def release(self, queue: QueueRef, claim_id: str, *, delay_ms: int = 0) -> None:
-        """End a claim; see the seam."""
-        container = self._container(queue)
-
-        async def work(lease: Lease) -> None:
-            try:
-                record = await self._record(container, claim_id)
-            except NotFound:
-                return
-            held = await self._held(container, record, lease)
-            now = self._now()
-            ending = Ending(Ended.RELEASED, now, delay_ms=delay_ms)
-            with self._hints.changing(container):
-                await together(*(self._give_back(container, one, ending, lease) for one in held))
-            await self._end(container, claim_id, lease)
-            self._announce_returned(container, len(held), now + delay_ms)
-
-        if is_claim_id(claim_id):
-            await self._backend.locked(queue, work)
+        raise no_claim(claim_id)
 
     def _announce_returned(self, container: str, count: int, at: int) -> None:
         """Announce messages that are ready from an instant on."""
@@ -159,14 +103,10 @@ class Holding(Reading):
     ) -> State:
         """Write the attempt that ends; answer the state that is to be written then."""
         now = self._now() if ending.outcome is Ended.LAPSED else ending.at
-        state, attempt = end(one.state, ending, now)
+        state, attempt = ended(one.state, ending, now)
         await self._histories.add(container, one, attempt, state.expires_at, lease)
         await self._dead_letters.keep_index(container, one, state, lease)
         return state
-
-    async def _give_back(self, container: str, one: Listed, ending: Ending, lease: Lease) -> bool:
-        state = await self._end_attempt(container, one, ending, lease)
-        return await self._objects.mark_message(container, one.name, state, lease)
 
     async def _end_lapse(
         self, container: str, message: Fetched, retries: Retries, lease: Lease, *, marks: bool
@@ -179,7 +119,7 @@ class Holding(Reading):
         before = message.state
         if not before.has_lapsed(self._now()):
             return message
-        ending = Ending(Ended.LAPSED, before.claim_expires_at, retries, reason=LAPSED)
+        ending = Ending.by_lapse(before.claim_expires_at, retries)
         state = await self._end_attempt(container, message.listed, ending, lease)
         if not state.move_reason and (marks or state.claim_expires_at):
             await self._objects.mark_message(container, message.listed.name, state, lease)
@@ -226,7 +166,3 @@ def is_held(claim_id: str, listed: Listed, birth: int, now: int) -> bool:
     """Whether a claim holds a message."""
     mine = listed.state.claim_id == claim_id and listed.state.is_claimed(now)
     return mine and listed.exists(birth, now)
-
-
-def _no_claim(claim_id: str) -> NotFound:
-    return NotFound(f"Claim {claim_id} does not exist or has expired.")

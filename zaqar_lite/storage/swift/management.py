@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from zaqar_lite.domain.errors import LimitReached, QueueChanged, Unavailable
+from zaqar_lite.domain.errors import QueueChanged, Unavailable
 from zaqar_lite.domain.json_values import holds_all
 from zaqar_lite.domain.models import QueueRecord, QueueRef
+from zaqar_lite.domain.refusals import queue_changed, too_many_queues
 from zaqar_lite.storage.swift.backend import Backend
 from zaqar_lite.storage.swift.kind_records import KindRecords
 from zaqar_lite.storage.swift.locks import Lease
@@ -37,9 +38,7 @@ class SwiftManagementStore(KindRecords):
                 if record is not None:
                     return record, False
                 if await self._records.count(ref.project) >= max_queues:
-                    raise LimitReached(
-                        f"The project has {max_queues} queues, as many as it may have."
-                    )
+                    raise too_many_queues(max_queues)
                 return await self._records.put(QueueRecord(ref, metadata, 0), lease), True
 
         return await self._backend.locks.run(self._backend.containers.project(ref.project), create)
@@ -54,9 +53,7 @@ class SwiftManagementStore(KindRecords):
         async def update(lease: Lease) -> QueueRecord:
             stored = await self._records.get(record.ref)
             if stored is None or stored.version != record.version:
-                raise QueueChanged(
-                    f"The queue {record.ref.name!r} changed or was deleted meanwhile."
-                )
+                raise queue_changed(record.ref)
             container = self._backend.containers.queue(record.ref)
             await self._backend.tails.note_version(container, 0, lease)
             changed = await self._records.put(record, lease)

@@ -5,11 +5,12 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
-from zaqar_lite.domain.errors import KeyReused, LimitReached, ZaqarLiteError
+from zaqar_lite.domain.errors import KeyReused, ZaqarLiteError
 from zaqar_lite.domain.groups import group_of
 from zaqar_lite.domain.ids import new_message_ids
 from zaqar_lite.domain.models import Message, QueueRef
 from zaqar_lite.domain.posts import IdempotencyKey, NewMessage, Posted, Recalled, Remembered
+from zaqar_lite.domain.refusals import too_many_keys, too_many_messages
 from zaqar_lite.storage.swift import layout
 from zaqar_lite.storage.swift.ending import dump_attempts
 from zaqar_lite.storage.swift.layout import Content, Fetched, Listed, State
@@ -238,7 +239,7 @@ class Posting(Reading):
         limits, container = self._backend.limits, self._container(queue)
         known = self._tails.known(container)
         now = self._now()
-        full = LimitReached(f"The queue {queue.name!r} may hold {limits.max_messages} messages.")
+        full = too_many_messages(queue, limits.max_messages)
         if known.room is not None and known.room[0] > now and known.room[1] < messages:
             raise full
         most = min(limits.max_messages, limits.max_idempotency_keys if keys else _END)
@@ -258,11 +259,7 @@ class Posting(Reading):
             pages = self._objects.pages(container, prefix=layout.KEYS, first=self._objects.page)
             live, oldest = await _count(pages, objects, _key_ends, now)
             if live + keys > limits.max_idempotency_keys:
-                raise LimitReached(
-                    f"The queue {queue.name!r} may remember {limits.max_idempotency_keys} "
-                    "idempotency keys.",
-                    retry_after=max(1, -(-(oldest - now) // 1000)),
-                )
+                raise too_many_keys(queue, limits.max_idempotency_keys, wait_ms=oldest - now)
         return objects + messages + keys
 
 

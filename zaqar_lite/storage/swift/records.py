@@ -13,9 +13,10 @@ from dataclasses import replace
 from typing import Any
 
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.errors import QueueChanged, Unavailable
+from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.metadata import dead_letter_target
 from zaqar_lite.domain.models import QueueRecord, QueueRef
+from zaqar_lite.domain.refusals import queue_changed
 from zaqar_lite.storage.swift import layout
 from zaqar_lite.storage.swift.layout import Containers
 from zaqar_lite.storage.swift.locks import Lease
@@ -63,7 +64,7 @@ class Records:
         """
         record = await self.get(ref)
         if version != (0 if record is None else record.version):
-            raise QueueChanged(f"The queue {ref.name!r} is not at version {version} any more.")
+            raise queue_changed(ref)
 
     async def put(self, record: QueueRecord, lease: Lease) -> QueueRecord:
         """Write a record at its next version, under the lock."""

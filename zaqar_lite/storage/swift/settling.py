@@ -1,72 +1,127 @@
-"""Settling: each message of a claim by itself, under the queue's lock, in the fewest writes.
+"""Claims: read, renew and release them; settle each message by itself, in the fewest writes.
 
 All settlements that a call has for one message become one write of its state: nothing can happen
 between two settlements of one call.
 """
 
+import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from zaqar_lite.domain.attempts import Ended
+from zaqar_lite.domain.endings import Ending, outcome_without_lease
 from zaqar_lite.domain.errors import NotFound
-from zaqar_lite.domain.models import NO_RETRIES, QueueRef, Retries
+from zaqar_lite.domain.ids import is_claim_id
+from zaqar_lite.domain.models import NO_RETRIES, Claim, DeadLetter, QueueRef, Retries
+from zaqar_lite.domain.refusals import no_claim
 from zaqar_lite.domain.settlements import Act, Outcome, Settled, Settlement
-from zaqar_lite.storage.swift.ending import Ending
-from zaqar_lite.storage.swift.holding import Holding
+from zaqar_lite.storage.swift.holding import Holding, Record, is_held
 from zaqar_lite.storage.swift.layout import Fetched, Listed, State
 from zaqar_lite.storage.swift.locks import Lease
 from zaqar_lite.storage.swift.objects import together
 
-_NO_STATE = State(0, 0, "")
-_RELEASED = (Ended.RELEASED.value, Ended.FAILED.value)
-
 
 @dataclass(slots=True)
 class _Message:
-    """A message of the call, what is to become of it, and its outcomes in their order.
+    """A message of the call, and what is to become of it.
 
     `state` is the state that will be written: with a longer lease, or after the hand-out has ended.
     """
 
-    found: Listed | None
+    found: Listed
     state: State
     acked: bool = False
     ending: Ending | None = None
-    outcomes: list[Outcome] = field(default_factory=list)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether its hand-out ends with this call."""
+        return self.acked or self.ending is not None
 
     def decide(self, claim_id: str, settlement: Settlement, retries: Retries, now: int) -> Outcome:
         """Note what a settlement changes; answer its outcome."""
-        if self.found is None or self.acked or (self.ending and self.ending.outcome is Ended.DEAD):
+        if self.acked or (self.ending and self.ending.outcome is Ended.DEAD):
             return Outcome.NOT_FOUND
-        mine, held = self.state.claim_id == claim_id, self.state.is_claimed(now)
-        if held and not mine:
-            return Outcome.HELD
-        if self.ending or not held:
-            ended = self.ending.outcome.value if self.ending else self.state.ended
-            again = mine and ended in _RELEASED and settlement.act is Act.RELEASE
-            return Outcome.DONE if again else Outcome.LAPSED
+        is_mine = self.state.claim_id == claim_id
+        is_held = self.state.is_claimed(now) and self.ending is None
+        if not (is_mine and is_held):
+            before = Ended(self.state.ended) if self.state.ended else None
+            ended = self.ending.outcome if self.ending else before
+            return outcome_without_lease(
+                settlement, is_held=is_held, is_last_claim=is_mine, ended=ended
+            )
         match settlement.act:
             case Act.ACK:
                 self.acked = True
             case Act.EXTEND:
                 self.state = self.state.held_until(now, settlement.ttl_ms, settlement.grace_ms)
-            case Act.DEAD:
-                if retries.dead_letter is None:
-                    return Outcome.NO_TARGET
-                self.ending = Ending(
-                    Ended.DEAD, now, retries, 0, settlement.reason, settlement.detail
-                )
-            case Act.RELEASE:
-                how = Ended.FAILED if settlement.failed else Ended.RELEASED
-                self.ending = Ending(
-                    how, now, retries, settlement.delay_ms, settlement.reason, settlement.detail
-                )
+            case Act.DEAD if retries.dead_letter is None:
+                return Outcome.NO_TARGET
+            case _:
+                self.ending = Ending.by(settlement, now, retries)
         return Outcome.DONE
 
 
 class Settling(Holding):
-    """Settle messages of a claim."""
+    """Read, renew, release and settle claims."""
+
+    async def get_claim(self, queue: QueueRef, claim_id: str, *, details: bool = False) -> Claim:
+        """Read a live claim and what it holds; see the seam."""
+        container = self._container(queue)
+        record, tail = await asyncio.gather(
+            self._record(container, claim_id), self._tails.peek(container)
+        )
+        found = await self._fetch_all(container, record.names)
+        now = self._now()
+        held = [m for m in found if is_held(claim_id, m.listed, tail.birth, now)]
+        if not held:
+            raise no_claim(claim_id)
+        views = await self._views(container, held, details=details)
+        return Claim(claim_id, record.ttl_ms, now - record.started_at, views)
+
+    async def renew(self, queue: QueueRef, claim_id: str, *, ttl_ms: int, grace_ms: int) -> None:
+        """Let a live claim live on; see the seam."""
+        container = self._container(queue)
+
+        async def work(lease: Lease) -> None:
+            record = await self._record(container, claim_id)
+            held = await self._held(container, record, lease)
+            now = self._now()
+            renewed = Record(claim_id, now, ttl_ms, now + ttl_ms, record.names)
+            if not held:
+                raise no_claim(claim_id)
+            changes = [(one, one.state.held_until(now, ttl_ms, grace_ms)) for one in held]
+            with self._hints.changing(container):
+                marked = await together(
+                    self._mark_record(container, renewed, lease),
+                    *(self._mark_held(container, *each, lease) for each in changes),
+                )
+            if not marked[0]:
+                raise no_claim(claim_id)
+            self._hints.announce_due(container, now + ttl_ms)
+
+        await self._backend.locked(queue, work)
+
+    async def release(self, queue: QueueRef, claim_id: str, *, delay_ms: int = 0) -> None:
+        """End a claim; see the seam."""
+        container = self._container(queue)
+
+        async def work(lease: Lease) -> None:
+            try:
+                record = await self._record(container, claim_id)
+            except NotFound:
+                return
+            held = await self._held(container, record, lease)
+            messages, now = [_Message(one, one.state) for one in held], self._now()
+            for message in messages:
+                given_back = Settlement(message.found.id, Act.RELEASE, delay_ms=delay_ms)
+                message.decide(claim_id, given_back, NO_RETRIES, now)
+            await self._finish(container, messages, None, lease)
+            await self._end(container, claim_id, lease)
+
+        if is_claim_id(claim_id):
+            await self._backend.locked(queue, work)
 
     async def settle(
         self,
@@ -84,29 +139,22 @@ class Settling(Holding):
             tail = await self._tails.load(container, lease)
             await self._backend.check(queue, version, tail)
             ids = dict.fromkeys(one.message_id for one in settlements)
-            found = {one.id: one for one in await self._find_live(container, ids, tail)}
+            found = await self._find_live(container, ids, tail)
             now = self._now()
-            named = {
-                key: _Message(one, one.state if one else _NO_STATE)
-                for key, one in ((key, found.get(key)) for key in ids)
-            }
-            for settlement in settlements:
-                message = named[settlement.message_id]
-                message.outcomes.append(message.decide(claim_id, settlement, retries, now))
-            changed = [m for m in named.values() if m.found and (m.acked or m.ending)]
-            extended = [m for m in named.values() if m.found and m not in changed]
+            named = {one.id: _Message(one, one.state) for one in found}
+            outcomes = [
+                named[one.message_id].decide(claim_id, one, retries, now)
+                if one.message_id in named
+                else Outcome.NOT_FOUND
+                for one in settlements
+            ]
+            changed = [message for message in named.values() if message.has_ended]
+            extended = [message for message in named.values() if not message.has_ended]
             with self._hints.changing(container):
                 await self._extend(container, claim_id, extended, lease)
-                letters = await together(*(self._write(container, m, lease) for m in changed))
-                dead = [letter for letter in letters if letter is not None]
-                moved = await self._dead_letters.send(container, dead, retries.dead_letter, lease)
-            gone = [message.found for message in changed if message.found]
-            await self._end_empty(container, [claim_id], gone, lease)
-            self._announce_settled(container, changed)
-            answers = {key: iter(message.outcomes) for key, message in named.items()}
-            return Settled(
-                [next(answers[settlement.message_id]) for settlement in settlements], moved
-            )
+            moved = await self._finish(container, changed, retries.dead_letter, lease)
+            await self._end_empty(container, [claim_id], [one.found for one in changed], lease)
+            return Settled(outcomes, moved)
 
         return await self._backend.locked(queue, work)
 
@@ -114,7 +162,7 @@ class Settling(Holding):
         self, container: str, claim_id: str, messages: Sequence[_Message], lease: Lease
     ) -> None:
         """Write the changed leases, and the claim's own end where a lease now ends after it."""
-        changed = [(m.found, m.state) for m in messages if m.found and m.found.state != m.state]
+        changed = [(m.found, m.state) for m in messages if m.found.state != m.state]
         if not changed:
             return
         ends_at = max(state.claim_expires_at for _, state in changed)
@@ -125,12 +173,30 @@ class Settling(Holding):
         await together(*(self._mark_held(container, *each, lease) for each in changed))
         self._hints.announce_due(container, min(state.claim_expires_at for _, state in changed))
 
+    async def _finish(
+        self,
+        container: str,
+        messages: Sequence[_Message],
+        policy: DeadLetter | None,
+        lease: Lease,
+    ) -> int:
+        """Write what became of messages whose hand-out ended; answer how many were moved."""
+        with self._hints.changing(container):
+            letters = await together(*(self._write(container, m, lease) for m in messages))
+            dead = [letter for letter in letters if letter is not None]
+            moved = await self._dead_letters.send(container, dead, policy, lease)
+        back = [m.state for m in messages if m.ending and not m.state.move_reason]
+        parked = [state.claim_expires_at for state in back if state.claim_expires_at]
+        self._announce_returned(container, len(back) - len(parked), 0)
+        if parked:
+            self._hints.announce_due(container, min(parked))
+        return moved
+
     async def _write(self, container: str, message: _Message, lease: Lease) -> Fetched | None:
         """Delete or give back a message whose hand-out ended; answer it if it is to be moved."""
         found = message.found
-        if found is None or message.ending is None:
-            if found is not None:
-                await self._dead_letters.remove(container, found, lease)
+        if message.ending is None:
+            await self._dead_letters.remove(container, found, lease)
             return None
         held = Listed(found.name, message.state)
         message.state = await self._end_attempt(container, held, message.ending, lease)
@@ -140,10 +206,3 @@ class Settling(Holding):
             return None if letter is None else letter.with_state(message.state)
         await self._objects.mark_message(container, found.name, message.state, lease)
         return None
-
-    def _announce_settled(self, container: str, messages: Sequence[_Message]) -> None:
-        back = [m.state for m in messages if m.ending and not m.state.move_reason]
-        parked = [state.claim_expires_at for state in back if state.claim_expires_at]
-        self._announce_returned(container, len(back) - len(parked), 0)
-        if parked:
-            self._hints.announce_due(container, min(parked))

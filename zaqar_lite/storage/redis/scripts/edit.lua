@@ -2,8 +2,8 @@
 -- refused when full
 -- ARGV: 1 offset, 2 version, 3 id (16 bytes), 4 ttl (ms or ''), 5 delay (ms or ''),
 --       6 '1' when the body changes, 7 the body, 8 the second in which it must be due, or ''
--- Answers: 'ok', now, instant to register, position, record, track; or 'missing', 'ready', 'stale', or
--- 'short' and by how many ms the message would expire before its delay ends.
+-- Answers: 'ok', now, instant to register, position, record, track; or 'missing'; or 'refused', now,
+-- when its delay ends (0 where it has none) and when it expires: domain/edits.py says why.
 -- include: whole version delays forget locate
 local found = locate_live({ARGV[3]})
 local position, record, track = found.positions[1], found.records[1], found.tracks[1]
@@ -11,14 +11,15 @@ if not position then
   return {'missing'}
 end
 local d = tonumber(redis.call('ZSCORE', due, position) or 0)
-if d <= now or redis.call('HGET', queue, 'exposing') == '1' then
-  return {'ready'}
-end
-if ARGV[8] ~= '' and math.floor(d / 1000) ~= tonumber(ARGV[8]) then
-  return {'stale'}
-end
 local created = struct.unpack('>I6', record)
 local expires, ttl = struct.unpack('>I6I5', track or record, track and 1 or 7)
+if redis.call('HGET', queue, 'exposing') == '1' then
+  d = 0
+end
+local refused = {'refused', now, d, expires}
+if d <= now or (ARGV[8] ~= '' and math.floor(d / 1000) ~= tonumber(ARGV[8])) then
+  return refused
+end
 if ARGV[4] ~= '' then
   ttl = tonumber(ARGV[4])
   expires = now + ttl
@@ -27,7 +28,7 @@ if ARGV[5] ~= '' then
   d = now + tonumber(ARGV[5])
 end
 if expires < d then
-  return {'short', d - expires}
+  return refused
 end
 local rest = record:sub(24)
 if ARGV[6] == '1' then
