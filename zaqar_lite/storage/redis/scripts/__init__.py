@@ -4,15 +4,23 @@ Each `.lua` file begins with a header of comments that is read here:
 
     -- key NAME: what it is                      a key; a local variable of that name
     -- include: PART PART                       text of `parts/PART.lua` that comes before
+    -- rarely: FUNCTION FUNCTION                 functions that most calls do not need
     -- refused when full                         the script adds what takes room
 
 so that a script's keys are declared to Redis in one order that cannot differ from its text, and
-shared steps are written once. `parts/keys.lua` has the keys of a queue. Functions that a script
-does not call are left out of it, and keys that it does not name: Redis makes each of them anew at
-every call. A script that registers queues may be given one more key, `visits` (the index of what
-the sweep must visit), where that is in the same server as the queue. Lua strings and numbers are
-all that scripts exchange with the driver: a position is 8 bytes, an instant 6 bytes, both
-big-endian.
+shared steps are written once. `parts/keys.lua` has the keys of a queue. A script that registers
+queues may be given one more key, `visits` (the index of what the sweep must visit), where that is
+in the same server as the queue. Lua strings and numbers are all that scripts exchange with the
+driver: a position is 8 bytes, an instant 6 bytes, both big-endian.
+
+Every call of a script makes its keys and functions anew, and that took half the time of a claim of
+one message. So:
+
+- Functions that a script does not call are left out of it, and keys that it does not name.
+- Those that are called `rarely`, and what only they call, are made when the first of them is.
+- Functions are made within a function. There Lua finds a variable that they use by its number;
+  a variable of the script itself it seeks among all others, once for each function that uses it.
+- Commands get texts. Redis writes out each number that it is given, which takes as long as `HLEN`.
 """
 
 import re
@@ -28,7 +36,19 @@ _WORD = re.compile(r"\w+")
 _COMMENT = re.compile(r"^[ \t]*--.*\n|[ \t]+--.*$", re.MULTILINE)
 _STRING = re.compile(r"'[^'\n]*'")
 _INCLUDE = re.compile(r"^-- include: (.+)$", re.MULTILINE)
+_RARELY = re.compile(r"^-- rarely: (.+)$", re.MULTILINE)
 _REFUSED_WHEN_FULL = "-- refused when full"
+_CALL_LATE = """local function {name}(...)
+  return late('{name}')(...)
+end
+"""
+_MAKE_LATE = """late = function(name)
+{functions}
+  local made = {{{table}}}
+  late = function(wanted) return made[wanted] end
+  return made[name]
+end
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +70,7 @@ def load(name: str) -> Script:
     _collect(f"{name}.lua", parts, set())
     body = "\n".join(parts)
     code = _without_unused(_COMMENT.sub("", body))
+    code = _within_function(_made_late(code, set(" ".join(_RARELY.findall(body)).split())))
     used = set(_WORD.findall(_STRING.sub("", code)))
     kinds = tuple(kind for kind in dict.fromkeys(_KEY.findall(body)) if kind in used)
     may_register = "visits" in used - set(kinds)
@@ -64,9 +85,51 @@ def load(name: str) -> Script:
 
 def _without_unused(code: str) -> str:
     """Leave out the functions that nothing calls, and then those that only they called."""
-    names = Counter(_WORD.findall(code))
+    names = Counter(_WORD.findall(_STRING.sub("", code)))
     kept = _FUNCTION.sub(lambda found: found[0] if names[found[1]] > 1 else "", code)
     return code if kept == code else _without_unused(kept)
+
+
+def _made_late(code: str, entries: set[str]) -> str:
+    """Let the functions that only `entries` lead to be made when the first of those is called.
+
+    Raises:
+        ValueError: the script calls a function before the last of these has its place.
+    """
+    functions = {found[1]: found[0] for found in _FUNCTION.finditer(code)}
+    wanted = _words(_FUNCTION.sub("", code))
+    early: set[str] = set()
+    while new := (wanted & functions.keys()) - entries - early:
+        early |= new
+        wanted = wanted.union(*(_words(functions[name]) for name in new))
+    late = [name for name in functions if name not in early]
+    if not late:
+        return code
+    before, _, _ = code.partition(functions[late[-1]])
+    if too_early := _words(_FUNCTION.sub("", before)) & functions.keys():
+        raise ValueError(f"called before {late[-1]}, which is made late: {too_early}")
+    called = [name for name in late if name in wanted]
+    made = _MAKE_LATE.format(
+        functions="\n".join(functions[name] for name in late),
+        table=", ".join(f"{name} = {name}" for name in called),
+    )
+    for name in late:
+        stub = _CALL_LATE.format(name=name) if name in called else ""
+        code = code.replace(functions[name], stub + (made if name == late[-1] else ""), 1)
+    return code
+
+
+def _words(code: str) -> set[str]:
+    return set(_WORD.findall(_STRING.sub("", code)))
+
+
+def _within_function(code: str) -> str:
+    """Put a script's functions, and what follows the first of them, into a function."""
+    first = _FUNCTION.search(code)
+    if first is None:
+        return code
+    head, rest = code[: first.start()], code[first.start() :]
+    return f"{head}return (function()\nlocal late\n{rest}\nend)()\n"
 
 
 def _collect(path: str, parts: list[str], seen: set[str]) -> None:

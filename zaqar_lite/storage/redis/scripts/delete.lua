@@ -3,6 +3,7 @@
 --       4..3+n claim ids, 4+n.. ids (16 bytes each)
 -- Answers: 'ok'; or 'refused' and, for each that is, its id and 'claimed' or 'free'.
 -- include: whole claims delays forget locate
+-- rarely: lift only leave_delayed leave_groups
 local count = tonumber(ARGV[3])
 local named = {}
 for i = 4, 3 + count do
@@ -40,6 +41,8 @@ end
 leave_ready(free)
 leave_held(claimed)
 leave_claims(positions, found.tracks)
-leave_delayed(delayed)
+if #delayed > 0 then
+  leave_delayed(delayed)
+end
 forget(positions, found.tracks)
 return {'ok'}

@@ -103,7 +103,7 @@ end
 local function lapse(budget)
   local count = 0
   while count < budget do
-    local id = redis.call('ZRANGEBYSCORE', leases, '-inf', now, 'LIMIT', 0, 1)[1]
+    local id = redis.call('ZRANGEBYSCORE', leases, '-inf', now, 'LIMIT', '0', '1')[1]
     if not id then
       return count, true
     end

@@ -27,13 +27,8 @@ local function let_go(rows, from, gone, changes)
   return answer
 end
 
--- End up to `budget` leases that have lapsed, each a failure. Answers how many, whether none is
--- left, how many became dead letters, and whether the driver must register the queue first.
-local function end_lapsed(budget)
-  local positions = life[5] and redis.call('ZRANGE', lapsed, 0, budget - 1) or {}
-  if #positions == 0 then
-    return 0, true, 0, false
-  end
+-- End the leases of `positions`, which have lapsed: each is a failure. There may be more than `budget` such.
+local function end_leases(positions, budget)
   local rows, gone, moved, bytes, is_unarmed = {}, {positions = {}, tracks = {}}, 0, 0, false
   local count, lapsing = 0, failure(LAPSED, nil, false, LAPSED_TEXTS)
   for i, track in ipairs(tracks_of(positions)) do
@@ -60,4 +55,14 @@ local function end_lapsed(budget)
     arm()
   end
   return count, count == #positions and count < budget, moved, is_unarmed
+end
+
+-- End up to `budget` leases that have lapsed, each a failure. Answers how many, whether none is
+-- left, how many became dead letters, and whether the driver must register the queue first.
+local function end_lapsed(budget)
+  local positions = life[5] and redis.call('ZRANGE', lapsed, 0, budget - 1) or {}
+  if #positions == 0 then
+    return 0, true, 0, false
+  end
+  return end_leases(positions, budget)
 end

@@ -1,7 +1,9 @@
 -- Take messages out of the queue for good; they must have left the index of their state.
 -- include: chunks tracks groups
 local function forget(positions, its)
-  leave_groups(positions)
+  if life[8] then
+    leave_groups(positions)
+  end
   local moved, remembered = {}, {}
   for i = 1, #positions do
     local track = its[i]

@@ -24,9 +24,6 @@ local function join_groups(positions, records)
 end
 
 local function leave_groups(positions)
-  if not life[8] then
-    return
-  end
   local members = {}
   for i, record in ipairs(gather(messages, positions)) do
     if record and is_grouped(record) then

@@ -1,9 +1,7 @@
 -- How long keys live, when the sweep must come, and which position is next.
--- include: keys now visit
+-- include: state visit
 -- For so long (ms) a queue that was registered because letters leave it is visited again: outbox.py.
 local ARMED = 5000
-local life = redis.call('HMGET', state, 'last', 'horizon', 'due', 'ranked', 'returns', 'armed', 'part',
-  'grouped')
 
 -- Let keys, which this call has `written`, live until the horizon of the queue, which is never before
 -- any deadline in it. It moves in steps of an hour, so that it is rarely written, and takes the
@@ -16,7 +14,7 @@ local function keep(deadline, written)
     redis.call('HSET', state, 'horizon', horizon)
     moved = true
   end
-  local at = math.ceil((horizon - offset) / 1000) + 60
+  local at = string.format('%.0f', math.ceil((horizon - offset) / 1000) + 60)
   if moved then
     for _, key in ipairs({state, messages, expiry, life[8] and groups or nil}) do
       redis.call('EXPIREAT', key, at)

@@ -36,15 +36,16 @@ local function add_to(key, positions, scores)
   apply('ZADD', key, both)
 end
 
+-- Make messages ready whose priorities are given; all have the default where there are none.
 local function enter_ready(positions, priorities)
   redis.call('SPUBLISH', readiness, #positions)
-  local plain, special, ranks = {}, {}, {}
-  for i, position in ipairs(positions) do
-    if priorities[i] == DEFAULT_PRIORITY then
-      plain[#plain + 1] = position
+  local plain, special, ranks = priorities and {} or positions, {}, {}
+  for i, priority in ipairs(priorities or {}) do
+    if priority == DEFAULT_PRIORITY then
+      plain[#plain + 1] = positions[i]
     else
-      special[#special + 1] = position
-      ranks[#ranks + 1] = priorities[i]
+      special[#special + 1] = positions[i]
+      ranks[#ranks + 1] = priority
     end
   end
   add_to(ready, plain)
@@ -63,14 +64,11 @@ local function make_ready(positions)
   if #positions == 0 then
     return
   end
-  local priorities = {}
+  local priorities
   if life[4] then
+    priorities = {}
     for i, record in ipairs(gather(messages, positions)) do
       priorities[i] = priority_of(record)
-    end
-  else
-    for i = 1, #positions do
-      priorities[i] = DEFAULT_PRIORITY
     end
   end
   enter_ready(positions, priorities)
@@ -87,7 +85,7 @@ end
 -- The first `count` ready positions in the order of claims.
 local function first_ready(count)
   if not life[4] then
-    return redis.call('ZRANGE', ready, 0, count - 1)
+    return redis.call('ZRANGE', ready, '0', count == 1 and '0' or count - 1)
   end
   local found = redis.call('ZRANGEBYSCORE', ranked, '-inf', '(' .. DEFAULT_PRIORITY, 'LIMIT', 0, count)
   local function append(more)

@@ -21,21 +21,23 @@ local function store(blobs, first, at, there)
     }
     return kinds[times]
   end
-  local stored, records, expiring = {}, {}, {}
-  local ready_now, priorities, delayed, delays = {}, {}, {}, {}
+  local stored, records, deadlines = {}, {}, {}
+  local ready_now, priorities, is_plain, delayed, delays = {}, {}, true, {}, {}
   local grouped, members = {}, {}
   for k, blob in ipairs(blobs) do
     local times = blob:sub(1, 10)
     local kind = kinds[times] or kind_of(times)
     local position, record = struct.pack('>I8', first + k - 1), kind.head .. blob:sub(11)
-    stored[k], expiring[k] = position, kind.expires
+    stored[k] = position
+    deadlines[2 * k - 1], deadlines[2 * k] = kind.expires, position
     records[2 * k - 1], records[2 * k] = position, record
     if blob:byte(19) >= 4 then -- its flags: it has a group
       grouped[#grouped + 1], members[#members + 1] = position, record
     end
     if not kind.d then
-      ready_now[#ready_now + 1] = position
-      priorities[#priorities + 1] = priority_of(record)
+      local at, priority = #ready_now + 1, priority_of(record)
+      ready_now[at], priorities[at] = position, priority
+      is_plain = is_plain and priority == DEFAULT_PRIORITY
     else
       delayed[#delayed + 1] = position
       delays[#delays + 1] = kind.d
@@ -46,13 +48,13 @@ local function store(blobs, first, at, there)
     end
   end
   apply('HSET', messages, records)
-  add_to(expiry, stored, expiring)
+  apply('ZADD', expiry, deadlines)
   keep(latest, there == 0 and {messages, expiry} or {})
   if #grouped > 0 then
     join_groups(grouped, members)
   end
   if #ready_now > 0 then
-    enter_ready(ready_now, priorities)
+    enter_ready(ready_now, not is_plain and priorities or nil)
   end
   if #delayed > 0 then
     add_to(due, delayed, delays)

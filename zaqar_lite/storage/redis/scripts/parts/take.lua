@@ -1,6 +1,7 @@
 -- Take ready messages in order, for claim and pop.
 -- ARGV: 3 claim id, 4 limit, 5 to 12: policy, 15 mode (I, H, E), 17 '1' for attempts too
 -- include: delays failing
+-- rarely: lift part reduce_claim note_returns make_ready promote expose end_leases leave set_aside forget arm
 
 -- The script answers with what it has when it has examined `BUDGET` entries that are not handed out
 -- (expired, exhausted, brought back), or read `BYTES` of them, about 3 ms: the next call and the
@@ -54,8 +55,10 @@ local function take()
     local positions = first_ready(math.max(room, math.min(unfit, 64)))
     local seen, gone, letters, size, must_arm = sort(positions, taken, #taken.positions + room)
     leave_ready(seen == #positions and positions or {unpack(positions, 1, seen)})
-    set_aside(letters, gone)
-    forget(gone.positions, gone.tracks)
+    if #letters > 0 or #gone.positions > 0 then
+      set_aside(letters, gone)
+      forget(gone.positions, gone.tracks)
+    end
     moved = moved + #letters
     unfit = unfit + #gone.positions
     spent = spent + #gone.positions
