@@ -27,6 +27,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from zaqar_lite.client.arguments import takes, text
+from zaqar_lite.client.async_claims import AsyncClaim
+from zaqar_lite.client.claims import Claim
 from zaqar_lite.client.errors import (
     BadRequest,
     ClaimLost,
@@ -44,9 +46,7 @@ from zaqar_lite.client.verdicts import Reject, Retry, instead_of_dead, verdict
 from zaqar_lite.client.worker_options import Handler, Middleware, WorkerOptions, WorkerStats
 
 if TYPE_CHECKING:
-    from zaqar_lite.client.async_claims import AsyncClaim
     from zaqar_lite.client.asynchronous.client import AsyncClient
-    from zaqar_lite.client.claims import Claim
     from zaqar_lite.client.sync.client import Client
 
 LOG = logging.getLogger(__name__)
@@ -169,9 +169,8 @@ class Worker:
         while not self._stopping.is_set():
             try:
                 with contextlib.ExitStack() as block:
-                    claim = client.claim(
-                        self.queue, **self.options.claiming(), wait=0 if found else math.inf
-                    )
+                    options = self.options.claim_options(wait=0 if found else math.inf)
+                    claim = Claim(client, self.queue, options)
                     if found:
                         block.enter_context(claim)
                     else:
@@ -212,9 +211,8 @@ class Worker:
         while not self._stopping.is_set():
             try:
                 async with contextlib.AsyncExitStack() as block:
-                    claim = client.claim(
-                        self.queue, **self.options.claiming(), wait=0 if found else math.inf
-                    )
+                    options = self.options.claim_options(wait=0 if found else math.inf)
+                    claim = AsyncClaim(client, self.queue, options)
                     if found:
                         await block.enter_async_context(claim)
                     else:

@@ -5,9 +5,10 @@ import inspect
 import random
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 from zaqar_lite.client.arguments import check_fields
+from zaqar_lite.client.ledger import ClaimOptions
 from zaqar_lite.client.models import Message
 from zaqar_lite.client.verdicts import Reject, Retry
 
@@ -16,16 +17,6 @@ if TYPE_CHECKING:
 
 Handler = Callable[[Message], Any]
 Middleware = Callable[[Message, Handler], Any]
-
-
-class Claiming(TypedDict):
-    """The arguments of a slot's claims."""
-
-    limit: int
-    ttl: int
-    grace: int
-    details: bool
-    poll: float
 
 
 @dataclasses.dataclass(slots=True)
@@ -107,15 +98,16 @@ class WorkerOptions:
         decoded = handler if decoder is None else partial(_decoded, decoder, handler)
         return decoded if tracing is None else tracing.around(decoded, is_async=is_async)
 
-    def claiming(self) -> Claiming:
-        """Return the arguments of a claim."""
-        return {
-            "limit": self.batch,
-            "ttl": self.ttl,
-            "grace": self.grace,
-            "details": self.details,
-            "poll": self.poll,
-        }
+    def claim_options(self, wait: float) -> ClaimOptions:
+        """Return how a slot claims; it waits for so many seconds."""
+        return ClaimOptions(
+            limit=self.batch,
+            ttl=self.ttl,
+            grace=self.grace,
+            details=self.details,
+            wait=wait,
+            poll=self.poll,
+        )
 
     def pause(self, error: Exception, failures: int) -> float:
         """Return the seconds to wait after so many failures in a row.

@@ -9,7 +9,6 @@ from zaqar_lite.commands import attempts, jobs, settle, tail
 from zaqar_lite.commands.durations import instant, seconds_above_zero, signed_seconds
 from zaqar_lite.commands.output import Output, as_row, printable
 from zaqar_lite.commands.running import (
-    FAILED,
     Leaves,
     add_call,
     add_duration,
@@ -255,7 +254,7 @@ def cancel(client: "Client", arguments: argparse.Namespace, output: Output) -> i
             except MessageClaimed:
                 row |= {"cancelled": False, "reason": "somebody holds it"}
         rows.append(row)
-    return _report(output, rows, "cancelled")
+    return settle.report(output, rows, "cancelled", all_absent=not there)
 
 
 def delete(client: "Client", arguments: argparse.Namespace, output: Output) -> int | None:
@@ -268,27 +267,12 @@ def delete(client: "Client", arguments: argparse.Namespace, output: Output) -> i
         {"id": one, "deleted": one in there, **({} if one in there else {"reason": ABSENT})}
         for one in arguments.id
     ]
-    return _report(output, rows, "deleted")
+    return settle.report(output, rows, "deleted", all_absent=not there)
 
 
 def _existing(client: "Client", arguments: argparse.Namespace) -> set[str]:
     """Return which of the messages exist: the server does not say what a delete found."""
     return {message.id for message in client.get_messages(arguments.queue, arguments.id)}
-
-
-def _report(output: Output, rows: list[dict[str, object]], verb: str) -> int | None:
-    """Print what was done; return 1 where it was only a part.
-
-    Raises:
-        MessageNotFound: nothing was there.
-    """
-    reasons = any("reason" in row for row in rows)
-    output.rows(rows, ("id", verb, *(["reason"] if reasons else [])), empty="")
-    if all(row.get("reason") == ABSENT for row in rows):
-        from zaqar_lite.client import MessageNotFound  # noqa: PLC0415 - only once a command runs
-
-        raise MessageNotFound("Not found", "none of these messages exist")
-    return FAILED if reasons else None
 
 
 def _times(parser: argparse.ArgumentParser) -> None:

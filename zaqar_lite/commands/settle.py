@@ -48,24 +48,33 @@ def _why(parser: argparse.ArgumentParser) -> None:
 
 
 def _settling(verb: str) -> Handler:
-    """Return what settles messages, and tells of each what became of it; 1 where one was not.
-
-    It raises MessageNotFound where none of them exists.
-    """
+    """Return the handler of a verb, which settles messages and reports on each."""
 
     def settle(client: "Client", arguments: argparse.Namespace, output: Output) -> int | None:
-        from zaqar_lite.client import MessageNotFound  # noqa: PLC0415 - only once a command runs
-
         settlements = [_settlement(verb, one, arguments) for one in arguments.id]
         results = client.settle(arguments.queue, arguments.claim, settlements)
         rows = [_row(result, DONE[verb]) for result in results]
-        reasons = any("reason" in row for row in rows)
-        output.rows(rows, ("id", DONE[verb], *(["reason"] if reasons else [])), empty="")
-        if all(result.status == 404 for result in results):
-            raise MessageNotFound("Not found", "none of these messages exist")
-        return FAILED if reasons else None
+        all_absent = all(result.status == 404 for result in results)
+        return report(output, rows, DONE[verb], all_absent=all_absent)
 
     return settle
+
+
+def report(
+    output: Output, rows: list[dict[str, object]], done: str, *, all_absent: bool
+) -> int | None:
+    """Print a row for each message; return 1 if it was not done to all of them.
+
+    Raises:
+        MessageNotFound: none of them exists.
+    """
+    reasons = any("reason" in row for row in rows)
+    output.rows(rows, ("id", done, *(["reason"] if reasons else [])), empty="")
+    if all_absent:
+        from zaqar_lite.client import MessageNotFound  # noqa: PLC0415 - only once a command runs
+
+        raise MessageNotFound("Not found", "none of these messages exist")
+    return FAILED if reasons else None
 
 
 def _settlement(verb: str, message_id: str, arguments: argparse.Namespace) -> "Settlement":
