@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from itertools import pairwise
 
 import pytest
 
@@ -133,6 +134,26 @@ async def test_others_are_answered_between_the_parts(store: Store) -> None:
     assert await listed(store) == []
     await posting
     assert len(await listed(store)) == MANY
+
+
+async def test_who_comes_while_a_part_is_written_waits_for_no_other_part(store: Store) -> None:
+    """Its batch is the next one, and has nothing of the large post."""
+    batches = await shared(store)
+    posts: list[asyncio.Task[Sequence[Posted]]] = []
+
+    def come(batch: Batch) -> None:
+        if payloads(batch) >= PART:
+            posts.append(asyncio.create_task(post(store, numbered(1), to=THEIRS)))
+
+    batches.before = come
+    await post(store, numbered(MANY))
+    batches.before = lambda _: None
+    await asyncio.gather(*posts)
+    assert len(posts) == MANY // PART
+    for first, second in pairwise(batches.payloads):
+        assert first + second <= PART + 2
+    assert len(await listed(store)) == MANY
+    assert len(await listed(store, THEIRS)) == len(posts)
 
 
 async def test_posts_to_the_same_queue_come_behind_the_parts(store: Store) -> None:

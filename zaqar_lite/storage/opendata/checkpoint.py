@@ -1,5 +1,6 @@
 """Between queues and records: encoding what changed for a batch, and reading pages back."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import count as counted
@@ -31,19 +32,7 @@ def encode_changes(db: State, queue: Queue) -> None:
     """Put what changed in a queue into the batch."""
     if queue.removed:
         _encode_removed(db, queue)
-    for number in queue.changed_pages:
-        page = queue.numbered.get(number)
-        if page is not None:
-            page.epoch = db.committer.epoch
-            db.page_cache.use(page, queue)
-        key = keys.queue_key(RecordType.ACTIVE, queue.raw, number)
-        if page is not None and (page.entries or number is None):
-            db.put(key, encode_page(page))
-        elif number is None:
-            db.put(key, EMPTY_ACTIVE)
-        else:
-            db.delete(key)
-    queue.changed_pages.clear()
+    _encode_pages(db, queue)
     _encode_groups(db, queue)
     _encode_claims(db, queue)
     if queue.keys.changed:
@@ -65,6 +54,31 @@ def _write(db: State, key: bytes, value: bytes | None) -> None:
         db.delete(key)
     else:
         db.put(key, value)
+
+
+async def encode_ahead(db: State, most: int) -> None:
+    """Put the changed pages of all touched queues into the batch, `most` queues a step."""
+    for at, queue in enumerate(list(db.touched)):
+        if at % most == 0:
+            await asyncio.sleep(0)
+        if db.is_current(queue):
+            _encode_pages(db, queue)
+
+
+def _encode_pages(db: State, queue: Queue) -> None:
+    for number in queue.changed_pages:
+        page = queue.numbered.get(number)
+        if page is not None:
+            page.epoch = db.committer.epoch
+            db.page_cache.use(page, queue)
+        key = keys.queue_key(RecordType.ACTIVE, queue.raw, number)
+        if page is not None and (page.entries or number is None):
+            db.put(key, encode_page(page))
+        elif number is None:
+            db.put(key, EMPTY_ACTIVE)
+        else:
+            db.delete(key)
+    queue.changed_pages.clear()
 
 
 def _encode_keys(db: State, queue: Queue) -> None:

@@ -3,8 +3,10 @@
 How much each project may add to a batch is bounded, so that one project does not slow down others.
 A request waits for the batch that is being written and for its own, whatever else is in them. So a
 batch takes FEW messages of every project, and ROOM messages beyond these. A request that does not
-fit waits for a later batch, in which the waiting projects have their turns one after the other.
-While only one project sends messages, its batches have more room, so that it needs fewer of them.
+fit waits for a later batch, in which the waiting projects have their turns one after the other. A
+batch after a large one has no such turns if a small request waits for it: that request came while
+the large one was written, and must not wait for a second. While only one project sends messages,
+its batches have more room, so that it needs fewer of them.
 """
 
 import asyncio
@@ -34,11 +36,13 @@ class Committer:
     def __init__(
         self,
         engine: Engine,
+        prepare: Callable[[], Awaitable[None]],
         take: Callable[[], Batch],
         recover: Callable[[], Awaitable[None]],
         announce: Callable[[], None],
     ) -> None:
         self._engine = engine
+        self._prepare = prepare
         self._take = take
         self._recover = recover
         self._announce = announce
@@ -78,6 +82,11 @@ class Committer:
             if asyncio.get_running_loop().time() < self._refused_until:
                 raise Unavailable(self._refused.shown, retry_after=self._refused.retry_after)
             self._refused = None
+
+    @property
+    def awaited(self) -> int:
+        """How many operations wait for the batch that gathers."""
+        return len(self._waiting)
 
     @property
     def is_refusing(self) -> bool:
@@ -128,9 +137,10 @@ class Committer:
     async def _run(self) -> None:
         try:
             while self._waiting:
-                self._writing, self._waiting = self._waiting, []
                 writing = self.epoch
                 try:
+                    await self._prepare()
+                    self._writing, self._waiting = self._waiting, []
                     batch = self._take()
                     self.epoch += 1
                     await self._commit(batch)
@@ -250,6 +260,8 @@ class Shares:
         self._is_shared = False
         self._shared_until = 0.0
         self._lines: dict[str, deque[tuple[int, asyncio.Future[None]]]] = {}
+        self._asked = 0  # how many of those that wait for the batch are requests in these lines
+        self._is_large = False  # somebody adds more than a few
 
     def joins(self, project: str, cost: int) -> bool:
         """Count `cost` for a project; answer False, and count nothing, where it has to `wait`."""
@@ -261,6 +273,7 @@ class Shares:
             if self._lines or self._room <= 0:
                 return False
             self._room -= cost
+            self._is_large = True
         self._spent[project] = spent
         return True
 
@@ -275,12 +288,34 @@ class Shares:
         await turn
 
     def next_batch(self) -> None:
-        """Count anew, because another batch gathers; waiting requests have their turns first."""
+        """Count anew, because another batch gathers.
+
+        Waiting requests have their turns in it at once, while the one before is written, unless
+        that one is large too and several projects come: then `last_call` decides.
+        """
         self._spent.clear()
         now = asyncio.get_running_loop().time()
         if self._is_shared:
             self._is_shared, self._shared_until = False, now + _SHARED_FOR
-        self._room = ROOM if now < self._shared_until else ALONE
+        is_shared = now < self._shared_until
+        self._room = ROOM if is_shared else ALONE
+        was_large, self._is_large, self._asked = self._is_large, False, 0
+        if not (was_large and is_shared):
+            self._give_turns()
+        if self._lines:
+            self._ask_for_batch()
+
+    def last_call(self, awaited: int) -> bool:
+        """Give turns in the batch that is about to be written, if nobody else waits for it.
+
+        `awaited` is how many wait. Answers whether any had a turn.
+        """
+        if self._is_large or awaited > self._asked:
+            return False
+        self._give_turns()
+        return self._is_large
+
+    def _give_turns(self) -> None:
         while self._lines and self._room > 0:
             project = next(iter(self._lines))
             line = self._lines.pop(project)
@@ -288,14 +323,14 @@ class Shares:
             if line:
                 self._lines[project] = line  # behind the others
             if not turn.done():
+                self._is_large = True
                 self._room -= cost
                 self._spent[project] = self._spent.get(project, 0) + cost
                 turn.set_result(None)
-        if self._lines:
-            self._ask_for_batch()
 
     def _ask_for_batch(self) -> None:
         """Make sure that a batch is written, even if the requests with a turn add nothing."""
+        self._asked += 1
         self._durable().add_done_callback(self._written)
 
     def _written(self, batch: "asyncio.Future[None]") -> None:

@@ -122,6 +122,8 @@ async def _stage(
     """Store payloads and log entries in parts; answer False where a key is known or repeated."""
     project = draft.queue.ref.project
     for start in range(0, len(messages), PART):
+        if start:
+            await asyncio.sleep(0)
         part, first = messages[start : start + PART], draft.first + start
         if not _note_keys(draft, part, first, now):
             return False
@@ -133,7 +135,6 @@ async def _stage(
         db.publish(draft.queue, entries, [message.body for message in part])
         draft.garbage += put_garbage(db, range(first, first + len(part)))
         draft.entries += entries
-        await asyncio.sleep(0)
     return True
 
 
