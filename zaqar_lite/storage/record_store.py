@@ -7,7 +7,6 @@ import asyncio
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from itertools import islice
 from typing import Any
 
 from zaqar_lite.domain.clock import Clock
@@ -131,8 +130,7 @@ class RecordStore(ManagementStore):
         found: list[QueueRecord] = []
         while True:
             self._check_readable()
-            following = self._queues.names(project).irange(marker, inclusive=(False, True))
-            names = list(islice(following, MAX_EXAMINED))
+            names = self._queues.names_after(project, marker, MAX_EXAMINED)
             for name in names:
                 record = self._queues.get(QueueRef(project, name))
                 if record is None or (name_contains is not None and name_contains not in name):

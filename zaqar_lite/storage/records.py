@@ -3,6 +3,8 @@
 Drivers that keep their records in memory share them, and the store over them (`record_store.py`).
 """
 
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -19,7 +21,7 @@ class QueueRecords:
         self.epoch = 0
         """The last batch that has a change of a record, where a driver writes batches."""
         self._records: dict[QueueRef, QueueRecord] = {}
-        self._names: dict[str, SortedList[str]] = {}
+        self._names: dict[str, list[str]] = {}
         self._sources: dict[QueueRef, set[str]] = {}
         self._filtered: dict[str, set[str]] = {}
         self._exposing: dict[QueueRef, None] = {}
@@ -35,7 +37,11 @@ class QueueRecords:
         ref = record.ref
         before = self._records.get(ref)
         if before is None:
-            self._names.setdefault(ref.project, SortedList()).add(ref.name)
+            names = self._names.setdefault(ref.project, [])
+            if names and ref.name < names[-1]:
+                insort(names, ref.name)
+            else:
+                names.append(ref.name)  # at opening they come in order
         else:
             self._unindex(before)
         self._records[ref] = record
@@ -54,7 +60,7 @@ class QueueRecords:
             return
         self._unindex(record)
         names = self._names[ref.project]
-        names.remove(ref.name)
+        del names[bisect_left(names, ref.name)]
         if not names:
             del self._names[ref.project]
 
@@ -66,9 +72,15 @@ class QueueRecords:
         _discard(self._filtered, ref.project, ref.name)
         self._exposing.pop(ref, None)
 
-    def names(self, project: str) -> "SortedList[str]":
+    def names(self, project: str) -> Sequence[str]:
         """The names of a project's queues, in order."""
-        return self._names.get(project, _NO_NAMES)
+        return self._names.get(project, ())
+
+    def names_after(self, project: str, marker: str | None, count: int) -> Sequence[str]:
+        """The first names of a project's queues after `marker`, in order."""
+        names = self.names(project)
+        start = 0 if marker is None else bisect_right(names, marker)
+        return names[start : start + count]
 
     def sources(self, target: QueueRef) -> list[str]:
         """The queues whose dead-letter queue this is, in order."""
@@ -88,9 +100,6 @@ class QueueRecords:
     def exposing(self, limit: int) -> list[QueueRecord]:
         """The first records that are exposing."""
         return [self._records[ref] for ref in islice(self._exposing, limit)]
-
-
-_NO_NAMES: SortedList[str] = SortedList()
 
 
 def _discard(index: "dict[Any, set[str]]", key: object, name: str) -> None:
