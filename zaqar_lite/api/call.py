@@ -169,7 +169,7 @@ class Call:
 
     def text(self, name: str) -> str | None:
         """The last value of a parameter."""
-        values = self.parameters.get(name)
+        values = (self._parameters or self.parameters).get(name)
         return values[-1] if values else None
 
     def whole(self, name: str, default: int) -> int:
@@ -178,7 +178,7 @@ class Call:
         Raises:
             Refused: 400, it is not one.
         """
-        values = self.parameters.get(name)
+        values = (self._parameters or self.parameters).get(name)
         if not values:
             return default
         value = values[-1]
@@ -204,7 +204,7 @@ class Call:
         Raises:
             Refused: 400, it is not one of the words for true and false.
         """
-        values = self.parameters.get(name)
+        values = (self._parameters or self.parameters).get(name)
         if not values or values[-1] in _FALSE:
             return False
         if values[-1] in _TRUE:

@@ -137,21 +137,23 @@ class Dispatcher:
             return
         # Left in the scope, which it knows, it would be garbage that counting does not find.
         exchange: Exchange | None = scope.pop(EXCHANGE, None)
-        if scope["path"] == OPENAPI_PATH:
+        path = scope["path"]
+        if path == OPENAPI_PATH:
             await self._describe(scope, receive, send)
             return
-        if self.page is not None and scope["path"].startswith(_PAGE):
+        if self.page is not None and path.startswith(_PAGE):
             await self._show_page(self.page, scope, receive, send)
             return
         request = Request(
-            scope["method"], scope["path"], scope["query_string"], dict(scope["headers"]), receive
+            scope["method"], path, scope["query_string"], dict(scope["headers"]), receive
         )
         request.exchange = exchange
         request.request_id = _new_request_id()
-        refused = None if self._gate is None else self._gate.refuses(request, address_of(scope))
-        if self._gate is not None and refused is not None:
-            await self._refuse(request, refused, self._gate, send, exchange)
-            return
+        if self._gate is not None:
+            refused = self._gate.refuses(request, address_of(scope))
+            if refused is not None:
+                await self._refuse(request, refused, self._gate, send, exchange)
+                return
         span = None if self.traces is None else self.traces.begin(request)
         started = time.perf_counter()
         result = await self._serve(request, scope, send, exchange)
@@ -284,7 +286,7 @@ class Dispatcher:
     ) -> Route | Result:
         """Find out who asks, for what, and whether it may now; `node` where that is known."""
         self._checks.check_headers(call, scope["headers"])
-        if call.path.endswith(EVENTS) and call.query_string:
+        if call.query_string and call.path.endswith(EVENTS):
             take_signature(call)
         if self._gateways is not None and node is None:
             self._gateways.check_request(call, scope)

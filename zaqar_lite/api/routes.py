@@ -26,6 +26,8 @@ NAMING = ("/v2/queues/", "/v2/topics/")
 """What the paths begin with that name a queue or a topic."""
 SMALL_BODY = 4_096
 """Bytes: what a document that is neither messages nor metadata may have."""
+MOST_KEPT, LONGEST_KEPT = 1_000, 256
+"""How many paths keep their place, and how long such a path may be."""
 METADATA: Callable[[Limits], int] = attrgetter("max_queue_metadata")
 POST: Callable[[Limits], int] = attrgetter("max_messages_post_size")
 
@@ -199,6 +201,8 @@ class RouteTree:
     def __init__(self, routes: tuple[Route, ...]) -> None:
         self.routes = routes
         self._root = Node()
+        self.known: dict[str, tuple[Node, tuple[str, ...]]] = {}
+        """Places that were found, by path."""
         for route in routes:
             node = self._root
             for segment in route.template.split("/")[1:]:
@@ -211,6 +215,9 @@ class RouteTree:
 
     def find(self, path: str) -> tuple[Node, tuple[str, ...]] | None:
         """The node of a path and the values of its variable segments; None for an unknown path."""
+        known = self.known.get(path)
+        if known is not None:
+            return known
         node = self._root
         values: tuple[str, ...] = ()
         for segment in path.split("/")[1:]:
@@ -221,4 +228,10 @@ class RouteTree:
                     return None
                 values = (*values, segment)
             node = child
-        return (node, values) if node.routes else None
+        if not node.routes:
+            return None
+        if len(values) == 1 and len(path) <= LONGEST_KEPT:  # of a queue: it is asked for again
+            if len(self.known) >= MOST_KEPT:
+                self.known.clear()
+            self.known[path] = node, values
+        return node, values

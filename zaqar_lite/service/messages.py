@@ -149,9 +149,9 @@ class Messages:
                 )
             return Receipt(posted)
 
-        post = partial(self._policies.decide, queue, act, policy=policy)
         if self._stock is None or not self._stock.bounds(queue.project):
-            return await post()
+            return await self._policies.decide(queue, act, policy=policy)
+        post = partial(self._policies.decide, queue, act, policy=policy)
         repeats = partial(is_repeated, self._messages, queue, drafts, batch_key)
         sizes = [len(draft.body) for draft in drafts]
         return await self._stock.post(queue.project, sizes, post, repeats)

@@ -155,6 +155,8 @@ class Policies:
         only. After a second the empty answer is given all the same.
         """
         claimed = await self.decide(queue, act)
+        if claimed.messages or not claimed.more:
+            return claimed
         time = asyncio.get_running_loop().time
         until = time() + _LONGEST_SEARCH
         while not claimed.messages and claimed.more and time() < until:

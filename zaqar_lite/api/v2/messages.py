@@ -242,7 +242,10 @@ class MessageActions:
             )
             return listed if listed[0].messages or not seconds else None
 
-        listed = await self._patience.ask(call, queue, seconds, ask, reads=True)
+        if seconds:
+            listed = await self._patience.ask(call, queue, seconds, ask, reads=True)
+        else:
+            listed = await ask()
         page, delayed = listed or (Page((), None), False)
         path = _path(queue)
         if not page.messages or page.marker is None:

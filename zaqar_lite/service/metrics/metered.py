@@ -131,7 +131,8 @@ class _Metered:
     def _count_delete(self, refused: Sequence[Refusal], given: tuple[Any, ...]) -> None:
         if not refused:
             self._row.cells[self._cells["deleted"]] += len(given[1])
-            self._count_flow(given[0], deleted=len(given[1]))
+            if self._row.flows:
+                self._count_flow(given[0], deleted=len(given[1]))
 
     def _timed_claim(self, act: Call, timer: "_Timer") -> Call:
         """A claim that notes how long it took, that it failed, and what it handed out.

@@ -123,7 +123,8 @@ class Claiming(MessageStore):
             )
             for at in range(5, len(reply), 4 if details else 3)
         ]
-        await self._runner.register(queue, instant)
+        if instant:
+            await self._runner.register(queue, instant)
         if moved:
             await self._outbox.try_to_drain(queue)
         claimed = Claimed(claim_id if messages else None, messages, moved, status != b"ok")

@@ -144,14 +144,24 @@ class Posting(MessageStore):
         version: int | None,
     ) -> Sequence[Posted]:
         """Store messages; see the seam."""
-        batch = _arrange(messages, pack_client(client_id))
+        client, options = pack_client(client_id), self._options
         words = (
             "" if version is None else version,
-            self._options.idempotency_window_ms,
-            self._options.max_idempotency_keys,
-            self._options.max_messages,
+            options.idempotency_window_ms,
+            options.max_idempotency_keys,
+            options.max_messages,
             pack_key(batch_key),
         )
+        if batch_key is None and len(messages) <= SHORT_POST and _are_plain(messages):
+            halves = new_randomness(len(messages))
+            blobs = map(pack_new, messages, repeat(client), halves)
+            reply = await self._runner.run(queue, "post", *words, len(messages), 0, "", *blobs)
+            if reply[0] == b"ok":
+                if reply[1]:
+                    await self._runner.register(queue, reply[1])
+                return _ids_from(int.from_bytes(reply[2], "big"), halves)
+            # Nothing was stored. What follows makes room and tries again, or tells why not.
+        batch = _arrange(messages, client)
         cost = len(batch.messages) + batch.companions
         if is_long := cost > MAX_PER_SCRIPT or batch.conflict is not None:
             reply = await self._commit(queue, batch, words, batch_key is not None)
@@ -270,6 +280,16 @@ class Posting(MessageStore):
         raise too_many_keys(queue, options.max_idempotency_keys, wait_ms=number)
 
 
+def _are_plain(messages: Sequence[NewMessage]) -> bool:
+    """Whether no message has a key or companions."""
+    return not any(one.idempotency_key or one.companions for one in messages)
+
+
+def _ids_from(first: int, halves: Sequence[bytes]) -> list[Posted]:
+    """Return the results of new messages that have consecutive positions."""
+    return [Posted(f"{position:016x}{half.hex()}") for position, half in enumerate(halves, first)]
+
+
 def _arrange(messages: Sequence[NewMessage], client: bytes) -> _Batch:
     """Leave out messages whose key an earlier one has, and all after a key with two contents."""
     everything = range(len(messages))
@@ -321,7 +341,7 @@ async def _posted(batch: _Batch, first: int) -> Sequence[Posted]:
             await asyncio.sleep(0)  # as above
         halves = batch.randomness[start : start + _ANSWERED]
         if not batch.known:
-            sent += [Posted(f"{n:016x}{half.hex()}") for n, half in enumerate(halves, first)]
+            sent += _ids_from(first, halves)
             first += len(halves)
             continue
         for half, other in zip(halves, batch.known[start : start + _ANSWERED], strict=True):

@@ -85,10 +85,13 @@ class Router(ABC):
     async def _call(self, slot: int, words: tuple[Word, ...], repeatable: bool) -> Any:  # noqa: ANN401
         was_sent = False
         for hop in range(_MAX_HOPS):
-            node = None
+            node = self.known_node(slot)
             try:
-                node = await self.node_of(slot)
-                link = await self._link(node)
+                if node is None:
+                    node = await self.node_of(slot)
+                link = self._links.get(node)
+                if link is None or not link.is_up:
+                    link = await self._open(node)
                 reply = await link.send(*words)
             except ConnectionLost as lost:
                 was_sent = was_sent or lost.sent
@@ -111,6 +114,10 @@ class Router(ABC):
     async def _redirected(self, fault: Fault, node: Any, slot: int, words: tuple[Word, ...]) -> Any:  # noqa: ANN401
         """Follow a cluster's redirection; return the reply, or None to try again."""
         return fault
+
+    def known_node(self, slot: int) -> Any:  # noqa: ANN401 - as `node_of`
+        """The node that serves a slot, where that is known without asking; else None."""
+        return None
 
     @abstractmethod
     async def node_of(self, slot: int) -> Any:  # noqa: ANN401 - an address, by the kind of router
@@ -219,9 +226,17 @@ class Router(ABC):
 class SingleRouter(Router):
     """One server, by host and port or by a unix socket."""
 
+    def __init__(self, address: Address) -> None:
+        super().__init__(address)
+        self._node = address.path or address.hosts[0]
+
+    def known_node(self, slot: int) -> Any:  # noqa: ANN401
+        """The server."""
+        return self._node
+
     async def node_of(self, slot: int) -> Any:  # noqa: ANN401
         """The server."""
-        return self._address.path or self._address.hosts[0]
+        return self._node
 
 
 class SentinelRouter(Router):

@@ -51,14 +51,13 @@ class Runner:
                     reply = await run(load(script), keys, offset, *words, repeatable=repeatable)
             else:
                 reply = await run(load(script), keys, offset, *words, repeatable=repeatable)
-            if reply[0] == b"busy":
+            status = reply[0]
+            if status == b"busy":
                 await self._complete(queue)
-                continue
-            if reply[0] == b"changed":
+            elif status == b"changed":
                 raise queue_changed(queue)
-            if reply[0] == b"again" and len(reply) == 3:
-                continue
-            return reply
+            elif status != b"again" or len(reply) != 3:
+                return reply
 
     async def complete_post(self, queue: QueueRef) -> None:
         """Store the parts of a committed post; on failure the next caller continues it."""
