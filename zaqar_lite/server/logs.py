@@ -1,4 +1,7 @@
-"""Logging of the server: plain lines on a terminal, JSON lines elsewhere; never a body or token."""
+"""Logging of the server: plain lines on a terminal, else lines of JSON.
+
+Bodies and tokens are never logged.
+"""
 
 import json
 import logging
@@ -23,11 +26,11 @@ _ACCESS_FIELDS = (
 )
 
 _UNPRINTED = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\u2028\\u2029\\u202a-\\u202e\\u2066-\\u2069]")
-"""What ends a line, moves a terminal's cursor or turns text around, for one reader or another."""
+"""Characters that end a line, control a terminal, or change the direction of text."""
 
 
 def escaped(text: str) -> str:
-    """Escape, as JSON does, what a reader may take for something else than text."""
+    """Escape control characters as JSON does, so that one record stays one line of text."""
     return _UNPRINTED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
@@ -51,7 +54,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class AccessFormatter(logging.Formatter):
-    """Write a record as a plain line, with the fields of an access line behind it."""
+    """Write a record as a plain line, followed by the fields of an access line."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
         """Render the line."""
@@ -61,21 +64,21 @@ class AccessFormatter(logging.Formatter):
         return escaped(f"{super().formatMessage(record)} {fields}".rstrip())
 
     def formatException(self, ei: Any) -> str:  # noqa: N802, ANN401 - logging's
-        """Render a traceback, whose lines stay lines."""
+        """Render a traceback; its line ends are kept."""
         return "\n".join(map(escaped, super().formatException(ei).split("\n")))
 
 
 def configure(level: str = "info") -> None:
-    """Send all logs to standard error, as lines that suit whoever reads them.
+    """Send all logs to standard error: plain lines to a terminal, else lines of JSON.
 
-    `level` is the least that is written; the libraries' own debug lines never are.
+    `level` is the lowest level that is logged. Debug lines of libraries are never logged.
     """
     handler = logging.StreamHandler(sys.stderr)
     if sys.stderr.isatty():
         handler.setFormatter(AccessFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     else:
         handler.setFormatter(JsonFormatter())
-    # The line before it has said why, in words that help.
+    # Leave out uvicorn's lines about a failure: our own line before them says why.
     handler.addFilter(lambda record: "startup failed" not in record.getMessage())
     handler.addFilter(lambda record: "shutdown failed" not in record.getMessage())
     ours = logging.getLevelNamesMapping()[level.upper()]

@@ -20,9 +20,10 @@ _ASKS_ELSEWHERE = re.compile(r"\bhttps?:")
 
 
 class PolicyFile:
-    """A file of rules by their names; `defaults` are the texts of all that the routes have.
+    """A file of rules by their names.
 
-    `adopt` is called with what the file says.
+    `defaults` are the default rules of all routes, as texts. `adopt` is called with the rules that
+    were read.
     """
 
     def __init__(
@@ -33,10 +34,10 @@ class PolicyFile:
         self._adopt = adopt
 
     def read(self) -> Callable[[], None]:
-        """Read the file; answer what takes it over.
+        """Read and check the file; answer a function that puts its rules into force.
 
         Raises:
-            ConfigurationError: it can't be read, or a rule is wrong; or oslo.policy is missing.
+            ConfigurationError: the file can't be read, a rule is wrong, or oslo.policy is missing.
         """
         try:
             from oslo_config import cfg  # noqa: PLC0415 - an extra
@@ -52,11 +53,12 @@ class PolicyFile:
         except OSError as exc:
             raise self._wrong(str(exc.strerror)) from None
         except ValueError as exc:
-            raise self._wrong(f"it is no YAML: {exc}") from None
+            raise self._wrong(f"it is not YAML: {exc}") from None
         self._check_names(given)
         rules = policy.Rules.from_dict({**self._defaults, **given})
         for name, rule in given.items():
-            # What oslo.policy can't read it takes for "!", never; it would ask web servers, too.
+            # oslo.policy reads a rule that it can't parse as "!" (never). A rule with a URL would
+            # make it ask a web server at each check.
             if ("!" in str(rules[name]) and "!" not in rule) or _ASKS_ELSEWHERE.search(rule):
                 raise self._wrong(f"the rule {name!r} can't be used: {rule!r}")
         enforcer = policy.Enforcer(cfg.ConfigOpts(), use_conf=False)
@@ -64,16 +66,16 @@ class PolicyFile:
         try:
             enforcer.check_rules(raise_on_violation=True)
         except policy.InvalidDefinitionError as exc:
-            why = f"a rule refers to one that is not there, or to itself: {exc}"
+            why = f"a rule refers to a rule that does not exist, or to itself: {exc}"
             raise self._wrong(why) from None
         return partial(self._adopt, partial(_allows, enforcer, frozenset(given)))
 
     def _check_names(self, given: object) -> None:
-        """Refuse all but a mapping of texts, and names that look like a route's but are not."""
+        """Refuse what is not a mapping of texts, and names of rules that no route has."""
         if not isinstance(given, dict) or not all(
             isinstance(text, str) for pair in given.items() for text in pair
         ):
-            raise self._wrong("it is no mapping of names to rules")
+            raise self._wrong("it is not a mapping of names to rules")
         for name in given:
             about, colon, _ = name.partition(":")
             if colon and name not in self._defaults and about not in _ELSEWHERE:
@@ -86,7 +88,7 @@ class PolicyFile:
 def _allows(
     enforcer: "Enforcer", given: frozenset[str], rule: str, principal: Principal, queue: str | None
 ) -> bool | None:
-    """What the file says about a rule; None where it says nothing."""
+    """Whether the file's rule lets a principal act; None if the file does not have the rule."""
     if rule not in given:
         return None
     target = {"project_id": principal.project, "queue_name": queue}

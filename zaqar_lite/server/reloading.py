@@ -1,4 +1,4 @@
-"""Settings that change while the server runs: read again at SIGHUP, taken over whole or not."""
+"""Read the settings again at SIGHUP, and apply those that can change while the server runs."""
 
 import logging
 import os
@@ -26,7 +26,7 @@ _AT_START = {
     "max_waiters_per_project",
     "signed_url_max_expires",
 }
-"""Limits that the table of routes and the waiting requests were made with."""
+"""Limits that are built into the routes and the waiting requests at the start."""
 RELOADED = frozenset({field.name for field in fields(Limits)} - _AT_START | {"log_level", "quotas"})
 """The settings that SIGHUP changes."""
 
@@ -47,7 +47,7 @@ class Source(NamedTuple):
 
 
 class Reloaded(Protocol):
-    """What the application lets change: its limits, default quotas, and rules in files."""
+    """What the application can change while it runs: its limits, default quotas and policy file."""
 
     adopt: Callable[[Limits], None]
     adopt_quotas: Callable[[Quota], None]
@@ -55,10 +55,10 @@ class Reloaded(Protocol):
 
 
 class Reloading:
-    """Take over what may change while the server runs.
+    """Apply the settings that may change while the server runs.
 
-    A file that is wrong changes nothing: settings, certificate and policy are all read before any
-    of them is taken over.
+    If one file is wrong, nothing changes: settings, certificate and policy file are all read and
+    checked before any of them is applied.
     """
 
     def __init__(
@@ -73,12 +73,12 @@ class Reloading:
         self._certificate = certificate
         self._app = app
         self.succeeded = True
-        """Whether the last reload was taken over; the start counts as one."""
+        """Whether the last reload was applied; the start counts as one."""
         self.at = time.time()
         """When that last succeeded, in seconds since 1970."""
 
     def reload(self) -> None:
-        """Read everything again; what is wrong is one line in the log."""
+        """Read everything again; log an error in one line."""
         try:
             found = self._source.read()
             take_over = self._app.reread()

@@ -1,4 +1,4 @@
-"""TLS of the server: a context that follows its files while connections go on."""
+"""TLS of the server: new files are used for new connections, and open ones go on."""
 
 import asyncio
 import logging
@@ -13,10 +13,10 @@ LOOK_EVERY = 5.0
 
 
 class Certificate:
-    """A certificate with its key, and the authority of the clients where they must have one too.
+    """A certificate with its key, and the CA of client certificates if clients need one.
 
-    TLS 1.2 and later. New connections get what the files hold by now; a file that can't be used
-    is named in the log, and what was good before goes on being shown.
+    TLS 1.2 and later. New connections use the newest files. If these can't be used, the log says
+    why, and the certificate that was read before stays in use.
     """
 
     def __init__(self, cert: Path, key: Path, client_ca: Path | None) -> None:
@@ -38,7 +38,7 @@ class Certificate:
             raise ConfigurationError(f"tls_cert, tls_key, tls_client_ca: {_why(exc)}.") from None
 
     def reload(self) -> bool:
-        """Show new clients what the files hold now, if it can be used; answer whether it can."""
+        """Use the files as they are now for new connections; answer whether they can be used."""
         try:
             made = self._make()
         except (OSError, ssl.SSLError) as exc:
@@ -68,7 +68,7 @@ class Certificate:
         return context
 
     def _stamp(self) -> tuple[object, ...]:
-        """What changes when a file does."""
+        """A value that changes whenever one of the files does."""
         stamps: list[object] = []
         for path in self._files:
             try:
@@ -85,7 +85,7 @@ def _der(context: ssl.SSLContext) -> bytes:
 
 
 def _why(error: OSError) -> str:
-    """What was wrong; ssl's errors are OSErrors with words of their own."""
+    """Say what was wrong; the errors of ssl are OSErrors that name no file."""
     if isinstance(error, ssl.SSLError):
-        return f"the files do not fit together, or are no PEM ({error.reason or error})"
+        return f"the files do not fit together, or are not PEM ({error.reason or error})"
     return f"{error.filename}: {error.strerror}" if error.filename else str(error)

@@ -29,9 +29,9 @@ class Workers:
     `number` counts from 0; a process that takes the place of another has its number.
 
     They are spawned, not forked, so function and arguments are pickled. A worker ends when the
-    process that started it does, even by SIGKILL: nobody else would ever end it. SIGHUP goes to
-    every worker, and to those that start later, which get the arguments from before; systemd's
-    watchdog hears of the parent.
+    parent process ends, even if that is killed: nothing else would end it. SIGHUP is passed on to
+    every worker. A worker that starts later is sent SIGHUP too, because its arguments are those of
+    the start. The parent alone reports to systemd's watchdog.
     """
 
     def __init__(self, count: int, work: Callable[..., int], *arguments: object) -> None:
@@ -43,7 +43,7 @@ class Workers:
         self._exit_code = 0
 
     def run(self) -> int:
-        """Run until SIGTERM or SIGINT, or until a worker says that none can ever work.
+        """Run until SIGTERM or SIGINT, or until a worker ends because no worker can ever work.
 
         Answers the exit code: 0, or NEVER_WORKS.
         """
@@ -67,8 +67,8 @@ class Workers:
         process = multiprocessing.get_context("spawn").Process(
             target=_run, args=(*self._work, number), name="worker"
         )
-        # Signals are held back until the worker has its own handlers: the default ones would print
-        # a traceback, or end it.
+        # Signals are blocked until the worker has its own handlers. Python's default handlers would
+        # print a traceback or end the worker.
         signal.pthread_sigmask(signal.SIG_BLOCK, _HELD_BACK)
         try:
             process.start()

@@ -1,4 +1,4 @@
-"""Messages as they are posted: the checks of a post, and its form for the store."""
+"""Check the messages of a post, and turn them into messages for the store."""
 
 from collections.abc import Mapping, Sequence
 
@@ -16,7 +16,7 @@ from zaqar_lite.storage.base import MessageStore
 
 
 class Draft(Struct, frozen=True, gc=False):
-    """A message as it was posted; None where the client gave nothing (seconds)."""
+    """A message as it was posted; times are seconds. None stands for what the client left out."""
 
     body: bytes
     ttl: int | None = None
@@ -27,7 +27,7 @@ class Draft(Struct, frozen=True, gc=False):
 
 
 class Drafts:
-    """Check what is posted, and resolve every default of it."""
+    """Check posted messages, and fill in the defaults of their queue."""
 
     def __init__(self, limits: Limits, clock: Clock) -> None:
         self._limits = limits
@@ -36,7 +36,7 @@ class Drafts:
     def resolve(
         self, queue: QueueRef, first: int, drafts: Sequence[Draft], policy: Policy
     ) -> list[NewMessage]:
-        """Turn a part of a post, from message `first` on, into what the store takes.
+        """Make messages for the store of a part of a post, which begins with message `first`.
 
         Raises:
             Invalid: a delay is out of range, or a message would expire before it is delivered.
@@ -94,7 +94,7 @@ class Drafts:
             raise Invalid("No messages to post.")
         most = self._limits.max_messages_per_post
         if len(drafts) > most:
-            # They are stored in one step, which is as long as they are many.
+            # The store takes them in one step, whose time grows with their number.
             raise Invalid(
                 f"The post has {len(drafts)} messages; {most} are allowed: post them in parts."
             )

@@ -70,7 +70,7 @@ class Messages:
         """Large posts are read, checked and prepared in these turns."""
 
     async def admit(self, queue: QueueRef, size: int) -> Policy:
-        """Refuse a body of `size` bytes that is too large, unread; answer the queue's policy.
+        """Refuse a body that is too large, by its size and before it is read; answer the policy.
 
         Raises:
             Invalid: larger than the queue or the server allows.
@@ -89,20 +89,19 @@ class Messages:
         batch_key: str | None = None,
         policy: Policy | None = None,
     ) -> Receipt:
-        """Store messages; create the queue, with empty metadata, once they are known to be good.
+        """Store messages, and in the same step the notes for their subscribers.
 
-        `delay` is ignored on a normal queue, whatever it is (delayed queues, scenario 3), with a
-        warning if it is not 0. `size` is that of the request in bytes, `policy` what it was
-        admitted under.
-
-        The notes for subscribers are stored with them, in the same step.
+        If the queue has no record, one with empty metadata is made once the messages are known to
+        be valid. On a normal queue every `delay` is ignored (delayed queues, scenario 3), with a
+        warning unless it is 0. `size` is the size of the request in bytes, and `policy` is what
+        `admit` answered.
 
         Raises:
             Invalid: a message breaks a rule; names it by its index. Nothing was stored.
             KeyReused: a key stands for another message. Nothing was stored.
             LimitReached: the queue holds too many messages or keys. Nothing was stored.
-            QuotaReached: the project has as much as its quota allows, and this is no repetition.
-                Nothing was stored.
+            QuotaReached: the post exceeds a quota, and does not repeat an earlier post. Nothing was
+                stored.
         """
         self._drafts.check_post(drafts, batch_key)
         large, timed = len(drafts) > STEP, False
@@ -217,7 +216,7 @@ class Messages:
     async def get(
         self, queue: QueueRef, ids: Sequence[str], *, details: bool = False
     ) -> Sequence[Message]:
-        """Fetch messages by id, delayed and claimed ones too; those not there are left out.
+        """Fetch messages by id in any state; ids that are not found are left out.
 
         Raises:
             Invalid: too many ids.
@@ -242,7 +241,7 @@ class Messages:
     ) -> Message:
         """Change a message that is still delayed; `ttl` and `delay` (seconds) count from now.
 
-        With `if_due` (ms) only where it is due in that second.
+        With `if_due` (ms) it is changed only if it is due in that second.
 
         Raises:
             Invalid: a value is out of range, or the ttl would end before the delay.

@@ -1,14 +1,16 @@
 """What a post leaves for its subscribers: one durable note per message, in the server's queue.
 
-A note is a companion of its message: the store keeps both in one step, so a message that was
-acknowledged has its note, one that was refused has none, and no second call can fail after the
-first is committed. Writing the note first, to be dropped where its message is missing, would need
-ids before the post, and can't tell a message that never came from one that was deleted. A note of
-a delayed message waits until its message is due.
+A note is a companion of its message: the store writes both in one step. So a message that was
+acknowledged has its note, and one that was refused has none. Two writes would not do. If the note
+were written second, that write could fail after the message is there. If it were written first, it
+would need the message's id before the post; and a note without a message could mean that the
+message was never stored, or that it was deleted already. The note of a delayed message waits until
+its message is due.
 
 The notes of a store are spread over LANES queues by their project, and so are deliveries that are
-tried again: a project with many slow receivers fills its own lane. The queues of this module have
-names that no client can write (`~`), no records, and no limit that stops a post.
+tried again. So a project with many slow receivers delays only the projects in its lane. The queues
+of this module have names that no client can use (with `~`), no records, and no limit that stops a
+post.
 """
 
 import asyncio
@@ -38,9 +40,12 @@ RETRIES = tuple(
     QueueRef(DELIVERIES_PROJECT, f"~again.{n}" if n else "~again") for n in range(LANES)
 )
 LEAD_MS = 500
-"""How long before it is due a delayed message is read again: it may be deleted or edited."""
+"""How long before it is due a delayed message is read again, because it may have been changed."""
 _BURIED_MS = 46_800_000
-"""How long a line keeps expired messages behind one that is tried again, to report them."""
+"""How long a line keeps expired messages, which wait behind one that is tried again.
+
+They are reported as failed when their turn comes.
+"""
 _NO_ID = "0" * 32
 
 
@@ -76,7 +81,7 @@ class Note(msgspec.Struct, omit_defaults=True):
     sent: Sent | None = None
 
     def to(self, subscription: str, payload: msgspec.Raw | None = None) -> "Delivery":
-        """The first delivery to a subscription, by its id, of `payload` or the usual document."""
+        """Make the first delivery to a subscription, by its id; None sends a usual notification."""
         sent = msgspec.Raw(payload_of(self)) if payload is None else payload
         return Delivery(
             self.project, self.queue, subscription, self.id, self.until, sent, trace=self.trace
@@ -120,7 +125,7 @@ class Forwarded(msgspec.Struct, omit_defaults=True):
     posted_at: int = 0
 
     def delay_left(self, now: int) -> int | None:
-        """The seconds that the queue is to delay it: never fewer than are left."""
+        """The seconds that the queue must delay it: what is left of its delay, rounded up."""
         if self.delay is None or not self.posted_at:
             return self.delay
         return max(self.delay - max(now - self.posted_at, 0) // 1000, 0)
@@ -172,7 +177,7 @@ class Notes:
     async def with_notes(
         self, queue: QueueRef, policy: "Policy", new: Sequence[NewMessage]
     ) -> Sequence[NewMessage]:
-        """Messages about to be posted, with their notes: for the queue, and for those of copies."""
+        """Add notes to messages: for subscribers of the queue, and of queues that get copies."""
         listening = {queue: policy} if policy.subscribed else {}
         for ref in {copy.queue for message in new for copy in message.copies if message.copies}:
             if (of_copy := await self._policies.get(ref)).subscribed:
@@ -217,7 +222,7 @@ def _notes(  # noqa: PLR0917 - the parts of an entry in their order
         trace_of(message.headers),
     )
     body, wait = encode(note), max(waits_ms - LEAD_MS, 0)
-    # Lines come first: a process that finds the last of these finds the message in its lines.
+    # The lines' notes come first: a process that finds the last one finds the others in the lines.
     notes = [
         Companion(line_of(queue.project, one), body, _ID_AT, ttl_ms + _BURIED_MS, wait)
         for one in policy.ordered
@@ -227,7 +232,7 @@ def _notes(  # noqa: PLR0917 - the parts of an entry in their order
 
 
 def trace_of(headers: Mapping[str, str] | None) -> dict[str, str]:
-    """The context that a message was created in, as W3C Trace Context has it; empty without."""
+    """The W3C trace context in the headers of a message; empty if there is none."""
     if not headers:
         return {}
     given = {name.lower(): value for name, value in headers.items()}
