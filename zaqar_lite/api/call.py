@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.domain.identity import TRUSTED, Principal
+from zaqar_lite.domain.limits import check_limit
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.domain.topics import topic_ref
 
@@ -194,8 +194,7 @@ class Call:
             Invalid: out of range.
         """
         limit = self.whole("limit", default)
-        if not 1 <= limit <= most:
-            raise Invalid(f"Limit must be at least 1 and no greater than {most}.")
+        check_limit(limit, most)
         return limit
 
     def flag(self, name: str) -> bool:

@@ -89,6 +89,19 @@ def parse_object(body: bytes, *, deepest: int = MAX_DOCUMENT_DEPTH) -> dict[str,
     return document
 
 
+async def sent(
+    call: Call, decoder: msgspec.json.Decoder[T], *, deepest: int = MAX_DOCUMENT_DEPTH
+) -> T:
+    """Read the document of a call, a strict JSON object of a known form.
+
+    Raises:
+        Refused: 400, names the field that is wrong.
+    """
+    body = await call.read()
+    parse_object(body, deepest=deepest)
+    return decode(decoder, body)
+
+
 def decode(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
     """Read a document of a known form; `parse_object` must have passed one that holds any JSON.
 

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, fields
 
+from zaqar_lite.domain.errors import Invalid
+
 MIN_MESSAGE_TTL = 60
 MIN_CLAIM_TTL = 60
 MIN_CLAIM_GRACE = 60
@@ -60,3 +62,13 @@ class Limits:
         """Say from now on what `new` says."""
         for field in fields(self):
             setattr(self, field.name, getattr(new, field.name))
+
+
+def check_limit(limit: int, most: int) -> None:
+    """Check how many entries a page shall have.
+
+    Raises:
+        Invalid: none, or more than `most`.
+    """
+    if not 1 <= limit <= most:
+        raise Invalid(f"Limit must be at least 1 and no greater than {most}.")

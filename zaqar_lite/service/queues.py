@@ -14,7 +14,7 @@ from zaqar_lite.domain.errors import (
     Unavailable,
 )
 from zaqar_lite.domain.histories import HistoryPage, HistoryState
-from zaqar_lite.domain.limits import Limits
+from zaqar_lite.domain.limits import Limits, check_limit
 from zaqar_lite.domain.metadata_patch import Operation
 from zaqar_lite.domain.metadata_patch import apply as apply_patch
 from zaqar_lite.domain.models import Capability, DelayMode, QueueRecord, QueueRef, Stats
@@ -215,10 +215,7 @@ class Queues:
         metadata: Mapping[str, Any],
     ) -> Sequence[QueueRecord]:
         """List a project's queues by name, after `marker`."""
-        if not 1 <= limit <= self._limits.max_queues_per_page:
-            raise Invalid(
-                f"Limit must be at least 1 and no greater than {self._limits.max_queues_per_page}."
-            )
+        check_limit(limit, self._limits.max_queues_per_page)
         return await self._management.list_queues(
             project,
             marker=marker,
@@ -260,11 +257,7 @@ class Queues:
         Raises:
             Unsupported: the store keeps no history.
         """
-        if not 1 <= limit <= self._limits.max_messages_per_page:
-            raise Invalid(
-                "Limit must be at least 1 and no greater than "
-                f"{self._limits.max_messages_per_page}."
-            )
+        check_limit(limit, self._limits.max_messages_per_page)
         return await self._messages.history(ref, state, marker=marker, limit=limit)
 
     async def _check_relations(self, ref: QueueRef, metadata: Mapping[str, Any]) -> None:

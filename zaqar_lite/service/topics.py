@@ -17,7 +17,7 @@ from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Invalid, LimitReached, NotFound, RecordChanged
 from zaqar_lite.domain.idempotency import identify
 from zaqar_lite.domain.instants import read_instant
-from zaqar_lite.domain.limits import Limits
+from zaqar_lite.domain.limits import Limits, check_limit
 from zaqar_lite.domain.metadata_patch import Operation
 from zaqar_lite.domain.metadata_patch import apply as apply_patch
 from zaqar_lite.domain.models import MAX_RECORD, QueueRef, Record
@@ -143,10 +143,7 @@ class Topics:
         Raises:
             Invalid: the limit is out of range.
         """
-        if not 1 <= limit <= self._limits.max_queues_per_page:
-            raise Invalid(
-                f"Limit must be at least 1 and no greater than {self._limits.max_queues_per_page}."
-            )
+        check_limit(limit, self._limits.max_queues_per_page)
         found: list[Topic] = []
         records = all_records(
             self._management, KIND, project, after=(project, marker or ""), page_size=_PAGE

@@ -36,9 +36,7 @@ class JobActions:
     async def begin_redrive(self, call: Call) -> Result:
         """Begin to redrive; few ids are acted on at once."""
         act = _act(call)
-        body = await call.read()
-        documents.parse_object(body)
-        order = documents.decode(_decoder, body)
+        order = await documents.sent(call, _decoder)
         if act is JobAct.REDRIVE:
             self._authority.check_target(call.principal, order.to)
         due = if_due(call)  # where it is no move, that is refused as in the document

@@ -35,9 +35,7 @@ class ScheduleActions:
     )
     async def put_schedule(self, call: Call) -> Result:
         """Make or replace a schedule."""
-        body = await call.read()
-        documents.parse_object(body, deepest=MAX_BODY_DEPTH)
-        plan = documents.decode(_plan, body)
+        plan = await documents.sent(call, _plan, deepest=MAX_BODY_DEPTH)
         self._authority.check_target(call.principal, plan.queue)
         name = call.path_values[0]
         schedule, is_new = await self._schedules.put(call.project, name, plan)
@@ -57,9 +55,7 @@ class ScheduleActions:
     )
     async def change_schedule(self, call: Call) -> Result:
         """Change some of a schedule; null takes one away."""
-        body = await call.read()
-        documents.parse_object(body, deepest=MAX_BODY_DEPTH)
-        changes = _parts.decode(body)
+        changes = await documents.sent(call, _parts, deepest=MAX_BODY_DEPTH)
 
         def apply(plan: Plan) -> Plan:
             merged = {**_parts.decode(msgspec.json.encode(plan)), **changes}

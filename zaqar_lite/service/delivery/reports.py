@@ -8,7 +8,7 @@ import msgspec
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Invalid, NotFound
 from zaqar_lite.domain.ids import Marker, format_marker, is_message_id, parse_marker
-from zaqar_lite.domain.limits import Limits
+from zaqar_lite.domain.limits import Limits, check_limit
 from zaqar_lite.domain.models import Message, QueueRef, Selection
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.domain.subscriptions import Subscription
@@ -98,9 +98,7 @@ class DeliveryReports:
             NotFound: no such subscription.
             Invalid: the limit is out of range.
         """
-        most = self._limits.max_messages_per_page
-        if not 1 <= limit <= most:
-            raise Invalid(f"Limit must be at least 1 and no greater than {most}.")
+        check_limit(limit, self._limits.max_messages_per_page)
         await self._subscriptions.get(queue, subscription_id)
         after = None if marker is None else parse_marker(marker)
         if marker is not None and after is None:

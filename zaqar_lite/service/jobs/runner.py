@@ -20,7 +20,7 @@ from typing import NamedTuple
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import RecordChanged, Unavailable, ZaqarLiteError
 from zaqar_lite.domain.ids import Marker, is_message_id
-from zaqar_lite.domain.models import Capability, Message, QueueRef, Record, Selection
+from zaqar_lite.domain.models import Capability, Message, QueueRef, Selection
 from zaqar_lite.service.background import Background, BackgroundWorker
 from zaqar_lite.service.jobs.bulk import is_waiting
 from zaqar_lite.service.jobs.job import SAMPLE, Chooser, Job, JobAct, Order
@@ -143,7 +143,7 @@ class JobRunner(BackgroundWorker):
                 if (held := self._held_for(job)) > 0:
                     rest = min(rest, held / 1000)
                 elif self._has_place(queue.project):
-                    task = asyncio.create_task(self._run(queue, record), name="job")
+                    task = asyncio.create_task(self._run(queue, job, record.version), name="job")
                     self._running[key] = task
                     task.add_done_callback(partial(self._forget, key))
             if len(page) < _PAGE:
@@ -168,10 +168,9 @@ class JobRunner(BackgroundWorker):
     def _forget(self, key: tuple[QueueRef, JobAct], _: "asyncio.Task[None]") -> None:
         self._running.pop(key, None)
 
-    async def _run(self, queue: QueueRef, record: Record) -> None:
-        job = Job.decode(record.value)
+    async def _run(self, queue: QueueRef, job: Job, version: int) -> None:
         try:
-            await self._finish(queue, job, record.version)
+            await self._finish(queue, job, version)
         except RecordChanged:
             self._work.wake()  # it was cancelled, or somebody else has it
         except Unavailable as exc:

@@ -23,7 +23,7 @@ from zaqar_lite.domain.errors import (
     Unavailable,
 )
 from zaqar_lite.domain.ids import is_message_id, new_message_id
-from zaqar_lite.domain.limits import Limits
+from zaqar_lite.domain.limits import Limits, check_limit
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.domain.quotas import QuotaOf, unlimited
 from zaqar_lite.domain.subscriptions import (
@@ -187,9 +187,7 @@ class Subscriptions:
         Raises:
             Invalid: the limit is out of range.
         """
-        most = self._limits.max_subscriptions_per_page
-        if not 1 <= limit <= most:
-            raise Invalid(f"Limit must be at least 1 and no greater than {most}.")
+        check_limit(limit, self._limits.max_subscriptions_per_page)
         return await list_subscriptions(self._management, queue, after=marker or "", limit=limit)
 
     async def update(
