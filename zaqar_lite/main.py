@@ -19,9 +19,9 @@ from zaqar_lite.server.authentication import authentication, gateways
 from zaqar_lite.server.exporting import request_traces
 from zaqar_lite.server.loading import load, signing_keys
 from zaqar_lite.server.policy_file import PolicyFile
-from zaqar_lite.server.stores import Pooling, drainers, make_stores
+from zaqar_lite.server.stores import Pooling, drainer_of, make_stores
 from zaqar_lite.server.transports import guard_of, webhooks_and_mail
-from zaqar_lite.service.audit import Trail, make_trail
+from zaqar_lite.service.audit import make_trail
 from zaqar_lite.service.claims import Claims
 from zaqar_lite.service.delivery.confirming import Confirming
 from zaqar_lite.service.delivery.courier import Courier
@@ -142,19 +142,21 @@ def create_app(settings: Settings | None = None, place: Place | None = None) -> 
         (
             *(janitor, services.deliveries, services.listeners, services.queues.recent),
             *(quotas, stock),
-            *((leases,) if leases is not None else ()),
-            *_trails(services.trail),
-            *_shared(services.rates, management, settings.workers),
+            leases,
+            services.trail,
+            SharedRates(services.rates, management, share=1 / settings.workers)
+            if management.shares_rates
+            else None,
             JobRunner(services.jobs, clock, lambda: metrics.asked),
-            *drainers(settings, pools, management, clock, services.policies.turns),
+            drainer_of(settings, pools, management, clock, services.policies.turns),
             Scheduler(
                 services.schedules, messages, clock, window_ms=settings.idempotency_window * 1000
             ),
             *connections,
             services.rechecks,
-            *((traces,) if traces is not None else ()),
+            traces,
             metrics,
-            *((page,) if page is not None else ()),
+            page,
         ),
         _prepare(settings, keys, quotas),
     )
@@ -197,14 +199,6 @@ def _policy(path: Path, authority: Authority, routes: Iterable[Route]) -> Policy
     rules = [route.access for route in routes if route.access.rule is not None]
     defaults = {str(access.rule): authority.default_rule(access.verb) for access in rules}
     return PolicyFile(path, defaults, authority.adopt)
-
-
-def _shared(rates: Rates, management: ManagementStore, workers: int) -> tuple[SharedRates, ...]:
-    return (SharedRates(rates, management, share=1 / workers),) if management.shares_rates else ()
-
-
-def _trails(trail: Trail | None) -> tuple[Trail, ...]:
-    return () if trail is None else (trail,)
 
 
 def _prepare(

@@ -22,7 +22,7 @@ from zaqar_lite.storage.registry import create_stores, find_driver
 
 
 class Pooling(NamedTuple):
-    """What a server with pools has beside its services."""
+    """The store of a server with pools, and what manages its pools."""
 
     messages: PooledMessages
     registry: Registry
@@ -32,7 +32,7 @@ class Pooling(NamedTuple):
 
     @property
     def probed(self) -> "_Probed":
-        """What health asks of pools."""
+        """What the health check needs of the pools."""
         return _Probed(self)
 
 
@@ -51,9 +51,10 @@ class _Probed:
 
 
 class Stores(NamedTuple):
-    """The stores that services work on; `one_store` says that one has records and messages.
+    """The stores that services use.
 
-    `shared`: other processes may use them too.
+    one_store  whether records and messages lie in the same store
+    shared     whether other processes may use the stores too
     """
 
     messages: MessageStore
@@ -120,7 +121,7 @@ def _pooling(
         return messages
 
     def check(pool: Pool | None) -> Kind:
-        # A history needs the queue's record in the store of its messages.
+        # A store can keep a history only if it has the records of its queues too.
         if pool is None:
             lacks = () if one_store else (Capability.HISTORY,)
             return Kind("", home.capabilities.difference(lacks))
@@ -140,17 +141,17 @@ def _pooling(
     )
 
 
-def drainers(
+def drainer_of(
     settings: Settings,
     pools: Pooling | None,
     management: ManagementStore,
     clock: Clock,
     turns: Turns,
-) -> tuple[Drainer, ...]:
-    """What drains pools in the background, where there are any."""
+) -> Drainer | None:
+    """Make the background work that drains pools; None on a server without pools."""
     if pools is None:
-        return ()
-    drainer = Drainer(
+        return None
+    return Drainer(
         pools.messages,
         management,
         pools.catalogue,
@@ -159,4 +160,3 @@ def drainers(
         turns=turns,
         wait=settings.drain_wait,
     )
-    return (drainer,)

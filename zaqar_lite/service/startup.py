@@ -33,17 +33,20 @@ class Worker(Protocol):
 
 
 class Startup:
-    """Open the stores in the background, `prepare` what lies in them, then start the workers."""
+    """Open the stores in the background, `prepare` what lies in them, then start the workers.
+
+    A worker that this server does not need is None.
+    """
 
     def __init__(
         self,
         stores: Sequence[Store],
-        workers: Sequence[Worker],
+        workers: Sequence[Worker | None],
         prepare: Callable[[], Awaitable[object]] | None = None,
     ) -> None:
         self._stores = stores
         self._prepare = prepare
-        self._workers = workers
+        self._workers = [worker for worker in workers if worker is not None]
         self._is_ready = False
         self._waits_for = "it has neither opened nor failed yet"
         self._has_failed = asyncio.Event()
