@@ -58,6 +58,9 @@ _PATIENCE = 30.0
 """Seconds for the last batch of an earlier server's writer, and for SQLite to open the file."""
 _LAST_CHECKPOINT = 10.0
 """Seconds for a writer to end."""
+_SEND_BUFFER = 1 << 20
+"""Bytes that are handed to the writer at once, as far as the system allows. The writer would wait
+for the rest of a larger batch until the event loop is free again, by up to 10 ms."""
 
 
 class WriterEnded(Exception):
@@ -167,6 +170,7 @@ class WriterLink(asyncio.Protocol):
 
 def _spawn(path: Path) -> "tuple[subprocess.Popen[bytes], socket.socket]":
     ours, theirs = socket.socketpair()
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
     command = [sys.executable, "-I", "-S", "-c", writer.START, writer.__file__, str(path)]
     with theirs:
         try:
