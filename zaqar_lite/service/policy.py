@@ -159,9 +159,11 @@ class Policies:
             return claimed
         time = asyncio.get_running_loop().time
         until = time() + _LONGEST_SEARCH
-        while not claimed.messages and claimed.more and time() < until:
+        while time() < until:
             await self.turns.wait()
             claimed = await self.decide(queue, act)
+            if claimed.messages or not claimed.more:
+                break
         return claimed
 
     def _compile(self, queue: QueueRef, record: QueueRecord | None) -> Policy:
