@@ -270,6 +270,24 @@ async def test_a_project_has_no_more_queues_than_it_may(stores: Stores, project:
     assert await names(stores, project) == ["b", "c"]
 
 
+async def test_racing_creators_of_two_servers_fill_a_project_exactly(
+    stores: Stores, project: str
+) -> None:
+    servers = await stores.peers(2)
+
+    async def attempt(number: int) -> bool:
+        management = servers[number % 2].management
+        _, created = await management.create_queue(
+            QueueRef(project, f"q{number}"), {}, max_queues=3
+        )
+        return created
+
+    outcomes = await asyncio.gather(*map(attempt, range(8)), return_exceptions=True)
+    assert outcomes.count(True) == 3, outcomes
+    assert sum(isinstance(one, LimitReached) for one in outcomes) == 5, outcomes
+    assert len(await names(stores, project)) == 3
+
+
 async def test_a_project_that_may_have_no_queue_makes_none(stores: Stores, project: str) -> None:
     with pytest.raises(LimitReached):
         await stores.management.create_queue(QueueRef(project, "a"), {}, max_queues=0)

@@ -34,7 +34,8 @@ class ManagementStore(Store):
     ) -> tuple[QueueRecord, bool]:
         """Create a queue unless it exists; answer its record, and whether it was created.
 
-        An existing record stays as it is. Of racing creators exactly one is told True.
+        An existing record stays as it is. Of racing creators of one queue exactly one is told True,
+        and those of several, up to a hundred at once in a project, do not pass the limit.
 
         Raises:
             LimitReached: the project has `max_queues` queues already.

@@ -3,10 +3,12 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
 from pymongo import ReturnDocument
+from pymongo.asynchronous.client_session import AsyncClientSession
 from pymongo.errors import CursorNotFound
 
 from zaqar_lite.domain.errors import Unavailable
@@ -18,11 +20,15 @@ from zaqar_lite.storage.mongodb.connection import Connection
 from zaqar_lite.storage.mongodb.errors import repeated, translating
 from zaqar_lite.storage.mongodb.indexes import BY_ID, Document
 from zaqar_lite.storage.mongodb.queues import Queues, key_of
-from zaqar_lite.storage.mongodb.records import KindRecords
+from zaqar_lite.storage.mongodb.records import KindRecords, record_id
 
 _HAS_RECORD = {"m": {"$exists": True}}
 _BATCH = 1_000
 _ATTEMPTS = 5
+_MOST_CREATORS = 100
+"""Creators of queues in one project that race without passing its limit."""
+_CREATORS = "creators"
+"""The kind of the documents that racing creators change: one for each project, never listed."""
 
 
 @translating
@@ -36,42 +42,69 @@ class MongoManagementStore(KindRecords):
     async def create_queue(
         self, ref: QueueRef, metadata: Mapping[str, Any], *, max_queues: int
     ) -> tuple[QueueRecord, bool]:
-        """Create a queue in one guarded update; see the seam.
+        """Create a queue; see the seam.
 
-        The limit is counted before it: racing creators may pass it by as many as they are.
+        Near the limit it is a transaction that changes a document of the project: of racing
+        creators one is first, and the others count its queue.
         """
         maker = uuid4().hex
         for _ in range(_ATTEMPTS):
             known = await self._connection.queues.find_one({"_id": key_of(ref)}, hint=BY_ID)
             if known is not None and "m" in known:
                 return _record(known), known["i"] == maker
-            await self._check_limit(ref, max_queues)
+            count = await self._count(ref.project, max_queues)
+            if count >= max_queues:
+                raise too_many_queues(max_queues)
             if known is None:
                 await self._queues.seed(ref)
-            document = await self._make_record(ref, metadata, maker)
+            fields = {**self._record_fields(ref, metadata, exposing=False), "i": maker}
+            if count + _MOST_CREATORS < max_queues:
+                document = await repeated(partial(self._make_record, ref, fields))
+            else:
+                await self._seed(_CREATORS, ref.project, "")
+                document = await self._queues.in_transaction(
+                    partial(self._make_within, ref, fields, max_queues)
+                )
             if document is not None:
                 return _record(document), True
         raise Unavailable(f"The queue {ref.name!r} is being created and deleted too often.")
 
-    async def _check_limit(self, ref: QueueRef, max_queues: int) -> None:
-        count = await self._connection.queues.count_documents(
-            {"p": ref.project, **_HAS_RECORD}, limit=max(max_queues, 1), hint="name"
+    async def _count(
+        self, project: str, most: int, session: AsyncClientSession | None = None
+    ) -> int:
+        """Count a project's queues, up to `most`."""
+        return await self._connection.queues.count_documents(
+            {"p": project, **_HAS_RECORD}, session, limit=max(most, 1), hint="name"
         )
-        if count >= max_queues:
-            raise too_many_queues(max_queues)
 
     async def _make_record(
-        self, ref: QueueRef, metadata: Mapping[str, Any], maker: str
+        self, ref: QueueRef, fields: Document, session: AsyncClientSession | None = None
     ) -> Document | None:
         """Write a record where there is none; None without a document, or with another's record."""
-        fields = {**self._record_fields(ref, metadata, exposing=False), "i": maker}
-        return await repeated(
-            lambda: self._connection.queues.find_one_and_update(
-                {"_id": key_of(ref), "m": {"$exists": False}},
-                [*self._queues.birth_pipeline(), {"$set": fields}],
-                return_document=ReturnDocument.AFTER,
-            )
+        return await self._connection.queues.find_one_and_update(
+            {"_id": key_of(ref), "m": {"$exists": False}},
+            [*self._queues.birth_pipeline(), {"$set": fields}],
+            return_document=ReturnDocument.AFTER,
+            session=session,
         )
+
+    async def _make_within(
+        self, ref: QueueRef, fields: Document, max_queues: int, session: AsyncClientSession
+    ) -> Document | None:
+        """Write a record in a transaction, unless there are too many then."""
+        turn = {"_id": record_id(_CREATORS, ref.project, "")}
+        taken = await self._connection.records.update_one(
+            turn, {"$inc": {"v": 1}}, hint=BY_ID, session=session
+        )
+        if not taken.matched_count:
+            return None
+        document = await self._make_record(ref, fields, session)
+        if (
+            document is not None
+            and await self._count(ref.project, max_queues + 1, session) > max_queues
+        ):
+            raise too_many_queues(max_queues)
+        return document
 
     async def get_queue(self, ref: QueueRef) -> QueueRecord | None:
         """Read a queue's record from the primary; see the seam."""

@@ -134,7 +134,7 @@ class KindRecords(Connected, ManagementStore):
         self, kind: str, project: str, name: str, *, with_value: bool = False
     ) -> Document | None:
         pipeline: list[Document] = [
-            {"$match": {"_id": _id(kind, project, name)}},
+            {"$match": {"_id": record_id(kind, project, name)}},
             {"$addFields": {"now": self._connection.now}},
         ]
         if not with_value:
@@ -145,7 +145,7 @@ class KindRecords(Connected, ManagementStore):
     async def _seed(self, kind: str, project: str, name: str) -> None:
         """Make a tombstone where there is nothing."""
         document = {
-            "_id": _id(kind, project, name),
+            "_id": record_id(kind, project, name),
             "k": kind,
             "p": project,
             "n": name,
@@ -177,7 +177,7 @@ class KindRecords(Connected, ManagementStore):
         return {"$toDate": {"$add": [{"$toLong": self._connection.now}, ttl_ms]}}
 
 
-def _id(kind: str, project: str, name: str) -> str:
+def record_id(kind: str, project: str, name: str) -> str:
     """The id of a record's document: the lengths make it the only one with this text."""
     return f"{len(kind)}:{kind}{len(project)}:{project}{name}"
 
