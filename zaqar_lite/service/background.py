@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from zaqar_lite.domain.errors import Unavailable
 
@@ -34,10 +35,8 @@ class Background:
         """End the step under way and all later ones; idempotent."""
         # A cancellation at the moment of a wake is lost in `wait_for` (Python 3.11): the loop ends.
         self._stopped = True
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
+        await cancelled(self._task)
+        self._task = None
 
     def wake(self) -> None:
         """End the rest: there is something to do."""
@@ -60,6 +59,14 @@ class Background:
                 await asyncio.wait_for(self._woken.wait(), rest)
             except TimeoutError:
                 continue
+
+
+async def cancelled(*tasks: "asyncio.Task[Any] | None") -> None:
+    """Cancel tasks and return once they have ended; None is a task that was never begun."""
+    begun = [task for task in tasks if task is not None]
+    for task in begun:
+        task.cancel()
+    await asyncio.gather(*begun, return_exceptions=True)
 
 
 class BackgroundWorker:

@@ -13,6 +13,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Protocol
 
 from zaqar_lite.domain.errors import Unavailable
+from zaqar_lite.service.background import cancelled
 from zaqar_lite.storage.store import Store
 
 logger = logging.getLogger("zaqar_lite")
@@ -80,8 +81,7 @@ class Startup:
                     opening.add_done_callback(lambda task: _tell(task, fail))
                 yield
             finally:
-                opening.cancel()
-                await asyncio.gather(opening, return_exceptions=True)
+                await cancelled(opening)
                 self._is_ready = False
                 for worker in self._workers:
                     await worker.stop()

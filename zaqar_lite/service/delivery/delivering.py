@@ -21,7 +21,7 @@ from zaqar_lite.domain.posts import IdempotencyKey, NewMessage
 from zaqar_lite.domain.retry_policy import ATTRIBUTE as RETRY_POLICY
 from zaqar_lite.domain.subscriptions import Subscription
 from zaqar_lite.domain.topics import queue_in
-from zaqar_lite.service.background import Background
+from zaqar_lite.service.background import Background, cancelled
 from zaqar_lite.service.delivery.courier import Courier, DeliveryOutcome, Result
 from zaqar_lite.service.delivery.lanes import LEASE_MS, Lane
 from zaqar_lite.service.delivery.log import MAX_ANSWER, DeliveryLog
@@ -114,10 +114,8 @@ class Deliveries:
     async def stop(self) -> None:
         """End the tasks; what is under way comes again when its lease ends."""
         await self._writing.stop()
-        for task in self._tasks:
-            task.cancel()
         if self._tasks:
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await cancelled(*self._tasks)
             self._tasks = []
             await self._courier.close()
             try:

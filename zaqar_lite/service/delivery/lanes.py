@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from zaqar_lite.domain.errors import TooMany, Unavailable, ZaqarLiteError
 from zaqar_lite.domain.models import DelayMode, Message, QueueRef, Take
+from zaqar_lite.service.background import cancelled
 from zaqar_lite.service.delivery.notes import CLIENT_ID
 from zaqar_lite.service.waiting import Waiting
 from zaqar_lite.storage.base import MessageStore
@@ -55,10 +56,7 @@ class Lane:
                     under_way.add(task)
                     task.add_done_callback(under_way.discard)
         finally:
-            deleting.cancel()
-            for task in under_way:
-                task.cancel()
-            await asyncio.gather(deleting, *under_way, return_exceptions=True)
+            await cancelled(deleting, *under_way)
 
     async def delete_done(self) -> None:
         """Delete what is done.

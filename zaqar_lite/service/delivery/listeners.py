@@ -17,6 +17,7 @@ from zaqar_lite.domain.identity import DELIVERIES_PROJECT
 from zaqar_lite.domain.models import Message, QueueRef
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.domain.sealed import is_sealed
+from zaqar_lite.service.background import cancelled
 from zaqar_lite.service.delivery.courier import Answer, Notification
 from zaqar_lite.service.delivery.lanes import Lane
 from zaqar_lite.service.delivery.notes import encode, put
@@ -77,9 +78,7 @@ class Listeners:
 
     async def stop(self) -> None:
         """Take nothing more."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await cancelled(self._task)
 
     async def send(self, notification: Notification) -> Answer:
         """Send a notification, or hand it to the process that has the connection."""

@@ -21,7 +21,7 @@ from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import RecordChanged, Unavailable, ZaqarLiteError
 from zaqar_lite.domain.ids import Marker, is_message_id
 from zaqar_lite.domain.models import Capability, Message, QueueRef, Selection
-from zaqar_lite.service.background import Background, BackgroundWorker
+from zaqar_lite.service.background import Background, BackgroundWorker, cancelled
 from zaqar_lite.service.jobs.bulk import is_waiting
 from zaqar_lite.service.jobs.job import SAMPLE, Chooser, Job, JobAct, Order
 from zaqar_lite.service.jobs.jobs import Jobs, running_name
@@ -97,9 +97,7 @@ class _LookAhead:
 
     async def stop(self) -> None:
         """Cancel what was begun; it is not needed."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await cancelled(self._task)
 
 
 class JobRunner(BackgroundWorker):
@@ -121,10 +119,7 @@ class JobRunner(BackgroundWorker):
     async def stop(self) -> None:
         """Stop after the steps under way; idempotent."""
         await super().stop()
-        tasks = list(self._running.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancelled(*self._running.values())
 
     async def _begin_all(self) -> float:
         """Begin the jobs that no process works on; answer the seconds until the next look."""

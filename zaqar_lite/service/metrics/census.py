@@ -16,6 +16,7 @@ from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.metadata import MONITOR
 from zaqar_lite.domain.models import QueueRef, Stats
 from zaqar_lite.domain.subscriptions import KIND
+from zaqar_lite.service.background import cancelled
 from zaqar_lite.service.delivery import notes
 from zaqar_lite.service.metrics.board import Board
 from zaqar_lite.storage.base import MessageStore
@@ -89,10 +90,8 @@ class Census:
 
     async def stop(self) -> None:
         """End the pass that runs, if any."""
-        if self._pass is not None:
-            self._pass.cancel()
-            await asyncio.gather(self._pass, return_exceptions=True)
-            self._pass = None
+        await cancelled(self._pass)
+        self._pass = None
 
     async def latest(self) -> dict[str, Any]:
         """The last pass; begins a new one where that is too old, and waits for it a moment."""

@@ -12,6 +12,7 @@ from typing import Any
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.models import QueueRef, Swept
+from zaqar_lite.service.background import cancelled
 from zaqar_lite.service.metrics.board import Board
 from zaqar_lite.service.metrics.census import Census, Depth
 from zaqar_lite.service.metrics.families import LATENCIES, STATUSES, Families, Kind
@@ -67,9 +68,7 @@ class Metrics:
     async def stop(self) -> None:
         """Stop publishing, and counting the queues."""
         await self._census.stop()
-        if self._ticking is not None:
-            self._ticking.cancel()
-            await asyncio.gather(self._ticking, return_exceptions=True)
+        await cancelled(self._ticking)
 
     def request(self, route: str, status: int, seconds: float) -> None:
         """Count a request that was answered: by the name of its route, empty where it had none."""

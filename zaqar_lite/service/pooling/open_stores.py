@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 
 from zaqar_lite.domain.addresses import without_secrets
 from zaqar_lite.domain.errors import ConfigurationError, Unavailable
+from zaqar_lite.service.background import cancelled
 from zaqar_lite.service.pooling.pool import Pool
 from zaqar_lite.storage.base import Listener, MessageStore
 
@@ -96,9 +97,7 @@ class OpenStores:
         entry = self._pool_stores.pop(name, None)
         if entry is None:
             return
-        if entry.opening is not None:
-            entry.opening.cancel()
-            await asyncio.gather(entry.opening, return_exceptions=True)
+        await cancelled(entry.opening)
         if entry.store is not None:
             await entry.store.close()
 

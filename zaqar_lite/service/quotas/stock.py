@@ -29,6 +29,7 @@ from zaqar_lite.domain.errors import QuotaReached, Unavailable, ZaqarLiteError
 from zaqar_lite.domain.models import Stats
 from zaqar_lite.domain.posts import Posted
 from zaqar_lite.domain.quotas import Quota, QuotaOf
+from zaqar_lite.service.background import cancelled
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
 
@@ -239,10 +240,7 @@ class Stock:
 
     async def stop(self) -> None:
         """Cancel the counts in progress."""
-        counts = [stock.count for stock in self._stocks.values() if stock.count is not None]
-        for count in counts:
-            count.cancel()
-        await asyncio.gather(*counts, return_exceptions=True)
+        await cancelled(*(stock.count for stock in self._stocks.values()))
 
     def _stock(self, project: str) -> _Stock:
         stock = self._stocks.get(project)
