@@ -285,6 +285,21 @@ async def test_a_renewal_a_release_and_a_move_are_told_as_done(lossy_queue: Loss
     await lossy_queue.at_every_command(claim, act, check)
 
 
+async def test_the_last_queue_of_a_project_is_told_as_created(lossy_queue: Lossy) -> None:
+    """Its maker does not take its own queue for the one too many."""
+
+    def last(queue: QueueUnderTest) -> QueueRef:
+        return QueueRef(f"of-{queue.ref.name}", "last")
+
+    async def act(queue: QueueUnderTest) -> object:
+        return await queue.stores.management.create_queue(last(queue), {}, max_queues=1)
+
+    async def check(queue: QueueUnderTest, answer: object) -> None:
+        assert answer == (await queue.stores.management.get_queue(last(queue)), True)
+
+    await lossy_queue.at_every_command(nothing, act, check, least=8)
+
+
 async def test_a_record_is_written_at_its_version(lossy_queue: Lossy) -> None:
     """What is expected was there when the change was first carried out: it is no stranger's."""
 
