@@ -1,6 +1,7 @@
 """The subscription API, to the status code."""
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -104,6 +105,7 @@ async def test_making_one_does_not_read_the_others(
         ({"subscriber": URL, "ttl": 0}, "at least 60"),
         ({"subscriber": URL, "ttl": 59}, "at least 60"),
         ({"subscriber": URL, "ttl": 1 << 62}, "year 9999"),
+        ({"subscriber": URL, "ttl": 253_402_300_800 - int(time.time())}, "year 9999"),
     ],
 )
 async def test_refuses_what_is_wrong(api: Api, document: Any, words: str) -> None:

@@ -132,4 +132,14 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
         "if not self.added or self.took > _QUICK:",
         ">=",
     ): "A measured time that is the bound to the last bit of a float.",
+    (
+        "zaqar_lite/storage/opendata/claiming.py",
+        "more = more or len(readable) < len(entries)",
+        "<=",
+    ): "It is looked at only where no message was handed out.",
+    (
+        "zaqar_lite/storage/opendata/slatedb/engine.py",
+        "self._descriptor = -1",
+        "2",
+    ): "Any negative number stands for no descriptor.",
 }

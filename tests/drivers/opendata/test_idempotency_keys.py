@@ -70,6 +70,16 @@ async def test_a_record_goes_with_its_keys(store: Store) -> None:
     assert await names(store) == [TOGETHER] * 2
 
 
+async def test_the_sweep_forgets_the_keys_of_a_queue_where_nobody_posts(store: Store) -> None:
+    await post(store, "a", "b")
+    store.clock.advance(WINDOW - 1_000)
+    await store.messages.sweep(100)
+    assert await names(store) == [TOGETHER]
+    store.clock.advance(1_001)
+    await store.messages.sweep(100)
+    assert not await names(store)
+
+
 async def test_a_key_that_comes_again_outlives_its_first_record(store: Store) -> None:
     """Its window is over and nothing has swept: the post itself finds that the key is new."""
     batch = identify(QUEUE, "whole", (b'"x"',))
