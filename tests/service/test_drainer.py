@@ -248,6 +248,22 @@ async def test_what_is_deleted_on_the_way_stays_deleted(
     assert await pools.listed() == [posted[0], posted[2]]
 
 
+@pytest.mark.parametrize("fails", [None, ("adopt", False)])
+async def test_a_message_moves_with_its_attempts(
+    pools: Pools, fails: tuple[str, bool] | None
+) -> None:
+    (posted,) = await pools.post(1)
+    take = Take(10, None, DelayMode.IGNORE, 60_000, client_id=CLIENT)
+    claim_id = (await pools.messages.claim(QUEUE, take)).claim_id or ""
+    failure = [Settlement(posted, Act.RELEASE, failed=True, reason="no answer")]
+    await pools.messages.settle(QUEUE, claim_id, failure, retries=Retries())
+    pools.new.fails = fails
+    async with draining(pools):
+        await until_over(pools)
+    (moved,) = await pools.messages.get_messages(QUEUE, [posted], details=True)
+    assert [attempt.reason for attempt in moved.attempts] == ["no answer"]
+
+
 async def test_a_queue_made_while_the_pool_is_drained_lies_elsewhere(pools: Pools) -> None:
     await pools.post(1)
     async with draining(pools):
