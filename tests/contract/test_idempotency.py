@@ -197,6 +197,16 @@ async def test_a_batch_with_known_messages_is_repeated_as_it_was_answered(
     assert await queue.bodies() == ["a", "b"]
 
 
+async def test_a_batch_that_repeats_a_key_is_repeated_as_it_was_answered(
+    queue: QueueUnderTest,
+) -> None:
+    batch = [new("a", key="m"), new("b"), new("a", key="m")]
+    first = await queue.post(*batch, batch_key="k")
+    assert first[2] == first[0] != first[1]
+    assert await queue.post(*batch, batch_key="k") == first
+    assert await queue.bodies() == ["a", "b"]
+
+
 async def test_a_batch_key_and_a_message_key_are_two_name_spaces(queue: QueueUnderTest) -> None:
     await queue.post(new("a", key="k"))
     (answer,) = await queue.post_all([new("b")], batch_key="k")
