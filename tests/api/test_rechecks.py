@@ -39,7 +39,7 @@ async def ends(listener: Any) -> bool:
 
 @pytest.mark.parametrize("how", ["disabled", "deleted"])
 async def test_a_stream_ends_when_its_key_is_revoked(
-    make_api: MakeApi, tmp_path: Path, how: str
+    make_api: MakeApi, tmp_path: Path, how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with make_api(auth="keys", admin_key_file=tmp_path / "admin.key") as api:
         operator = {"Authorization": f"Bearer {(tmp_path / 'admin.key').read_text().strip()}"}
@@ -59,6 +59,7 @@ async def test_a_stream_ends_when_its_key_is_revoked(
             await api.post({"body": 1}, Authorization=f"Bearer {other}")
             assert (await stays.next()).body == 1
         assert gone.rest() == []
+    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []
 
 
 async def test_a_stream_ends_within_five_seconds_of_what_another_process_revoked(
