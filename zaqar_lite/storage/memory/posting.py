@@ -170,6 +170,8 @@ class Posting:
         """Add the entries' copies, which share their bodies, and companions to other queues."""
         targets: dict[QueueRef, list[Entry]] = {}
         places = enumerate(ids, position)
+        are_few = len(messages) < MANY  # in any of the queues, however many queues there are
+        add, announce = self._state.add, self._announce
         for message, entry in zip(messages, entries, strict=True):
             if not message.copies:
                 continue
@@ -189,9 +191,13 @@ class Posting:
                     entry.headers,
                     entry.shared,
                 )
-                if delay_ms:
-                    copy.delay_expires_at = now + delay_ms
-                targets.setdefault(target, []).append(copy)
+                until = now + delay_ms if delay_ms else 0
+                if are_few:
+                    add(target, copy, until)
+                    announce(target, int(not until))
+                else:
+                    copy.delay_expires_at = until
+                    targets.setdefault(target, []).append(copy)
         for target, made in targets.items():
             self._add_entries(target, self._state.queue(target), made, made[0].expires_at)
         for message, entry in zip(messages, entries, strict=True):
