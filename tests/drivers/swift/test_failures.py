@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.subject import QueueUnderTest, give_back, ids, new, texts
+from tests.contract.pausing import pause_after
+from tests.contract.subject import MINUTE, QueueUnderTest, give_back, ids, new, texts
 from tests.drivers.swift.conftest import a_queue
 from tests.drivers.swift.faulty_proxy import FaultyProxy
 from tests.drivers.swift.together import OpenSwift, together
@@ -446,6 +447,22 @@ async def test_a_request_that_swift_refuses_for_good_is_not_repeated(
     with pytest.raises(Unavailable, match="412"):
         await queue.bodies()
     assert fault.hits == 1
+
+
+async def test_a_release_whose_lease_ends_meanwhile_loses_nothing(open_swift: OpenSwift) -> None:
+    """One step writes both kinds of ends, and deletes only what was acknowledged."""
+    queue = a_queue(await open_swift())
+    await queue.post("a", "b")
+    claim = await queue.claim(2, ttl=MINUTE)
+    assert claim.claim_id is not None
+    with pause_after(queue.stores.messages, "_held") as pause:
+        releasing = asyncio.create_task(queue.release(claim.claim_id))
+        await pause.reached()
+        queue.advance(MINUTE + 1_000)
+        pause.go()
+        await releasing
+    assert await queue.bodies() == ["a", "b"]
+    assert texts((await queue.claim(2)).messages) == ["a", "b"]
 
 
 async def test_a_release_meets_a_claim_that_is_gone(

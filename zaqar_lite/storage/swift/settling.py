@@ -113,11 +113,9 @@ class Settling(Holding):
             except NotFound:
                 return
             held = await self._held(container, record, lease)
-            messages, now = [_Message(one, one.state) for one in held], self._now()
-            for message in messages:
-                given_back = Settlement(message.found.id, Act.RELEASE, delay_ms=delay_ms)
-                message.decide(claim_id, given_back, NO_RETRIES, now)
-            await self._finish(container, messages, None, lease)
+            ending = Ending(Ended.RELEASED, self._now(), delay_ms=delay_ms)
+            given_back = [_Message(one, one.state, ending=ending) for one in held]
+            await self._finish(container, given_back, None, lease)
             await self._end(container, claim_id, lease)
 
         if is_claim_id(claim_id):
@@ -195,8 +193,9 @@ class Settling(Holding):
     async def _write(self, container: str, message: _Message, lease: Lease) -> Fetched | None:
         """Delete or give back a message whose hand-out ended; answer it if it is to be moved."""
         found = message.found
-        if message.ending is None:
+        if message.acked:
             await self._dead_letters.remove(container, found, lease)
+        if message.ending is None:
             return None
         held = Listed(found.name, message.state)
         message.state = await self._end_attempt(container, held, message.ending, lease)
