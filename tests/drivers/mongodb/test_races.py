@@ -18,7 +18,7 @@ from tests.drivers.mongodb.inspection import database_of
 from tests.services import MongoServer
 from zaqar_lite.domain.errors import KeyReused, LimitReached, NotFound, QueueChanged, Unavailable
 from zaqar_lite.domain.models import DelayMode, QueueRef
-from zaqar_lite.storage.mongodb import claiming, clearing, sessions
+from zaqar_lite.storage.mongodb import changing, claiming, clearing, sessions
 from zaqar_lite.storage.mongodb.leases import POP_TIME_MS, LeaseHandle
 
 pytestmark = pytest.mark.anyio
@@ -191,6 +191,22 @@ async def test_after_a_rollback_a_marker_reader_misses_no_acknowledged_message(
 
 
 # --- claims and dead letters ------------------------------------------------------------------
+
+
+async def test_a_delete_that_loses_every_race_says_so(
+    queue: QueueUnderTest, second: QueueUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(changing, "_ROUNDS", 1)
+    (message_id,) = await queue.post("still there")
+    with pause_after(driver(queue)._queues, "find_with_state") as pause:
+        deleting = asyncio.create_task(queue.delete(message_id, claims=()))
+        await pause.reached()
+        claim = await second.claim()
+        pause.go()
+        with pytest.raises(Unavailable):
+            await deleting
+    assert texts(claim.messages) == ["still there"]
+    assert texts(await second.get(message_id)) == ["still there"]
 
 
 async def test_a_claim_that_is_slow_to_take_gets_only_what_is_free(

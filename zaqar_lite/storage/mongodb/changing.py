@@ -213,9 +213,7 @@ class Changing(StorePart):
             except PyMongoError as exc:
                 await budget.pause(exc)
                 lost = exc
-        raise Unavailable(
-            f"Others change the same messages of the queue {queue.name!r} again and again."
-        )
+        raise _contended(queue)
 
     async def delete(
         self, queue: QueueRef, ids: Collection[str], *, claim_ids: Collection[str] | None
@@ -233,13 +231,12 @@ class Changing(StorePart):
     async def _delete_checked(
         self, queue: QueueRef, wanted: Sequence[str], claim_ids: list[str]
     ) -> Sequence[Refusal]:
-        refused: list[Refusal] = []
         among = {**_named(wanted, queue), "s": {"$in": states.LIVE}}
         for _ in range(_ROUNDS):
             found = await self._queues.find_with_state(queue, reading(among, _HOLDER), BY_ID)
             state, live = found.state, {document["_id"]: document for document in found.live}
             if state is None or not live:
-                break
+                return ()
             refused = [
                 Refusal(message_id, reason)
                 for message_id in wanted
@@ -258,9 +255,9 @@ class Changing(StorePart):
                 lambda: self._connection.messages.delete_many(doomed, hint=BY_ID)  # noqa: B023 - awaited here
             )
             if result.deleted_count == len(live):
-                break
+                return ()
             # Somebody deleted, claimed or freed one in between: look again at what is left.
-        return ()
+        raise _contended(queue)
 
 
 def _named(ids: Collection[str], *queues: QueueRef | None) -> Document:
@@ -278,3 +275,8 @@ def _held(queue: QueueRef, claim_id: str) -> Document:
 def _holder(document: Document, state: QueueState) -> str | None:
     """The live claim that holds a message."""
     return document["cid"] if state.is_held(document) else None
+
+
+def _contended(queue: QueueRef) -> Unavailable:
+    text = f"Others change the same messages of the queue {queue.name!r} again and again."
+    return Unavailable(text)
