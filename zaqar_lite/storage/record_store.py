@@ -5,12 +5,12 @@ A driver adds where versions come from, what it does with a change, and when tha
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.errors import QueueChanged, RecordChanged
+from zaqar_lite.domain.errors import RecordChanged
 from zaqar_lite.domain.json_values import holds_all
 from zaqar_lite.domain.models import QueueRecord, QueueRef, Record
 from zaqar_lite.domain.refusals import queue_changed, too_many_queues
@@ -40,8 +40,11 @@ class RecordStore(ManagementStore):
     def _check_writable(self) -> None:
         """Raise Unavailable where records can't be written now."""
 
-    async def _visible(self, epoch: int) -> None:
-        """Wait until what an operation has read is durable: all up to the batch `epoch`."""
+    async def _queues_visible(self, refs: Iterable[QueueRef]) -> None:
+        """Wait until what was read of these queues' records is durable, whatever others change."""
+
+    async def _records_visible(self) -> None:
+        """Wait until what was read of the other records is durable."""
 
     async def _durable(self) -> None:
         """Wait until the changes made so far are durable."""
@@ -75,7 +78,7 @@ class RecordStore(ManagementStore):
         self._check_readable()
         record = self._queues.get(ref)
         if record is not None:
-            await self._visible(self._queues.epoch)
+            await self._queues_visible((ref,))
             return record, False
         self._check_writable()
         if len(self._queues.names(ref.project)) >= max_queues:
@@ -86,7 +89,7 @@ class RecordStore(ManagementStore):
         """Read a queue's record; see the seam."""
         self._check_readable()
         record = self._queues.get(ref)
-        await self._visible(self._queues.epoch)
+        await self._queues_visible((ref,))
         return record
 
     async def update_queue(self, record: QueueRecord) -> QueueRecord:
@@ -112,7 +115,7 @@ class RecordStore(ManagementStore):
         if stored is None:
             return
         if stored.version != version:
-            raise QueueChanged(f"The queue {ref.name!r} changed meanwhile.")
+            raise queue_changed(ref)
         self._delete_queue(ref)
         await self._durable()
 
@@ -143,7 +146,7 @@ class RecordStore(ManagementStore):
                 break
             marker = names[-1]
             await asyncio.sleep(0)  # other requests run between two steps
-        await self._visible(self._queues.epoch)
+        await self._queues_visible(record.ref for record in found)
         return found
 
     async def count_queues(self, project: str) -> int:
@@ -191,7 +194,7 @@ class RecordStore(ManagementStore):
         """Read a live record; see the seam."""
         self._check_readable()
         record = self._catalogue.get(kind, project, name, self._clock.now_ms())
-        await self._visible(self._catalogue.epoch)
+        await self._records_visible()
         return record
 
     async def delete_record(
@@ -201,7 +204,7 @@ class RecordStore(ManagementStore):
         self._check_writable()
         record = self._catalogue.get(kind, project, name, self._clock.now_ms())
         if record is None:
-            await self._visible(self._catalogue.epoch)
+            await self._records_visible()
             return False
         self._check_version(kind, project, name, expected)
         self._delete_record(record)
@@ -231,7 +234,7 @@ class RecordStore(ManagementStore):
                 break
             after = records[-1].project, records[-1].name
             await asyncio.sleep(0)  # other requests run between two steps
-        await self._visible(self._catalogue.epoch)
+        await self._records_visible()
         return found[:limit]
 
     async def sweep_records(self, limit: int) -> int:

@@ -18,8 +18,6 @@ class QueueRecords:
     """The records of queues by project and name, and indexes of their metadata."""
 
     def __init__(self) -> None:
-        self.epoch = 0
-        """The last batch that has a change of a record, where a driver writes batches."""
         self._records: dict[QueueRef, QueueRecord] = {}
         self._names: dict[str, list[str]] = {}
         self._sources: dict[QueueRef, set[str]] = {}
@@ -125,7 +123,7 @@ class Catalogue:
 
     def __init__(self) -> None:
         self.epoch = 0
-        """As `QueueRecords.epoch`: the last batch that has a change of a record."""
+        """The last batch that has a change of a record, where a driver writes batches."""
         self.examined = 0
         """How many records listings have looked at (for tests)."""
         self._kinds: dict[str, SortedDict[Name, Record]] = {}

@@ -46,7 +46,7 @@ def queues_of(uri: str, project: str = "p") -> list[str]:
     async def work() -> list[str]:
         store = Store(uri)
         await store.messages.open()
-        names = list(store.db.queues.names(project))
+        names = list(store.db.queues.records.names(project))
         await store.messages.close()
         return names
 

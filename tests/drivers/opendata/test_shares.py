@@ -156,6 +156,33 @@ async def test_who_comes_while_a_part_is_written_waits_for_no_other_part(store: 
     assert len(await listed(store, THEIRS)) == len(posts)
 
 
+async def test_who_reads_a_queue_waits_for_no_change_of_another_queue(store: Store) -> None:
+    management, engine = store.management, store.db.engine
+    await management.create_queue(THEIRS, {}, max_queues=10)
+    commit, written = engine.commit, asyncio.Event()
+
+    async def held_up(batch: Batch) -> None:
+        await written.wait()
+        await commit(batch)
+
+    engine.commit = held_up  # type: ignore[method-assign]
+    making = asyncio.create_task(management.create_queue(QUEUE, {}, max_queues=10))
+    await asyncio.sleep(0)
+    reading = asyncio.create_task(management.get_queue(QUEUE))
+    for read in (
+        management.get_queue(THEIRS),
+        management.list_queues(THEIRS.project, limit=1),
+        management.create_queue(THEIRS, {}, max_queues=10),
+    ):
+        assert await asyncio.wait_for(read, 10)
+    assert not making.done()
+    assert not reading.done()  # that queue might not be there after a crash
+    written.set()
+    record, is_new = await making
+    assert is_new
+    assert await reading == record
+
+
 async def test_posts_to_the_same_queue_come_behind_the_parts(store: Store) -> None:
     batches = await shared(store)
     posting = asyncio.create_task(post(store, numbered(MANY)))

@@ -1,5 +1,7 @@
 """Queue records of the embedded store: in memory, with RFC 0001's configuration as checkpoint."""
 
+from collections.abc import Iterable
+
 from zaqar_lite.domain.models import QueueRecord, QueueRef, Record
 from zaqar_lite.storage.opendata.checkpoint import EMPTY_ACTIVE, EMPTY_ENDED
 from zaqar_lite.storage.opendata.database import Database, DatabaseUser
@@ -22,8 +24,12 @@ class OpenDataManagementStore(DatabaseUser, RecordStore):
     def _check_writable(self) -> None:
         self._db.committer.check_writable()
 
-    async def _visible(self, epoch: int) -> None:
-        await self._db.committer.visible(epoch)
+    async def _queues_visible(self, refs: Iterable[QueueRef]) -> None:
+        db = self._db
+        await db.committer.visible(max(map(db.queues.epoch, refs), default=0))
+
+    async def _records_visible(self) -> None:
+        await self._db.committer.visible(self._db.catalogue.epoch)
 
     async def _durable(self) -> None:
         await self._db.committer.durable()

@@ -81,16 +81,17 @@ class Queues:
         """All queues, in order, also those at rest."""
         return sorted({*self._queues, *self.records.refs()})
 
-    def names(self, project: str) -> Sequence[str]:
-        """The names of a project's queues that have a record, in order."""
-        return self.records.names(project)
-
     def get(self, ref: QueueRef) -> Queue | None:
         """The queue of this name, whether or not it has a record."""
         queue = self._queues.get(ref)
         if queue is None and self.records.get(ref) is not None:
             return self.make(ref)
         return queue
+
+    def epoch(self, ref: QueueRef) -> int:
+        """The last batch that has a change of a queue or its record; 0 for a queue at rest."""
+        queue = self._queues.get(ref)
+        return 0 if queue is None else queue.epoch
 
     def is_current(self, queue: Queue) -> bool:
         """Whether a queue was not replaced since the caller found it."""

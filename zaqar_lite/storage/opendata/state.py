@@ -251,14 +251,12 @@ class State:
         """Write a queue's record, in memory and into the batch."""
         self.changed(queue)
         self.queues.set_record(queue.ref, record)
-        self.queues.records.epoch = self.committer.epoch
         self.put(keys.queue_key(RecordType.CONFIG, queue.raw), config)
 
     def remove_record(self, queue: Queue) -> None:
         """Remove a queue's record, from memory and with the batch."""
         if queue.record is not None:
             self.queues.set_record(queue.ref, None)
-            self.queues.records.epoch = self.committer.epoch
             self.delete(keys.queue_key(RecordType.CONFIG, queue.raw))
 
     async def finish(self, queue: Queue, *, changed: object) -> None:
