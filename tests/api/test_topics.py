@@ -123,6 +123,8 @@ async def test_lists_pages_and_filters(api: Api) -> None:
     assert end == {"topics": [], "links": []}
     even = (await api.call("GET", "/v2/topics?even=1")).json()
     assert [topic["name"] for topic in even["topics"]] == ["t0", "t2", "t4"]
+    for other in ("even=true", "odd=null"):  # as with queues, a value is another one by its type
+        assert (await api.call("GET", f"/v2/topics?{other}")).json()["topics"] == []
     named = (await api.call("GET", "/v2/topics?name=3")).json()
     assert [topic["name"] for topic in named["topics"]] == ["t3"]
     assert (await api.call("GET", "/v2/topics?limit=21")).status_code == 400

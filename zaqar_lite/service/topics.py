@@ -17,6 +17,7 @@ from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Invalid, LimitReached, NotFound, RecordChanged
 from zaqar_lite.domain.idempotency import identify
 from zaqar_lite.domain.instants import read_instant
+from zaqar_lite.domain.json_values import holds_all
 from zaqar_lite.domain.limits import Limits, check_limit
 from zaqar_lite.domain.metadata_patch import Operation
 from zaqar_lite.domain.metadata_patch import apply as apply_patch
@@ -152,7 +153,7 @@ class Topics:
             topic = Topic(record.name, json.loads(record.value))
             if name_contains is not None and name_contains not in topic.name:
                 continue
-            if all(topic.metadata.get(key) == value for key, value in metadata.items()):
+            if holds_all(topic.metadata, metadata):
                 found.append(topic)
                 if len(found) == limit:
                     break

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from zaqar_lite.domain.errors import Invalid, QueueChanged, Unavailable
+from zaqar_lite.domain.errors import Invalid, QueueChanged
 from zaqar_lite.domain.metadata import ORDERED, SUBSCRIBED
 from zaqar_lite.domain.models import QueueRecord, QueueRef
 from zaqar_lite.domain.subscriptions import Subscription
@@ -21,7 +21,6 @@ from zaqar_lite.storage.management import ManagementStore
 
 MAX_ORDERED = 10
 """Ordered subscriptions of a queue: each post writes a note for each of them."""
-_MAX_ROUNDS = 20
 
 
 class Marks:
@@ -100,29 +99,24 @@ class Marks:
             TOPIC, topic.project, record.name, record.value, expected=record.version
         )
 
+    @retried("The queue {1.name!r}")
     async def _change(
         self, queue: QueueRef, subscription_id: str, *, ordered: bool, count: int
     ) -> None:
-        for _ in range(_MAX_ROUNDS):
-            record = await self._management.get_queue(queue)
-            if record is None:
-                await self._queues.ensure(queue)
-                continue
-            metadata = dict(record.metadata)
-            metadata[SUBSCRIBED] = record.metadata.get(SUBSCRIBED, 0) + count
-            lines = {*metadata.pop(ORDERED, ()), subscription_id}
-            if not ordered:
-                lines.discard(subscription_id)
-            if lines:
-                metadata[ORDERED] = sorted(lines)
-            if metadata == record.metadata:
-                return
-            try:
-                await self._management.update_queue(
-                    QueueRecord(queue, metadata, record.version, record.exposing)
-                )
-            except QueueChanged:
-                continue
-            self._policies.forget(queue)
+        record = await self._management.get_queue(queue)
+        if record is None:
+            await self._queues.ensure(queue)
+            raise QueueChanged("It was made just now.")
+        metadata = dict(record.metadata)
+        metadata[SUBSCRIBED] = record.metadata.get(SUBSCRIBED, 0) + count
+        lines = {*metadata.pop(ORDERED, ()), subscription_id}
+        if not ordered:
+            lines.discard(subscription_id)
+        if lines:
+            metadata[ORDERED] = sorted(lines)
+        if metadata == record.metadata:
             return
-        raise Unavailable(f"The queue {queue.name!r} is being changed too often.")
+        await self._management.update_queue(
+            QueueRecord(queue, metadata, record.version, record.exposing)
+        )
+        self._policies.forget(queue)
