@@ -41,13 +41,13 @@ def rehearsal(config: Path | None) -> Rehearse:
     async def rehearse(messages: MessageStore, stored: Iterable[QueueRecord]) -> MakeQueue:
         _, management = create_stores("memory://", clock=Clock(), options=StoreOptions())
         for record in stored:
-            await management.create_queue(record.ref, record.metadata, max_queues=sys.maxsize)
+            await management.create_queue(record.queue, record.metadata, max_queues=sys.maxsize)
         queues = Queues(management, messages, Policies(management, limits, checked=True), limits)
 
-        async def make(ref: QueueRef, metadata: Mapping[str, Any]) -> None:
+        async def make(queue: QueueRef, metadata: Mapping[str, Any]) -> None:
             rules.check_size(metadata, limits)
             _check_document(metadata)
-            await queues.create(ref, metadata)
+            await queues.create(queue, metadata)
 
         return make
 

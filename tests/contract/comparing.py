@@ -111,7 +111,7 @@ class Side:
     async def update(self, name: str, *, delay: int, exposing: bool) -> None:
         old = self.records[name]
         self.records[name] = await self.stores.management.update_queue(
-            QueueRecord(old.ref, {"_default_message_delay": delay}, old.version, exposing)
+            QueueRecord(old.queue, {"_default_message_delay": delay}, old.version, exposing)
         )
 
     def claim(self, claim_id: str | None) -> int | None:

@@ -42,7 +42,7 @@ async def create(
 
 async def names(stores: Stores, project: str, **filters: Any) -> list[str]:
     records = await stores.management.list_queues(project, limit=100, **filters)
-    return [record.ref.name for record in records]
+    return [record.queue.name for record in records]
 
 
 async def test_metadata_are_kept_as_they_were_given(
@@ -114,12 +114,12 @@ async def test_two_projects_have_their_own_queues(stores: Stores, project: str, 
 async def test_an_update_replaces_the_metadata(stores: Stores, project: str, name: str) -> None:
     record = await create(stores, project, name, {"a": 1, "b": 2})
     updated = await stores.management.update_queue(
-        QueueRecord(record.ref, {"b": 3}, record.version, exposing=True)
+        QueueRecord(record.queue, {"b": 3}, record.version, exposing=True)
     )
     assert dict(updated.metadata) == {"b": 3}
     assert updated.exposing
     assert updated.version > record.version
-    assert await stores.management.get_queue(record.ref) == updated
+    assert await stores.management.get_queue(record.queue) == updated
 
 
 async def test_an_update_at_another_version_is_refused(
@@ -127,21 +127,21 @@ async def test_an_update_at_another_version_is_refused(
 ) -> None:
     record = await create(stores, project, name, {"a": 1})
     updated = await stores.management.update_queue(
-        QueueRecord(record.ref, {"a": 2}, record.version)
+        QueueRecord(record.queue, {"a": 2}, record.version)
     )
     with pytest.raises(QueueChanged):
-        await stores.management.update_queue(QueueRecord(record.ref, {"a": 3}, record.version))
-    assert await stores.management.get_queue(record.ref) == updated
+        await stores.management.update_queue(QueueRecord(record.queue, {"a": 3}, record.version))
+    assert await stores.management.get_queue(record.queue) == updated
 
 
 async def test_an_update_of_what_is_gone_is_refused(
     stores: Stores, project: str, name: str
 ) -> None:
     record = await create(stores, project, name)
-    await stores.management.delete_queue(record.ref, version=record.version)
+    await stores.management.delete_queue(record.queue, version=record.version)
     with pytest.raises(QueueChanged):
         await stores.management.update_queue(record)
-    assert await stores.management.get_queue(record.ref) is None
+    assert await stores.management.get_queue(record.queue) is None
 
 
 async def test_of_racing_updates_one_wins(stores: Stores, project: str, name: str) -> None:
@@ -149,14 +149,14 @@ async def test_of_racing_updates_one_wins(stores: Stores, project: str, name: st
     peers = await stores.peers(3)
     answers = await asyncio.gather(
         *[
-            peer.management.update_queue(QueueRecord(record.ref, {"n": n}, record.version))
+            peer.management.update_queue(QueueRecord(record.queue, {"n": n}, record.version))
             for n, peer in enumerate(peers * 2)
         ],
         return_exceptions=True,
     )
     (winner,) = [answer for answer in answers if isinstance(answer, QueueRecord)]
     assert sum(isinstance(answer, QueueChanged) for answer in answers) == 5
-    assert await stores.management.get_queue(record.ref) == winner
+    assert await stores.management.get_queue(record.queue) == winner
 
 
 async def test_a_queue_made_again_has_another_and_higher_version(
@@ -168,7 +168,7 @@ async def test_a_queue_made_again_has_another_and_higher_version(
         versions.append(record.version)
         record = await stores.management.update_queue(record)
         versions.append(record.version)
-        await stores.management.delete_queue(record.ref, version=record.version)
+        await stores.management.delete_queue(record.queue, version=record.version)
     assert versions == sorted(set(versions))
 
 
@@ -178,11 +178,11 @@ async def test_a_deletion_at_another_version_is_refused(
     record = await create(stores, project, name)
     updated = await stores.management.update_queue(record)
     with pytest.raises(QueueChanged):
-        await stores.management.delete_queue(record.ref, version=record.version)
-    assert await stores.management.get_queue(record.ref) == updated
-    await stores.management.delete_queue(record.ref, version=updated.version)
-    assert await stores.management.get_queue(record.ref) is None
-    await stores.management.delete_queue(record.ref, version=updated.version)
+        await stores.management.delete_queue(record.queue, version=record.version)
+    assert await stores.management.get_queue(record.queue) == updated
+    await stores.management.delete_queue(record.queue, version=updated.version)
+    assert await stores.management.get_queue(record.queue) is None
+    await stores.management.delete_queue(record.queue, version=updated.version)
 
 
 async def test_queues_are_listed_by_name_in_code_point_order(stores: Stores, project: str) -> None:
@@ -190,9 +190,9 @@ async def test_queues_are_listed_by_name_in_code_point_order(stores: Stores, pro
     for each in reversed(expected):
         await create(stores, project, each, {"name": each})
     records = await stores.management.list_queues(project, limit=100)
-    assert [record.ref.name for record in records] == expected
+    assert [record.queue.name for record in records] == expected
     assert [record.metadata["name"] for record in records] == expected
-    assert {record.ref.project for record in records} == {project}
+    assert {record.queue.project for record in records} == {project}
     assert await stores.management.count_queues(project) == len(expected)
 
 
@@ -202,7 +202,7 @@ async def test_pages_follow_the_marker(stores: Stores, project: str) -> None:
     pages, marker = [], None
     for _ in range(3):
         page = await stores.management.list_queues(project, marker=marker, limit=2)
-        pages.append([record.ref.name for record in page])
+        pages.append([record.queue.name for record in page])
         marker = pages[-1][-1]
     assert pages == [["a", "b"], ["c", "d"], ["e"]]
     assert await names(stores, project, marker="bb") == ["c", "d", "e"]
@@ -246,11 +246,11 @@ async def test_a_filtered_page_is_full_unless_the_list_ends(stores: Stores, proj
     for n in range(12):
         await create(stores, project, f"q{n:02}", {"even": n % 2 == 0})
     first = await stores.management.list_queues(project, limit=4, metadata={"even": True})
-    assert [record.ref.name for record in first] == ["q00", "q02", "q04", "q06"]
+    assert [record.queue.name for record in first] == ["q00", "q02", "q04", "q06"]
     second = await stores.management.list_queues(
         project, marker="q06", limit=4, metadata={"even": True}
     )
-    assert [record.ref.name for record in second] == ["q08", "q10"]
+    assert [record.queue.name for record in second] == ["q08", "q10"]
 
 
 async def test_a_project_has_no_more_queues_than_it_may(stores: Stores, project: str) -> None:
@@ -265,7 +265,7 @@ async def test_a_project_has_no_more_queues_than_it_may(stores: Stores, project:
     assert not await attempt("a")  # it is there: no error
     record = await stores.management.get_queue(QueueRef(project, "a"))
     assert record is not None
-    await stores.management.delete_queue(record.ref, version=record.version)
+    await stores.management.delete_queue(record.queue, version=record.version)
     assert await attempt("c")
     assert await names(stores, project) == ["b", "c"]
 
@@ -308,13 +308,13 @@ async def test_the_sources_of_a_dead_letter_queue_are_indexed(stores: Stores, pr
     assert await sources() == ["a", "b"]
     assert len(await sources(limit=1)) == 1
     a = await stores.management.update_queue(
-        QueueRecord(a.ref, {"_dead_letter_queue": "dead.too"}, a.version)
+        QueueRecord(a.queue, {"_dead_letter_queue": "dead.too"}, a.version)
     )
     assert await sources() == ["b"]
     assert await sources("dead.too") == ["a", "c"]
-    await stores.management.delete_queue(b.ref, version=b.version)
+    await stores.management.delete_queue(b.queue, version=b.version)
     assert await sources() == []
-    await stores.management.update_queue(QueueRecord(a.ref, {}, a.version))
+    await stores.management.update_queue(QueueRecord(a.queue, {}, a.version))
     assert await sources("dead.too") == ["c"]
     await stores.messages.drop(QueueRef(project, "c"))
     assert await sources("dead.too") == []
@@ -324,20 +324,20 @@ async def test_exposing_queues_are_found_in_any_project(stores: Stores, project:
     async def exposing() -> set[QueueRef]:
         found = await stores.management.exposing_queues(limit=10_000)
         assert all(record.exposing for record in found)
-        return {record.ref for record in found if record.ref.project.startswith(project)}
+        return {record.queue for record in found if record.queue.project.startswith(project)}
 
     one, two = await create(stores, project, "a"), await create(stores, project + "x", "b")
     assert await exposing() == set()
     one = await stores.management.update_queue(
-        QueueRecord(one.ref, {"a": 1}, one.version, exposing=True)
+        QueueRecord(one.queue, {"a": 1}, one.version, exposing=True)
     )
-    await stores.management.update_queue(QueueRecord(two.ref, {}, two.version, exposing=True))
-    assert await exposing() == {one.ref, two.ref}
+    await stores.management.update_queue(QueueRecord(two.queue, {}, two.version, exposing=True))
+    assert await exposing() == {one.queue, two.queue}
     assert len(await stores.management.exposing_queues(limit=1)) == 1
-    assert (await stores.management.get_queue(one.ref)) == one
-    await stores.management.update_queue(QueueRecord(one.ref, {"a": 1}, one.version))
-    assert await exposing() == {two.ref}
-    await stores.messages.drop(two.ref)
+    assert (await stores.management.get_queue(one.queue)) == one
+    await stores.management.update_queue(QueueRecord(one.queue, {"a": 1}, one.version))
+    assert await exposing() == {two.queue}
+    await stores.messages.drop(two.queue)
     assert await exposing() == set()
 
 
@@ -347,8 +347,8 @@ async def test_filtered_queues_are_found_by_project(stores: Stores, project: str
     await create(stores, project, "b", {"_priority": "1"})
     await create(stores, project + "x", "c", {"_filter": "x = 1"})
     found = await stores.management.filtered_queues(project)
-    assert [record.ref.name for record in found] == ["a"]
-    await stores.management.update_queue(QueueRecord(a.ref, {}, a.version))
+    assert [record.queue.name for record in found] == ["a"]
+    await stores.management.update_queue(QueueRecord(a.queue, {}, a.version))
     assert not await stores.management.filtered_queues(project)
 
 
@@ -358,11 +358,11 @@ async def test_what_one_process_writes_another_reads(
     stores.need(Capability.SHARED)
     second = await stores.second()
     record = await create(stores, project, name, {"a": 1})
-    assert await second.management.get_queue(record.ref) == record
+    assert await second.management.get_queue(record.queue) == record
     updated = await second.management.update_queue(
-        QueueRecord(record.ref, {"a": 2}, record.version)
+        QueueRecord(record.queue, {"a": 2}, record.version)
     )
-    assert await stores.management.get_queue(record.ref) == updated
+    assert await stores.management.get_queue(record.queue) == updated
 
 
 async def test_both_stores_answer_a_ping_and_can_be_closed_twice(stores: Stores) -> None:

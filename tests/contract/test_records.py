@@ -442,9 +442,9 @@ async def test_records_and_queues_do_not_meet(stores: Stores, kind: str, project
         QueueRef(project, "same"), {"a": 1}, max_queues=1
     )
     assert created
-    assert [each.ref.name for each in await stores.management.list_queues(project, limit=9)] == [
+    assert [each.queue.name for each in await stores.management.list_queues(project, limit=9)] == [
         "same"
     ]
     assert await stores.management.count_queues(project) == 1
-    await stores.messages.drop(queue.ref)
+    await stores.messages.drop(queue.queue)
     assert await get(stores, kind, project, "same") == record

@@ -165,7 +165,7 @@ async def test_other_servers_learn_of_a_topics_subscriptions_from_its_messages(
     for _ in range(3):
         admitted = await topics.admit(topic, 1)
         posted = await topics.post(
-            topic, [Draft(b"1")], client_id="c", batch_key=None, topic=admitted
+            topic, [Draft(b"1")], client_id="c", batch_key=None, admitted=admitted
         )
         (message,) = await stores.messages.get_messages(lane, [posted[0].id])
         note = decode_note(message.body)

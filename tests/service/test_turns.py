@@ -59,7 +59,7 @@ async def test_a_post_to_a_topic_is_made_in_turns(count: int) -> None:
     messages, management = create("memory://", clock=clock, options=StoreOptions())
     topics = Topics(management, messages, limits=Limits(), clock=clock, turns=Turns())
     posted = topics.post(
-        QUEUE, _drafts(count), client_id="c", batch_key=None, topic=Admitted({}, 1)
+        QUEUE, _drafts(count), client_id="c", batch_key=None, admitted=Admitted({}, 1)
     )
     rounds = await _rounds_of(posted)
     parts = -(-count // STEP)

@@ -123,7 +123,7 @@ def hidden(metadata: Mapping[str, Any]) -> dict[str, Any]:
     return {key: metadata[key] for key in _OURS if key in metadata}
 
 
-def validate(ref: QueueRef, metadata: Mapping[str, Any], limits: Limits) -> None:
+def validate(queue: QueueRef, metadata: Mapping[str, Any], limits: Limits) -> None:
     """Check the reserved attributes of a queue.
 
     Raises:
@@ -147,7 +147,7 @@ def validate(ref: QueueRef, metadata: Mapping[str, Any], limits: Limits) -> None
         value = metadata.get(key)
         if value is not None and not isinstance(value, bool):
             raise Invalid(f"{key} must be true or false.")
-    _dead_letter_queue(ref, metadata.get("_dead_letter_queue"))
+    _dead_letter_queue(queue, metadata.get("_dead_letter_queue"))
     if metadata.get(ENCRYPT) not in (None, False, True):
         raise Invalid(f"{ENCRYPT} must be true or false.")
     for key, kind, word in (
@@ -216,7 +216,7 @@ def dead_letter_target(metadata: Mapping[str, Any]) -> str | None:
     return target if isinstance(target, str) else None
 
 
-def dead_letter_policy(ref: QueueRef, metadata: Mapping[str, Any]) -> DeadLetter | None:
+def dead_letter_policy(queue: QueueRef, metadata: Mapping[str, Any]) -> DeadLetter | None:
     """Where a queue's dead letters go, and after how many claims or failures; None: nowhere.
 
     Without a target, `_failed_retention` makes the queue's own failed list the target.
@@ -227,14 +227,14 @@ def dead_letter_policy(ref: QueueRef, metadata: Mapping[str, Any]) -> DeadLetter
     if target is not None:
         ttl = metadata.get("_dead_letter_queue_messages_ttl")
         ttl_ms = None if ttl is None else ttl * 1000
-        return DeadLetter(QueueRef(ref.project, target), max_claims, ttl_ms, max_failures)
+        return DeadLetter(QueueRef(queue.project, target), max_claims, ttl_ms, max_failures)
     retention = metadata.get(FAILED_RETENTION)
     return (
         None if retention is None else DeadLetter(None, max_claims, retention * 1000, max_failures)
     )
 
 
-def retries(ref: QueueRef, metadata: Mapping[str, Any]) -> Retries:
+def retries(queue: QueueRef, metadata: Mapping[str, Any]) -> Retries:
     """What becomes of a queue's messages that fail, by its stored record.
 
     Servers that did not know `_max_failures` and `_retry_backoff` stored whatever they were given.
@@ -244,7 +244,7 @@ def retries(ref: QueueRef, metadata: Mapping[str, Any]) -> Retries:
         backoff = parse_backoff(metadata.get(BACKOFF), MAX_RETENTION)
     except Invalid:
         backoff = None
-    return Retries(dead_letter_policy(ref, metadata), backoff)
+    return Retries(dead_letter_policy(queue, metadata), backoff)
 
 
 def max_redrives(metadata: Mapping[str, Any]) -> int:
@@ -269,7 +269,7 @@ def _whole(metadata: Mapping[str, Any], key: str, least: int, most: int) -> None
         raise Invalid(f"{key} must be between {least} and {most}; it is {value}.")
 
 
-def _dead_letter_queue(ref: QueueRef, name: Any) -> None:  # noqa: ANN401 - any JSON
+def _dead_letter_queue(queue: QueueRef, name: Any) -> None:  # noqa: ANN401 - any JSON
     if name is None:
         return
     if not isinstance(name, str) or not is_queue_name(name):
@@ -277,5 +277,5 @@ def _dead_letter_queue(ref: QueueRef, name: Any) -> None:  # noqa: ANN401 - any 
             "_dead_letter_queue must be the name of a queue: 1 to 64 letters, digits, '_', '-' "
             "or '.'."
         )
-    if name == ref.name:
+    if name == queue.name:
         raise Invalid("_dead_letter_queue must be another queue than the queue itself.")

@@ -72,7 +72,7 @@ class QueueRecord:
     still has delayed messages to hand out.
     """
 
-    ref: QueueRef
+    queue: QueueRef
     metadata: Mapping[str, Any]
     version: int
     exposing: bool = False

@@ -21,9 +21,9 @@ def not_delayed(message_id: str) -> Conflict:
     return Conflict(f"Message {message_id} is not delayed (any more).")
 
 
-def queue_changed(ref: QueueRef) -> QueueChanged:
+def queue_changed(queue: QueueRef) -> QueueChanged:
     """The queue's record is not the one that the caller has read."""
-    return QueueChanged(f"The queue {ref.name!r} changed or was deleted meanwhile.")
+    return QueueChanged(f"The queue {queue.name!r} changed or was deleted meanwhile.")
 
 
 def too_many_queues(most: int) -> LimitReached:
@@ -31,15 +31,15 @@ def too_many_queues(most: int) -> LimitReached:
     return LimitReached(f"The project has {most} queues, as many as it may have.")
 
 
-def too_many_messages(ref: QueueRef, most: int, *, wait_ms: int = 0) -> LimitReached:
+def too_many_messages(queue: QueueRef, most: int, *, wait_ms: int = 0) -> LimitReached:
     """The queue may hold no more messages; it is known to stay full for `wait_ms`."""
-    text = f"The queue {ref.name!r} may hold {most} messages."
+    text = f"The queue {queue.name!r} may hold {most} messages."
     return LimitReached(text, retry_after=_seconds(wait_ms))
 
 
-def too_many_keys(ref: QueueRef, most: int, *, wait_ms: int) -> LimitReached:
+def too_many_keys(queue: QueueRef, most: int, *, wait_ms: int) -> LimitReached:
     """The queue may remember no more idempotency keys until the oldest ends, in `wait_ms`."""
-    text = f"The queue {ref.name!r} may remember {most} idempotency keys."
+    text = f"The queue {queue.name!r} may remember {most} idempotency keys."
     return LimitReached(text, retry_after=_seconds(wait_ms))
 
 

@@ -27,19 +27,19 @@ def topic_ref(project: str, name: str) -> QueueRef:
     return QueueRef(project, _PREFIX + name)
 
 
-def is_topic(ref: QueueRef) -> bool:
+def is_topic(queue: QueueRef) -> bool:
     """Tell whether a reference is a topic's."""
-    return ref.name.startswith(_PREFIX)
+    return queue.name.startswith(_PREFIX)
 
 
-def name_of(ref: QueueRef) -> str:
+def name_of(queue: QueueRef) -> str:
     """The name of a queue or of a topic, as users know it."""
-    return ref.name.removeprefix(_PREFIX)
+    return queue.name.removeprefix(_PREFIX)
 
 
-def path_of(ref: QueueRef) -> str:
+def path_of(queue: QueueRef) -> str:
     """The path of a queue or of a topic."""
-    return f"/v2/{'topics' if is_topic(ref) else 'queues'}/{name_of(ref)}"
+    return f"/v2/{'topics' if is_topic(queue) else 'queues'}/{name_of(queue)}"
 
 
 def topic_overlay(limits: Limits) -> dict[str, Any]:

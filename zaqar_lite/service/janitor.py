@@ -55,8 +55,8 @@ class Janitor(BackgroundWorker):
         await self._policies.turns.wait()
         begun = perf_counter()
         swept = await self._messages.sweep(self._messages.sweep_step, self._policies.retries_of)
-        for ref in swept.letters_in:
-            await self._queues.ensure_dead_letter_queue(ref)
+        for queue in swept.letters_in:
+            await self._queues.ensure_dead_letter_queue(queue)
         done = swept.total + await self._management.sweep_records(_STEP)
         for record in await self._management.exposing_queues(limit=_QUEUES):
             done += await self._drain(record)
@@ -71,12 +71,12 @@ class Janitor(BackgroundWorker):
         refused by its version, so no delayed message can follow the last step; and a delay that was
         switched on again meanwhile stays on.
         """
-        exposed = await self._messages.expose(record.ref, _STEP)
+        exposed = await self._messages.expose(record.queue, _STEP)
         if exposed == _STEP:
             return exposed
         try:
             await self._management.update_queue(
-                QueueRecord(record.ref, record.metadata, record.version)
+                QueueRecord(record.queue, record.metadata, record.version)
             )
         except QueueChanged:
             logger.info("a queue changed while it was drained; the next step looks again")

@@ -61,7 +61,7 @@ class Queues:
         self.recent = Recent(messages)
         """What the queues that somebody looks at held in the last hour."""
 
-    async def create(self, ref: QueueRef, metadata: Mapping[str, Any]) -> bool:
+    async def create(self, queue: QueueRef, metadata: Mapping[str, Any]) -> bool:
         """Create a queue; False when it exists, whose metadata then stay as they are.
 
         Raises:
@@ -69,83 +69,85 @@ class Queues:
             LimitReached: the project has too many queues.
             QuotaReached: it has as many as its quota allows.
         """
-        self._check(ref, metadata)
-        await self._check_relations(ref, metadata)
-        _, created = await self._create(ref, metadata)
+        self._check(queue, metadata)
+        await self._check_relations(queue, metadata)
+        _, created = await self._create(queue, metadata)
         return created
 
-    def _check(self, ref: QueueRef, metadata: Mapping[str, Any]) -> None:
-        rules.validate(ref, metadata, self._limits)
+    def _check(self, queue: QueueRef, metadata: Mapping[str, Any]) -> None:
+        rules.validate(queue, metadata, self._limits)
         if metadata.get(rules.ENCRYPT) and not self._encrypts:
             raise Invalid(
                 f"{rules.ENCRYPT} must be false: this server does not encrypt messages, because it "
                 "has no encryption_key_file."
             )
 
-    async def ensure(self, ref: QueueRef) -> Policy:
+    async def ensure(self, queue: QueueRef) -> Policy:
         """Create a queue with empty metadata unless it exists (lazy queues, dead letters)."""
-        record, _ = await self._create(ref, {})
-        return self._policies.keep(ref, record)
+        record, _ = await self._create(queue, {})
+        return self._policies.keep(queue, record)
 
-    async def _create(self, ref: QueueRef, metadata: Mapping[str, Any]) -> tuple[QueueRecord, bool]:
+    async def _create(
+        self, queue: QueueRef, metadata: Mapping[str, Any]
+    ) -> tuple[QueueRecord, bool]:
         """Create a queue, marked when it has subscriptions: they outlive their queue."""
-        if subscriptions := await list_subscriptions(self._management, ref):
+        if subscriptions := await list_subscriptions(self._management, queue):
             metadata = {**metadata, rules.SUBSCRIBED: 1}
             if ordered := [one.id for one in subscriptions if one.is_ordered]:
                 metadata[rules.ORDERED] = ordered
         if self._catalogue is not None:
-            await self._catalogue.decide(ref, metadata)
-        most, quota = self._limits.max_queues_per_project, self._quota_of(ref.project).queues
+            await self._catalogue.decide(queue, metadata)
+        most, quota = self._limits.max_queues_per_project, self._quota_of(queue.project).queues
         if quota is None or quota > most:
-            return await self._management.create_queue(ref, metadata, max_queues=most)
+            return await self._management.create_queue(queue, metadata, max_queues=most)
         try:
-            return await self._management.create_queue(ref, metadata, max_queues=quota)
+            return await self._management.create_queue(queue, metadata, max_queues=quota)
         except LimitReached:
             raise QuotaReached(
                 f"The project has {quota} queues, as many as its quota allows: delete some, or "
                 "ask the operator of this server for more."
             ) from None
 
-    async def ensure_dead_letter_queue(self, ref: QueueRef | None) -> None:
+    async def ensure_dead_letter_queue(self, queue: QueueRef | None) -> None:
         """Create the queue that letters have just been moved to, if to any, unless it exists.
 
         This never fails, because what was claimed or popped in the same step must reach its client.
         A queue without a record holds its letters all the same, and the next move tries again. If
         other processes may delete the queue, it is looked at once in _SEEN_FOR seconds.
         """
-        if ref is None:
+        if queue is None:
             return
         try:
             if self._alone:
-                known: object = self._policies.cached(ref)
-            elif monotonic() < self._seen.get(ref, 0.0):
+                known: object = self._policies.cached(queue)
+            elif monotonic() < self._seen.get(queue, 0.0):
                 return
             else:
-                known = await self._management.get_queue(ref)
+                known = await self._management.get_queue(queue)
             if known is None:
-                await self.ensure(ref)
+                await self.ensure(queue)
             if not self._alone:
-                self._see(ref)
+                self._see(queue)
         except Unavailable as exc:
-            logger.warning("the dead-letter queue %r has no record: %s", ref.name, exc)
+            logger.warning("the dead-letter queue %r has no record: %s", queue.name, exc)
 
-    def _see(self, ref: QueueRef) -> None:
+    def _see(self, queue: QueueRef) -> None:
         if len(self._seen) >= _MOST_SEEN:
             self._seen.clear()
-        self._seen[ref] = monotonic() + _SEEN_FOR
+        self._seen[queue] = monotonic() + _SEEN_FOR
 
-    async def metadata(self, ref: QueueRef) -> dict[str, Any]:
+    async def metadata(self, queue: QueueRef) -> dict[str, Any]:
         """The metadata of a queue with the defaults filled in, also of one that is not there."""
-        record = await self._management.get_queue(ref)
+        record = await self._management.get_queue(queue)
         return rules.with_overlay(record.metadata if record else {}, self._limits)
 
-    async def stored_metadata(self, ref: QueueRef) -> dict[str, Any] | None:
+    async def stored_metadata(self, queue: QueueRef) -> dict[str, Any] | None:
         """The metadata of a queue as somebody set it; None for a queue that is not there."""
-        record = await self._management.get_queue(ref)
+        record = await self._management.get_queue(queue)
         return None if record is None else rules.visible(record.metadata)
 
     @retried("The queue {1.name!r}")
-    async def patch(self, ref: QueueRef, operations: Sequence[Operation]) -> dict[str, Any]:
+    async def patch(self, queue: QueueRef, operations: Sequence[Operation]) -> dict[str, Any]:
         """Change metadata, all operations or none, exclusive against other patches.
 
         Switching a delay off makes the queue exposing (architecture, section 3): O(1).
@@ -155,21 +157,21 @@ class Queues:
             Conflict: an operation on a key that the queue does not have.
             Invalid: the outcome breaks a rule of `create`.
         """
-        record = await self._management.get_queue(ref)
+        record = await self._management.get_queue(queue)
         if record is None:
-            raise NotFound(f"Queue {ref.name} does not exist.")
+            raise NotFound(f"Queue {queue.name} does not exist.")
         shown = rules.visible(record.metadata)
         patched = apply_patch(operations, shown, rules.overlay(self._limits))
-        self._check(ref, patched)
+        self._check(queue, patched)
         rules.check_size(patched, self._limits)
-        await self._check_relations(ref, patched)
+        await self._check_relations(queue, patched)
         if self._catalogue is not None:
-            await self._catalogue.decide(ref, patched)  # its dead letters lie beside it
+            await self._catalogue.decide(queue, patched)  # its dead letters lie beside it
         stored = {**patched, **rules.hidden(record.metadata)}
-        changed = QueueRecord(ref, stored, record.version)
+        changed = QueueRecord(queue, stored, record.version)
         if record.delay_mode is not DelayMode.IGNORE:
             changed = QueueRecord(
-                ref,
+                queue,
                 stored,
                 record.version,
                 exposing=not patched.get("_default_message_delay"),
@@ -177,11 +179,11 @@ class Queues:
         try:
             await self._management.update_queue(changed)
         finally:
-            self._policies.forget(ref)
+            self._policies.forget(queue)
         return rules.with_overlay(patched, self._limits)
 
     @retried("The queue {1.name!r}")
-    async def delete(self, ref: QueueRef) -> None:
+    async def delete(self, queue: QueueRef) -> None:
         """Delete a queue with all it holds; no error when it is not there.
 
         Messages first, the record last: a crash in between leaves an empty queue, which the
@@ -189,21 +191,21 @@ class Queues:
         second drop removes what was posted in between where the two stores are not one. A queue
         that is patched or made again meanwhile is deleted too.
         """
-        record = await self._management.get_queue(ref)
-        await self._messages.drop(ref)
-        self._policies.forget(ref)
-        self._seen.pop(ref, None)
+        record = await self._management.get_queue(queue)
+        await self._messages.drop(queue)
+        self._policies.forget(queue)
+        self._seen.pop(queue, None)
         if record is None:
             return
         if self._catalogue is not None:
-            await self._catalogue.leave(ref)
+            await self._catalogue.leave(queue)
         try:
-            await self._management.delete_queue(ref, version=record.version)
+            await self._management.delete_queue(queue, version=record.version)
         finally:
-            self._policies.forget(ref)
-            self._seen.pop(ref, None)
+            self._policies.forget(queue)
+            self._seen.pop(queue, None)
         if not self._policies.checked:
-            await self._messages.drop(ref)
+            await self._messages.drop(queue)
 
     async def list_queues(
         self,
@@ -232,11 +234,11 @@ class Queues:
         """Count a project's queues."""
         return await self._management.count_queues(project)
 
-    async def stats(self, ref: QueueRef) -> Stats:
+    async def stats(self, queue: QueueRef) -> Stats:
         """Count a queue's messages by state; zeros for a queue that is not there."""
-        return await self._messages.stats(ref)
+        return await self._messages.stats(queue)
 
-    async def purge(self, ref: QueueRef, resource_types: Collection[str]) -> None:
+    async def purge(self, queue: QueueRef, resource_types: Collection[str]) -> None:
         """Remove all messages, claimed and delayed ones too, if they are among the types.
 
         Subscriptions are removed by `Subscriptions.purge`.
@@ -247,10 +249,10 @@ class Queues:
         if set(resource_types) - {"messages", "subscriptions"}:
             raise Invalid("Resource types must be a sub set of ['messages', 'subscriptions'].")
         if "messages" in resource_types:
-            await self._messages.purge(ref)
+            await self._messages.purge(queue)
 
     async def history(
-        self, ref: QueueRef, state: HistoryState, *, marker: str | None, limit: int
+        self, queue: QueueRef, state: HistoryState, *, marker: str | None, limit: int
     ) -> HistoryPage:
         """List what was acknowledged or failed, where the store keeps it.
 
@@ -258,14 +260,14 @@ class Queues:
             Unsupported: the store keeps no history.
         """
         check_limit(limit, self._limits.max_messages_per_page)
-        return await self._messages.history(ref, state, marker=marker, limit=limit)
+        return await self._messages.history(queue, state, marker=marker, limit=limit)
 
-    async def _check_relations(self, ref: QueueRef, metadata: Mapping[str, Any]) -> None:
+    async def _check_relations(self, queue: QueueRef, metadata: Mapping[str, Any]) -> None:
         self._check_capabilities(metadata)
-        await self._check_chain(ref, metadata)
-        await self._check_filters(ref, metadata)
+        await self._check_chain(queue, metadata)
+        await self._check_filters(queue, metadata)
         if self._catalogue is not None:
-            await self._catalogue.check(ref, metadata)
+            await self._catalogue.check(queue, metadata)
 
     def _check_capabilities(self, metadata: Mapping[str, Any]) -> None:
         if metadata.get(rules.FILTER) is not None and not self._management.finds_filters:
@@ -287,7 +289,7 @@ class Queues:
                     "GET /v2/health in admin mode lists those that this server's store has."
                 )
 
-    async def _check_chain(self, ref: QueueRef, metadata: Mapping[str, Any]) -> None:
+    async def _check_chain(self, queue: QueueRef, metadata: Mapping[str, Any]) -> None:
         """A dead-letter queue may not have one itself (the spec, proposed change 1).
 
         Two racing writes may both pass, which is harmless: a move is one hop.
@@ -295,27 +297,27 @@ class Queues:
         target = rules.dead_letter_target(metadata)
         if target is None:
             return
-        sources = await self._management.dead_letter_sources(ref, limit=1)
+        sources = await self._management.dead_letter_sources(queue, limit=1)
         if sources:
             raise Invalid(
-                f"_dead_letter_queue can't be set: {ref.name!r} is the dead-letter queue of "
+                f"_dead_letter_queue can't be set: {queue.name!r} is the dead-letter queue of "
                 f"{sources[0]!r}, and dead-letter queues do not chain."
             )
-        record = await self._management.get_queue(QueueRef(ref.project, target))
+        record = await self._management.get_queue(QueueRef(queue.project, target))
         if record is not None and rules.dead_letter_target(record.metadata) is not None:
             raise Invalid(
                 f"_dead_letter_queue can't be {target!r}: it has a dead-letter queue itself, and "
                 "dead-letter queues do not chain."
             )
 
-    async def _check_filters(self, ref: QueueRef, metadata: Mapping[str, Any]) -> None:
+    async def _check_filters(self, queue: QueueRef, metadata: Mapping[str, Any]) -> None:
         if metadata.get(rules.FILTER) is None and metadata.get(rules.PRIORITY) is None:
             return
         compile_route(metadata)  # raises Invalid with the position of the error
         if metadata.get(rules.FILTER) is None:
             return  # priority rules cost the other queues' posts nothing
-        known = {record.ref for record in await self._management.filtered_queues(ref.project)}
-        if ref not in known and len(known) >= self._limits.max_filters_per_project:
+        known = {record.queue for record in await self._management.filtered_queues(queue.project)}
+        if queue not in known and len(known) >= self._limits.max_filters_per_project:
             raise Invalid(
                 f"A project may have {self._limits.max_filters_per_project} queues with a filter."
             )

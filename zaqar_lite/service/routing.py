@@ -132,11 +132,11 @@ class Router:
             earlier = {} if known is None else known.receivers
             receivers = {}
             for record in records:
-                receiver = earlier.get(record.ref)
+                receiver = earlier.get(record.queue)
                 if receiver is None or receiver.version != record.version:
                     await slices.take_turns()
                     receiver = self._receiver(record)
-                receivers[record.ref] = receiver
+                receivers[record.queue] = receiver
             index = FilterIndex(
                 (receiver, receiver.route.matching)
                 for receiver in receivers.values()
@@ -151,8 +151,8 @@ class Router:
         metadata = record.metadata
         ttl = metadata.get("_default_message_ttl") or self._limits.default_message_ttl
         delay = metadata.get("_default_message_delay") or 0
-        route = stored_route(record.ref, metadata)
-        return _Receiver(record.ref, record.version, ttl * 1000, delay * 1000, route)
+        route = stored_route(record.queue, metadata)
+        return _Receiver(record.queue, record.version, ttl * 1000, delay * 1000, route)
 
 
 class _Post:

@@ -76,39 +76,42 @@ class Topics:
         self.turns = turns
         """In which large posts are read, checked and prepared."""
 
-    async def create(self, ref: QueueRef, metadata: Mapping[str, Any]) -> bool:
+    async def create(self, topic: QueueRef, metadata: Mapping[str, Any]) -> bool:
         """Create a topic; False when it exists, whose metadata then stay as they are.
 
         Raises:
             Invalid: a reserved attribute is wrong.
             LimitReached: the project has too many topics.
         """
-        rules.validate(ref, metadata, self._limits)
+        rules.validate(topic, metadata, self._limits)
         value = _encode(metadata)
-        if await self._get(ref) is not None:
+        if await self._get(topic) is not None:
             return False
-        if await count_records(self._management, KIND, ref.project, most=MAX_TOPICS) >= MAX_TOPICS:
+        if (
+            await count_records(self._management, KIND, topic.project, most=MAX_TOPICS)
+            >= MAX_TOPICS
+        ):
             raise LimitReached(f"The project has {MAX_TOPICS} topics, as many as it may have.")
         try:
-            await self._put(ref, value, expected=0)
+            await self._put(topic, value, expected=0)
         except RecordChanged:
             return False
         return True
 
-    async def exists(self, ref: QueueRef) -> bool:
+    async def exists(self, topic: QueueRef) -> bool:
         """Tell whether there is such a topic."""
-        return await self._get(ref) is not None
+        return await self._get(topic) is not None
 
-    async def metadata(self, ref: QueueRef) -> dict[str, Any]:
+    async def metadata(self, topic: QueueRef) -> dict[str, Any]:
         """The metadata with the defaults filled in, also of a topic that is not there."""
-        return self.shown(await self._stored(ref) or {})
+        return self.shown(await self._stored(topic) or {})
 
     def shown(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
         """Metadata with the defaults filled in."""
         return with_topic_overlay(metadata, self._limits)
 
     @retried("The topic")
-    async def patch(self, ref: QueueRef, operations: Sequence[Operation]) -> dict[str, Any]:
+    async def patch(self, topic: QueueRef, operations: Sequence[Operation]) -> dict[str, Any]:
         """Change metadata, all operations or none, exclusive against other patches.
 
         Raises:
@@ -116,19 +119,19 @@ class Topics:
             Conflict: an operation on a key that the topic does not have.
             Invalid: the outcome breaks a rule of `create`.
         """
-        record = await self._get(ref)
+        record = await self._get(topic)
         if record is None:
-            raise NotFound(f"Topic {name_of(ref)} does not exist.")
+            raise NotFound(f"Topic {name_of(topic)} does not exist.")
         old = json.loads(record.value)
         patched = apply_patch(operations, old, topic_overlay(self._limits))
-        rules.validate(ref, patched, self._limits)
+        rules.validate(topic, patched, self._limits)
         rules.check_size(patched, self._limits)
-        await self._put(ref, _encode(patched), expected=record.version)
+        await self._put(topic, _encode(patched), expected=record.version)
         return self.shown(patched)
 
-    async def delete(self, ref: QueueRef) -> None:
+    async def delete(self, topic: QueueRef) -> None:
         """Delete a topic; no error when it is not there. Its subscriptions stay, as a queue's."""
-        await self._management.delete_record(KIND, ref.project, name_of(ref))
+        await self._management.delete_record(KIND, topic.project, name_of(topic))
 
     async def list_topics(
         self,
@@ -159,13 +162,13 @@ class Topics:
                     break
         return found
 
-    async def admit(self, ref: QueueRef, size: int) -> Admitted | None:
+    async def admit(self, topic: QueueRef, size: int) -> Admitted | None:
         """Refuse a body of `size` bytes; answer what the post is decided by, None without a topic.
 
         Raises:
             Invalid: larger than the topic or the server allows.
         """
-        record = await self._get(ref)
+        record = await self._get(topic)
         metadata = json.loads(record.value) if record else {}
         most = self._limits.max_messages_post_size
         most = min(metadata.get("_max_messages_post_size") or most, most)
@@ -175,12 +178,12 @@ class Topics:
 
     async def post(
         self,
-        ref: QueueRef,
+        topic: QueueRef,
         drafts: Sequence[Draft],
         *,
         client_id: str,
         batch_key: str | None,
-        topic: Admitted | None,
+        admitted: Admitted | None,
     ) -> Sequence[Posted]:
         """Note messages for the topic's subscriptions; make the topic unless it is there.
 
@@ -196,25 +199,27 @@ class Topics:
             self._drafts.check(first, part)
             for index, draft in enumerate(part, first):
                 self._drafts.check_times(f"Message {index}", None, self._delay_of(draft))
-        if topic is None:
-            await self.create(ref, {})
-            topic = await self.admit(ref, 0) or Admitted({}, 0)
-        whole = batch_key and identify(ref, batch_key, (draft.body for draft in drafts))
+        if admitted is None:
+            await self.create(topic, {})
+            admitted = await self.admit(topic, 0) or Admitted({}, 0)
+        whole = batch_key and identify(topic, batch_key, (draft.body for draft in drafts))
         new: list[NewMessage] = []
         for _, part in cut(drafts):
             if large:
                 await self.turns.wait()
-            new += [self._note(ref, draft, topic, client_id) for draft in part]
+            new += [self._note(topic, draft, admitted, client_id) for draft in part]
         return await self._messages.post(
-            notes_of(ref.project),
+            notes_of(topic.project),
             new,
             client_id=CLIENT_ID,
-            batch_key=_own(ref, whole) if whole else None,
+            batch_key=_own(topic, whole) if whole else None,
             version=None,
         )
 
-    def _note(self, ref: QueueRef, draft: Draft, topic: Admitted, client_id: str) -> NewMessage:
-        metadata = topic.metadata
+    def _note(
+        self, topic: QueueRef, draft: Draft, admitted: Admitted, client_id: str
+    ) -> NewMessage:
+        metadata = admitted.metadata
         ttl = draft.ttl or metadata.get("_default_message_ttl")
         delay = self._delay_of(draft)
         if delay is None:
@@ -223,19 +228,19 @@ class Topics:
         now = self._clock.now_ms()
         note = Note(
             "",
-            ref.project,
-            ref.name,
+            topic.project,
+            topic.name,
             now,
             now + seconds * 1000,
             ttl or self._limits.default_message_ttl,
             msgspec.Raw(draft.body),
             delay or None,
-            version=topic.version,
+            version=admitted.version,
             trace=trace_of(draft.headers),
             sent=Sent(client_id, ttl, delay, dict(draft.headers) if draft.headers else None),
         )
         key = draft.idempotency_key
-        own = None if key is None else _own(ref, identify(ref, key, (draft.body,)))
+        own = None if key is None else _own(topic, identify(topic, key, (draft.body,)))
         return NewMessage(encode(note), seconds * 1000 + _GRACE_MS, 0, own)
 
     def _delay_of(self, draft: Draft) -> int | None:
@@ -244,18 +249,20 @@ class Topics:
             return draft.delay
         return max(0, -(-(read_instant(draft.deliver_at) - self._clock.now_ms()) // 1000))
 
-    async def _get(self, ref: QueueRef) -> Record | None:
-        return await self._management.get_record(KIND, ref.project, name_of(ref))
+    async def _get(self, topic: QueueRef) -> Record | None:
+        return await self._management.get_record(KIND, topic.project, name_of(topic))
 
-    async def _stored(self, ref: QueueRef) -> Mapping[str, Any] | None:
-        record = await self._get(ref)
+    async def _stored(self, topic: QueueRef) -> Mapping[str, Any] | None:
+        record = await self._get(topic)
         if record is None:
             return None
         stored: Mapping[str, Any] = json.loads(record.value)
         return stored
 
-    async def _put(self, ref: QueueRef, value: bytes, *, expected: int) -> None:
-        await self._management.put_record(KIND, ref.project, name_of(ref), value, expected=expected)
+    async def _put(self, topic: QueueRef, value: bytes, *, expected: int) -> None:
+        await self._management.put_record(
+            KIND, topic.project, name_of(topic), value, expected=expected
+        )
 
 
 def _encode(metadata: Mapping[str, Any]) -> bytes:
@@ -265,9 +272,9 @@ def _encode(metadata: Mapping[str, Any]) -> bytes:
     return encoded
 
 
-def _own(ref: QueueRef, key: IdempotencyKey) -> IdempotencyKey:
+def _own(topic: QueueRef, key: IdempotencyKey) -> IdempotencyKey:
     """The key as the lane knows it, which many topics share."""
     digest = blake2b(digest_size=24)
-    for part in (ref.project, ref.name, key.text):
+    for part in (topic.project, topic.name, key.text):
         digest.update(b"%d:" % len(part.encode()) + part.encode())
     return IdempotencyKey(f"topic.{digest.hexdigest()}", key.digest)

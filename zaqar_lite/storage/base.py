@@ -91,6 +91,7 @@ class MessageStore(Store):
     async def post(
         self,
         queue: QueueRef,
+        /,
         messages: Sequence[NewMessage],
         *,
         client_id: str,
@@ -100,9 +101,8 @@ class MessageStore(Store):
         """Store messages, keeping the order of the batch; answer their ids in that order.
 
         A reader that pages by marker (with echo, claimed and delayed included) never misses one:
-        a position becomes visible only after every lower one of the queue is. All or none where
-        ATOMIC_BATCH is declared; elsewhere a crash may leave an unacknowledged part, which a
-        retry with keys completes.
+        a position becomes visible only after every lower one of the queue is. All or none with
+        ATOMIC_BATCH; elsewhere a crash may leave an unacknowledged part for a retry with keys.
 
         Idempotency: `batch_key` stands for the whole call, `NewMessage.idempotency_key` for one
         message; both are scoped to this queue, live in separate name spaces, and are remembered
@@ -127,22 +127,21 @@ class MessageStore(Store):
                 whole post's key is compared first, then those of the messages in their order.
             LimitReached: over `max_messages` (live ones of every state, also in a queue that would
                 get a copy) or `max_idempotency_keys` (of both kinds together; `retry_after` tells
-                when the oldest key ends); nothing was stored, no key either. A known key needs no
-                room.
+                when the oldest key ends); nothing was stored, no key either. Known keys are free.
         """
 
     @abstractmethod
     async def recall(
-        self, queue: QueueRef, messages: Collection[str], batch: str | None = None
+        self, queue: QueueRef, /, messages: Collection[str], batch: str | None = None
     ) -> Recalled:
         """Tell what is remembered of keys by their texts: of messages', and of a whole post's."""
 
     @abstractmethod
-    async def remembers(self, queue: QueueRef) -> bool:
+    async def remembers(self, queue: QueueRef, /) -> bool:
         """Whether any idempotency key of a queue is remembered; its end may be told late."""
 
     @abstractmethod
-    async def list_messages(self, queue: QueueRef, selection: Selection) -> Page:
+    async def list_messages(self, queue: QueueRef, /, selection: Selection) -> Page:
         """List the live messages of a selection, in order of position.
 
         One step examines at most MAX_EXAMINED entries, and the driver repeats until the page has
@@ -151,12 +150,12 @@ class MessageStore(Store):
 
     @abstractmethod
     async def get_messages(
-        self, queue: QueueRef, ids: Collection[str], *, details: bool = False
+        self, queue: QueueRef, /, ids: Collection[str], *, details: bool = False
     ) -> Sequence[Message]:
         """Fetch the live ones of `ids`, in any state; malformed and foreign ids are not found."""
 
     @abstractmethod
-    async def edit(self, queue: QueueRef, edit: Edit) -> Message:
+    async def edit(self, queue: QueueRef, /, edit: Edit) -> Message:
         """Change body, ttl or delay of a message that is still delayed; id and position stay.
 
         `ttl_ms` and `delay_ms` count from now; what is None stays as it is. `delay_ms` of 0 makes
@@ -174,7 +173,7 @@ class MessageStore(Store):
 
     @abstractmethod
     async def delete(
-        self, queue: QueueRef, ids: Collection[str], *, claim_ids: Collection[str] | None
+        self, queue: QueueRef, /, ids: Collection[str], *, claim_ids: Collection[str] | None
     ) -> Sequence[Refusal]:
         """Delete messages; answer the ones refused. When any is refused, none is deleted.
 
@@ -186,7 +185,7 @@ class MessageStore(Store):
         """
 
     @abstractmethod
-    async def pop(self, queue: QueueRef, take: Take) -> Claimed:
+    async def pop(self, queue: QueueRef, /, take: Take) -> Claimed:
         """Remove and hand out up to `limit` ready messages in one step, in the order of claims.
 
         No message goes to two callers. Exhausted messages are moved as by `claim`. Popped
@@ -194,7 +193,7 @@ class MessageStore(Store):
         """
 
     @abstractmethod
-    async def claim(self, queue: QueueRef, take: Take) -> Claimed:
+    async def claim(self, queue: QueueRef, /, take: Take) -> Claimed:
         """Hand out up to `limit` ready messages under one new claim that lives for `ttl_ms`.
 
         * No message is held by two live claims.
@@ -217,7 +216,7 @@ class MessageStore(Store):
         """
 
     @abstractmethod
-    async def get_claim(self, queue: QueueRef, claim_id: str, *, details: bool = False) -> Claim:
+    async def get_claim(self, queue: QueueRef, /, claim_id: str, *, details: bool = False) -> Claim:
         """Read a live claim and the live messages it still holds, in order of position.
 
         Raises:
@@ -227,7 +226,7 @@ class MessageStore(Store):
         """
 
     @abstractmethod
-    async def renew(self, queue: QueueRef, claim_id: str, *, ttl_ms: int, grace_ms: int) -> None:
+    async def renew(self, queue: QueueRef, /, claim_id: str, *, ttl_ms: int, grace_ms: int) -> None:
         """Let a live claim, and all that it holds, live `ttl_ms` from now; its age starts anew.
 
         The messages' own ttl is raised by the rule of `claim`. Counts stay.
@@ -237,7 +236,7 @@ class MessageStore(Store):
         """
 
     @abstractmethod
-    async def release(self, queue: QueueRef, claim_id: str, *, delay_ms: int = 0) -> None:
+    async def release(self, queue: QueueRef, /, claim_id: str, *, delay_ms: int = 0) -> None:
         """End a claim: what it still holds is ready at once, or parked for `delay_ms`. Idempotent.
 
         It is no failure: counts stay, each message's attempt ends as RELEASED. Never frees a
@@ -248,6 +247,7 @@ class MessageStore(Store):
     async def settle(
         self,
         queue: QueueRef,
+        /,
         claim_id: str,
         settlements: Sequence[Settlement],
         *,
@@ -281,7 +281,7 @@ class MessageStore(Store):
         """
 
     @abstractmethod
-    async def move(self, queue: QueueRef, ids: Sequence[str], move: Move) -> Sequence[Outcome]:
+    async def move(self, queue: QueueRef, /, ids: Sequence[str], move: Move) -> Sequence[Outcome]:
         """Move up to MAX_MOVED messages that nobody holds to another queue, keeping ids.
 
         A message keeps its id, age, attempts, priority, headers and body; it gets a new position,
@@ -296,7 +296,7 @@ class MessageStore(Store):
 
     @abstractmethod
     async def adopt(
-        self, queue: QueueRef, messages: Sequence[Message], *, source: str, number: int
+        self, queue: QueueRef, /, messages: Sequence[Message], *, source: str, number: int
     ) -> None:
         """Take in messages of another store as they are, all or none.
 
@@ -309,7 +309,7 @@ class MessageStore(Store):
         """
 
     @abstractmethod
-    async def next_due(self, queue: QueueRef) -> int | None:
+    async def next_due(self, queue: QueueRef, /) -> int | None:
         """Milliseconds until a message of the queue next becomes ready by time.
 
         By the end of a delay, of a lease or of parking; 0 when that is so now; None when nothing
@@ -332,18 +332,18 @@ class MessageStore(Store):
         less may leave out what other processes did. One listener, set before `open`.
         """
 
-    async def watch(self, queue: QueueRef) -> None:
+    async def watch(self, queue: QueueRef, /) -> None:
         """Begin to announce this queue to the listener; each `watch` needs its `unwatch`."""
 
-    async def unwatch(self, queue: QueueRef) -> None:
+    async def unwatch(self, queue: QueueRef, /) -> None:
         """End what `watch` began."""
 
     @abstractmethod
-    async def purge(self, queue: QueueRef) -> None:
+    async def purge(self, queue: QueueRef, /) -> None:
         """Remove all messages, delayed and claimed ones too, and all claims; keep idempotency."""
 
     @abstractmethod
-    async def drop(self, queue: QueueRef) -> None:
+    async def drop(self, queue: QueueRef, /) -> None:
         """Remove all that this store has of a queue: messages, claims, idempotency keys.
 
         Where the store keeps queue records too, the record goes in the same step, so that no
@@ -351,10 +351,10 @@ class MessageStore(Store):
         """
 
     @abstractmethod
-    async def stats(self, queue: QueueRef) -> Stats:
+    async def stats(self, queue: QueueRef, /) -> Stats:
         """Count the live messages by state; find the oldest and the newest by position."""
 
-    async def outline(self, queue: QueueRef) -> Stats:
+    async def outline(self, queue: QueueRef, /) -> Stats:
         """What `stats` tells, at the least cost; of the ends only an oldest that was moved here."""
         return await self.stats(queue)
 
@@ -366,7 +366,7 @@ class MessageStore(Store):
         """
 
     @abstractmethod
-    async def split(self, queue: QueueRef, count: int) -> Sequence[int]:
+    async def split(self, queue: QueueRef, /, count: int) -> Sequence[int]:
         """Cut the live messages into at most `count` ranges of about equal size.
 
         Answers ascending positions p1 < p2 < ... < pn, n <= count: the ranges are
@@ -374,7 +374,7 @@ class MessageStore(Store):
         """
 
     @abstractmethod
-    async def expose(self, queue: QueueRef, limit: int) -> int:
+    async def expose(self, queue: QueueRef, /, limit: int) -> int:
         """Make up to `limit` delayed messages ready, whatever their `d`; answer how many.
 
         The second half of switching a delayed queue off; fewer than `limit` means all are done.
@@ -390,7 +390,7 @@ class MessageStore(Store):
         """
 
     async def history(
-        self, queue: QueueRef, state: HistoryState, *, marker: str | None, limit: int
+        self, queue: QueueRef, /, state: HistoryState, *, marker: str | None, limit: int
     ) -> HistoryPage:
         """List acknowledged or failed messages, oldest first (HISTORY).
 

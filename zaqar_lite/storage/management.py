@@ -30,7 +30,7 @@ class ManagementStore(Store):
 
     @abstractmethod
     async def create_queue(
-        self, ref: QueueRef, metadata: Mapping[str, Any], *, max_queues: int
+        self, queue: QueueRef, /, metadata: Mapping[str, Any], *, max_queues: int
     ) -> tuple[QueueRecord, bool]:
         """Create a queue unless it exists; answer its record, and whether it was created.
 
@@ -42,7 +42,7 @@ class ManagementStore(Store):
         """
 
     @abstractmethod
-    async def get_queue(self, ref: QueueRef) -> QueueRecord | None:
+    async def get_queue(self, queue: QueueRef, /) -> QueueRecord | None:
         """Read a queue's record."""
 
     @abstractmethod
@@ -54,7 +54,7 @@ class ManagementStore(Store):
         """
 
     @abstractmethod
-    async def delete_queue(self, ref: QueueRef, *, version: int) -> None:
+    async def delete_queue(self, queue: QueueRef, /, *, version: int) -> None:
         """Delete the record at `version`; no error when it is gone.
 
         Raises:
@@ -84,7 +84,7 @@ class ManagementStore(Store):
         """Count a project's queues."""
 
     @abstractmethod
-    async def dead_letter_sources(self, target: QueueRef, *, limit: int) -> Sequence[str]:
+    async def dead_letter_sources(self, target: QueueRef, /, *, limit: int) -> Sequence[str]:
         """Name up to `limit` queues whose `_dead_letter_queue` is `target`, by an index."""
 
     @abstractmethod

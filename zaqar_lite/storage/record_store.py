@@ -58,7 +58,7 @@ class RecordStore(ManagementStore):
         """Store a queue's record. Raises Invalid: it can't be stored; nothing has changed."""
 
     @abstractmethod
-    def _delete_queue(self, ref: QueueRef) -> None:
+    def _delete_queue(self, queue: QueueRef) -> None:
         """Remove a queue's record."""
 
     @abstractmethod
@@ -72,51 +72,51 @@ class RecordStore(ManagementStore):
     # -- queues --
 
     async def create_queue(
-        self, ref: QueueRef, metadata: Mapping[str, Any], *, max_queues: int
+        self, queue: QueueRef, metadata: Mapping[str, Any], *, max_queues: int
     ) -> tuple[QueueRecord, bool]:
         """Create a queue unless it exists; see the seam."""
         self._check_readable()
-        record = self._queues.get(ref)
+        record = self._queues.get(queue)
         if record is not None:
-            await self._queues_visible((ref,))
+            await self._queues_visible((queue,))
             return record, False
         self._check_writable()
-        if len(self._queues.names(ref.project)) >= max_queues:
+        if len(self._queues.names(queue.project)) >= max_queues:
             raise too_many_queues(max_queues)
-        return await self._store(QueueRecord(ref, metadata, 0)), True
+        return await self._store(QueueRecord(queue, metadata, 0)), True
 
-    async def get_queue(self, ref: QueueRef) -> QueueRecord | None:
+    async def get_queue(self, queue: QueueRef) -> QueueRecord | None:
         """Read a queue's record; see the seam."""
         self._check_readable()
-        record = self._queues.get(ref)
-        await self._queues_visible((ref,))
+        record = self._queues.get(queue)
+        await self._queues_visible((queue,))
         return record
 
     async def update_queue(self, record: QueueRecord) -> QueueRecord:
         """Replace a record at its version; see the seam."""
         self._check_writable()
-        stored = self._queues.get(record.ref)
+        stored = self._queues.get(record.queue)
         if stored is None or stored.version != record.version:
-            raise queue_changed(record.ref)
+            raise queue_changed(record.queue)
         return await self._store(record)
 
     async def _store(self, record: QueueRecord) -> QueueRecord:
         """Store a copy of a record under the next version: the caller may change its metadata."""
         metadata = deepcopy(dict(record.metadata))
-        stored = QueueRecord(record.ref, metadata, self._next_version(), record.exposing)
+        stored = QueueRecord(record.queue, metadata, self._next_version(), record.exposing)
         self._put_queue(stored)
         await self._durable()
         return stored
 
-    async def delete_queue(self, ref: QueueRef, *, version: int) -> None:
+    async def delete_queue(self, queue: QueueRef, *, version: int) -> None:
         """Delete a record at its version; see the seam."""
         self._check_writable()
-        stored = self._queues.get(ref)
+        stored = self._queues.get(queue)
         if stored is None:
             return
         if stored.version != version:
-            raise queue_changed(ref)
-        self._delete_queue(ref)
+            raise queue_changed(queue)
+        self._delete_queue(queue)
         await self._durable()
 
     async def list_queues(
@@ -146,7 +146,7 @@ class RecordStore(ManagementStore):
                 break
             marker = names[-1]
             await asyncio.sleep(0)  # other requests run between two steps
-        await self._queues_visible(record.ref for record in found)
+        await self._queues_visible(record.queue for record in found)
         return found
 
     async def count_queues(self, project: str) -> int:

@@ -32,43 +32,43 @@ class QueueRecords:
 
     def put(self, record: QueueRecord) -> None:
         """Enter a record in place of the one there is."""
-        ref = record.ref
-        before = self._records.get(ref)
+        queue = record.queue
+        before = self._records.get(queue)
         if before is None:
-            names = self._names.setdefault(ref.project, [])
-            if names and ref.name < names[-1]:
-                insort(names, ref.name)
+            names = self._names.setdefault(queue.project, [])
+            if names and queue.name < names[-1]:
+                insort(names, queue.name)
             else:
-                names.append(ref.name)  # at opening they come in order
+                names.append(queue.name)  # at opening they come in order
         else:
             self._unindex(before)
-        self._records[ref] = record
+        self._records[queue] = record
         target = dead_letter_target(record.metadata)
         if target is not None:
-            self._sources.setdefault(QueueRef(ref.project, target), set()).add(ref.name)
+            self._sources.setdefault(QueueRef(queue.project, target), set()).add(queue.name)
         if record.metadata.get(FILTER) is not None:
-            self._filtered.setdefault(ref.project, set()).add(ref.name)
+            self._filtered.setdefault(queue.project, set()).add(queue.name)
         if record.exposing:
-            self._exposing[ref] = None
+            self._exposing[queue] = None
 
-    def remove(self, ref: QueueRef) -> None:
+    def remove(self, queue: QueueRef) -> None:
         """Forget a record; no error when there is none."""
-        record = self._records.pop(ref, None)
+        record = self._records.pop(queue, None)
         if record is None:
             return
         self._unindex(record)
-        names = self._names[ref.project]
-        del names[bisect_left(names, ref.name)]
+        names = self._names[queue.project]
+        del names[bisect_left(names, queue.name)]
         if not names:
-            del self._names[ref.project]
+            del self._names[queue.project]
 
     def _unindex(self, record: QueueRecord) -> None:
-        ref = record.ref
+        queue = record.queue
         target = dead_letter_target(record.metadata)
         if target is not None:
-            _discard(self._sources, QueueRef(ref.project, target), ref.name)
-        _discard(self._filtered, ref.project, ref.name)
-        self._exposing.pop(ref, None)
+            _discard(self._sources, QueueRef(queue.project, target), queue.name)
+        _discard(self._filtered, queue.project, queue.name)
+        self._exposing.pop(queue, None)
 
     def names(self, project: str) -> Sequence[str]:
         """The names of a project's queues, in order."""
@@ -97,7 +97,7 @@ class QueueRecords:
 
     def exposing(self, limit: int) -> list[QueueRecord]:
         """The first records that are exposing."""
-        return [self._records[ref] for ref in islice(self._exposing, limit)]
+        return [self._records[queue] for queue in islice(self._exposing, limit)]
 
 
 def _discard(index: "dict[Any, set[str]]", key: object, name: str) -> None:

@@ -6,7 +6,12 @@ from typing import Self
 
 
 class Store(ABC):
-    """What both kinds of store have in common: an async context manager that can be pinged."""
+    """What both kinds of store have in common: an async context manager that can be pinged.
+
+    The parameter `queue` of an operation is a QueueRef: the project and name of a queue. A driver
+    that keeps the messages of a queue in an object calls that object the `queue` and the QueueRef
+    its `ref`, so the queue is passed by position.
+    """
 
     @abstractmethod
     async def open(self) -> None:

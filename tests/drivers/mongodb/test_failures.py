@@ -232,7 +232,7 @@ async def test_a_lost_cursor_does_not_end_a_listing(
     commands.clear()
     with fail("getMore", errorCode=43):
         found = await stores.management.list_queues("many", limit=4, metadata={"even": True})
-    assert [record.ref.name for record in found] == ["q00", "q02", "q04", "q06"]
+    assert [record.queue.name for record in found] == ["q00", "q02", "q04", "q06"]
     assert "getMore" in [name_of(command) for command in commands.take()]
 
 

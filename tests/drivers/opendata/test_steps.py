@@ -298,7 +298,7 @@ async def test_queues_are_looked_through_in_steps(store: Store) -> None:
     await asyncio.sleep(0)
     found = await store.management.list_queues("project", limit=5, metadata={"kind": 4_999})
     counting.cancel()
-    assert [record.ref.name for record in found] == ["queue-4999"]
+    assert [record.queue.name for record in found] == ["queue-4999"]
     assert turns >= 5
     rest = await store.management.list_queues("project", marker="queue-1499", limit=9_999)
     assert len(rest) == 3_500

@@ -84,7 +84,7 @@ async def test_records_and_their_indexes_span_the_nodes(queue: QueueUnderTest) -
     for name in names:
         metadata = {"_dead_letter_queue": "target"} if name < "queue-06" else {}
         await management.create_queue(QueueRef(project, name), metadata, max_queues=100)
-    assert [r.ref.name for r in await management.list_queues(project, limit=100)] == names
+    assert [r.queue.name for r in await management.list_queues(project, limit=100)] == names
     assert await management.dead_letter_sources(target, limit=100) == names[:6]
     await queue.stores.messages.drop(QueueRef(project, "queue-00"))
     assert await management.dead_letter_sources(target, limit=100) == names[1:6]

@@ -76,7 +76,7 @@ async def test_an_index_that_was_not_changed_is_mended(
     assert tags == set()
     new_sources = await management.dead_letter_sources(QueueRef(project, "new"), limit=9)
     assert new_sources == (["q"] if updated else [])
-    exposing = [r.ref for r in await management.exposing_queues(limit=100)]
+    exposing = [r.queue for r in await management.exposing_queues(limit=100)]
     assert (queue.ref in exposing) == updated
     assert await management.count_queues(project) == int(updated)
 
@@ -104,8 +104,8 @@ async def test_a_filter_over_many_queues_is_examined_in_pages(
         costs.append(client.info("commandstats")["cmdstat_hmget"]["calls"])
         if not found:
             break
-        pages.append([record.ref.name for record in found])
-        marker = found[-1].ref.name
+        pages.append([record.queue.name for record in found])
+        marker = found[-1].queue.name
     assert pages == [["queue-0007"], ["queue-2500"]]
     assert costs[0] <= 1_100
     client.config_resetstat()

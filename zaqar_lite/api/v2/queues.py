@@ -64,7 +64,7 @@ class QueueActions:
         with_count = call.flag("with_count")
         records = await self._queues.list_queues(call.project, **wanted_page(call))
         document = named_page(
-            "queues", call, [(record.ref.name, self._queues.shown(record)) for record in records]
+            "queues", call, [(record.queue.name, self._queues.shown(record)) for record in records]
         )
         if with_count and (count := await self._queues.count(call.project)):
             document["count"] = count
@@ -73,7 +73,7 @@ class QueueActions:
     async def list_stored(self, call: Call) -> Result:
         """List the project's queues, their metadata as it is stored."""
         records = await self._queues.list_queues(call.project, **wanted_page(call))
-        named = [(record.ref.name, visible(record.metadata)) for record in records]
+        named = [(record.queue.name, visible(record.metadata)) for record in records]
         return Result(200, named_page("queues", call, named))
 
     @route(

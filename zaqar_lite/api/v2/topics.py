@@ -109,7 +109,11 @@ class TopicActions:
         admitted = await self._topics.admit(topic, call.size)
         drafts = await sent_drafts(call, self._topics.turns)
         posted = await self._topics.post(
-            topic, drafts, client_id=call.client_id, batch_key=idempotency_key(call), topic=admitted
+            topic,
+            drafts,
+            client_id=call.client_id,
+            batch_key=idempotency_key(call),
+            admitted=admitted,
         )
         if call.size > LARGE:
             await self._topics.turns.wait()

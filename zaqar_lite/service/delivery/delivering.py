@@ -102,9 +102,9 @@ class Deliveries:
         )
         self._tasks: list[asyncio.Task[None]] = []
         self._writing = Background("the log of deliveries", log.write, rest=1.0)
-        acts = [(ref, self._deliver_note) for ref in NOTES]
-        acts += [(ref, self._deliver_again) for ref in RETRIES]
-        self._lanes = [Lane(ref, act, messages=messages, waiting=waiting) for ref, act in acts]
+        acts = [(queue, self._deliver_note) for queue in NOTES]
+        acts += [(queue, self._deliver_again) for queue in RETRIES]
+        self._lanes = [Lane(queue, act, messages=messages, waiting=waiting) for queue, act in acts]
 
     def start(self) -> None:
         """Begin to deliver in tasks of the running event loop."""

@@ -179,9 +179,9 @@ class Notes:
     ) -> Sequence[NewMessage]:
         """Add notes to messages: for subscribers of the queue, and of queues that get copies."""
         listening = {queue: policy} if policy.subscribed else {}
-        for ref in {copy.queue for message in new for copy in message.copies if message.copies}:
-            if (of_copy := await self._policies.get(ref)).subscribed:
-                listening[ref] = of_copy
+        for target in {copy.queue for message in new for copy in message.copies if message.copies}:
+            if (of_copy := await self._policies.get(target)).subscribed:
+                listening[target] = of_copy
         if not listening:
             return new
         noted: list[NewMessage] = []
@@ -194,9 +194,9 @@ class Notes:
                 entries += [(copy.queue, copy.ttl_ms, copy.delay_ms) for copy in message.copies]
                 notes = [
                     note
-                    for ref, ttl_ms, delay_ms in entries
-                    if ref in listening
-                    for note in _notes(ref, listening[ref], message, now, ttl_ms, delay_ms)
+                    for to, ttl_ms, delay_ms in entries
+                    if to in listening
+                    for note in _notes(to, listening[to], message, now, ttl_ms, delay_ms)
                 ]
                 noted.append(message._replace(companions=tuple(notes)))
         return noted

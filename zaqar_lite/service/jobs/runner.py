@@ -157,7 +157,7 @@ class JobRunner(BackgroundWorker):
 
     def _has_place(self, project: str) -> bool:
         """Whether there is a place for a job of a project."""
-        ours = sum(ref.project == project for ref, _ in self._running)
+        ours = sum(queue.project == project for queue, _ in self._running)
         return ours < _MOST_OF_PROJECT and len(self._running) < _MOST_JOBS
 
     def _forget(self, key: tuple[QueueRef, JobAct], _: "asyncio.Task[None]") -> None:

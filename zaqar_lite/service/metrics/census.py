@@ -123,22 +123,22 @@ class Census:
         letters: list[tuple[int, QueueRef, Depth]] = []
         monitored: dict[QueueRef, Depth] = {}
         reads_marks = self._passes % _MARKED == 0
-        async for ref, depth, is_monitored in self._depths(reads_marks=reads_marks):
-            if notes.is_own(ref):
-                pending += sum(depth.counts) if notes.is_pending(ref) else 0
+        async for queue, depth, is_monitored in self._depths(reads_marks=reads_marks):
+            if notes.is_own(queue):
+                pending += sum(depth.counts) if notes.is_pending(queue) else 0
             else:
                 queues += 1
                 totals = [sum(pair) for pair in zip(totals, depth.counts, strict=True)]
                 if depth.since is not None:
                     since = min(since, depth.since)
-                    _keep(oldest, (-depth.since, ref, depth))
+                    _keep(oldest, (-depth.since, queue, depth))
                 if depth.letters:
-                    _keep(letters, (sum(depth.counts), ref, depth))
+                    _keep(letters, (sum(depth.counts), queue, depth))
                 if is_monitored and len(monitored) < MOST_MONITORED:
-                    monitored[ref] = depth
+                    monitored[queue] = depth
         self._passes, self._monitored = self._passes + 1, set(monitored)
         subscriptions = await self._count_subscriptions()
-        shown = {ref: depth for _, ref, depth in (*oldest, *letters)} | monitored
+        shown = {queue: depth for _, queue, depth in (*oldest, *letters)} | monitored
         self._board.write(
             {
                 "at": time.time(),
@@ -148,7 +148,7 @@ class Census:
                 "subscriptions": subscriptions,
                 "pending": pending,
                 "since": None if since == _NEVER else since,
-                "shown": [[*ref, *depth] for ref, depth in shown.items()],
+                "shown": [[*queue, *depth] for queue, depth in shown.items()],
             }
         )
 
@@ -169,11 +169,11 @@ class Census:
         resumed, self._waits = time.perf_counter(), False
         async for group in _groups(self._messages.census()):
             counts = await self._ask(self._messages.outline, group)
-            marks = [ref in self._monitored for ref in group]
+            marks = [queue in self._monitored for queue in group]
             if reads_marks:
                 marks = await self._ask(self._is_monitored, group)
-            for ref, one, is_monitored in zip(group, counts, marks, strict=True):
-                yield ref, depth_of(one), is_monitored
+            for queue, one, is_monitored in zip(group, counts, marks, strict=True):
+                yield queue, depth_of(one), is_monitored
             worked = time.perf_counter() - resumed
             if worked >= _STEP:
                 await asyncio.sleep(worked * _SHARE)
@@ -185,22 +185,22 @@ class Census:
             return await asyncio.gather(*map(ask, group))
         turns: list[None] = []
         asyncio.get_running_loop().call_soon(turns.append, None)
-        found = [await ask(ref) for ref in group]
+        found = [await ask(queue) for queue in group]
         self._waits = bool(turns)
         return found
 
-    async def _is_monitored(self, ref: QueueRef) -> bool:
-        if notes.is_own(ref):
+    async def _is_monitored(self, queue: QueueRef) -> bool:
+        if notes.is_own(queue):
             return False
-        record = await self._management.get_queue(ref)
+        record = await self._management.get_queue(queue)
         return record is not None and record.metadata.get(MONITOR) is True
 
 
 async def _groups(queues: AsyncIterator[QueueRef]) -> AsyncIterator[list[QueueRef]]:
     """Queues that are counted together."""
     group: list[QueueRef] = []
-    async for ref in queues:
-        group.append(ref)
+    async for queue in queues:
+        group.append(queue)
         if len(group) == _AT_ONCE:
             yield group
             group = []

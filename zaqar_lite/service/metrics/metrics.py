@@ -213,7 +213,9 @@ class Metrics:
 
     def _write_queues(self, page: Page, depths: Sequence[tuple[QueueRef, Depth]]) -> None:
         now = self._clock.now_ms()
-        named = [({"project": ref.project, "queue": ref.name}, depth) for ref, depth in depths]
+        named = [
+            ({"project": queue.project, "queue": queue.name}, depth) for queue, depth in depths
+        ]
         counts: list[Sample] = [
             ({**labels, "state": state}, count)
             for labels, depth in named

@@ -288,7 +288,7 @@ class Catalogue:
             for place in await self._places(queue.project, 1):
                 return place
         for record in await self._management.filtered_queues(queue.project):
-            return await self._placed(record.ref)
+            return await self._placed(record.queue)
         return None
 
     async def _check_filter(self, queue: QueueRef) -> None:
@@ -309,13 +309,13 @@ class Catalogue:
                 project, marker=marker, limit=limit, name_contains=None, metadata={}
             )
             for record in page:
-                place = (await self.entry(record.ref)).place
+                place = (await self.entry(record.queue)).place
                 found.setdefault(place.pool, place)
                 if len(found) == most:
                     return list(found.values())
             if len(page) < limit:
                 return list(found.values())
-            marker = page[-1].ref.name
+            marker = page[-1].queue.name
 
     async def _placed(self, queue: QueueRef) -> Place | None:
         """Where a queue lies for good; None where that is not decided."""

@@ -48,7 +48,7 @@ class Targets:
                 return place.pool
         filtered = await self._management.filtered_queues(queue.project)
         for one in filtered:
-            place = (await self._catalogue.entry(one.ref)).place
+            place = (await self._catalogue.entry(one.queue)).place
             if place.pool != pool:
                 return place.pool
         flavor = flavor_name(metadata)
@@ -73,9 +73,9 @@ class Targets:
     async def may_leave(self, queue: QueueRef, pool: str) -> bool:
         """Whether a queue may leave now: of a project's with a filter, the first of those leads."""
         filtered = await self._management.filtered_queues(queue.project)
-        if not filtered or queue == filtered[0].ref:
+        if not filtered or queue == filtered[0].queue:
             return True
-        places = [(await self._catalogue.entry(one.ref)).place for one in filtered]
+        places = [(await self._catalogue.entry(one.queue)).place for one in filtered]
         return any(place.pool != pool for place in places)
 
     async def beside(self, queue: QueueRef) -> Sequence[QueueRef]:

@@ -282,12 +282,12 @@ class Stock:
                 project, marker=marker, limit=_PAGE, name_contains=None, metadata={}
             )
             for record in page:
-                stats = await self._messages.stats(record.ref)
+                stats = await self._messages.stats(record.queue)
                 found += stats.total
                 sampled += stats.total * _average(stats)
             if len(page) < _PAGE:
                 return found, sampled
-            marker = page[-1].ref.name
+            marker = page[-1].queue.name
             await asyncio.sleep(0)  # others have their turn
 
 

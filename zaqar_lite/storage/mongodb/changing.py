@@ -263,7 +263,7 @@ class Changing(StorePart):
 def _named(ids: Collection[str], *queues: QueueRef | None) -> Document:
     """The filter of messages by their ids, in any of these queues."""
     wanted = [message_id for message_id in dict.fromkeys(ids) if is_message_id(message_id)]
-    keys = [key_of(ref) for ref in queues if ref is not None]
+    keys = [key_of(queue) for queue in queues if queue is not None]
     return {"_id": {"$in": wanted}, "q": keys[0] if len(keys) == 1 else {"$in": keys}}
 
 

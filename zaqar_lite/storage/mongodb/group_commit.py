@@ -66,30 +66,30 @@ class GroupCommit:
         self._waiting: dict[QueueRef, deque[PendingPost]] = {}
         self._workers: dict[QueueRef, asyncio.Task[None]] = {}
 
-    async def add(self, ref: QueueRef, post: PendingPost) -> Sequence[Posted]:
+    async def add(self, queue: QueueRef, post: PendingPost) -> Sequence[Posted]:
         """Store a post together with the others that wait for its queue."""
-        self._waiting.setdefault(ref, deque()).append(post)
-        if ref not in self._workers:
-            self._workers[ref] = asyncio.create_task(self._work(ref))
+        self._waiting.setdefault(queue, deque()).append(post)
+        if queue not in self._workers:
+            self._workers[queue] = asyncio.create_task(self._work(queue))
         return await post.outcome
 
     async def close(self) -> None:
         """Wait for the transactions that have begun."""
         await asyncio.gather(*self._workers.values(), return_exceptions=True)
 
-    async def _work(self, ref: QueueRef) -> None:
-        waiting = self._waiting[ref]
+    async def _work(self, queue: QueueRef) -> None:
+        waiting = self._waiting[queue]
         batch: list[PendingPost] = []
         try:
             while waiting:
                 batch = _next_batch(waiting)
                 try:
-                    await self._store(ref, batch)
+                    await self._store(queue, batch)
                 except Exception as exc:  # noqa: BLE001 - each waiting caller is given it
                     for post in batch:
                         post.refuse(exc)
         finally:
-            del self._workers[ref], self._waiting[ref]
+            del self._workers[queue], self._waiting[queue]
             for post in (*batch, *waiting):
                 post.outcome.cancel()  # the worker was cancelled: nothing will store it
 

@@ -40,7 +40,7 @@ class MongoManagementStore(KindRecords):
         self._queues = Queues(connection)
 
     async def create_queue(
-        self, ref: QueueRef, metadata: Mapping[str, Any], *, max_queues: int
+        self, queue: QueueRef, metadata: Mapping[str, Any], *, max_queues: int
     ) -> tuple[QueueRecord, bool]:
         """Create a queue; see the seam.
 
@@ -49,25 +49,25 @@ class MongoManagementStore(KindRecords):
         """
         maker = uuid4().hex
         for _ in range(_ATTEMPTS):
-            known = await self._connection.queues.find_one({"_id": key_of(ref)}, hint=BY_ID)
+            known = await self._connection.queues.find_one({"_id": key_of(queue)}, hint=BY_ID)
             if known is not None and "m" in known:
                 return _record(known), known["i"] == maker
-            count = await self._count(ref.project, max_queues)
+            count = await self._count(queue.project, max_queues)
             if count >= max_queues:
                 raise too_many_queues(max_queues)
             if known is None:
-                await self._queues.seed(ref)
-            fields = {**self._record_fields(ref, metadata, exposing=False), "i": maker}
+                await self._queues.seed(queue)
+            fields = {**self._record_fields(queue, metadata, exposing=False), "i": maker}
             if count + _MOST_CREATORS < max_queues:
-                document = await repeated(partial(self._make_record, ref, fields))
+                document = await repeated(partial(self._make_record, queue, fields))
             else:
-                await self._seed(_CREATORS, ref.project, "")
+                await self._seed(_CREATORS, queue.project, "")
                 document = await self._queues.in_transaction(
-                    partial(self._make_within, ref, fields, max_queues)
+                    partial(self._make_within, queue, fields, max_queues)
                 )
             if document is not None:
                 return _record(document), True
-        raise Unavailable(f"The queue {ref.name!r} is being created and deleted too often.")
+        raise Unavailable(f"The queue {queue.name!r} is being created and deleted too often.")
 
     async def _count(
         self, project: str, most: int, session: AsyncClientSession | None = None
@@ -78,64 +78,64 @@ class MongoManagementStore(KindRecords):
         )
 
     async def _make_record(
-        self, ref: QueueRef, fields: Document, session: AsyncClientSession | None = None
+        self, queue: QueueRef, fields: Document, session: AsyncClientSession | None = None
     ) -> Document | None:
         """Write a record where there is none; None without a document, or with another's record."""
         return await self._connection.queues.find_one_and_update(
-            {"_id": key_of(ref), "m": {"$exists": False}},
+            {"_id": key_of(queue), "m": {"$exists": False}},
             [*self._queues.birth_pipeline(), {"$set": fields}],
             return_document=ReturnDocument.AFTER,
             session=session,
         )
 
     async def _make_within(
-        self, ref: QueueRef, fields: Document, max_queues: int, session: AsyncClientSession
+        self, queue: QueueRef, fields: Document, max_queues: int, session: AsyncClientSession
     ) -> Document | None:
         """Write a record in a transaction, unless there are too many then."""
-        turn = {"_id": record_id(_CREATORS, ref.project, "")}
+        turn = {"_id": record_id(_CREATORS, queue.project, "")}
         taken = await self._connection.records.update_one(
             turn, {"$inc": {"v": 1}}, hint=BY_ID, session=session
         )
         if not taken.matched_count:
             return None
-        document = await self._make_record(ref, fields, session)
+        document = await self._make_record(queue, fields, session)
         if (
             document is not None
-            and await self._count(ref.project, max_queues + 1, session) > max_queues
+            and await self._count(queue.project, max_queues + 1, session) > max_queues
         ):
             raise too_many_queues(max_queues)
         return document
 
-    async def get_queue(self, ref: QueueRef) -> QueueRecord | None:
+    async def get_queue(self, queue: QueueRef) -> QueueRecord | None:
         """Read a queue's record from the primary; see the seam."""
-        document = await self._connection.queues.find_one({"_id": key_of(ref)}, hint=BY_ID)
+        document = await self._connection.queues.find_one({"_id": key_of(queue)}, hint=BY_ID)
         return None if document is None or "m" not in document else _record(document)
 
     async def update_queue(self, record: QueueRecord) -> QueueRecord:
         """Replace a record at its version; see the seam."""
-        fields = self._record_fields(record.ref, record.metadata, exposing=record.exposing)
+        fields = self._record_fields(record.queue, record.metadata, exposing=record.exposing)
         absent = [name for name in ("x", "t") if name not in fields]
         update: list[Document] = [{"$set": fields}]
         if absent:
             update.append({"$unset": absent})
         document = await self._connection.queues.find_one_and_update(
-            {"_id": key_of(record.ref), "v": record.version, **_HAS_RECORD},
+            {"_id": key_of(record.queue), "v": record.version, **_HAS_RECORD},
             update,
             return_document=ReturnDocument.AFTER,
         )
         if document is None:
-            raise queue_changed(record.ref)
+            raise queue_changed(record.queue)
         return _record(document)
 
-    async def delete_queue(self, ref: QueueRef, *, version: int) -> None:
+    async def delete_queue(self, queue: QueueRef, *, version: int) -> None:
         """Delete a record at its version; counter and version stay, messages too; see the seam."""
         result = await self._connection.queues.update_one(
-            {"_id": key_of(ref), "v": version, **_HAS_RECORD},
+            {"_id": key_of(queue), "v": version, **_HAS_RECORD},
             {"$unset": {"m": True, "x": True, "t": True, "i": True}},
             hint=BY_ID,
         )
-        if not result.matched_count and await self.get_queue(ref) is not None:
-            raise queue_changed(ref)
+        if not result.matched_count and await self.get_queue(queue) is not None:
+            raise queue_changed(queue)
 
     async def list_queues(
         self,
@@ -163,7 +163,7 @@ class MongoManagementStore(KindRecords):
                 async with cursor:
                     async for document in cursor:
                         record = _record(document)
-                        marker = record.ref.name
+                        marker = record.queue.name
                         if holds_all(record.metadata, wanted):
                             found.append(record)
                             if len(found) == limit:
@@ -194,7 +194,7 @@ class MongoManagementStore(KindRecords):
         return [_record(document) for document in await cursor.to_list()]
 
     def _record_fields(
-        self, ref: QueueRef, metadata: Mapping[str, Any], *, exposing: bool
+        self, queue: QueueRef, metadata: Mapping[str, Any], *, exposing: bool
     ) -> Document:
         """The fields of a record as a pipeline sets them, under the next version."""
         newer = {"$add": [{"$ifNull": ["$v", 0]}, 1]}
@@ -204,7 +204,7 @@ class MongoManagementStore(KindRecords):
         }
         target = dead_letter_target(metadata)
         if target is not None:
-            fields["t"] = {"$literal": key_of(QueueRef(ref.project, target))}
+            fields["t"] = {"$literal": key_of(QueueRef(queue.project, target))}
         if exposing:
             fields["x"] = True
         return fields

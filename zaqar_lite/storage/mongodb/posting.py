@@ -60,9 +60,9 @@ class _TryAgain(Exception):
 class _Batch:
     """What is known of the queue of one batch of posts, kept from one try to the next."""
 
-    def __init__(self, ref: QueueRef) -> None:
-        self.ref = ref
-        self.key = key_of(ref)
+    def __init__(self, queue: QueueRef) -> None:
+        self.queue = queue
+        self.key = key_of(queue)
         self.generation: int | None = None
         self.counted: set[str] = set()
         """The fields of the bounds that were counted."""
@@ -138,17 +138,17 @@ class Posting(StorePart):
 
         self._readiness.announce(queue, await self._queues.in_transaction(insert))
 
-    async def _store(self, ref: QueueRef, posts: Sequence[PendingPost]) -> None:
+    async def _store(self, queue: QueueRef, posts: Sequence[PendingPost]) -> None:
         """Store all posts in one transaction; where one is refused, try again with the others."""
-        batch, tries = _Batch(ref), RetryBudget()
+        batch, tries = _Batch(queue), RetryBudget()
         while pending := [post for post in posts if not post.outcome.done()]:
             try:
                 await self._store_once(batch, pending)
             except (_TryAgain, MissingQueue) as again:
                 if not tries.left:
-                    raise Unavailable(f"The queue {ref.name!r} changes too often.") from again
+                    raise Unavailable(f"The queue {queue.name!r} changes too often.") from again
                 if isinstance(again, MissingQueue):
-                    await self._make_queue(again.ref, [] if again.ref != ref else pending)
+                    await self._make_queue(again.queue, [] if again.queue != queue else pending)
                 elif again.remedy is not None:
                     await again.remedy()
             except PyMongoError as exc:
@@ -159,7 +159,7 @@ class Posting(StorePart):
                 await tries.back_off()
             else:
                 for post in pending:
-                    self._accept(ref, post)
+                    self._accept(queue, post)
 
     async def _store_once(self, batch: _Batch, posts: Sequence[PendingPost]) -> None:
         """One try: it stores all of these posts, or raises."""
@@ -168,9 +168,9 @@ class Posting(StorePart):
         known = {name: each for name, each in found.items() if batch.is_live(each)}
         count = sum(most_new(post, batch.key, known) for post in posts)
         if not count and len(known) == len(names):
-            state = await self._queues.read(batch.ref)
+            state = await self._queues.read(batch.queue)
             if state is None:
-                raise MissingQueue(batch.ref)
+                raise MissingQueue(batch.queue)
             self._decide(batch, state, posts, known, room=(0, 0))
             return
         room = (count, len(names) - len(known))
@@ -195,9 +195,9 @@ class Posting(StorePart):
         """Let no other transaction of this process change the queues of the posts' companions."""
         targets = {one.queue for post in posts for m in post.messages for one in m.companions}
         async with AsyncExitStack() as held:
-            for ref in sorted(targets):
+            for queue in sorted(targets):
                 await held.enter_async_context(
-                    self._companion_locks.setdefault(ref, asyncio.Lock())
+                    self._companion_locks.setdefault(queue, asyncio.Lock())
                 )
             yield
 
@@ -209,9 +209,9 @@ class Posting(StorePart):
         by_queue: dict[QueueRef, list[tuple[str, Companion]]] = {}
         for message_id, one in plan.companions:
             by_queue.setdefault(one.queue, []).append((message_id, one))
-        for ref, some in by_queue.items():
+        for queue, some in by_queue.items():
             count = len(some)
-            state = await self._queues.advance(session, key_of(ref), messages=count)
+            state = await self._queues.advance(session, key_of(queue), messages=count)
             documents = [
                 new_document(
                     NewMessage(one.body_with(message_id), one.ttl_ms, one.delay_ms),
@@ -249,7 +249,7 @@ class Posting(StorePart):
         for post in posts:
             mark = plan.mark
             try:
-                state.check(batch.ref, post.version)
+                state.check(batch.queue, post.version)
                 plan.add(post)
                 self._admit(batch, before, plan)
             except ZaqarLiteError as exc:
@@ -280,7 +280,7 @@ class Posting(StorePart):
             is_sure = bound.field in batch.counted or before.now < bound.sure_until
             if bound.most and not is_sure:
                 raise _TryAgain(partial(self._count_live, batch, before, bound))
-            raise refusal(batch.ref, most, wait_ms=bound.sure_until - before.now)
+            raise refusal(batch.queue, most, wait_ms=bound.sure_until - before.now)
 
     async def _count_live(self, batch: _Batch, state: QueueState, bound: Bound) -> None:
         if bound is state.messages:
@@ -292,13 +292,13 @@ class Posting(StorePart):
         if await self._queues.note_count(state, bound, live, until):
             batch.counted.add(bound.field)
 
-    async def _make_queue(self, ref: QueueRef, posts: Sequence[PendingPost]) -> None:
+    async def _make_queue(self, queue: QueueRef, posts: Sequence[PendingPost]) -> None:
         """Make a queue's document; refuse the posts to it that were decided by a record."""
         for post in posts:
             if post.version:
-                post.refuse(queue_changed(ref))
+                post.refuse(queue_changed(queue))
         if not posts or not all(post.outcome.done() for post in posts):
-            await self._queues.seed(ref)
+            await self._queues.seed(queue)
 
     async def _accept_stored(self, batch: _Batch, posts: Sequence[PendingPost]) -> None:
         """Accept the posts that an earlier try has stored: the answer to its commit was lost."""
@@ -307,10 +307,10 @@ class Posting(StorePart):
             {"_id": {"$in": list(firsts)}, "q": batch.key}, {"_id": 1}, hint=BY_ID
         )
         for document in await cursor.to_list():
-            self._accept(batch.ref, firsts[document["_id"]])
+            self._accept(batch.queue, firsts[document["_id"]])
 
-    def _accept(self, ref: QueueRef, post: PendingPost) -> None:
-        self._readiness.announce(ref, sum(not message.delay_ms for message in post.messages))
+    def _accept(self, queue: QueueRef, post: PendingPost) -> None:
+        self._readiness.announce(queue, sum(not message.delay_ms for message in post.messages))
         for one in (one for message in post.messages for one in message.companions):
             self._readiness.announce(one.queue, int(not one.delay_ms))
         post.accept()

@@ -25,9 +25,9 @@ BRIEF: Document = {"b": 0, "h": 0}
 """The projection without body and headers, which only readers want."""
 
 
-def key_of(ref: QueueRef) -> str:
+def key_of(queue: QueueRef) -> str:
     """The key of a queue in all collections."""
-    return f"{ref.project}/{ref.name}"
+    return f"{queue.project}/{queue.name}"
 
 
 def queue_of(key: str) -> QueueRef:
@@ -80,14 +80,14 @@ class QueueState(NamedTuple):
             "s": {"$in": states.LIVE},
         }
 
-    def check(self, ref: QueueRef, version: int | None) -> None:
+    def check(self, queue: QueueRef, version: int | None) -> None:
         """Compare the version that a caller decided by; 0 stands for no record.
 
         Raises:
             QueueChanged: the record is at another version.
         """
         if version is not None and version != self.version:
-            raise queue_changed(ref)
+            raise queue_changed(queue)
 
 
 def reading(match: Document, projection: Document) -> Sequence[Document]:
@@ -114,9 +114,9 @@ class FoundMessages(NamedTuple):
 class MissingQueue(Exception):
     """A transaction needs the document of a queue that was never used."""
 
-    def __init__(self, ref: QueueRef) -> None:
+    def __init__(self, queue: QueueRef) -> None:
         super().__init__()
-        self.ref = ref
+        self.queue = queue
 
 
 class Bound(NamedTuple):
@@ -140,18 +140,18 @@ class Queues:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    async def read(self, ref: QueueRef, version: int | None = None) -> QueueState | None:
+    async def read(self, queue: QueueRef, version: int | None = None) -> QueueState | None:
         """Read a queue's state; None when nothing was ever posted to it.
 
         Raises:
             QueueChanged: the record is not at `version`.
         """
-        found = await read_all(self._connection.queues, self.read_pipeline(ref), hint=BY_ID)
-        return self.checked(found, ref, version)
+        found = await read_all(self._connection.queues, self.read_pipeline(queue), hint=BY_ID)
+        return self.checked(found, queue, version)
 
     async def find_with_state(
         self,
-        ref: QueueRef,
+        queue: QueueRef,
         stages: Sequence[Document],
         hint: str,
         version: int | None = None,
@@ -161,25 +161,25 @@ class Queues:
         Raises:
             QueueChanged: the record is not at `version`.
         """
-        union = {"coll": self._connection.queues.name, "pipeline": self.read_pipeline(ref)}
+        union = {"coll": self._connection.queues.name, "pipeline": self.read_pipeline(queue)}
         found = await read_all(
             self._connection.messages,
             [*stages, {"$unionWith": union}],
             hint=hint,
         )
-        is_queue = [document["_id"] == key_of(ref) for document in found]
-        state = self.checked(list(compress(found, is_queue)), ref, version)
+        is_queue = [document["_id"] == key_of(queue) for document in found]
+        state = self.checked(list(compress(found, is_queue)), queue, version)
         return FoundMessages([document for document in found if "s" in document], state)
 
-    def read_pipeline(self, ref: QueueRef) -> list[Document]:
+    def read_pipeline(self, queue: QueueRef) -> list[Document]:
         """The aggregation that reads one queue's document and the server's clock."""
-        return [{"$match": {"_id": key_of(ref)}}, *self._shown()]
+        return [{"$match": {"_id": key_of(queue)}}, *self._shown()]
 
     def _shown(self) -> list[Document]:
         return [{"$project": {"m": 0}}, {"$addFields": {"now": self._connection.now}}]
 
     def checked(
-        self, found: list[Document], ref: QueueRef, version: int | None
+        self, found: list[Document], queue: QueueRef, version: int | None
     ) -> QueueState | None:
         """The state that `read_pipeline` has found.
 
@@ -188,9 +188,9 @@ class Queues:
         """
         state = _state(found[0]) if found and "k" in found[0] else None
         if state is not None:
-            state.check(ref, version)
+            state.check(queue, version)
         elif version:
-            raise queue_changed(ref)
+            raise queue_changed(queue)
         return state
 
     async def read_many(self, keys: Collection[str]) -> dict[str, QueueState]:
@@ -251,13 +251,13 @@ class Queues:
                 async with transaction(self._connection) as session:
                     return await work(session)
             except MissingQueue as missing:
-                await self.seed(missing.ref)
+                await self.seed(missing.queue)
             except PyMongoError as exc:
                 await budget.pause(exc, is_transient=retry_duplicates and is_duplicate(exc))
 
-    async def seed(self, ref: QueueRef) -> None:
+    async def seed(self, queue: QueueRef) -> None:
         """Make a queue's document where there is none; `birth_pipeline` gives it its life."""
-        document = {"_id": key_of(ref), "p": ref.project, "n": ref.name}
+        document = {"_id": key_of(queue), "p": queue.project, "n": queue.name}
         with suppress(DuplicateKeyError):
             await repeated(lambda: self._connection.queues.insert_one(document))
 

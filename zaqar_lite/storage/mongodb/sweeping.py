@@ -99,8 +99,8 @@ class Sweeping(Clearing):
             if key not in queues:  # even its tombstone is gone, so nobody can see its messages
                 await self._updates.remove(key, ids_of(documents), states.CLAIMED)
                 continue
-            ref = queue_of(key)
-            transitions = Transitions(ref, queues[key], await retries_of(ref))
+            queue = queue_of(key)
+            transitions = Transitions(queue, queues[key], await retries_of(queue))
             changes = [Change(key, document, dict(document)) for document in documents]
             for change in changes:
                 transitions.lapse(change.document)

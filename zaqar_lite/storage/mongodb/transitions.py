@@ -29,7 +29,7 @@ from zaqar_lite.storage.mongodb.queues import QueueState, key_of
 class Transitions(NamedTuple):
     """Decide on messages of one queue by its state at `state.now`."""
 
-    ref: QueueRef
+    queue: QueueRef
     state: QueueState
     retries: Retries
 
@@ -150,7 +150,7 @@ class Transitions(NamedTuple):
 
     def _origin(self, document: Document, reason: str) -> Document:
         return {
-            "source": self.ref.name,
+            "source": self.queue.name,
             "at": self.state.date,
             "n": document["n"],
             "cid": document.get("cid"),

@@ -40,8 +40,8 @@ class OpenDataManagementStore(DatabaseUser, RecordStore):
     def _put_queue(self, record: QueueRecord) -> None:
         """Store a queue's record; a new queue gets the root of each of its lists, as in the RFC."""
         db, config = self._db, encode_queue_record(record)
-        is_new = db.queues.records.get(record.ref) is None
-        queue = db.queues.make(record.ref)
+        is_new = db.queues.records.get(record.queue) is None
+        queue = db.queues.make(record.queue)
         db.put_queue(queue, record, config)
         if not is_new:
             return

@@ -171,8 +171,8 @@ class Router:
             first = self._receiver(ref, queues.get(ref))
             targets.append((first, retention, visible if visible != received else 0))
         for record in queues.all_filtered() if ref is None else queues.filtered(ref.project):
-            receiver = self._receiver(record.ref, record)
-            if record.ref != ref and receiver.receives(seen):
+            receiver = self._receiver(record.queue, record)
+            if record.queue != ref and receiver.receives(seen):
                 visible = received + receiver.delay_ms if receiver.delay_ms else 0
                 targets.append((receiver, receiver.ttl_ms or retention, visible))
         entries: list[tuple[QueueRef, Entry]] = []

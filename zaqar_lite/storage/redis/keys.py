@@ -47,9 +47,9 @@ def encode(text: str) -> str:
     return quote(text, safe="", errors="surrogatepass")
 
 
-def tag_of(ref: QueueRef) -> str:
+def tag_of(queue: QueueRef) -> str:
     """The hash tag of a queue, without the braces."""
-    return f"{encode(ref.project)}/{encode(ref.name)}"
+    return f"{encode(queue.project)}/{encode(queue.name)}"
 
 
 def ref_of(tag: str) -> QueueRef:
@@ -59,9 +59,9 @@ def ref_of(tag: str) -> QueueRef:
 
 
 @lru_cache(maxsize=4_096)
-def keys_of(ref: QueueRef) -> Keys:
+def keys_of(queue: QueueRef) -> Keys:
     """The keys of a queue."""
-    return Keys(tag_of(ref))
+    return Keys(tag_of(queue))
 
 
 @lru_cache(maxsize=1_000)

@@ -46,26 +46,26 @@ class RedisManagementStore(KindRecords):
         await self._connection.ping()
 
     async def create_queue(
-        self, ref: QueueRef, metadata: Mapping[str, Any], *, max_queues: int
+        self, queue: QueueRef, metadata: Mapping[str, Any], *, max_queues: int
     ) -> tuple[QueueRecord, bool]:
         """Create a queue unless it exists; see the seam."""
-        record = await self._indexes.read(ref)
+        record = await self._indexes.read(queue)
         if record is not None:
             return record, False
-        async with self._indexes.changing(ref):
-            names = keys_of_project(ref.project)
+        async with self._indexes.changing(queue):
+            names = keys_of_project(queue.project)
             (status,) = await self._router.run(
-                load("enlist"), names, ref.name, max_queues, repeatable=True
+                load("enlist"), names, queue.name, max_queues, repeatable=True
             )
             if status == b"full":
                 raise too_many_queues(max_queues)
             status, *fields = await self._router.run(
                 load("create_queue"),
-                keys_of(ref),
+                keys_of(queue),
                 self._clock.offset_ms,
                 json.dumps(dict(metadata)),
             )
-        return make_record(ref, fields), status == b"created"
+        return make_record(queue, fields), status == b"created"
 
     async def spend(self, project: str, spent: Sequence[Spent], seconds: float) -> Sequence[float]:
         """Take tokens from a project's buckets; see the seam."""
@@ -75,38 +75,38 @@ class RedisManagementStore(KindRecords):
         _, *left = await self._router.run(load("spend"), keys_of_project(project), *words)
         return [float(tokens) for tokens in left]
 
-    async def get_queue(self, ref: QueueRef) -> QueueRecord | None:
+    async def get_queue(self, queue: QueueRef) -> QueueRecord | None:
         """Read a queue's record; see the seam."""
-        return await self._indexes.read(ref)
+        return await self._indexes.read(queue)
 
     async def update_queue(self, record: QueueRecord) -> QueueRecord:
         """Replace a record at its version; see the seam."""
         metadata = json.dumps(dict(record.metadata))
-        async with self._indexes.changing(record.ref):
+        async with self._indexes.changing(record.queue):
             status, *version = await self._router.run(
                 load("update_queue"),
-                keys_of(record.ref),
+                keys_of(record.queue),
                 self._clock.offset_ms,
                 record.version,
                 metadata,
                 "1" if record.exposing else "",
             )
             if status == b"changed":
-                raise queue_changed(record.ref)
-        return QueueRecord(record.ref, json.loads(metadata), int(version[0]), record.exposing)
+                raise queue_changed(record.queue)
+        return QueueRecord(record.queue, json.loads(metadata), int(version[0]), record.exposing)
 
-    async def delete_queue(self, ref: QueueRef, *, version: int) -> None:
+    async def delete_queue(self, queue: QueueRef, *, version: int) -> None:
         """Delete a record at its version; see the seam."""
-        async with self._indexes.changing(ref):
+        async with self._indexes.changing(queue):
             (status,) = await self._router.run(
                 load("delete_queue"),
-                keys_of(ref),
+                keys_of(queue),
                 self._clock.offset_ms,
                 version,
                 repeatable=True,
             )
             if status == b"changed":
-                raise QueueChanged(f"The queue {ref.name!r} changed meanwhile.")
+                raise QueueChanged(f"The queue {queue.name!r} changed meanwhile.")
 
     async def list_queues(
         self,
@@ -147,7 +147,9 @@ class RedisManagementStore(KindRecords):
         self, refs: Sequence[QueueRef], metadata: Mapping[str, Any]
     ) -> list[QueueRecord]:
         """Read records together; leave out those that do not exist or have other metadata."""
-        records = await asyncio.gather(*[self._indexes.read(ref, having=metadata) for ref in refs])
+        records = await asyncio.gather(
+            *[self._indexes.read(queue, having=metadata) for queue in refs]
+        )
         there = (record for record in records if record is not None)
         return [record for record in there if holds_all(record.metadata, metadata)]
 
@@ -169,7 +171,7 @@ class RedisManagementStore(KindRecords):
                 [QueueRef(target.project, name.decode()) for name in names], {}
             )
             sources |= {
-                record.ref.name
+                record.queue.name
                 for record in records
                 if dead_letter_target(record.metadata) == target.name
             }

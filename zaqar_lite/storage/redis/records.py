@@ -42,21 +42,21 @@ class RecordIndexes:
         self._clock = clock
         self._follow_ups = follow_ups
 
-    async def read(self, ref: QueueRef, *, having: Collection[str] = ()) -> QueueRecord | None:
+    async def read(self, queue: QueueRef, *, having: Collection[str] = ()) -> QueueRecord | None:
         """Read a queue's record; None if there is none, or it can't have one of these keys."""
-        keys = keys_of(ref)
+        keys = keys_of(queue)
         fields = await self._router.command(
             keys.slot, "HMGET", keys.key("queue"), "version", "metadata", "exposing"
         )
         if fields[0] is None or any(json.dumps(key).encode() not in fields[1] for key in having):
             return None
-        return make_record(ref, fields)
+        return make_record(queue, fields)
 
     @asynccontextmanager
-    async def changing(self, ref: QueueRef) -> AsyncIterator[None]:
+    async def changing(self, queue: QueueRef) -> AsyncIterator[None]:
         """Change a record in the `with` block, then its indexes; after a crash the sweep does."""
-        old = _target(await self.read(ref))
-        intent = json.dumps([tag_of(ref), old and tag_of(old), uuid4().hex]).encode()
+        old = _target(await self.read(queue))
+        intent = json.dumps([tag_of(queue), old and tag_of(old), uuid4().hex]).encode()
         await self._router.run(
             load("intend"), EVERYWHERE, self._clock.offset_ms, intent, repeatable=True
         )
@@ -84,24 +84,24 @@ class RecordIndexes:
         await self._reindex(ref_of(tag), old_target and ref_of(old_target))
         await self._router.command(EVERYWHERE.slot, "ZREM", EVERYWHERE.key("intents"), intent)
 
-    async def _reindex(self, ref: QueueRef, old_target: QueueRef | None) -> None:
+    async def _reindex(self, queue: QueueRef, old_target: QueueRef | None) -> None:
         """Make the indexes equal to the record; repeat if the record changed meanwhile.
 
         Two calls at the same time may undo each other's work. But each reads the record again after
         its own writes, so the last one to write has seen the last record.
         """
-        record = await self.read(ref)
+        record = await self.read(queue)
         while True:
             target = _target(record)
-            names = keys_of_project(ref.project)
-            await self._set_member("ZREM", "ZADD", names, "names", ref.name, record is not None)
-            for queue in {queue for queue in (old_target, target) if queue is not None}:
+            names = keys_of_project(queue.project)
+            await self._set_member("ZREM", "ZADD", names, "names", queue.name, record is not None)
+            for listed in {name for name in (old_target, target) if name is not None}:
                 await self._set_member(
-                    "SREM", "SADD", keys_of(queue), "sources", ref.name, queue == target
+                    "SREM", "SADD", keys_of(listed), "sources", queue.name, listed == target
                 )
             exposing = record is not None and record.exposing
-            await self._set_member("ZREM", "ZADD", EVERYWHERE, "exposing", tag_of(ref), exposing)
-            seen, record = record, await self.read(ref)
+            await self._set_member("ZREM", "ZADD", EVERYWHERE, "exposing", tag_of(queue), exposing)
+            seen, record = record, await self.read(queue)
             if (seen and seen.version) == (record and record.version):
                 return
             old_target = target
@@ -114,13 +114,13 @@ class RecordIndexes:
         await self._router.command(keys.slot, verb, keys.key(kind), *score, member)
 
 
-def make_record(ref: QueueRef, fields: Any) -> QueueRecord:  # noqa: ANN401 - a reply
+def make_record(queue: QueueRef, fields: Any) -> QueueRecord:  # noqa: ANN401 - a reply
     """Make the record of a hash's version, metadata and exposing."""
     version, metadata, exposing = fields
-    return QueueRecord(ref, json.loads(metadata), int(version), exposing == b"1")
+    return QueueRecord(queue, json.loads(metadata), int(version), exposing == b"1")
 
 
 def _target(record: QueueRecord | None) -> QueueRef | None:
     """The dead-letter queue that a record names."""
     name = None if record is None else dead_letter_target(record.metadata)
-    return None if record is None or name is None else QueueRef(record.ref.project, name)
+    return None if record is None or name is None else QueueRef(record.queue.project, name)

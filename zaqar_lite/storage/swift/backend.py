@@ -83,7 +83,7 @@ class Backend:
         await self.swift.call("HEAD")
         await self.locks.ping()
 
-    async def check(self, ref: QueueRef, version: int | None, tail: Tail) -> Tail:
+    async def check(self, queue: QueueRef, version: int | None, tail: Tail) -> Tail:
         """Compare the version that a caller decided by with the queue's, which the tail may tell.
 
         Answers the tail, with the version where that was read from the record.
@@ -93,7 +93,7 @@ class Backend:
         """
         if version is None or (self.shared and version and tail.version == version):
             return tail
-        await self.records.check(ref, version)
+        await self.records.check(queue, version)
         return replace(tail, version=version) if self.shared else tail
 
     async def locked(

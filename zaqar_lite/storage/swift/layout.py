@@ -33,9 +33,9 @@ class Containers:
         self.exposing = f"{prefix}.exposing"
         self.kinds = f"{prefix}.kind."
 
-    def queue(self, ref: QueueRef) -> str:
+    def queue(self, queue: QueueRef) -> str:
         """The container of a queue's messages, claims and keys."""
-        return f"{self.queues}{_digest(ref.project)}.{ref.name}"
+        return f"{self.queues}{_digest(queue.project)}.{queue.name}"
 
     def queue_name(self, container: str) -> str:
         """The name of the queue whose container this is."""

@@ -22,61 +22,63 @@ class SwiftManagementStore(KindRecords):
         self._records = backend.records
 
     async def create_queue(
-        self, ref: QueueRef, metadata: Mapping[str, Any], *, max_queues: int
+        self, queue: QueueRef, metadata: Mapping[str, Any], *, max_queues: int
     ) -> tuple[QueueRecord, bool]:
         """Create a queue unless it exists; see the seam.
 
         The project's lock is taken first, so that racing creators can't pass the limit.
         """
-        known = await self._records.get(ref)
+        known = await self._records.get(queue)
         if known is not None:
             return known, False
 
         async def create(_: Lease) -> tuple[QueueRecord, bool]:
-            async with self._backend.locks.hold(self._backend.containers.queue(ref)) as lease:
-                record = await self._records.get(ref)
+            async with self._backend.locks.hold(self._backend.containers.queue(queue)) as lease:
+                record = await self._records.get(queue)
                 if record is not None:
                     return record, False
-                if await self._records.count(ref.project) >= max_queues:
+                if await self._records.count(queue.project) >= max_queues:
                     raise too_many_queues(max_queues)
-                return await self._records.put(QueueRecord(ref, metadata, 0), lease), True
+                return await self._records.put(QueueRecord(queue, metadata, 0), lease), True
 
-        return await self._backend.locks.run(self._backend.containers.project(ref.project), create)
+        return await self._backend.locks.run(
+            self._backend.containers.project(queue.project), create
+        )
 
-    async def get_queue(self, ref: QueueRef) -> QueueRecord | None:
+    async def get_queue(self, queue: QueueRef) -> QueueRecord | None:
         """Read a queue's record; see the seam."""
-        return await self._records.get(ref)
+        return await self._records.get(queue)
 
     async def update_queue(self, record: QueueRecord) -> QueueRecord:
         """Replace a record at its version; see the seam."""
 
         async def update(lease: Lease) -> QueueRecord:
-            stored = await self._records.get(record.ref)
+            stored = await self._records.get(record.queue)
             if stored is None or stored.version != record.version:
-                raise queue_changed(record.ref)
-            container = self._backend.containers.queue(record.ref)
+                raise queue_changed(record.queue)
+            container = self._backend.containers.queue(record.queue)
             await self._backend.tails.note_version(container, 0, lease)
             changed = await self._records.put(record, lease)
             with suppress(Unavailable):  # then it is read from the record
                 await self._backend.tails.note_version(container, changed.version, lease)
             return changed
 
-        return await self._backend.locked(record.ref, update)
+        return await self._backend.locked(record.queue, update)
 
-    async def delete_queue(self, ref: QueueRef, *, version: int) -> None:
+    async def delete_queue(self, queue: QueueRef, *, version: int) -> None:
         """Delete a record at its version; see the seam."""
 
         async def delete(lease: Lease) -> None:
-            stored = await self._records.get(ref)
+            stored = await self._records.get(queue)
             if stored is None:
                 return
             if stored.version != version:
-                raise QueueChanged(f"The queue {ref.name!r} changed meanwhile.")
-            container = self._backend.containers.queue(ref)
+                raise QueueChanged(f"The queue {queue.name!r} changed meanwhile.")
+            container = self._backend.containers.queue(queue)
             await self._backend.tails.note_version(container, 0, lease)
-            await self._records.remove(ref, lease)
+            await self._records.remove(queue, lease)
 
-        await self._backend.locked(ref, delete)
+        await self._backend.locked(queue, delete)
 
     async def list_queues(
         self,
@@ -92,7 +94,7 @@ class SwiftManagementStore(KindRecords):
         waiting: list[QueueRef] = []
 
         async def fetch() -> None:
-            records = await together(*(self._records.get(ref) for ref in waiting))
+            records = await together(*(self._records.get(queue) for queue in waiting))
             found.extend(
                 r for r in records if r is not None and holds_all(r.metadata, metadata or {})
             )

@@ -154,18 +154,18 @@ class Posting(Reading):
             for one in message.companions:
                 entry = NewMessage(one.body_with(message_id), one.ttl_ms, one.delay_ms)
                 brought.setdefault(one.queue, []).append(entry)
-        for ref, entries in brought.items():
-            work = partial(self._store_companions_of, ref, entries, client_id)
-            await self._backend.locked(ref, work)
+        for queue, entries in brought.items():
+            work = partial(self._store_companions_of, queue, entries, client_id)
+            await self._backend.locked(queue, work)
 
     async def _store_companions_of(
-        self, ref: QueueRef, entries: Sequence[NewMessage], client_id: str, lease: Lease
+        self, queue: QueueRef, entries: Sequence[NewMessage], client_id: str, lease: Lease
     ) -> None:
         """Store companions under their queue's lock, whatever its limits say."""
-        container, count = self._container(ref), len(entries)
+        container, count = self._container(queue), len(entries)
         tail = await self._tails.load(container, lease)
         positions = self._tails.next_positions(tail, count)
-        tail = replace(tail, bound=tail.bound and tail.bound + count, project=ref.project)
+        tail = replace(tail, bound=tail.bound and tail.bound + count, project=queue.project)
         made = self._made(entries, new_message_ids(positions.start, count), client_id)
         await self._store(container, tail, positions, lease, made)
 

@@ -42,13 +42,13 @@ class Records:
         self._changes = 0
         self._none_exposing_until = 0
 
-    async def get(self, ref: QueueRef) -> QueueRecord | None:
+    async def get(self, queue: QueueRef) -> QueueRecord | None:
         """Read a record in its newest version."""
-        known = self._cache.get(ref)
+        known = self._cache.get(queue)
         if known is not None:
             return known
         changes = self._changes
-        reply = await self._objects.get(self._containers.project(ref.project), f"={ref.name}")
+        reply = await self._objects.get(self._containers.project(queue.project), f"={queue.name}")
         if not reply.found:
             return None
         record = _decode(reply.body)
@@ -56,15 +56,15 @@ class Records:
             self._remember(record)
         return record
 
-    async def check(self, ref: QueueRef, version: int) -> None:
+    async def check(self, queue: QueueRef, version: int) -> None:
         """Compare the version that a caller decided by; 0 stands for no record.
 
         Raises:
             QueueChanged: the record is at another version.
         """
-        record = await self.get(ref)
+        record = await self.get(queue)
         if version != (0 if record is None else record.version):
-            raise queue_changed(ref)
+            raise queue_changed(queue)
 
     async def put(self, record: QueueRecord, lease: Lease) -> QueueRecord:
         """Write a record at its next version, under the lock."""
@@ -74,29 +74,29 @@ class Records:
         stored = _decode(encoded)  # the caller may change its own later
         if stored.exposing:
             self._none_exposing_until = 0
-            await self._objects.put(*self._exposing(stored.ref), encoded, lease)
+            await self._objects.put(*self._exposing(stored.queue), encoded, lease)
         target = dead_letter_target(stored.metadata)
         kind = layout.content_type("record", v=stored.version, dlq=target or "")
-        container = self._containers.project(stored.ref.project)
-        self._forget(stored.ref)
-        await self._objects.put(container, f"={stored.ref.name}", kind, encoded, lease)
+        container = self._containers.project(stored.queue.project)
+        self._forget(stored.queue)
+        await self._objects.put(container, f"={stored.queue.name}", kind, encoded, lease)
         if record.version and not stored.exposing:
-            await self._unlist(stored.ref, lease)
+            await self._unlist(stored.queue, lease)
         self._changes += 1
         self._remember(stored)
         return stored
 
-    async def remove(self, ref: QueueRef, lease: Lease) -> None:
+    async def remove(self, queue: QueueRef, lease: Lease) -> None:
         """Delete a record, under the lock; no error when there is none."""
-        self._forget(ref)
-        container = self._containers.project(ref.project)
-        await self._objects.remove(container, f"={ref.name}", lease)
-        await self._unlist(ref, lease)
-        self._forget(ref)
+        self._forget(queue)
+        container = self._containers.project(queue.project)
+        await self._objects.remove(container, f"={queue.name}", lease)
+        await self._unlist(queue, lease)
+        self._forget(queue)
 
-    async def _unlist(self, ref: QueueRef, lease: Lease) -> None:
+    async def _unlist(self, queue: QueueRef, lease: Lease) -> None:
         """Take a queue off the list of the exposing ones; where that fails its record decides."""
-        container, name, _ = self._exposing(ref)
+        container, name, _ = self._exposing(queue)
         with suppress(Unavailable):
             await self._objects.remove(container, name, lease)
 
@@ -124,8 +124,8 @@ class Records:
             bodies = await together(
                 *(self._objects.get(self._containers.exposing, entry.name) for entry in page)
             )
-            refs = [_decode(reply.body).ref for reply in bodies if reply.found]
-            records = await together(*(self.get(ref) for ref in refs))
+            refs = [_decode(reply.body).queue for reply in bodies if reply.found]
+            records = await together(*(self.get(queue) for queue in refs))
             found += [record for record in records if record is not None and record.exposing]
             if len(found) >= limit:
                 break
@@ -133,18 +133,22 @@ class Records:
             self._none_exposing_until = self._clock.now_ms() + _REST_MS
         return found[:limit]
 
-    def _exposing(self, ref: QueueRef) -> tuple[str, str, str]:
-        container = self._containers.project(ref.project)
-        return self._containers.exposing, f"{container}={ref.name}", layout.content_type("exposing")
+    def _exposing(self, queue: QueueRef) -> tuple[str, str, str]:
+        container = self._containers.project(queue.project)
+        return (
+            self._containers.exposing,
+            f"{container}={queue.name}",
+            layout.content_type("exposing"),
+        )
 
-    def _forget(self, ref: QueueRef) -> None:
+    def _forget(self, queue: QueueRef) -> None:
         self._changes += 1
-        self._cache.pop(ref, None)
+        self._cache.pop(queue, None)
 
     def _remember(self, record: QueueRecord) -> None:
         if self._shared:
             return
-        self._cache[record.ref] = record
+        self._cache[record.queue] = record
         if len(self._cache) > _MAX_CACHED:
             self._cache.popitem(last=False)
 
@@ -152,8 +156,8 @@ class Records:
 def _encode(record: QueueRecord) -> bytes:
     return json.dumps(
         {
-            "project": record.ref.project,
-            "name": record.ref.name,
+            "project": record.queue.project,
+            "name": record.queue.name,
             "version": record.version,
             "exposing": record.exposing,
             "metadata": dict(record.metadata),
@@ -163,5 +167,5 @@ def _encode(record: QueueRecord) -> bytes:
 
 def _decode(data: bytes) -> QueueRecord:
     found: dict[str, Any] = json.loads(data)
-    ref = QueueRef(found["project"], found["name"])
-    return QueueRecord(ref, found["metadata"], found["version"], found["exposing"])
+    queue = QueueRef(found["project"], found["name"])
+    return QueueRecord(queue, found["metadata"], found["version"], found["exposing"])

@@ -99,8 +99,8 @@ class Sweeping(Holding):
         self._hints.announce_ready(container, len(ready))
         retries = NO_RETRIES
         if lapsed:
-            ref = QueueRef(tail.project, self._backend.containers.queue_name(container))
-            retries = await retries_of(ref)
+            queue = QueueRef(tail.project, self._backend.containers.queue_name(container))
+            retries = await retries_of(queue)
 
         async def work(lease: Lease) -> Swept:
             newest = await self._tails.load(container, lease)  # finishes a post first

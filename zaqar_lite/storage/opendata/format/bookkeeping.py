@@ -206,10 +206,10 @@ def encode_queue_record(record: QueueRecord) -> bytes:
     attempts = _number(metadata, "_max_claim_count")
     retention_s = _number(metadata, DONE_RETENTION, _NO_HISTORY_S)
     try:
-        own = b"\x01\x10" + utf8(QUEUE_HEADER) + utf8(queue_id(record.ref).decode())
+        own = b"\x01\x10" + utf8(QUEUE_HEADER) + utf8(queue_id(record.queue).decode())
         return encode_config(own, attempts, retention_s, extensions)
     except CodecError as exc:
-        raise Invalid(f"The metadata of {record.ref.name!r} can't be stored: {exc}.") from exc
+        raise Invalid(f"The metadata of {record.queue.name!r} can't be stored: {exc}.") from exc
 
 
 def decode_queue_record(ref: QueueRef, data: bytes) -> QueueRecord:
