@@ -170,7 +170,7 @@ def test_dead_letters_are_listed_counted_and_moved_back(
         if held:
             run("claim", "release", queue, held[0]["claim_id"])
     _, letters = run("dlq", "list", dead)
-    assert [(row["source"], row["claim_count"]) for row in letters] == [(queue, 1)] * 2
+    assert [(row["source"], row["claims"]) for row in letters] == [(queue, 1)] * 2
     assert run("dlq", "count", dead)[1][0]["letters"] == 2
     words = ("dlq", "redrive", dead, "--where", "k.n=2")
     dry = run(*words, "--dry-run")[1][0]
@@ -180,6 +180,32 @@ def test_dead_letters_are_listed_counted_and_moved_back(
     assert [m.body for m in client.list_messages(queue)] == [{"k": {"n": 2}}]
     run("message", "post", dead, "homeless")
     assert run("dlq", "redrive", dead)[0] == 1
+
+
+def test_a_dead_letter_has_one_form_whichever_command_prints_it(run: Run, queue: str) -> None:
+    """The fields of the letter stand once, beside those of the message, which counts on."""
+    dead = f"{queue}-dead"
+    run("queue", "create", dead)
+    run("queue", "create", queue, "--max-failures", "1", "--dead-letter-queue", dead)
+    run("message", "post", queue, "1")
+    _, (held,) = run("claim", "create", queue)
+    claim = ("--claim", held["claim_id"])
+    run("message", "release", queue, held["id"], *claim, "--failed")
+    _, (in_target,) = run("claim", "create", dead)
+    run("claim", "release", dead, in_target["claim_id"])
+
+    _, (listed,) = run("dlq", "list", dead)
+    assert listed.keys() >= {"source", "moved_at", "reason", "last_claim_id", "redriven"}
+    assert "dead_letter" not in listed
+    assert (listed["source"], listed["reason"]) == (queue, "max_failures")
+    assert (listed["claims"], listed["claim_count"]) == (1, 2)
+    for words in (
+        ("message", "list", dead, "--details"),
+        ("message", "show", dead, listed["id"]),
+        ("dlq", "show", dead, listed["id"]),
+    ):
+        _, (shown,) = run(*words)
+        assert shown == listed | {"age": shown["age"]}
 
 
 def test_a_shared_permission_is_used_from_its_file(run: Run, queue: str, tmp_path: Path) -> None:

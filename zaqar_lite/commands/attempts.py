@@ -39,20 +39,13 @@ def show(client: "Client", arguments: argparse.Namespace, output: Output) -> Non
 
 
 def _show_one(message: "Message", output: Output) -> None:
-    record = row(message)
+    record = as_row(message)
     if output.as_json:
         output.record(record)
         return
-    for part in ("attempts", "dead_letter"):  # a table of its own; beside the other fields
-        record.pop(part, None)
+    record.pop("attempts", None)  # they have a table of their own
     output.record(record)
     if message.attempts:
         output.rows(map(as_row, message.attempts), COLUMNS, empty="")
     elif message.attempts is not None:
         output.line("No attempt has ended yet.")
-
-
-def row(message: "Message") -> dict[str, object]:
-    """Return a message's fields; those of a dead letter's story beside them."""
-    story = {} if message.dead_letter is None else as_row(message.dead_letter)
-    return as_row(message) | story

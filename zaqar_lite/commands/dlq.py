@@ -66,7 +66,7 @@ def list_(client: "Client", arguments: argparse.Namespace, output: Output) -> No
     """List dead letters."""
     letters = client.list_dead_letters(arguments.queue, source=arguments.source)
     output.rows(
-        map(attempts.row, islice(letters, arguments.limit)),
+        map(as_row, islice(letters, arguments.limit)),
         ("id", "source", "moved_at", "reason", "claim_count", "body"),
         empty=f"No dead letters{_of(arguments.source)} in {arguments.queue}.",
     )

@@ -110,10 +110,17 @@ def _print_fields(rows: Sequence[Mapping[str, str]]) -> None:
 
 
 def as_row(value: Any) -> dict[str, object]:  # noqa: ANN401 - what the SDK returns
-    """Return a dict as it is, and of a dataclass the fields that have a value."""
+    """Return a dict as it is, and of a dataclass the fields that have a value.
+
+    The fields of a message's dead letter stand beside the message's own. Its `claim_count` is
+    called `claims`, as in `dlq count`, because the message has one too and goes on counting.
+    """
     if isinstance(value, Mapping):
         return dict(value)
     fields: dict[str, object] = dataclasses.asdict(value)
+    letter = fields.pop("dead_letter", None)
+    if isinstance(letter, dict):
+        fields |= {"claims" if key == "claim_count" else key: letter[key] for key in letter}
     return {key: field for key, field in fields.items() if field is not None or key == "body"}
 
 
