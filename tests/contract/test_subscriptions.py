@@ -1,12 +1,14 @@
 """Subscriptions on every management store: they are records, and mark their queue."""
 
 import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
 from tests.contract.stores import Stores
 from tests.contract.subject import QueueUnderTest
-from zaqar_lite.domain.errors import Conflict, NotFound, QuotaReached
+from zaqar_lite.domain.errors import Conflict, LimitReached, NotFound, QuotaReached
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.domain.quotas import UNLIMITED, Quota
@@ -36,7 +38,9 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 class Rules:
     """The services over one server's stores."""
 
-    def __init__(self, stores: Stores, quota: Quota = UNLIMITED) -> None:
+    def __init__(
+        self, stores: Stores, quota: Quota = UNLIMITED, *, most_per_queue: int = 200
+    ) -> None:
         self.stores = stores
         self.policies = Policies(stores.management, LIMITS, checked=True)
         self.queues = Queues(stores.management, stores.messages, self.policies, LIMITS)
@@ -47,7 +51,7 @@ class Rules:
             self.policies,
             self.subscribers,
             confirmations=None,
-            limits=LIMITS,
+            limits=replace(LIMITS, max_subscriptions_per_queue=most_per_queue),
             clock=stores.clock,
             refused={},
             quota_of=lambda _: quota,
@@ -103,30 +107,51 @@ async def test_of_racing_subscribers_one_makes_it(rules: Rules, queue: QueueUnde
         await rules.subscriptions.create(queue.ref, draft())
 
 
-async def test_racing_subscribers_fill_a_quota_exactly(
-    stores: Stores, queue: QueueUnderTest
+async def race(
+    servers: Sequence[Rules], queue: QueueUnderTest, numbers: range, refusal: type[Exception]
+) -> list[str]:
+    """Subscribe all at once, by all servers in turn; answer those that were let in."""
+    outcomes = await asyncio.gather(
+        *(servers[number % 2].subscriptions.create(queue.ref, draft(number)) for number in numbers),
+        return_exceptions=True,
+    )
+    made = [one.id for one in outcomes if isinstance(one, Subscribed)]
+    assert len(made) + sum(type(one) is refusal for one in outcomes) == len(numbers)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("quota", "most_per_queue", "refusal"),
+    [(Quota(subscriptions=3), 200, QuotaReached), (UNLIMITED, 3, LimitReached)],
+    ids=["of a project", "of a queue"],
+)
+async def test_racing_subscribers_fill_a_bound_exactly(
+    stores: Stores,
+    queue: QueueUnderTest,
+    quota: Quota,
+    most_per_queue: int,
+    refusal: type[Exception],
 ) -> None:
-    servers = [Rules(one, Quota(subscriptions=3)) for one in await stores.peers(2)]
-
-    async def race(numbers: range) -> list[str]:
-        """Subscribe all at once, by all servers in turn; answer those that were let in."""
-        outcomes = await asyncio.gather(
-            *(
-                servers[number % 2].subscriptions.create(queue.ref, draft(number))
-                for number in numbers
-            ),
-            return_exceptions=True,
-        )
-        made = [one.id for one in outcomes if isinstance(one, Subscribed)]
-        assert len(made) + sum(isinstance(one, QuotaReached) for one in outcomes) == len(numbers)
-        return made
-
-    made = await race(range(6))
+    peers = await stores.peers(2)
+    servers = [Rules(one, quota, most_per_queue=most_per_queue) for one in peers]
+    made = await race(servers, queue, range(6), refusal)
     assert len(made) == 3
     for one in made[:2]:
         await servers[0].subscriptions.delete(queue.ref, one)
-    assert len(await race(range(6, 8))) == 2  # nobody is refused that fits
-    assert await servers[1].subscriptions.count(queue.ref.project, 10) == 3
+    # Those that fit are not refused.
+    assert len(await race(servers, queue, range(6, 8), refusal)) == 2
+    assert await servers[1].subscriptions.room.count(queue.ref.project, 10) == 3
+
+
+async def test_a_full_queue_takes_no_room_from_another(
+    stores: Stores, queue: QueueUnderTest
+) -> None:
+    rules = Rules(stores, most_per_queue=1)
+    near = QueueRef(queue.ref.project, f"{queue.ref.name}-2")
+    for one in (near, queue.ref):
+        await rules.subscriptions.create(one, draft())
+        with pytest.raises(LimitReached, match="The queue has 1 subscriptions"):
+            await rules.subscriptions.create(one, draft(1))
 
 
 async def test_who_races_for_the_last_room_with_itself_is_let_in(

@@ -8,7 +8,7 @@ from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import QuotaReached, Unavailable
 from zaqar_lite.domain.models import StoreOptions
 from zaqar_lite.service.quotas import reservations as module
-from zaqar_lite.service.quotas.reservations import Reservations
+from zaqar_lite.service.quotas.reservations import Bound, Reservations
 from zaqar_lite.storage.management import ManagementStore
 from zaqar_lite.storage.memory import create
 
@@ -26,13 +26,14 @@ class House:
         self.made: set[str] = set()
         self.begun = asyncio.Event()
         self.one, self.other = (
-            Reservations(
-                self.management, self.clock, "things", count=self.count, is_there=self.is_there
-            )
-            for _ in range(2)
+            Reservations(self.management, self.clock, is_there=self.is_there) for _ in range(2)
         )
 
-    async def count(self, _: str, most: int) -> int:
+    def bound(self, most: int) -> Bound:
+        reached = QuotaReached(f"The project has {most} things.")
+        return Bound("p", "things", most, self.count, reached)
+
+    async def count(self, most: int) -> int:
         await asyncio.sleep(0)
         return min(len(self.made), most)
 
@@ -44,7 +45,7 @@ class House:
         self, by: Reservations, name: str, quota: int, gate: asyncio.Event | None = None
     ) -> None:
         """Make a thing, once a gate opens."""
-        async with by.room("p", name, quota, lambda: self.undo(name)):
+        async with by.room(self.bound(quota), name, lambda: self.undo(name)):
             if gate is not None:
                 self.begun.set()
                 await gate.wait()
@@ -78,7 +79,7 @@ async def test_the_reservation_of_a_process_that_crashed_ends_by_itself(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     it = House()
-    await it.one._reserve("p", "crashed", 1)
+    await it.one._reserve(it.bound(1), "crashed")
     with monkeypatch.context() as patch:
         patch.setattr(module, "PATIENCE", 0.1)
         with pytest.raises(Unavailable, match="things"):

@@ -5,13 +5,10 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.models import QueueRecord, QueueRef, Record
 from zaqar_lite.domain.subscriptions import KIND, Subscription
 from zaqar_lite.domain.topics import KIND as TOPIC
 from zaqar_lite.domain.topics import is_topic, name_of
-from zaqar_lite.service.quotas.reservations import Reservations
-from zaqar_lite.service.records import count_records
 from zaqar_lite.storage.management import ManagementStore
 
 _MAX_CACHED = 1_000
@@ -139,15 +136,3 @@ class Subscribers:
         name = f"{queue.name}/{identifier}"
         record = await self._management.get_record(KIND, queue.project, name)
         return None if record is None else Subscription.decode(record)
-
-
-def subscription_reservations(management: ManagementStore, clock: Clock) -> Reservations:
-    """Reservations of room for new subscriptions, by the names of their records."""
-
-    async def is_there(project: str, name: str) -> bool:
-        return await management.get_record(KIND, project, name) is not None
-
-    async def count(project: str, most: int) -> int:
-        return await count_records(management, KIND, project, most=most)
-
-    return Reservations(management, clock, "subscriptions", count=count, is_there=is_there)

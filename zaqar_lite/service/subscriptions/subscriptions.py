@@ -18,7 +18,6 @@ from zaqar_lite.domain.errors import (
     Invalid,
     LimitReached,
     NotFound,
-    QuotaReached,
     RecordChanged,
     Unavailable,
 )
@@ -39,14 +38,14 @@ from zaqar_lite.domain.topics import check_subscription, queue_in
 from zaqar_lite.service.identity.trusts import MakeTrust, trusted
 from zaqar_lite.service.policy import Policies
 from zaqar_lite.service.queues import Queues
-from zaqar_lite.service.records import count_records, retried
+from zaqar_lite.service.records import retried
 from zaqar_lite.service.subscriptions.marks import Marks
 from zaqar_lite.service.subscriptions.names import Name, SubscriberNames
+from zaqar_lite.service.subscriptions.room import Room
 from zaqar_lite.service.subscriptions.subscribers import (
     Subscribers,
     list_subscriptions,
     subscription_ids,
-    subscription_reservations,
 )
 from zaqar_lite.storage.management import ManagementStore
 
@@ -90,11 +89,11 @@ class Subscriptions:
     ) -> None:
         self._management = management
         self._left = left or (lambda _: None)
-        self._quota_of = quota_of
         self._policies = policies
         self._subscribers = subscribers
         self._names = SubscriberNames(management)
-        self._reservations = subscription_reservations(management, clock)
+        self.room = Room(management, clock, limits.max_subscriptions_per_queue, quota_of)
+        """Room for new subscriptions, which also counts those of a project."""
         self.marks = Marks(management, queues, policies)
         """The marks by which a post knows that its queue has subscriptions."""
         self._confirmations = confirmations
@@ -137,17 +136,13 @@ class Subscriptions:
                     await self.marks.add(existing)
                 await self._ask(existing)
                 return Subscribed(existing.id, None)
-            await self._check_room(queue)
             await self.marks.check_lines(queue, "", draft.options)
             # A name without a subscription: another request is making it now, or one that made it
             # has crashed. The first to write it under that id has made it.
             is_begun = named is not None and existing is None
             made = self._new(named.id if named and is_begun else None, queue, draft)
-            quota, undo = self._quota_of(queue.project), partial(self.delete, queue, made.id)
             try:
-                async with self._reservations.room(
-                    queue.project, made.name, quota.subscriptions, undo
-                ):
+                async with self.room.held_for(made, partial(self.delete, queue, made.id)):
                     made = await trusted(made, trust)
                     value = made.encode()
                     if not is_begun:
@@ -157,7 +152,7 @@ class Subscriptions:
                     )
             except RecordChanged:
                 continue
-            except QuotaReached:
+            except LimitReached:
                 _, existing = await self._find_by(queue, subscriber)
                 if existing is None or existing.subscriber != subscriber:
                     raise
@@ -382,12 +377,3 @@ class Subscriptions:
             secrets=(Secret(new_secret()),),
             token=new_token(),
         )
-
-    async def _check_room(self, queue: QueueRef) -> None:
-        most = self._limits.max_subscriptions_per_queue
-        if len(await subscription_ids(self._management, queue, most=most)) >= most:
-            raise LimitReached(f"The queue has {most} subscriptions, as many as it may have.")
-
-    async def count(self, project: str, most: int) -> int:
-        """Count the live subscriptions of a project, up to `most`."""
-        return await count_records(self._management, KIND, project, most=most)
