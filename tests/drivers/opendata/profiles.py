@@ -35,14 +35,12 @@ from zaqar_lite.domain.filters.tree import (
     StartsWith,
     check_size,
 )
-from zaqar_lite.storage.opendata.format import keys
-from zaqar_lite.storage.opendata.format.active import Extra, read_active, rows_of_five
-from zaqar_lite.storage.opendata.format.bookkeeping import decode_config, encode_config
-from zaqar_lite.storage.opendata.format.encoding import (
+from zaqar_lite.storage.opendata.format import (
     CodecError,
     array,
     count,
     finish,
+    keys,
     pack,
     read_array,
     read_count,
@@ -53,6 +51,8 @@ from zaqar_lite.storage.opendata.format.encoding import (
     utf8,
     var_u64,
 )
+from zaqar_lite.storage.opendata.format.active import Extra, read_active, rows_of_five
+from zaqar_lite.storage.opendata.format.bookkeeping import decode_config, encode_config
 from zaqar_lite.storage.opendata.format.records import Metadata, encode_headers
 
 

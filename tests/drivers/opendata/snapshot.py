@@ -5,8 +5,7 @@ from typing import Any
 from zaqar_lite.storage.opendata.database import Database
 from zaqar_lite.storage.opendata.due import promote
 from zaqar_lite.storage.opendata.entries import NEVER, NOTHING, Entry, is_ready, ready_key
-from zaqar_lite.storage.opendata.format import keys
-from zaqar_lite.storage.opendata.format.encoding import after_prefix
+from zaqar_lite.storage.opendata.format import after_prefix, keys
 from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.format.records import Attempts
 from zaqar_lite.storage.opendata.queue import Queue

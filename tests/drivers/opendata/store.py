@@ -21,8 +21,7 @@ from zaqar_lite.domain.models import (
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.storage.opendata import create
 from zaqar_lite.storage.opendata.database import Database
-from zaqar_lite.storage.opendata.format import keys
-from zaqar_lite.storage.opendata.format.encoding import after_prefix
+from zaqar_lite.storage.opendata.format import after_prefix, keys
 from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.management import OpenDataManagementStore
 from zaqar_lite.storage.opendata.messages import OpenDataMessageStore

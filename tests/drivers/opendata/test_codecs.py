@@ -37,14 +37,14 @@ from zaqar_lite.domain.filters.tree import (
     StartsWith,
 )
 from zaqar_lite.domain.models import Origin, QueueRef
+from zaqar_lite.storage.opendata import format as encoding
 from zaqar_lite.storage.opendata.format import (
+    CodecError,
     active,
     bookkeeping,
-    encoding,
     keys,
     records,
 )
-from zaqar_lite.storage.opendata.format.encoding import CodecError
 
 u16 = st.integers(0, 0xFFFF)
 u64 = st.integers(0, encoding.MAX_U64)

@@ -15,8 +15,7 @@ from tests.drivers.opendata.store import HOUR, QUEUE, Store
 from zaqar_lite.cli import main
 from zaqar_lite.domain.models import QueueRef, Selection
 from zaqar_lite.domain.posts import NewMessage
-from zaqar_lite.storage.opendata.format import keys
-from zaqar_lite.storage.opendata.format.encoding import after_prefix
+from zaqar_lite.storage.opendata.format import after_prefix, keys
 from zaqar_lite.storage.opendata.format.keys import RecordType
 
 HEAD = '{"format":"zaqar-lite","version":1}\n'

@@ -10,8 +10,7 @@ from zaqar_lite.domain.groups import GROUP_HEADER
 from zaqar_lite.domain.models import Message, Move, QueueRef, Selection
 from zaqar_lite.domain.posts import Copy, NewMessage
 from zaqar_lite.storage.opendata.commands import check
-from zaqar_lite.storage.opendata.format import keys
-from zaqar_lite.storage.opendata.format.encoding import read_terminated
+from zaqar_lite.storage.opendata.format import keys, read_terminated
 from zaqar_lite.storage.opendata.format.keys import RecordType
 
 pytestmark = pytest.mark.anyio

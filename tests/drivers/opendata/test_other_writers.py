@@ -17,8 +17,7 @@ from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.storage.opendata.commands import check
 from zaqar_lite.storage.opendata.engine import Batch, Engine
-from zaqar_lite.storage.opendata.format import bookkeeping, keys, records
-from zaqar_lite.storage.opendata.format.encoding import read_array
+from zaqar_lite.storage.opendata.format import bookkeeping, keys, read_array, records
 from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.format.records import decode_attempts
 from zaqar_lite.storage.opendata.transfer import Export, load

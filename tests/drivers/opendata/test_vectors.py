@@ -28,10 +28,10 @@ from tests.drivers.opendata.profiles import (
 )
 from zaqar_lite.domain.filters.matching import compile_priority
 from zaqar_lite.domain.filters.text import parse
+from zaqar_lite.storage.opendata import format as encoding
 from zaqar_lite.storage.opendata.format import (
     active,
     bookkeeping,
-    encoding,
     keys,
     records,
 )

@@ -34,8 +34,7 @@ from zaqar_lite.storage.opendata.engine import (
     Unreadable,
     replacing,
 )
-from zaqar_lite.storage.opendata.format import active, bookkeeping, keys, records
-from zaqar_lite.storage.opendata.format.encoding import CodecError
+from zaqar_lite.storage.opendata.format import CodecError, active, bookkeeping, keys, records
 from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.paging import walk
 from zaqar_lite.storage.opendata.recovery import garbage_ids, unrouted_ids

@@ -19,8 +19,7 @@ from zaqar_lite.storage.opendata import loading
 from zaqar_lite.storage.opendata.checkpoint import encode_ahead, encode_changes
 from zaqar_lite.storage.opendata.committer import Committer
 from zaqar_lite.storage.opendata.engine import REBUILT, Batch, Damage, Engine, Stored, Unreadable
-from zaqar_lite.storage.opendata.format import bookkeeping, keys
-from zaqar_lite.storage.opendata.format.encoding import CodecError, utf8
+from zaqar_lite.storage.opendata.format import CodecError, bookkeeping, keys, utf8
 from zaqar_lite.storage.opendata.format.keys import PAYLOAD_PREFIX, RecordType
 from zaqar_lite.storage.opendata.format.records import decode_metadata
 from zaqar_lite.storage.opendata.paging import evict_pages

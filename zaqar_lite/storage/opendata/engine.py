@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple, TypeAlias
 
 from zaqar_lite.domain.errors import ConfigurationError, Unavailable
-from zaqar_lite.storage.opendata.format.encoding import CodecError
+from zaqar_lite.storage.opendata.format import CodecError
 from zaqar_lite.storage.opendata.format.keys import describe
 
 REBUILT = b"\x00rebuilt"

@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 from zaqar_lite.domain.posts import Recalled, Remembered
 from zaqar_lite.storage.opendata.entries import NEVER
-from zaqar_lite.storage.opendata.format import bookkeeping
-from zaqar_lite.storage.opendata.format.encoding import CodecError
+from zaqar_lite.storage.opendata.format import CodecError, bookkeeping
 
 BATCH, MESSAGE, TOGETHER = b"b", b"m", b"t"
 _MOST_TOGETHER = 1_000

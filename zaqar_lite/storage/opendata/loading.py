@@ -15,10 +15,9 @@ from zaqar_lite.storage.opendata.checkpoint import (
 from zaqar_lite.storage.opendata.due import index_claim
 from zaqar_lite.storage.opendata.engine import Damage, Stored
 from zaqar_lite.storage.opendata.entries import Claim, Entry, Page, Summary
-from zaqar_lite.storage.opendata.format import bookkeeping, keys, records
+from zaqar_lite.storage.opendata.format import CodecError, after_prefix, bookkeeping, keys, records
 from zaqar_lite.storage.opendata.format.active import ActivePage, read_active
 from zaqar_lite.storage.opendata.format.bookkeeping import KeyRecord, decode_queue_record
-from zaqar_lite.storage.opendata.format.encoding import CodecError, after_prefix
 from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.idempotency import read_record
 from zaqar_lite.storage.opendata.queue import Queue

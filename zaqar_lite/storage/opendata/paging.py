@@ -17,9 +17,8 @@ from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.storage.opendata.checkpoint import entries_of
 from zaqar_lite.storage.opendata.engine import readable
 from zaqar_lite.storage.opendata.entries import PAGE_SIZE, Claim, Entry, Page
-from zaqar_lite.storage.opendata.format import keys
+from zaqar_lite.storage.opendata.format import CodecError, keys
 from zaqar_lite.storage.opendata.format.active import read_active
-from zaqar_lite.storage.opendata.format.encoding import CodecError
 from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.format.records import decode_attempts
 from zaqar_lite.storage.opendata.queue import Queue

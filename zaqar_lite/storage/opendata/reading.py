@@ -17,8 +17,7 @@ from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.opendata.engine import Stored, readable
 from zaqar_lite.storage.opendata.entries import UNKNOWN, Entry, is_damaged
 from zaqar_lite.storage.opendata.entries import Page as QueuePage
-from zaqar_lite.storage.opendata.format import keys, records
-from zaqar_lite.storage.opendata.format.encoding import CodecError, after_prefix
+from zaqar_lite.storage.opendata.format import CodecError, after_prefix, keys, records
 from zaqar_lite.storage.opendata.format.keys import PAYLOAD_PREFIX
 from zaqar_lite.storage.opendata.paging import (
     cold_after,

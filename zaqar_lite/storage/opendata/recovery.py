@@ -33,10 +33,9 @@ from zaqar_lite.domain.metadata import FILTER, PRIORITY
 from zaqar_lite.domain.models import DEFAULT_PRIORITY, QueueRecord, QueueRef
 from zaqar_lite.storage.opendata.engine import Damage, Stored
 from zaqar_lite.storage.opendata.entries import NEVER, NOWHERE, PAGE_SIZE, Claim, Entry, Page
-from zaqar_lite.storage.opendata.format import keys, records
+from zaqar_lite.storage.opendata.format import CodecError, after_prefix, keys, records
 from zaqar_lite.storage.opendata.format.active import read_active
 from zaqar_lite.storage.opendata.format.bookkeeping import decode_garbage
-from zaqar_lite.storage.opendata.format.encoding import CodecError, after_prefix
 from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.loading import count_shared
 from zaqar_lite.storage.opendata.paging import cold_of_shown_ids, load, recall_attempts

@@ -22,9 +22,8 @@ from zaqar_lite.storage.opendata.committer import Committer, Shares
 from zaqar_lite.storage.opendata.due import catch_up
 from zaqar_lite.storage.opendata.engine import Batch, Damage, Engine, Row, Stored, Unreadable
 from zaqar_lite.storage.opendata.entries import Entry
-from zaqar_lite.storage.opendata.format import keys, records
+from zaqar_lite.storage.opendata.format import CodecError, after_prefix, keys, records, var_u64
 from zaqar_lite.storage.opendata.format.bookkeeping import encode_block, encode_record
-from zaqar_lite.storage.opendata.format.encoding import CodecError, after_prefix, var_u64
 from zaqar_lite.storage.opendata.format.keys import PAYLOAD_PREFIX, RecordType
 from zaqar_lite.storage.opendata.queue import Queue
 from zaqar_lite.storage.opendata.queues import BodyCache, PageCache, Queues

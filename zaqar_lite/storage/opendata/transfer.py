@@ -34,8 +34,8 @@ from zaqar_lite.domain.models import (
 )
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.opendata.database import Database
+from zaqar_lite.storage.opendata.format import MAX_U16
 from zaqar_lite.storage.opendata.format.bookkeeping import encode_queue_record
-from zaqar_lite.storage.opendata.format.encoding import MAX_U16
 from zaqar_lite.storage.opendata.messages import OpenDataMessageStore
 from zaqar_lite.storage.opendata.paging import cold_after, prepared
 from zaqar_lite.storage.opendata.posting import enter

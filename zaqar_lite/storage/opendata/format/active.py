@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from zaqar_lite.domain.attempts import MAX_CLAIMS
 from zaqar_lite.domain.models import Origin
-from zaqar_lite.storage.opendata.format.encoding import (
+from zaqar_lite.storage.opendata.format import (
     CodecError,
     count,
     finish,

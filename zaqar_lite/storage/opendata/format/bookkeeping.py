@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.domain.metadata import DONE_RETENTION
 from zaqar_lite.domain.models import QueueRecord, QueueRef
-from zaqar_lite.storage.opendata.format.encoding import (
+from zaqar_lite.storage.opendata.format import (
     CodecError,
     count,
     finish,

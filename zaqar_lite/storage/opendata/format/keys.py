@@ -36,7 +36,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from zaqar_lite.domain.models import QueueRef
-from zaqar_lite.storage.opendata.format.encoding import (
+from zaqar_lite.storage.opendata.format import (
     CodecError,
     read_terminated,
     read_var_u64,

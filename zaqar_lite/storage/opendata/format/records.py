@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from zaqar_lite.domain.attempts import Attempt, Ended
-from zaqar_lite.storage.opendata.format.encoding import (
+from zaqar_lite.storage.opendata.format import (
     MAX_U16,
     CodecError,
     array,

@@ -16,7 +16,7 @@ from zlib import crc32
 
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.storage.opendata.engine import FIRST, Damage, Row, Stored
-from zaqar_lite.storage.opendata.format.encoding import after_prefix
+from zaqar_lite.storage.opendata.format import after_prefix
 from zaqar_lite.storage.opendata.sqlite.file import (
     LAYOUT,
     LOG,
