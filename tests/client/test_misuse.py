@@ -265,3 +265,14 @@ def test_renewals_without_a_pause_are_refused() -> None:
         ClaimOptions(renew_every=0)
     with pytest.raises(ValueError, match="after is a number of seconds, not nan"):
         Retry(float("nan"))
+
+
+@pytest.mark.parametrize("name", ["ttl", "delay"])
+def test_a_negative_time_is_refused_before_it_is_sent(name: str) -> None:
+    """A normal queue ignores every delay, so the server would not say that this one is wrong."""
+    client = Client(NOWHERE, retries=ONCE)
+    seconds: Mapping[str, Any] = {name: -1}
+    with pytest.raises(ValueError, match=f"^{name} can't be negative; it is -1$"):
+        client.post("q", "body", **seconds)
+    with pytest.raises(ValueError, match=f"^{name} can't be negative; it is -1$"):
+        client.edit("q", "id", **seconds)

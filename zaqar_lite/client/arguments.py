@@ -32,12 +32,17 @@ def whole(name: str, seconds: int) -> int:
 
     Raises:
         TypeError: it is not.
+        ValueError: it is negative, which a normal queue ignores in a delay.
     """
     try:
-        return operator.index(seconds)
+        found = operator.index(seconds)
     except TypeError:
         message = f"{name} is a whole number of seconds, not {seconds!r}"
         raise TypeError(message) from None
+    if found < 0:
+        message = f"{name} can't be negative; it is {found}"
+        raise ValueError(message)
+    return found
 
 
 def takes(name: str, value: object, kind: Any, what: str = "") -> None:  # noqa: ANN401 - as isinstance
