@@ -74,7 +74,8 @@ def test_keys_are_listed_disabled_rotated_and_deleted(
     for key in (made["key"], new["key"]):
         assert keyed("queue", "list", "--access-key", key)[0] == 0
     assert keyed("--access-key", new["key"], "queue", "create", "orders")[0] == 0
-    assert keyed("key", "delete", key_id) == (0, [])
+    assert keyed("key", "delete", key_id) == (0, [{"id": key_id, "deleted": True}])
+    assert keyed("key", "delete", key_id)[0] == 3
     assert keyed("queue", "list", "--access-key", made["key"])[0] == 1
     _, (operator,) = keyed("key", "create", "--operator", "--grant", "read:*")
     assert operator.get("project") is None

@@ -40,8 +40,10 @@ def test_pools_and_flavors_are_made_shown_changed_and_deleted(
     _, rows = run("pool", "show", "one", url=url)
     assert rows[0]["flavor"] == "fast"
     assert run("pool", "delete", "one", url=url)[0] == 1
-    assert run("flavor", "delete", "fast", url=url) == (0, [])
-    assert run("pool", "delete", "one", url=url) == (0, [])
+    assert run("flavor", "delete", "fast", url=url) == (0, [{"name": "fast", "deleted": True}])
+    assert run("flavor", "delete", "fast", url=url)[0] == 3
+    assert run("pool", "delete", "one", url=url) == (0, [{"name": "one", "deleted": True}])
+    assert run("pool", "delete", "one", url=url)[0] == 3
     assert run("pool", "drain", "two", url=url)[0] == 1  # its weight is not 0
     assert run("pool", "update", "two", "--weight", "0", url=url)[0] == 0
     _, rows = run("pool", "drain", "two", url=url)
@@ -50,7 +52,7 @@ def test_pools_and_flavors_are_made_shown_changed_and_deleted(
     assert rows[0]["messages_moved"] == 0
     for wrong in (("update", "two"), ("create", "x", uri, "--options", "[]"), ("show", "one")):
         assert run("pool", *wrong, url=url)[0] != 0
-    assert run("pool", "delete", "two", url=url) == (0, [])
+    assert run("pool", "delete", "two", url=url) == (0, [{"name": "two", "deleted": True}])
 
 
 async def test_the_clients_know_pools_and_flavors(pooled: ServerProcess) -> None:

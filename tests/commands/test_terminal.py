@@ -10,7 +10,7 @@ from tests.commands.running import ZAQAR, on_a_terminal
 from tests.record_terminal import COMMANDS, PICTURE, picture, session, text_of
 from tests.server import ServerProcess
 from tests.services.process import free_port
-from zaqar_lite.client import Client
+from zaqar_lite.client import Client, Topic
 
 
 def test_a_terminal_gets_tables_that_a_body_cannot_command(
@@ -68,9 +68,48 @@ def test_nothing_is_a_line_that_says_what_there_is_instead(
     shown = on_a_terminal([*ZAQAR, "message", "list", queue, *options])
     assert f"No messages to show in {queue}; 2 are delayed (zaqar-lite message list" in shown
     shown = on_a_terminal([*ZAQAR, "claim", "create", queue, *options])
-    assert f"No message of {queue} can be claimed now." in shown
+    assert f"No message of {queue} can be claimed now; 2 are delayed (zaqar-lite" in shown
+    shown = on_a_terminal([*ZAQAR, "message", "pop", queue, *options])
+    assert f"{queue} has nothing to take; 2 are delayed (zaqar-lite message list" in shown
     shown = on_a_terminal([*ZAQAR, "queue", "list", "--name", "zzz", *options])
     assert "The project has no queues with 'zzz' in their name." in shown
+
+
+def test_a_queue_or_topic_that_nobody_made_is_told_from_an_empty_one(
+    server: ServerProcess, queue: str, client: Client
+) -> None:
+    options = ["--url", server.url, "--project", "tests"]
+    missing = f"{queue}-misspelled"
+    defaults = f"There is no {{}} {missing}: these are the server's defaults."
+    for words, said in (
+        (("message", "list"), f"No messages to show in {missing}: there is no queue of this name."),
+        (("claim", "create"), "can be claimed now: there is no queue of this name."),
+        (("message", "pop"), f"{missing} has nothing to take: there is no queue of this name."),
+        (("queue", "stats"), f"There is no queue {missing}."),
+        (("queue", "show"), defaults.format("queue")),
+        (("topic", "show"), defaults.format("topic")),
+    ):
+        assert said in on_a_terminal([*ZAQAR, *words, missing, *options])
+    client.create_queue(queue)
+    client.create_topic(queue)
+    for words in (("queue", "show"), ("queue", "stats"), ("topic", "show"), ("message", "list")):
+        assert "here is no" not in on_a_terminal([*ZAQAR, *words, queue, *options])
+
+
+def test_a_post_to_a_topic_without_subscribers_says_that_nobody_gets_it(
+    server: ServerProcess, queue: str, client: Client
+) -> None:
+    words = [*ZAQAR, "topic", "post", queue, "1", "--url", server.url, "--project", "tests"]
+    nobody = f"Nobody subscribes to {queue}: the message went nowhere."
+    assert nobody in on_a_terminal(words)
+    client.subscribe(Topic(queue), f"queue:{queue}-target")
+    assert nobody not in on_a_terminal(words)
+
+
+def test_what_a_job_refused_is_said_in_words(server: ServerProcess, queue: str) -> None:
+    options = ["--by", "5m", "--url", server.url, "--project", "tests"]
+    shown = on_a_terminal([*ZAQAR, "message", "move", queue, "0" * 32, *options], code=1)
+    assert "1 refused: there are no such messages (any more)" in shown
 
 
 def test_a_server_that_is_away_is_told_at_once_and_then_counted_down_to() -> None:

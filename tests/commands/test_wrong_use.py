@@ -56,7 +56,7 @@ def wrong(here: None, capsys: pytest.CaptureFixture[str]) -> Wrong:
         (("message", "list", "q", "more"), "it takes no 'more'; see"),
         (("message", "post"), "the following arguments are required: queue, body; see"),
         (("message",), "the following arguments are required: VERB; see zaqar-lite message --help"),
-        (("message", "list", "q", "--limit", "x"), "--limit: a whole number from 0 is needed"),
+        (("message", "list", "q", "--limit", "x"), "--limit: a whole number from 1 is needed"),
         (("message", "post", "q", "1", "--ttl", "5x"), "--ttl: a duration such as 30s, 5m, 1h"),
         (("message", "post", "q", "1", "--deliver-at", "soon"), "--deliver-at: a time such as"),
         (("message", "move", "q", "1", "--by", "soon"), "--by: a duration such as 30s, 5m, 1h"),
@@ -70,6 +70,10 @@ def wrong(here: None, capsys: pytest.CaptureFixture[str]) -> Wrong:
         (("message", "post", "q", "--file", "/nowhere"), "/nowhere: No such file or directory"),
         (("message", "post", "q", "--file", "/"), "/: Is a directory"),
         (("claim", "run", "q", "--", "/nowhere"), "there is no program '/nowhere' to run"),
+        (("queue", "list", "--project", ""), "--project is empty: is the variable set that"),
+        (("queue", "list", "--url", ""), "--url is empty: is the variable set that"),
+        (("message", "list", "q", "--limit", "0"), "--limit: a whole number from 1 is needed"),
+        (("dlq", "list", "q", "--limit", "0"), "--limit: a whole number from 1 is needed"),
         (("queue", "list", "--ca-file", "/nowhere"), "--ca-file /nowhere: No such file or"),
         (("queue", "list", "--ca-file", __file__), f"--ca-file {__file__} does not hold certifi"),
         (("queue", "list", "--client-cert", __file__), "does not hold a certificate and its key"),
@@ -89,6 +93,13 @@ def test_help_is_a_command_too(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_what_is_not_there_is_named(wrong: Wrong, queue: str) -> None:
     assert wrong("queue", "delete", queue, "--yes", code=3) == f"No such queue: {queue}"
+    for noun, words in (
+        ("subscription", (queue, "0" * 32)),
+        ("topic", (queue,)),
+        ("schedule", ("none",)),
+    ):
+        assert wrong(noun, "delete", *words, code=3)
+    assert wrong("topic", "unsubscribe", queue, "0" * 32, code=3)
     assert "it needs `serve --pooling --admin-mode`" in wrong("pool", "list", code=3)
     assert "it needs `serve --auth keys`" in wrong("key", "list", code=3)
     assert "it needs the setting encryption_key_file" in wrong("data-key", "list", code=3)

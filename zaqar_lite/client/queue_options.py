@@ -120,11 +120,13 @@ def differing(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, 
 
 def exists(queue: str, different: Mapping[str, Any], found: Mapping[str, Any]) -> QueueExists:
     """Make the error for a queue that is there with other options."""
-    facts = ", ".join(f"{key} {found.get(key)!r}, not {different[key]!r}" for key in different)
-    return QueueExists(
-        "The queue exists with other options",
-        f"{queue} has {facts}",
-    )
+    facts = [
+        f"{key} {found[key]!r}, not {wanted!r}"
+        if found.get(key) is not None
+        else f"no {key}, not {wanted!r}"
+        for key, wanted in different.items()
+    ]
+    return QueueExists("The queue exists with other options", f"{queue} has {', '.join(facts)}")
 
 
 def _nearest(key: str) -> str:

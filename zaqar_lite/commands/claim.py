@@ -4,6 +4,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from zaqar_lite.commands import durations, each
+from zaqar_lite.commands.emptiness import why_empty
 from zaqar_lite.commands.message import add_wait
 from zaqar_lite.commands.output import Output, as_row
 from zaqar_lite.commands.running import Leaves, add_call, add_duration, add_leaf, add_noun
@@ -43,11 +44,10 @@ def create(client: "Client", arguments: argparse.Namespace, output: Output) -> N
     )
     if held is not None:
         output.line(f"claim {held.id}, for {durations.shown(held.ttl)}")
-    output.rows(
-        [] if held is None else map(as_row, held.messages),
-        _COLUMNS,
-        empty=f"No message of {arguments.queue} can be claimed now.",
-    )
+        output.rows(map(as_row, held.messages), _COLUMNS, empty="")
+    elif not output.as_json:
+        text = f"No message of {arguments.queue} can be claimed now"
+        output.say(why_empty(client, arguments.queue, text))
 
 
 def show(client: "Client", arguments: argparse.Namespace, output: Output) -> None:

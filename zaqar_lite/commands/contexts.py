@@ -110,8 +110,13 @@ def chosen(given: Mapping[str, str | None]) -> Place:
 
     Raises:
         UnknownContext: the context that was asked for is none.
-        ValueError: the file of contexts can't be read, or the variable with its key is not set.
+        ValueError: the file of contexts can't be read, the variable with its key is not set, or the
+            project or address is an empty text.
     """
+    for name in ("project", "url"):
+        if given.get(name) == "":
+            message = f"--{name} is empty: is the variable set that it was taken from?"
+            raise ValueError(message)
     asked_for = given.get("context") or client_value("CONTEXT")
     context = load().get(asked_for)
 

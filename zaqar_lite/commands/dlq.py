@@ -30,7 +30,7 @@ def add_commands(subparsers: Leaves) -> None:
     parser = add_leaf(verbs, "list", list_, "list dead letters with the queue they came from")
     parser.add_argument("queue", help=_QUEUE)
     parser.add_argument("--source", help="only letters of this queue")
-    parser.add_argument("--limit", type=at_least(0), help="letters at most")
+    parser.add_argument("--limit", type=at_least(1), help="letters at most")
     attempts.add_verb(verbs, "show dead letters by id: why they are there", _QUEUE)
     parser = add_list(
         verbs,
@@ -95,7 +95,8 @@ def redrive(client: "Client", arguments: argparse.Namespace, output: Output) -> 
     else:
         output.record({key: value for key, value in row.items() if value})
     if result.without_source:
-        output.say(f"{result.without_source} letters name no source: give --to")
+        text = "were not moved here from another queue: --to QUEUE says where they go"
+        output.say(f"{result.without_source} of the messages {text}")
     if result.held:
         output.say(f"{result.held} letters are claimed by somebody: run again for them")
     if result.lost:

@@ -14,6 +14,14 @@ if TYPE_CHECKING:
     from zaqar_lite.client.job import Job
 
 _LOOK_EVERY = 0.5
+_REFUSALS = {
+    "claimed": "a claim holds them",
+    "due_changed": "they are due at another time than was thought",
+    "gone": "there are no such messages (any more)",
+    "no_source": "they were not moved here from another queue (--to QUEUE says where they go)",
+    "not_delayed": "they are not delayed (any more)",
+    "max_redrives": "they were redriven as often as the queue allows (--force)",
+}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -56,6 +64,8 @@ def follow(
         time.sleep(_LOOK_EVERY)
         job = client.get_job(job.path)
     output.record(_row(job))
+    for reason, count in job.refused.items():
+        output.say(f"{count} refused: {_REFUSALS.get(reason, reason)}")
     if not job.is_over:
         output.say(f"It goes on in the server: {job.path}")
     return FAILED if job.refused or job.state == "failed" else None

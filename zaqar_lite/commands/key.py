@@ -7,6 +7,7 @@ from zaqar_lite.commands.output import Output, as_row
 from zaqar_lite.commands.running import (
     Leaves,
     add_call,
+    add_delete,
     add_duration,
     add_leaf,
     add_list,
@@ -61,8 +62,13 @@ def add_commands(subparsers: Leaves) -> None:
         "let a disabled key work again",
         "id",
     )
-    text = "delete a key"
-    add_call(verbs, "delete", lambda client, given: client.delete_key(given.id), text, "id")
+    add_delete(
+        verbs,
+        "delete a key",
+        lambda client, given: client.get_key(given.id),
+        lambda client, given: client.delete_key(given.id),
+        "id",
+    )
     rotate = add_call(
         verbs,
         "rotate",

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from zaqar_lite.commands import attempts, jobs, settle, tail
 from zaqar_lite.commands.durations import instant, seconds_above_zero, signed_seconds
+from zaqar_lite.commands.emptiness import why_empty
 from zaqar_lite.commands.output import Output, as_row, printable
 from zaqar_lite.commands.running import (
     Leaves,
     add_call,
     add_duration,
     add_leaf,
-    add_list,
     add_noun,
 )
 from zaqar_lite.commands.values import UsageError, above_zero, at_least, json_or_text, pairs
@@ -34,7 +34,7 @@ def add_commands(subparsers: Leaves) -> None:
     parser = add_leaf(verbs, "list", list_, "list messages, claiming none", "queue")
     parser.add_argument("--marker", help="begin after this id or marker")
     parser.add_argument("--until", help="end with this id or marker")
-    parser.add_argument("--limit", type=at_least(0), help="messages at most")
+    parser.add_argument("--limit", type=at_least(1), help="messages at most")
     parser.add_argument("--no-echo", action="store_true", help="leave out one's own (--client-id)")
     parser.add_argument("--include-claimed", action="store_true", help="show claimed ones too")
     parser.add_argument("--include-delayed", action="store_true", help="show delayed ones too")
@@ -63,15 +63,8 @@ def add_commands(subparsers: Leaves) -> None:
     group = parser.add_mutually_exclusive_group(required=True)
     group.add_argument("--claim", action="append", metavar="ID", help="the claim that holds them")
     group.add_argument("--force", action="store_true", help="delete them whoever holds them")
-    parser = add_list(
-        verbs,
-        "pop",
-        lambda client, given: client.pop(given.queue, given.count, wait=given.wait),
-        "take messages out at once; a lost answer loses them",
-        "queue",
-        columns=COLUMNS,
-        empty="{queue} has nothing to take.",
-    )
+    text = "take messages out at once; a lost answer loses them"
+    parser = add_leaf(verbs, "pop", pop, text, "queue")
     parser.add_argument("--count", type=at_least(1), default=1, help="messages at most (1)")
     add_wait(parser, "how long to wait for one")
     settle.add_verbs(verbs)
@@ -166,23 +159,23 @@ def list_(client: "Client", arguments: argparse.Namespace, output: Output) -> No
     if output.as_json:
         output.rows(rows, (), empty="")
         return
-    first = list(islice(rows, 1))
-    empty = "" if first else _why_nothing(client, arguments)
+    first, empty = list(islice(rows, 1)), ""
+    if not first:
+        included = {"delayed": arguments.include_delayed, "claimed": arguments.include_claimed}
+        shown = frozenset(state for state, is_shown in included.items() if is_shown)
+        text = f"No messages to show in {arguments.queue}"
+        empty = why_empty(client, arguments.queue, text, shown=shown)
     output.rows(chain(first, rows), _columns(arguments), empty=empty)
 
 
-def _why_nothing(client: "Client", arguments: argparse.Namespace) -> str:
-    """Say what the queue holds instead of what was asked for, and how to see it."""
-    stats, queue = client.stats(arguments.queue), arguments.queue
-    hidden = [
-        f"{count} are {state} (zaqar-lite message list {queue} --include-{state})"
-        for count, state, included in (
-            (stats.delayed, "delayed", arguments.include_delayed),
-            (stats.claimed, "claimed", arguments.include_claimed),
-        )
-        if count and not included
-    ]
-    return "; ".join([f"No messages to show in {queue}", *hidden]) + "."
+def pop(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
+    """Take messages out."""
+    rows = list(map(as_row, client.pop(arguments.queue, arguments.count, wait=arguments.wait)))
+    empty = ""
+    if not rows and not output.as_json:
+        text = f"{arguments.queue} has nothing to take"
+        empty = why_empty(client, arguments.queue, text)
+    output.rows(rows, COLUMNS, empty=empty)
 
 
 def edit(client: "Client", given: argparse.Namespace) -> "Message":

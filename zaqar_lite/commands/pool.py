@@ -3,7 +3,7 @@
 import argparse
 from typing import TYPE_CHECKING
 
-from zaqar_lite.commands.running import Leaves, add_call, add_list, add_noun
+from zaqar_lite.commands.running import Leaves, add_call, add_delete, add_list, add_noun
 from zaqar_lite.commands.values import UsageError, json_object
 
 if TYPE_CHECKING:
@@ -41,8 +41,13 @@ def _add_pool(verbs: Leaves) -> None:
     text = "move the queues of a pool of weight 0 to others"
     drain = add_call(verbs, "drain", drain_pool, text, "name")
     drain.add_argument("--status", action="store_true", help="only tell how far that is")
-    text = "delete a pool in which no queue lies"
-    add_call(verbs, "delete", lambda client, given: client.delete_pool(given.name), text, "name")
+    add_delete(
+        verbs,
+        "delete a pool in which no queue lies",
+        lambda client, given: client.get_pool(given.name),
+        lambda client, given: client.delete_pool(given.name),
+        "name",
+    )
 
 
 def create_pool(client: "Client", given: argparse.Namespace) -> None:
@@ -95,5 +100,10 @@ def _add_flavor(verbs: Leaves) -> None:
     )
     text = "show a flavor"
     add_call(verbs, "show", lambda client, given: client.get_flavor(given.name), text, "name")
-    text = "delete a flavor"
-    add_call(verbs, "delete", lambda client, given: client.delete_flavor(given.name), text, "name")
+    add_delete(
+        verbs,
+        "delete a flavor",
+        lambda client, given: client.get_flavor(given.name),
+        lambda client, given: client.delete_flavor(given.name),
+        "name",
+    )

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from zaqar_lite.commands import declared
 from zaqar_lite.commands.durations import whole_seconds
+from zaqar_lite.commands.emptiness import is_absent
 from zaqar_lite.commands.output import Output, as_row
 from zaqar_lite.commands.running import (
     Leaves,
@@ -53,7 +54,7 @@ def add_commands(subparsers: Leaves) -> None:
     parser.add_argument("key", nargs="+")
     declared.add_verb(verbs)
     text = "show a queue's metadata"
-    add_call(verbs, "show", lambda client, given: client.get_queue(given.queue), text, "queue")
+    add_leaf(verbs, "show", show, text, "queue")
     add_leaf(verbs, "stats", stats, "count messages").add_argument("queue", nargs="+")
     parser = add_list(
         verbs,
@@ -130,6 +131,13 @@ def set_(client: "Client", given: argparse.Namespace) -> dict[str, object]:
     return client.update_queue(given.queue, metadata)
 
 
+def show(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
+    """Show metadata: the server's defaults for a queue that nobody has made."""
+    output.record(client.get_queue(arguments.queue))
+    if not output.as_json and is_absent(client, arguments.queue):
+        output.say(f"There is no queue {arguments.queue}: these are the server's defaults.")
+
+
 def stats(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
     """Count messages."""
     output.rows(
@@ -137,6 +145,10 @@ def stats(client: "Client", arguments: argparse.Namespace, output: Output) -> No
         ("queue", "ready", "delayed", "claimed", "total"),
         empty="",
     )
+    if not output.as_json:
+        for queue in arguments.queue:
+            if is_absent(client, queue):
+                output.say(f"There is no queue {queue}.")
 
 
 def purge(client: "Client", given: argparse.Namespace) -> dict[str, object]:

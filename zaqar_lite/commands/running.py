@@ -94,6 +94,22 @@ def add_call(
     return add_leaf(subparsers, name, handler, text, *words)
 
 
+def add_delete(
+    subparsers: Leaves, text: str, find: Ask, delete: Ask, *words: str
+) -> argparse.ArgumentParser:
+    """Declare the verb `delete` of a thing that `find` finds, or says that it does not exist.
+
+    The server answers a delete alike whether it found something.
+    """
+
+    def call(client: "Client", given: argparse.Namespace) -> dict[str, object]:
+        find(client, given)
+        delete(client, given)
+        return {word: getattr(given, word) for word in words} | {"deleted": True}
+
+    return add_call(subparsers, "delete", call, text, *words)
+
+
 def add_list(
     subparsers: Leaves,
     name: str,

@@ -9,6 +9,7 @@ from zaqar_lite.commands.output import Output
 from zaqar_lite.commands.running import (
     Leaves,
     add_call,
+    add_delete,
     add_duration,
     add_leaf,
     add_list,
@@ -59,7 +60,7 @@ def add_commands(subparsers: Leaves) -> None:
         columns=("name", "queue", "when", "time_zone", "paused", "next"),
         empty="No schedules.",
     )
-    parser.add_argument("--limit", type=at_least(0), help="schedules at most")
+    parser.add_argument("--limit", type=at_least(1), help="schedules at most")
     text = "show a schedule"
     add_call(verbs, "show", lambda client, given: client.schedules.get(given.name), text, "name")
     text = "print the next five instants of a schedule, in UTC"
@@ -74,11 +75,11 @@ def add_commands(subparsers: Leaves) -> None:
         "let a paused schedule fire again",
         "name",
     )
-    add_call(
+    add_delete(
         verbs,
-        "delete",
-        lambda client, given: client.schedules.delete(given.name),
         "delete a schedule; its messages stay",
+        lambda client, given: client.schedules.get(given.name),
+        lambda client, given: client.schedules.delete(given.name),
         "name",
     )
 

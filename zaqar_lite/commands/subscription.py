@@ -12,6 +12,7 @@ from zaqar_lite.commands.running import (
     OK,
     Leaves,
     add_call,
+    add_delete,
     add_duration,
     add_leaf,
     add_list,
@@ -47,11 +48,11 @@ def add_commands(subparsers: Leaves) -> None:
     )
     for verb, call, text in (
         ("show", show, "show a subscription"),
-        ("delete", delete, "end a subscription"),
         ("enable", enable, "enable a subscription that the server has disabled"),
         ("rotate", rotate, "make another secret; the one before still works for a day"),
     ):
         add_call(verbs, verb, call, text, "queue", "id")
+    add_delete(verbs, "end a subscription", show, delete, "queue", "id")
     text = "send a test notification, and print what came back"
     add_leaf(verbs, "ping", ping, text, "queue", "id")
     log = add_leaf(verbs, "log", show_log, "list the last attempts to deliver", "queue", "id")

@@ -1,9 +1,19 @@
 """`zaqar-lite topic`: post to many queues and receivers at once."""
 
 import argparse
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from zaqar_lite.commands.running import Leaves, add_call, add_duration, add_list, add_noun
+from zaqar_lite.commands.output import Output
+from zaqar_lite.commands.running import (
+    Leaves,
+    add_call,
+    add_delete,
+    add_duration,
+    add_leaf,
+    add_list,
+    add_noun,
+)
 from zaqar_lite.commands.subscription import COLUMNS
 from zaqar_lite.commands.values import json_object, json_or_text, pairs
 
@@ -25,10 +35,14 @@ def add_commands(subparsers: Leaves) -> None:
         empty="No topics.",
     )
     listed.add_argument("--name", metavar="TEXT", help="only names that contain this")
-    text = "show a topic's metadata"
-    add_call(verbs, "show", lambda client, given: client.get_topic(given.topic), text, "topic")
-    text = "delete a topic"
-    add_call(verbs, "delete", lambda client, given: client.delete_topic(given.topic), text, "topic")
+    add_leaf(verbs, "show", show, "show a topic's metadata", "topic")
+    add_delete(
+        verbs,
+        "delete a topic; its subscriptions stay",
+        find,
+        lambda client, given: client.delete_topic(given.topic),
+        "topic",
+    )
     add_list(
         verbs,
         "subscriptions",
@@ -38,7 +52,7 @@ def add_commands(subparsers: Leaves) -> None:
         columns=COLUMNS,
         empty="No subscriptions of {topic}.",
     )
-    posting = add_call(verbs, "post", post, "post a message to all who subscribe", "topic")
+    posting = add_leaf(verbs, "post", post, "post a message to all who subscribe", "topic")
     posting.add_argument("body", help="JSON, or else a string")
     add_duration(posting, "--ttl", "how long it lives, such as 1h or 2d")
     add_duration(posting, "--delay", "how long until it can be claimed, such as 30s or 5m")
@@ -46,14 +60,7 @@ def add_commands(subparsers: Leaves) -> None:
     made = add_call(verbs, "subscribe", subscribe, "subscribe a queue, or a receiver", "topic")
     made.add_argument("subscriber", metavar="queue:NAME|URL")
     add_duration(made, "--ttl", "how long the subscription lives")
-    add_call(
-        verbs,
-        "unsubscribe",
-        lambda client, given: client.unsubscribe(_topic(given), given.id),
-        "end a subscription",
-        "topic",
-        "id",
-    )
+    add_call(verbs, "unsubscribe", unsubscribe, "end a subscription", "topic", "id")
 
 
 def create_topic(client: "Client", given: argparse.Namespace) -> dict[str, object]:
@@ -61,12 +68,55 @@ def create_topic(client: "Client", given: argparse.Namespace) -> dict[str, objec
     return {"topic": given.topic, "created": client.create_topic(given.topic, given.metadata)}
 
 
-def post(client: "Client", given: argparse.Namespace) -> dict[str, object]:
-    """Post a message."""
+def find(client: "Client", given: argparse.Namespace) -> None:
+    """Look for a topic.
+
+    Raises:
+        NotFound: nobody has made it.
+    """
+    from zaqar_lite.client import NotFound  # noqa: PLC0415 - only once a command runs
+
+    if all(one.name != given.topic for one in client.list_topics(name=given.topic)):
+        raise NotFound("No such topic", given.topic)
+
+
+def show(client: "Client", given: argparse.Namespace, output: Output) -> None:
+    """Show metadata: the server's defaults for a topic that nobody has made."""
+    from zaqar_lite.client import NotFound, ZaqarError  # noqa: PLC0415 - once a command runs
+
+    output.record(client.get_topic(given.topic))
+    if output.as_json:
+        return
+    try:
+        find(client, given)
+    except NotFound:
+        output.say(f"There is no topic {given.topic}: these are the server's defaults.")
+    except ZaqarError:
+        pass  # who may read a topic may perhaps not list
+
+
+def post(client: "Client", given: argparse.Namespace, output: Output) -> None:
+    """Post a message; tell a person when nobody subscribes, because nobody gets it then."""
+    from zaqar_lite.client import ZaqarError  # noqa: PLC0415 - only once a command runs
+
     headers = pairs(given.header, "--header") or None
     body = json_or_text(given.body)
-    made = client.post(_topic(given), body, ttl=given.ttl, delay=given.delay, headers=headers)
-    return {"id": made}
+    topic = _topic(given)
+    made = client.post(topic, body, ttl=given.ttl, delay=given.delay, headers=headers)
+    output.record({"id": made})
+    if output.as_json:
+        return
+    with suppress(ZaqarError):  # who may post may perhaps not list
+        if next(iter(client.list_subscriptions(topic)), None) is None:
+            output.say(f"Nobody subscribes to {given.topic}: the message went nowhere.")
+
+
+def unsubscribe(client: "Client", given: argparse.Namespace) -> dict[str, object]:
+    """End a subscription that is there."""
+    topic = _topic(given)
+    client.get_subscription(topic, given.id)
+    client.unsubscribe(topic, given.id)
+    return {"topic": given.topic, "id": given.id, "deleted": True}
 
 
 def subscribe(client: "Client", given: argparse.Namespace) -> dict[str, object]:
