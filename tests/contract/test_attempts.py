@@ -28,7 +28,7 @@ from zaqar_lite.domain.attempts import (
     Attempt,
     Ended,
 )
-from zaqar_lite.domain.models import DEFAULT_PRIORITY, Capability, DelayMode, Retries
+from zaqar_lite.domain.models import DEFAULT_PRIORITY, Capability, DelayMode, Retries, Take
 from zaqar_lite.domain.posts import Copy
 
 pytestmark = pytest.mark.anyio
@@ -295,6 +295,18 @@ async def test_attempts_are_shown_wherever_somebody_asks(queue: QueueUnderTest) 
     assert [list(message.attempts) for message in claimed.messages] == [[expected], []]
     claim = await queue.get_claim(claimed.claim_id or "", details=True)
     assert [list(message.attempts) for message in claim.messages] == [[expected], []]
+
+
+async def test_a_take_that_does_not_ask_reads_no_attempts(queue: QueueUnderTest) -> None:
+    """As a take of the service's own does not: each attempt would have to be read."""
+    (message_id,) = await queue.post("a")
+    await queue.settle(await queue.claim_id(), fail(message_id))
+    store = queue.stores.messages
+    held = await store.claim(queue.ref, Take(1, None, DelayMode.IGNORE, 10 * MINUTE))
+    assert not held.messages[0].attempts
+    await store.release(queue.ref, held.claim_id or "")
+    popped = await store.pop(queue.ref, Take(1, None, DelayMode.IGNORE))
+    assert (popped.messages[0].id, list(popped.messages[0].attempts)) == (message_id, [])
 
 
 async def test_attempts_of_what_is_popped_are_shown(queue: QueueUnderTest) -> None:

@@ -110,6 +110,17 @@ def in_memory(store: OpenDataMessageStore) -> int:
     return sum(len(page.entries) for page in there.pages)
 
 
+async def test_pages_that_were_dropped_take_no_room_of_those_in_memory(
+    store: OpenDataMessageStore,
+) -> None:
+    for _ in range(5):
+        await post(store, [str(number) for number in range(30)])
+        await store.pop(QUEUE, Take(limit=30, delay_mode=DelayMode.HONOUR, version=None))
+    await post(store, ["last"])
+    await store.sweep(100)
+    assert store._db.page_cache.size == in_memory(store) * queues.ENTRY_BYTES
+
+
 async def test_the_tail_of_a_long_queue_stays_on_disk(
     store: OpenDataMessageStore, tmp_path: Path
 ) -> None:

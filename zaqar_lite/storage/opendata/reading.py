@@ -99,7 +99,7 @@ def _setting_aside(db: State, queue: Queue, entry: Entry) -> Iterator[None]:
         yield
     except CodecError as exc:
         if db.is_current(queue) and queue.find(entry.position) is entry:
-            set_aside(db, queue, entry, str(exc))
+            set_aside(queue, entry, str(exc))
 
 
 async def _read(db: State, entries: Sequence[Entry]) -> dict[bytes, Stored]:
@@ -126,10 +126,11 @@ def _learn(db: State, entry: Entry, stored: Mapping[bytes, Stored]) -> None:
         entry.headers = headers or None
 
 
-def set_aside(db: State, queue: Queue, entry: Entry, why: str) -> None:
+def set_aside(queue: Queue, entry: Entry, why: str) -> None:
     """Never hand out an entry again because its payload or metadata can't be read.
 
     Its claim continues: it may be readable after the next start, and must not be claimed twice.
+    That it is damaged is not stored, so its page stays as it is on disk.
     """
     extras = entry.ensure_extras()
     if extras.damaged:
@@ -141,8 +142,6 @@ def set_aside(db: State, queue: Queue, entry: Entry, why: str) -> None:
     elif entry.claim is None and not extras.parked_until:
         queue.ready_count -= 1
     extras.damaged = True
-    queue.change(entry.page)
-    db.touched.add(queue)
 
 
 async def read_attempts(db: State, entries: Sequence[Entry]) -> Mapping[int, Sequence[Attempt]]:
