@@ -15,6 +15,7 @@ from zaqar_lite.domain.models import DelayMode, Retries
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.domain.settlements import Act, Outcome, Settlement
 from zaqar_lite.storage.redis.claiming import MAX_CLAIMED
+from zaqar_lite.storage.redis.keys import keys_of
 from zaqar_lite.storage.redis.messages import RedisMessageStore
 from zaqar_lite.storage.redis.router import Router
 
@@ -54,6 +55,21 @@ async def test_bulk_operations_are_one_round_trip_each(queue: QueueUnderTest, cl
     await queue.stores.messages.delete(queue.ref, ids, claim_ids=[claimed.claim_id])
     assert (len(page.messages), len(ids)) == (20, 20)
     assert calls(client)["evalsha"] == 4
+
+
+async def test_a_claim_beside_another_prolongs_its_keys_only_for_a_later_horizon(
+    queue: QueueUnderTest, client: Any
+) -> None:
+    await queue.post("a", "b", "c", ttl=HOUR)
+    await queue.claim(1)
+    client.config_resetstat()
+    await queue.claim(1)
+    assert calls(client)["expireat"] == 0
+    await queue.post("later", ttl=50 * HOUR)
+    later = (await queue.claim(2)).messages[1]
+    for kind in ("tracks", "held", "claims", "leases"):
+        ends = client.pexpiretime(keys_of(queue.ref).key(kind))
+        assert ends >= later.expires_at, kind
 
 
 async def test_a_dead_letter_takes_one_round_trip_and_two_behind_the_answer(

@@ -2,10 +2,11 @@
 
 Each `.lua` file begins with a header of comments that is read here:
 
-    -- key NAME: what it is                      a key; a local variable of that name
+    -- key NAME: what it is                      a key, which the text calls by this name
     -- include: PART PART                       text of `parts/PART.lua` that comes before
     -- rarely: FUNCTION FUNCTION                 functions that most calls do not need
     -- refused when full                         the script adds what takes room
+    -- registers nothing                         the script is never given the key `visits`
 
 so that a script's keys are declared to Redis in one order that cannot differ from its text, and
 shared steps are written once. `parts/keys.lua` has the keys of a queue. A script that registers
@@ -18,6 +19,8 @@ one message. So:
 
 - Functions that a script does not call are left out of it, and keys that it does not name.
 - Those that are called `rarely`, and what only they call, are made when the first of them is.
+- A key is written as `KEYS[n]` and a constant as its value. Each variable that functions use costs
+  as much as a function.
 - Functions are made within a function. There Lua finds a variable that they use by its number;
   a variable of the script itself it seeks among all others, once for each function that uses it.
 - Commands get texts. Redis writes out each number that it is given, which takes as long as `HLEN`.
@@ -34,14 +37,17 @@ _KEY = re.compile(r"^-- key (\w+):", re.MULTILINE)
 _FUNCTION = re.compile(r"^local function (\w+)\(.*?^end\n", re.MULTILINE | re.DOTALL)
 _WORD = re.compile(r"\w+")
 _COMMENT = re.compile(r"^[ \t]*--.*\n|[ \t]+--.*$", re.MULTILINE)
+_CONSTANTS = re.compile(r"^local ([A-Z_]+(?:, [A-Z_]+)*) = (.+)\n", re.MULTILINE)
+_LOCALS = re.compile(r"\b(?:local (?!function)|for |function ?\w*\()([\w, ]+)")
+_NAME_OR_STRING = re.compile(r"'[^'\n]*'|(?<![.\w])\w+\b(?! = )")
+"""A text, or a name that is neither a field nor assigned to."""
 _STRING = re.compile(r"'[^'\n]*'")
 _INCLUDE = re.compile(r"^-- include: (.+)$", re.MULTILINE)
 _RARELY = re.compile(r"^-- rarely: (.+)$", re.MULTILINE)
 _REFUSED_WHEN_FULL = "-- refused when full"
-_CALL_LATE = """local function {name}(...)
-  return late('{name}')(...)
-end
-"""
+_REGISTERS_NOTHING = "-- registers nothing"
+_PLACE = "\0"
+"""Stands where the functions that are made late begin."""
 _MAKE_LATE = """late = function(name)
 {functions}
   local made = {{{table}}}
@@ -65,20 +71,27 @@ class Script:
 
 @cache
 def load(name: str) -> Script:
-    """Read a script and the parts it includes, each once."""
+    """Read a script and the parts it includes, each once.
+
+    Raises:
+        ValueError: a variable hides a key, or a function is called before it can be made.
+    """
     parts: list[str] = []
     _collect(f"{name}.lua", parts, set())
     body = "\n".join(parts)
-    code = _without_unused(_COMMENT.sub("", body))
+    code = _with_constants(_without_unused(_COMMENT.sub("", body)))
     code = _within_function(_made_late(code, set(" ".join(_RARELY.findall(body)).split())))
-    used = set(_WORD.findall(_STRING.sub("", code)))
+    used = set(_NAME_OR_STRING.findall(code))
     kinds = tuple(kind for kind in dict.fromkeys(_KEY.findall(body)) if kind in used)
-    may_register = "visits" in used - set(kinds)
+    if hidden := {name for names in _LOCALS.findall(code) for name in _words(names)} & {*kinds}:
+        raise ValueError(f"{name}.lua has variables with the names of keys: {hidden}")
+    may_register = "visits" in used - set(kinds) and _REGISTERS_NOTHING not in body
     named = (*kinds, "visits") if may_register else kinds
-    declared = "".join(f"local {kind} = KEYS[{i}]\n" for i, kind in enumerate(named, 1))
+    values = {kind: f"KEYS[{i}]" for i, kind in enumerate(named, 1)}
+    values.setdefault("visits", "nil")
     # A full Redis refuses new messages, and goes on handing out and deleting those it has.
     flags = "" if _REFUSED_WHEN_FULL in body else "flags=allow-oom"
-    text = f"#!lua {flags}\n{declared}{code}".encode("ascii")
+    text = f"#!lua {flags}\n{_with_values(code, values)}".encode("ascii")
     digest = sha1(text, usedforsecurity=False).hexdigest().encode()
     return Script(name, text, digest, kinds, may_register)
 
@@ -114,9 +127,26 @@ def _made_late(code: str, entries: set[str]) -> str:
         table=", ".join(f"{name} = {name}" for name in called),
     )
     for name in late:
-        stub = _CALL_LATE.format(name=name) if name in called else ""
-        code = code.replace(functions[name], stub + (made if name == late[-1] else ""), 1)
-    return code
+        code = code.replace(functions[name], _PLACE if name == late[-1] else "", 1)
+    code = _with_values(code, {name: f"late('{name}')" for name in called})
+    return code.replace(_PLACE, made, 1)
+
+
+def _with_constants(code: str) -> str:
+    """Write the values of constants where they are used, instead of variables."""
+    values: dict[str, str] = {}
+    for names, given in _CONSTANTS.findall(code):
+        values |= dict(zip(names.split(", "), given.split(", "), strict=True))
+    return _with_values(_CONSTANTS.sub("", code), values)
+
+
+def _with_values(code: str, values: dict[str, str]) -> str:
+    """Write values in place of names, but not of fields and within texts."""
+
+    def value_of(found: re.Match[str]) -> str:
+        return values.get(found[0], found[0])
+
+    return _NAME_OR_STRING.sub(value_of, code)
 
 
 def _words(code: str) -> set[str]:
@@ -129,7 +159,7 @@ def _within_function(code: str) -> str:
     if first is None:
         return code
     head, rest = code[: first.start()], code[first.start() :]
-    return f"{head}return (function()\nlocal late\n{rest}\nend)()\n"
+    return f"{head}local late\nreturn (function()\n{rest}\nend)()\n"
 
 
 def _collect(path: str, parts: list[str], seen: set[str]) -> None:

@@ -38,7 +38,15 @@ add_to(held, taken.positions)
 local claim = ARGV[18] == '1' and redis.call('HGET', claims, id) or struct.pack('>I5I6', ttl, now)
 redis.call('HSET', claims, id, claim .. table.concat(taken.positions))
 redis.call('ZADD', leases, deadline, id)
-keep(deadline + grace, {tracks, held, claims, leases})
+keep(deadline + grace, {})
+-- While a claim lives none of these keys ends. So they live long enough already if the horizon is that of then.
+local is_kept = life[9] and tonumber(life[9]) == tonumber(life[2])
+if not (has_claims and is_kept) then
+  keep(now, {tracks, held, claims, leases})
+  if not is_kept then
+    redis.call('HSET', state, 'kept', life[2])
+  end
+end
 if #raised > 0 then
   apply('ZADD', expiry, raised)
   if were_claimed then

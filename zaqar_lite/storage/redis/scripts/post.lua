@@ -13,7 +13,7 @@
 -- nothing is done yet, the driver must register the queue and come again. 'wait': another post
 -- decides by these keys; come again in a moment.
 -- include: deciding
--- rarely: note_visit gather join_groups send remember read_entry
+-- rarely: note_visit is_checked_by_another ids_of_batch gather join_groups send remember read_entry
 local count, companions = tonumber(ARGV[7]), tonumber(ARGV[8])
 local keys_at = 9 + count + companions
 local keyed = #ARGV > keys_at

@@ -13,7 +13,7 @@ local claim_id = ARGV[3]
 
 local wanted, said, count = {}, {}, 0
 for n = 13, #ARGV, 2 do
-  local words, ids = ARGV[n], ARGV[n + 1]
+  local words, named = ARGV[n], ARGV[n + 1]
   local act, first, second = struct.unpack('>c1I6I6', words)
   local texts, delay = words:sub(14), first ~= NO_DELAY and first
   -- The settlement, with how it ends the attempts of its messages.
@@ -24,9 +24,9 @@ for n = 13, #ARGV, 2 do
     what = {outcome = DEAD, at = now, wait = 0, texts = texts, reason = texts:sub(2, 1 + texts:byte(1))}
   end
   what.act, what.first, what.second = act, first, second
-  for at = 1, #ids, 16 do
+  for at = 1, #named, 16 do
     count = count + 1
-    wanted[count], said[count] = ids:sub(at, at + 15), what
+    wanted[count], said[count] = named:sub(at, at + 15), what
   end
 end
 local live, places = locate_live(wanted), {}

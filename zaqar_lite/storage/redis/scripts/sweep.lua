@@ -2,8 +2,8 @@
 -- ARGV: 1 offset, 4 about how many entries; 5 to 12: policy
 -- Answers: 'ok', or 'arm' if the driver must register the queue and call again; how many messages
 -- expired, keys ended, messages were promoted and lapsed; length of the outbox, next instant or 0, now.
+-- registers nothing: the queue stays registered until this visit is over
 -- include: whole expire failing
-visits = nil -- the queue stays registered until this visit is over
 local budget = math.min(tonumber(ARGV[4]), 100)
 local expired, noticed, promoted = expire(budget), 0, 0
 if expired < budget then

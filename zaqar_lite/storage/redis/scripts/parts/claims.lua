@@ -97,14 +97,19 @@ local function part(id, claim)
   return over, left, soonest
 end
 
+-- Whether a claim was there whose leases had not lapsed, when `lapse` looked last.
+local has_claims = false
+
 -- Notice the leases that have lapsed, up to `budget` entries; at least one claim, which holds at
 -- most 500. What becomes of their messages is decided by who knows the policy (`end_lapsed`).
 -- Answers how many entries that took, and whether no lapsed lease is left.
 local function lapse(budget)
   local count = 0
   while count < budget do
-    local id = redis.call('ZRANGEBYSCORE', leases, '-inf', now, 'LIMIT', '0', '1')[1]
-    if not id then
+    local first = redis.call('ZRANGE', leases, '0', '0', 'WITHSCORES')
+    local id = first[1]
+    if not id or tonumber(first[2]) > now then
+      has_claims = id
       return count, true
     end
     local claim = redis.call('HGET', claims, id)

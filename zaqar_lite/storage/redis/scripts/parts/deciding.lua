@@ -15,16 +15,6 @@ local function read_entry(entry, digest)
   return entry:sub(24), entry:sub(8, 23) == digest
 end
 
-if batch_key then
-  local entry = redis.call('HGET', keys, batch_key)
-  local known, is_same = read_entry(entry, ARGV[6]:sub(1, 16))
-  if not is_same then
-    return {'reused', -1}
-  elseif known then
-    return {'known', #entry % 16 == 6 and 1 or entry:byte(7), known}
-  end
-end
-
 -- For so long (ms) the note of a post in parts holds up others.
 local CHECKING = 5000
 
@@ -36,6 +26,29 @@ local function is_checked_by_another(ticket)
   end
   local left = struct.unpack('>I6', note) - now
   return left > 0 and left <= CHECKING -- more are left where a failover has set the clock back
+end
+
+-- The ids of all messages of a batch, of those of the sent ones; `places` says which of these stands
+-- for each message (4 bytes each), '' where all were sent.
+local function ids_of_batch(sent_ids, places)
+  if places == '' then
+    return table.concat(sent_ids)
+  end
+  local all = {}
+  for i = 1, #places / 4 do
+    all[i] = sent_ids[struct.unpack('>I4', places, 4 * i - 3)]
+  end
+  return table.concat(all)
+end
+
+if batch_key then
+  local entry = redis.call('HGET', keys, batch_key)
+  local known, is_same = read_entry(entry, ARGV[6]:sub(1, 16))
+  if not is_same then
+    return {'reused', -1}
+  elseif known then
+    return {'known', #entry % 16 == 6 and 1 or entry:byte(7), known}
+  end
 end
 
 -- What the driver is told instead of the post's outcome: where there is no room, where the sweep must
@@ -65,17 +78,4 @@ local function refusal(count, new_keys, has_companions)
     keep(now + 60000, {})
     return {'arm', now}
   end
-end
-
--- The ids of all messages of a batch, of those of the sent ones; `places` says which of these stands
--- for each message (4 bytes each), '' where all were sent.
-local function ids_of_batch(sent_ids, places)
-  if places == '' then
-    return table.concat(sent_ids)
-  end
-  local all = {}
-  for i = 1, #places / 4 do
-    all[i] = sent_ids[struct.unpack('>I4', places, 4 * i - 3)]
-  end
-  return table.concat(all)
 end

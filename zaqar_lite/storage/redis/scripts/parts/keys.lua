@@ -1,7 +1,8 @@
 -- The keys of a queue. What is said to expire does so by `keep` (life.lua), never before a deadline in it.
 -- key queue: hash, the queue's record: version, metadata (JSON), exposing; it does not expire
 -- key state: hash; last (position), horizon, due, armed (ms), ranked, returns, grouped (flags), part (the next
---     one of a post in parts), checking (who decides by its keys, and until when); expires
+--     one of a post in parts), checking (who decides by its keys, and until when), kept (the horizon that
+--     the keys of claims had when a claim last let them live until then); expires
 -- key messages: hash, position -> record: one packed string for each message (codec.py); expires
 -- key tracks: hash, position -> track: what changes of a message once it was claimed or moved; expires
 -- key attempts: hash, position -> hand-outs that have ended, of messages that have some; expires

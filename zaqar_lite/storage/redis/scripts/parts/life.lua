@@ -14,6 +14,9 @@ local function keep(deadline, written)
     redis.call('HSET', state, 'horizon', horizon)
     moved = true
   end
+  if not moved and #written == 0 then
+    return
+  end
   local at = string.format('%.0f', math.ceil((horizon - offset) / 1000) + 60)
   if moved then
     for _, key in ipairs({state, messages, expiry, life[8] and groups or nil}) do

@@ -1,7 +1,7 @@
 -- Take ready messages in order, for claim and pop.
 -- ARGV: 3 claim id, 4 limit, 5 to 12: policy, 15 mode (I, H, E), 17 '1' for attempts too
 -- include: delays failing
--- rarely: lift part reduce_claim note_returns make_ready promote expose end_leases leave set_aside forget arm
+-- rarely: note_visit lift part reduce_claim note_returns make_ready promote expose end_leases leave set_aside forget arm
 
 -- The script answers with what it has when it has examined `BUDGET` entries that are not handed out
 -- (expired, exhausted, brought back), or read `BYTES` of them, about 3 ms: the next call and the
