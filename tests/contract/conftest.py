@@ -49,7 +49,7 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a busy machine be slow: the embedded store gives up what hangs for ten seconds."""
     monkeypatch.setattr(Engine, "patience", 120.0)
     if find_spec("slatedb"):
-        engine = import_module("zaqar_lite.storage.opendata.slatedb.engine")
+        engine = import_module("zaqar_lite.storage.opendata.slatedb")
         monkeypatch.setattr(engine, "_PATIENCE_LOCAL", 120.0)
 
 

@@ -138,7 +138,7 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
         "<=",
     ): "It is looked at only where no message was handed out.",
     (
-        "zaqar_lite/storage/opendata/slatedb/engine.py",
+        "zaqar_lite/storage/opendata/slatedb/__init__.py",
         "self._descriptor = -1",
         "2",
     ): "Any negative number stands for no descriptor.",

@@ -2,7 +2,7 @@
 
 from tests.contract.stores import Stores
 from tests.drivers.opendata.snapshot import check_invariants, snapshot
-from zaqar_lite.storage.opendata import database, loading
+from zaqar_lite.storage.opendata import loading
 from zaqar_lite.storage.opendata.database import Database
 from zaqar_lite.storage.opendata.due import catch_up
 from zaqar_lite.storage.opendata.entries import Page
@@ -28,7 +28,7 @@ async def check_database(db: Database) -> None:
         db.touched.add(queue)
     await db.committer.durable()
     restarted = Database(db.engine, db.clock, db.options)
-    await database.open_store(restarted)
+    await loading.load_own_records(restarted)
     await loading.load(restarted)
     await loading.load_catalogue(restarted)
     await load_all(restarted)

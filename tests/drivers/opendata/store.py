@@ -20,12 +20,11 @@ from zaqar_lite.domain.models import (
 )
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.storage.opendata import create
-from zaqar_lite.storage.opendata.database import Database
+from zaqar_lite.storage.opendata.database import Database, OpenDataManagementStore
 from zaqar_lite.storage.opendata.format import after_prefix, keys
 from zaqar_lite.storage.opendata.format.keys import RecordType
-from zaqar_lite.storage.opendata.management import OpenDataManagementStore
 from zaqar_lite.storage.opendata.messages import OpenDataMessageStore
-from zaqar_lite.storage.opendata.slatedb.engine import SlateDbEngine
+from zaqar_lite.storage.opendata.slatedb import SlateDbEngine
 from zaqar_lite.storage.opendata.sqlite.file import table_of
 
 QUEUE, OTHER, THIRD = (QueueRef("project", name) for name in ("queue", "other", "third"))
@@ -135,7 +134,7 @@ def texts(messages: Claimed | list[Message]) -> list[str]:
 
 async def engine_in(directory: Path) -> SlateDbEngine:
     """An open SlateDB engine."""
-    engine = SlateDbEngine.in_directory(directory)
+    engine = SlateDbEngine.in_directory(directory / "slatedb")
     await engine.open()
     return engine
 

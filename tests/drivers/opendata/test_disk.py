@@ -30,7 +30,7 @@ from zaqar_lite.storage.opendata.engine import Batch, Engine
 from zaqar_lite.storage.opendata.format import keys
 from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.messages import OpenDataMessageStore
-from zaqar_lite.storage.opendata.slatedb.engine import SlateDbEngine
+from zaqar_lite.storage.opendata.slatedb import SlateDbEngine
 from zaqar_lite.storage.opendata.sqlite.engine import SqliteEngine
 from zaqar_lite.storage.opendata.sqlite.file import table_of
 from zaqar_lite.storage.registry import create_stores
@@ -287,7 +287,7 @@ async def fill(store: MessageStore, posted: list[str]) -> None:
 
 
 async def test_a_large_batch_is_handed_to_slatedb_in_parts(tmp_path: Path) -> None:
-    engine = SlateDbEngine.in_directory(tmp_path / "data")
+    engine = SlateDbEngine.in_directory(tmp_path / "data" / "slatedb")
     tmp_path.joinpath("data").mkdir()
     await engine.open()
     longest, before = 0.0, time.thread_time()  # a busy machine takes no part in it

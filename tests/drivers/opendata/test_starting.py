@@ -17,8 +17,8 @@ import pytest
 from tests.server import ServerProcess
 from tests.services.process import free_port
 from zaqar_lite.domain.errors import Unavailable
-from zaqar_lite.storage.opendata.slatedb import engine as slatedb_engine
-from zaqar_lite.storage.opendata.slatedb.engine import SlateDbEngine
+from zaqar_lite.storage.opendata import slatedb as slatedb_engine
+from zaqar_lite.storage.opendata.slatedb import SlateDbEngine
 
 PING = {"Client-ID": "3381af92-2b9e-11e3-b191-71861300734c", "X-Project-Id": "ping"}
 

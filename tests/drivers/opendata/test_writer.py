@@ -29,7 +29,7 @@ from zaqar_lite.bench.machine import descendants
 from zaqar_lite.domain.errors import ConfigurationError, Unavailable
 from zaqar_lite.storage.opendata import database
 from zaqar_lite.storage.opendata.engine import Batch, Engine
-from zaqar_lite.storage.opendata.slatedb.engine import SlateDbEngine
+from zaqar_lite.storage.opendata.slatedb import SlateDbEngine
 from zaqar_lite.storage.opendata.sqlite import engine as sqlite_engine
 from zaqar_lite.storage.opendata.sqlite import writer as sqlite_writer
 from zaqar_lite.storage.opendata.sqlite.engine import FILE_NAME, SqliteEngine, WriterLink

@@ -30,18 +30,18 @@ from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.domain.models import StoreOptions
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
-from zaqar_lite.storage.opendata.database import Database
+from zaqar_lite.storage.opendata.database import Database, OpenDataManagementStore
 from zaqar_lite.storage.opendata.engine import Engine
-from zaqar_lite.storage.opendata.management import OpenDataManagementStore
 from zaqar_lite.storage.opendata.messages import OpenDataMessageStore
-from zaqar_lite.storage.opendata.slatedb import FOLDER
 from zaqar_lite.storage.opendata.sqlite.engine import FILE_NAME, SqliteEngine
 
 if TYPE_CHECKING:
-    from zaqar_lite.storage.opendata.slatedb.engine import SlateDbEngine
+    from zaqar_lite.storage.opendata.slatedb import SlateDbEngine
 
 
 _SCHEMES = ("embedded", "opendata+sqlite", "opendata+slatedb", "opendata+s3")
+_FOLDER = "slatedb"
+"""The folder of a SlateDB store in its directory."""
 
 
 def create(
@@ -78,7 +78,7 @@ def create_engine(uri: str, *, must_exist: bool = False) -> Engine:
             )
         return _slatedb().in_bucket(parts.netloc, unquote(parts.path).strip("/"))
     directory = _directory(uri)
-    is_sqlite, is_slatedb = (directory / FILE_NAME).exists(), (directory / FOLDER).exists()
+    is_sqlite, is_slatedb = (directory / FILE_NAME).exists(), (directory / _FOLDER).exists()
     if must_exist and not (is_sqlite or is_slatedb):
         raise ConfigurationError(f"There is no store at {directory}.")
     if scheme == "opendata+slatedb":
@@ -87,7 +87,7 @@ def create_engine(uri: str, *, must_exist: bool = False) -> Engine:
                 f"{directory} holds a SQLite store: open it with embedded://{directory}, or give "
                 "the SlateDB store a directory of its own."
             )
-        return _slatedb().in_directory(directory)
+        return _slatedb().in_directory(directory / _FOLDER)
     if is_slatedb:
         raise ConfigurationError(
             f"{directory} holds a SlateDB store: open it with opendata+slatedb://{directory}, or "
@@ -117,7 +117,7 @@ def _directory(uri: str) -> Path:
 
 def _slatedb() -> "type[SlateDbEngine]":
     try:
-        from zaqar_lite.storage.opendata.slatedb.engine import SlateDbEngine  # noqa: PLC0415
+        from zaqar_lite.storage.opendata.slatedb import SlateDbEngine  # noqa: PLC0415
     except ModuleNotFoundError as exc:
         raise ConfigurationError(
             "This store needs the Python package 'slatedb': pip install 'zaqar-lite[slatedb]'."

@@ -1,154 +1,36 @@
 """The store as a whole: opening it, writing its batches, recovering it, closing it.
 
-A new store gets its first records. Where the block of ids is lost, ids continue from the time in
-microseconds, since they never run ahead of it. Where the secret of the message ids is lost, all
-messages get new ids, and the old ones find nothing.
+At the end is the management store. Its records are all in memory; that of a queue is stored as RFC
+0001's configuration.
 """
 
 import asyncio
 import logging
-import os
-from collections.abc import Callable, Mapping
-from contextlib import suppress
-from typing import TypeVar
+from collections.abc import Iterable
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError, Unavailable
-from zaqar_lite.domain.models import QueueRef, StoreOptions
+from zaqar_lite.domain.models import QueueRecord, QueueRef, Record, StoreOptions
 from zaqar_lite.storage.opendata import loading
-from zaqar_lite.storage.opendata.checkpoint import encode_ahead, encode_changes
+from zaqar_lite.storage.opendata.checkpoint import (
+    EMPTY_ACTIVE,
+    EMPTY_ENDED,
+    encode_ahead,
+    encode_changes,
+)
 from zaqar_lite.storage.opendata.committer import Committer
-from zaqar_lite.storage.opendata.engine import REBUILT, Batch, Damage, Engine, Stored, Unreadable
-from zaqar_lite.storage.opendata.format import CodecError, bookkeeping, keys, utf8
+from zaqar_lite.storage.opendata.engine import REBUILT, Batch, Engine, Unreadable
+from zaqar_lite.storage.opendata.format import bookkeeping, keys
 from zaqar_lite.storage.opendata.format.keys import PAYLOAD_PREFIX, RecordType
-from zaqar_lite.storage.opendata.format.records import decode_metadata
 from zaqar_lite.storage.opendata.paging import evict_pages
 from zaqar_lite.storage.opendata.queue import Queue
 from zaqar_lite.storage.opendata.recovery import put_back, replay
-from zaqar_lite.storage.opendata.state import Ids, IdTexts, State
+from zaqar_lite.storage.opendata.state import State
+from zaqar_lite.storage.record_store import RecordStore
 
 logger = logging.getLogger(__name__)
-_FIRST_SEGMENT = 1
 MOST_AT_ONCE = 20
 """Queues whose pages are encoded in one step of the event loop, each in up to 0.1 ms."""
-T = TypeVar("T")
-
-
-async def open_store(db: State) -> None:
-    """Read the records of the store itself; those that are missing go into the next batch.
-
-    Raises ConfigurationError: the store is of another format.
-    """
-    wanted = [keys.FORMAT, keys.STATE, keys.ID_BLOCK, keys.LOG_BLOCK, REBUILT]
-    found = await db.engine.get(wanted)
-    db.is_rebuilt = REBUILT in found
-    if keys.FORMAT not in found and not db.is_rebuilt:
-        await _create(db)
-        found = await db.engine.get(wanted)
-    marker = _read(db, found, keys.FORMAT, bytes)
-    if marker is None:
-        db.puts[keys.FORMAT] = utf8(bookkeeping.FORMAT_MARKER)
-    elif marker != utf8(bookkeeping.FORMAT_MARKER):
-        raise ConfigurationError(
-            f"The store can't be opened: its format is {marker!r}, this server reads "
-            f"{bookkeeping.FORMAT_MARKER!r}. Use the version that wrote it, and `zaqar-lite store "
-            "export`."
-        )
-    state = _read(db, found, keys.STATE, bookkeeping.decode_state)
-    if state is not None:
-        db.clock.not_before(state.last_instant)
-    block = _read(db, found, keys.ID_BLOCK, bookkeeping.decode_block)
-    block = block or _read(db, found, keys.LOG_BLOCK, bookkeeping.decode_block)
-    if block is None or db.is_rebuilt:  # of a damaged store it may be an old one
-        block = max(sum(block or ()), db.clock.now_us()), 0
-        db.puts[keys.ID_BLOCK] = db.puts[keys.LOG_BLOCK] = bookkeeping.encode_block(*block)
-    db.ids = Ids(sum(block))
-    if state is None:
-        logger.error("the secret of the message ids is lost: messages have other ids from now on")
-        state = bookkeeping.State(sum(block), 0, os.urandom(16))
-    db.secret, db.id_texts = state.secret, IdTexts(state.secret)
-    # In a rebuilt store, messages that no queue holds are put back, not replayed.
-    db.routed = sum(block) if db.is_rebuilt else state.routed
-    db.segments = await _segments(db, sum(block))
-    db.log_start, number = db.segments[-1]
-    db.log_prefix = keys.log_prefix(number)
-    await _load_garbage(db)
-    await loading.load_kept_ids(db)
-
-
-async def _create(db: State) -> None:
-    """Write the records of a new store.
-
-    Ids begin at the time in microseconds, so that a marker from an earlier store that was lost is
-    before all messages of this one.
-    """
-    async for _ in db.rows(b"", b"\xff"):
-        raise ConfigurationError(
-            "The store can't be opened: it holds records and no format marker, so it is "
-            "not one of this server's. Give the server a directory of its own."
-        )
-    start, now = db.clock.now_us(), db.clock.now_ms()
-    block = bookkeeping.encode_block(start, 0)
-    puts = {
-        keys.FORMAT: utf8(bookkeeping.FORMAT_MARKER),
-        keys.STATE: bookkeeping.encode_state(start, now, os.urandom(16)),
-        keys.ID_BLOCK: block,
-        keys.LOG_BLOCK: block,
-        keys.log_segment_key(_FIRST_SEGMENT): bookkeeping.encode_segment(start, now),
-        keys.log_listing_key(_FIRST_SEGMENT): b"",
-    }
-    await db.engine.commit(Batch(puts, ()))
-
-
-def _read(
-    db: State, found: Mapping[bytes, Stored], key: bytes, decode: Callable[[bytes], T]
-) -> T | None:
-    """Decode a record that every store has; None where it is lost, which is logged."""
-    return db.decoded(key, found.get(key) or Damage(key, "it is missing"), decode)
-
-
-async def _segments(db: State, next_id: int) -> list[tuple[int, int]]:
-    """The first sequence and the number of the log's segments, in order.
-
-    Where the record of a segment is lost, its first sequence follows from its first entry, which
-    has its id.
-    """
-    starts: dict[int, int] = {}
-    lost: list[int] = []
-    async for key, value in db.rows(keys.LOG_SEGMENTS):
-        number = int.from_bytes(key[-4:], "big")
-        start = db.decoded(key, value, bookkeeping.decode_segment)
-        if start is None:
-            lost.append(number)
-        else:
-            starts[number] = start[0]
-    if not starts and not lost:
-        lost.append(_FIRST_SEGMENT)
-    for number in lost:
-        starts[number] = first = await _first_sequence(db, number, next_id)
-        db.puts[keys.log_segment_key(number)] = bookkeeping.encode_segment(first, db.clock.now_ms())
-        db.puts[keys.log_listing_key(number)] = b""
-    return sorted((start, number) for number, start in starts.items())
-
-
-async def _first_sequence(db: State, number: int, otherwise: int) -> int:
-    async for key, value in db.rows(keys.log_prefix(number)):
-        with suppress(CodecError):  # damage is logged when the message is read
-            if isinstance(value, bytes):
-                return decode_metadata(value).message_id - keys.read_log_entry_key(key)[2]
-    return otherwise
-
-
-async def _load_garbage(db: State) -> None:
-    garbage = keys.prefix(RecordType.GARBAGE)
-    async for key, value in db.rows(garbage):
-        if isinstance(value, Damage):
-            db.damaged(value)
-        else:
-            db.garbage.append(key)
-        if len(key) > len(garbage):
-            db.next_garbage = max(db.next_garbage, 1 + keys.read_message_id(key))
-
 
 _LAST_BATCH = 20.0
 """Seconds that closing waits for the last batch: a disk may hang."""
@@ -171,7 +53,7 @@ class Database(State):
             if self._users == 0:
                 await self.engine.open()
                 try:
-                    await open_store(self)
+                    await loading.load_own_records(self)
                     await loading.load(self)
                     await put_back(self)
                     await loading.load_catalogue(self)
@@ -297,3 +179,55 @@ class DatabaseUser:
 
     async def ping(self) -> None:
         self._db.committer.check_writable()
+
+
+class OpenDataManagementStore(DatabaseUser, RecordStore):
+    """The management store over RFC 0001's records."""
+
+    def __init__(self, db: Database) -> None:
+        DatabaseUser.__init__(self, db)
+        RecordStore.__init__(self, db.queues.records, db.catalogue, db.clock)
+
+    def _check_readable(self) -> None:
+        self._db.committer.check_readable()
+
+    def _check_writable(self) -> None:
+        self._db.committer.check_writable()
+
+    async def _queues_visible(self, refs: Iterable[QueueRef]) -> None:
+        db = self._db
+        await db.committer.visible(max(map(db.queues.epoch, refs), default=0))
+
+    async def _records_visible(self) -> None:
+        await self._db.committer.visible(self._db.catalogue.epoch)
+
+    async def _durable(self) -> None:
+        await self._db.committer.durable()
+
+    def _next_version(self) -> int:
+        return self._db.ids.take(1, self._db.puts)
+
+    def _put_queue(self, record: QueueRecord) -> None:
+        """Store a queue's record; a new queue gets the root of each of its lists, as in the RFC."""
+        db, config = self._db, bookkeeping.encode_queue_record(record)
+        is_new = db.queues.records.get(record.queue) is None
+        queue = db.queues.make(record.queue)
+        db.put_queue(queue, record, config)
+        if not is_new:
+            return
+        if None not in queue.numbered and None not in queue.damaged_pages:
+            db.puts[keys.queue_key(RecordType.ACTIVE, queue.raw)] = EMPTY_ACTIVE
+        for history in (queue.done, queue.failed):
+            if not history:
+                db.put(keys.queue_key(history.kind, queue.raw), EMPTY_ENDED)
+
+    def _delete_queue(self, ref: QueueRef) -> None:
+        queue = self._db.queues.make(ref)
+        self._db.remove_record(queue)
+        self._db.changed(queue)
+
+    def _put_record(self, record: Record) -> None:
+        self._db.put_record(record)
+
+    def _delete_record(self, record: Record) -> None:
+        self._db.delete_record(record)

@@ -1,9 +1,19 @@
-"""Reading the working state from the engine: all of it at opening, some queues after a failure."""
+"""Reading the state from the engine: all of it at opening, some queues after a failure.
+
+A new store gets its first records. Where the block of ids is lost, ids continue from the time in
+microseconds, since they never run ahead of it. Where the secret of the message ids is lost, all
+messages get new ids, and the old ones find nothing.
+"""
 
 import gc
+import logging
+import os
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from typing import TypeVar
 
+from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.domain.ids import new_claim_id
 from zaqar_lite.domain.models import QueueRef, Record
 from zaqar_lite.storage.opendata.checkpoint import (
@@ -13,16 +23,24 @@ from zaqar_lite.storage.opendata.checkpoint import (
     plain_summary,
 )
 from zaqar_lite.storage.opendata.due import index_claim
-from zaqar_lite.storage.opendata.engine import Damage, Stored
+from zaqar_lite.storage.opendata.engine import REBUILT, Batch, Damage, Stored
 from zaqar_lite.storage.opendata.entries import Claim, Entry, Page, Summary
-from zaqar_lite.storage.opendata.format import CodecError, after_prefix, bookkeeping, keys, records
+from zaqar_lite.storage.opendata.format import (
+    CodecError,
+    after_prefix,
+    bookkeeping,
+    keys,
+    records,
+    utf8,
+)
 from zaqar_lite.storage.opendata.format.active import ActivePage, read_active
 from zaqar_lite.storage.opendata.format.bookkeeping import KeyRecord, decode_queue_record
 from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.idempotency import read_record
 from zaqar_lite.storage.opendata.queue import Queue
-from zaqar_lite.storage.opendata.state import State
+from zaqar_lite.storage.opendata.state import Ids, IdTexts, State
 
+logger = logging.getLogger(__name__)
 _PER_QUEUE = (
     RecordType.CONFIG,
     RecordType.CLAIM,  # before the pages, which name no claims
@@ -36,6 +54,124 @@ _EMPTY = {
     RecordType.DONE: EMPTY_ENDED,
     RecordType.FAILED: EMPTY_ENDED,
 }
+_FIRST_SEGMENT = 1
+T = TypeVar("T")
+
+
+async def load_own_records(db: State) -> None:
+    """Read the records of the store itself; those that are missing go into the next batch.
+
+    Raises ConfigurationError: the store is of another format.
+    """
+    wanted = [keys.FORMAT, keys.STATE, keys.ID_BLOCK, keys.LOG_BLOCK, REBUILT]
+    found = await db.engine.get(wanted)
+    db.is_rebuilt = REBUILT in found
+    if keys.FORMAT not in found and not db.is_rebuilt:
+        await _create(db)
+        found = await db.engine.get(wanted)
+    marker = _read_own(db, found, keys.FORMAT, bytes)
+    if marker is None:
+        db.puts[keys.FORMAT] = utf8(bookkeeping.FORMAT_MARKER)
+    elif marker != utf8(bookkeeping.FORMAT_MARKER):
+        raise ConfigurationError(
+            f"The store can't be opened: its format is {marker!r}, this server reads "
+            f"{bookkeeping.FORMAT_MARKER!r}. Use the version that wrote it, and `zaqar-lite store "
+            "export`."
+        )
+    state = _read_own(db, found, keys.STATE, bookkeeping.decode_state)
+    if state is not None:
+        db.clock.not_before(state.last_instant)
+    block = _read_own(db, found, keys.ID_BLOCK, bookkeeping.decode_block)
+    block = block or _read_own(db, found, keys.LOG_BLOCK, bookkeeping.decode_block)
+    if block is None or db.is_rebuilt:  # of a damaged store it may be an old one
+        block = max(sum(block or ()), db.clock.now_us()), 0
+        db.puts[keys.ID_BLOCK] = db.puts[keys.LOG_BLOCK] = bookkeeping.encode_block(*block)
+    db.ids = Ids(sum(block))
+    if state is None:
+        logger.error("the secret of the message ids is lost: messages have other ids from now on")
+        state = bookkeeping.State(sum(block), 0, os.urandom(16))
+    db.secret, db.id_texts = state.secret, IdTexts(state.secret)
+    # In a rebuilt store, messages that no queue holds are put back, not replayed.
+    db.routed = sum(block) if db.is_rebuilt else state.routed
+    db.segments = await _segments(db, sum(block))
+    db.log_start, number = db.segments[-1]
+    db.log_prefix = keys.log_prefix(number)
+    await _load_garbage(db)
+    await load_kept_ids(db)
+
+
+async def _create(db: State) -> None:
+    """Write the records of a new store.
+
+    Ids begin at the time in microseconds, so that a marker from an earlier store that was lost is
+    before all messages of this one.
+    """
+    async for _ in db.rows(b"", b"\xff"):
+        raise ConfigurationError(
+            "The store can't be opened: it holds records and no format marker, so it is "
+            "not one of this server's. Give the server a directory of its own."
+        )
+    start, now = db.clock.now_us(), db.clock.now_ms()
+    block = bookkeeping.encode_block(start, 0)
+    puts = {
+        keys.FORMAT: utf8(bookkeeping.FORMAT_MARKER),
+        keys.STATE: bookkeeping.encode_state(start, now, os.urandom(16)),
+        keys.ID_BLOCK: block,
+        keys.LOG_BLOCK: block,
+        keys.log_segment_key(_FIRST_SEGMENT): bookkeeping.encode_segment(start, now),
+        keys.log_listing_key(_FIRST_SEGMENT): b"",
+    }
+    await db.engine.commit(Batch(puts, ()))
+
+
+def _read_own(
+    db: State, found: Mapping[bytes, Stored], key: bytes, decode: Callable[[bytes], T]
+) -> T | None:
+    """Decode a record that every store has; None where it is lost, which is logged."""
+    return db.decoded(key, found.get(key) or Damage(key, "it is missing"), decode)
+
+
+async def _segments(db: State, next_id: int) -> list[tuple[int, int]]:
+    """The first sequence and the number of the log's segments, in order.
+
+    Where the record of a segment is lost, its first sequence follows from its first entry, which
+    has its id.
+    """
+    starts: dict[int, int] = {}
+    lost: list[int] = []
+    async for key, value in db.rows(keys.LOG_SEGMENTS):
+        number = int.from_bytes(key[-4:], "big")
+        start = db.decoded(key, value, bookkeeping.decode_segment)
+        if start is None:
+            lost.append(number)
+        else:
+            starts[number] = start[0]
+    if not starts and not lost:
+        lost.append(_FIRST_SEGMENT)
+    for number in lost:
+        starts[number] = first = await _first_sequence(db, number, next_id)
+        db.puts[keys.log_segment_key(number)] = bookkeeping.encode_segment(first, db.clock.now_ms())
+        db.puts[keys.log_listing_key(number)] = b""
+    return sorted((start, number) for number, start in starts.items())
+
+
+async def _first_sequence(db: State, number: int, otherwise: int) -> int:
+    async for key, value in db.rows(keys.log_prefix(number)):
+        with suppress(CodecError):  # damage is logged when the message is read
+            if isinstance(value, bytes):
+                return records.decode_metadata(value).message_id - keys.read_log_entry_key(key)[2]
+    return otherwise
+
+
+async def _load_garbage(db: State) -> None:
+    garbage = keys.prefix(RecordType.GARBAGE)
+    async for key, value in db.rows(garbage):
+        if isinstance(value, Damage):
+            db.damaged(value)
+        else:
+            db.garbage.append(key)
+        if len(key) > len(garbage):
+            db.next_garbage = max(db.next_garbage, 1 + keys.read_message_id(key))
 
 
 async def load(db: State) -> None:
