@@ -25,7 +25,7 @@ from zaqar_lite.storage.opendata.format import after_prefix, keys
 from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.messages import OpenDataMessageStore
 from zaqar_lite.storage.opendata.slatedb import SlateDbEngine
-from zaqar_lite.storage.opendata.sqlite.file import table_of
+from zaqar_lite.storage.opendata.sqlite.writer import table_of
 
 QUEUE, OTHER, THIRD = (QueueRef("project", name) for name in ("queue", "other", "third"))
 MINUTE, HOUR = 60_000, 3_600_000

@@ -14,7 +14,7 @@ from zaqar_lite.cli import main
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.storage.opendata.format import keys
 from zaqar_lite.storage.opendata.sqlite.engine import FILE_NAME
-from zaqar_lite.storage.opendata.sqlite.file import LOG, PAYLOAD, SCHEMA
+from zaqar_lite.storage.opendata.sqlite.writer import LOG, PAYLOAD, SCHEMA
 
 pytestmark = pytest.mark.anyio
 CLIENT = "7f1bfa6e-6c1b-4d1c-9f2e-8d3e4b1c2a3d"

@@ -16,7 +16,7 @@ from zaqar_lite.domain.models import NO_RETRIES, Claimed, DelayMode, Edit, Queue
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.storage.opendata import claiming
 from zaqar_lite.storage.opendata.engine import Batch, Stored
-from zaqar_lite.storage.opendata.sqlite import file
+from zaqar_lite.storage.opendata.sqlite.writer import open_file
 
 pytestmark = pytest.mark.anyio
 
@@ -266,7 +266,7 @@ def test_the_directories_above_a_new_store_are_synced(
 
 def test_the_database_is_synced_through_the_drive_s_cache(tmp_path: Path) -> None:
     """On macOS an fsync alone does not do that; elsewhere the pragma means nothing."""
-    connection = file.open_file(tmp_path / "queue.sqlite3")
+    connection = open_file(tmp_path / "queue.sqlite3")
     for pragma in ("fullfsync", "checkpoint_fullfsync"):
         assert connection.execute(f"PRAGMA {pragma}").fetchone() == (1,)
     connection.close()

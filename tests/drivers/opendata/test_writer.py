@@ -33,7 +33,7 @@ from zaqar_lite.storage.opendata.slatedb import SlateDbEngine
 from zaqar_lite.storage.opendata.sqlite import engine as sqlite_engine
 from zaqar_lite.storage.opendata.sqlite import writer as sqlite_writer
 from zaqar_lite.storage.opendata.sqlite.engine import FILE_NAME, SqliteEngine, WriterLink
-from zaqar_lite.storage.opendata.sqlite.file import Database
+from zaqar_lite.storage.opendata.sqlite.writer import Database
 
 pytestmark = pytest.mark.anyio
 HEADERS = {"Client-ID": str(uuid.uuid4()), "X-Project-Id": "writer"}

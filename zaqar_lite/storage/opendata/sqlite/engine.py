@@ -35,9 +35,8 @@ from zaqar_lite.storage.opendata.engine import (
     refuses_for_room,
 )
 from zaqar_lite.storage.opendata.sqlite import reading, writer
-from zaqar_lite.storage.opendata.sqlite.file import commits, read_note
-from zaqar_lite.storage.opendata.sqlite.reading import BROKEN_FILE, connect, error_code
-from zaqar_lite.storage.opendata.sqlite.writer import ANSWER
+from zaqar_lite.storage.opendata.sqlite.reading import BROKEN_FILE, connect, error_code, read_note
+from zaqar_lite.storage.opendata.sqlite.writer import ANSWER, commits
 
 logger = logging.getLogger(__name__)
 FILE_NAME = "queue.sqlite3"

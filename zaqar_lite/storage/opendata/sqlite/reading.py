@@ -6,6 +6,7 @@ file is converted when it is first opened. A row keeps its checksum, right or wr
 
 import logging
 import sqlite3
+import struct
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from functools import lru_cache
@@ -17,9 +18,11 @@ from zlib import crc32
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.storage.opendata.engine import FIRST, Damage, Row, Stored
 from zaqar_lite.storage.opendata.format import after_prefix
-from zaqar_lite.storage.opendata.sqlite.file import (
+from zaqar_lite.storage.opendata.sqlite.writer import (
     LAYOUT,
     LOG,
+    NOTE,
+    NOTED,
     PAYLOAD,
     SCHEMA,
     Table,
@@ -88,6 +91,18 @@ def _checked(key: bytes, value: object, checksum: object) -> Stored:
     if isinstance(value, bytes) and crc32(value, crc32(key)) == checksum:
         return value
     return Damage(key, "its checksum does not match")
+
+
+def read_note(directory: Path) -> int:
+    """The number of a batch that is durable, by the file beside the database; 0 if none is known.
+
+    Raises OSError: it can't be read.
+    """
+    try:
+        number, checksum = NOTED.unpack((directory / NOTE).read_bytes())
+    except (FileNotFoundError, struct.error):
+        return 0
+    return int(number) if checksum == crc32(number.to_bytes(8, "big")) else 0
 
 
 # -- by key --
