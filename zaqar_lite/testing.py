@@ -24,14 +24,14 @@ _LONGEST_START = 60.0
 
 
 class ZaqarClock:
-    """The server's clock: it goes on as ever, and jumps when a test says so."""
+    """The server's clock: it runs like any clock, and a test can move it forward."""
 
     def __init__(self, offset: Path) -> None:
         self._offset = offset
         self._milliseconds = 0
 
     def advance(self, seconds: float) -> None:
-        """Let the server believe that so many seconds have passed; time never goes back.
+        """Move the clock forward by so many seconds: what is due by then is due now.
 
         Raises:
             ValueError: the seconds are negative.
@@ -40,14 +40,14 @@ class ZaqarClock:
             message = f"time goes forwards only, not by {seconds:g} s"
             raise ValueError(message)
         self._milliseconds += round(seconds * 1000)
-        # Replaced at once: a server that read an empty file would take it for 0.
+        # Replace the file in one step: the server would read an empty file as 0.
         new = self._offset.with_suffix(".new")
         new.write_text(str(self._milliseconds), encoding="ascii")
         new.replace(self._offset)
 
 
 class ZaqarServer(NamedTuple):
-    """A server, and the project that belongs to one test."""
+    """The address of the server, and the project that belongs to one test."""
 
     url: str
     project: str
@@ -72,7 +72,7 @@ class _Running(NamedTuple):
 
 @pytest.fixture(scope="session")
 def _zaqar_running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Running]:
-    """The server's process, for the whole run."""
+    """Start the server's process, which serves all tests of the run."""
     place = tmp_path_factory.mktemp("zaqar")
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith("ZAQAR_")
@@ -102,7 +102,7 @@ def zaqar_server(_zaqar_running: _Running) -> ZaqarServer:
 
 @pytest.fixture
 def zaqar_clock(_zaqar_running: _Running) -> ZaqarClock:
-    """The clock of `zaqar_server`, which `advance` moves: no test needs to sleep."""
+    """The clock of `zaqar_server`: a test calls `advance` where it would have to sleep."""
     return _zaqar_running.clock
 
 
@@ -110,7 +110,7 @@ def _address(process: "subprocess.Popen[bytes]", log: Path) -> str:
     """Wait until the server listens; return its address.
 
     Raises:
-        RuntimeError: it ended, or did not listen within a minute; the text is its log.
+        RuntimeError: the server ended, or did not listen within a minute; the text has its log.
     """
     until = time.monotonic() + _LONGEST_START
     while time.monotonic() < until:

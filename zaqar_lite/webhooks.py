@@ -1,4 +1,4 @@
-"""Signatures of webhooks, as Standard Webhooks 1.0 has them: `verify` is for who receives them.
+"""Sign webhooks as Standard Webhooks 1.0 specifies, and verify them in a receiver.
 
     from zaqar_lite.webhooks import verify
 
@@ -16,16 +16,20 @@ from collections.abc import Iterable, Mapping
 
 PREFIX = "whsec_"
 TOLERANCE = 300
-"""Seconds that a delivery's time may lie before or after the receiver's."""
+"""How many seconds the time of a delivery may lie before or after the receiver's."""
 _VERSION = "v1"
 
 
 class InvalidSignature(ValueError):
-    """The request was not signed with this secret, or not lately."""
+    """The request was not signed with this secret, or its time is too far from the receiver's."""
 
 
 def sign(secret: str, *, message_id: str, timestamp: int, body: bytes) -> str:
-    """Sign a body; the answer is one signature of the header `webhook-signature`."""
+    """Return one signature of a body, for the header `webhook-signature`.
+
+    Raises:
+        InvalidSignature: the secret is not base64 after `whsec_`.
+    """
     text = f"{message_id}.{timestamp}.".encode() + body
     digest = hmac.new(_key(secret), text, hashlib.sha256).digest()
     return f"{_VERSION},{base64.b64encode(digest).decode()}"
@@ -34,7 +38,7 @@ def sign(secret: str, *, message_id: str, timestamp: int, body: bytes) -> str:
 def signed_headers(
     secrets: Iterable[str], *, message_id: str, timestamp: int, body: bytes
 ) -> dict[str, str]:
-    """The three headers of a delivery, with a signature by each secret."""
+    """Return the three headers of a delivery, with one signature for each secret."""
     signatures = [
         sign(secret, message_id=message_id, timestamp=timestamp, body=body) for secret in secrets
     ]
@@ -53,12 +57,14 @@ def verify(
     tolerance: int = TOLERANCE,
     now: float | None = None,
 ) -> str:
-    """Check that a request was signed with `secret`, lately; answer its `webhook-id`.
+    """Check that a request was signed with `secret`; return its `webhook-id`.
 
-    The id stays the same when a delivery is repeated: who has seen it already is done.
+    A delivery that is repeated has the same id, so a receiver can tell that it has seen it.
+    `tolerance` is how many seconds the time of the delivery may lie before or after `now`, which
+    is the current time unless given.
 
     Raises:
-        InvalidSignature: a header is missing, the time is too far off, or no signature is right.
+        InvalidSignature: a header is missing, the time is too far off, or no signature matches.
     """
     found = {name.lower(): value for name, value in headers.items()}
     try:
@@ -67,7 +73,7 @@ def verify(
         signatures = found["webhook-signature"]
     except (KeyError, ValueError):
         raise InvalidSignature(
-            "The headers webhook-id, -timestamp and -signature are needed."
+            "The request needs the headers webhook-id, webhook-timestamp and webhook-signature."
         ) from None
     if abs((time.time() if now is None else now) - timestamp) > tolerance:
         raise InvalidSignature(f"The time of the delivery is more than {tolerance} seconds off.")
@@ -82,4 +88,4 @@ def _key(secret: str) -> bytes:
     try:
         return base64.b64decode(secret.removeprefix(PREFIX), validate=True)
     except binascii.Error:
-        raise InvalidSignature("The secret is no base64 behind 'whsec_'.") from None
+        raise InvalidSignature("The secret must be base64 after 'whsec_'.") from None

@@ -44,7 +44,7 @@ class AsyncClaim(AsyncSettling):
         return self._iterate()
 
     async def __aiter__(self) -> AsyncIterator[Message]:
-        """Yield the messages, as `for` does; outside of a block, claim and end the claim too."""
+        """Yield the messages; outside of an `async with` block, make and end the claim too."""
         if self._begun:
             for message in self._iterate():
                 yield message

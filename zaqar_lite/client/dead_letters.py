@@ -121,7 +121,7 @@ class RedriveOptions:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the server can do it, because no function of the caller's decides or is told."""
+        """Whether the server can do the redrive: no option is a function of the caller."""
         return not callable(self.where) and self.on_moved is None and self.limit != 0
 
     def check(self, queue: str) -> None:
@@ -193,7 +193,7 @@ class Redrive:
     Args:
         queue: the dead-letter queue.
         options: what to move.
-        stopping: says whether to end after the move in hand.
+        stopping: returns whether to end after the move that is under way.
         now: a monotonic clock, in seconds.
     """
 

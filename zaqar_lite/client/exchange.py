@@ -101,7 +101,7 @@ def exchange(
     """Carry out a call; the generator's return value is its result.
 
     Raises:
-        ZaqarError: what `zaqar_lite.client.errors` says.
+        ZaqarError: the server refused it, or did not answer; the subclass says which.
     """
     attempt = 0
     fresh_login = False

@@ -323,7 +323,7 @@ def _call(queue: str, entries: Sequence[Entry[T]], options: PostOptions[T]) -> C
 def post_all(
     client: "SyncCalls", queue: str, items: Iterable[T], options: PostOptions[T]
 ) -> PostSummary:
-    """Post every item, with threads; see `Client.post_all`."""
+    """Post every item in constant memory, with `in_flight` threads."""
 
     def send(entries: Sequence[Entry[T]]) -> Outcome[T]:
         try:
@@ -365,7 +365,7 @@ async def post_all_async(
     items: Iterable[T] | AsyncIterable[T],
     options: PostOptions[T],
 ) -> PostSummary:
-    """Post every item, with tasks; see `AsyncClient.post_all`."""
+    """Post every item in constant memory, with `in_flight` tasks."""
 
     async def send(entries: Sequence[Entry[T]]) -> Outcome[T]:
         try:

@@ -1,7 +1,7 @@
 """The two sockets: urllib3 for the sync client, aiohttp for the async one.
 
 Each is one method and `close`, so that a user can bring another. Neither retries, follows a
-redirect or keeps a cookie: what is done when is decided in `exchange`.
+redirect or keeps a cookie: `exchange` decides which request is sent when.
 Why these libraries: tests/client/http_libraries.py measures them; see api-ref, "The SDK".
 """
 

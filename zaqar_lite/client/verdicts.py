@@ -48,9 +48,10 @@ class Reject(Exception):
 
 
 def verdict(message: Message, error: Exception, *, report: bool) -> Settlement:
-    """Return what becomes of a message whose handler raised this.
+    """Return what becomes of a message whose handler raised this exception.
 
-    Of any other exception its type is the reason; with `report` its text is the detail.
+    For an exception that is neither Retry nor Reject, the reason is its type, and with `report` the
+    detail is its text.
     """
     if isinstance(error, Reject):
         return Settlement.dead(

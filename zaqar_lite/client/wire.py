@@ -18,7 +18,8 @@ class Request:
     """One HTTP request; `path` begins with /v2/ and carries the query.
 
     `wait` is how many seconds the server may take longer than usual, because the request waits for
-    messages; `line` is told of its connection. One that `streams` has an answer without an end.
+    messages; `line` learns its connection, so that the wait can be ended from elsewhere. A request
+    that `streams` has an answer without an end.
     """
 
     method: str
@@ -65,7 +66,7 @@ class Page(Generic[T]):
 
 
 class Operation(NamedTuple):
-    """What a call does with messages, for whoever traces them.
+    """What a call does with messages, for tracing.
 
     Attributes:
         kind: `send`, `receive` or `settle`: the types of OpenTelemetry's messaging conventions.

@@ -13,7 +13,7 @@ COLUMNS = ("number", "ended_at", "outcome", "delay", "reason", "detail", "client
 
 
 def add_verb(verbs: Leaves, text: str, queue: str | None = None) -> argparse.ArgumentParser:
-    """Declare the verb `show`; `queue` says which queue is meant."""
+    """Declare the verb `show`; `queue` is the help text of its argument `queue`."""
     parser = add_leaf(verbs, "show", show, text)
     parser.add_argument("queue", help=queue)
     parser.add_argument("id", nargs="+")

@@ -173,7 +173,7 @@ def _named(message: Item, key: str) -> NewMessage:
 def _lines(
     arguments: argparse.Namespace, headers: dict[str, str] | None, source: BinaryIO
 ) -> Iterator[Item]:
-    """Return the lines that are not blank; a body alone where nothing is said of all of them."""
+    """Return the lines that are not blank: as bodies, if no option applies to all of them."""
     bodies = (RawBody(text) for line in source if (text := line.strip()))
     said = {
         "ttl": arguments.ttl,
@@ -189,7 +189,7 @@ def _lines(
 def _csv(
     arguments: argparse.Namespace, headers: dict[str, str] | None, source: BinaryIO
 ) -> Iterator[NewMessage]:
-    """Yield the rows; what a row says of itself goes before what the command says of all.
+    """Yield the rows as messages; a value in a row overrides the option for all rows.
 
     Raises:
         ValueError: there is no such column.
@@ -228,7 +228,7 @@ def _number(row: dict[str, str], column: str, default: Any) -> Any:  # noqa: ANN
 
 
 def _when(row: dict[str, str], arguments: argparse.Namespace) -> tuple[dt.datetime | None, Any]:
-    """Return deliver_at and delay; the row's own go before the command's."""
+    """Return deliver_at and delay: the row's own, else those of the command's options."""
     text = row.get("deliver_at")
     if not text:
         delay = _number(row, "delay", arguments.delay)
@@ -240,7 +240,7 @@ def _when(row: dict[str, str], arguments: argparse.Namespace) -> tuple[dt.dateti
 
 
 def _progress(source: BinaryIO, size: int | None, stack: contextlib.ExitStack) -> Advance:
-    """Show a bar on standard error if that is a terminal; return what is told each batch."""
+    """Show a bar on standard error if that is a terminal; return the function that moves it."""
     if not sys.stderr.isatty():
         return lambda _: None
     from rich.console import Console  # noqa: PLC0415 - a pipe never needs rich

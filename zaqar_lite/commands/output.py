@@ -23,7 +23,7 @@ DURATIONS = frozenset({"age", "ttl", "grace", "oldest_age", "delay"})
 
 
 class Output:
-    """Standard output, in one of two forms; the form never changes what is told."""
+    """Standard output, in one of two forms that have the same facts."""
 
     def __init__(self, *, as_json: bool) -> None:
         self.as_json = as_json or not sys.stdout.isatty()
@@ -33,7 +33,7 @@ class Output:
     ) -> None:
         """Print rows; a table shows only `columns`, JSON everything.
 
-        A terminal is told `empty` where there are none.
+        On a terminal, `empty` is printed if there are no rows.
         """
         if self.as_json:
             for row in rows:
@@ -77,7 +77,7 @@ class Output:
         _print_fields([{key: _cell(key, value) for key, value in record.items()}])
 
     def line(self, text: str) -> None:
-        """Print what belongs to a table, above it; JSON says it in its fields."""
+        """Print a line above a table; in JSON the rows have the same facts as fields."""
         if not self.as_json:
             print(printable(text))
 

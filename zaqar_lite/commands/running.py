@@ -97,9 +97,9 @@ def add_call(
 def add_delete(
     subparsers: Leaves, text: str, find: Ask, delete: Ask, *words: str
 ) -> argparse.ArgumentParser:
-    """Declare the verb `delete` of a thing that `find` finds, or says that it does not exist.
+    """Declare the verb `delete`; `find` raises NotFound if there is nothing to delete.
 
-    The server answers a delete alike whether it found something.
+    The server's answer to a delete does not say whether there was something.
     """
 
     def call(client: "Client", given: argparse.Namespace) -> dict[str, object]:
@@ -121,7 +121,7 @@ def add_list(
 ) -> argparse.ArgumentParser:
     """Declare a command that lists what one call of the client yields.
 
-    `empty` is what a person is told where that is nothing; it may name the words, as in `{queue}`.
+    `empty` is what a terminal shows if it yields nothing; `{queue}` stands for the word `queue`.
     """
 
     def handler(client: "Client", arguments: argparse.Namespace, output: Output) -> None:

@@ -42,9 +42,9 @@ async def migrate(
 ) -> Migrated:
     """Move until all levels of the old topology stay empty for `quiet` seconds.
 
-    Publishers must have gone to the new topology before. What reaches its end in the old one
-    meanwhile lies in the destination's queue, as ever. A message that has no `due-ms` or no id, or
-    whose delay or destination the new topology has not, is left where it waits, and counted.
+    Publishers must use the new topology already. A message whose delay ends in the old topology
+    meanwhile goes to the destination's queue as usual. A message stays where it waits, and is
+    counted, if it has no `due-ms` or no id, or if the new topology lacks its delay or destination.
 
     Raises:
         Invalid: the two have the same prefix: those share their queues, and grow in place.

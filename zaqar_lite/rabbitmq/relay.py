@@ -184,8 +184,8 @@ class Relay:
     ) -> bool:
         """End the session when the broker no longer delivers to our consumer, or may not.
 
-        The result says whether the broker would go on: nothing has come for long, or the stream of
-        cancelled ids is to be followed anew.
+        The result is True if the broker itself ended nothing: no message has come for long, or the
+        stream of cancelled ids must be opened again.
 
         It cancels the consumer when the queue is deleted, and leaves the channel open; the library
         then only forgets the tag. A quorum queue that is deleted and at once made again is worse

@@ -390,7 +390,7 @@ class Topology:
         """Return the waits of a message, first to last: the binary digits of its delay.
 
         Raises:
-            Invalid: as `units`.
+            Invalid: the delay is not a number of seconds from 0 to the maximum.
         """
         units, exchange, hops = self.units(delay), self.ingest, []
         for level in self.levels:

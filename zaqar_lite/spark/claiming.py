@@ -83,8 +83,8 @@ def delete(
 ) -> Deleted:
     """Delete messages that were processed, by the claims (id, message ids) that hold them.
 
-    Of a claim that lapsed meanwhile those are deleted that nobody holds; what somebody holds is
-    left to them.
+    If a claim has lapsed, those of its messages are deleted that nobody holds now; one that another
+    consumer holds is left to that consumer.
     """
 
     def one(given: tuple[str, Sequence[str]]) -> Deleted:

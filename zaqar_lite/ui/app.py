@@ -197,7 +197,7 @@ def templates() -> Environment:
 
 
 def _told(caller: Caller, refused: Refused) -> str:
-    """What to do about a refusal, where the API's own words are not for a person."""
+    """What a person can do about a refusal, if the API's own text does not say it."""
     lacks_project = caller.project == OWN and refused.title == "Project-Id Missing"
     return _NO_PROJECT if lacks_project else refused.description
 

@@ -78,7 +78,7 @@ def _sum(samples: Samples, name: str) -> float:
 def _times(samples: Samples, name: str, **wanted: str) -> Values | None:
     """How often something was timed, its mean, and the bounds of its median and 99th percentile.
 
-    None where it never was; a bound of None says that it is above the last one known.
+    None if it was never timed. A bound of None means: above the last bound of the histogram.
     """
     buckets: dict[float, float] = {}
     for labels, value in samples.get(f"{name}_bucket", ()):

@@ -47,7 +47,7 @@ async def queues(caller: Caller, request: Request) -> Values:
 
 
 async def _rows(caller: Caller, listed: list[Values], wanted: Search) -> list[Values]:
-    """The counts of those of the queues that are wanted, with their dead letters."""
+    """The counts of the queues that match the search, with their dead letters."""
     named = [one for one in listed if wanted.names_it(one["name"])]
     targets = {one["metadata"].get("_dead_letter_queue") for one in named} - {None}
     asked = [one["name"] for one in named]
@@ -67,7 +67,7 @@ async def _rows(caller: Caller, listed: list[Values], wanted: Search) -> list[Va
 
 
 async def _total(caller: Caller, name: str) -> int | None:
-    """How many messages a queue holds; None where who looks may not know, or it is not there."""
+    """How many messages a queue holds; None if the user may not see that."""
     try:
         return int((await counts_of(caller, name))["total"])
     except Refused:

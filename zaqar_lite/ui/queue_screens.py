@@ -137,7 +137,7 @@ async def claims(caller: Caller, request: Request) -> Values:
 
 
 async def _claim(caller: Caller, path: str) -> Values:
-    """How long a claim has lasted and lasts; nothing for who may not claim, or when it is over."""
+    """How long a claim has lasted and still lasts; None if it is over, or if not allowed to see."""
     try:
         found = (await caller.call("GET", path)).document
     except Refused:

@@ -58,10 +58,10 @@ FIELDS = (
 def changes(
     fields: Mapping[str, str], now: Mapping[str, Any], whole: Whole
 ) -> list[dict[str, Any]]:
-    """The patch that makes a queue what the form says; what is empty is removed.
+    """The patch that gives a queue the settings in the form; an empty field removes its setting.
 
-    A field that still has what it showed is left out: somebody may have changed that meanwhile.
-    `whole` reads a number of a field, or refuses it.
+    A field that still has the value that it showed is left out, because another user may have
+    changed the setting meanwhile. `whole` reads the number in a field, or refuses it.
     """
     patch: list[dict[str, Any]] = []
     for key, label, _, kind in FIELDS:

@@ -22,7 +22,7 @@ def next_marker(document: Mapping[str, object]) -> str | None:
 
 
 def page_of(key: str, read_entry: Callable[[dict[str, Any]], T]) -> Callable[[Response], Page[T]]:
-    """Return what reads a page whose entries stand under `key`; an empty page is the last."""
+    """Return a reader of pages whose entries are under `key`; an empty page ends the list."""
 
     def read(response: Response) -> Page[T]:
         items = [read_entry(entry) for entry in encoding.objects(response, key)]

@@ -23,7 +23,7 @@ _NAMES = {
 
 
 def nothing(_: Response) -> None:
-    """Read an answer that says nothing."""
+    """Read nothing of an answer: the call has no result."""
 
 
 def path_of(kind: str, name: str, *rest: str) -> str:
@@ -45,18 +45,18 @@ def ask(
     resend: bool = True,
     meanings: Mapping[int, type[StatusError]] | None = None,
 ) -> Call[T]:
-    """Return a call that sends a document (none for None); `read` makes the answer's its result.
+    """Return a call that sends a document, and whose result `read` makes of the answer's document.
 
-    Without `resend` it is not sent again after its answer was lost: the server may have done what
-    was asked, and doing it twice would be something else. `meanings` are errors by their status,
-    where a status says more than usual.
+    Without `resend` the request is not sent again when its answer was lost: the server may have
+    done what was asked, and must not do it twice. `meanings` are the errors for statuses that mean
+    something special here.
     """
     request = _request(method, path, document)
     return Call(request, lambda answer: read(encoding.json_object(answer)), meanings, resend=resend)
 
 
 def tell(method: str, path: str, document: object = None) -> Call[None]:
-    """Return a call whose answer says nothing."""
+    """Return a call that has no result."""
     return Call(_request(method, path, document), nothing)
 
 

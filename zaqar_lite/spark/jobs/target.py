@@ -17,9 +17,11 @@ Summary = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a queue is; `page_size` is at most what the server allows; None: up to 200.
+    """The address of a queue, and how to reach it.
 
-    `access` are further options of the data source: who asks, whom to trust, how long to try.
+    `page_size` is how many messages a request may have, at most; None stands for 200, or for fewer
+    where the server allows fewer. `access` are other options of the data source: credentials,
+    certificates, time limits.
     """
 
     endpoint: str
