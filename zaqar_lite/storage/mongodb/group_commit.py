@@ -7,6 +7,7 @@ start again. With one transaction at a time per queue and process, contention fa
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.domain.posts import IdempotencyKey, NewMessage, Posted
@@ -16,6 +17,7 @@ MOST_BYTES = 8 << 20
 """The most bytes in one transaction, unless a single post is larger."""
 
 
+@dataclass(eq=False)
 class PendingPost:
     """A post that waits to be stored; `outcome` becomes its answer or its error.
 
@@ -23,21 +25,15 @@ class PendingPost:
     later try that finds them stored knows that the earlier one's answer was lost.
     """
 
-    def __init__(
-        self,
-        messages: Sequence[NewMessage],
-        *,
-        client_id: str,
-        batch_key: IdempotencyKey | None,
-        version: int | None,
-    ) -> None:
-        self.messages = messages
-        self.client_id = client_id
-        self.batch_key = batch_key
-        self.version = version
-        self.ids: dict[int, str] = {}
-        self.answer: Sequence[Posted] = ()
-        self.outcome: asyncio.Future[Sequence[Posted]] = asyncio.get_running_loop().create_future()
+    messages: Sequence[NewMessage]
+    client_id: str
+    batch_key: IdempotencyKey | None
+    version: int | None
+    ids: dict[int, str] = field(default_factory=dict)
+    answer: Sequence[Posted] = ()
+    outcome: "asyncio.Future[Sequence[Posted]]" = field(
+        default_factory=lambda: asyncio.get_running_loop().create_future()
+    )
 
     @property
     def size(self) -> int:

@@ -14,15 +14,16 @@ from zaqar_lite.storage.mongodb.queues import QueueState
 
 def names_of(post: PendingPost, queue: str) -> list[str]:
     """The ids of the documents of all keys of a post."""
-    names = [_name_of(queue, message.idempotency_key) for message in post.messages]
-    return [name for name in [_batch_name_of(queue, post), *names] if name is not None]
+    names = [_name_of(MESSAGE, queue, message.idempotency_key) for message in post.messages]
+    whole = _name_of(BATCH, queue, post.batch_key)
+    return [name for name in [whole, *names] if name is not None]
 
 
 def most_new(post: PendingPost, queue: str, known: Mapping[str, Known]) -> int:
     """How many messages a post stores at most; fewer where it has one key twice."""
-    if _batch_name_of(queue, post) in known:
+    if _name_of(BATCH, queue, post.batch_key) in known:
         return 0
-    return sum(_name_of(queue, m.idempotency_key) not in known for m in post.messages)
+    return sum(_name_of(MESSAGE, queue, m.idempotency_key) not in known for m in post.messages)
 
 
 class Plan:
@@ -43,17 +44,15 @@ class Plan:
         Raises:
             KeyReused: one of its keys stands for something else.
         """
-        batch_name = _batch_name_of(self.state.key, post)
-        if batch_name is not None and post.batch_key is not None:
-            seen = self._find(batch_name)
-            if seen is not None:
-                _compare(seen, post.batch_key, None)
-                own = set(post.ids.values())
-                post.answer = [Posted(each, each not in own) for each in seen.ids]
-                return
+        key = post.batch_key
+        seen = self._find(BATCH, key)
+        if seen is not None:
+            _compare(seen, key, None)
+            own = set(post.ids.values())
+            post.answer = [Posted(each, each not in own) for each in seen.ids]
+            return
         post.answer = self._add_messages(post)
-        if batch_name is not None and post.batch_key is not None:
-            self._learn(batch_name, post.batch_key, [answer.id for answer in post.answer])
+        self._learn(BATCH, key, [answer.id for answer in post.answer])
 
     @property
     def mark(self) -> tuple[int, int, int]:
@@ -72,9 +71,8 @@ class Plan:
         first_seen = set(post.ids.values())  # in an earlier try, whose answer was lost
         for index, message in enumerate(post.messages):
             key = message.idempotency_key
-            name = _name_of(self.state.key, key)
-            seen = None if name is None else self._find(name)
-            if seen is not None and key is not None:
+            seen = self._find(MESSAGE, key)
+            if seen is not None:
                 _compare(seen, key, index)
                 (message_id,) = seen.ids
                 answers.append(Posted(message_id, message_id not in first_seen))
@@ -94,25 +92,23 @@ class Plan:
             self.companions += [(message_id, one) for one in message.companions]
             answers.append(Posted(message_id))
             first_seen.discard(message_id)
-            if name is not None and key is not None:
-                self._learn(name, key, [message_id])
+            self._learn(MESSAGE, key, [message_id])
         return answers
 
-    def _find(self, name: str) -> Known | None:
-        return self._known.get(name) or self.keys.get(name)
+    def _find(self, kind: str, key: IdempotencyKey | None) -> Known | None:
+        name = _name_of(kind, self.state.key, key)
+        return None if name is None else self._known.get(name) or self.keys.get(name)
 
-    def _learn(self, name: str, key: IdempotencyKey, ids: Sequence[str]) -> None:
-        self.keys[name] = Known(ids, key.digest, self.state.generation)
+    def _learn(self, kind: str, key: IdempotencyKey | None, ids: Sequence[str]) -> None:
+        if key is not None:
+            name = key_id(kind, key.text, self.state.key)
+            self.keys[name] = Known(ids, key.digest, self.state.generation)
 
 
-def _compare(seen: Known, key: IdempotencyKey, index: int | None) -> None:
-    if not seen.matches(key):
+def _compare(seen: Known, key: IdempotencyKey | None, index: int | None) -> None:
+    if key is not None and not seen.matches(key):
         raise KeyReused(index)
 
 
-def _name_of(queue: str, key: IdempotencyKey | None) -> str | None:
-    return None if key is None else key_id(MESSAGE, key.text, queue)
-
-
-def _batch_name_of(queue: str, post: PendingPost) -> str | None:
-    return None if post.batch_key is None else key_id(BATCH, post.batch_key.text, queue)
+def _name_of(kind: str, queue: str, key: IdempotencyKey | None) -> str | None:
+    return None if key is None else key_id(kind, key.text, queue)

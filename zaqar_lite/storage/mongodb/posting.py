@@ -14,11 +14,7 @@ from weakref import WeakValueDictionary
 from pymongo.asynchronous.client_session import AsyncClientSession
 from pymongo.errors import PyMongoError
 
-from zaqar_lite.domain.errors import (
-    Invalid,
-    Unavailable,
-    ZaqarLiteError,
-)
+from zaqar_lite.domain.errors import Invalid, Unavailable, ZaqarLiteError
 from zaqar_lite.domain.ids import new_message_id
 from zaqar_lite.domain.models import Message, QueueRef, StoreOptions
 from zaqar_lite.domain.posts import (
@@ -46,7 +42,7 @@ _LARGEST_BODY = (16 << 20) - (64 << 10)
 """A document may have 16 MiB; headers and the other fields take the rest."""
 
 _MS_PER_COUNTED = 0.005
-"""A count of n > MAX_EXAMINED holds for n times as many milliseconds: counting takes long."""
+"""How long a large count is good for, by the messages it found: the count itself took long."""
 
 
 class _TryAgain(Exception):
@@ -92,7 +88,7 @@ class Posting(StorePart):
         """Store messages; see the seam."""
         if any(len(message.body) > _LARGEST_BODY for message in messages):
             raise Invalid("The message is larger than a MongoDB document may be (16 MiB).")
-        post = PendingPost(messages, client_id=client_id, batch_key=batch_key, version=version)
+        post = PendingPost(messages, client_id, batch_key, version)
         return await self._group_commit.add(queue, post)
 
     async def recall(
