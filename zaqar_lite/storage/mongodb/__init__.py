@@ -9,9 +9,9 @@ key of a queue is `project/name` (a name has no slash). `<prefix>` is a setting,
     m        the record's metadata as JSON text;   b   birth: messages at or below it do not exist
              absent without a record               g   the life: keys of others do not exist
     v        the record's version, kept over its   u   messages up to here are still to be cleared
-             deletion so that it only grows        f   at most so many messages are live; known to
-    x        exposing, only when true                  be as good as counted until fu
-    t        key of the dead-letter queue          y   the same of idempotency keys, until yu
+             deletion so that it only grows        f   upper bound of the live messages, which are
+    x        exposing, only when true                  not counted again before fu
+    t        key of the dead-letter queue          y   the same for idempotency keys, before yu
     i        who created the record                at  when the counter was moved last
     z        dropped at (tombstone; absent while in use)
 

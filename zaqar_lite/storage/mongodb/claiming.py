@@ -288,10 +288,10 @@ _READY_FIELDS = {"s": 1, "k": 1, "n": 1, "e": 1, "cid": 1, "cu": 1}
 
 
 def candidate_queries(state: QueueState, delay_mode: DelayMode, window: int) -> Sequence[Query]:
-    """Where claimable messages are: ready; lapsed and (on a delayed queue) due; or all delayed.
+    """Where claimable messages are: ready, lapsed, due (on a delayed queue), or all delayed ones.
 
-    Each reads one range of one index that holds nothing else, so that what is delayed or claimed
-    costs a claim nothing.
+    Each query reads a range of an index that holds nothing else, so messages that are delayed or
+    claimed cost a claim nothing.
     """
     queue = {"q": state.key, "k": state.visible}
     by_time = ["w", "k"]

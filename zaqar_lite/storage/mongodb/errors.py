@@ -62,7 +62,7 @@ def translate(exc: errors.PyMongoError) -> ZaqarLiteError:  # noqa: PLR0911 - a 
         )
     if isinstance(exc, errors.WTimeoutError) or code == 64:
         return Unavailable(
-            "MongoDB wrote, but too few members confirmed it in time; it may or may not last."
+            "MongoDB wrote, but too few members confirmed it in time, so a failover may undo it."
         )
     if isinstance(exc, errors.NotPrimaryError):
         return Unavailable("MongoDB is electing a primary.")

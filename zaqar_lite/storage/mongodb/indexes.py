@@ -65,8 +65,8 @@ async def prepare(
     """Create what is missing (when `create`) and check that every index means what it must.
 
     Raises:
-        ConfigurationError: an index is missing or another one has its name or its keys; a server
-            that ran without it would be slow, or would let two messages have one position.
+        ConfigurationError: an index is missing, or another index has its name or its keys. Without
+            it the server would be slow, or two messages could get the same position.
     """
     existing = await _existing(collection)
     missing = [model for model in indexes if model.document["name"] not in existing]
@@ -77,8 +77,8 @@ async def prepare(
             if exc.code not in _CONFLICTS:
                 raise
             raise ConfigurationError(
-                f"Collection {collection.name}: an index of other users has the keys of one that "
-                f"is needed here: drop it and start again ({exc.details or exc.code})."
+                f"Collection {collection.name}: another index already has the keys of one that "
+                f"this server needs; drop it and start again ({exc.details or exc.code})."
             ) from exc
         existing = await _existing(collection)
     difference = _difference(existing, indexes)
@@ -123,7 +123,10 @@ def meaning(option: str, value: Any) -> Any:  # noqa: ANN401 - any option of an 
 
 
 def _conditions(expression: Mapping[str, Any]) -> list[tuple[str, str, Any]]:
-    """An expression as single conditions: `{x: 1}` is `{x: {$eq: 1}}`, `$and` is all of its own."""
+    """Write an expression as (field, operator, value), because servers answer it in several forms.
+
+    `{x: 1}` means `{x: {$eq: 1}}`, and `$and` means all conditions in its list.
+    """
     found: list[tuple[str, str, Any]] = []
     for field, condition in expression.items():
         if field == "$and":

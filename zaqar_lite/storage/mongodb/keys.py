@@ -23,7 +23,7 @@ _DAY_MS = 86_400_000
 
 
 def key_id(kind: str, text: str, queue: str) -> str:
-    """The id of a key's document: the length makes it the only one with this text."""
+    """The id of a key's document; with the length in it no two keys have the same id."""
     return f"{kind}{len(text)}:{text}{queue}"
 
 

@@ -288,10 +288,10 @@ class PageQuery(NamedTuple):
     def pipelines(self, positions: Document) -> Sequence[Any]:
         """The hint of the first pipeline, and the pipelines whose union is the page.
 
-        With all states it is one range of the index of positions. Else it is a range for each
-        state that is wanted, after what is due or has lapsed of the others: that is ready too.
-        First what wakes and then what is ready: a message changes in that direction. A group is
-        one range of its index.
+        A group is one range of its index, and a page of all states one range of the index of
+        positions. Any other page has one range for each state that is wanted, and a range of those
+        messages in other states that are ready by now, because they are due or have lapsed. The
+        latter is read first, so that a message that becomes ready meanwhile is found later.
         """
         key, end = self.state.key, [{"$match": self.residual}, {"$limit": self.limit}]
         by_position = {"$sort": {"k": 1}}

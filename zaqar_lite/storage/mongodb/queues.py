@@ -328,7 +328,7 @@ class Queues:
 
 
 def _state(document: Document) -> QueueState:
-    """Read a queue's document; `i` is there as long as its record is."""
+    """Read a queue's document; without the field `i` the queue has no record, and version 0."""
     return QueueState(
         document["_id"],
         int(document["now"]),

@@ -178,7 +178,7 @@ class KindRecords(Connected, ManagementStore):
 
 
 def record_id(kind: str, project: str, name: str) -> str:
-    """The id of a record's document: the lengths make it the only one with this text."""
+    """The id of a record's document; with the lengths in it no two records have the same id."""
     return f"{len(kind)}:{kind}{len(project)}:{project}{name}"
 
 

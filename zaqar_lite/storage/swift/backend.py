@@ -104,7 +104,7 @@ class Backend:
         also: QueueRef | None = None,
         exclusive: bool = False,
     ) -> T:
-        """Do `work` under the lock of a queue, or of a name, by a clock that is not too wrong.
+        """Do `work` under the lock of a queue, or of a name, if this process's clock is right.
 
         `also` is another queue whose lock is held too. Where the work is `exclusive` its outcome
         holds only if the lock was never lost.

@@ -38,7 +38,7 @@ class Chosen:
 
     @property
     def is_enough(self) -> bool:
-        """Whether enough messages were found that are not handed out: the lock is held for each."""
+        """Whether so many messages were moved or parked that the lock has been held long enough."""
         return len(self.letters) >= _MAX_MOVED or self.parked >= _MAX_PARKED
 
     def add(self, message: Fetched, take: Take, now: int) -> Sequence[int]:
@@ -153,8 +153,8 @@ class Claiming(Holding):
             sure = [m for m in found if _may_take(take, m.state, self._now())]
             if len(sure) < len(found):
                 waiting.append(now + 1_000)  # the listing is late
-            met = (self._end_lapse(container, m, take.retries, lease, marks=False) for m in sure)
-            for message in await together(*met):
+            steps = (self._end_lapse(container, m, take.retries, lease, marks=False) for m in sure)
+            for message in await together(*steps):
                 waiting += chosen.add(message, take, now)
         return min(waiting, default=NEVER)
 

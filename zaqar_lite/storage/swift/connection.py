@@ -4,7 +4,7 @@ Every request here can be repeated: a PUT and a POST carry the whole new content
 second DELETE answers 404, which is no error. So whatever may pass is tried again: a dead
 connection, 401 (with a new token or key), 408, 409 (a newer timestamp is there), 429 and 498 (rate
 limits) and every 5xx, until `patience` is over or the lock's writes must stop. A write to an
-object whose answer is lost is repeated, or given up, only when it can't land any more (`fence.py`).
+object whose answer is lost is repeated or given up only when it can't land any more (`fence.py`).
 """
 
 import asyncio

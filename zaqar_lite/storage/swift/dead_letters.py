@@ -33,7 +33,7 @@ from zaqar_lite.storage.swift.objects import together
 _STEP = 10
 """Letters that are moved while the target's lock is held."""
 _RESETS, _KEEPS = "r", "k"
-"""How `State.move_back` begins, before the delay in milliseconds: do the counts begin anew?"""
+"""The first letter of `State.move_back`: are the counts reset, or kept? The delay in ms follows."""
 
 
 class DeadLetters:

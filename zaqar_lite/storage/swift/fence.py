@@ -3,9 +3,9 @@
 A write whose answer is lost may still be on its way: in a load balancer, or in a socket of a proxy
 that hangs. Swift has no compare-and-swap, so a write that lands after the next operation on the
 queue would undo that operation. So each write of an object is a temporary URL (Swift's filter
-`tempurl`). One whose answer is lost is neither repeated nor given up before it can't land any more,
-and the queue's lock is held until then. What Swift's proxy has let in by then carries its
-timestamp, and Swift drops it where something newer is stored.
+`tempurl`). When an answer is lost, the driver waits until the write can't land any more, and only
+then repeats it or gives it up; the queue's lock is held until then. A write that Swift's proxy has
+let in by then carries its timestamp, and Swift drops it where something newer is stored.
 
 Where Swift gives no key to sign with, the wait is the same, but nothing refuses later writes.
 """

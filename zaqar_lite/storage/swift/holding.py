@@ -88,7 +88,7 @@ class Holding(Reading):
             self._hints.announce_ready(container, count)
 
     async def _mark_held(self, container: str, one: Listed, state: State, lease: Lease) -> bool:
-        """Write a lease, and let what belongs to the message live as long as the message."""
+        """Write a lease; the message's history and index live as long as the message then does."""
         await self._keep(container, one, state, lease)
         return await self._objects.mark_message(container, one.name, state, lease)
 
@@ -111,10 +111,10 @@ class Holding(Reading):
     async def _end_lapse(
         self, container: str, message: Fetched, retries: Retries, lease: Lease, *, marks: bool
     ) -> Fetched:
-        """End the attempt of a message whose lease has lapsed, under the lock; others stay.
+        """End the attempt of a message whose lease has lapsed; answer another one as it is.
 
-        A message that is parked by this is written. One that is ready is written only with `marks`;
-        else the caller writes it. A dead letter is the caller's to move.
+        It is done under the lock. A message that is parked now is written here. A message that is
+        ready is written here with `marks`, else by the caller. The caller moves dead letters.
         """
         before = message.state
         if not before.has_lapsed(self._now()):

@@ -53,7 +53,7 @@ class _State(NamedTuple):
         return self.expires_at is not None and self.expires_at <= now
 
     def is_removable(self, now: int) -> bool:
-        """Whether a sweep may remove it: a clock that says so gives higher versions from now on."""
+        """Whether a sweep may remove it: by this clock, the next version is higher than its own."""
         return self.is_over(now) and self.version < now * 1000
 
     def is_live(self, now: int) -> bool:
@@ -248,8 +248,8 @@ class KindRecords(Connected, ManagementStore):
 def object_name(project: str, name: str) -> str:
     """The name of a record's object: it sorts as (project, name), up to a length.
 
-    What is longer than a name may be ends with a hash, so that it is still the only one. Lists sort
-    the group of those that begin alike by what the objects tell.
+    A name that would be too long for Swift is cut, and ends with a hash that tells it from others.
+    Names that begin alike up to the cut are a group: lists sort it by what the objects tell.
     """
     whole = f"{_escaped(project)}{_SEPARATOR}{_escaped(name)}"
     if len(whole.encode()) <= _MAX_NAME:
@@ -268,15 +268,18 @@ def _cut(text: str) -> str:
 
 
 def _group(name: str) -> str:
-    """What all names have in common whose order the listing may not tell; a short one is its own.
+    """The beginning that the names of a group share; a name that is not longer is a group alone.
 
-    A cut name keeps at least so much of what it stands for.
+    It is 3 bytes shorter than a cut name may be, because a name is cut between characters.
     """
     return name.encode()[: _CUT_BYTES - 3].decode(errors="ignore")
 
 
 def _whole_groups(names: Sequence[str], count: int) -> int:
-    """How many of the first names are at least `count` and no part of a group; 0 for none yet."""
+    """How many of the first names to read: at least `count`, and whole groups only.
+
+    0 where the last group may go on in names that are not listed yet.
+    """
     while 0 < count < len(names) and _group(names[count]) == _group(names[count - 1]):
         count += 1
     return count if count < len(names) else 0

@@ -190,7 +190,7 @@ class State:
         return self.claim_expires_at > now and not self.ended
 
     def has_lapsed(self, now: int) -> bool:
-        """Whether its last lease has ended by time, and nothing has met that yet."""
+        """Whether its last lease has ended by time, and its state does not tell so yet."""
         return 0 < self.claim_expires_at <= now and not self.ended
 
     @property

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from zaqar_lite.domain.errors import QueueChanged, Unavailable
+from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.json_values import holds_all
 from zaqar_lite.domain.models import QueueRecord, QueueRef
 from zaqar_lite.domain.refusals import queue_changed, too_many_queues
@@ -73,7 +73,7 @@ class SwiftManagementStore(KindRecords):
             if stored is None:
                 return
             if stored.version != version:
-                raise QueueChanged(f"The queue {queue.name!r} changed meanwhile.")
+                raise queue_changed(queue)
             container = self._backend.containers.queue(queue)
             await self._backend.tails.note_version(container, 0, lease)
             await self._records.remove(queue, lease)

@@ -22,7 +22,7 @@ _QUEUES = 100
 _REST_MS = 60_000
 """How long the sweep rests after a round in which it found nothing: listings cost."""
 _LAPSED = 100
-"""Lapsed messages that are met under the lock before it is free for a moment."""
+"""How many lapsed leases a step ends under the lock; then the lock is free for a moment."""
 _CLAIMS = 1_000
 """How many claims of one queue a round looks after."""
 _KEEP_MS = 3_600_000
@@ -106,23 +106,23 @@ class Sweeping(Holding):
             newest = await self._tails.load(container, lease)  # finishes a post first
             gone = await together(*(self._remove_over(container, e, tail, lease) for e in over))
             moved = await self._dead_letters.finish_moves(container, cut, lease)
-            met = await self._end_lapsed(container, lapsed, retries, lease)
+            done = await self._end_lapsed(container, lapsed, retries, lease)
             empty = [await self._end_unheld(container, name, lease) for name in ended]
             if left and (not names or _is_long_gone(newest, now)):
                 await self._objects.remove(container, layout.TAIL, lease)
                 await self._objects.remove_container(container, lease)
                 self._tails.known(container).written = 0
             deleted = len(buried) + sum(empty)
-            return met._replace(expired=sum(gone), moved=met.moved + moved, deleted=deleted)
+            return done._replace(expired=sum(gone), moved=done.moved + moved, deleted=deleted)
 
         last = "" if whole else names[-1]
-        done = Swept(moved=moved_back, deleted=len(buried))
+        unlocked = Swept(moved=moved_back, deleted=len(buried))
         if not (over or cut or lapsed or ended or left or tail.opened):
-            return done, last
+            return unlocked, last
         try:
             swept = await self._backend.locks.run(container, work)
         except Unavailable:
-            return done, last  # the next round sweeps a busy queue
+            return unlocked, last  # the next round sweeps a busy queue
         return swept._replace(moved=swept.moved + moved_back), last
 
     async def _finish_moves(self, container: str, cut: Sequence[Listed]) -> int:
@@ -142,17 +142,17 @@ class Sweeping(Holding):
         now, letter = self._now(), retries.dead_letter
         found = await self._fetch_all(container, names)
         live = [m for m in found if m.state.is_live(now) and m.state.has_lapsed(now)]
-        meetings = (self._end_lapse(container, m, retries, lease, marks=True) for m in live)
+        steps = (self._end_lapse(container, m, retries, lease, marks=True) for m in live)
         with self._hints.changing(container):
-            met = await together(*meetings)
-            letters = [message for message in met if message.state.move_reason]
+            ended = await together(*steps)
+            letters = [message for message in ended if message.state.move_reason]
             moved = await self._dead_letters.send(container, letters, letter, lease)
         self._tails.known(container).due_at = None
-        parked = [m.state.claim_expires_at for m in met if m.state.claim_expires_at]
+        parked = [m.state.claim_expires_at for m in ended if m.state.claim_expires_at]
         if parked:
             self._hints.announce_due(container, min(parked))
         letters_in = {letter.target} if moved and letter and letter.target else set()
-        return Swept(lapsed=len(met) - moved, moved=moved, letters_in=frozenset(letters_in))
+        return Swept(lapsed=len(ended) - moved, moved=moved, letters_in=frozenset(letters_in))
 
     def _note_claims(self, entries: Sequence[Entry], messages: Sequence[Listed], now: int) -> None:
         """Note the live claims that are listed, and take off those that hold a message."""
@@ -199,7 +199,11 @@ def _is_long_gone(tail: Tail, now: int) -> bool:
 def _up_to_lapsed(
     entries: Sequence[Entry], whole: bool, now: int
 ) -> tuple[Sequence[Entry], list[str], bool]:
-    """Cut a page where a step has enough lapsed messages: the page, their names, is it whole?"""
+    """Cut a page behind the last lapsed message that one step may end.
+
+    Answers the entries up to there, the names of the lapsed messages among them, and whether these
+    entries are the whole queue.
+    """
     lapsed: list[str] = []
     for count, entry in enumerate(entries, 1):
         if not entry.name.startswith(layout.MESSAGES):
