@@ -23,7 +23,7 @@ from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.storage.opendata.commands import check
 from zaqar_lite.storage.opendata.engine import Batch, Row, Unreadable
 from zaqar_lite.storage.opendata.format import after_prefix
-from zaqar_lite.storage.opendata.sqlite.engine import FILE_NAME, SqliteEngine
+from zaqar_lite.storage.opendata.sqlite import FILE_NAME, SqliteEngine
 from zaqar_lite.storage.opendata.sqlite.reading import CHUNK
 from zaqar_lite.storage.opendata.sqlite.writer import PAYLOAD
 

@@ -31,7 +31,7 @@ from zaqar_lite.storage.opendata.format import keys
 from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.messages import OpenDataMessageStore
 from zaqar_lite.storage.opendata.slatedb import SlateDbEngine
-from zaqar_lite.storage.opendata.sqlite.engine import SqliteEngine
+from zaqar_lite.storage.opendata.sqlite import SqliteEngine
 from zaqar_lite.storage.opendata.sqlite.writer import table_of
 from zaqar_lite.storage.registry import create_stores
 

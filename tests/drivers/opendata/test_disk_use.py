@@ -13,7 +13,7 @@ from tests.drivers.opendata.store import HOUR, OTHER, QUEUE, THIRD, Store, liste
 from zaqar_lite.cli import main
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.storage.opendata.format import keys
-from zaqar_lite.storage.opendata.sqlite.engine import FILE_NAME
+from zaqar_lite.storage.opendata.sqlite import FILE_NAME
 from zaqar_lite.storage.opendata.sqlite.writer import LOG, PAYLOAD, SCHEMA
 
 pytestmark = pytest.mark.anyio

@@ -28,11 +28,11 @@ from tests.services.process import wait_until
 from zaqar_lite.bench.machine import descendants
 from zaqar_lite.domain.errors import ConfigurationError, Unavailable
 from zaqar_lite.storage.opendata import database
+from zaqar_lite.storage.opendata import sqlite as sqlite_engine
 from zaqar_lite.storage.opendata.engine import Batch, Engine
 from zaqar_lite.storage.opendata.slatedb import SlateDbEngine
-from zaqar_lite.storage.opendata.sqlite import engine as sqlite_engine
+from zaqar_lite.storage.opendata.sqlite import FILE_NAME, SqliteEngine, WriterLink
 from zaqar_lite.storage.opendata.sqlite import writer as sqlite_writer
-from zaqar_lite.storage.opendata.sqlite.engine import FILE_NAME, SqliteEngine, WriterLink
 from zaqar_lite.storage.opendata.sqlite.writer import Database
 
 pytestmark = pytest.mark.anyio

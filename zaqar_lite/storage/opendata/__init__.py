@@ -33,7 +33,7 @@ from zaqar_lite.storage.management import ManagementStore
 from zaqar_lite.storage.opendata.database import Database, OpenDataManagementStore
 from zaqar_lite.storage.opendata.engine import Engine
 from zaqar_lite.storage.opendata.messages import OpenDataMessageStore
-from zaqar_lite.storage.opendata.sqlite.engine import FILE_NAME, SqliteEngine
+from zaqar_lite.storage.opendata.sqlite import FILE_NAME, SqliteEngine
 
 if TYPE_CHECKING:
     from zaqar_lite.storage.opendata.slatedb import SlateDbEngine

@@ -38,7 +38,7 @@ from zaqar_lite.storage.opendata.format import CodecError, active, bookkeeping, 
 from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.paging import walk
 from zaqar_lite.storage.opendata.recovery import garbage_ids, unrouted_ids
-from zaqar_lite.storage.opendata.sqlite.engine import SqliteEngine
+from zaqar_lite.storage.opendata.sqlite import SqliteEngine
 from zaqar_lite.storage.opendata.sqlite.reading import intact_rows, is_sqlite
 
 _ROWS = 1_000
@@ -125,7 +125,7 @@ def run_check(arguments: argparse.Namespace) -> int:
         print(found.summary())
         return 1 if found.problems else 0
 
-    return _with_database(arguments.store, work)
+    return _guarded(_work(arguments.store, work))
 
 
 def run_export(arguments: argparse.Namespace) -> int:
@@ -145,7 +145,7 @@ def run_export(arguments: argparse.Namespace) -> int:
             )
         return 1 if export.missing or export.damaged else 0
 
-    return _with_database(arguments.store, work)
+    return _guarded(_work(arguments.store, work))
 
 
 def _output(file: str) -> AbstractContextManager[BinaryIO]:
@@ -172,7 +172,7 @@ def run_import(arguments: argparse.Namespace, rehearsal: Rehearsal) -> int:
         print(f"imported {messages} messages into {queues} queues")
         return 0
 
-    return _with_database(arguments.store, work, must_exist=False)
+    return _guarded(_work(arguments.store, work, must_exist=False))
 
 
 def run_compact(arguments: argparse.Namespace) -> int:
@@ -204,17 +204,11 @@ async def _salvage(file: Path, uri: str) -> int:
         print(f"{messages} messages are in {len(list(db.queues))} queues")
         return 0
 
-    return await _work(uri, work, must_exist=True)
-
-
-def _with_database(
-    uri: str, work: Callable[[Database], Awaitable[int]], *, must_exist: bool = True
-) -> int:
-    """Open a store, work on it, close it; say in one line what went wrong."""
-    return _guarded(_work(uri, work, must_exist=must_exist))
+    return await _work(uri, work)
 
 
 def _guarded(work: Coroutine[object, object, int]) -> int:
+    """Do the work of a command; say in one line what went wrong."""
     if isinstance(sys.stdout, io.TextIOWrapper):  # a locale may know few letters
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
@@ -234,7 +228,10 @@ def _say(text: str) -> None:
     print(f"zaqar-lite: {text}", file=sys.stderr)
 
 
-async def _work(uri: str, work: Callable[[Database], Awaitable[int]], *, must_exist: bool) -> int:
+async def _work(
+    uri: str, work: Callable[[Database], Awaitable[int]], *, must_exist: bool = True
+) -> int:
+    """Open a store, work on it, and close it."""
     db = Database(create_engine(uri, must_exist=must_exist), Clock(), StoreOptions())
     await db.open()
     try:
