@@ -106,6 +106,14 @@ def test_a_post_to_a_topic_without_subscribers_says_that_nobody_gets_it(
     assert nobody not in on_a_terminal(words)
 
 
+def test_what_a_server_is_not_set_to_do_is_said(tmp_path: Path) -> None:
+    with ServerProcess(f"embedded://{tmp_path}/data") as plain:
+        shown = on_a_terminal([*ZAQAR, "queue", "history", "q", "--url", plain.url])
+        assert "No done messages of q are kept (for how long, _done_retention says)." in shown
+        words = [*ZAQAR, "health", "--operations", "--url", plain.url]
+        assert "it needs `serve --admin-mode`" in on_a_terminal(words, code=1)
+
+
 def test_what_a_job_refused_is_said_in_words(server: ServerProcess, queue: str) -> None:
     options = ["--by", "5m", "--url", server.url, "--project", "tests"]
     shown = on_a_terminal([*ZAQAR, "message", "move", queue, "0" * 32, *options], code=1)

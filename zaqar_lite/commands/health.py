@@ -21,14 +21,25 @@ def add_commands(subparsers: Leaves) -> None:
 
 
 def health(client: "Client", arguments: argparse.Namespace, output: Output) -> int | None:
-    """Ask for the server's health."""
+    """Ask for the server's health.
+
+    Raises:
+        ZaqarError: the server does not try its operations when it is asked to.
+    """
+    from zaqar_lite.client import NotFound, ZaqarError  # noqa: PLC0415 - once a command runs
+
     if not arguments.operations:
         begin = time.monotonic()
         client.ping()
         milliseconds = round(1000 * (time.monotonic() - begin), 1)
         output.record({"url": client.url, "up": True, "milliseconds": milliseconds})
         return None
-    found = client.health()
+    try:
+        found = client.health()
+    except NotFound as error:
+        raise ZaqarError(
+            "Not available", "this server tries no operations: it needs `serve --admin-mode`"
+        ) from error
     operations = [
         {"operation": name, **status} for name, status in found["operation_status"].items()
     ]

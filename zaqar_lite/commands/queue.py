@@ -73,7 +73,7 @@ def add_commands(subparsers: Leaves) -> None:
         "list messages that were deleted or that failed, if the queue keeps a history",
         "queue",
         columns=("id", "at", "attempts", "consumers"),
-        empty="Nothing of {queue} is kept as {state}.",
+        empty="No {state} messages of {queue} are kept (for how long, _{state}_retention says).",
     )
     parser.add_argument("--state", choices=("done", "failed"), default="done")
     text = "delete all messages of a queue, claimed ones too"
@@ -126,7 +126,7 @@ def set_(client: "Client", given: argparse.Namespace) -> dict[str, object]:
     """Set metadata."""
     metadata = _given(given)
     if metadata is None:
-        message = "nothing to set"
+        message = "nothing to set: give KEY=VALUE, or an option such as --delay 30s"
         raise UsageError(message)
     return client.update_queue(given.queue, metadata)
 
