@@ -35,6 +35,8 @@ _AROUND_A_FRAME = 65_536
 _SOCKETS_PATH = b"/v2/ws"
 _RESERVED_FILES = 2 * _SPARE
 """Open files besides the connections of clients: the store's, the listener and the spare ones."""
+_SCOPE: Any = {"type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "root_path": ""}
+"""What the scopes of all requests have in common."""
 _PAST: Any = {"method": ""}
 """Takes the place of the scope of an answered request, which would fill memory for nothing."""
 
@@ -184,14 +186,21 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _read_on(self) -> None:
         """Parse what was kept when a request had to wait, and go on reading."""
-        data, self._unparsed = self._unparsed, b""
-        self._parse(data)
+        if self._unparsed:
+            data, self._unparsed = self._unparsed, b""
+            self._parse(data)
         if not self._behind:
             self.flow.resume_reading()
 
     def on_message_begin(self) -> None:
-        """Note when the first byte of a request came."""
-        super().on_message_begin()
+        """Begin the scope of a request, and note when its first byte came."""
+        self.url, self.headers, self.expect_100_continue = b"", [], False
+        scope: Any = _SCOPE.copy()  # half the time of a dictionary written out
+        scope["server"] = self.server
+        scope["client"] = self.client
+        scope["scheme"] = self.scheme
+        scope["headers"] = self.headers
+        self.scope = scope
         self._begun_at = self._heard_at
 
     def send_400_response(self, msg: str) -> None:

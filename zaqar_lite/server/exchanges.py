@@ -27,8 +27,7 @@ class Signal(asyncio.Event):
     gone: asyncio.Future[None] | None = None
 
     def __init__(self) -> None:
-        super().__init__()
-        self._waiters: Any = []
+        self._value, self._waiters = False, []  # type: ignore[assignment]
 
     def set(self) -> None:
         """Set the event, wake its waiters and complete `gone`."""
