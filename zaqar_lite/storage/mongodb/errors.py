@@ -18,6 +18,7 @@ Store = TypeVar("Store")
 _REFUSED = frozenset({13, 18, 8000})
 """Unauthorized, AuthenticationFailed, AtlasError."""
 _TOO_LARGE = frozenset({10334, 17280, 17419, 17420})
+TOO_LARGE = "The message is larger than a MongoDB document may be (16 MiB)."
 _ATTEMPTS = 4
 
 
@@ -54,7 +55,7 @@ def translate(exc: errors.PyMongoError) -> ZaqarLiteError:  # noqa: PLR0911 - a 
     if isinstance(exc, errors.ConfigurationError | errors.InvalidURI | errors.InvalidName):
         return ConfigurationError(f"The MongoDB URI or an option in it is wrong: {exc}")
     if isinstance(exc, errors.DocumentTooLarge) or code in _TOO_LARGE:
-        return Invalid("The message is larger than a MongoDB document may be (16 MiB).")
+        return Invalid(TOO_LARGE)
     if code in _REFUSED:
         return ConfigurationError(
             "MongoDB refused the credentials, or the user lacks the role readWrite on the "

@@ -29,7 +29,7 @@ from zaqar_lite.domain.refusals import queue_changed, too_many_keys, too_many_me
 from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.mongodb.connection import Connection
 from zaqar_lite.storage.mongodb.documents import adopted_document, new_document
-from zaqar_lite.storage.mongodb.errors import is_duplicate
+from zaqar_lite.storage.mongodb.errors import TOO_LARGE, is_duplicate
 from zaqar_lite.storage.mongodb.group_commit import GroupCommit, PendingPost
 from zaqar_lite.storage.mongodb.indexes import BY_ID
 from zaqar_lite.storage.mongodb.keys import BATCH, MESSAGE, Known, key_id
@@ -87,7 +87,7 @@ class Posting(StorePart):
     ) -> Sequence[Posted]:
         """Store messages; see the seam."""
         if any(len(message.body) > _LARGEST_BODY for message in messages):
-            raise Invalid("The message is larger than a MongoDB document may be (16 MiB).")
+            raise Invalid(TOO_LARGE)
         post = PendingPost(messages, client_id, batch_key, version)
         return await self._group_commit.add(queue, post)
 

@@ -17,7 +17,7 @@ from pymongo.asynchronous.client_session import AsyncClientSession
 from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.errors import DuplicateKeyError, PyMongoError
 
-from zaqar_lite.storage.mongodb.indexes import Document
+from zaqar_lite.storage.mongodb.indexes import BY_ID, Document
 
 BEAT_SECONDS = 1.5
 DEAD_MS = 5_000
@@ -48,7 +48,7 @@ class SessionPool:
             await asyncio.gather(self._heart, return_exceptions=True)
         with suppress(PyMongoError):
             if self._known:
-                await self._collection.delete_many({"_id": {"$in": self._known}}, hint="_id_")
+                await self._collection.delete_many({"_id": {"$in": self._known}}, hint=BY_ID)
         for session in self._free:
             await session.end_session()
 
@@ -71,7 +71,7 @@ class SessionPool:
     async def _register(self, number: Any) -> None:  # noqa: ANN401 - a UUID as BSON has it
         with suppress(DuplicateKeyError):
             await self._collection.insert_one({"_id": number})
-        await self._collection.update_one({"_id": number}, [{"$set": {"at": _NOW}}], hint="_id_")
+        await self._collection.update_one({"_id": number}, [{"$set": {"at": _NOW}}], hint=BY_ID)
 
     async def _keep_beating(self) -> None:
         while not self._has_stopped:
@@ -84,7 +84,7 @@ class SessionPool:
         known = list(self._known)
         if known:
             mine = {"_id": {"$in": known}}
-            result = await self._collection.update_many(mine, [{"$set": {"at": _NOW}}], hint="_id_")
+            result = await self._collection.update_many(mine, [{"$set": {"at": _NOW}}], hint=BY_ID)
             if result.matched_count < len(known):  # another process took this one for dead
                 for number in known:
                     await self._register(number)
@@ -101,4 +101,4 @@ class SessionPool:
         if dead:
             with suppress(PyMongoError):  # without the privilege, the server's own limit ends them
                 await admin.command("killSessions", [{"id": number} for number in dead])
-            await self._collection.delete_many({"_id": {"$in": dead}, **silent}, hint="_id_")
+            await self._collection.delete_many({"_id": {"$in": dead}, **silent}, hint=BY_ID)
