@@ -57,19 +57,41 @@ async def test_bulk_operations_are_one_round_trip_each(queue: QueueUnderTest, cl
     assert calls(client)["evalsha"] == 4
 
 
-async def test_a_claim_beside_another_prolongs_its_keys_only_for_a_later_horizon(
+async def test_keys_that_live_until_the_horizon_are_prolonged_only_for_a_later_one(
     queue: QueueUnderTest, client: Any
 ) -> None:
+    """A post beside ready messages, and a claim beside a claim, find their keys living."""
     await queue.post("a", "b", "c", ttl=HOUR)
     await queue.claim(1)
     client.config_resetstat()
+    await queue.post("d", ttl=HOUR)
     await queue.claim(1)
     assert calls(client)["expireat"] == 0
     await queue.post("later", ttl=50 * HOUR)
-    later = (await queue.claim(2)).messages[1]
+    ready = client.pexpiretime(keys_of(queue.ref).key("ready"))
+    later = (await queue.claim(3)).messages[2]
+    assert ready >= later.expires_at
     for kind in ("tracks", "held", "claims", "leases"):
         ends = client.pexpiretime(keys_of(queue.ref).key(kind))
         assert ends >= later.expires_at, kind
+
+
+async def test_keys_that_ended_with_their_last_message_are_given_an_end_again(
+    queue: QueueUnderTest, client: Any
+) -> None:
+    await queue.post("stays", ttl=HOUR)
+    await queue.claim(1, ttl=10 * MINUTE)
+    for _ in range(2):
+        await queue.post("goes", ttl=HOUR)
+        assert client.pexpiretime(keys_of(queue.ref).key("ready")) > 0
+        claimed = await queue.claim(1)
+        ids = [message.id for message in claimed.messages]
+        await queue.stores.messages.delete(queue.ref, ids, claim_ids=[claimed.claim_id or ""])
+        assert not client.exists(keys_of(queue.ref).key("ready"))
+    queue.advance(11 * MINUTE)
+    await queue.claim(1)
+    for kind in ("tracks", "held", "claims", "leases"):
+        assert client.pexpiretime(keys_of(queue.ref).key(kind)) > 0, kind
 
 
 async def test_a_dead_letter_takes_one_round_trip_and_two_behind_the_answer(
