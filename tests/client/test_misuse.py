@@ -276,3 +276,15 @@ def test_a_negative_time_is_refused_before_it_is_sent(name: str) -> None:
         client.post("q", "body", **seconds)
     with pytest.raises(ValueError, match=f"^{name} can't be negative; it is -1$"):
         client.edit("q", "id", **seconds)
+
+
+def test_a_negative_time_is_refused_of_claims_and_subscriptions_too() -> None:
+    client = Client(NOWHERE, retries=ONCE)
+    for call in (
+        lambda: client.release_claim("q", "id", delay=-1),
+        lambda: client.update_subscription("q", "id", ttl=-1),
+        lambda: client.subscribe("q", "http://receiver.example/", ttl=-1),
+        lambda: client.renew_claim("q", "id", ttl=-1),
+    ):
+        with pytest.raises(ValueError, match=r"can't be negative; it is -1$"):
+            call()

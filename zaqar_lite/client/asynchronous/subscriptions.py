@@ -2,7 +2,6 @@
 
 import datetime as dt
 from collections.abc import AsyncIterator, Mapping, Sequence
-from numbers import Integral
 from typing import Any
 
 from zaqar_lite.client.arguments import takes, text, whole, zoned
@@ -74,9 +73,9 @@ class AsyncSubscriptions(AsyncCalls):
     ) -> None:
         """Change what is given; `disabled=False` enables what the server has disabled."""
         takes("subscriber", subscriber, str)
-        takes("ttl", ttl, Integral, "a whole number of seconds")
         takes("options", options, Mapping)
-        given = {"subscriber": subscriber, "ttl": ttl, "options": options, "disabled": disabled}
+        wanted = None if ttl is None else whole("ttl", ttl)
+        given = {"subscriber": subscriber, "ttl": wanted, "options": options, "disabled": disabled}
         changes = {name: value for name, value in given.items() if value is not None}
         await self.call(tell("PATCH", _path(queue, subscription_id), changes))
 

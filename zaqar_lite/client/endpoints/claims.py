@@ -76,8 +76,8 @@ def release(
 
     `ids` are the messages that it holds, as far as is known.
     """
-    arguments.takes("delay", delay, Integral, "a whole number of seconds")
-    path = with_query(queue_path(queue, "claims", claim_id), delay=delay or None)
+    wait = None if delay is None else arguments.whole("delay", delay)
+    path = with_query(queue_path(queue, "claims", claim_id), delay=wait or None)
     operation = Operation("settle", "release", queue, ids=ids)
     return Call(Request("DELETE", path, {}), nothing, operation=operation)
 

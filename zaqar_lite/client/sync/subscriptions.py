@@ -3,7 +3,6 @@
 
 import datetime as dt
 from collections.abc import Iterator, Mapping, Sequence
-from numbers import Integral
 from typing import Any
 
 from zaqar_lite.client.arguments import takes, text, whole, zoned
@@ -75,9 +74,9 @@ class SyncSubscriptions(SyncCalls):
     ) -> None:
         """Change what is given; `disabled=False` enables what the server has disabled."""
         takes("subscriber", subscriber, str)
-        takes("ttl", ttl, Integral, "a whole number of seconds")
         takes("options", options, Mapping)
-        given = {"subscriber": subscriber, "ttl": ttl, "options": options, "disabled": disabled}
+        wanted = None if ttl is None else whole("ttl", ttl)
+        given = {"subscriber": subscriber, "ttl": wanted, "options": options, "disabled": disabled}
         changes = {name: value for name, value in given.items() if value is not None}
         self.call(tell("PATCH", _path(queue, subscription_id), changes))
 
