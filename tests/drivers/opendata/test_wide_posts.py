@@ -11,9 +11,11 @@ from tests.drivers.opendata.test_shares import until
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.domain.posts import Copy, NewMessage
-from zaqar_lite.storage.opendata import checkpoint
+from zaqar_lite.storage.opendata import checkpoint, database
 from zaqar_lite.storage.opendata.database import MOST_AT_ONCE
 from zaqar_lite.storage.opendata.entries import Page
+from zaqar_lite.storage.opendata.queue import Queue
+from zaqar_lite.storage.opendata.state import State
 
 pytestmark = pytest.mark.anyio
 WIDE = 500
@@ -22,11 +24,12 @@ COPIED = NewMessage(b'"copied"', HOUR, copies=tuple(Copy(ref, HOUR, 0, 100) for 
 
 
 class Encoded:
-    """Counts the pages that are encoded between two turns of the event loop."""
+    """Counts what is encoded between two turns of the event loop: pages, and queues walked."""
 
     def __init__(self) -> None:
-        self.pages = 0
+        self.pages = self.queues = 0
         self.steps: list[int] = []
+        self.walks: list[int] = []
         self.fails_at = 0
 
     def page(self, page: Page) -> bytes:
@@ -35,21 +38,29 @@ class Encoded:
             raise ValueError("no record can hold this")
         return _encode_page(page)
 
+    def queue(self, db: State, queue: Queue) -> None:
+        self.queues += 1
+        _encode_changes(db, queue)
+
     async def watch(self) -> None:
         while True:
             await asyncio.sleep(0)
+            if self.queues:
+                self.walks.append(self.queues)
+                self.queues = 0
             if self.pages:
                 self.steps.append(self.pages)
                 self.pages = 0
 
 
-_encode_page = checkpoint.encode_page
+_encode_page, _encode_changes = checkpoint.encode_page, checkpoint.encode_changes
 
 
 @pytest.fixture
 def encoded(monkeypatch: pytest.MonkeyPatch) -> Encoded:
     made = Encoded()
     monkeypatch.setattr(checkpoint, "encode_page", made.page)
+    monkeypatch.setattr(database, "encode_changes", made.queue)
     return made
 
 
@@ -69,6 +80,8 @@ async def test_the_pages_of_many_copies_are_encoded_in_steps(
         await store.post(COPIED)
     assert sum(encoded.steps) == WIDE + 1
     assert max(encoded.steps) <= MOST_AT_ONCE + 1  # the last step takes the batch
+    assert sum(encoded.walks) == WIDE + 1
+    assert max(encoded.walks) <= MOST_AT_ONCE + 1
     await store.restart()
     assert [await listed(store, ref) for ref in TARGETS] == [["copied"]] * WIDE
 

@@ -1,6 +1,5 @@
 """Between queues and records: encoding what changed for a batch, and reading pages back."""
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import count as counted
@@ -54,15 +53,6 @@ def _write(db: State, key: bytes, value: bytes | None) -> None:
         db.delete(key)
     else:
         db.put(key, value)
-
-
-async def encode_ahead(db: State, most: int) -> None:
-    """Put the changed pages of all touched queues into the batch, `most` queues a step."""
-    for at, queue in enumerate(list(db.touched)):
-        if at % most == 0:
-            await asyncio.sleep(0)
-        if db.is_current(queue):
-            _encode_pages(db, queue)
 
 
 def _encode_pages(db: State, queue: Queue) -> None:

@@ -15,7 +15,6 @@ from zaqar_lite.storage.opendata import loading
 from zaqar_lite.storage.opendata.checkpoint import (
     EMPTY_ACTIVE,
     EMPTY_ENDED,
-    encode_ahead,
     encode_changes,
 )
 from zaqar_lite.storage.opendata.committer import Committer
@@ -30,7 +29,7 @@ from zaqar_lite.storage.record_store import RecordStore
 
 logger = logging.getLogger(__name__)
 MOST_AT_ONCE = 20
-"""Queues whose pages are encoded in one step of the event loop, each in up to 0.1 ms."""
+"""Queues whose changes are encoded in one step of the event loop, each in up to 0.1 ms."""
 
 _LAST_BATCH = 20.0
 """Seconds that closing waits for the last batch: a disk may hang."""
@@ -102,29 +101,38 @@ class Database(State):
     async def _prepare(self) -> None:
         """Let waiting requests add to the batch what may, and encode most of a large one in steps.
 
-        A post may have copies in thousands of queues. Between the steps others are answered; a page
-        that changes again meanwhile is encoded again when the batch is taken.
+        A post may have copies in thousands of queues. Between the steps others are answered. A
+        queue that changes again meanwhile is touched again, so taking the batch encodes it again,
+        and walks no other.
         """
         if self.shares.last_call(self.committer.awaited):
             await asyncio.sleep(0)  # they add their messages
         if len(self.touched) > MOST_AT_ONCE:
-            await encode_ahead(self, MOST_AT_ONCE)
+            for at, queue in enumerate(list(self.touched)):
+                if at % MOST_AT_ONCE == 0:
+                    await asyncio.sleep(0)
+                self._encode(queue)
+                self.touched.remove(queue)
+                self.encoded.add(queue)
 
     def _take(self) -> Batch:
         """Encode everything that changed since the last batch."""
         evict_pages(self)
         for queue in self.touched:
-            if self.is_current(queue):
-                encode_changes(self, queue)
-                self.queues.agenda.changed(queue)
-        puts, deletes, touched = self.puts, self.deletes, self.touched
+            self._encode(queue)
+        puts, deletes, touched = self.puts, self.deletes, self.touched | self.encoded
         routed = self.ids.next if self.routed is None else self.routed
         puts[keys.STATE] = bookkeeping.encode_state(routed, self.clock.now_ms(), self.secret)
-        self.puts, self.deletes, self.touched = {}, {}, set()
+        self.puts, self.deletes, self.touched, self.encoded = {}, {}, set(), set()
         self.written, self._written_touched = Batch(puts, list(deletes)), touched
         self._written_ready, self.ready_counts = self.ready_counts, {}
         self.shares.next_batch()
         return self.written
+
+    def _encode(self, queue: Queue) -> None:
+        if self.is_current(queue):
+            encode_changes(self, queue)
+            self.queues.agenda.changed(queue)
 
     def _forget_batches(self) -> None:
         """Undo in memory what failed batches had changed outside of queues: bodies and garbage."""
@@ -138,12 +146,12 @@ class Database(State):
 
     async def _recover(self) -> None:
         """Read again from the engine what failed batches had changed."""
-        refs = {queue.ref for queue in self.touched | self._written_touched}
+        refs = {queue.ref for queue in self.touched | self.encoded | self._written_touched}
         changed = [self.written.puts, self.written.deletes, self.puts, self.deletes]
         records = keys.prefix(RecordType.RECORD)
         lost = {key for part in changed for key in part if key.startswith(records)}
         self._forget_batches()
-        self.puts, self.deletes, self.touched = {}, {}, set()
+        self.puts, self.deletes, self.touched, self.encoded = {}, {}, set(), set()
         self.written, self._written_touched = Batch({}, ()), set()
         self._written_ready, self.ready_counts = {}, {}
         self.unrouted_due = 0

@@ -52,7 +52,8 @@ class State:
         self.shared: dict[int, int] = {}  # message id -> how many queues hold it, if more than one
         self.puts: dict[bytes, bytes] = {}
         self.deletes: dict[bytes, None] = {}
-        self.touched: set[Queue] = set()
+        self.touched: set[Queue] = set()  # to be encoded for the batch that gathers
+        self.encoded: set[Queue] = set()  # encoded for it, and not touched since
         self.written: Batch = Batch({}, ())
         self.committer = committer
         self.watched: Counter[QueueRef] = Counter()

@@ -200,7 +200,9 @@ def _put_to_rest(db: State, queue: Queue) -> bool:
     """
     if not queue.is_bare or not db.is_current(queue):
         return False
-    if queue in db.touched or queue.epoch > db.committer.committed or queue.ref in db.staging:
+    if queue in db.touched or queue in db.encoded or queue.ref in db.staging:
+        return True
+    if queue.epoch > db.committer.committed:
         return True
     db.queues.rest(queue)
     return False
