@@ -216,6 +216,9 @@ def _extra(entry: Entry) -> bytes | None:
     extras, claim = entry.extras, entry.claim
     if extras is not None and extras.is_only_shared and claim is None and entry.is_plain:
         return _shared_extra(entry.id)
+    if extras is None and claim is not None and claim.ttl_ms and entry.position == entry.id:
+        ttl_ms = None if entry.is_plain else entry.ttl_ms or None
+        return active.encode_held_extra(entry.id, entry.visible_at, entry.expires_at, ttl_ms)
     extra = active.Extra()
     if extras is not None:
         extra.last_claim, extra.parked = extras.last_claim, extras.parked_until != 0
