@@ -1,5 +1,6 @@
 """Wrong words, wrong files and Ctrl-C: one line that says what is wrong, and the exit code."""
 
+import argparse
 import contextlib
 import os
 import signal
@@ -15,7 +16,8 @@ from tests.commands.running import ZAQAR, on_a_terminal
 from tests.server import ServerProcess
 from tests.services.process import free_port, listens, wait_until
 from zaqar_lite import cli
-from zaqar_lite.client import AsyncClient, Client
+from zaqar_lite.client import AsyncClient, Client, Forbidden
+from zaqar_lite.commands.running import add_delete
 
 Wrong = Callable[..., str]
 
@@ -262,3 +264,17 @@ def test_a_narrow_terminal_shows_a_row_by_its_fields(
         "body",
     ]
     assert "claim_count" in shown
+
+
+def test_who_may_delete_and_not_look_deletes_without_looking(server: ServerProcess) -> None:
+    deleted: list[str] = []
+
+    def find(_: Client, given: argparse.Namespace) -> None:
+        raise Forbidden("Forbidden", given.name)
+
+    parser = argparse.ArgumentParser()
+    verbs = parser.add_subparsers()
+    add_delete(verbs, "delete it", find, lambda _, given: deleted.append(given.name), "name")
+    arguments = parser.parse_args(["delete", "one", "--url", server.url])
+    assert arguments.run(arguments) == 0
+    assert deleted == ["one"]

@@ -60,7 +60,14 @@ def add_commands(subparsers: Leaves) -> None:
     made = add_call(verbs, "subscribe", subscribe, "subscribe a queue, or a receiver", "topic")
     made.add_argument("subscriber", metavar="queue:NAME|URL")
     add_duration(made, "--ttl", "how long the subscription lives")
-    add_call(verbs, "unsubscribe", unsubscribe, "end a subscription", "topic", "id")
+    add_delete(
+        verbs,
+        "end a subscription",
+        lambda client, given: client.get_subscription(_topic(given), given.id),
+        lambda client, given: client.unsubscribe(_topic(given), given.id),
+        *("topic", "id"),
+        name="unsubscribe",
+    )
 
 
 def create_topic(client: "Client", given: argparse.Namespace) -> dict[str, object]:
@@ -109,14 +116,6 @@ def post(client: "Client", given: argparse.Namespace, output: Output) -> None:
     with suppress(ZaqarError):  # who may post may perhaps not list
         if next(iter(client.list_subscriptions(topic)), None) is None:
             output.say(f"Nobody subscribes to {given.topic}: the message went nowhere.")
-
-
-def unsubscribe(client: "Client", given: argparse.Namespace) -> dict[str, object]:
-    """End a subscription that is there."""
-    topic = _topic(given)
-    client.get_subscription(topic, given.id)
-    client.unsubscribe(topic, given.id)
-    return {"topic": given.topic, "id": given.id, "deleted": True}
 
 
 def subscribe(client: "Client", given: argparse.Namespace) -> dict[str, object]:
