@@ -140,14 +140,15 @@ def show(client: "Client", arguments: argparse.Namespace, output: Output) -> Non
 
 def stats(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
     """Count messages."""
+    counted = {queue: client.stats(queue) for queue in arguments.queue}
     output.rows(
-        ({"queue": queue, **as_row(client.stats(queue))} for queue in arguments.queue),
+        ({"queue": queue, **as_row(found)} for queue, found in counted.items()),
         ("queue", "ready", "delayed", "claimed", "total"),
         empty="",
     )
     if not output.as_json:
-        for queue in arguments.queue:
-            if is_absent(client, queue):
+        for queue, found in counted.items():
+            if not found.total and is_absent(client, queue):
                 output.say(f"There is no queue {queue}.")
 
 
