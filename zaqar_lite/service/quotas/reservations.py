@@ -34,8 +34,8 @@ _MAX_ROUNDS = 20
 class Bound:
     """At most `most` things of a `kind` in a project.
 
-    `kind` names the record of the reservations and stands in messages. `count` counts the things
-    that are there, up to a number. `reached` is raised where there is no room.
+    `kind` names the record of the reservations. `count` counts the things that are there, up to a
+    number. `reached` is raised where there is no room.
     """
 
     project: str
@@ -91,7 +91,7 @@ class Reservations:
                 if await self._try(bound, name, token):
                     return token
             await asyncio.sleep(uniform(_SHORTEST_REST, _LONGEST_REST))  # noqa: S311 - jitter
-        raise Unavailable(f"Too many {bound.kind} of this project are being made: try again.")
+        raise Unavailable("Others are making too many of the same kind at this moment: try again.")
 
     async def _try(self, bound: Bound, name: str, token: str) -> bool:
         """Reserve room if there is some now; False while others are making what may fill it."""
