@@ -82,7 +82,7 @@ async def test_the_reservation_of_a_process_that_crashed_ends_by_itself(
     await it.one._reserve(it.bound(1), "crashed")
     with monkeypatch.context() as patch:
         patch.setattr(module, "PATIENCE", 0.1)
-        with pytest.raises(Unavailable, match="things"):
+        with pytest.raises(Unavailable, match="too many of the same kind"):
             await it.make(it.other, "next", 1)
     it.clock.advance(round(module.LIVES * 1000) + 1)
     await it.make(it.other, "next", 1)
