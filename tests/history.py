@@ -17,12 +17,14 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 
 NEVER = float("inf")
+NO_LIMIT = 1 << 30
 CLAIM_TTL = 60
+_HEADERS = {"Client-ID": "00000000-0000-0000-0000-000000000001", "X-Project-Id": "history"}
 
 
 @dataclass(slots=True)
@@ -71,39 +73,63 @@ class Failure:
     answered: float | None = None
 
 
+class Limits(NamedTuple):
+    """The `_max_claim_count` and the `_max_failures` of a run's queue."""
+
+    claims: int = NO_LIMIT
+    failures: int = NO_LIMIT
+
+
+class Counts(NamedTuple):
+    """How often a message was handed out and failed, and why it is a dead letter if it is one."""
+
+    claims: int
+    failures: int
+    reason: str | None = None
+
+    def is_spent(self, limits: Limits) -> bool:
+        """Whether the reason is one of the two limits, and that limit is reached."""
+        if self.reason == "max_failures":
+            return self.failures >= limits.failures
+        return self.reason == "max_claims" and self.claims >= limits.claims
+
+
 @dataclass
 class History:
     """What all clients did; `remaining` is what the queues held in the end, dead letters too.
 
-    `rejects` are messages that were sent to the dead letters, of which `dead` are there in the end;
-    nobody claims those. `failed` is how often each that remains is said to have failed. `queues`
-    are those that were posted to, in the order of their first posts.
+    `rejects` are messages that were sent to the dead letters. `dead` are the letters that are there
+    in the end; nobody claims those. `counts` are those that the server shows in the end of what is
+    in the queue, None when nobody asked. `unanswered` are the instants of claims without an answer,
+    which may have taken messages. `queues` are those that were posted to, in the order of their
+    first posts.
     """
 
     posts: dict[str, Post] = field(default_factory=dict)
     holds: list[Hold] = field(default_factory=list)
     deletes: dict[str, list[Delete]] = field(default_factory=lambda: defaultdict(list))
     failures: list[Failure] = field(default_factory=list)
+    unanswered: list[float] = field(default_factory=list)
     rejects: list[Delete] = field(default_factory=list)
-    dead: Counter[str] = field(default_factory=Counter)
+    limits: Limits = field(default_factory=Limits)
+    dead: dict[str, Counts] = field(default_factory=dict)
     remaining: Counter[str] = field(default_factory=Counter)
-    failed: dict[str, int] | None = None
+    counts: dict[str, Counts] | None = None
+    ended: float = NEVER
     queues: dict[str, None] = field(default_factory=dict)
     restarts: int = 0
 
-    def end(
-        self,
-        texts: Collection[str],
-        failed: dict[str, int] | None = None,
-        dead: Collection[str] = (),
-    ) -> None:
-        """Note what the queue and its dead-letter queue hold when all clients have stopped.
+    def end(self, texts: Collection[str]) -> None:
+        """Note what the queues hold when all clients have stopped."""
+        self.remaining = Counter(texts)
+        self.ended = time.time()
 
-        `failed` is how often each message in the queue has failed.
-        """
-        self.dead = Counter(dead)
-        self.remaining = Counter(texts) + self.dead
-        self.failed = failed
+    def end_with_counts(
+        self, found: Sequence[tuple[str, Counts]], letters: Sequence[tuple[str, Counts]] = ()
+    ) -> None:
+        """Note what the queue and its dead-letter queue hold, and the counts that they show."""
+        self.end([text for text, _ in (*found, *letters)])
+        self.counts, self.dead = dict(found), dict(letters)
 
     def violations(self) -> list[str]:
         """Tell every promise that was broken."""
@@ -115,7 +141,9 @@ class History:
             *self._early(),
             *self._hasty(),
             *self._forgotten(),
+            *self._overcounted(),
             *self._unburied(),
+            *self._exceeded(),
         ]
 
     def summary(self) -> str:
@@ -127,8 +155,11 @@ class History:
             f"{deleted} acknowledged deletes, {self.remaining.total()} remaining, "
             f"{len(self._acknowledged_failures())} acknowledged failures, "
             f"{sum(each.answered is not None for each in self.rejects)} acknowledged rejects, "
-            f"{self.dead.total()} dead letters"
+            f"{len(self.dead)} dead letters, {self._spent()} of them by a limit"
         )
+
+    def _spent(self) -> int:
+        return sum(counts.is_spent(self.limits) for counts in self.dead.values())
 
     def _lost(self) -> list[str]:
         return [
@@ -200,26 +231,78 @@ class History:
         ]
 
     def _forgotten(self) -> list[str]:
-        failed = self.failed
-        if failed is None:
+        if self.counts is None:
             return []
         told = Counter(each.text for each, _ in self._acknowledged_failures())
+        known = {text: counts.failures for text, counts in (self.counts | self.dead).items()}
         return [
-            f"forgotten: {text} failed {count} times, and {failed.get(text, 0)} are known"
+            f"forgotten: {text} failed {count} times, and {known.get(text, 0)} are known"
             for text, count in told.items()
-            if self.remaining[text] and not self.dead[text] and failed.get(text, 0) < count
+            if self.remaining[text] and known.get(text, 0) < count
         ]
+
+    def _overcounted(self) -> list[str]:
+        """Counts beyond what the clients did and a lost answer or a lapsed lease can explain."""
+        holds = self._holds_by_text()
+        told = Counter(each.text for each in self.failures)
+        found = []
+        for text, counts in ((self.counts or {}) | self.dead).items():
+            post = self.posts.get(text)
+            unknown = [each for each in self.unanswered if post and each > post.invoked]
+            claims = len(holds[text]) + len(unknown)
+            lapsed = sum(hold.invoked + hold.ttl < self.ended for hold in holds[text])
+            lapsed += sum(each + CLAIM_TTL < self.ended for each in unknown)
+            if counts.claims > claims:
+                found.append(f"overcounted: {text}, claimed {claims} times at most, {counts}")
+            if counts.failures > told[text] + lapsed:
+                most = told[text] + lapsed
+                found.append(f"overcounted: {text}, failed {most} times at most, {counts}")
+        return found
 
     def _unburied(self) -> list[str]:
         told = {each.text: each.answered for each in self.rejects if each.answered is not None}
         rejected = {each.text for each in self.rejects}
         return [
-            *(f"unburied: {text} is no dead letter" for text in told if not self.dead[text]),
-            *(f"unburied: {text}, which nobody rejected" for text in self.dead.keys() - rejected),
+            *(f"unburied: {text} is no dead letter" for text in told if text not in self.dead),
+            *(
+                f"unburied: {text}, which nobody rejected and no limit ended, {counts}"
+                for text, counts in self.dead.items()
+                if text not in rejected and not counts.is_spent(self.limits)
+            ),
             *(
                 f"unburied: {hold.text}, rejected at {told[hold.text]}, was handed out afterwards"
                 for hold in self.holds
                 if hold.text in told and hold.invoked > told[hold.text]
+            ),
+        ]
+
+    def _exceeded(self) -> list[str]:
+        """Messages that were in use beyond a limit of their queue."""
+        holds, limits = self._holds_by_text(), self.limits
+        ends: dict[str, list[float]] = defaultdict(list)
+        for failure, answered in self._acknowledged_failures():
+            ends[failure.text].append(answered)
+        last = {
+            text: sorted(found)[limits.failures - 1]
+            for text, found in ends.items()
+            if len(found) >= limits.failures
+        }
+        return [
+            *(
+                f"exceeded: {text} was handed out {len(found)} times"
+                for text, found in holds.items()
+                if len(found) > limits.claims
+            ),
+            *(
+                f"exceeded: {text}, failed for good at {end}, was handed out by {hold.claim}"
+                for text, end in last.items()
+                for hold in holds[text]
+                if hold.invoked > end
+            ),
+            *(
+                f"exceeded: {text} is no dead letter with {counts}"
+                for text, counts in (self.counts or {}).items()
+                if counts.failures >= limits.failures
             ),
         ]
 
@@ -307,12 +390,15 @@ class RecordingClient:
     async def _consume(self) -> None:
         queue = f"/v2/queues/{self._random.choice(list(self._history.queues) or self._queues)}"
         invoked = time.time()
+        self._history.unanswered.append(invoked)
         answer = await self._http.post(
             f"{queue}/claims",
             params={"limit": self._habits.limit},
             json={"ttl": CLAIM_TTL, "grace": 60},
         )
         answered = time.time()
+        if answer.status_code in (201, 204):
+            self._history.unanswered.remove(invoked)
         if answer.status_code != 201:
             await asyncio.sleep(0.02)
             return
@@ -392,19 +478,54 @@ class RecordingClient:
             delete.answered = time.time()
 
 
+async def make_queue(url: str, queue: str, limits: Limits | None = None) -> None:
+    """Make a queue that delays messages, with a dead-letter queue that `note_end` reads too."""
+    metadata: dict[str, object] = {
+        "_default_message_delay": 1,
+        "_dead_letter_queue": f"{queue}-letters",
+    }
+    if limits is not None:
+        metadata |= {"_max_claim_count": limits.claims, "_max_failures": limits.failures}
+    async with httpx.AsyncClient(base_url=url, headers=_HEADERS, timeout=30) as http:
+        (await http.put(f"/v2/queues/{queue}", json=metadata)).raise_for_status()
+
+
+async def note_end(history: History, url: str, queue: str, *, patience: float = 0) -> None:
+    """Note what a queue of `make_queue` and its dead-letter queue hold when all clients stopped.
+
+    What seems to be broken is looked at again for `patience` seconds: another server brings dead
+    letters whose way a kill cut short.
+    """
+    until = time.monotonic() + patience
+    while True:
+        found = await _with_counts(url, queue)
+        history.end_with_counts(found, await _with_counts(url, f"{queue}-letters"))
+        if time.monotonic() > until or not history.violations():
+            return
+        await asyncio.sleep(5)
+
+
 async def everything(url: str, queue: str, project: str = "history") -> list[str]:
     """All messages of a queue, claimed and delayed ones too."""
     return [message["body"] for message in await _listed(url, queue, project)]
 
 
-async def failure_counts(url: str, queue: str, project: str = "history") -> dict[str, int]:
-    """How often each message of a queue has failed."""
-    listed = await _listed(url, queue, project)
-    return {message["body"]: message["failure_count"] for message in listed}
+async def _with_counts(url: str, queue: str) -> list[tuple[str, Counts]]:
+    return [
+        (
+            message["body"],
+            Counts(
+                message["claim_count"],
+                message["failure_count"],
+                (message["dead_letter"] or {}).get("reason"),
+            ),
+        )
+        for message in await _listed(url, queue, "history")
+    ]
 
 
 async def _listed(url: str, queue: str, project: str) -> list[dict[str, Any]]:
-    headers = {"Client-ID": "00000000-0000-0000-0000-000000000001", "X-Project-Id": project}
+    headers = _HEADERS | {"X-Project-Id": project}
     found: list[dict[str, Any]] = []
     async with httpx.AsyncClient(base_url=url, headers=headers, timeout=30) as http:
         path = (

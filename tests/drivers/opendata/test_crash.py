@@ -12,10 +12,9 @@ import signal
 import uuid
 from pathlib import Path
 
-import httpx
 import pytest
 
-from tests.history import Habits, History, RecordingClient, everything, failure_counts
+from tests.history import Habits, History, Limits, RecordingClient, make_queue, note_end
 from tests.server import ServerProcess
 from zaqar_lite.bench.machine import descendants
 
@@ -23,14 +22,7 @@ pytestmark = pytest.mark.anyio
 ROUNDS = int(os.environ.get("ZAQAR_TEST_KILL_ROUNDS", "2"))
 ENOUGH = 20
 """Rounds in which every habit of the clients has had its turn, however busy the machine is."""
-HEADERS = {"Client-ID": str(uuid.uuid4()), "X-Project-Id": "history"}
-
-
-async def make_queue(url: str, queue: str) -> None:
-    async with httpx.AsyncClient(base_url=url, headers=HEADERS, timeout=30) as http:
-        metadata = {"_default_message_delay": 1, "_dead_letter_queue": f"{queue}-letters"}
-        answer = await http.put(f"/v2/queues/{queue}", json=metadata)
-        answer.raise_for_status()
+LIMITS = Limits(claims=3, failures=2)
 
 
 async def kill(server: ServerProcess) -> None:
@@ -48,14 +40,14 @@ def damaged(directory: Path) -> list[Path]:
 
 @pytest.mark.parametrize("scheme", ["embedded", "opendata+slatedb"])
 async def test_kill_minus_nine_breaks_no_promise(scheme: str, tmp_path: Path) -> None:
-    history = History()
+    history = History(limits=LIMITS)
     queue = f"queue-{uuid.uuid4().hex[:8]}"
     server = ServerProcess(f"{scheme}://{tmp_path / 'data'}")
     try:
         for round_number in range(ROUNDS):
             await asyncio.to_thread(server.start)
             if round_number == 0:
-                await make_queue(server.url, queue)
+                await make_queue(server.url, queue, LIMITS)
             habits = Habits(settles=True, rejects=True)
             clients = [
                 RecordingClient(history, server.url, queue, str(uuid.uuid4()), seed, habits=habits)
@@ -70,9 +62,7 @@ async def test_kill_minus_nine_breaks_no_promise(scheme: str, tmp_path: Path) ->
             await asyncio.gather(*work)
             history.restarts += 1
         await asyncio.to_thread(server.start)
-        failed = await failure_counts(server.url, queue)
-        dead = await everything(server.url, f"{queue}-letters")
-        history.end(await everything(server.url, queue), failed, dead)
+        await note_end(history, server.url, queue)
     finally:
         server.close()
     print(f"{scheme}: {history.summary()}")

@@ -1,7 +1,6 @@
 """Two of our servers over one Redis, with eight clients that note what they are told."""
 
 import asyncio
-import time
 import uuid
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -10,8 +9,10 @@ from dataclasses import dataclass, field
 
 import httpx
 
-from tests.history import Habits, History, RecordingClient, everything, failure_counts
+from tests.history import Habits, History, Limits, RecordingClient, make_queue, note_end
 from tests.server import ServerProcess
+
+LIMITS = Limits(claims=3, failures=2)
 
 
 @dataclass
@@ -49,18 +50,15 @@ class Load:
 async def under_load(url: str, *, settles: bool = False) -> AsyncIterator[Load]:
     """Let half of the clients post (now and then with a delay) and half consume, until the end.
 
-    Consumers that settle say of each message what becomes of it; others give back whole claims.
+    Consumers that settle say of each message what becomes of it, and their queue has limits; others
+    give back whole claims.
     """
-    load = Load()
+    load = Load(History(limits=LIMITS)) if settles else Load()
     queue = f"queue-{uuid.uuid4().hex[:8]}"
     servers = [ServerProcess(url) for _ in range(2)]
     try:
         await asyncio.gather(*[asyncio.to_thread(server.start) for server in servers])
-        headers = {"Client-ID": str(uuid.uuid4()), "X-Project-Id": "history"}
-        async with httpx.AsyncClient(base_url=servers[0].url, headers=headers) as http:
-            letters = f"{queue}-letters"
-            metadata = {"_default_message_delay": 1, "_dead_letter_queue": letters}
-            (await http.put(f"/v2/queues/{queue}", json=metadata)).raise_for_status()
+        await make_queue(servers[0].url, queue, LIMITS if settles else None)
         habits = Habits(settles=settles, rejects=settles)
         clients = [
             RecordingClient(
@@ -79,17 +77,8 @@ async def under_load(url: str, *, settles: bool = False) -> AsyncIterator[Load]:
             task.cancel()
         ends = await asyncio.gather(*work, return_exceptions=True)
         assert all(isinstance(end, asyncio.CancelledError) for end in ends), ends
-        until = (
-            time.monotonic() + 75
-        )  # letters whose delivery a kill cut short come within a minute
-        while True:
-            url = servers[0].url
-            failed = await failure_counts(url, queue) if settles else None
-            dead = await everything(url, letters)
-            load.history.end(await everything(url, queue), failed, dead)
-            if not settles or time.monotonic() > until or not load.history.violations():
-                break
-            await asyncio.sleep(5)
+        # Letters whose delivery a kill cut short come within a minute.
+        await note_end(load.history, servers[0].url, queue, patience=75 if settles else 0)
     finally:
         for server in servers:
             server.close()

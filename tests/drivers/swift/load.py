@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 import httpx
 
 from tests import services
-from tests.history import Habits, History, RecordingClient, everything, failure_counts
+from tests.history import Habits, History, Limits, RecordingClient, make_queue, note_end
 from tests.server import ServerProcess
 
-PROJECT = {"Client-ID": str(uuid.uuid4()), "X-Project-Id": "history"}
+LIMITS = Limits(claims=3, failures=2)
 QUEUE = "queue"
 CLIENTS = 6
 
@@ -27,7 +27,7 @@ CLIENTS = 6
 class Load:
     """What the clients did, and the statuses they were answered with."""
 
-    history: History = field(default_factory=History)
+    history: History = field(default_factory=lambda: History(limits=LIMITS))
     statuses: Counter[int] = field(default_factory=Counter)
 
     async def note(self, response: httpx.Response) -> None:
@@ -43,7 +43,7 @@ class Load:
                 QUEUE,
                 str(uuid.uuid4()),
                 seed + CLIENTS * life,
-                habits=Habits(settles=True),
+                habits=Habits(settles=True, rejects=True),
             )
             client.note_answers(self.note)
             await client.run(produces=seed % 2 == 0)
@@ -58,9 +58,7 @@ async def run(swift_url: str, redis_url: str, minutes: float) -> Load:
     servers = [ServerProcess(store, env=env) for _ in range(2)]
     try:
         await asyncio.gather(*[asyncio.to_thread(server.start) for server in servers])
-        async with httpx.AsyncClient(base_url=servers[0].url, headers=PROJECT, timeout=30) as http:
-            metadata = {"_default_message_delay": 1}
-            (await http.put(f"/v2/queues/{QUEUE}", json=metadata)).raise_for_status()
+        await make_queue(servers[0].url, QUEUE, LIMITS)
         work = [
             asyncio.create_task(load.work(servers[seed // 2 % 2], seed)) for seed in range(CLIENTS)
         ]
@@ -75,8 +73,7 @@ async def run(swift_url: str, redis_url: str, minutes: float) -> Load:
             task.cancel()
         await asyncio.gather(*work, return_exceptions=True)
         await asyncio.sleep(20)  # the lock of the last one that was killed ends, moves are healed
-        failed = await failure_counts(servers[0].url, QUEUE)
-        load.history.end(await everything(servers[0].url, QUEUE), failed)
+        await note_end(load.history, servers[0].url, QUEUE, patience=30)
     finally:
         for server in servers:
             await asyncio.to_thread(server.close)
