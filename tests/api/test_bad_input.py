@@ -1,6 +1,7 @@
 """Whatever is sent, the answer is a clear 4xx in Zaqar's form and nothing is stored."""
 
 import asyncio
+import gzip
 import json
 import sys
 from collections.abc import AsyncIterator
@@ -262,3 +263,55 @@ def test_the_largest_document_does_not_hold_up_the_others(unit: bytes) -> None:
     finally:
         sys.settrace(None)
     assert lines < 100_000
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"group": ""}, "Message 1: A group has 1 to 128 bytes"),
+        ({"group": "g" * 129}, "Message 1: A group has 1 to 128 bytes"),
+        ({"deliver_at": "tomorrow"}, "Message 1: deliver_at: 'tomorrow' is not an instant"),
+    ],
+)
+async def test_names_the_message_whose_group_or_time_is_wrong(
+    api: Api, wrong: dict[str, str], words: str
+) -> None:
+    document = {"messages": [{"body": 1}, {"body": 2, **wrong}]}
+    answer = await api.call("POST", "messages", document)
+    assert answer.status_code == 400
+    assert words in answer.json()["description"]
+    assert await api.browse() == []
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b'{"messages": 1, "messages": [{"body": 1}]}',
+        b'{"messages": [{"body": 1, "ttl": "x", "ttl": 60}]}',
+    ],
+)
+async def test_says_that_a_field_is_there_twice(api: Api, content: bytes) -> None:
+    answer = await post(api, content)
+    assert answer.status_code == 400
+    assert "has a field twice" in answer.json()["description"]
+    assert await api.browse() == []
+
+
+async def test_says_that_a_compressed_body_is_not_read(api: Api) -> None:
+    path, headers = f"/v2/queues/{api.queue}/messages", {"Content-Encoding": "gzip"}
+    content = gzip.compress(b'{"messages": [{"body": 1}]}')
+    answer = await api.http.post(path, content=content, headers=headers)
+    assert (answer.status_code, answer.json()["title"]) == (400, "Invalid request body")
+    assert "Content-Encoding" in answer.json()["description"]
+    plain = {"Content-Encoding": "identity"}
+    content = b'{"messages": [{"body": 1}]}'
+    assert (await api.http.post(path, content=content, headers=plain)).status_code == 201
+    assert (await api.http.get(path, headers=headers)).status_code == 200  # it has no body
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS"])
+async def test_the_openapi_document_refuses_in_the_form_of_errors(api: Api, method: str) -> None:
+    answer = await api.http.request(method, "/openapi.json")
+    assert answer.status_code == 405
+    assert answer.json() == {"title": "405 Method Not Allowed"}
+    assert "GET" in answer.headers["Allow"]

@@ -129,6 +129,18 @@ async def test_refuses_a_renewal(api: Api) -> None:
     assert (await api.call("GET", path)).json()["ttl"] == 300
 
 
+@pytest.mark.parametrize("grace", [-1, 0, 43_200, 43_201])
+async def test_a_grace_out_of_range_is_bounded_when_a_claim_is_renewed(
+    api: Api, grace: int
+) -> None:
+    await api.post({"body": 1, "ttl": 60})
+    (held,) = await api.claim()
+    path = f"claims/{claim_id_of(held)}"
+    assert (await api.call("PATCH", path, {"ttl": 600, "grace": grace})).status_code == 204
+    (message,) = (await api.call("GET", path)).json()["messages"]
+    assert message["ttl"] == 600 + min(max(grace, 0), 43_200)
+
+
 async def test_a_lapsed_claim_is_over(api: Api) -> None:
     await api.post({"body": 1})
     (first,) = await api.claim(ttl=60, grace=60)

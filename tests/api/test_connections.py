@@ -137,12 +137,17 @@ def test_what_is_no_http_does_not_answer_the_request_before_it(server: ServerPro
         assert b"HTTP/1.1" not in rest[1:]
 
 
-def test_what_is_no_http_is_refused_in_the_form_of_errors(server: ServerProcess) -> None:
+@pytest.mark.parametrize("sent", [b"NONSENSE\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03"])
+def test_what_is_no_http_is_refused_in_the_form_of_errors(
+    server: ServerProcess, sent: bytes
+) -> None:
+    """Text that is no request, and the beginning of TLS."""
     with Raw(server) as raw:
-        raw.send(b"NONSENSE\r\n\r\n")
+        raw.send(sent)
         refused = raw.answer()
         assert (refused.status, refused.headers["connection"]) == (400, "close")
-        assert refused.json()["title"]
+        assert refused.json()["title"] == "Bad request"
+        assert "TLS to a port of plain HTTP" in refused.json()["description"]
         assert raw.rest() == b""
 
 

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -460,6 +461,22 @@ async def test_a_redrive_goes_to_a_queue_in_another_pool(make_api: MakeApi, tmp_
         job = (await api.call("GET", begun.headers["Location"])).json()
         assert (job["state"], job["done"]) == ("completed", 3)
         assert (await api.call("GET", f"{source}/messages?echo=true")).json()["messages"] == []
+
+
+@pytest.mark.parametrize("name", ["a b", "é", "a\r\nX-Evil: 1", "50%", "a?b#c", "\0"])
+async def test_a_name_of_any_characters_is_encoded_in_paths(pools: Pools, name: str) -> None:
+    """Also a line break, which no header may hold."""
+    api = pools.api
+    path = f"/v2/pools/{quote(name, safe='')}"
+    made = await api.call("PUT", path, {"uri": pools.uri("any"), "weight": 1})
+    assert (made.status_code, made.headers["Location"]) == (201, path)
+    assert "X-Evil" not in made.headers
+    shown = (await api.call("GET", made.headers["Location"])).json()
+    assert (shown["name"], shown["href"]) == (name, path)
+    flavor = path.replace("pools", "flavors")
+    made = await api.call("PUT", flavor, {"pool_list": [name]})
+    assert (made.status_code, made.headers["Location"]) == (201, flavor)
+    assert (await api.call("GET", flavor)).json()["href"] == flavor
 
 
 async def test_queues_in_pools_outlive_the_server(make_api: MakeApi, tmp_path: Path) -> None:

@@ -220,6 +220,12 @@ def _check_content(call: Call) -> None:
             raise Refused(
                 400, "Invalid Content-Type", "Endpoint does not accept URL-encoded bodies."
             )
+        if call.size and headers.get(b"content-encoding", b"identity") != b"identity":
+            raise Refused(
+                400,
+                "Invalid request body",
+                "A body with a Content-Encoding, such as gzip, is not accepted: send it as it is.",
+            )
     elif b"transfer-encoding" in headers:
         raise Refused(
             400,

@@ -120,7 +120,7 @@ def parse_messages(body: bytes) -> Sequence[Draft]:
     Raises:
         Refused: 400, names the field and, by its index, the message that is wrong.
     """
-    return _drafts(_messages(_parse(body, MAX_BODY_DEPTH), body))
+    return _drafts(0, _messages(_parse(body, MAX_BODY_DEPTH), body))
 
 
 async def parse_in_turns(body: bytes, turns: Turns) -> Sequence[Draft]:
@@ -134,9 +134,9 @@ async def parse_in_turns(body: bytes, turns: Turns) -> Sequence[Draft]:
     await turns.wait()
     messages = _messages(document, body)
     drafts: list[Draft] = []
-    for _, part in cut(messages):
+    for first, part in cut(messages):
         await turns.wait()
-        drafts += _drafts(part)
+        drafts += _drafts(first, part)
     return drafts
 
 
@@ -148,29 +148,33 @@ def _messages(document: Any, body: bytes) -> list[_MessageDocument]:  # noqa: AN
         raise _explain(document) from exc
 
 
-def _drafts(messages: Sequence[_MessageDocument]) -> list[Draft]:
+def _drafts(first: int, messages: Sequence[_MessageDocument]) -> list[Draft]:
+    """Make drafts of a part of a post, which begins with message `first`."""
     return [
         Draft(
             bytes(message.body),
             message.ttl,
             message.delay,
             message.idempotency_key,
-            message.headers if message.group is _ABSENT else _in_group(message),
+            message.headers if message.group is _ABSENT else _in_group(index, message),
             message.deliver_at,
         )
-        for message in messages
+        for index, message in enumerate(messages, first)
     ]
 
 
-def _in_group(message: _MessageDocument) -> dict[str, str]:
+def _in_group(index: int, message: _MessageDocument) -> dict[str, str]:
     """The headers of a message of a group, which is kept as one of them."""
     group, headers = message.group, message.headers or {}
     try:
         check_group(group)
     except Invalid as error:
-        raise bad_body(str(error)) from error
+        raise bad_body(f"Message {index}: {error}") from error
     if GROUP_HEADER in headers:
-        raise bad_body(f"The header {GROUP_HEADER!r} is that of the group: give one of the two.")
+        raise bad_body(
+            f"Message {index}: the header {GROUP_HEADER!r} is that of the group: give one of the "
+            "two."
+        )
     return {**headers, GROUP_HEADER: group}
 
 
@@ -279,7 +283,10 @@ def _explain(document: Any) -> Refused:  # noqa: ANN401, PLR0911 - any JSON; a r
         ):
             if problem:
                 return bad_body(f'The value of the "{name}" field must be {problem}{where}.')
-    return bad_body("A message has a field of the wrong type.")
+    # The last of two equal names is looked at here, and the first one was wrong.
+    return bad_body(
+        "The document has a field twice, and its first value is of the wrong type: give it once."
+    )
 
 
 def _integer(name: str, value: Any, where: str) -> int:  # noqa: ANN401 - any JSON

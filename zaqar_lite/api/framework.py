@@ -8,6 +8,7 @@ import re
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+from starlette.requests import Request
 from starlette.responses import Response
 
 from zaqar_lite.api.routes import OPENAPI_PATH, Route, RouteTree
@@ -48,6 +49,7 @@ def build_framework(
     app = FastAPI(
         title="Zaqar Lite", version=version, openapi_url=OPENAPI_PATH, docs_url=None, redoc_url=None
     )
+    app.add_exception_handler(405, _refuse_method)
     for route in tree.routes:
         app.add_api_route(
             route.template,
@@ -62,6 +64,14 @@ def build_framework(
         )
     app.openapi = lambda: _openapi(app, tree, limits, authenticates)  # type: ignore[method-assign]
     return app
+
+
+async def _refuse_method(_: Request, error: Exception) -> Response:
+    """Answer another method than GET and HEAD in the form that all errors have."""
+    headers = dict(getattr(error, "headers", None) or {})
+    return Response(
+        b'{"title":"405 Method Not Allowed"}', 405, headers, media_type="application/json"
+    )
 
 
 async def _declared() -> None:

@@ -65,8 +65,9 @@ def _computed(kind: str, value: Mapping[str, Any], longest: int) -> list[int]:
 
 def _seconds(what: str, value: Any, least: int, most: int) -> int:  # noqa: ANN401 - any JSON
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        found = "missing" if value is None else repr(value)
         raise Invalid(
-            f"{ATTRIBUTE}: {what} must be whole seconds from {least} to {most}; it is {value!r}."
+            f"{ATTRIBUTE}: {what} must be whole seconds from {least} to {most}; it is {found}."
         )
     return value
 

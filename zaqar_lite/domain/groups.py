@@ -16,7 +16,7 @@ def check_group(group: str) -> None:
         Invalid: it is empty, or too long.
     """
     if not 1 <= len(group.encode()) <= MAX_GROUP:
-        raise Invalid(f"A group has 1 to {MAX_GROUP} bytes.")
+        raise Invalid(f"A group has 1 to {MAX_GROUP} bytes (UTF-8).")
 
 
 def group_of(headers: Mapping[str, str] | None) -> str | None:

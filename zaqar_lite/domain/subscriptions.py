@@ -202,7 +202,11 @@ def parse_draft(
         Invalid: names the field that is wrong.
     """
     if not document:
-        raise Invalid("No subscription to create.")
+        raise Invalid(
+            "No subscription to create: the document needs a 'subscriber'."
+            if needs_subscriber
+            else "No subscription to update: the document names nothing to change."
+        )
     if needs_subscriber and "subscriber" not in document:
         raise Invalid("Missing parameter 'subscriber' in the body.")
     subscriber = options = ttl = disabled = None

@@ -15,9 +15,15 @@ def _refusal(status: bytes, title: bytes, description: bytes, more: bytes = b"")
 TOO_LARGE = _refusal(
     b"431 Request Header Fields Too Large",
     b"Request header too large",
-    b"The head of a request is bounded.",
+    b"The request line and the headers are together larger than max_request_head allows.",
 )
-NO_HTTP = _refusal(b"400 Bad Request", b"Bad request", b"This is no HTTP/1.1.")
+NO_HTTP = _refusal(
+    b"400 Bad Request",
+    b"Bad request",
+    b"This is not a valid HTTP/1.1 request. Usual causes: TLS to a port of plain HTTP, an unknown "
+    b"method, a blank in the target, a target of more than 64 KiB, or a length that is wrong or "
+    b"given twice.",
+)
 FULL = _refusal(
     b"503 Service Unavailable",
     b"Service temporarily unavailable",

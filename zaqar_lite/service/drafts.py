@@ -120,7 +120,7 @@ class Drafts:
                 timed = True
                 if draft.delay is not None:
                     raise Invalid(f"Message {index} has a delay and a deliver_at: give one.")
-                read_instant(draft.deliver_at)
+                _check_instant(index, draft.deliver_at)
         return timed
 
     def check_times(self, what: str, ttl: int | None, delay: int | None) -> None:
@@ -153,6 +153,13 @@ class Drafts:
                 f"Message {index} has {size} bytes of headers; {limits.max_message_headers_size} "
                 "are allowed."
             )
+
+
+def _check_instant(index: int, text: str) -> None:
+    try:
+        read_instant(text)
+    except Invalid as error:
+        raise Invalid(f"Message {index}: deliver_at: {error}") from error
 
 
 def _check_key(what: str, key: str) -> None:

@@ -127,4 +127,6 @@ def _act(call: Call) -> JobAct:
         return JobAct.REDRIVE
     if parts[5] in ("cancel", "move", "fire"):
         return JobAct(parts[5])
-    raise NotFound("Delayed messages can be cancelled, moved and fired, and nothing else.")
+    raise NotFound(
+        f"There is no act {parts[5]!r} on delayed messages: there are cancel, move and fire."
+    )

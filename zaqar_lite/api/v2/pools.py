@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import quote
 
 from zaqar_lite.api import documents
 from zaqar_lite.api.call import NO_CONTENT, Call, Refused, Result, bad_body
@@ -78,7 +79,7 @@ class PoolActions:
             document.get("options", {}),
         )
         await self._registry.put_pool(pool)
-        return _made(call)
+        return _made("pools", pool.name)
 
     @route(
         "PATCH /v2/pools/{pool_name} PoolChange -> Pool",
@@ -113,7 +114,8 @@ class DrainActions:
     async def drain_pool(self, call: Call) -> Result:
         """Move a pool's queues to others."""
         drain = await self._drains.begin(call.path_values[0])
-        return Result(202, _drain(drain), ((b"location", call.path.encode()),))
+        location = f"{_href('pools', drain.pool)}/drain".encode()
+        return Result(202, _drain(drain), ((b"location", location),))
 
     @route("GET /v2/pools/{pool_name}/drain -> Drain", "pools:get_drain admin", (200, 404))
     async def show_pool_drain(self, call: Call) -> Result:
@@ -171,7 +173,7 @@ class FlavorActions:
             await self._registry.put_flavor(call.project, name, pools)
         except Invalid as exc:
             raise Invalid(f"Flavor {name} could not be created, error:{exc}") from exc
-        return _made(call)
+        return _made("flavors", name)
 
     @route(
         "PATCH /v2/flavors/{flavor_name} NewFlavor -> Flavor",
@@ -223,8 +225,13 @@ def _listed(
     return Result(200, {key: shown, "links": links}, ((b"content-location", at),))
 
 
-def _made(call: Call) -> Result:
-    return Result(201, b"", ((b"location", call.path.encode()),))
+def _href(kind: str, name: str) -> str:
+    """The path of a pool or a flavor, whose name may have any characters."""
+    return f"/v2/{kind}/{quote(name, safe='')}"
+
+
+def _made(kind: str, name: str) -> Result:
+    return Result(201, b"", ((b"location", _href(kind, name).encode()),))
 
 
 def _check_known(document: Mapping[str, Any], known: tuple[str, ...]) -> None:
@@ -255,7 +262,7 @@ def _pool_list(document: Mapping[str, Any]) -> list[str]:
 
 def _pool(pool: Pool, *, detailed: bool) -> dict[str, Any]:
     shown: dict[str, Any] = {
-        "href": f"/v2/pools/{pool.name}",
+        "href": _href("pools", pool.name),
         "name": pool.name,
         "flavor": pool.flavor,
         "uri": pool.shown_uri,
@@ -280,7 +287,7 @@ def _drain(drain: Drain) -> dict[str, Any]:
 
 def _flavor(flavor: Flavor, *, detailed: bool) -> dict[str, Any]:
     shown: dict[str, Any] = {
-        "href": f"/v2/flavors/{flavor.name}",
+        "href": _href("flavors", flavor.name),
         "name": flavor.name,
         "pool_list": list(flavor.pools),
     }
