@@ -490,11 +490,12 @@ async def make_queue(url: str, queue: str, limits: Limits | None = None) -> None
         (await http.put(f"/v2/queues/{queue}", json=metadata)).raise_for_status()
 
 
-async def note_end(history: History, url: str, queue: str, *, patience: float = 0) -> None:
+async def note_end(history: History, url: str, queue: str, *, patience: float = 75) -> None:
     """Note what a queue of `make_queue` and its dead-letter queue hold when all clients stopped.
 
-    What seems to be broken is looked at again for `patience` seconds: another server brings dead
-    letters whose way a kill cut short.
+    What seems to be broken is looked at again for `patience` seconds. The two queues are listed one
+    after the other, and a message whose lease lapses may move in between. Some stores take up to a
+    minute to bring a dead letter whose way a kill cut short.
     """
     until = time.monotonic() + patience
     while True:

@@ -456,3 +456,38 @@ async def test_versions_and_positions_grow_over_a_drop(
         await queue.drop()
     assert versions == sorted(set(versions))
     assert positions == sorted(set(positions))
+
+
+async def test_a_pop_that_stopped_before_its_delete_hands_out_nothing_of_others(
+    queue: QueueUnderTest, second: QueueUnderTest
+) -> None:
+    """Its messages came back meanwhile; one of them was claimed, and one deleted in its time."""
+    await queue.post(*"ab")
+    with pause_before(driver(queue)._connection.messages, "delete_many") as pause:
+        slow = asyncio.create_task(queue.pop(2))
+        await pause.reached()
+        queue.advance(POP_TIME_MS + 1_000)
+        await second.sweep()
+        held = await second.claim(1)
+        pause.go()
+        popped = await slow
+    assert texts(held.messages) == ["a"]
+    assert texts(popped.messages) == []
+    assert await second.bodies() == ["a", "b"]
+
+
+async def test_a_batch_is_known_as_stored_when_its_first_message_is_gone(
+    queue: QueueUnderTest, second: QueueUnderTest
+) -> None:
+    """The answer to its commit was lost, and another consumer was quick."""
+    commit = AsyncClientSession.commit_transaction
+
+    async def lose_the_answer(session: AsyncClientSession) -> None:
+        AsyncClientSession.commit_transaction = commit  # type: ignore[method-assign]
+        await commit(session)
+        assert texts((await second.pop(1)).messages) == ["a"]
+        raise AutoReconnect("connection closed")
+
+    AsyncClientSession.commit_transaction = lose_the_answer  # type: ignore[method-assign, assignment]
+    await queue.post(*"abc")
+    assert await queue.bodies() == ["b", "c"]

@@ -77,7 +77,6 @@ async def under_load(url: str, *, settles: bool = False) -> AsyncIterator[Load]:
             task.cancel()
         ends = await asyncio.gather(*work, return_exceptions=True)
         assert all(isinstance(end, asyncio.CancelledError) for end in ends), ends
-        # Letters whose delivery a kill cut short come within a minute.
         await note_end(load.history, servers[0].url, queue, patience=75 if settles else 0)
     finally:
         for server in servers:

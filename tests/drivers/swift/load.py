@@ -73,7 +73,7 @@ async def run(swift_url: str, redis_url: str, minutes: float) -> Load:
             task.cancel()
         await asyncio.gather(*work, return_exceptions=True)
         await asyncio.sleep(20)  # the lock of the last one that was killed ends, moves are healed
-        await note_end(load.history, servers[0].url, QUEUE, patience=30)
+        await note_end(load.history, servers[0].url, QUEUE)
     finally:
         for server in servers:
             await asyncio.to_thread(server.close)

@@ -85,19 +85,22 @@ class LeaseHandle:
     async def remove(self) -> None:
         """Delete what was popped, within the time that it is held for.
 
+        Where that time was over before the delete arrived, others have some of the messages by now:
+        those are not in `taken` any more.
+
         Raises:
             Unavailable: it took so long to read that others may have it by now.
         """
         if time.monotonic() - self._began > POP_TIME_MS / 1000 - REMOVAL_SECONDS:
             raise Unavailable("MongoDB was too slow for a pop; the messages come back.")
-        mine = {
-            "_id": {"$in": ids_of(self.taken)},
-            "q": self.key,
-            "cid": self.token,
-            "s": states.POPPED,
-        }
+        messages = self._connection.messages
+        named: Document = {"_id": {"$in": ids_of(self.taken)}}
+        mine = {**named, "q": self.key, "cid": self.token, "s": states.POPPED}
         with pymongo.timeout(REMOVAL_SECONDS):
-            await repeated(lambda: self._connection.messages.delete_many(mine, hint=BY_ID))
+            result = await repeated(lambda: messages.delete_many(mine, hint=BY_ID))
+            if result.deleted_count < len(self.taken):
+                left = ids_of(await messages.find(named, {"_id": 1}, hint=BY_ID).to_list())
+                self.taken = [one for one in self.taken if one["_id"] not in left]
 
     async def _read(self) -> list[Document]:
         """Read what is held, in order; its lease tells when it began by the server's clock."""

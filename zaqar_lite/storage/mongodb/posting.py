@@ -297,13 +297,16 @@ class Posting(StorePart):
             await self._queues.seed(queue)
 
     async def _accept_stored(self, batch: _Batch, posts: Sequence[PendingPost]) -> None:
-        """Accept the posts that an earlier try has stored: the answer to its commit was lost."""
-        firsts = {next(iter(post.ids.values())): post for post in posts if post.ids}
+        """Accept the posts that an earlier try has stored: the answer to its commit was lost.
+
+        One message tells that all of a post are stored. Some may be acknowledged by now.
+        """
+        posts_by_id = {message_id: post for post in posts for message_id in post.ids.values()}
         cursor = self._connection.messages.find(
-            {"_id": {"$in": list(firsts)}, "q": batch.key}, {"_id": 1}, hint=BY_ID
+            {"_id": {"$in": list(posts_by_id)}}, {"_id": 1}, hint=BY_ID
         )
         for document in await cursor.to_list():
-            self._accept(batch.queue, firsts[document["_id"]])
+            self._accept(batch.queue, posts_by_id[document["_id"]])
 
     def _accept(self, queue: QueueRef, post: PendingPost) -> None:
         self._readiness.announce(queue, sum(not message.delay_ms for message in post.messages))
