@@ -1,6 +1,7 @@
 """Room in a quota that is held while something is made."""
 
 import asyncio
+import json
 
 import pytest
 
@@ -25,6 +26,7 @@ class House:
         )[1]
         self.made: set[str] = set()
         self.begun = asyncio.Event()
+        self.counts = 0
         self.one, self.other = (
             Reservations(self.management, self.clock, is_there=self.is_there) for _ in range(2)
         )
@@ -34,6 +36,7 @@ class House:
         return Bound("p", "things", most, self.count, reached)
 
     async def count(self, most: int) -> int:
+        self.counts += 1
         await asyncio.sleep(0)
         return min(len(self.made), most)
 
@@ -57,6 +60,11 @@ class House:
         await self.begun.wait()
         return task
 
+    async def reserved(self) -> object:
+        """The reservations that are left."""
+        record = await self.management.get_record(module.KIND, "p", "things")
+        return {} if record is None else json.loads(record.value)
+
     async def undo(self, name: str) -> None:
         self.made.discard(name)
 
@@ -79,7 +87,8 @@ async def test_the_reservation_of_a_process_that_crashed_ends_by_itself(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     it = House()
-    await it.one._reserve(it.bound(1), "crashed")
+    crashing = it.one.room(it.bound(1), "crashed", lambda: it.undo("crashed"))
+    await crashing.__aenter__()
     with monkeypatch.context() as patch:
         patch.setattr(module, "PATIENCE", 0.1)
         with pytest.raises(Unavailable, match="too many of the same kind"):
@@ -114,3 +123,35 @@ async def test_a_project_makes_so_many_at_a_time(monkeypatch: pytest.MonkeyPatch
     gate.set()
     await asyncio.gather(*held)
     assert len(it.made) == 3
+
+
+async def test_a_crowd_writes_its_reservations_together() -> None:
+    it = House()
+    await asyncio.gather(*(it.make(it.one, str(n), 50) for n in range(60)), return_exceptions=True)
+    assert len(it.made) == 50
+    assert it.counts < 20
+    assert await it.reserved() == {}
+
+
+async def test_a_crowd_at_a_full_bound_is_refused_together() -> None:
+    it = House()
+    it.made.update(str(n) for n in range(50))
+    before = it.counts
+    crowd = [it.make(it.one, f"x{n}", 50) for n in range(60)]
+    refused = await asyncio.gather(*crowd, return_exceptions=True)
+    assert all(isinstance(one, QuotaReached) for one in refused)
+    assert it.counts - before < 10
+
+
+@pytest.mark.parametrize("rounds", range(12))
+async def test_who_is_cancelled_while_it_reserves_leaves_nothing(rounds: int) -> None:
+    """It is cancelled at each of its steps, while another one asks beside it."""
+    it = House()
+    gone = asyncio.create_task(it.make(it.one, "gone", 2))
+    beside = asyncio.create_task(it.make(it.one, "beside", 2))
+    for _ in range(rounds):
+        await asyncio.sleep(0)
+    gone.cancel()
+    await asyncio.gather(gone, beside, return_exceptions=True)
+    assert "beside" in it.made
+    assert await it.reserved() == {}

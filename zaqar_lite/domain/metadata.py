@@ -71,6 +71,8 @@ SUBSCRIBED = "~subscribed"
 """Ours, and never shown: counts up with each subscription, and is there while a queue has any."""
 ORDERED = "~ordered"
 """Ours, and never shown: the ids of the subscriptions that are delivered to in strict order."""
+MAX_ORDERED = 10
+"""Ordered subscriptions of a queue: each post writes a note for each of them."""
 _OURS = (SUBSCRIBED, ORDERED)
 _LIMITS = ("_max_claim_count", "_max_failures")
 _DECIDE_LETTERS = frozenset({*_LIMITS, "_dead_letter_queue", FAILED_RETENTION})

@@ -94,7 +94,7 @@ class Queues:
         if subscriptions := await list_subscriptions(self._management, queue):
             metadata = {**metadata, rules.SUBSCRIBED: 1}
             if ordered := [one.id for one in subscriptions if one.is_ordered]:
-                metadata[rules.ORDERED] = ordered
+                metadata[rules.ORDERED] = ordered[: rules.MAX_ORDERED]
         if self._catalogue is not None:
             await self._catalogue.decide(queue, metadata)
         most, quota = self._limits.max_queues_per_project, self._quota_of(queue.project).queues

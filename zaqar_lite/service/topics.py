@@ -32,7 +32,8 @@ from zaqar_lite.domain.topics import (
 )
 from zaqar_lite.service.delivery.notes import CLIENT_ID, Note, Sent, encode, notes_of, trace_of
 from zaqar_lite.service.drafts import Draft, Drafts
-from zaqar_lite.service.records import all_records, count_records, retried
+from zaqar_lite.service.quotas.reservations import RecordRoom
+from zaqar_lite.service.records import all_records, retried
 from zaqar_lite.service.turns import STEP, Turns, cut
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
@@ -73,6 +74,13 @@ class Topics:
         self._limits = limits
         self._clock = clock
         self._drafts = Drafts(limits, clock)
+        self._room = RecordRoom(
+            management,
+            clock,
+            KIND,
+            MAX_TOPICS,
+            (LimitReached, f"The project has {MAX_TOPICS} topics, as many as it may have."),
+        )
         self.turns = turns
         """In which large posts are read, checked and prepared."""
 
@@ -85,17 +93,19 @@ class Topics:
         """
         rules.validate(topic, metadata, self._limits)
         value = _encode(metadata)
-        if await self._get(topic) is not None:
+        if await self.exists(topic):
             return False
-        if (
-            await count_records(self._management, KIND, topic.project, most=MAX_TOPICS)
-            >= MAX_TOPICS
-        ):
-            raise LimitReached(f"The project has {MAX_TOPICS} topics, as many as it may have.")
         try:
-            await self._put(topic, value, expected=0)
+            async with self._room.held_for(
+                topic.project, name_of(topic), lambda: self.delete(topic)
+            ):
+                await self._put(topic, value, expected=0)
         except RecordChanged:
             return False
+        except LimitReached:
+            if await self.exists(topic):
+                return False  # a request for the same topic took the last room
+            raise
         return True
 
     async def exists(self, topic: QueueRef) -> bool:

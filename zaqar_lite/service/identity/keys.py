@@ -28,6 +28,7 @@ from zaqar_lite.domain.identity import Grant, How, Principal, is_project_id, par
 from zaqar_lite.domain.limits import MAX_PROJECT_ID
 from zaqar_lite.domain.models import Record
 from zaqar_lite.service.identity.provider import Credential, Known, Place
+from zaqar_lite.service.quotas.reservations import RecordRoom
 from zaqar_lite.service.records import retried
 from zaqar_lite.storage.management import ManagementStore
 
@@ -81,6 +82,8 @@ class Keys:
     def __init__(self, management: ManagementStore, clock: Clock) -> None:
         self._management = management
         self._clock = clock
+        full = f"A project may have {MAX_KEYS} keys: delete those that are expired."
+        self._room = RecordRoom(management, clock, LISTED, MAX_KEYS, (Invalid, full))
         self.changed: Callable[[], None] = lambda: None
         """Called when a key was changed here: what is believed of it must be forgotten."""
 
@@ -246,13 +249,11 @@ class Keys:
         return True
 
     async def _make(self, key: Key) -> tuple[Key, str]:
-        place = key.project or NO_PROJECT
-        known = await self._management.list_records(LISTED, place, limit=MAX_KEYS)
-        if len(known) >= MAX_KEYS:
-            raise Invalid(f"A project may have {MAX_KEYS} keys: delete those that are expired.")
         text = new_key(key.id)
         key = replace(key, hash=_hash(text.rpartition("_")[2]))
-        await self._store(key)
+        place = key.project or NO_PROJECT
+        async with self._room.held_for(place, key.id, lambda: self._remove(key)):
+            await self._store(key)
         return key, text
 
     async def _store(self, key: Key) -> None:

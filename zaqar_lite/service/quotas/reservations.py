@@ -10,13 +10,15 @@ import asyncio
 import json
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from random import uniform
 from weakref import WeakValueDictionary
 
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.errors import LimitReached, RecordChanged, Unavailable
+from zaqar_lite.domain.errors import RecordChanged, Unavailable, ZaqarLiteError
+from zaqar_lite.service.records import count_records
 from zaqar_lite.storage.management import ManagementStore
 
 KIND = "reserved"
@@ -42,7 +44,22 @@ class Bound:
     kind: str
     most: int
     count: Callable[[int], Awaitable[int]]
-    reached: LimitReached
+    reached: ZaqarLiteError
+
+
+class _Book:
+    """What the requests of this process want of one bound: one of them writes it down for all.
+
+    asking   reservations that are wanted, by their token: the name of what is to be made
+    refused  the tokens of those among them for which there is no room
+    ended    the tokens of reservations that are to be removed
+    """
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.asking: dict[str, str] = {}
+        self.refused: set[str] = set()
+        self.ended: set[str] = set()
 
 
 class Reservations:
@@ -58,7 +75,7 @@ class Reservations:
         self._management = management
         self._clock = clock
         self._is_there = is_there
-        self._turns: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
+        self._books: WeakValueDictionary[tuple[str, str], _Book] = WeakValueDictionary()
 
     @asynccontextmanager
     async def room(
@@ -69,11 +86,12 @@ class Reservations:
         If that takes longer than the reservation lives, `undo` removes the thing again.
 
         Raises:
-            LimitReached: there are as many as the bound allows.
+            ZaqarLiteError: there are as many as the bound allows (`bound.reached`).
             Unavailable: others have been making such things for too long.
         """
         reserved_at = asyncio.get_running_loop().time()
-        token = await self._reserve(bound, name)
+        book = self._books.setdefault((bound.project, bound.kind), _Book())
+        token = await self._reserve(bound, book, name)
         try:
             yield
             if asyncio.get_running_loop().time() - reserved_at > LIVES:
@@ -81,41 +99,73 @@ class Reservations:
                 raise Unavailable("It took too long to make this: try again.")
         finally:
             with suppress(Unavailable):  # it ends by itself
-                await self._give_back(bound, token)
+                await self._give_back(bound, book, token)
 
-    async def _reserve(self, bound: Bound, name: str) -> str:
+    async def _reserve(self, bound: Bound, book: _Book, name: str) -> str:
         token = secrets.token_hex(4)
         begun = asyncio.get_running_loop().time()
-        while asyncio.get_running_loop().time() - begun < PATIENCE:
-            async with self._turn(bound):
-                if await self._try(bound, name, token):
+        book.asking[token] = name
+        try:
+            while asyncio.get_running_loop().time() - begun < PATIENCE:
+                async with book.lock:
+                    if token in book.asking and token not in book.refused:
+                        await self._settle(bound, book)
+                if token not in book.asking:
                     return token
-            await asyncio.sleep(uniform(_SHORTEST_REST, _LONGEST_REST))  # noqa: S311 - jitter
+                if token in book.refused:
+                    raise bound.reached
+                await asyncio.sleep(uniform(_SHORTEST_REST, _LONGEST_REST))  # noqa: S311 - jitter
+        except asyncio.CancelledError:
+            book.asking.pop(token, None)
+            with suppress(Unavailable):  # it may have been reserved by now
+                await self._give_back(bound, book, token)
+            raise
+        finally:
+            book.asking.pop(token, None)
+            book.refused.discard(token)
         raise Unavailable("Others are making too many of the same kind at this moment: try again.")
 
-    async def _try(self, bound: Bound, name: str, token: str) -> bool:
-        """Reserve room if there is some now; False while others are making what may fill it."""
-        held, version = await self._read(bound)
-        # In this order: what is made meanwhile is counted twice, and never missed.
-        unmade = [one for one, _ in held.values() if not await self._is_there(bound.project, one)]
-        made = await bound.count(bound.most)
-        if made >= bound.most:
-            raise bound.reached
-        if made + len(unmade) >= bound.most or len(held) >= MOST_HELD:
-            return False
-        held[token] = name, self._clock.now_ms() + round(LIVES * 1000)
-        return await self._write(bound, held, version)
-
-    async def _give_back(self, bound: Bound, token: str) -> None:
+    async def _give_back(self, bound: Bound, book: _Book, token: str) -> None:
+        book.ended.add(token)
         for _ in range(_MAX_ROUNDS):
-            async with self._turn(bound):
-                held, version = await self._read(bound)
-                if held.pop(token, None) is None or await self._write(bound, held, version):
+            async with book.lock:
+                if token not in book.ended:
                     return
+                await self._settle(bound, book)
 
-    def _turn(self, bound: Bound) -> asyncio.Lock:
-        """Requests of this process take turns, so that they don't race each other."""
-        return self._turns.setdefault((bound.project, bound.kind), asyncio.Lock())
+    async def _settle(self, bound: Bound, book: _Book) -> None:
+        """Write down what has ended, and what there is room for, which is asking no more.
+
+        All go on asking if another process was faster to write, or while things in the making may
+        fill the bound. They are refused once as many are made as it allows.
+        """
+        held, version = await self._read(bound)
+        ended, asking = {*book.ended}, {**book.asking}
+        removed = [token for token in ended if held.pop(token, None)]
+        room, is_full = await self._room(bound, held, len(asking)) if asking else (0, False)
+        # A request that was cancelled while it wrote for all has left theirs in the record.
+        wanted = [token for token in asking if token not in held][: max(room, 0)]
+        until = self._clock.now_ms() + round(LIVES * 1000)
+        held |= {token: (asking[token], until) for token in wanted}
+        if (removed or wanted) and not await self._write(bound, held, version):
+            return
+        book.ended -= ended
+        for token in asking.keys() & held.keys():
+            book.asking.pop(token, None)
+        if is_full:
+            book.refused |= book.asking.keys() & asking.keys()
+
+    async def _room(
+        self, bound: Bound, held: dict[str, tuple[str, int]], asking: int
+    ) -> tuple[int, bool]:
+        """How many reservations there is room for, and whether all that may be made is made."""
+        # Counted last: what is made meanwhile is counted twice, and never missed.
+        made, unmade = await bound.count(bound.most), len(held)
+        if made + unmade + asking > bound.most:
+            names = [name for name, _ in held.values()]
+            unmade = sum([not await self._is_there(bound.project, name) for name in names])
+            made = await bound.count(bound.most)
+        return min(bound.most - made - unmade, MOST_HELD - len(held)), made >= bound.most
 
     async def _read(self, bound: Bound) -> tuple[dict[str, tuple[str, int]], int]:
         """The reservations that count, by token: a name, and an instant in milliseconds."""
@@ -140,3 +190,44 @@ class Reservations:
         except RecordChanged:
             return False
         return True
+
+
+class RecordRoom:
+    """Room for new records of a kind, of which a project may have `most`.
+
+    `full` is the kind of error, and its text, where there is no room.
+    """
+
+    def __init__(
+        self,
+        management: ManagementStore,
+        clock: Clock,
+        kind: str,
+        most: int,
+        full: tuple[type[ZaqarLiteError], str],
+    ) -> None:
+        self._management = management
+        self._kind = kind
+        self._most = most
+        self._error, self._text = full
+        self._reservations = Reservations(management, clock, is_there=self.is_there)
+
+    def held_for(
+        self, project: str, name: str, undo: Callable[[], Awaitable[None]]
+    ) -> AbstractAsyncContextManager[None]:
+        """Hold room for a record while it is made; if that takes too long, `undo` it.
+
+        Raises:
+            Unavailable: others have been making such records for too long; or the error of this
+                room, if the project has as many records as it may have.
+        """
+        count = partial(self._count, project)
+        bound = Bound(project, self._kind, self._most, count, self._error(self._text))
+        return self._reservations.room(bound, name, undo)
+
+    async def is_there(self, project: str, name: str) -> bool:
+        """Tell whether there is such a record."""
+        return await self._management.get_record(self._kind, project, name) is not None
+
+    async def _count(self, project: str, most: int) -> int:
+        return await count_records(self._management, self._kind, project, most=most)

@@ -15,11 +15,12 @@ from typing import NamedTuple
 import msgspec
 
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.errors import Conflict, Invalid, LimitReached, NotFound
+from zaqar_lite.domain.errors import Conflict, Invalid, LimitReached, NotFound, RecordChanged
 from zaqar_lite.domain.metadata import is_queue_name
 from zaqar_lite.domain.models import QueueRef, Record
 from zaqar_lite.service.messages import Messages
-from zaqar_lite.service.records import count_records, retried
+from zaqar_lite.service.quotas.reservations import RecordRoom
+from zaqar_lite.service.records import retried
 from zaqar_lite.service.schedules.schedule import KIND, NEVER, Plan, Schedule, check
 from zaqar_lite.storage.management import ManagementStore
 
@@ -48,6 +49,8 @@ class Schedules:
         self._management = management
         self._messages = messages
         self._clock = clock
+        full = f"The project has {MAX_SCHEDULES} schedules, the most that it may have."
+        self._room = RecordRoom(management, clock, KIND, MAX_SCHEDULES, (LimitReached, full))
         self.wake_scheduler: Callable[[], None] = lambda: None
         """Called when something may be due earlier than was known."""
 
@@ -61,14 +64,19 @@ class Schedules:
         """
         self._check(name, plan)
         record = await self._management.get_record(KIND, project, name)
-        if record is None and await self._is_full(project):
-            raise LimitReached(
-                f"The project has {MAX_SCHEDULES} schedules, the most that it may have."
-            )
         schedule = Schedule(name, plan, self._clock.now_ms())
         schedule.set_next(schedule.created_at)
-        await self.save(project, schedule, 0 if record is None else record.version)
-        return schedule, record is None
+        if record is not None:
+            await self.save(project, schedule, record.version)
+            return schedule, False
+        try:
+            async with self._room.held_for(project, name, lambda: self.delete(project, name)):
+                await self.save(project, schedule, 0)
+        except LimitReached:
+            if await self._room.is_there(project, name):
+                raise RecordChanged("Another request has made it in the last room.") from None
+            raise
+        return schedule, True
 
     @retried("The schedule", Conflict)
     async def change(self, project: str, name: str, apply: Callable[[Plan], Plan]) -> Schedule:
@@ -178,10 +186,6 @@ class Schedules:
     async def remove_entry(self, due: DueEntry) -> None:
         """Remove an entry of the index."""
         await self._management.delete_record(DUE, _DUE_PROJECT, due.key)
-
-    async def _is_full(self, project: str) -> bool:
-        found = await count_records(self._management, KIND, project, most=MAX_SCHEDULES)
-        return found >= MAX_SCHEDULES
 
     def _check(self, name: str, plan: Plan) -> None:
         if not is_queue_name(name):

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from zaqar_lite.domain.errors import Invalid, QueueChanged
-from zaqar_lite.domain.metadata import ORDERED, SUBSCRIBED
+from zaqar_lite.domain.metadata import MAX_ORDERED, ORDERED, SUBSCRIBED
 from zaqar_lite.domain.models import QueueRecord, QueueRef
 from zaqar_lite.domain.subscriptions import Subscription
 from zaqar_lite.domain.topics import KIND as TOPIC
@@ -18,9 +18,6 @@ from zaqar_lite.service.queues import Queues
 from zaqar_lite.service.records import retried
 from zaqar_lite.service.subscriptions.subscribers import subscription_ids
 from zaqar_lite.storage.management import ManagementStore
-
-MAX_ORDERED = 10
-"""Ordered subscriptions of a queue: each post writes a note for each of them."""
 
 
 class Marks:
@@ -45,19 +42,35 @@ class Marks:
         """
         if not (options or {}).get("ordered"):
             return
-        lines = {*(await self._policies.get(queue)).ordered} - {subscription_id}
-        if len(lines) >= MAX_ORDERED:
-            raise Invalid(f"A queue may have {MAX_ORDERED} ordered subscriptions.")
+        # Not from the cached policy: nothing tells it that another process has ended a line.
+        record = await self._management.get_queue(queue)
+        if record is not None:
+            _check_room(_other_lines(record, subscription_id))
+
+    async def are_set(self, made: Subscription) -> bool:
+        """Tell whether the queue's marks name a subscription, as far as they name any."""
+        record = await self._management.get_queue(made.queue)
+        if record is None or SUBSCRIBED not in record.metadata:
+            return False
+        return not made.is_ordered or made.id in record.metadata.get(ORDERED, ())
 
     async def add(self, made: Subscription) -> None:
-        """Count a subscription in the mark of the queue's record; make the record if need be."""
+        """Count a subscription in the mark of the queue's record; make the record if need be.
+
+        Raises:
+            Invalid: it is ordered, and the queue has as many such lines as it may.
+        """
         if is_topic(made.queue):
             await self._renew(made.queue)
         else:
             await self._change(made.queue, made.id, ordered=made.is_ordered, count=1)
 
     async def order(self, queue: QueueRef, subscription_id: str, *, ordered: bool) -> None:
-        """Let posts bring their notes to a subscription's line, or not any more."""
+        """Let posts bring their notes to a subscription's line, or not any more.
+
+        Raises:
+            Invalid: the queue has as many such lines as it may.
+        """
         if not is_topic(queue) and await self._management.get_queue(queue) is not None:
             await self._change(queue, subscription_id, ordered=ordered, count=0)
 
@@ -109,9 +122,11 @@ class Marks:
             raise QueueChanged("It was made just now.")
         metadata = dict(record.metadata)
         metadata[SUBSCRIBED] = record.metadata.get(SUBSCRIBED, 0) + count
-        lines = {*metadata.pop(ORDERED, ()), subscription_id}
-        if not ordered:
-            lines.discard(subscription_id)
+        metadata.pop(ORDERED, None)
+        lines = _other_lines(record, subscription_id)
+        if ordered:
+            _check_room(lines)
+            lines.add(subscription_id)
         if lines:
             metadata[ORDERED] = sorted(lines)
         if metadata == record.metadata:
@@ -120,3 +135,14 @@ class Marks:
             QueueRecord(queue, metadata, record.version, record.exposing)
         )
         self._policies.forget(queue)
+
+
+def _other_lines(record: QueueRecord, subscription_id: str) -> set[str]:
+    """The ordered subscriptions that a queue has besides one."""
+    return {*record.metadata.get(ORDERED, ())} - {subscription_id}
+
+
+def _check_room(lines: set[str]) -> None:
+    """Refuse one more ordered subscription than a queue may have."""
+    if len(lines) >= MAX_ORDERED:
+        raise Invalid(f"A queue may have {MAX_ORDERED} ordered subscriptions.")

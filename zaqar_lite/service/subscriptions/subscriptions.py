@@ -20,6 +20,7 @@ from zaqar_lite.domain.errors import (
     NotFound,
     RecordChanged,
     Unavailable,
+    ZaqarLiteError,
 )
 from zaqar_lite.domain.ids import is_message_id, new_message_id
 from zaqar_lite.domain.limits import Limits, check_limit
@@ -89,7 +90,6 @@ class Subscriptions:
     ) -> None:
         self._management = management
         self._left = left or (lambda _: None)
-        self._policies = policies
         self._subscribers = subscribers
         self._names = SubscriberNames(management)
         self.room = Room(management, clock, limits.max_subscriptions_per_queue, quota_of)
@@ -131,7 +131,7 @@ class Subscriptions:
             if existing is not None and existing.subscriber == subscriber:
                 if existing.confirmed:
                     raise Conflict("Such a subscription exists already, and is confirmed.")
-                if not (await self._policies.get(queue)).subscribed:
+                if not await self.marks.are_set(existing):
                     # The request that made it has not come to that yet, or crashed.
                     await self.marks.add(existing)
                 await self._ask(existing)
@@ -157,7 +157,11 @@ class Subscriptions:
                 if existing is None or existing.subscriber != subscriber:
                     raise
                 continue  # a request for the same subscriber took the last room
-            await self.marks.add(made)
+            try:
+                await self.marks.add(made)
+            except Invalid:  # racing requests took the last lines
+                await self.delete(queue, made.id)
+                raise
             self._subscribers.forget(queue)
             await self._ask(made)
             return Subscribed(made.id, made.secrets[0])
@@ -231,10 +235,18 @@ class Subscriptions:
         if draft.disabled:
             raise Invalid("A subscription is disabled by the server; delete it to end it.")
         check_subscription(queue, draft.subscriber, draft.options, self._refused)
-        await self.marks.check_lines(queue, subscription_id, draft.options)
-        old, new = await self._change(queue, subscription_id, change)
-        if new.is_ordered != old.is_ordered:
-            await self.marks.order(queue, new.id, ordered=new.is_ordered)
+        before = await self.get(queue, subscription_id)
+        takes_line = bool((draft.options or {}).get("ordered")) and not before.is_ordered
+        if takes_line:
+            await self.marks.order(queue, subscription_id, ordered=True)
+        try:
+            old, new = await self._change(queue, subscription_id, change)
+        except ZaqarLiteError:
+            if takes_line:
+                await self.marks.order(queue, subscription_id, ordered=False)
+            raise
+        if old.is_ordered and not new.is_ordered:
+            await self.marks.order(queue, new.id, ordered=False)
         if new.subscriber != old.subscriber:
             await self._names.release(old)
             await self._ask(new)

@@ -1,0 +1,233 @@
+"""Creators that race on two servers: what a project may have is never exceeded, on any store."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import cycle
+
+import msgspec
+import pytest
+
+from tests.contract.stores import Stores
+from tests.contract.subject import QueueUnderTest
+from zaqar_lite.domain import metadata
+from zaqar_lite.domain.errors import Conflict, Invalid, LimitReached
+from zaqar_lite.domain.identity import How, Principal
+from zaqar_lite.domain.limits import Limits
+from zaqar_lite.domain.metadata import ORDERED
+from zaqar_lite.domain.models import QueueRef
+from zaqar_lite.domain.subscriptions import SubscriptionDraft
+from zaqar_lite.domain.topics import KIND as TOPIC
+from zaqar_lite.domain.topics import topic_ref
+from zaqar_lite.service import topics as topics_module
+from zaqar_lite.service.delivery.notes import Notes
+from zaqar_lite.service.identity import keys as keys_module
+from zaqar_lite.service.identity.keys import Keys
+from zaqar_lite.service.messages import Messages
+from zaqar_lite.service.policy import Policies
+from zaqar_lite.service.queues import Queues
+from zaqar_lite.service.quotas import reservations
+from zaqar_lite.service.routing import Router
+from zaqar_lite.service.schedules import schedules as schedules_module
+from zaqar_lite.service.schedules.schedule import KIND as SCHEDULE
+from zaqar_lite.service.schedules.schedule import Plan
+from zaqar_lite.service.schedules.schedules import Schedules
+from zaqar_lite.service.subscriptions import marks
+from zaqar_lite.service.subscriptions.subscribers import Subscribers
+from zaqar_lite.service.subscriptions.subscriptions import Subscriptions
+from zaqar_lite.service.topics import Topics
+from zaqar_lite.service.turns import Turns
+
+pytestmark = pytest.mark.anyio
+LIMITS = Limits()
+MOST = 3
+OPERATOR = Principal(How.KEY, None)
+Make = Callable[[str], Awaitable[object]]
+"""Make a thing of a name."""
+
+
+@pytest.fixture(autouse=True)
+def small_and_patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Allow few of each kind, and wait as long for others as a store on a busy machine takes."""
+    monkeypatch.setattr(topics_module, "MAX_TOPICS", MOST)
+    monkeypatch.setattr(schedules_module, "MAX_SCHEDULES", MOST)
+    monkeypatch.setattr(keys_module, "MAX_KEYS", MOST)
+    for module in (metadata, marks):
+        monkeypatch.setattr(module, "MAX_ORDERED", MOST)
+    monkeypatch.setattr(reservations, "PATIENCE", 60.0)
+    monkeypatch.setattr(reservations, "LIVES", 120.0)
+
+
+@dataclass
+class Server:
+    """The services of one server."""
+
+    topics: Topics
+    schedules: Schedules
+    keys: Keys
+    subscriptions: Subscriptions
+
+
+def serve(stores: Stores) -> Server:
+    management, messages, clock = stores.management, stores.messages, stores.clock
+    policies = Policies(management, LIMITS, checked=True)
+    queues = Queues(management, messages, policies, LIMITS)
+    return Server(
+        Topics(management, messages, limits=LIMITS, clock=clock, turns=Turns()),
+        Schedules(
+            management,
+            Messages(
+                messages,
+                queues,
+                policies,
+                Router(management, LIMITS),
+                Notes(policies, clock),
+                limits=LIMITS,
+                clock=clock,
+            ),
+            clock,
+        ),
+        Keys(management, clock),
+        Subscriptions(
+            management,
+            queues,
+            policies,
+            Subscribers(management),
+            confirmations=None,
+            limits=LIMITS,
+            clock=clock,
+            refused={},
+        ),
+    )
+
+
+def makers(server: Server, queue: QueueRef) -> dict[str, Make]:
+    """What each kind of thing is made by."""
+    plan = Plan("q", msgspec.Raw(b"1"), every=3_600)
+    return {
+        TOPIC: lambda name: server.topics.create(topic_ref(queue.project, name), {}),
+        SCHEDULE: lambda name: server.schedules.put(queue.project, name, plan),
+        keys_module.LISTED: lambda _: server.keys.create(OPERATOR, queue.project, ["*:*"]),
+    }
+
+
+async def race(
+    makes: Sequence[Make], names: Sequence[str], refusal: type[Exception] | None
+) -> list[object]:
+    """Make all at once, by all servers in turn; answer what those got that were let in."""
+    outcomes = await asyncio.gather(
+        *(make(name) for make, name in zip(cycle(makes), names, strict=False)),
+        return_exceptions=True,
+    )
+    refused = [one for one in outcomes if isinstance(one, BaseException)]
+    assert [one for one in refused if type(one) is not refusal] == []
+    return [one for one in outcomes if not isinstance(one, BaseException)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "refusal"),
+    [(TOPIC, LimitReached), (SCHEDULE, LimitReached), (keys_module.LISTED, Invalid)],
+)
+async def test_racing_creators_fill_a_bound_exactly(
+    stores: Stores, queue: QueueUnderTest, kind: str, refusal: type[Exception]
+) -> None:
+    servers = [serve(one) for one in await stores.peers(2)]
+    makes = [makers(one, queue.ref)[kind] for one in servers]
+    made = await race(makes, [f"{queue.ref.name}-{n}" for n in range(2 * MOST)], refusal)
+    assert len(made) == MOST
+    found = await stores.management.list_records(kind, queue.ref.project, limit=10)
+    assert len(found) == MOST
+    for one in found[1:]:
+        await stores.management.delete_record(kind, queue.ref.project, one.name)
+    # Those that fit are not refused.
+    await race(makes, ["x", "y"], None)
+
+
+@pytest.mark.parametrize("kind", [TOPIC, SCHEDULE])
+async def test_who_races_for_the_last_room_with_itself_is_let_in(
+    stores: Stores, queue: QueueUnderTest, kind: str
+) -> None:
+    servers = [serve(one) for one in await stores.peers(2)]
+    makes = [makers(one, queue.ref)[kind] for one in servers]
+    await race(makes[:1], [f"other-{n}" for n in range(MOST - 1)], None)
+    made = await race(makes, ["same"] * 4, None)
+    news = [one if isinstance(one, bool) else one[1] for one in made]  # type: ignore[index]
+    assert sorted(news) == [False, False, False, True]
+
+
+async def test_racing_subscribers_take_as_many_lines_as_there_are(
+    stores: Stores, queue: QueueUnderTest
+) -> None:
+    servers = [serve(one) for one in await stores.peers(2)]
+
+    def subscriber(server: Server) -> Make:
+        async def subscribe(name: str) -> str:
+            draft = SubscriptionDraft(f"http://receiver.example/{name}", None, {"ordered": True})
+            return (await server.subscriptions.create(queue.ref, draft)).id
+
+        return subscribe
+
+    makes = [subscriber(one) for one in servers]
+    made = await race(makes, [str(n) for n in range(2 * MOST)], Invalid)
+    assert len(made) == MOST
+    assert {*await lines(stores, queue)} == {*made}
+    left = await servers[0].subscriptions.page(queue.ref, marker=None, limit=10)
+    assert {one.id for one in left} == {*made}, "one that was refused is still there"
+    # A server that has not seen that others ended lets their successors in.
+    await servers[1].subscriptions.delete(queue.ref, str(made[0]))
+    await makes[0]("next")
+
+
+async def test_subscriptions_that_race_for_the_last_line_change_one_of_them(
+    stores: Stores, queue: QueueUnderTest
+) -> None:
+    servers = [serve(one) for one in await stores.peers(2)]
+    made = []
+    for number in range(MOST + 1):
+        draft = SubscriptionDraft(
+            f"http://receiver.example/{number}", None, {"ordered": number < MOST - 1}
+        )
+        made.append((await servers[0].subscriptions.create(queue.ref, draft)).id)
+
+    def changer(server: Server) -> Make:
+        ordered = SubscriptionDraft(None, None, {"ordered": True})
+        return lambda one: server.subscriptions.update(queue.ref, one, ordered)
+
+    changed = await race([changer(one) for one in servers], made[-2:], Invalid)
+    assert len(changed) == 1
+    page = await servers[0].subscriptions.page(queue.ref, marker=None, limit=10)
+    assert {*await lines(stores, queue)} == {one.id for one in page if one.is_ordered}
+    assert sum(one.is_ordered for one in page) == MOST
+
+
+async def test_a_change_that_fails_takes_no_line(stores: Stores, queue: QueueUnderTest) -> None:
+    server = serve(stores)
+    for name in ("one", "other"):
+        draft = SubscriptionDraft(f"http://{name}.example", None, {})
+        made = await server.subscriptions.create(queue.ref, draft)
+    taken = SubscriptionDraft("http://one.example", None, {"ordered": True})
+    with pytest.raises(Conflict, match="another subscription with this subscriber"):
+        await server.subscriptions.update(queue.ref, made.id, taken)
+    assert await lines(stores, queue) == []
+
+
+async def test_a_line_that_a_crash_left_out_is_taken_at_the_next_try(
+    stores: Stores, queue: QueueUnderTest
+) -> None:
+    server = serve(stores)
+    await server.subscriptions.create(queue.ref, SubscriptionDraft("http://a.example", None, {}))
+    draft = SubscriptionDraft("http://b.example", None, {"ordered": True})
+    made = await server.subscriptions.create(queue.ref, draft)
+    record = await stores.management.get_queue(queue.ref)
+    assert record is not None
+    crashed = {name: value for name, value in record.metadata.items() if name != ORDERED}
+    await stores.management.update_queue(replace(record, metadata=crashed))
+    assert (await server.subscriptions.create(queue.ref, draft)).id == made.id
+    assert await lines(stores, queue) == [made.id]
+
+
+async def lines(stores: Stores, queue: QueueUnderTest) -> list[str]:
+    """The lines that the queue's record names."""
+    record = await stores.management.get_queue(queue.ref)
+    assert record is not None
+    return list(record.metadata.get(ORDERED, ()))
