@@ -1,5 +1,6 @@
 """TLS: versions, certificates that are renewed, clients that must have one, early answers."""
 
+import asyncio
 import os
 import signal
 import socket
@@ -15,7 +16,7 @@ from websockets.exceptions import ConnectionClosed
 
 from tests.api.websocket.talk import Talk
 from tests.server import ServerProcess
-from zaqar_lite.client import Client, RetryPolicy, Unreachable
+from zaqar_lite.client import AsyncClient, Client, RetryPolicy, Unreachable
 from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.server.loading import load
 from zaqar_lite.server.tls import Certificate
@@ -70,6 +71,16 @@ def subject(port: int) -> str:
         return "second" if b"second" in shown else "first"
 
 
+async def the_async_client_refuses(url: str) -> None:
+    """Its HTTP library wraps errors of TLS in others."""
+    async with AsyncClient(url, retries=ONCE) as client:
+        with pytest.raises(Unreachable, match="its certificate is refused: self-signed"):
+            await client.ping()
+    async with AsyncClient(url.replace("https:", "http:"), retries=ONCE) as client:
+        with pytest.raises(Unreachable, match="if it speaks TLS, its address begins with https://"):
+            await client.ping()
+
+
 def test_a_client_with_the_authority_works_and_others_do_not(tmp_path: Path) -> None:
     cert, key = make_certificate(tmp_path, "first")
     with started(over_tls(cert, key)) as server:
@@ -79,8 +90,15 @@ def test_a_client_with_the_authority_works_and_others_do_not(tmp_path: Path) -> 
             client.post("orders", {"order": 1})
             with client.claim("orders") as claim:
                 assert [message.body for message in claim] == [{"order": 1}]
-        with Client(url, retries=ONCE) as client, pytest.raises(Unreachable):
+        with (
+            Client(url, retries=ONCE) as client,
+            pytest.raises(Unreachable, match="its certificate is refused: self-signed certificate"),
+        ):
             client.ping()
+        asyncio.run(the_async_client_refuses(url))
+        with Client(server.url, retries=ONCE) as client, pytest.raises(Unreachable) as closed:
+            client.ping()
+        assert "if it speaks TLS, its address begins with https://" in str(closed.value)
         # An answer that comes before its request has ended: TLS can't close one direction alone.
         context = ssl.create_default_context(cafile=cert)
         with (

@@ -18,10 +18,12 @@ from zaqar_lite.client import (
     Client,
     MessageNotFound,
     Overloaded,
+    Resend,
     RetryPolicy,
     ServerFault,
     Unreachable,
     ZaqarError,
+    worker,
 )
 
 pytestmark = pytest.mark.anyio
@@ -246,3 +248,26 @@ def test_the_address_of_a_server_may_have_a_path(path: str) -> None:
         client.close()
         server.shutdown()
     assert asked == ["/messaging/v2/ping" if "messaging" in path else "/v2/ping"] * 2
+
+
+@BOTH
+async def test_a_server_without_tls_is_asked_once(faulty: FaultyServer, kind: str) -> None:
+    """It will not speak TLS at the next try either; nor does a worker try again."""
+    url = faulty.url.replace("http:", "https:")
+    tries: list[Resend] = []
+    policy = RetryPolicy(on_retry=tries.append)
+    handle = worker("q")(print)
+    if kind == "sync":
+        with Client(url, retries=policy) as client:
+            with pytest.raises(Unreachable, match="is its address http://") as refused:
+                client.post("q", 1)
+            with pytest.raises(Unreachable, match="is its address http://"):
+                handle.run(client)
+    else:
+        async with AsyncClient(url, retries=policy) as other:
+            with pytest.raises(Unreachable, match="is its address http://") as refused:
+                await other.post("q", 1)
+            with pytest.raises(Unreachable, match="is its address http://"):
+                await handle.serve(other)
+    assert (refused.value.permanent, refused.value.sent) == (True, False)
+    assert tries == []

@@ -4,6 +4,8 @@ import json
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from tests.commands.running import ZAQAR, Run
 from tests.server import ServerProcess
 from zaqar_lite.client import Client
@@ -98,3 +100,44 @@ def test_csv_has_a_body_column_and_understands_others(
     assert (ready.body, ready.ttl) == ('a, "quoted"\nline', 120)
     assert delayed.body == "plain"
     assert client.stats(queue).delayed == 1
+
+
+@pytest.mark.parametrize("line", [b"call Ada", b"{broken", b"a,b,c", b"\xff\xfe"])
+def test_a_file_that_is_not_json_lines_is_told_of_the_other_formats(
+    server: ServerProcess, queue: str, line: bytes
+) -> None:
+    words = [*ZAQAR, "message", "post", queue, "--file", "-"]
+    words += ["--url", server.url, "--project", "tests"]
+    done = subprocess.run(words, input=b"1\n" + line, capture_output=True, check=False)
+    assert done.returncode == 1
+    assert b"Record 2 was refused" in done.stderr
+    assert b"This line is not JSON" in done.stderr
+    assert b"--format text" in done.stderr
+    assert b"--format csv" in done.stderr
+
+
+def test_what_is_refused_for_another_reason_is_not_called_no_json(
+    server: ServerProcess, queue: str
+) -> None:
+    words = [*ZAQAR, "message", "post", queue, "--file", "-"]
+    words += ["--url", server.url, "--project", "tests"]
+    deep = b"[" * 600 + b"]" * 600
+    done = subprocess.run(words, input=deep, capture_output=True, check=False)
+    assert done.returncode == 1
+    assert b"nested deeper than 512" in done.stderr
+    assert b"not JSON" not in done.stderr
+
+
+def test_lines_of_text_are_strings(run: Run, queue: str, tmp_path: Path, client: Client) -> None:
+    lines = "call Ada \r\n\n  1\n{broken\ngrün".encode()
+    words = ("message", "post", queue, "--file", "-", "--format", "text")
+    code, (summary,) = run(*words, "--ttl", "120", stdin=lines)
+    assert (code, summary["messages"]) == (0, 4)
+    found = [(message.body, message.ttl) for message in client.list_messages(queue)]
+    assert found == [(body, 120) for body in ("call Ada ", "  1", "{broken", "grün")]
+    rejects = tmp_path / "rejects"
+    code, (summary,) = run(*words, "--rejects", str(rejects), stdin=b"good\n\xff\nbetter\n")
+    assert (code, summary["messages"], summary["rejected"]) == (1, 2, 1)
+    assert json.loads(rejects.read_text(encoding="utf-8"))["record"] == 2
+    assert run(*words, "--run", "once", stdin=b"a\nb")[1][0]["messages"] == 2
+    assert run(*words, "--run", "once", stdin=b"a\nb")[1][0]["duplicates"] == 2

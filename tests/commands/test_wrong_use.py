@@ -154,9 +154,15 @@ async def test_a_project_may_have_any_letters(server: ServerProcess, queue: str)
 
 
 def test_a_server_without_tls_is_recognised(server: ServerProcess, wrong: Wrong) -> None:
-    url = server.url.replace("http:", "https:")
-    said = wrong("queue", "list", "--url", url, "--attempts", "1", code=4)
-    assert "it does not answer in TLS" in said
+    """It will not speak TLS at the next try either, so there is none."""
+    there = ("--url", server.url.replace("http:", "https:"))
+    commands = (
+        ("queue", "list", *there),
+        ("watch", *there),
+        ("claim", "run", "q", *there, "--", "true"),
+    )
+    for words in commands:
+        assert "it does not answer in TLS" in wrong(*words, code=4)
 
 
 def test_a_request_that_is_none_does_not_end_the_receiver(tmp_path: Path) -> None:

@@ -70,12 +70,21 @@ class Unreachable(ZaqarError):
     """No answer came.
 
     `sent` is False when the request certainly never left, for example when the connection was
-    refused; else the server may have done what was asked.
+    refused; else the server may have done what was asked. `permanent` is True when trying again
+    can't help: the address begins with https:// and the server does not speak TLS.
     """
 
-    def __init__(self, title: str, description: str | None = None, *, sent: bool = True) -> None:
+    def __init__(
+        self,
+        title: str,
+        description: str | None = None,
+        *,
+        sent: bool = True,
+        permanent: bool = False,
+    ) -> None:
         super().__init__(title, description)
         self.sent = sent
+        self.permanent = permanent
 
 
 class BadAnswer(ZaqarError):

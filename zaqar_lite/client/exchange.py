@@ -138,7 +138,7 @@ def exchange(
             wait = retries.wait(attempt, outcome.retry_after()) if again else None
         else:
             failure = outcome or Unreachable("The transport gave no outcome")
-            may_resend = call.resend or (outcome is not None and not outcome.sent)
+            may_resend = call.resend if outcome is None else _may_resend(call, outcome)
             wait = retries.wait(attempt) if may_resend and not _over(wanted) else None
         if wait is None:
             raise failure
@@ -147,6 +147,11 @@ def exchange(
         yield Sleep(wait)
         if _over(wanted):
             raise failure
+
+
+def _may_resend(call: Call[T], failure: Unreachable) -> bool:
+    """Return whether sending the request again may help, and does nothing twice."""
+    return (call.resend or not failure.sent) and not failure.permanent
 
 
 def _over(request: Request) -> bool:

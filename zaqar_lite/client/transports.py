@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     import aiohttp
     import urllib3
 
+_CLOSED = "it closed the connection without an answer"
+
 
 class Transport(Protocol):
     """Send one request and bring its answer."""
@@ -82,9 +84,9 @@ class Urllib3Transport:
                     preload_content=not request.streams,
                 )
         except (errors.NewConnectionError, errors.ConnectTimeoutError) as error:
-            raise Unreachable(f"No connection to {base}", _reason(error), sent=False) from error
+            raise _unreachable(base, error, connected=False) from error
         except (errors.HTTPError, OSError) as error:
-            raise Unreachable(f"No answer from {base}", _reason(error)) from error
+            raise _unreachable(base, error, connected=True) from error
         headers = {name.lower(): value for name, value in answer.headers.items()}
         if request.streams and answer.status == 200:
             return Response(200, headers, b"", Urllib3Stream(answer, base))
@@ -188,9 +190,9 @@ class AiohttpTransport:
                 async with answer:
                     return Response(answer.status, headers, await answer.read())
         except self._no_connection as error:
-            raise Unreachable(f"No connection to {base}", _reason(error), sent=False) from error
+            raise _unreachable(base, error, connected=False) from error
         except self._no_answer as error:
-            raise Unreachable(f"No answer from {base}", _reason(error)) from error
+            raise _unreachable(base, error, connected=True) from error
 
     def _open(self) -> "aiohttp.ClientSession":
         import aiohttp  # noqa: PLC0415
@@ -238,13 +240,46 @@ def _utf8(headers: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _reason(error: BaseException) -> str:
-    """Return what the operating system said, else what the library says."""
+def _unreachable(base: str, error: BaseException, *, connected: bool) -> Unreachable:
+    """Return the error of a request without an answer."""
+    if any(map(_is_no_tls, _causes(error))):
+        description = "it does not answer in TLS; is its address http:// instead of https://?"
+        return Unreachable(f"No answer from {base}", description, sent=False, permanent=True)
+    reason = _reason(error)
+    if reason == _CLOSED and base.startswith("http://"):
+        reason += "; if it speaks TLS, its address begins with https://"
+    title = f"No answer from {base}" if connected else f"No connection to {base}"
+    return Unreachable(title, reason, sent=connected)
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error and what caused it."""
     cause: BaseException | None = error
     while cause is not None:
-        if isinstance(cause, ssl.SSLError) and cause.reason == "WRONG_VERSION_NUMBER":
-            return "it does not answer in TLS; is its address http:// instead of https://?"
+        yield cause
+        cause = cause.__cause__ or cause.__context__
+
+
+def _is_no_tls(error: BaseException) -> bool:
+    # aiohttp's own TLS errors have no `reason`; what caused them does.
+    return isinstance(error, ssl.SSLError) and _said(error, "reason") == "WRONG_VERSION_NUMBER"
+
+
+def _said(error: BaseException, name: str) -> str | None:
+    found: str | None = getattr(error, name, None)
+    return found
+
+
+def _reason(error: BaseException) -> str:
+    """Return what the operating system said, else what the library says."""
+    causes = tuple(_causes(error))
+    for cause in causes:
+        if refusal := _said(cause, "verify_message"):
+            trust = "ssl_context, or --ca-file, says whom to trust"
+            return f"its certificate is refused: {refusal} ({trust})"
+    for cause in causes:
         if isinstance(cause, OSError) and cause.strerror:
             return cause.strerror
-        cause = cause.__cause__ or cause.__context__
+        if isinstance(cause, ConnectionResetError) or str(cause) == "Server disconnected":
+            return _CLOSED
     return str(error) or repr(error)

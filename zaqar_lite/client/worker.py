@@ -34,6 +34,7 @@ from zaqar_lite.client.errors import (
     ClaimLost,
     QueueNotFound,
     Refused,
+    Unreachable,
     Unsupported,
     ZaqarError,
 )
@@ -336,7 +337,8 @@ class Worker:
 
     def _claim_failed(self, error: ZaqarError) -> None:
         """Log a lost claim or a server that is away; raise an error that would only come again."""
-        if isinstance(error, Refused) and not isinstance(error, ClaimLost):
+        never = isinstance(error, Unreachable) and error.permanent
+        if never or (isinstance(error, Refused) and not isinstance(error, ClaimLost)):
             raise error
         LOG.warning("worker on %s: %s", self.queue, error)
         if isinstance(error, ClaimLost):

@@ -1,4 +1,4 @@
-"""Post a file: JSON lines or CSV, any length in constant memory, refused messages set aside.
+"""Post a file: JSON lines, text or CSV, any length in constant memory; refused messages set aside.
 
 A line of JSON is sent as the bytes that it is, and judged by the server: nothing is decoded here.
 """
@@ -18,14 +18,25 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
-from zaqar_lite.client import NewMessage, PostSummary, RawBody, Rejected, ZaqarError
+from zaqar_lite.client import (
+    BadRequest,
+    NewMessage,
+    PostSummary,
+    RawBody,
+    Rejected,
+    ZaqarError,
+)
 from zaqar_lite.commands.durations import instant, whole_seconds
 from zaqar_lite.commands.output import Output
 from zaqar_lite.commands.running import FAILED, async_client
 from zaqar_lite.commands.values import UsageError, pairs
 
+NO_JSON = (
+    "This line is not JSON. Without --format, each line of the file is a JSON document; "
+    "--format text posts lines as strings, and --format csv the rows of a table."
+)
 Advance = Callable[[int], None]
-Item = NewMessage | RawBody
+Item = NewMessage | RawBody | str
 
 
 def post_file(arguments: argparse.Namespace, output: Output) -> int | None:
@@ -100,7 +111,8 @@ class Rejects:
         if arguments.file != "-" and path.resolve() == Path(arguments.file).resolve():
             message = "--rejects would overwrite --file"
             raise UsageError(message)
-        self._file = stack.enter_context(path.open("w", encoding="utf-8"))
+        file = path.open("w", encoding="utf-8", errors="replace")  # it may refuse what is no UTF-8
+        self._file = stack.enter_context(file)
 
     def add(self, rejected: Rejected[Item]) -> None:
         """Write one: which record it was (from 1), why, and what it said.
@@ -108,18 +120,32 @@ class Rejects:
         Raises:
             UsageError, ZaqarError: there is no file to write it to.
         """
-        record, reason = rejected.index + 1, rejected.reason
+        record, reason, item = rejected.index + 1, rejected.reason, rejected.item
+        body = item.body if isinstance(item, NewMessage) else item
         if self._file is None:
             if isinstance(reason, ZaqarError):
                 reason.title = f"Record {record} was refused: {reason.title}"
+                if isinstance(reason, BadRequest) and _is_broken(body):
+                    reason.description = NO_JSON
                 raise reason
             message = f"record {record}: {reason}"
             raise UsageError(message) from reason
-        item = rejected.item
-        body = item.body if isinstance(item, NewMessage) else item
         text = body.decode("utf-8", "replace") if isinstance(body, RawBody) else body
         line = {"record": record, "reason": str(reason), "input": text}
         self._file.write(json.dumps(line, ensure_ascii=False) + "\n")
+
+
+def _is_broken(body: object) -> bool:
+    """Return whether a body is a line of JSON that can't be read."""
+    if not isinstance(body, RawBody):
+        return False
+    try:
+        json.loads(body)
+    except RecursionError:
+        return False  # it is nested too deeply, as the server says
+    except ValueError:
+        return True
+    return False
 
 
 async def _post(
@@ -174,7 +200,13 @@ def _lines(
     arguments: argparse.Namespace, headers: dict[str, str] | None, source: BinaryIO
 ) -> Iterator[Item]:
     """Return the lines that are not blank: as bodies, if no option applies to all of them."""
-    bodies = (RawBody(text) for line in source if (text := line.strip()))
+    lines = (line for line in source if line.strip())
+    bodies: Iterator[Any] = (
+        # A line that is not UTF-8 becomes a string that the SDK refuses, and the others go on.
+        (line.rstrip(b"\r\n").decode("utf-8", "surrogateescape") for line in lines)
+        if arguments.format == "text"
+        else (RawBody(line.strip()) for line in lines)
+    )
     said = {
         "ttl": arguments.ttl,
         "delay": arguments.delay,

@@ -93,8 +93,8 @@ def _declare_post(parser: argparse.ArgumentParser) -> None:
     _times(parser)
     group = parser.add_argument_group("posting a file")
     group.add_argument("--file", metavar="FILE", help="a message per line or row; - reads stdin")
-    text = "JSON lines, or CSV with a header (by the file's name)"
-    group.add_argument("--format", choices=("jsonl", "csv"), help=text)
+    text = "lines of JSON (the default), lines of text, or CSV with a header (for *.csv)"
+    group.add_argument("--format", choices=("jsonl", "text", "csv"), help=text)
     group.add_argument(
         "--body-column",
         default="body",

@@ -114,6 +114,8 @@ def _look(client: "Client", arguments: argparse.Namespace) -> Look:
         rows = [_counts(client, queue) for queue in arguments.queue]
         return Look([row for row in rows if arguments.search.finds(row)])
     except (Unavailable, Unreachable) as error:
+        if isinstance(error, Unreachable) and error.permanent:
+            raise
         return Look([], printable(error))
 
 
