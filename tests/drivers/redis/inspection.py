@@ -10,6 +10,8 @@ from zaqar_lite.storage.redis.keys import PREFIX
 
 KEPT = {"queue", "sources", "names", "exposing", "visits", "intents"}
 """Kinds that have no expiry: the user's configuration, and indexes whose members are removed."""
+STATES = ("ready", "aside", "waiting", "held", "lapsed")
+"""Kinds of indexes, of which each message is in one: by its state, and `aside` by its priority."""
 
 
 @contextmanager
@@ -45,7 +47,7 @@ def check_queue(client: Any, tag: str, keys: dict[str, bytes], offset_ms: int) -
         return dict(client.hgetall(keys[kind])) if kind in keys else {}
 
     messages, tracks, claims = table("messages"), table("tracks"), table("claims")
-    states = [members(kind) for kind in ("ready", "aside", "waiting", "held", "lapsed")]
+    states = [members(kind) for kind in STATES]
     assert set().union(*states) == set(messages), f"{tag}: a message without a state, or reverse"
     assert sum(map(len, states)) == len(messages), f"{tag}: a message in two states"
     assert members("expiry") == set(messages)
@@ -73,6 +75,7 @@ def check_queue(client: Any, tag: str, keys: dict[str, bytes], offset_ms: int) -
         ("ids", set(table("ids").values())),
         ("attempts", set(table("attempts"))),
         ("groups", grouped),
+        *((kind, members(kind)) for kind in (*STATES, "ranked", "due", "parked")),
     ):
         ends = client.pexpiretime(keys[kind]) + offset_ms if positions else 0
         latest = max((deadline_of[position] for position in positions), default=0)

@@ -364,3 +364,15 @@ async def test_an_acknowledgement_behind_another_leaves_later_letters(
     assert client.lrange(keys.key("outbox"), 0, -1) == letters[2:]
     await swept(queue)
     assert len(await target.listed()) == 1
+
+
+async def test_a_companion_on_its_way_lives_as_long_as_it_would_where_it_goes(
+    queue: QueueUnderTest, target: QueueUnderTest, client: Any
+) -> None:
+    """Also where all messages of the source end long before that."""
+    body = b'{"id": "%s"}' % (b"0" * 32)
+    message = new("a", ttl=MINUTE)._replace(companions=(Companion(target.ref, body, 8, DAY),))
+    with crash_before("accept_companions"):
+        await queue.post(message)
+        ends = client.pexpiretime(keys_of(queue.ref).key("outbox"))
+    assert ends >= queue.stores.clock.now_ms() + DAY - MINUTE

@@ -6,12 +6,13 @@
 -- bytes), length of the target's tag (2 bytes), tag, and the rest: as a message that has the random
 -- half of the id already. `position_of` tells where the message is, or nil where it was not stored.
 local function send(companions, position_of)
-  local letters = {}
+  local letters, latest = {}, now + 60000
   for _, word in ipairs(companions) do
     local number, at, size = struct.unpack('>I4I4H', word)
     local position = position_of(number)
     if position then
       local rest = word:sub(11 + size)
+      latest = math.max(latest, now + struct.unpack('>I5', rest))
       letters[#letters + 1] = struct.pack('>H', size) .. word:sub(11, 10 + size) .. '\255\255'
         .. rest:sub(1, at) .. ('%016x'):format(position) .. rest:sub(at + 17)
     end
@@ -22,7 +23,7 @@ local function send(companions, position_of)
       letters[i] = struct.pack('>I8', seq + i - 1) .. letter
     end
     apply('RPUSH', outbox, letters)
-    keep(now + 60000, {outbox})
+    keep(latest, {outbox})
     look_after_outbox()
   end
 end
