@@ -323,10 +323,17 @@ async def test_projects_that_wait_have_their_turns_by_turns(store: Store) -> Non
     await asyncio.gather(*crowd)
 
 
-async def test_large_bodies_count_as_many_messages(store: Store) -> None:
+@pytest.mark.parametrize(
+    "message",
+    [
+        NewMessage(b'"' + b"x" * 262_000 + b'"', HOUR),
+        NewMessage(b"1", HOUR, headers={f"{n:0255}": "x" * 8_000 for n in range(32)}),
+    ],
+    ids=["body", "headers"],
+)
+async def test_large_messages_count_as_many(store: Store, message: NewMessage) -> None:
     batches = await shared(store)
-    large = [NewMessage(b'"' + b"x" * 262_000 + b'"', HOUR)]
-    await asyncio.gather(*[post(store, large) for _ in range(10)])
+    await asyncio.gather(*[post(store, [message]) for _ in range(10)])
     assert len(batches.payloads) >= 5
     assert max(batches.payloads) <= 2
 

@@ -237,7 +237,7 @@ ALONE = 2_000
 _SHARED_FOR = 60.0
 """Seconds for which the smaller room is used after another project came."""
 _BYTES = 512
-"""Bytes of bodies that cost as much as a message."""
+"""Bytes of bodies and headers that cost as much as a message."""
 
 
 def cost_of(messages: Sequence[NewMessage]) -> int:
@@ -246,6 +246,8 @@ def cost_of(messages: Sequence[NewMessage]) -> int:
     for message in messages:
         cost += 1 + len(message.copies) + len(message.companions)
         size += len(message.body)
+        if message.headers:
+            size += sum(map(len, message.headers)) + sum(map(len, message.headers.values()))
     return cost + size // _BYTES
 
 
