@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import pytest
 
 from tests import services
-from tests.contract.subject import MINUTE, QueueUnderTest, texts
+from tests.contract.subject import HOUR, MINUTE, QueueUnderTest, texts
 from tests.drivers.redis.conftest import Open
 from tests.drivers.redis.test_cluster import queues_on_every_node
 from tests.drivers.redis.test_letters import crash_before, exhaust, swept
@@ -94,6 +94,31 @@ async def test_a_repeat_that_was_not_sent_may_have_been_carried_out(
     monkeypatch.setattr(Link, "send", lose)
     with pytest.raises(Unavailable, match="may or may not"):
         await queue.bodies()
+
+
+async def test_a_claim_whose_answer_is_lost_holds_nothing(
+    queue: QueueUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await queue.named(f"{queue.ref.name}-other").claim()  # Redis knows the script from now on
+    await queue.post("a", "b")
+    send = Link.send
+
+    def lose_the_answer(self: Link, *words: str | bytes | int) -> asyncio.Future[object]:
+        monkeypatch.setattr(Link, "send", send)
+        answer, lost = send(self, *words), asyncio.get_running_loop().create_future()
+        loss = ConnectionLost("after the call", sent=True)
+        answer.add_done_callback(lambda _: lost.set_exception(loss))
+        return lost
+
+    monkeypatch.setattr(Link, "send", lose_the_answer)
+    with pytest.raises(Unavailable, match="may or may not"):
+        await queue.claim(ttl=HOUR)
+    for _ in range(100):
+        if (await queue.counts())[0] == 2:
+            break
+        await asyncio.sleep(0.1)
+    again = (await queue.claim()).messages
+    assert [(one.claim_count, one.failure_count) for one in again] == [(2, 0), (2, 0)]
 
 
 @pytest.fixture(scope="module")

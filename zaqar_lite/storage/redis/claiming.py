@@ -1,6 +1,8 @@
 """Claims and pops, and settling the messages of a claim."""
 
+import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from zaqar_lite.domain.errors import QueueChanged, Unavailable
@@ -18,6 +20,7 @@ from zaqar_lite.domain.models import (
 from zaqar_lite.domain.settlements import Outcome, Settled, Settlement
 from zaqar_lite.storage.base import MAX_EXAMINED, MessageStore
 from zaqar_lite.storage.redis.codec import pack_client, pack_settlements, read_message
+from zaqar_lite.storage.redis.faults import InDoubt
 from zaqar_lite.storage.redis.outbox import Outbox
 from zaqar_lite.storage.redis.policy import policy_words
 from zaqar_lite.storage.redis.runner import Runner
@@ -34,6 +37,8 @@ NO_CLAIM = bytes(16)
 """The id of no claim."""
 MAX_CLAIMED = MAX_EXAMINED // 2
 """Most messages of one claim, so that one step can end the claim and has room for more work."""
+_END_AFTER = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20)
+"""Seconds between the attempts to end a claim whose answer was lost."""
 _MOVED = 250
 """Messages that one script moves: about 5 ms."""
 
@@ -51,8 +56,24 @@ class Claiming(MessageStore):
         return await self._take(queue, "pop", None, take)
 
     async def claim(self, queue: QueueRef, take: Take) -> Claimed:
-        """Hand out ready messages under a new claim; see the seam."""
-        return await self._take(queue, "claim", new_claim_id(), take)
+        """Hand out ready messages under a new claim; see the seam.
+
+        A claim whose answer is lost is ended as soon as Redis answers again: nobody knows it.
+        """
+        claim_id = new_claim_id()
+        try:
+            return await self._take(queue, "claim", claim_id, take)
+        except InDoubt:
+            self._runner.follow_ups.begin(self._end_unknown(queue, claim_id))
+            raise
+
+    async def _end_unknown(self, queue: QueueRef, claim_id: str) -> None:
+        """End a claim that may have been made; where that fails for long, it ends by its ttl."""
+        for pause in _END_AFTER:
+            await asyncio.sleep(pause)
+            with suppress(Unavailable):
+                await self.release(queue, claim_id)
+                return
 
     async def _take(
         self, queue: QueueRef, script: str, claim_id: str | None, take: Take

@@ -20,6 +20,10 @@ class ConnectionLost(Exception):
         self.sent = sent
 
 
+class InDoubt(Unavailable):
+    """The connection was lost, and the call may or may not have been carried out."""
+
+
 _PASSING = {
     "LOADING": "Redis is loading its data after a start",
     "READONLY": "this Redis is a replica now; the next call looks for the master",
@@ -58,5 +62,7 @@ def explain_at_start(fault: Fault) -> Exception:
 
 def unavailable(lost: ConnectionLost, *, was_sent: bool) -> Unavailable:
     """The domain's error for a lost connection; `was_sent`: any attempt at the call was sent."""
-    outcome = "may or may not have been carried out" if was_sent else "was not sent"
-    return Unavailable(f"No connection to Redis; the call {outcome}.", detail=str(lost))
+    kind, outcome = Unavailable, "was not sent"
+    if was_sent:
+        kind, outcome = InDoubt, "may or may not have been carried out"
+    return kind(f"No connection to Redis; the call {outcome}.", detail=str(lost))
