@@ -76,6 +76,18 @@ def test_what_is_delayed_is_moved(run: Run, client: Client, queue: str) -> None:
     assert [message.body for message in client.claim(queue)] == [1]
 
 
+def test_a_job_on_messages_that_are_not_there_is_a_not_found(
+    run: Run, client: Client, queue: str
+) -> None:
+    """Exit code 3, as for every other command; 1 if only some of them are absent."""
+    client.create_queue(queue, {"_default_message_delay": 600})
+    there = client.post(queue, 1)
+    code, row = run_one(run, "message", "move", queue, "absent", "--by", "1m")
+    assert (code, row["done"], row["refused"]) == (3, 0, {"gone": 1})
+    code, row = run_one(run, "message", "move", queue, "absent", there, "--by", "1m")
+    assert (code, row["done"], row["refused"]) == (1, 1, {"gone": 1})
+
+
 def test_schedules(run: Run, client: Client, queue: str) -> None:
     name = f"s-{queue}"
     code, made = run_one(

@@ -165,6 +165,16 @@ def test_a_server_without_tls_is_recognised(server: ServerProcess, wrong: Wrong)
         assert "it does not answer in TLS" in wrong(*words, code=4)
 
 
+def test_an_address_that_is_not_the_servers_is_recognised(
+    server: ServerProcess, wrong: Wrong
+) -> None:
+    """It seems to have no queues, and no server may have any under this path."""
+    for words in (("queue", "list"), ("queue", "stats", "q"), ("message", "post", "q", "1")):
+        said = wrong(*words, "--url", f"{server.url}/zaqar", code=3)
+        assert "the server has no /v2/queues" in said
+        assert "is its address right" in said
+
+
 def test_a_request_that_is_none_does_not_end_the_receiver(tmp_path: Path) -> None:
     port = free_port()
     words = [*ZAQAR, "listen", "--port", str(port), "--count", "1"]

@@ -7,7 +7,7 @@ the outcome. The sync and the async client drive the same one.
 import dataclasses
 import random
 from collections.abc import Callable, Generator, Mapping
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from zaqar_lite.client import arguments, encoding
 from zaqar_lite.client.auth import SIGNATURE_HEADER, Auth
@@ -23,6 +23,8 @@ from zaqar_lite.client.wire import Call, Request, Response
 
 T = TypeVar("T")
 WARNING_HEADER = "zaqar-lite-warning"
+NO_PATH = "404 Not Found"
+"""The title of the answer to a path that the server does not have."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -160,19 +162,21 @@ def _over(request: Request) -> bool:
 
 
 def _refusal(call: Call[T], request: Request, response: Response) -> ZaqarError:
-    """Return the error that an answer stands for; a bad signature looks like a missing page."""
+    """Return the error that an answer stands for.
+
+    A missing path looks like a missing queue, and a bad signature like a missing path.
+    """
     failure = from_response(response, call.meanings)
-    if (
-        isinstance(failure, NotFound)
-        and failure.description is None
-        and SIGNATURE_HEADER in request.headers
-    ):
-        return SignatureRefused(
-            "The signed permission is refused",
-            f"it has expired, or does not cover {request.method} {request.path.partition('?')[0]}",
-            status=failure.status,
-            request_id=failure.request_id,
-        )
+    if not isinstance(failure, NotFound) or failure.description is not None:
+        return failure
+    path = request.path.partition("?")[0]
+    facts: dict[str, Any] = {"status": failure.status, "request_id": failure.request_id}
+    if SIGNATURE_HEADER in request.headers:
+        said = f"it has expired, or does not cover {request.method} {path}"
+        return SignatureRefused("The signed permission is refused", said, **facts)
+    if failure.title == NO_PATH:
+        said = f"the server has no {path}; is its address right, without a path of its own?"
+        return NotFound(NO_PATH, said, **facts)
     return failure
 
 

@@ -202,13 +202,14 @@ def run(handler: Handler, arguments: argparse.Namespace) -> int:
     """Run a command with a client; errors become one line on standard error and an exit code."""
     from zaqar_lite.client import Client  # noqa: PLC0415 - only once a command runs
     from zaqar_lite.client import errors as client_errors  # noqa: PLC0415
+    from zaqar_lite.client.exchange import NO_PATH  # noqa: PLC0415
 
     output = Output(as_json=arguments.json)
     try:
         with connect(Client, arguments) as client:
             code = handler(client, arguments, output)
     except (client_errors.NotFound, client_errors.ClaimLost) as error:
-        if error.description is None and arguments.command in PARTS:
+        if error.title == NO_PATH and arguments.command in PARTS:
             return explain(_without(arguments.command), NOT_FOUND)
         return explain(error, NOT_FOUND)
     except (client_errors.Unreachable, client_errors.Unavailable) as error:
