@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from zaqar_lite.commands.output import Output
-from zaqar_lite.commands.running import FAILED, NOT_FOUND
+from zaqar_lite.commands.running import FAILED, NOT_FOUND, explain
 from zaqar_lite.commands.values import UsageError, at_least, json_or_text
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def follow(
     if not job.is_over:
         output.say(f"It goes on in the server: {job.path}")
     if job.state != "failed" and set(job.refused) == {"gone"} and not job.done:
-        return NOT_FOUND
+        return explain(UsageError("Not found: none of these messages exist"), NOT_FOUND)
     return FAILED if job.refused or job.state == "failed" else None
 
 
