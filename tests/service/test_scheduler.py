@@ -25,7 +25,8 @@ from zaqar_lite.service.messages import Messages
 from zaqar_lite.service.policy import Policies
 from zaqar_lite.service.queues import Queues
 from zaqar_lite.service.routing import Router
-from zaqar_lite.service.schedules.schedule import Plan
+from zaqar_lite.service.schedules.schedule import KIND as SCHEDULE
+from zaqar_lite.service.schedules.schedule import Plan, Schedule
 from zaqar_lite.service.schedules.scheduler import Scheduler
 from zaqar_lite.service.schedules.schedules import Schedules
 from zaqar_lite.storage.base import MessageStore
@@ -383,3 +384,37 @@ async def test_who_is_slower_posts_nothing(place: Place) -> None:
     await place.schedules.save("p", schedule, version)
     with pytest.raises(RecordChanged):
         await place.schedules.save("p", schedule, version)
+
+
+async def test_a_schedule_that_can_not_be_read_holds_up_no_other(place: Place) -> None:
+    await place.put("bad", every="1h")
+    await place.put("good", every="1h", start="2030-01-01T00:00:01Z")
+    put = place.schedules._management.put_record
+    await put(SCHEDULE, "p", "bad", b'{"name": "of a later version"}', expected=None)
+    place.clock.advance(HOUR + 2_000)
+    assert (await place.schedulers[0].step())[0] == 1
+    assert len(await place.posted()) == 1
+
+
+async def test_a_day_of_minutes_is_caught_up_with_in_small_steps() -> None:
+    schedule = Schedule("s", plan(cron="* * * * *", catch_up=86_400), created_at=0)
+    schedule.set_next(0)
+    rounds, task = 0, asyncio.ensure_future(schedule.due_instants(3 * DAY))
+    while not task.done():
+        await asyncio.sleep(0)
+        rounds += 1
+    assert rounds > 100
+    assert await task == ([3 * DAY - MINUTE, 3 * DAY], 1_440)
+
+
+@pytest.mark.parametrize(
+    ("missed", "count", "lost"), [("skip", 31, 86_371), ("one", 32, 86_370), ("all", 100, 86_271)]
+)
+async def test_a_day_of_seconds_is_caught_up_with_at_once(
+    missed: str, count: int, lost: int
+) -> None:
+    """Those that are passed over are counted, and not made one by one."""
+    schedule = Schedule("s", plan(every=1, catch_up=86_400, missed=missed), created_at=0)
+    schedule.set_next(0)
+    instants, others = await schedule.due_instants(3 * DAY)
+    assert (instants, others) == ([3 * DAY - 1000 * n for n in reversed(range(count))], lost)

@@ -119,3 +119,16 @@ def test_jitter_is_the_same_for_everybody_and_below_its_bound() -> None:
     assert len(found) > 50
     assert jitter_ms("a", 7, 10) == jitter_ms("a", 7, 10)
     assert jitter_ms("a", 7, 0) == 0
+
+
+@pytest.mark.parametrize(
+    ("after", "before"), [(0, 1), (0, 1_000), (999, 30_001), (5, 4), (70, 900)]
+)
+@pytest.mark.parametrize("most", [0, 1, 10, 1_000])
+def test_instants_that_are_passed_over_are_counted(after: int, before: int, most: int) -> None:
+    timing = Every(7, anchor=100)
+    all_of_them = list(takewhile(lambda instant: instant < before, timing.after(after)))
+    skipped, then = timing.skip(after, before, most)
+    left = list(takewhile(lambda instant: instant < before, timing.after(then)))
+    assert left == all_of_them[skipped:]
+    assert len(left) == min(len(all_of_them), most)

@@ -87,6 +87,10 @@ class Scheduler(BackgroundWorker):
         except Unavailable as exc:
             logger.warning("the schedule %r waits for the store: %s", due.name, exc)
             return False
+        except Exception:
+            # One that this version can't read, or whose time zone is gone, holds up no other.
+            logger.exception("the schedule %r can't be handled", due.name)
+            return False
 
     async def _handle(self, due: DueEntry) -> bool:
         try:
@@ -110,7 +114,7 @@ class Scheduler(BackgroundWorker):
     async def _begin_posting(
         self, due: DueEntry, schedule: Schedule, version: int, now: int
     ) -> None:
-        instants, missed = schedule.due_instants(now)
+        instants, missed = await schedule.due_instants(now)
         schedule.missed += missed
         if (
             instants

@@ -68,10 +68,24 @@ class Every:
 
     def after(self, instant: int) -> Iterator[int]:
         """The instants strictly after one, from the anchor on."""
-        number = max(0, (instant - self._anchor) // self._interval + 1)
+        number = self._number_after(instant)
         while True:
             yield self._anchor + number * self._interval
             number += 1
+
+    def skip(self, after: int, before: int, most: int) -> tuple[int, int]:
+        """Pass over instants strictly after one, until at most `most` are left before another.
+
+        Answers how many were passed over, and the instant after which the others are.
+        """
+        first, end = self._number_after(after), self._number_after(before - 1)
+        skipped = max(end - first - most, 0)
+        if not skipped:
+            return 0, after
+        return skipped, self._anchor + (first + skipped) * self._interval - 1
+
+    def _number_after(self, instant: int) -> int:
+        return max(0, (instant - self._anchor) // self._interval + 1)
 
 
 class Once:
