@@ -152,16 +152,16 @@ class QueueTrail(BackgroundWorker):
 
         An event whose answer was lost is posted again, so it may be there twice.
         """
-        batch = [self._waiting[place] for place in range(min(_BATCH, len(self._waiting)))]
+        batch = [self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))]
         drafts = [Draft(json.dumps(event).encode(), ttl=self._ttl) for event in batch]
         try:
             await self._messages.post(self._queue, drafts, size=0, client_id=_CLIENT_ID)
-        except Unavailable:
-            raise
-        except ZaqarLiteError as exc:
+        except BaseException as exc:
+            is_refused = isinstance(exc, ZaqarLiteError) and not isinstance(exc, Unavailable)
+            if not is_refused:
+                self._waiting.extendleft(reversed(batch))
+                raise
             logger.error("%d events of the audit trail are lost: %s", len(batch), exc)
-        for _ in batch:
-            self._waiting.popleft()
 
 
 def make_trail(where: str, messages: Messages, *, ttl: int) -> Trail:

@@ -1,0 +1,64 @@
+"""An audit trail in a queue that takes longer than the acts that are told."""
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+
+from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.limits import Limits
+from zaqar_lite.domain.models import QueueRef, Selection, StoreOptions
+from zaqar_lite.service import audit
+from zaqar_lite.service.delivery.notes import Notes
+from zaqar_lite.service.messages import Messages
+from zaqar_lite.service.policy import Policies
+from zaqar_lite.service.queues import Queues
+from zaqar_lite.service.routing import Router
+from zaqar_lite.storage.memory import create
+
+pytestmark = pytest.mark.anyio
+QUEUE = QueueRef("audit", "log")
+
+
+async def test_an_event_is_stored_or_told_to_be_lost(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Events come during a post, and more than may wait."""
+    monkeypatch.setattr(audit, "_MOST_WAITING", 4)
+    monkeypatch.setattr(audit, "_BATCH", 2)
+    clock, limits = Clock(), Limits()
+    store, management = create("memory://", clock=clock, options=StoreOptions())
+    policies = Policies(management, limits, checked=True)
+    messages = Messages(
+        store,
+        Queues(management, store, policies, limits),
+        policies,
+        Router(management, limits),
+        Notes(policies, clock),
+        limits=limits,
+        clock=clock,
+    )
+    begun, gate, post = asyncio.Event(), asyncio.Event(), store.post
+
+    async def slowly(*args: Any, **more: Any) -> Any:
+        begun.set()
+        await gate.wait()
+        return await post(*args, **more)
+
+    monkeypatch.setattr(store, "post", slowly)
+    trail = audit.QueueTrail(messages, QUEUE, ttl=300)
+    for number in range(4):
+        trail.add({"number": number})
+    trail.start()
+    await begun.wait()
+    for number in range(4, 9):
+        trail.add({"number": number})
+    gate.set()
+    with caplog.at_level(logging.ERROR):
+        await trail.stop()
+    page = await store.list_messages(QUEUE, Selection(100))
+    stored = {message.body for message in page.messages}
+    for number in range(9):
+        event = f'{{"number": {number}}}'
+        assert (event.encode() in stored) != (f"is lost: {event}" in caplog.text), number
