@@ -17,6 +17,8 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import NamedTuple
 
+import msgspec
+
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import RecordChanged, Unavailable, ZaqarLiteError
 from zaqar_lite.domain.ids import Marker, is_message_id
@@ -129,7 +131,11 @@ class JobRunner(BackgroundWorker):
         while True:
             page = await self._jobs.running(after, _PAGE)
             for queue, record in page:
-                job = Job.decode(record.value)
+                try:
+                    job = Job.decode(record.value)
+                except msgspec.MsgspecError as exc:  # of a later version, for example
+                    logger.error("the job %s of %s can't be read: %s", record.name, queue, exc)
+                    continue
                 key = queue, job.act
                 if is_asked and key not in self._running:
                     await self._jobs.note_others(queue, job.act)
