@@ -194,3 +194,19 @@ async def test_deliveries_go_on_after_redis_was_away(make_api: MakeApi, how: str
                 count = 0
                 while {one.document["body"] for one in receiver.received} != set(range(101)):
                     count = len(await receiver.wait(count + 1, seconds=60))
+
+
+async def test_a_slow_ordered_receiver_holds_up_no_other(api: Api) -> None:
+    gate = asyncio.Event()
+
+    async def slowly(_: web.Request, __: int) -> web.Response:
+        await gate.wait()
+        return web.Response(status=204)
+
+    async with Receiver(answer=slowly) as slow, Receiver() as other:
+        await subscribe(api, slow.url, options={"ordered": True})
+        await subscribe(api, other.url)
+        await api.post({"body": 1})
+        await slow.wait(1)
+        await other.wait(1, seconds=5)
+        gate.set()

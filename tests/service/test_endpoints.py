@@ -60,3 +60,20 @@ async def test_of_too_many_endpoints_an_idle_one_is_forgotten_and_no_other(
     known.of("p", "https://new.example/a")
     assert known.of("p", "https://busy.example/a") is busy
     assert known.of("p", "https://idle.example/a") is not idle
+
+
+async def test_endpoints_beyond_the_bound_are_forgotten_as_soon_as_they_are_idle(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "_MAX_CACHED", 3)
+    known = Endpoints()
+    busy = [known.of("p", f"https://busy-{n}.example/") for n in range(3)]
+    assert all([await one.enter(0) for one in busy])
+    for n in range(3, 10):
+        busy.append(known.of("p", f"https://busy-{n}.example/"))
+        assert await busy[-1].enter(0)
+    assert len(known._known) == 10
+    for one in busy:
+        one.leave(None)
+    known.of("p", "https://new.example/")
+    assert len(known._known) == 3

@@ -1,19 +1,28 @@
 """Turns at the lines of ordered subscriptions, where the clocks of processes differ."""
 
 import json
+from collections.abc import Mapping
 
 import msgspec
 import pytest
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.limits import Limits
-from zaqar_lite.domain.models import DelayMode, QueueRef, StoreOptions, Take
+from zaqar_lite.domain.models import DelayMode, QueueRef, Selection, StoreOptions, Take
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.domain.subscriptions import Subscription, SubscriptionDraft
-from zaqar_lite.service.delivery.courier import Courier
+from zaqar_lite.service.delivery.courier import Answer, Courier, Notification, Transport
 from zaqar_lite.service.delivery.delivering import Deliveries
 from zaqar_lite.service.delivery.log import DeliveryLog
-from zaqar_lite.service.delivery.notes import Delivery, Note, encode, line_of, retries_of
+from zaqar_lite.service.delivery.notes import (
+    Delivery,
+    Note,
+    decode_delivery,
+    encode,
+    line_of,
+    notes_of,
+    retries_of,
+)
 from zaqar_lite.service.delivery.ordering import KIND, Ordering
 from zaqar_lite.service.policy import Policies
 from zaqar_lite.service.queues import Queues
@@ -32,6 +41,7 @@ class Process:
     """What a process has over its stores to take turns."""
 
     def __init__(self, messages: MessageStore, management: ManagementStore, clock: Clock) -> None:
+        self.messages, self.management, self.clock = messages, management, clock
         limits = Limits()
         policies = Policies(management, limits, checked=True)
         self.queues = Queues(management, messages, policies, limits)
@@ -47,10 +57,26 @@ class Process:
             refused={},
         )
 
-    async def subscribe(self) -> str:
-        """Make an ordered subscription; answer its id."""
-        draft = SubscriptionDraft("http://receiver.example/", options={"ordered": True})
+    async def subscribe(self, host: str = "receiver.example", *, ordered: bool = True) -> str:
+        """Make a subscription; answer its id."""
+        draft = SubscriptionDraft(f"http://{host}/", options={"ordered": ordered})
         return (await self.subscriptions.create(QUEUE, draft)).id
+
+    def deliver(self, transports: Mapping[str, Transport]) -> Deliveries:
+        """Make what delivers by these transports."""
+        return Deliveries(
+            self.messages,
+            self.management,
+            self.queues,
+            self.subscriptions,
+            subscribers=self.subscribers,
+            waiting=Waiting(self.messages, most=10, most_per_project=10),
+            courier=Courier(transports, self.clock, has_ended=lambda _: False),
+            log=DeliveryLog(self.management, self.clock),
+            clock=self.clock,
+            confirmed_only=False,
+            disable_after=60,
+        )
 
 
 async def test_while_a_turn_delivers_no_other_process_takes_one() -> None:
@@ -93,19 +119,7 @@ async def test_a_turn_that_comes_too_early_by_this_clock_is_taken_again() -> Non
     store_clock, clock = Clock(), Clock()
     messages, management = create("memory://", clock=store_clock, options=StoreOptions())
     process = Process(messages, management, clock)
-    deliveries = Deliveries(
-        messages,
-        management,
-        process.queues,
-        process.subscriptions,
-        subscribers=process.subscribers,
-        waiting=Waiting(messages, most=10, most_per_project=10),
-        courier=Courier({}, clock, has_ended=lambda _: False),
-        log=DeliveryLog(management, clock),
-        clock=clock,
-        confirmed_only=False,
-        disable_after=60,
-    )
+    deliveries = process.deliver({})
     made = await process.subscribe()
     line = (await process.subscriptions.get(QUEUE, made)).name
     held = {"until": clock.now_ms() + 5_000}
@@ -119,3 +133,39 @@ async def test_a_turn_that_comes_too_early_by_this_clock_is_taken_again() -> Non
         await deliveries._deliver_again(turn)
         await messages.delete(lane, [turn.id], claim_ids=None)
     assert (await messages.stats(lane)).total == 1
+
+
+class Recorder:
+    """A transport that notes what it was sent."""
+
+    def __init__(self) -> None:
+        self.sent: list[str] = []
+
+    async def send(self, notification: Notification) -> Answer:
+        self.sent.append(notification.subscriber)
+        return Answer(status=204)
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+async def test_a_turn_that_fails_repeats_no_delivery_to_others() -> None:
+    clock = Clock()
+    messages, management = create("memory://", clock=clock, options=StoreOptions())
+    process, recorder = Process(messages, management, clock), Recorder()
+    deliveries = process.deliver({"http": recorder})
+    ordered = await process.subscribe()
+    await process.subscribe("other.example", ordered=False)
+    line = line_of(QUEUE.project, ordered)
+    await messages.post(line, [NewMessage(b"no note", 60_000)], client_id="c", version=None)
+    now = clock.now_ms()
+    note = Note("a", "p", "orders", now, now + 60_000, 60, msgspec.Raw(b"1"), ordered=(ordered,))
+    lane = notes_of(QUEUE.project)
+    await messages.post(lane, [NewMessage(encode(note), 60_000)], client_id="c", version=None)
+    (message,) = (await messages.list_messages(lane, Selection(1))).messages
+    await deliveries._deliver_note(message)
+    assert recorder.sent == ["http://other.example/"]
+    later = await messages.list_messages(
+        retries_of(QUEUE.project), Selection(10, include_delayed=True)
+    )
+    assert [decode_delivery(one.body).subscription for one in later.messages] == [ordered]

@@ -126,11 +126,37 @@ class Deliveries:
                 logger.warning("some deliveries come again: %s", exc)
 
     async def _deliver_note(self, message: Message) -> None:
-        """Send a message to all who subscribed before it was posted."""
+        """Send a message to all who subscribed before it was posted.
+
+        A turn at a line may last for as long as half a lease, so the others do not wait for it.
+        """
         note = decode_note(message.body)
         queue = QueueRef(note.project, note.queue)
-        for one in note.ordered:
-            await self._take_turn(queue, one)
+        outcomes = await asyncio.gather(
+            *(self._begin_turn(queue, one) for one in note.ordered),
+            self._deliver_to_others(note, message.id, queue),
+            return_exceptions=True,
+        )
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+
+    async def _begin_turn(self, queue: QueueRef, subscription_id: str) -> None:
+        """Take a turn for a note. One that fails is taken again later, and not with the note.
+
+        If the note came again, all other subscribers would get its message again.
+        """
+        try:
+            await self._take_turn(queue, subscription_id)
+        except Exception as exc:
+            if isinstance(exc, ZaqarLiteError):
+                logger.warning("a turn at a line is taken again: %s", exc)
+            else:
+                logger.exception("a turn at a line failed, and is taken again")
+            await self._post_turn(queue, subscription_id, self._clock.now_ms() + LEASE_MS)
+
+    async def _deliver_to_others(self, note: Note, message_id: str, queue: QueueRef) -> None:
+        """Send a message to all but the subscriptions that have a line."""
         if note.until <= self._clock.now_ms():
             return
         due = await self._look_at_due(note) if note.due_at else note
@@ -145,7 +171,7 @@ class Deliveries:
         policy = record.metadata.get(RETRY_POLICY) if isinstance(record, QueueRecord) else None
         payload = msgspec.Raw(payload_of(due))
         if note.sent is not None:
-            note.id = message.id
+            note.id = message_id
             await self._deliver_topic(note, note.sent, all_of_queue, payload)
             return
         again = await asyncio.gather(
@@ -218,14 +244,15 @@ class Deliveries:
         by this process's clock: its key is made of its instant, and that of this turn is used.
         """
         at = await self._ordering.take_turn(queue, subscription_id)
-        if at is None:
-            return
-        at = max(at, taken + 1)
+        if at is not None:
+            await self._post_turn(queue, subscription_id, max(at, taken + 1))
+
+    async def _post_turn(self, queue: QueueRef, subscription_id: str, at: int) -> None:
+        """Let the turn of an instant (ms) come; more than one call makes one turn of it."""
         delivery = Delivery(
             queue.project, queue.name, subscription_id, "", at, msgspec.Raw(b"null"), kind=_TURN
         )
         wait = max(at - self._clock.now_ms(), 0)
-        # Other notes may ask for the same turn meanwhile: the key keeps it single.
         key = IdempotencyKey(f"{subscription_id}.{at}", bytes(16))
         turn = NewMessage(encode(delivery), wait + FAILED_MS, wait, key)
         await put(self._messages, retries_of(queue.project), turn)

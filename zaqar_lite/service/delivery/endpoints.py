@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections import OrderedDict, deque
 from enum import Enum
+from itertools import islice
 from random import uniform
 from urllib.parse import urlsplit
 
@@ -132,13 +133,18 @@ class Endpoints:
         key = project, f"{parts.scheme}://{parts.netloc.lower()}"
         found = self._known.get(key)
         if found is None:
+            self._forget_idle()
             found = self._known[key] = Endpoint()
-            if len(self._known) > _MAX_CACHED:
-                oldest = next(iter(self._known))
-                if self._known[oldest].is_idle:
-                    del self._known[oldest]
         self._known.move_to_end(key)
         return found
+
+    def _forget_idle(self) -> None:
+        """Make room for one more: forget those among the idle ones that were called longest ago."""
+        excess = len(self._known) + 1 - _MAX_CACHED
+        if excess > 0:
+            idle = (key for key, one in self._known.items() if one.is_idle)
+            for key in tuple(islice(idle, excess)):
+                del self._known[key]
 
 
 def _has_come(place: asyncio.Future[bool]) -> bool:

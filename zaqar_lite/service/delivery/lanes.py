@@ -121,3 +121,7 @@ class Lane:
             except Unavailable as exc:
                 logger.warning("what was delivered is deleted later: %s", exc)
                 await asyncio.sleep(_PAUSE)
+            except Exception:
+                # If this task ended, all that is delivered from now on would come again.
+                logger.exception("what was delivered is deleted later")
+                await asyncio.sleep(_PAUSE)

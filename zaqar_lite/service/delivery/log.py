@@ -5,6 +5,7 @@ busy one costs one write a second; a server that is killed loses the last second
 nothing else.
 """
 
+import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -34,6 +35,7 @@ class _Pending:
         self.attempts: list[Attempt] = []
         self.succeeded_at = 0
         self.failing_since: int | None = None
+        self.writing = asyncio.Lock()
 
 
 class DeliveryLog:
@@ -58,10 +60,9 @@ class DeliveryLog:
 
     async def read(self, queue: QueueRef, subscription_id: str) -> Sequence[Attempt]:
         """The last attempts of a subscription, the newest first."""
-        await self.flush()
-        record = await self._management.get_record(
-            KIND, queue.project, f"{queue.name}/{subscription_id}"
-        )
+        name = f"{queue.name}/{subscription_id}"
+        await self._write(f"{queue.project}/{name}")
+        record = await self._management.get_record(KIND, queue.project, name)
         attempts: list[Attempt] = json.loads(record.value)["attempts"] if record else []
         return attempts[::-1]
 
@@ -87,16 +88,24 @@ class DeliveryLog:
 
     async def flush(self) -> None:
         """Write what is pending."""
-        while self._pending:
-            name, pending = next(iter(self._pending.items()))
-            await self._write(pending)
-            if self._pending.get(name) is pending:
-                del self._pending[name]
+        for key in tuple(self._pending):
+            await self._write(key)
 
-    async def _write(self, pending: _Pending) -> None:
+    async def _write(self, key: str) -> None:
+        """Write what is pending of a subscription; what ends meanwhile stays pending."""
+        pending = self._pending.get(key)
+        if pending is None:
+            return
+        async with pending.writing:
+            if pending.attempts:
+                await self._merge(pending)
+            if not pending.attempts and self._pending.get(key) is pending:
+                del self._pending[key]
+
+    async def _merge(self, pending: _Pending) -> None:
+        """Add attempts to the record, unless other processes write it all the time."""
         subscription = pending.subscription
         project, name = subscription.queue.project, subscription.name
-        count = len(pending.attempts)
         attempts = tuple(pending.attempts)
         for _ in range(_MAX_ROUNDS):
             record = await self._management.get_record(KIND, project, name)
@@ -118,5 +127,6 @@ class DeliveryLog:
                 )
             except RecordChanged:
                 continue
-            pending.attempts = pending.attempts[count:]
+            written = {id(one) for one in attempts}
+            pending.attempts = [one for one in pending.attempts if id(one) not in written]
             return
