@@ -1,5 +1,6 @@
 """What services of records share: changes that are repeated, and lists that are read in pages."""
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
@@ -13,8 +14,12 @@ from zaqar_lite.domain.errors import (
     Unavailable,
     ZaqarLiteError,
 )
+from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.models import QueueRef, StoreOptions
-from zaqar_lite.service.records import TRIES, all_records, count_records, retried
+from zaqar_lite.domain.topics import topic_ref
+from zaqar_lite.service.records import TRIES, Decoding, all_records, count_records, retried
+from zaqar_lite.service.topics import Topics
+from zaqar_lite.service.turns import Turns
 from zaqar_lite.storage.management import ManagementStore
 from zaqar_lite.storage.registry import create_stores
 
@@ -102,3 +107,33 @@ async def test_records_are_counted_up_to_a_number(
     management: ManagementStore, most: int, count: int
 ) -> None:
     assert await count_records(management, "thing", "a", most=most) == count
+
+
+async def test_large_records_are_decoded_in_steps() -> None:
+    management = create_stores("memory://", clock=Clock(), options=StoreOptions())[1]
+    for number in range(40):
+        await management.put_record("thing", "p", f"{number:02}", b"x" * 60_000, expected=0)
+    records = await management.list_records("thing", "p", limit=100)
+    rounds, task = 0, asyncio.ensure_future(Decoding().all(records, lambda one: one.name))
+    while not task.done():
+        await asyncio.sleep(0)
+        rounds += 1
+    assert rounds >= 20
+    assert await task == [one.name for one in records]
+
+
+async def test_topics_are_searched_in_steps() -> None:
+    clock = Clock()
+    messages, management = create_stores("memory://", clock=clock, options=StoreOptions())
+    topics = Topics(management, messages, limits=Limits(), clock=clock, turns=Turns())
+    for number in range(40):
+        await topics.create(topic_ref("p", f"t{number}"), {"large": "x" * 60_000, "n": number})
+    searching = topics.list_topics(
+        "p", marker=None, limit=10, name_contains=None, metadata={"n": 39}
+    )
+    rounds, task = 0, asyncio.ensure_future(searching)
+    while not task.done():
+        await asyncio.sleep(0)
+        rounds += 1
+    assert rounds >= 20
+    assert [one.name for one in await task] == ["t39"]

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.models import DelayMode, QueueRef, Selection, StoreOptions, Take
 from zaqar_lite.domain.posts import NewMessage
@@ -19,6 +20,7 @@ from zaqar_lite.service.delivery.notes import (
     Note,
     decode_delivery,
     encode,
+    failed_queue,
     line_of,
     notes_of,
     retries_of,
@@ -169,3 +171,22 @@ async def test_a_turn_that_fails_repeats_no_delivery_to_others() -> None:
         retries_of(QUEUE.project), Selection(10, include_delayed=True)
     )
     assert [decode_delivery(one.body).subscription for one in later.messages] == [ordered]
+
+
+async def test_what_no_queue_takes_is_kept_to_be_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    messages, management = create("memory://", clock=clock, options=StoreOptions())
+    process = Process(messages, management, clock)
+    deliveries = process.deliver({})
+    draft = SubscriptionDraft("http://r.example/", options={"dead_letter_queue": "letters"})
+    made = (await process.subscriptions.create(QUEUE, draft)).id
+    subscription = await process.subscriptions.get(QUEUE, made)
+
+    async def refuse(_: QueueRef) -> None:
+        raise Invalid("No pool that fits can do it.")
+
+    monkeypatch.setattr(process.queues, "ensure", refuse)
+    delivery = Delivery("p", "orders", made, "a", 0, msgspec.Raw(b"1"))
+    await deliveries.undeliverable.bury(delivery, subscription, "the receiver answered 404")
+    (kept,) = (await messages.list_messages(failed_queue("p", made), Selection(10))).messages
+    assert "did not take it: No pool" in decode_delivery(kept.body).reason

@@ -33,7 +33,7 @@ from zaqar_lite.domain.topics import (
 from zaqar_lite.service.delivery.notes import CLIENT_ID, Note, Sent, encode, notes_of, trace_of
 from zaqar_lite.service.drafts import Draft, Drafts
 from zaqar_lite.service.quotas.reservations import RecordRoom
-from zaqar_lite.service.records import all_records, retried
+from zaqar_lite.service.records import Decoding, all_records, retried
 from zaqar_lite.service.turns import STEP, Turns, cut
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
@@ -162,10 +162,11 @@ class Topics:
         records = all_records(
             self._management, KIND, project, after=(project, marker or ""), page_size=_PAGE
         )
+        decoding = Decoding()
         async for record in records:
-            topic = Topic(record.name, json.loads(record.value))
-            if name_contains is not None and name_contains not in topic.name:
+            if name_contains is not None and name_contains not in record.name:
                 continue
+            topic = await decoding.decode(record, _topic)
             if holds_all(topic.metadata, metadata):
                 found.append(topic)
                 if len(found) == limit:
@@ -273,6 +274,10 @@ class Topics:
         await self._management.put_record(
             KIND, topic.project, name_of(topic), value, expected=expected
         )
+
+
+def _topic(record: Record) -> Topic:
+    return Topic(record.name, json.loads(record.value))
 
 
 def _encode(metadata: Mapping[str, Any]) -> bytes:

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable
 
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.errors import LimitReached, ZaqarLiteError
+from zaqar_lite.domain.errors import LimitReached, Unavailable, ZaqarLiteError
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.domain.subscriptions import Subscription
@@ -58,7 +58,9 @@ class Undeliverable:
             }
             try:
                 await self._tell(QueueRef(delivery.project, target), letter)
-            except LimitReached as exc:  # it is full, or the project may have no more queues
+            except ZaqarLiteError as exc:  # it is full, for example, or no pool can take it
+                if isinstance(exc, Unavailable) and not isinstance(exc, LimitReached):
+                    raise
                 reason = f"{reason}; the queue {target!r} did not take it: {exc}"
             else:
                 return

@@ -54,11 +54,15 @@ class Bucket:
 
 
 class Account(list[Bucket | None]):
-    """The buckets of a project, in the order of RATES, and the quota that they are for."""
+    """The buckets of a project, in the order of RATES, and the quota that they are for.
 
-    __slots__ = ("quota",)
+    `has_spent`: whether anything was spent since it was reported last.
+    """
+
+    __slots__ = ("has_spent", "quota")
 
     quota: Quota
+    has_spent: bool
 
 
 class Rates:
@@ -101,6 +105,7 @@ class Rates:
         if requests is None and volume is None:
             return
         now = self._monotonic()
+        account.has_spent = True
         if requests is not None:
             left = requests.look(now)
             if left < 1:
@@ -119,17 +124,14 @@ class Rates:
         """Take `size` bytes that were answered, whether they are there or not."""
         account = self._accounts.get(project)
         bucket = None if account is None else account[kind + 1]
-        if bucket is not None:
+        if account is not None and bucket is not None:
+            account.has_spent = True
             bucket.left -= size
             bucket.spent += size
 
     def spenders(self) -> list[tuple[str, Account]]:
-        """The projects that spent something since it was taken."""
-        return [
-            (project, account)
-            for project, account in self._accounts.items()
-            if any(bucket is not None and bucket.spent for bucket in account)
-        ]
+        """The projects that spent something since that was reported last."""
+        return [one for one in self._accounts.items() if one[1].has_spent]
 
     def scale(self, share: float) -> None:
         """Have another share of all rates from now on."""
@@ -154,6 +156,7 @@ class Rates:
             for name, rate in zip(RATES, quota.rates, strict=True)
         )
         account.quota = quota
+        account.has_spent = False
         if len(self._accounts) >= _MAX_PROJECTS:
             self._forget(now)
         self._accounts[project] = account

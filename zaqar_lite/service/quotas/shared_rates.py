@@ -45,6 +45,7 @@ class SharedRates(BackgroundWorker):
         self._rates.scale(1.0)
 
     async def _report(self, project: str, account: Account) -> None:
+        account.has_spent = False
         buckets = [bucket for bucket in account if bucket is not None]
         spent = [Spent(bucket.name, bucket.full_rate, bucket.take_spent()) for bucket in buckets]
         left = await self._management.spend(project, spent, BURST)

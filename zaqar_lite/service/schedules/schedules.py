@@ -20,7 +20,7 @@ from zaqar_lite.domain.metadata import is_queue_name
 from zaqar_lite.domain.models import QueueRef, Record
 from zaqar_lite.service.messages import Messages
 from zaqar_lite.service.quotas.reservations import RecordRoom
-from zaqar_lite.service.records import retried
+from zaqar_lite.service.records import Decoding, retried
 from zaqar_lite.service.schedules.schedule import KIND, NEVER, Plan, Schedule, check
 from zaqar_lite.storage.management import ManagementStore
 
@@ -107,10 +107,12 @@ class Schedules:
     async def page(self, project: str, after: str | None, limit: int) -> Sequence[Schedule]:
         """List a project's schedules by name, those after `after`; a damaged one is left out."""
         found: list[Schedule] = []
+        decoding = Decoding()
         while len(found) < limit:
             start, size = None if after is None else (project, after), limit - len(found)
             page = await self._management.list_records(KIND, project, after=start, limit=size)
-            found += [Schedule.decode(one.value) for one in await self._management.opened(page)]
+            opened = await self._management.opened(page)
+            found += await decoding.all(opened, lambda one: Schedule.decode(one.value))
             if len(page) < size:
                 break
             after = page[-1].name
