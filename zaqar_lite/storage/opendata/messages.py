@@ -337,11 +337,13 @@ class OpenDataMessageStore(DatabaseUser, MessageStore):
     async def history(
         self, ref: QueueRef, state: HistoryState, *, marker: str | None, limit: int
     ) -> HistoryPage:
-        queue = self._db.queue(ref, None)
+        db = self._db
+        queue, failures = db.queue(ref, None), db.committer.failures
         if queue is None:
             return HistoryPage((), None)
-        await self._db.committer.visible(queue.epoch)
-        return await history.read(self._db, queue, state, marker, limit)
+        page = await history.read(db, queue, state, marker, limit)
+        await reading.confirm(db, queue, queue.epoch, failures)
+        return page
 
 
 def _cuts(total: int, count: int) -> list[int]:

@@ -89,7 +89,10 @@ async def load_expired(db: State, queue: Queue) -> None:
 async def load(
     db: State, queue: Queue, pages: Sequence[Page], kept: AbstractSet[Page] = frozenset()
 ) -> None:
-    """Load cold pages; pages other than `kept` may be evicted for them."""
+    """Load cold pages; pages other than `kept` may be evicted for them.
+
+    Raises Unavailable: a recovery began meanwhile, so the caller must change nothing.
+    """
     wanted = {
         keys.queue_key(RecordType.ACTIVE, queue.raw, page.number): page
         for page in pages
@@ -113,6 +116,7 @@ async def load(
         for entry in entries.values()
         if entry.attempts > (entry.claim is not None) or entry.extras is not None
     ])  # fmt: skip
+    db.committer.check_readable()
     if not db.is_current(queue):
         return
     for page, entries in found.items():

@@ -11,6 +11,7 @@ from functools import partial
 from itertools import chain, islice, takewhile
 
 from zaqar_lite.domain.attempts import Attempt
+from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.ids import Marker
 from zaqar_lite.domain.models import Message, Page, QueueRef, Selection
 from zaqar_lite.storage.base import MAX_EXAMINED
@@ -246,7 +247,7 @@ async def read(
     bare: bool = False,
 ) -> list[Message]:
     """Make messages of entries; answer once the last change of them is durable."""
-    epoch = queue.epoch
+    epoch, failures = queue.epoch, db.committer.failures
     messages = [entry.view(db.id_texts.write(entry.shown_id), now) for entry in found]
     if details:
         attempts = await read_attempts(db, found)
@@ -254,8 +255,21 @@ async def read(
             message.attempts = attempts.get(message.position, ())
     if not bare:
         await fill(db, queue, found, messages)
-    await db.committer.visible(epoch)
+    await confirm(db, queue, epoch, failures)
     return messages
+
+
+async def confirm(db: State, queue: Queue, epoch: int, failures: int) -> None:
+    """Wait until what was read of a queue up to a batch, `epoch`, is durable.
+
+    `failures` is how many batches had failed when it was read. Raises Unavailable: another one
+    failed since, so that what was read may never be stored.
+    """
+    if db.committer.failures != failures:
+        db.committer.check_readable()
+        if not db.is_current(queue):
+            raise Unavailable("A write failed meanwhile; what was read may not be stored.")
+    await db.committer.visible(epoch)
 
 
 def find_all_live(db: State, queue: Queue, ids: Collection[str], now: int) -> list[Entry]:

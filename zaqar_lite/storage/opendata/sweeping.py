@@ -100,7 +100,12 @@ class _Tidied:
 async def _visit(  # noqa: PLR0917 - the queue, the limits, and the counters
     db: State, queue: Queue, now: int, limit: int, retries_of: RetriesOf, tidied: _Tidied
 ) -> bool:
-    """Tidy up to about `limit` entries of a queue; answer whether there is more to do now."""
+    """Tidy up to about `limit` entries of a queue; answer whether there is more to do now.
+
+    Raises Unavailable: a recovery began. It reads only what a failed batch had changed, so it would
+    count wrongly what is changed now, and undo one side of a move.
+    """
+    db.committer.check_readable()
     if first_lapse(queue) <= now:
         await load(db, queue, cold_lapsed(queue, now))
         await _end_lapsed(db, queue, now, min(limit, MOST_LAPSES), retries_of, tidied)
@@ -134,6 +139,7 @@ async def _end_lapsed(  # noqa: PLR0917 - as above
 ) -> None:
     """End lapsed leases by the queue's policy, which a separate management store may have."""
     retries = await retries_of(queue.ref)
+    db.committer.check_readable()
     if not db.is_current(queue):
         return
     ended, moved = end_lapsed(Step(db, queue, now, retries), limit)
