@@ -4,10 +4,12 @@ import asyncio
 
 import pytest
 
-from tests.drivers.opendata.store import HOUR, MINUTE, QUEUE, Store
+from tests.drivers.opendata.store import HOUR, MINUTE, OTHER, QUEUE, Store
+from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.histories import HistoryState
-from zaqar_lite.domain.models import QueueRef
+from zaqar_lite.domain.models import QueueRef, Retries
 from zaqar_lite.domain.posts import NewMessage
+from zaqar_lite.storage.opendata.engine import Batch
 
 pytestmark = pytest.mark.anyio
 
@@ -72,6 +74,34 @@ async def test_a_history_is_trimmed_at_its_instant(store: Store) -> None:
     queue = store.db.queues.get(QUEUE)
     assert queue is not None
     assert not queue.done
+
+
+async def test_a_queue_that_waits_to_be_forgotten_is_visited_after_an_error(store: Store) -> None:
+    """It waits for the batch that is being written."""
+    ids = await store.post("deleted")
+    await store.post("lapses", to=OTHER)
+    await store.claim(queue=OTHER)
+    await settle(store)
+    store.clock.advance(2 * MINUTE)
+    commit, is_writing, is_written = store.db.engine.commit, asyncio.Event(), asyncio.Event()
+
+    async def slow(batch: Batch) -> None:
+        is_writing.set()
+        await is_written.wait()
+        await commit(batch)
+
+    async def retries_of(_: QueueRef) -> Retries:
+        raise Unavailable("the other store does not answer")
+
+    store.db.engine.commit = slow  # type: ignore[method-assign]
+    deletion = asyncio.create_task(store.messages.delete(QUEUE, ids, claim_ids=None))
+    await is_writing.wait()
+    with pytest.raises(Unavailable, match="other store"):
+        await store.messages.sweep(100, retries_of)
+    is_written.set()
+    await deletion
+    await settle(store)
+    assert [queue.ref for queue in store.db.queues] == [OTHER]
 
 
 async def test_what_is_due_after_a_restart_is_found(store: Store) -> None:

@@ -63,6 +63,17 @@ async def test_a_long_history_is_forgotten_in_bounded_batches(store: Store) -> N
     assert await store.management.get_queue(QUEUE) is None
 
 
+async def test_no_record_is_left_of_a_queue_that_had_none_but_its_own(store: Store) -> None:
+    """The root of its pages stayed for ever."""
+    await store.management.create_queue(QUEUE, {}, max_queues=9)
+    await store.sweep()
+    await store.messages.drop(QUEUE)
+    for kind in (RecordType.CONFIG, RecordType.ACTIVE, RecordType.DONE, RecordType.FAILED):
+        assert not await store.records(kind)
+    await store.management.create_queue(QUEUE, {}, max_queues=9)
+    assert await store.records(RecordType.ACTIVE)
+
+
 async def test_a_failure_between_the_steps_leaves_the_queue_with_less_history(
     store: Store,
 ) -> None:

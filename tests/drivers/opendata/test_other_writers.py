@@ -1,7 +1,7 @@
 """What another writer of the RFC's format put into the store, and what it reads there of ours."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
@@ -12,11 +12,11 @@ from tests.drivers.opendata.profiles import (
     read_config,
     write_config,
 )
-from tests.drivers.opendata.store import HOUR, OTHER, QUEUE, Store, listed, texts
+from tests.drivers.opendata.store import HOUR, MINUTE, OTHER, QUEUE, Store, listed, texts
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.storage.opendata.commands import check
-from zaqar_lite.storage.opendata.engine import Batch, Engine
+from zaqar_lite.storage.opendata.engine import Batch, Engine, Row
 from zaqar_lite.storage.opendata.format import bookkeeping, keys, read_array, records
 from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.format.records import decode_attempts
@@ -111,6 +111,24 @@ async def test_many_end_in_steps(store: Store) -> None:
     store.clock.advance(61_000)
     assert (await store.messages.sweep(1_000)).deleted == 300
     assert not await store.records(RecordType.PAYLOAD)
+    assert not await store.records(RecordType.UNROUTED)
+
+
+async def test_what_ends_while_it_can_t_be_read_is_looked_for_again(store: Store) -> None:
+    await publish(store, [ORDER], retention_s=60)
+    store.clock.advance(MINUTE)
+    scan = store.db.engine.scan
+
+    async def fail(start: bytes, end: bytes) -> AsyncIterator[Sequence[Row]]:
+        async for _ in scan(start, end):
+            raise Unavailable("the disk does not answer")
+        yield ()
+
+    store.db.engine.scan = fail  # type: ignore[method-assign]
+    with pytest.raises(Unavailable, match="does not answer"):
+        await store.messages.sweep(100)
+    store.db.engine.scan = scan  # type: ignore[method-assign]
+    await store.sweep()
     assert not await store.records(RecordType.UNROUTED)
 
 

@@ -43,9 +43,7 @@ def encode_changes(db: State, queue: Queue) -> None:
         history.changed.clear()
     if queue.record is None and not queue.total and not queue.damaged_pages:
         for kind in (RecordType.ACTIVE, RecordType.DONE, RecordType.FAILED):
-            key = keys.queue_key(kind, queue.raw)
-            if key in db.puts or kind is not RecordType.ACTIVE:
-                db.delete(key)
+            db.delete(keys.queue_key(kind, queue.raw))
 
 
 def _write(db: State, key: bytes, value: bytes | None) -> None:

@@ -35,7 +35,7 @@ def record(db: State, queue: Queue, history: History, entry: Entry, now: int) ->
     history.append(records.EndedMessage(entry.shown_id, now, entry.attempts))
     if entry.extras is not None and entry.extras.consumers:
         consumers = records.Attempts(entry.extras.consumers)
-        db.puts[keys.attempts_key(entry.shown_id, queue.raw)] = records.encode_attempts(consumers)
+        db.put(keys.attempts_key(entry.shown_id, queue.raw), records.encode_attempts(consumers))
 
 
 async def read(

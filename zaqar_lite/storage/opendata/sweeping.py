@@ -42,33 +42,12 @@ async def sweep(db: State, limit: int, retries_of: RetriesOf) -> Swept:
     db.committer.check_writable()
     evict_pages(db)
     now = db.clock.now_ms()
-    agenda = db.queues.agenda
     tidied = _Tidied()
-    waiting: list[Queue] = []
-    idle = 0
-    while tidied.total < limit and (queue := agenda.next(now)) is not None:
-        if not db.is_current(queue):
-            continue
-        before = tidied.total
-        try:
-            more = await _visit(db, queue, now, min(STEP, limit - before), retries_of, tidied)
-        except BaseException:
-            agenda.changed(queue)
-            raise
-        if more:
-            agenda.changed(queue)
-        elif _put_to_rest(db, queue):
-            waiting.append(queue)
-        else:
-            agenda.note(queue, min(next_due(queue), history.next_over(queue)))
-        if (more or tidied.total > before) and (db.touched or db.puts or db.deletes):
-            await db.committer.durable()
-        elif more or idle >= _BETWEEN:
-            idle = 0
-            await asyncio.sleep(0)
-        idle += 1
-    for queue in waiting:
-        agenda.changed(queue)
+    try:
+        await _visit_queues(db, now, limit, retries_of, tidied)
+    finally:
+        for queue in tidied.waiting:
+            db.queues.agenda.changed(queue)
     deleted = 0
     while True:
         deleted += await _delete_garbage(db) + await _delete_unrouted(db, now)
@@ -91,10 +70,39 @@ class _Tidied:
     lapsed: int = 0
     moved: int = 0
     letters_in: set[QueueRef] = field(default_factory=set)
+    waiting: list[Queue] = field(default_factory=list)  # those that can't be put to rest yet
 
     @property
     def total(self) -> int:
         return self.expired + self.promoted + self.lapsed + self.moved
+
+
+async def _visit_queues(
+    db: State, now: int, limit: int, retries_of: RetriesOf, tidied: _Tidied
+) -> None:
+    """Visit the queues of the agenda, each for one step."""
+    agenda, idle = db.queues.agenda, 0
+    while tidied.total < limit and (queue := agenda.next(now)) is not None:
+        if not db.is_current(queue):
+            continue
+        before = tidied.total
+        try:
+            more = await _visit(db, queue, now, min(STEP, limit - before), retries_of, tidied)
+        except BaseException:
+            agenda.changed(queue)
+            raise
+        if more:
+            agenda.changed(queue)
+        elif _put_to_rest(db, queue):
+            tidied.waiting.append(queue)
+        else:
+            agenda.note(queue, min(next_due(queue), history.next_over(queue)))
+        if (more or tidied.total > before) and (db.touched or db.puts or db.deletes):
+            await db.committer.durable()
+        elif more or idle >= _BETWEEN:
+            idle = 0
+            await asyncio.sleep(0)
+        idle += 1
 
 
 async def _visit(  # noqa: PLR0917 - the queue, the limits, and the counters
@@ -235,16 +243,17 @@ async def _delete_unrouted(db: State, now: int) -> int:
     """Delete one step of the messages that no queue received and whose retention has ended."""
     if db.unrouted_due > now:
         return 0
-    db.unrouted_due, deleted = NEVER, 0
-    start = keys.prefix(RecordType.UNROUTED)
-    async for key, value in db.rows(start):
+    due_at, over = NEVER, list[bytes]()
+    async for key, value in db.rows(keys.prefix(RecordType.UNROUTED)):
         if isinstance(value, Damage):
             continue
         deadline = keys.read_message_id(key)
-        if deadline > now or deleted >= GARBAGE_STEP:
-            db.unrouted_due = deadline
+        if deadline > now or len(over) >= GARBAGE_STEP:
+            due_at = deadline
             break
-        db.deletes[key] = None
+        over.append(key)
+    db.unrouted_due = due_at
+    for key in over:
+        db.delete(key)
         db.delete_message(keys.read_message_id(key, 10))
-        deleted += 1
-    return deleted
+    return len(over)
