@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import json
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -15,17 +15,19 @@ import pytest
 from tests.drivers.opendata.contract_hooks import check_database
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Conflict, NotFound
+from zaqar_lite.domain.ids import Marker
 from zaqar_lite.domain.models import (
     DelayMode,
     Edit,
     Message,
+    Move,
     QueueRef,
     Selection,
     StoreOptions,
     Take,
 )
-from zaqar_lite.domain.posts import NewMessage
-from zaqar_lite.domain.settlements import Act, Settlement
+from zaqar_lite.domain.posts import Copy, NewMessage
+from zaqar_lite.domain.settlements import Act, Outcome, Settlement
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.opendata import (
     checkpoint,
@@ -39,11 +41,14 @@ from zaqar_lite.storage.opendata import (
     queues,
     sweeping,
 )
+from zaqar_lite.storage.opendata.engine import Damage, Stored
+from zaqar_lite.storage.opendata.format import keys
+from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.messages import OpenDataMessageStore
 from zaqar_lite.storage.registry import create_stores
 
 pytestmark = pytest.mark.anyio
-QUEUE = QueueRef("project", "queue")
+QUEUE, OTHER = QueueRef("project", "queue"), QueueRef("project", "other")
 HOUR = 3_600_000
 
 
@@ -231,6 +236,149 @@ async def test_purging_removes_what_is_on_disk_too(store: OpenDataMessageStore) 
         await store.sweep(1_000)
     await post(store, ["new"])
     assert texts(await listed(store)) == ["new"]
+
+
+def evict_all(store: OpenDataMessageStore) -> None:
+    """Evict every page that is saved."""
+    page_cache = store._db.page_cache
+    limit, page_cache.limit = page_cache.limit, 0
+    paging.evict_pages(store._db)
+    page_cache.limit = limit
+
+
+@pytest.mark.parametrize("cancelled_at", [3, 4])
+async def test_readers_that_load_expired_pages_together_leave_none(
+    store: OpenDataMessageStore, monkeypatch: pytest.MonkeyPatch, cancelled_at: int
+) -> None:
+    """One of them took others off the list, which a client that went away would have loaded."""
+    monkeypatch.setattr(due, "STEP", 40)
+    for texts_of, ttl in ((12, HOUR), (60, 60_000), (12, HOUR)):
+        await post(store, ["text"] * texts_of, ttl=ttl)
+    await store.sweep(100)
+    evict_all(store)
+    store._db.clock.advance(61_000)
+    get, loads = store._db.engine.get, 0
+
+    async def counted(wanted: Sequence[bytes]) -> dict[bytes, Stored]:
+        nonlocal loads
+        loads += 1
+        if loads == cancelled_at:
+            first.cancel()
+        return await get(wanted)
+
+    monkeypatch.setattr(store._db.engine, "get", counted)
+    first = asyncio.create_task(store.stats(QUEUE))
+    await asyncio.gather(first, store.stats(QUEUE), return_exceptions=True)
+    for _ in range(20):
+        await store.sweep(100)
+    assert (await store.stats(QUEUE)).total == 24
+
+
+async def test_what_has_expired_on_disk_makes_room(tmp_path: Path) -> None:
+    extra = {"page_cache_bytes": 4 * queues.ENTRY_BYTES}
+    store, _ = create_stores(
+        f"embedded://{tmp_path / 'data'}", clock=Clock(),
+        options=StoreOptions(max_messages=30, extra=extra),
+    )  # fmt: skip
+    assert isinstance(store, OpenDataMessageStore)
+    async with store:
+        await post(store, ["old"] * 30, ttl=60_000)
+        evict_all(store)
+        store._db.clock.advance(61_000)
+        await post(store, ["new"])
+        assert texts(await listed(store)) == ["new"]
+
+
+async def test_what_a_damaged_page_held_is_not_counted_when_the_lease_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three messages were claimed less than none."""
+    async with make(tmp_path, Clock()) as store:
+        await post(store, ["text"] * 9)
+        await claim(store, 9)
+        evict_all(store)
+        there = store._db.queues.make(QUEUE)
+        lost, get = keys.queue_key(RecordType.ACTIVE, there.raw, 1), store._db.engine.get
+
+        async def damaged(wanted: Sequence[bytes]) -> dict[bytes, Stored]:
+            found = await get(wanted)
+            return found | {key: Damage(key, "planted") for key in wanted if key == lost}
+
+        monkeypatch.setattr(store._db.engine, "get", damaged)
+        assert len(await listed(store)) == 6
+        store._db.clock.advance(60_000)
+        stats = await store.stats(QUEUE)
+        assert (stats.ready, stats.delayed, stats.claimed) == (6, 0, 0)
+        assert len((await claim(store, 9))[1]) == 6
+
+
+async def test_what_is_parked_on_disk_does_not_stop_an_exposure(
+    store: OpenDataMessageStore,
+) -> None:
+    """A page with ended and running parkings was taken for the next one with delayed messages."""
+    await post(store, ["a", "b", "c"])
+    claim_id, held = await claim(store, 3)
+    waits = (1_000, 50_000, 60_000)
+    settlements = [
+        Settlement(message.id, Act.RELEASE, delay_ms=wait)
+        for message, wait in zip(held, waits, strict=True)
+    ]
+    await store.settle(QUEUE, claim_id or "", settlements)
+    for number in range(9):
+        await post(store, [str(number)], delay=100_000 + number)
+    evict_all(store)
+    store._db.clock.advance(2_000)
+    assert await store.expose(QUEUE, 100) == 9
+    stats = await store.stats(QUEUE)
+    assert (stats.ready, stats.delayed) == (10, 2)
+
+
+async def test_a_message_has_an_id_of_its_own_beside_its_copy_on_disk(
+    store: OpenDataMessageStore,
+) -> None:
+    """Of two messages with one id, only the one that came last could be acknowledged."""
+    copied = NewMessage(b'"m"', HOUR, copies=(Copy(OTHER, HOUR, 0, 100),))
+    (posted,) = await store.post(QUEUE, [copied], client_id="p", version=None)
+    others = [NewMessage(b'"other"', HOUR)] * 12
+    await store.post(OTHER, others, client_id="p", version=None)
+    evict_all(store)
+    assert await store.move(QUEUE, [posted.id], Move(OTHER, HOUR)) == [Outcome.DONE]
+    claimed = await store.claim(OTHER, Take(20, None, DelayMode.HONOUR, 60_000, 0, "worker"))
+    ids = [message.id for message in claimed.messages]
+    assert len(set(ids)) == 14
+    assert not await store.delete(OTHER, ids, claim_ids=[claimed.claim_id or ""])
+    assert (await store.stats(OTHER)).total == 0
+
+
+async def test_the_id_of_a_moved_message_on_disk_is_a_marker(store: OpenDataMessageStore) -> None:
+    """It meant the place that the message had where it came from: the listing began again."""
+    new = [NewMessage(json.dumps(str(number)).encode(), HOUR) for number in range(12)]
+    posted = await store.post(QUEUE, new, client_id="p", version=None)
+    await store.move(QUEUE, [one.id for one in posted], Move(OTHER, HOUR))
+    await store.sweep(100)
+    evict_all(store)
+    marker = Marker(int(posted[4].id[:16], 16), posted[4].id)
+    page = await store.list_messages(OTHER, Selection(limit=5, marker=marker))
+    assert texts(list(page.messages)) == ["5", "6", "7", "8", "9"]
+
+
+async def test_pages_of_waiting_and_of_ready_messages_are_joined(
+    store: OpenDataMessageStore,
+) -> None:
+    """Both had the bound of the first ready message then, and a heap could not order them."""
+    store._db.page_cache.limit = 1 << 40
+    for number in range(40):
+        await post(store, [str(number), "gone", "gone"])
+    await claim(store, 60)
+    gone = [message.id for message in await listed(store) if message.body == b'"gone"']
+    await store.delete(QUEUE, gone, claim_ids=None)
+    for _ in range(5):
+        await store.sweep(1_000)
+    there = store._db.queues.get(QUEUE)
+    assert there is not None
+    assert len(there.pages) < 8
+    assert texts(await listed(store)) == [str(number) for number in range(40)]
+    assert texts((await claim(store, 30))[1]) == [str(number) for number in range(20, 40)]
 
 
 async def _release(either: MessageStore, claim_id: str) -> None:

@@ -215,7 +215,7 @@ def expire(queue: Queue, now: int, limit: int) -> int:
         looked_at += page.count
         if page.summary is not None:
             page.min_expires = NEVER
-            queue.expired_pages.append(page)
+            queue.expired_pages[page] = None
             continue
         queue.examined += len(page.entries)
         expired = (entry for entry in page.entries.values() if entry.expires_at <= now)
@@ -309,10 +309,10 @@ def expose(queue: Queue, now: int, limit: int) -> tuple[int, Page | None]:
     while needed is None and queue.delayed_count and before - queue.delayed_count < limit:
         if promote(queue, now, limit - before + queue.delayed_count) or queue.due:
             continue
-        page = next(iter(queue.half_due), None) or _next_waiting(queue)
+        page = next(filter(_has_delayed, queue.half_due), None) or _next_waiting(queue)
         if page is None:
             break
-        if page.summary is not None and page.summary.delayed:
+        if _has_delayed(page):
             needed = page
             continue
         left = limit - before + queue.delayed_count
@@ -329,6 +329,11 @@ def expose(queue: Queue, now: int, limit: int) -> tuple[int, Page | None]:
     for page in kept:
         heappush(queue.waiting, (page.next_visible, page.first, page))
     return before - queue.delayed_count, needed
+
+
+def _has_delayed(page: Page) -> bool:
+    """Whether a page is cold and has delayed entries."""
+    return page.summary is not None and page.summary.delayed > 0
 
 
 def _next_waiting(queue: Queue) -> Page | None:

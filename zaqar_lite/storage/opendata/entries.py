@@ -147,19 +147,8 @@ class Page:
     """
 
     __slots__ = (
-        "best",
-        "best_waiting",
-        "encoded",
-        "encoded_count",
-        "encoded_extras",
-        "entries",
-        "epoch",
-        "first",
-        "min_expires",
-        "next_visible",
-        "number",
-        "order",
-        "summary",
+        "best", "best_waiting", "encoded", "encoded_count", "encoded_extras", "entries", "epoch",
+        "first", "min_expires", "next_visible", "number", "order", "summary",
     )  # fmt: skip
 
     def __init__(self, number: int | None, first: int) -> None:
@@ -173,6 +162,10 @@ class Page:
         self.summary: Summary | None = None
         self.epoch = 0
         self.forget_encoded()
+
+    def __lt__(self, other: "Page") -> bool:
+        """Order pages with equal bounds in a heap: a page that was joined to another leaves one."""
+        return self.first < other.first
 
     def forget_encoded(self) -> None:
         """Encode all entries anew when the page is written next."""

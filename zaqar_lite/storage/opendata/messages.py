@@ -50,6 +50,7 @@ from zaqar_lite.storage.opendata.paging import (
     cold_of_claim,
     cold_tail,
     load,
+    load_some,
     prepared,
     purge_some,
 )
@@ -104,9 +105,15 @@ class OpenDataMessageStore(DatabaseUser, MessageStore):
             if ref in db.staging:
                 continue
             queue = found or db.queues.make(ref)
-            if queue.total + len(messages) <= db.options.max_messages or db.catch_up(queue, now):
+            if queue.total + len(messages) <= db.options.max_messages:
                 break
-            await db.committer.durable()  # what has expired makes room
+            is_settled = db.catch_up(queue, now)  # what has expired makes room
+            if queue.expired_pages:
+                await load_some(db, queue, queue.expired_pages)
+            elif is_settled:
+                break
+            else:
+                await db.committer.durable()
         posted = posting.post(
             db, queue, messages, client_id=client_id, batch_key=batch_key, now=now
         )

@@ -66,12 +66,12 @@ async def caught_up(db: State, ref: QueueRef, needed: Needed) -> tuple[Queue | N
             return None, now
         is_settled = db.catch_up(queue, now)
         if queue.expired_pages:
-            await load_expired(db, queue)
+            await load_some(db, queue, queue.expired_pages)
         elif not is_settled:
             # Saved at each step: one batch with all that is due would be too large.
             await (asyncio.sleep(0) if db.committer.is_refusing else db.committer.durable())
         elif queue.half_due:
-            await load(db, queue, list(islice(queue.half_due, _FEW_PAGES)))
+            await load_some(db, queue, queue.half_due)
         elif pages := needed(queue) if queue.cold_pages else []:
             kept.update(pages)
             await load(db, queue, pages, kept)
@@ -79,11 +79,9 @@ async def caught_up(db: State, ref: QueueRef, needed: Needed) -> tuple[Queue | N
             return queue, now
 
 
-async def load_expired(db: State, queue: Queue) -> None:
-    """Load some of the cold pages that hold expired entries."""
-    pages = queue.expired_pages[:_FEW_PAGES]
-    await load(db, queue, pages, set(pages))
-    del queue.expired_pages[: len(pages)]
+async def load_some(db: State, queue: Queue, pages: Iterable[Page]) -> None:
+    """Load the first few of the cold pages in which something is due."""
+    await load(db, queue, list(islice(pages, _FEW_PAGES)))
 
 
 async def load(
@@ -122,9 +120,13 @@ async def load(
     for page, entries in found.items():
         if page.summary is None or page.epoch != epochs[page] or not queue.has(page):
             continue  # as above, or the page was dropped
+        claims = page.summary.holders
         queue.uncount_summary(page)
         if isinstance(entries, CodecError):
             logger.error("damaged: %s", entries)
+            for claim in claims:
+                for position in [at for at in claim.held if queue.page_of(at) is page]:
+                    del claim.held[position]  # or it would be counted when the lease ends
             queue.drop_page(page)
             queue.damaged_page(page.number)  # never to be written over
             continue

@@ -68,7 +68,7 @@ class Queue:
         self.done = History(RecordType.DONE)
         self.failed = History(RecordType.FAILED)
         self.cold_pages = 0  # how many pages are not in memory
-        self.expired_pages: list[Page] = []  # cold ones that hold something that has expired
+        self.expired_pages: dict[Page, None] = {}  # cold ones that hold what has expired
         self.examined = 0
         self.arrivals = 0  # how many entries have entered
         self.epoch = 0
@@ -165,24 +165,17 @@ class Queue:
         self.last_page += 1
         return Page(self.last_page, first)
 
-    def insert(self, page: Page) -> None:
-        """Put a filled page between two others, or before or behind all."""
+    def adopt(self, page: Page) -> None:
+        """Put a page behind those of lower positions."""
         index = bisect_right(self.firsts, page.first)
         self.pages.insert(index, page)
         self.firsts.insert(index, page.first)
-        self.numbered[page.number] = page
-        self.changed_pages.add(page.number)
-
-    def adopt(self, page: Page) -> None:
-        """Append a page; its positions are above all others."""
-        self.pages.append(page)
-        self.firsts.append(page.first)
         self.numbered[page.number] = page
         if page.number is not None:
             self.last_page = max(self.last_page, page.number)
 
     def adopt_cold(self, page: Page, cold: Summary) -> None:
-        """Append a page whose entries stay in its record, and whose bounds are known."""
+        """Add a page whose entries stay in its record, and whose bounds are known."""
         self.adopt(page)
         page.summary = cold
         self._count(cold, 1)
@@ -324,12 +317,11 @@ class Queue:
 
     def uncount_summary(self, page: Page) -> None:
         """Subtract what a cold page counts: its entries are loaded, or it goes."""
-        cold = page.summary
-        if cold is None:
-            return
-        page.summary = None
         self.half_due.pop(page, None)
-        self._count(cold, -1)
+        self.expired_pages.pop(page, None)
+        if page.summary is not None:
+            self._count(page.summary, -1)
+            page.summary = None
 
     # -- states --
 

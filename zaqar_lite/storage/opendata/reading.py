@@ -306,9 +306,12 @@ def resolve(db: State, marker: Marker | None, queue: Queue) -> int | None:
     """The position that a marker means in this queue."""
     if marker is None:
         return None
-    now = db.clock.now_ms()
-    found = find_all_live(db, queue, (marker.message_id,), now) if marker.message_id else ()
-    return found[0].position if found else marker.position
+    for shown_id in db.id_texts.read(marker.message_id or ""):
+        position = queue.moved.get(shown_id, shown_id)
+        page = queue.page_of(position)
+        if page is not None and (page.summary is not None or position in page.entries):
+            return position
+    return marker.position
 
 
 _STEP = 50

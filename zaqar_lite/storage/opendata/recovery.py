@@ -379,7 +379,8 @@ def _enter(queue: Queue, entries: list[Entry]) -> None:
         entry.page = pages[-1]
         entry.page.entries[entry.position] = entry
     for page in pages:
-        queue.insert(page)
+        queue.adopt(page)
+        queue.changed_pages.add(page.number)
         for entry in page.entries.values():
             queue.join_group(entry)
             queue.index(entry)

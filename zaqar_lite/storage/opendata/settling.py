@@ -304,9 +304,17 @@ def _carry(db: State, queue: Queue, entry: Entry, ref: QueueRef) -> Queue:
     target = db.queues.make(ref)
     # A copied message may be in the target already: then this entry gets another id there.
     entry.position = db.ids.take(1, db.puts)
-    before.renamed = before.renamed or target.find_shown(name) is not None
+    before.renamed = before.renamed or _has_id(target, name)
     entry.page = target.tail(entry.position)
     target.add(entry)
     if before.consumers:
         target.changed_attempts.append(entry)
     return target
+
+
+def _has_id(queue: Queue, shown_id: int) -> bool:
+    """Whether a queue shows a message under this id already: one that was copied into it."""
+    page = queue.page_of(queue.moved.get(shown_id, shown_id))
+    if page is not None and page.summary is not None:
+        return shown_id in page.summary.shared
+    return queue.find_shown(shown_id) is not None

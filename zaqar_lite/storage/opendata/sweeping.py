@@ -24,7 +24,7 @@ from zaqar_lite.storage.opendata.entries import NEVER, NOTHING, PAGE_SIZE, Page
 from zaqar_lite.storage.opendata.format import keys
 from zaqar_lite.storage.opendata.format.bookkeeping import decode_garbage
 from zaqar_lite.storage.opendata.format.keys import RecordType
-from zaqar_lite.storage.opendata.paging import evict_pages, load, load_expired
+from zaqar_lite.storage.opendata.paging import evict_pages, load, load_some
 from zaqar_lite.storage.opendata.queue import Queue
 from zaqar_lite.storage.opendata.settling import MOST_LAPSES, Step, end_lapsed
 from zaqar_lite.storage.opendata.state import State
@@ -121,7 +121,7 @@ async def _visit(  # noqa: PLR0917 - the queue, the limits, and the counters
         _bring_up(db, queue, now, limit, tidied)
         db.touched.add(queue)
     if queue.expired_pages:
-        await load_expired(db, queue)
+        await load_some(db, queue, queue.expired_pages)
         return True
     has_more = _tidy(queue)
     queue.write_holders(STEP)
