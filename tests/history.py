@@ -118,6 +118,7 @@ class History:
     ended: float = NEVER
     queues: dict[str, None] = field(default_factory=dict)
     restarts: int = 0
+    stops: int = 0
 
     def end(self, texts: Collection[str]) -> None:
         """Note what the queues hold when all clients have stopped."""
@@ -151,8 +152,9 @@ class History:
         acknowledged = sum(post.answered is not None for post in self.posts.values())
         deleted = sum(d.answered is not None for ds in self.deletes.values() for d in ds)
         return (
-            f"{self.restarts} kills, {acknowledged} acknowledged posts, {len(self.holds)} holds, "
-            f"{deleted} acknowledged deletes, {self.remaining.total()} remaining, "
+            f"{self.restarts} kills, {self.stops} stops, {acknowledged} acknowledged posts, "
+            f"{len(self.holds)} holds, {deleted} acknowledged deletes, "
+            f"{self.remaining.total()} remaining, "
             f"{len(self._acknowledged_failures())} acknowledged failures, "
             f"{sum(each.answered is not None for each in self.rejects)} acknowledged rejects, "
             f"{len(self.dead)} dead letters, {self._spent()} of them by a limit"

@@ -1,9 +1,11 @@
 """Our own server as a process: what the tests that need a real one start."""
 
+import asyncio
 import contextlib
 import http.client
 import os
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -77,6 +79,14 @@ class ServerProcess:
     def kill(self) -> None:
         """End the server and its workers at once (SIGKILL), as a crash would."""
         self._process.kill()
+
+    async def stop_for(self, seconds: float) -> None:
+        """Let the main process stand still for a while (SIGSTOP), as a machine that swaps would."""
+        os.kill(self.pid, signal.SIGSTOP)
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            os.kill(self.pid, signal.SIGCONT)
 
     def log(self) -> str:
         """Read what the server wrote to standard output and error."""

@@ -1,4 +1,4 @@
-"""kill -9 of servers and of the database under settling workers, and what a history proves.
+"""Servers and their database are killed or stopped under settling workers, and a history watches.
 
 Two servers share one database. It takes minutes, so it runs with `tests/run --all`, or where
 ZAQAR_TEST_KILL_ROUNDS says how many rounds.
@@ -16,6 +16,7 @@ from tests.drivers.mongodb.inspection import database_of, faults
 from tests.history import Habits, History, Limits, RecordingClient, make_queue, note_end
 from tests.server import ServerProcess
 from tests.services import MongoServer, start_mongo
+from zaqar_lite.storage.mongodb.sessions import DEAD_MS
 
 pytestmark = pytest.mark.anyio
 ROUNDS = int(os.environ.get("ZAQAR_TEST_KILL_ROUNDS") or 3)
@@ -55,9 +56,17 @@ class Work:
         await asyncio.gather(*self._tasks)
 
 
-async def kill_one(works: Sequence[Work], mongodb: MongoServer) -> None:
-    """Kill a server or the database, and start it again."""
+async def fail_once(works: Sequence[Work], mongodb: MongoServer, history: History) -> None:
+    """Kill a server or the database, and start it again; or stop a server for a while.
+
+    One that is stopped goes on when the others have taken it for dead.
+    """
     victim = random.choice([*works, None])
+    if victim is not None and random.random() < 0.3:
+        await victim.server.stop_for(random.uniform(1, 2) * DEAD_MS / 1000)
+        history.stops += 1
+        return
+    history.restarts += 1
     if victim is None:
         await asyncio.to_thread(mongodb.kill)
         await asyncio.to_thread(mongodb.start)
@@ -68,7 +77,7 @@ async def kill_one(works: Sequence[Work], mongodb: MongoServer) -> None:
 
 
 @pytest.mark.skipif(not IS_WANTED, reason="takes minutes: tests/run --all")
-async def test_kill_minus_nine_breaks_no_promise() -> None:
+async def test_kills_and_stops_break_no_promise() -> None:
     history = History(limits=LIMITS)
     with start_mongo(durable=True) as mongodb:
         servers = [ServerProcess(f"{mongodb.url}&serverSelectionTimeoutMS=3000") for _ in range(2)]
@@ -81,8 +90,7 @@ async def test_kill_minus_nine_breaks_no_promise() -> None:
                 await work.start()
             for _ in range(ROUNDS):
                 await asyncio.sleep(random.uniform(1, 3))
-                await kill_one(works, mongodb)
-                history.restarts += 1
+                await fail_once(works, mongodb, history)
             await asyncio.sleep(3)
             for work in works:
                 await work.kill()

@@ -477,17 +477,17 @@ async def test_a_pop_that_stopped_before_its_delete_hands_out_nothing_of_others(
 
 
 async def test_a_batch_is_known_as_stored_when_its_first_message_is_gone(
-    queue: QueueUnderTest, second: QueueUnderTest
+    queue: QueueUnderTest, second: QueueUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The answer to its commit was lost, and another consumer was quick."""
     commit = AsyncClientSession.commit_transaction
 
     async def lose_the_answer(session: AsyncClientSession) -> None:
-        AsyncClientSession.commit_transaction = commit  # type: ignore[method-assign]
+        monkeypatch.undo()
         await commit(session)
         assert texts((await second.pop(1)).messages) == ["a"]
         raise AutoReconnect("connection closed")
 
-    AsyncClientSession.commit_transaction = lose_the_answer  # type: ignore[method-assign, assignment]
+    monkeypatch.setattr(AsyncClientSession, "commit_transaction", lose_the_answer)
     await queue.post(*"abc")
     assert await queue.bodies() == ["b", "c"]

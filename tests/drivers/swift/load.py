@@ -1,8 +1,9 @@
-"""Two of our servers over one Swift, killed again and again under settling workers.
+"""Two of our servers over one Swift, killed or stopped again and again under settling workers.
 
     python -m tests.drivers.swift.load 10        ten minutes; tells what was broken
 
 Their lock is in Redis: it outlives a killed holder by its lease, as a promise of the store needs.
+One that is stopped goes on after its lease, wherever it was.
 """
 
 import asyncio
@@ -21,6 +22,8 @@ from tests.server import ServerProcess
 LIMITS = Limits(claims=3, failures=2)
 QUEUE = "queue"
 CLIENTS = 6
+LEASE = 10
+"""Seconds."""
 
 
 @dataclass
@@ -51,9 +54,9 @@ class Load:
 
 
 async def run(swift_url: str, redis_url: str, minutes: float) -> Load:
-    """Let clients work for so long while one server or the other is killed every 20 seconds."""
+    """Let clients work for so long while one server or the other fails every 20 seconds."""
     load = Load()
-    store = f"{swift_url}?prefix=load-{uuid.uuid4().hex[:8]}&timeout=2&lease=10"
+    store = f"{swift_url}?prefix=load-{uuid.uuid4().hex[:8]}&timeout=2&lease={LEASE}"
     env = {"ZAQAR_LITE_COORDINATION_URL": redis_url}
     servers = [ServerProcess(store, env=env) for _ in range(2)]
     try:
@@ -66,6 +69,10 @@ async def run(swift_url: str, redis_url: str, minutes: float) -> Load:
         while asyncio.get_running_loop().time() < end:
             await asyncio.sleep(random.uniform(10, 30))
             victim = random.choice(servers)
+            if random.random() < 0.5:
+                await victim.stop_for(random.uniform(LEASE / 2, 2 * LEASE))
+                load.history.stops += 1
+                continue
             await asyncio.to_thread(victim.kill)
             await asyncio.to_thread(victim.start)
             load.history.restarts += 1
