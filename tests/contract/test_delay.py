@@ -167,3 +167,15 @@ async def test_a_sweep_promotes_what_is_due_whatever_the_queue_is_by_now(
     queue.advance(11 * MINUTE)
     await queue.sweep()
     assert texts((await queue.claim(mode=IGNORE)).messages) == ["due"]
+
+
+async def test_no_claim_ends_at_due_messages_that_have_expired(queue: QueueUnderTest) -> None:
+    """It says that there is more until it has passed them, so its caller goes on."""
+    await queue.post(*map(str, range(250)), ttl=10 * MINUTE, delay=9 * MINUTE)
+    await queue.post("live", delay=9 * MINUTE)
+    queue.advance(11 * MINUTE)
+    for _ in range(10):
+        claimed = await queue.claim(1, mode=DelayMode.HONOUR)
+        if claimed.messages or not claimed.more:
+            break
+    assert texts(claimed.messages) == ["live"]

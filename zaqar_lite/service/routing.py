@@ -110,7 +110,7 @@ class Router:
     ) -> Sequence[NewMessage]:
         """Give messages their priority by the queue's `own` rules, and their copies.
 
-        Costs nothing in a project without
+        A project without filters costs nothing, and a queue without rules neither.
 
         Raises:
             Invalid: more copies than a post may make, or more steps than its filters may take.

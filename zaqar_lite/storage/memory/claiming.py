@@ -76,8 +76,9 @@ class Claiming:
                 taken.append(entry)
         if len(taken) == limit:
             return taken, moved, False
-        back = queue.next_lease_end()
-        return taken, moved, bool(queue.ready) or (back is not None and back <= now)
+        honours = delay_mode is DelayMode.HONOUR
+        ripe = queue.next_ready_at() if honours else queue.next_lease_end()
+        return taken, moved, bool(queue.ready) or (ripe is not None and ripe <= now)
 
     def end_lapsed(self, step: Step, limit: int) -> tuple[int, int]:
         """End up to `limit` lapsed leases; each counts as a failure.
