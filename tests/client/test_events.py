@@ -2,13 +2,14 @@
 
 import asyncio
 import itertools
+import threading
 
 import pytest
 
 from tests.client.old_server import OldServer
 from tests.conftest import StartServer
 from tests.server import ServerProcess
-from zaqar_lite.client import AsyncClient, Client, NotFound
+from zaqar_lite.client import AsyncClient, Client, NotFound, Resend, RetryPolicy, Unreachable
 from zaqar_lite.client.event_stream import Event, EventParser
 
 pytestmark = pytest.mark.anyio
@@ -63,6 +64,40 @@ def test_goes_on_where_it_was_when_the_server_comes_back(
         # The third was under way when the server was killed: it is told, and not twice.
         assert [message.body for message in itertools.islice(following, 2)] == [3, 4]
         following.close()
+
+
+def test_waits_for_a_server_that_is_away_for_longer_than_a_request_is_tried(
+    server_process: StartServer, queue: str, tmp_path: object
+) -> None:
+    server = server_process(f"embedded://{tmp_path}/data")
+    tries: list[Resend] = []
+
+    def come_back(retry: Resend) -> None:
+        tries.append(retry)
+        if len(tries) == 3:  # each request is tried twice, so this is the second one
+            server.start()
+
+    policy = RetryPolicy(attempts=2, base=0.01, on_retry=come_back)
+    with Client(server.url, retries=policy) as client:
+        client.post(queue, 1)
+        following = client.events(queue)
+        assert next(following).body == 1
+        server.kill()
+        producer = threading.Thread(target=post_when_it_is_back, args=(server, queue))
+        producer.start()
+        assert next(following).body == 2
+        following.close()
+        producer.join()
+    assert len(tries) >= 3
+    with Client("http://127.0.0.1:9", retries=RetryPolicy(attempts=1)) as nobody:
+        with pytest.raises(Unreachable):
+            next(nobody.events(queue))
+
+
+def post_when_it_is_back(server: ServerProcess, queue: str) -> None:
+    patient = RetryPolicy(attempts=1_000, base=0.1, cap=0.1)
+    with Client(server.url, retries=patient) as client:
+        client.post(queue, 2)
 
 
 def test_an_old_server_has_no_streams(server: ServerProcess, queue: str) -> None:

@@ -251,6 +251,18 @@ def test_the_address_of_a_server_may_have_a_path(path: str) -> None:
 
 
 @BOTH
+async def test_a_late_answer_is_named_without_the_words_of_a_library(
+    faulty: FaultyServer, kind: str
+) -> None:
+    client = make(kind, faulty.url, timeout=0.2)
+    faulty.script.extend([SLOW] * 8)
+    with pytest.raises(Unreachable) as late:
+        await client.post("q", 1)
+    assert late.value.description == "it did not answer within the timeout"
+    await client.close()
+
+
+@BOTH
 async def test_a_server_without_tls_is_asked_once(faulty: FaultyServer, kind: str) -> None:
     """It will not speak TLS at the next try either; nor does a worker try again."""
     url = faulty.url.replace("http:", "https:")

@@ -280,6 +280,8 @@ def _reason(error: BaseException) -> str:
     for cause in causes:
         if isinstance(cause, OSError) and cause.strerror:
             return cause.strerror
+        if isinstance(cause, TimeoutError):
+            return "it did not answer within the timeout"
         if isinstance(cause, ConnectionResetError) or str(cause) == "Server disconnected":
             return _CLOSED
     return str(error) or repr(error)

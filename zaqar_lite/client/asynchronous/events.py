@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator
 from zaqar_lite.client.asynchronous.calls import AsyncCalls
 from zaqar_lite.client.asynchronous.runtime import sleep
 from zaqar_lite.client.endpoints import events
-from zaqar_lite.client.errors import Unreachable
+from zaqar_lite.client.errors import Unavailable, Unreachable
 from zaqar_lite.client.event_stream import PAUSE, EventParser
 from zaqar_lite.client.models import Message
 
@@ -25,8 +25,9 @@ class AsyncEvents(AsyncCalls):
     ) -> AsyncGenerator[Message, None]:
         """Yield messages as they become visible, claiming none, for as long as you read.
 
-        A stream that was cut is opened again and goes on where it was: nothing is lost that is
-        still there. On a queue with delays a message may come twice then.
+        A stream that was cut is opened again, as soon as the server answers, and goes on where it
+        was: nothing is lost that is still there. On a queue with delays a message may come twice
+        then.
 
         Args:
             queue: the queue.
@@ -38,18 +39,26 @@ class AsyncEvents(AsyncCalls):
 
         Raises:
             NotFound: the server has no streams (OpenStack's Zaqar has none).
+            Unreachable, Unavailable: it could not be opened the first time.
         """
+        was_open = False
         while True:
-            stream = await self.call(
-                events.events(
-                    queue,
-                    marker=marker,
-                    start=start,
-                    echo=echo,
-                    include_delayed=include_delayed,
-                    details=details,
-                )
+            wanted = events.events(
+                queue,
+                marker=marker,
+                start=start,
+                echo=echo,
+                include_delayed=include_delayed,
+                details=details,
             )
+            try:
+                stream = await self.call(wanted)
+            except (Unreachable, Unavailable):
+                if not was_open:
+                    raise
+                await sleep(PAUSE, None)
+                continue
+            was_open = True
             parser = EventParser()
             try:
                 async for part in stream:

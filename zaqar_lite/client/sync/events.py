@@ -4,7 +4,7 @@
 from collections.abc import Generator
 
 from zaqar_lite.client.endpoints import events
-from zaqar_lite.client.errors import Unreachable
+from zaqar_lite.client.errors import Unavailable, Unreachable
 from zaqar_lite.client.event_stream import PAUSE, EventParser
 from zaqar_lite.client.models import Message
 from zaqar_lite.client.sync.calls import SyncCalls
@@ -26,8 +26,9 @@ class SyncEvents(SyncCalls):
     ) -> Generator[Message, None]:
         """Yield messages as they become visible, claiming none, for as long as you read.
 
-        A stream that was cut is opened again and goes on where it was: nothing is lost that is
-        still there. On a queue with delays a message may come twice then.
+        A stream that was cut is opened again, as soon as the server answers, and goes on where it
+        was: nothing is lost that is still there. On a queue with delays a message may come twice
+        then.
 
         Args:
             queue: the queue.
@@ -39,18 +40,26 @@ class SyncEvents(SyncCalls):
 
         Raises:
             NotFound: the server has no streams (OpenStack's Zaqar has none).
+            Unreachable, Unavailable: it could not be opened the first time.
         """
+        was_open = False
         while True:
-            stream = self.call(
-                events.events(
-                    queue,
-                    marker=marker,
-                    start=start,
-                    echo=echo,
-                    include_delayed=include_delayed,
-                    details=details,
-                )
+            wanted = events.events(
+                queue,
+                marker=marker,
+                start=start,
+                echo=echo,
+                include_delayed=include_delayed,
+                details=details,
             )
+            try:
+                stream = self.call(wanted)
+            except (Unreachable, Unavailable):
+                if not was_open:
+                    raise
+                sleep(PAUSE, None)
+                continue
+            was_open = True
             parser = EventParser()
             try:
                 for part in stream:
