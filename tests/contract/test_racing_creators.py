@@ -19,6 +19,7 @@ from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.domain.subscriptions import SubscriptionDraft
 from zaqar_lite.domain.topics import KIND as TOPIC
 from zaqar_lite.domain.topics import topic_ref
+from zaqar_lite.domain.turns import Turns
 from zaqar_lite.service import topics as topics_module
 from zaqar_lite.service.delivery.notes import Notes
 from zaqar_lite.service.identity import keys as keys_module
@@ -36,7 +37,6 @@ from zaqar_lite.service.subscriptions import marks
 from zaqar_lite.service.subscriptions.subscribers import Subscribers
 from zaqar_lite.service.subscriptions.subscriptions import Subscriptions
 from zaqar_lite.service.topics import Topics
-from zaqar_lite.service.turns import Turns
 
 pytestmark = pytest.mark.anyio
 LIMITS = Limits()

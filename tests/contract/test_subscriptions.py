@@ -14,6 +14,7 @@ from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.domain.quotas import UNLIMITED, Quota
 from zaqar_lite.domain.subscriptions import SubscriptionDraft
 from zaqar_lite.domain.topics import topic_ref
+from zaqar_lite.domain.turns import Turns
 from zaqar_lite.service.delivery.notes import decode_note, notes_of
 from zaqar_lite.service.drafts import Draft
 from zaqar_lite.service.policy import Policies
@@ -22,7 +23,6 @@ from zaqar_lite.service.quotas import reservations
 from zaqar_lite.service.subscriptions.subscribers import Subscribers
 from zaqar_lite.service.subscriptions.subscriptions import Subscribed, Subscriptions
 from zaqar_lite.service.topics import Topics
-from zaqar_lite.service.turns import Turns
 
 pytestmark = pytest.mark.anyio
 LIMITS = Limits()

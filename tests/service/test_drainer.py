@@ -24,6 +24,7 @@ from zaqar_lite.domain.models import (
 )
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.domain.settlements import Act, Outcome, Settlement
+from zaqar_lite.domain.turns import Turns
 from zaqar_lite.service.pooling.catalogue import Catalogue, Place
 from zaqar_lite.service.pooling.drainer import Drainer
 from zaqar_lite.service.pooling.drains import (
@@ -41,7 +42,6 @@ from zaqar_lite.service.pooling.pool import Pool
 from zaqar_lite.service.pooling.registry import Kind, Registry
 from zaqar_lite.service.pooling.stores import PooledMessages
 from zaqar_lite.service.pooling.targets import Targets
-from zaqar_lite.service.turns import Turns
 from zaqar_lite.storage.memory import create
 from zaqar_lite.storage.memory.messages import MemoryMessageStore
 from zaqar_lite.storage.memory.state import State

@@ -17,9 +17,9 @@ from zaqar_lite.domain.errors import (
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.models import QueueRef, StoreOptions
 from zaqar_lite.domain.topics import topic_ref
+from zaqar_lite.domain.turns import Turns
 from zaqar_lite.service.records import TRIES, Decoding, all_records, count_records, retried
 from zaqar_lite.service.topics import Topics
-from zaqar_lite.service.turns import Turns
 from zaqar_lite.storage.management import ManagementStore
 from zaqar_lite.storage.registry import create_stores
 

@@ -10,6 +10,7 @@ from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.models import QueueRef, StoreOptions
+from zaqar_lite.domain.turns import Turns
 from zaqar_lite.service.delivery.notes import Notes
 from zaqar_lite.service.drafts import Draft
 from zaqar_lite.service.messages import Messages
@@ -17,7 +18,7 @@ from zaqar_lite.service.policy import Policies
 from zaqar_lite.service.queues import Queues
 from zaqar_lite.service.routing import Router
 from zaqar_lite.service.topics import Admitted, Topics
-from zaqar_lite.service.turns import STEP, Pace, Turns
+from zaqar_lite.service.turns import STEP, Pace
 from zaqar_lite.storage.memory import create
 
 pytestmark = pytest.mark.anyio
@@ -63,7 +64,7 @@ async def test_a_post_to_a_topic_is_made_in_turns(count: int) -> None:
     )
     rounds = await _rounds_of(posted)
     parts = -(-count // STEP)
-    # To check and to prepare a part is a turn each, in which the loop goes round twice.
+    # To check and to prepare a part is a turn each, before which the loop goes round.
     assert rounds >= 4 * parts if count > STEP else rounds <= 4
 
 

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.models import Capability, QueueRef, StoreOptions
+from zaqar_lite.domain.turns import Turns
 from zaqar_lite.service.pooling.catalogue import Catalogue
 from zaqar_lite.service.pooling.drainer import Drainer
 from zaqar_lite.service.pooling.drains import Drains
@@ -14,7 +15,6 @@ from zaqar_lite.service.pooling.pool import Pool
 from zaqar_lite.service.pooling.registry import FRESH, Kind, Registry
 from zaqar_lite.service.pooling.stores import PooledMessages
 from zaqar_lite.service.pooling.targets import Targets
-from zaqar_lite.service.turns import Turns
 from zaqar_lite.settings import Settings
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore

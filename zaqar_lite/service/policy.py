@@ -24,8 +24,8 @@ from zaqar_lite.domain.models import (
     QueueRef,
     Retries,
 )
+from zaqar_lite.domain.turns import Turns
 from zaqar_lite.service.routing import Route, stored_route
-from zaqar_lite.service.turns import Turns
 from zaqar_lite.storage.management import ManagementStore
 
 _MAX_CACHED = 10_000

@@ -30,11 +30,12 @@ from zaqar_lite.domain.topics import (
     topic_overlay,
     with_topic_overlay,
 )
+from zaqar_lite.domain.turns import Turns
 from zaqar_lite.service.delivery.notes import CLIENT_ID, Note, Sent, encode, notes_of, trace_of
 from zaqar_lite.service.drafts import Draft, Drafts
 from zaqar_lite.service.quotas.reservations import RecordRoom
 from zaqar_lite.service.records import Decoding, all_records, retried
-from zaqar_lite.service.turns import STEP, Turns, cut
+from zaqar_lite.service.turns import STEP, cut
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
 

@@ -1,6 +1,5 @@
 """Long work is done in steps, so that other requests wait for at most one step of it."""
 
-import asyncio
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -15,23 +14,6 @@ _BESIDE, _REST = 20, 3.0
 """While there are other requests: messages of a step, and the rest as a multiple of its time."""
 _OTHERS, _WHILE = 5, 2.0
 """So many requests in a second count as other requests, for so many seconds afterwards."""
-
-
-class Turns:
-    """Lets all long work of this process take turns, one step at a time.
-
-    Between two steps the event loop makes two rounds. In the first it reads the requests that
-    arrived during a step, in the second it answers them. So they wait for one step only.
-    """
-
-    def __init__(self) -> None:
-        self._lock = asyncio.Lock()
-
-    async def wait(self) -> None:
-        """Wait for the next turn, which lasts until the caller awaits something."""
-        async with self._lock:
-            await asyncio.sleep(0)
-            await asyncio.sleep(0)
 
 
 def cut(items: Sequence[T]) -> Sequence[tuple[int, Sequence[T]]]:

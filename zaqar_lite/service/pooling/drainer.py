@@ -32,6 +32,7 @@ from zaqar_lite.domain.errors import (
     Unavailable,
 )
 from zaqar_lite.domain.models import Edit, Message, QueueRef, Record, Selection
+from zaqar_lite.domain.turns import Turns
 from zaqar_lite.service.background import Background, BackgroundWorker
 from zaqar_lite.service.delivery.notes import NOTES
 from zaqar_lite.service.pooling.catalogue import Catalogue, Entry, Place
@@ -46,7 +47,6 @@ from zaqar_lite.service.pooling.drains import (
 )
 from zaqar_lite.service.pooling.stores import PooledMessages
 from zaqar_lite.service.pooling.targets import Targets
-from zaqar_lite.service.turns import Turns
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
 

@@ -1,6 +1,5 @@
 """Messages and claims of the embedded store: memory first, then one wait for the commit."""
 
-import asyncio
 from collections.abc import AsyncIterator, Collection, Sequence
 from functools import partial
 
@@ -288,7 +287,7 @@ class OpenDataMessageStore(DatabaseUser, MessageStore):
                 return Stats()
             if promote(queue, now, STEP) < STEP and not queue.due:
                 break
-            await asyncio.sleep(0)  # so much is due that other tasks must run in between
+            await db.turns.wait()  # so much is due that other tasks must run in between
         lapsed = count_lapsed(queue, now)
         stats = Stats(
             queue.ready_count + lapsed,

@@ -3,7 +3,6 @@
 Bodies and metadata come from memory where they are known, else from their records.
 """
 
-import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -218,7 +217,7 @@ async def list_messages(db: State, ref: QueueRef, selection: Selection) -> Page:
                 return page
         if examined < step and len(found) < limit:
             return page
-        await asyncio.sleep(0)
+        await db.turns.wait()
 
 
 def is_wanted(selection: Selection, entry: Entry, now: int) -> bool:
@@ -352,7 +351,7 @@ async def list_group(db: State, ref: QueueRef, selection: Selection, group: str)
         ]
         if len(messages) == selection.limit:
             return page
-        await asyncio.sleep(0)
+        await db.turns.wait()
 
 
 def _is_in(entry: Entry, group: str) -> bool:

@@ -123,7 +123,7 @@ async def _stage(
     project = draft.queue.ref.project
     for start in range(0, len(messages), PART):
         if start:
-            await asyncio.sleep(0)
+            await db.turns.wait()
         part, first = messages[start : start + PART], draft.first + start
         if not _note_keys(draft, part, first, now):
             return False
@@ -155,7 +155,7 @@ async def _answers(db: State, first: int, count: int) -> Sequence[Posted]:
     posted: list[Posted] = []
     write = db.id_texts.write
     for start in range(first, first + count, PART):
-        await asyncio.sleep(0)
+        await db.turns.wait()
         posted += [
             Posted(write(number)) for number in range(start, min(start + PART, first + count))
         ]

@@ -17,6 +17,7 @@ from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.models import QueueRecord, QueueRef, Record, StoreOptions
 from zaqar_lite.domain.refusals import queue_changed
+from zaqar_lite.domain.turns import Turns
 from zaqar_lite.storage.base import Listener
 from zaqar_lite.storage.opendata.committer import Committer, Shares
 from zaqar_lite.storage.opendata.due import catch_up
@@ -67,6 +68,7 @@ class State:
         self.log_prefix = b""
         self.log_start = 0
         self.shares = Shares(committer.durable)
+        self.turns = Turns()
         self.staging: dict[QueueRef, asyncio.Event] = {}  # queues with a large post under way
         self.garbage: deque[bytes] = deque()
         self.next_garbage = 0

@@ -4,7 +4,6 @@ It visits the queues that changed or in which something is due (`queues.py`), ea
 step whose changes are one batch. A queue with more to do is visited again after the others.
 """
 
-import asyncio
 from dataclasses import dataclass, field
 from heapq import heapify
 
@@ -101,7 +100,7 @@ async def _visit_queues(
             await db.committer.durable()
         elif more or idle >= _BETWEEN:
             idle = 0
-            await asyncio.sleep(0)
+            await db.turns.wait()
         idle += 1
 
 
