@@ -116,7 +116,7 @@ def test_what_a_server_is_not_set_to_do_is_said(tmp_path: Path) -> None:
 
 def test_what_a_job_refused_is_said_in_words(server: ServerProcess, queue: str) -> None:
     options = ["--by", "5m", "--url", server.url, "--project", "tests"]
-    shown = on_a_terminal([*ZAQAR, "message", "move", queue, "0" * 32, *options], code=1)
+    shown = on_a_terminal([*ZAQAR, "message", "move", queue, "0" * 32, *options], code=3)
     assert "1 refused: there are no such messages (any more)" in shown
 
 
