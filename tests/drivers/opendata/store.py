@@ -92,8 +92,10 @@ class Store:
             ),
         )
 
-    async def acknowledge(self, queue: QueueRef = QUEUE, *, client: str = "worker") -> int:
-        claimed = await self.claim(queue=queue, client=client)
+    async def acknowledge(
+        self, queue: QueueRef = QUEUE, *, limit: int = 20, client: str = "worker"
+    ) -> int:
+        claimed = await self.claim(limit, queue=queue, client=client)
         if claimed.claim_id is None:
             return 0
         ids = [message.id for message in claimed.messages]

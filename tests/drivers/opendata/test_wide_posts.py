@@ -6,10 +6,10 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.drivers.opendata.store import HOUR, QUEUE, Store, listed
+from tests.drivers.opendata.store import HOUR, OTHER, QUEUE, Store, listed
 from tests.drivers.opendata.test_shares import until
 from zaqar_lite.domain.errors import Unavailable
-from zaqar_lite.domain.models import QueueRef
+from zaqar_lite.domain.models import QueueRef, Selection
 from zaqar_lite.domain.posts import Copy, NewMessage
 from zaqar_lite.storage.opendata import checkpoint, database
 from zaqar_lite.storage.opendata.database import MOST_AT_ONCE
@@ -119,3 +119,20 @@ async def test_what_can_not_be_encoded_leaves_nothing(store: Store, encoded: Enc
     await store.post(COPIED)
     await store.restart()
     assert [await listed(store, ref) for ref in TARGETS] == [["copied"]] * WIDE
+
+
+async def test_copies_of_a_large_post_come_before_what_is_posted_later(store: Store) -> None:
+    """Behind later messages they were not found by their ids: what was deleted came again."""
+    copied = NewMessage(b'"copied"', HOUR, copies=(Copy(OTHER, HOUR, 0, 100),))
+    large = asyncio.create_task(store.post(*[copied] * 400))
+    later = []
+    for number in range(50):
+        await asyncio.sleep(0)
+        later.append(asyncio.create_task(store.post(str(number), to=OTHER)))
+    await asyncio.gather(large, *later)
+    page = await store.messages.list_messages(OTHER, Selection(limit=1_000))
+    positions = [message.position for message in page.messages]
+    assert len(positions) == 450
+    assert positions == sorted(positions)
+    assert await store.acknowledge(OTHER, limit=1_000) == 450
+    assert not await listed(store, OTHER)
