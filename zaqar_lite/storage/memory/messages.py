@@ -1,6 +1,5 @@
 """Messages and claims in memory: every operation is one step without an await inside."""
 
-import asyncio
 from collections.abc import Collection, Iterable, Sequence
 
 from zaqar_lite.domain.clock import Clock
@@ -81,7 +80,7 @@ class MemoryMessageStore(Reading):
         else:
             for first in range(0, len(messages), _STEP):
                 prepared.add(messages[first : first + _STEP])
-                await _rest()
+                await self._state.turns.wait()
         self._state.check_version(ref, version)
         try:
             stored = self._posting.post(ref, messages, prepared, batch_key)
@@ -93,7 +92,7 @@ class MemoryMessageStore(Reading):
             return stored.answers(0, len(messages))
         posted: list[Posted] = []
         for first in range(0, len(messages), _STEP):
-            await _rest()
+            await self._state.turns.wait()
             posted += stored.answers(first, min(first + _STEP, len(messages)))
         return posted
 
@@ -336,12 +335,6 @@ class MemoryMessageStore(Reading):
             if live:
                 return claim, live
         raise no_claim(claim_id)
-
-
-async def _rest() -> None:
-    """Let other requests run: one turn reads those that have arrived, the next answers them."""
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
 
 
 def _refusal(entry: Entry, claim_ids: Collection[str], now: int) -> RefusalReason | None:

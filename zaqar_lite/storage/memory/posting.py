@@ -1,6 +1,5 @@
 """Posting in memory: idempotency keys, limits, and adding messages to queues."""
 
-import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from operator import attrgetter
@@ -101,7 +100,7 @@ class Posting:
                 return
             if not queue.expire(self._clock.now_ms(), MAX_EXAMINED):
                 return
-            await asyncio.sleep(0)
+            await self._state.turns.wait()
 
     def post(
         self,

@@ -1,6 +1,5 @@
 """Reading messages in memory, and who waits for them."""
 
-import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from itertools import islice
@@ -103,7 +102,7 @@ class Reading(MessageStore):
             if found or examined < MAX_EXAMINED:
                 page.messages = found
                 break
-            await asyncio.sleep(0)  # other requests run between two steps
+            await self._state.turns.wait()
             queue = self._state.queues.get(ref)
         return page
 
@@ -123,7 +122,9 @@ class Reading(MessageStore):
         while (queue := self._state.queues.get(ref)) is not None:
             now = self._clock.now_ms()
             if queue.expire(now, MAX_EXAMINED) == MAX_EXAMINED:
-                await asyncio.sleep(0)  # much has expired: other requests run between two steps
+                await (
+                    self._state.turns.wait()
+                )  # much has expired
                 continue
             if not queue.entries:
                 break

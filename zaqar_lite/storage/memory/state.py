@@ -4,6 +4,7 @@ from heapq import heappop, heappush
 
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.domain.refusals import queue_changed
+from zaqar_lite.domain.turns import Turns
 from zaqar_lite.storage.memory.entries import Entry
 from zaqar_lite.storage.memory.queue import Queue
 from zaqar_lite.storage.records import Catalogue, QueueRecords
@@ -27,6 +28,7 @@ class State:
         self.records = QueueRecords()
         self.catalogue = Catalogue()
         self.discarded: list[dict[int, Entry]] = []
+        self.turns = Turns()
         self.adopted: dict[tuple[QueueRef, str], tuple[int, int]] = {}
         self._due: list[tuple[int, QueueRef]] = []
         self._last_position = 0
