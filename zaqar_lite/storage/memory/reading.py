@@ -122,9 +122,7 @@ class Reading(MessageStore):
         while (queue := self._state.queues.get(ref)) is not None:
             now = self._clock.now_ms()
             if queue.expire(now, MAX_EXAMINED) == MAX_EXAMINED:
-                await (
-                    self._state.turns.wait()
-                )  # much has expired
+                await self._state.turns.wait()  # much has expired
                 continue
             if not queue.entries:
                 break
