@@ -1,10 +1,13 @@
 """No operation examines more than a bounded number of entries, whatever a queue holds."""
 
+import asyncio
+
 import pytest
 
 from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.errors import QueueChanged
 from zaqar_lite.domain.models import DeadLetter, DelayMode, QueueRef, Retries, Selection, Take
-from zaqar_lite.domain.posts import NewMessage
+from zaqar_lite.domain.posts import Copy, NewMessage
 from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.memory.messages import MemoryMessageStore
 
@@ -127,3 +130,37 @@ async def test_a_purge_is_given_back_in_steps(store: MemoryMessageStore, queue: 
     given_back = [(await store.sweep(1_000)).deleted for _ in range(CROWD // 1_000 + 1)]
     assert max(given_back) <= MAX_EXAMINED
     assert sum(given_back) == CROWD
+
+
+def fan_out(queue: QueueRef) -> NewMessage:
+    """A message with copies in many queues."""
+    copies = tuple(Copy(QueueRef(queue.project, f"copy-{n}"), HOUR, 0, 0) for n in range(2_000))
+    return NewMessage(b"1", HOUR, copies=copies)
+
+
+async def test_the_queues_of_many_copies_are_made_in_steps(
+    store: MemoryMessageStore, queue: QueueRef
+) -> None:
+    posting = asyncio.ensure_future(
+        store.post(queue, [fan_out(queue)], client_id="p", version=None)
+    )
+    rounds = 0
+    while not posting.done():
+        await asyncio.sleep(0)
+        rounds += 1
+    await posting
+    assert rounds >= 16
+    for number in (0, 1_999):
+        copied = QueueRef(queue.project, f"copy-{number}")
+        assert (await store.stats(copied)).total == 1
+
+
+async def test_queues_that_a_refused_post_has_made_are_removed(
+    store: MemoryMessageStore, queue: QueueRef, clock: Clock
+) -> None:
+    with pytest.raises(QueueChanged):
+        await store.post(queue, [fan_out(queue)], client_id="p", version=7)
+    clock.advance(2 * MINUTE)
+    for _ in range(10):
+        await store.sweep(1_000)
+    assert [one async for one in store.census()] == []

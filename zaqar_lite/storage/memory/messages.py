@@ -81,6 +81,8 @@ class MemoryMessageStore(Reading):
             for first in range(0, len(messages), _STEP):
                 prepared.add(messages[first : first + _STEP])
                 await self._state.turns.wait()
+        if not prepared.are_plain:
+            await self._posting.make_queues(messages)
         self._state.check_version(ref, version)
         try:
             stored = self._posting.post(ref, messages, prepared, batch_key)

@@ -9,7 +9,7 @@ from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import KeyReused
 from zaqar_lite.domain.ids import new_message_ids
 from zaqar_lite.domain.models import DEFAULT_PRIORITY, QueueRef, StoreOptions
-from zaqar_lite.domain.posts import Companion, IdempotencyKey, NewMessage, Posted
+from zaqar_lite.domain.posts import IdempotencyKey, NewMessage, Posted
 from zaqar_lite.domain.refusals import too_many_keys, too_many_messages
 from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.memory.entries import Entry, Known, Shared
@@ -18,6 +18,10 @@ from zaqar_lite.storage.memory.state import State
 
 _FOR_EVER = 1 << 60
 """Milliseconds."""
+_EMPTY_MS = 60_000
+"""How long a queue may be empty that was made for a copy."""
+_QUEUES_AT_ONCE = 250
+"""Queues that are made in one step: 3 ms."""
 _expiry_of, _delay_of = attrgetter("expires_at"), attrgetter("delay_expires_at")
 
 
@@ -84,6 +88,22 @@ class Posting:
         self._clock = clock
         self._options = options
         self._announce = announce
+
+    async def make_queues(self, messages: Sequence[NewMessage]) -> None:
+        """Make the queues of many copies in steps: to make one takes longer than to add a copy.
+
+        One that is still empty after a while, as the post was refused, is removed by the sweep.
+        """
+        made = 0
+        for message in messages:
+            for copy in message.copies:
+                if copy.queue in self._state.queues:
+                    continue
+                queue = self._state.queue(copy.queue)
+                self._state.schedule_sweep(copy.queue, queue, self._clock.now_ms() + _EMPTY_MS)
+                made += 1
+                if made % _QUEUES_AT_ONCE == 0:
+                    await self._state.turns.wait()
 
     async def make_room(self, ref: QueueRef, messages: Sequence[NewMessage]) -> None:
         """Remove expired messages from the full queues of a post, in bounded steps."""
@@ -199,30 +219,37 @@ class Posting:
                     targets.setdefault(target, []).append(copy)
         for target, made in targets.items():
             self._add_entries(target, self._state.queue(target), made, made[0].expires_at)
-        for message, entry in zip(messages, entries, strict=True):
-            for companion in message.companions:
-                self._add_companion(entry.id, companion, entry.client_id)
+        self._add_companions(messages, entries)
 
-    def _add_companion(self, message_id: str, companion: Companion, client_id: str) -> None:
-        """Add a companion of a message to the companion's queue."""
+    def _add_companions(self, messages: Sequence[NewMessage], entries: Sequence[Entry]) -> None:
+        """Add the companions of messages to the companions' queues."""
+        count = sum([len(message.companions) for message in messages])
+        if not count:
+            return
         now_us = self._clock.now_us()
         now = now_us // 1000
-        position = self._state.take_positions(1, now_us)
-        (own_id,) = new_message_ids(position, 1)
-        entry = Entry(
-            own_id,
-            position,
-            companion.body_with(message_id),
-            companion.ttl_ms,
-            now,
-            now + companion.ttl_ms,
-            DEFAULT_PRIORITY,
-            client_id,
-            None,
-        )
-        until = now + companion.delay_ms if companion.delay_ms else 0
-        self._state.add(companion.queue, entry, until)
-        self._announce(companion.queue, int(not until))
+        first = self._state.take_positions(count, now_us)
+        places = zip(range(first, first + count), new_message_ids(first, count), strict=True)
+        targets: dict[QueueRef, list[Entry]] = {}
+        for message, entry in zip(messages, entries, strict=True):
+            for companion in message.companions:
+                position, own_id = next(places)
+                made = Entry(
+                    own_id,
+                    position,
+                    companion.body_with(entry.id),
+                    companion.ttl_ms,
+                    now,
+                    now + companion.ttl_ms,
+                    DEFAULT_PRIORITY,
+                    entry.client_id,
+                    None,
+                )
+                if companion.delay_ms:
+                    made.delay_expires_at = now + companion.delay_ms
+                targets.setdefault(companion.queue, []).append(made)
+        for target, all_made in targets.items():
+            self._add_entries(target, self._state.queue(target), all_made, all_made[0].expires_at)
 
     def _check_limits(
         self,
