@@ -18,6 +18,7 @@ from zaqar_lite.service.delivery.log import DeliveryLog
 from zaqar_lite.service.delivery.notes import (
     Delivery,
     Note,
+    Notes,
     decode_delivery,
     encode,
     failed_queue,
@@ -45,7 +46,7 @@ class Process:
     def __init__(self, messages: MessageStore, management: ManagementStore, clock: Clock) -> None:
         self.messages, self.management, self.clock = messages, management, clock
         limits = Limits()
-        policies = Policies(management, limits, checked=True)
+        self.policies = policies = Policies(management, limits, checked=True)
         self.queues = Queues(management, messages, policies, limits)
         self.subscribers = Subscribers(management)
         self.subscriptions = Subscriptions(
@@ -190,3 +191,21 @@ async def test_what_no_queue_takes_is_kept_to_be_listed(monkeypatch: pytest.Monk
     await deliveries.undeliverable.bury(delivery, subscription, "the receiver answered 404")
     (kept,) = (await messages.list_messages(failed_queue("p", made), Selection(10))).messages
     assert "did not take it: No pool" in decode_delivery(kept.body).reason
+
+
+@pytest.mark.parametrize(("count", "is_allowed"), [(1_000, True), (1_001, False)])
+async def test_a_post_makes_so_many_deliveries_in_order(count: int, is_allowed: bool) -> None:
+    clock = Clock()
+    messages, management = create("memory://", clock=clock, options=StoreOptions())
+    process = Process(messages, management, clock)
+    for number in range(10):
+        await process.subscribe(f"r{number}.example")
+    policy = await process.policies.get(QUEUE)
+    new = [NewMessage(b"1", 60_000)] * count
+    notes = Notes(process.policies, clock)
+    if not is_allowed:
+        with pytest.raises(Invalid, match="1001 messages would make 10010 deliveries in order"):
+            await notes.with_notes(QUEUE, policy, new)
+        return
+    noted = await notes.with_notes(QUEUE, policy, new)
+    assert sum(len(message.companions) for message in noted) == 11 * count

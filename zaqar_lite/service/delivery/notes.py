@@ -22,6 +22,7 @@ from zlib import crc32
 import msgspec
 
 from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.domain.identity import DELIVERIES_PROJECT
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.domain.posts import Companion, NewMessage
@@ -39,6 +40,8 @@ NOTES = tuple(QueueRef(DELIVERIES_PROJECT, f"~new.{n}" if n else "~new") for n i
 RETRIES = tuple(
     QueueRef(DELIVERIES_PROJECT, f"~again.{n}" if n else "~again") for n in range(LANES)
 )
+MAX_LINE_NOTES = 10_000
+"""Notes that one post may write to the lines of ordered subscriptions, all in the post's step."""
 LEAD_MS = 500
 """How long before it is due a delayed message is read again, because it may have been changed."""
 _BURIED_MS = 46_800_000
@@ -177,13 +180,18 @@ class Notes:
     async def with_notes(
         self, queue: QueueRef, policy: "Policy", new: Sequence[NewMessage]
     ) -> Sequence[NewMessage]:
-        """Add notes to messages: for subscribers of the queue, and of queues that get copies."""
+        """Add notes to messages: for subscribers of the queue, and of queues that get copies.
+
+        Raises:
+            Invalid: they have more ordered subscriptions than such a large post can have.
+        """
         listening = {queue: policy} if policy.subscribed else {}
         for target in {copy.queue for message in new for copy in message.copies if message.copies}:
             if (of_copy := await self._policies.get(target)).subscribed:
                 listening[target] = of_copy
         if not listening:
             return new
+        _check_lines(new, queue, {to: len(policy.ordered) for to, policy in listening.items()})
         noted: list[NewMessage] = []
         now = self._clock.now_ms()
         for first, part in cut(new):
@@ -200,6 +208,19 @@ class Notes:
                 ]
                 noted.append(message._replace(companions=tuple(notes)))
         return noted
+
+
+def _check_lines(new: Sequence[NewMessage], queue: QueueRef, lines: Mapping[QueueRef, int]) -> None:
+    """Refuse a post that would write too many notes; `lines` are those of each queue."""
+    if not any(lines.values()):
+        return
+    count = len(new) * lines.get(queue, 0)
+    count += sum(lines.get(copy.queue, 0) for message in new for copy in message.copies)
+    if count > MAX_LINE_NOTES:
+        raise Invalid(
+            f"{len(new)} messages would make {count} deliveries in order; one post may make "
+            f"{MAX_LINE_NOTES}: post fewer messages at once."
+        )
 
 
 def _notes(  # noqa: PLR0917 - the parts of an entry in their order
