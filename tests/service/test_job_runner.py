@@ -86,3 +86,30 @@ async def test_a_job_that_can_not_be_read_holds_up_no_other(held: Held) -> None:
     put = held.jobs._management.put_record
     await put(RUNNING, held.queue.project, name, b'{"act": "of a later version"}', expected=0)
     assert (await held.ended(held.job)).state == "completed"
+
+
+async def test_messages_that_take_long_to_match_are_looked_at_in_steps() -> None:
+    clock, limits, queue = Clock(), Limits(), QueueRef("p", "letters")
+    messages, management = create_stores("memory://", clock=clock, options=StoreOptions())
+    policies = Policies(management, limits, checked=True)
+    queues = Queues(management, messages, policies, limits)
+    bulk = Bulk(messages, management, queues, policies, limits=limits, clock=clock)
+    jobs = Jobs(messages, management, bulk, limits=limits, clock=clock)
+    headers = {f"h{number}": "ab" * 400 for number in range(8)}
+    new = [NewMessage(b"1", 600_000, headers=headers)] * 20
+    await messages.post(queue, new, client_id="c", version=None)
+    newest = (await messages.stats(queue)).newest
+    assert newest is not None
+    where = " OR ".join(f"h{number % 8} LIKE '%ab%ab%ab%c'" for number in range(100))
+    order = Order(filter=Choice(where=where), to="back", dry_run=True)
+    job = Job("j", "letters", JobAct.REDRIVE, order, clock.now_ms(), until=newest.position)
+    runner = JobRunner(jobs, clock, lambda: 0)
+    looking = asyncio.ensure_future(
+        runner._look(queue, job, job_runner._Span(0, newest.position), 500)
+    )
+    rounds = 0
+    while not looking.done():
+        await asyncio.sleep(0)
+        rounds += 1
+    assert rounds > 20
+    assert [len((await looking).found), len((await looking).chosen)] == [20, 0]

@@ -1,8 +1,11 @@
 """Long work is done in steps, between which the requests of others go on."""
 
 import asyncio
+import time
 
 _ROUNDS = 4
+_SLICE = 0.002
+"""Seconds of work after which other requests have their turn."""
 
 
 class Turns:
@@ -21,3 +24,17 @@ class Turns:
         async with self._lock:
             for _ in range(_ROUNDS):
                 await asyncio.sleep(0)
+
+
+class Slices:
+    """Long work of one request in slices, where nobody knows how long each part of it takes."""
+
+    def __init__(self, turns: Turns) -> None:
+        self._turns = turns
+        self._ends = time.monotonic() + _SLICE
+
+    async def take_turns(self) -> None:
+        """Let others go on, when this slice has lasted long enough."""
+        if time.monotonic() >= self._ends:
+            await self._turns.wait()
+            self._ends = time.monotonic() + _SLICE

@@ -7,7 +7,6 @@ queue it was posted to. A copy is not copied again.
 """
 
 import logging
-import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,14 +25,12 @@ from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.metadata import FILTER, PRIORITY
 from zaqar_lite.domain.models import DEFAULT_PRIORITY, QueueRecord, QueueRef
 from zaqar_lite.domain.posts import Copy, NewMessage
-from zaqar_lite.domain.turns import Turns
+from zaqar_lite.domain.turns import Slices, Turns
 from zaqar_lite.storage.management import ManagementStore
 
 logger = logging.getLogger(__name__)
 Headers = Mapping[str, str]
 _MAX_CACHED = 1_000
-_SLICE = 0.002
-"""Seconds of work after which other requests have their turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,13 +115,13 @@ class Router:
         records = await self._management.filtered_queues(queue.project)
         if not records and own.priority is None:
             return messages
-        slices = _Slices(turns)
+        slices = Slices(turns)
         known = await self._receivers(queue.project, records, slices)
         post = _Post(queue, own, known.matching, self._limits.max_copies_per_post, slices)
         return [await post.routed(index, message) for index, message in enumerate(messages)]
 
     async def _receivers(
-        self, project: str, records: Sequence[QueueRecord], slices: "_Slices"
+        self, project: str, records: Sequence[QueueRecord], slices: Slices
     ) -> _Receivers:
         versions = tuple(record.version for record in records)
         known = self._projects.get(project)
@@ -164,7 +161,7 @@ class _Post:
         own: Route,
         matching: FilterIndex[_Receiver],
         max_copies: int,
-        slices: "_Slices",
+        slices: Slices,
     ) -> None:
         self._queue = queue
         self._own = own
@@ -199,17 +196,3 @@ class _Post:
                 "this post (max_copies_per_post): post fewer messages at once."
             )
         return tuple(copies)
-
-
-class _Slices:
-    """The work of one post in slices, so that a long one lets others take their turns."""
-
-    def __init__(self, turns: Turns) -> None:
-        self._turns = turns
-        self._ends = time.monotonic() + _SLICE
-
-    async def take_turns(self) -> None:
-        """Let others go on, when this slice has lasted long enough."""
-        if time.monotonic() >= self._ends:
-            await self._turns.wait()
-            self._ends = time.monotonic() + _SLICE

@@ -58,6 +58,8 @@ class Bulk:
         self._management = management
         self._queues = queues
         self._policies = policies
+        self.turns = policies.turns
+        """In which long work is done."""
         self._limits = limits
         self._clock = clock
 

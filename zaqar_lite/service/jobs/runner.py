@@ -23,6 +23,7 @@ from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import RecordChanged, Unavailable, ZaqarLiteError
 from zaqar_lite.domain.ids import Marker, is_message_id
 from zaqar_lite.domain.models import Capability, Message, QueueRef, Selection
+from zaqar_lite.domain.turns import Slices
 from zaqar_lite.service.background import Background, BackgroundWorker, cancelled
 from zaqar_lite.service.jobs.bulk import is_waiting
 from zaqar_lite.service.jobs.job import SAMPLE, Chooser, Job, JobAct, Order
@@ -280,11 +281,13 @@ class JobRunner(BackgroundWorker):
         chooser = Chooser(order.filter, job.created_at)
         found, gone, cursor, is_end = await self._page(queue, job, span, size, chooser)
         now, any_state = self._clock.now_ms(), order.ids is not None or job.act is JobAct.REDRIVE
-        chosen = [
-            one
-            for one in found
-            if one.id in job.plan or (chooser.matches(one) and (any_state or is_waiting(one, now)))
-        ]
+        chosen: list[Message] = []
+        slices = Slices(self._bulk.turns)
+        for one in found:
+            # To match one message may take 10 ms, by its headers or by its body.
+            await slices.take_turns()
+            if one.id in job.plan or (chooser.matches(one) and (any_state or is_waiting(one, now))):
+                chosen.append(one)
         if len(chosen) > most:  # the next step reads again what comes after the last of them
             chosen, is_end = chosen[:most], False
             cursor = chosen[-1].position
