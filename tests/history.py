@@ -17,6 +17,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, NamedTuple
 
 import httpx
@@ -81,11 +82,12 @@ class Limits(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """How often a message was handed out and failed, and why it is a dead letter if it is one."""
+    """How often a message was handed out and failed; why and since when it is a dead letter."""
 
     claims: int
     failures: int
     reason: str | None = None
+    moved_at: float = 0
 
     def is_spent(self, limits: Limits) -> bool:
         """Whether the reason is one of the two limits, and that limit is reached."""
@@ -495,14 +497,17 @@ async def make_queue(url: str, queue: str, limits: Limits | None = None) -> None
 async def note_end(history: History, url: str, queue: str, *, patience: float = 75) -> None:
     """Note what a queue of `make_queue` and its dead-letter queue hold when all clients stopped.
 
-    What seems to be broken is looked at again for `patience` seconds. The two queues are listed one
-    after the other, and a message whose lease lapses may move in between. Some stores take up to a
+    A message whose lease lapses meanwhile may be listed in both: it is where it has moved to. What
+    seems to be broken is looked at again for `patience` seconds, because some stores take up to a
     minute to bring a dead letter whose way a kill cut short.
     """
     until = time.monotonic() + patience
     while True:
+        began = int(time.time())  # the server tells whole seconds
         found = await _with_counts(url, queue)
-        history.end_with_counts(found, await _with_counts(url, f"{queue}-letters"))
+        letters = await _with_counts(url, f"{queue}-letters")
+        moved = {text for text, counts in letters if counts.moved_at >= began}
+        history.end_with_counts([one for one in found if one[0] not in moved], letters)
         if time.monotonic() > until or not history.violations():
             return
         await asyncio.sleep(5)
@@ -514,17 +519,14 @@ async def everything(url: str, queue: str, project: str = "history") -> list[str
 
 
 async def _with_counts(url: str, queue: str) -> list[tuple[str, Counts]]:
-    return [
-        (
-            message["body"],
-            Counts(
-                message["claim_count"],
-                message["failure_count"],
-                (message["dead_letter"] or {}).get("reason"),
-            ),
-        )
-        for message in await _listed(url, queue, "history")
-    ]
+    found = []
+    for message in await _listed(url, queue, "history"):
+        counts = Counts(message["claim_count"], message["failure_count"])
+        if letter := message["dead_letter"]:
+            at = datetime.fromisoformat(letter["moved_at"]).timestamp()
+            counts = counts._replace(reason=letter["reason"], moved_at=at)
+        found.append((message["body"], counts))
+    return found
 
 
 async def _listed(url: str, queue: str, project: str) -> list[dict[str, Any]]:
