@@ -1,5 +1,6 @@
 """Turns at the lines of ordered subscriptions, where the clocks of processes differ."""
 
+import asyncio
 import json
 from collections.abc import Mapping
 
@@ -141,12 +142,13 @@ async def test_a_turn_that_comes_too_early_by_this_clock_is_taken_again() -> Non
 class Recorder:
     """A transport that notes what it was sent."""
 
-    def __init__(self) -> None:
+    def __init__(self, status: int = 204) -> None:
         self.sent: list[str] = []
+        self._status = status
 
     async def send(self, notification: Notification) -> Answer:
         self.sent.append(notification.subscriber)
-        return Answer(status=204)
+        return Answer(status=self._status)
 
     async def close(self) -> None:
         """Nothing is open."""
@@ -209,3 +211,28 @@ async def test_a_post_makes_so_many_deliveries_in_order(count: int, is_allowed: 
         return
     noted = await notes.with_notes(QUEUE, policy, new)
     assert sum(len(message.companions) for message in noted) == 11 * count
+
+
+@pytest.mark.parametrize("status", [204, 500])
+async def test_a_large_message_is_sent_to_many_in_steps(status: int) -> None:
+    clock = Clock()
+    messages, management = create("memory://", clock=clock, options=StoreOptions())
+    process, recorder = Process(messages, management, clock), Recorder(status)
+    deliveries = process.deliver({"http": recorder})
+    for number in range(20):
+        await process.subscribe(f"r{number}.example", ordered=False)
+    now = clock.now_ms()
+    body = msgspec.Raw(b'"%s"' % (b"x" * 200_000))
+    note = Note("a" * 32, "p", "orders", now, now + 600_000, 600, body)
+    lane = notes_of(QUEUE.project)
+    await messages.post(lane, [NewMessage(encode(note), 60_000)], client_id="c", version=None)
+    (message,) = (await messages.list_messages(lane, Selection(1))).messages
+    delivering = asyncio.ensure_future(deliveries._deliver_note(message))
+    most_at_once = sent = 0
+    while not delivering.done():
+        await asyncio.sleep(0)
+        most_at_once, sent = max(most_at_once, len(recorder.sent) - sent), len(recorder.sent)
+    await delivering
+    assert (len(recorder.sent), most_at_once) == (20, 1)
+    again = await messages.stats(retries_of(QUEUE.project))
+    assert again.total == (20 if status == 500 else 0)

@@ -15,6 +15,7 @@ from zaqar_lite.domain.retry_policy import ATTRIBUTE as RETRY_POLICY
 from zaqar_lite.domain.retry_policy import chosen_policy, retry_delay
 from zaqar_lite.domain.subscriptions import Subscription
 from zaqar_lite.domain.topics import queue_in
+from zaqar_lite.domain.turns import Turns
 from zaqar_lite.service.delivery.endpoints import Endpoints, Health
 from zaqar_lite.service.delivery.notes import Delivery
 from zaqar_lite.webhooks import signed_headers
@@ -23,6 +24,8 @@ logger = logging.getLogger(__name__)
 _PATIENCE = 1.0
 """Seconds that a delivery waits for a place in its endpoint's window."""
 _MAX_RETRY_AFTER = 3_600.0
+_LARGE = 16_384
+"""Bytes of a payload from which on it is signed in a turn: a message may go to 200 subscribers."""
 _SHORTEST_DEFERRAL = 1.0
 _TOKEN = b'"$zaqar_message$"'
 _TRY_AGAIN = frozenset((408, 425, 429))
@@ -112,6 +115,7 @@ class Courier:
         self._clock = clock
         self._has_ended = has_ended
         self._endpoints = Endpoints()
+        self._turns = Turns()
 
     async def close(self) -> None:
         """Close all connections."""
@@ -171,6 +175,8 @@ class Courier:
         transport = self._transports.get(subscription.subscriber.partition(":")[0].lower())
         if transport is None:
             return Answer(error="this server does not deliver to this scheme", refused=True)
+        if len(bytes(delivery.payload)) >= _LARGE:
+            await self._turns.wait()
         if queue_in(subscription.subscriber) is None:
             return await transport.send(self.notification(delivery, subscription))
         project, body = delivery.project, bytes(delivery.payload)

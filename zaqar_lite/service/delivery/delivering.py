@@ -57,6 +57,7 @@ _TURN = "~turn"
 _SKEW_MS = 10_000
 """How far the clocks of servers may be apart."""
 _LEAST_LIFE_MS = 1_000
+_AGAIN_BYTES = 1_048_576
 
 
 class Deliveries:
@@ -345,18 +346,18 @@ class Deliveries:
         return None
 
     async def _post_again(self, deliveries: Sequence[tuple[Delivery, float]]) -> None:
-        if not deliveries:
-            return
-        now = self._clock.now_ms()
-        new = [
-            NewMessage(
-                encode(delivery),
-                max(delivery.until - now, _LEAST_LIFE_MS) + LEASE_MS,
-                round(wait * 1000),
-            )
-            for delivery, wait in deliveries
-        ]
-        await put(self._messages, retries_of(deliveries[0][0].project), *new)
+        """Let deliveries come again, about a mebibyte of them in one step."""
+        new: list[NewMessage] = []
+        now, size = self._clock.now_ms(), 0
+        for number, (delivery, wait) in enumerate(deliveries, 1):
+            body = encode(delivery)
+            ttl_ms = max(delivery.until - now, _LEAST_LIFE_MS) + LEASE_MS
+            new.append(NewMessage(body, ttl_ms, round(wait * 1000)))
+            size += len(body)
+            if size >= _AGAIN_BYTES or number == len(deliveries):
+                await put(self._messages, retries_of(delivery.project), *new)
+                await asyncio.sleep(0)
+                new, size = [], 0
 
     def _note_attempt(self, delivery: Delivery, subscription: Subscription, result: Result) -> None:
         answer = result.answer
