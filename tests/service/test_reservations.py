@@ -127,9 +127,9 @@ async def test_a_project_makes_so_many_at_a_time(monkeypatch: pytest.MonkeyPatch
 
 async def test_a_crowd_writes_its_reservations_together() -> None:
     it = House()
-    await asyncio.gather(*(it.make(it.one, str(n), 50) for n in range(60)), return_exceptions=True)
+    await asyncio.gather(*(it.make(it.one, str(n), 50) for n in range(50)))
     assert len(it.made) == 50
-    assert it.counts < 20
+    assert it.counts < 10
     assert await it.reserved() == {}
 
 

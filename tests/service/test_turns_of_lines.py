@@ -13,6 +13,7 @@ from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.models import DelayMode, QueueRef, Selection, StoreOptions, Take
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.domain.subscriptions import Subscription, SubscriptionDraft
+from zaqar_lite.domain.topics import topic_ref
 from zaqar_lite.service.delivery.courier import Answer, Courier, Notification, Transport
 from zaqar_lite.service.delivery.delivering import Deliveries
 from zaqar_lite.service.delivery.log import DeliveryLog
@@ -20,6 +21,7 @@ from zaqar_lite.service.delivery.notes import (
     Delivery,
     Note,
     Notes,
+    Sent,
     decode_delivery,
     encode,
     failed_queue,
@@ -236,3 +238,24 @@ async def test_a_large_message_is_sent_to_many_in_steps(status: int) -> None:
     assert (len(recorder.sent), most_at_once) == (20, 1)
     again = await messages.stats(retries_of(QUEUE.project))
     assert again.total == (20 if status == 500 else 0)
+
+
+async def test_a_topics_message_goes_to_its_queues_in_steps() -> None:
+    clock = Clock()
+    messages, management = create("memory://", clock=clock, options=StoreOptions())
+    process, recorder = Process(messages, management, clock), Recorder()
+    deliveries, topic = process.deliver({"queue": recorder}), topic_ref("p", "t")
+    for number in range(50):
+        await process.subscriptions.create(topic, SubscriptionDraft(f"queue:q{number}"))
+    now = clock.now_ms()
+    note = Note("", "p", topic.name, now, now + 60_000, 60, msgspec.Raw(b"1"), sent=Sent("c"))
+    lane = notes_of(QUEUE.project)
+    await messages.post(lane, [NewMessage(encode(note), 60_000)], client_id="c", version=None)
+    (message,) = (await messages.list_messages(lane, Selection(1))).messages
+    delivering = asyncio.ensure_future(deliveries._deliver_note(message))
+    most_at_once = sent = 0
+    while not delivering.done():
+        await asyncio.sleep(0)
+        most_at_once, sent = max(most_at_once, len(recorder.sent) - sent), len(recorder.sent)
+    await delivering
+    assert (len(recorder.sent), most_at_once) == (50, 20)

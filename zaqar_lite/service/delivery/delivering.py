@@ -57,6 +57,8 @@ _TURN = "~turn"
 _SKEW_MS = 10_000
 """How far the clocks of servers may be apart."""
 _LEAST_LIFE_MS = 1_000
+_AT_ONCE = 20
+"""Deliveries of a topic's message that begin in one round of the event loop."""
 _AGAIN_BYTES = 1_048_576
 
 
@@ -214,7 +216,8 @@ class Deliveries:
             is_queue = queue_in(one.subscriber) is not None
             delivery = note.to(one.id, forwarded if is_queue else payload)
             if is_queue or wait <= 0:
-                first.append(self._deliver_fresh(delivery, one, None))
+                rounds = len(first) // _AT_ONCE
+                first.append(self._deliver_fresh(delivery, one, None, after=rounds))
             else:
                 later.append((delivery, wait))
         again = await asyncio.gather(*first)
@@ -303,9 +306,15 @@ class Deliveries:
         return msgspec.structs.replace(delivery, payload=msgspec.Raw(payload))
 
     async def _deliver_fresh(
-        self, delivery: Delivery, subscription: Subscription, policy: object
+        self, delivery: Delivery, subscription: Subscription, policy: object, *, after: int = 0
     ) -> tuple[Delivery, float] | None:
-        """Attempt one of a note's deliveries; when it fails, the others are not repeated."""
+        """Attempt one of a note's deliveries; when it fails, the others are not repeated.
+
+        It begins after so many rounds of the event loop, because a post to a queue in this process
+        waits for nothing.
+        """
+        for _ in range(after):
+            await asyncio.sleep(0)
         try:
             return await self._deliver(delivery, subscription, policy, is_fresh=True)
         except ZaqarLiteError as exc:
