@@ -312,6 +312,19 @@ async def test_what_a_damaged_page_held_is_not_counted_when_the_lease_ends(
         assert len((await claim(store, 9))[1]) == 6
 
 
+async def test_a_sweep_ends_the_leases_of_a_claim_that_memory_can_t_hold(
+    store: OpenDataMessageStore,
+) -> None:
+    """Loading its pages on disk evicted those in memory, and the other way round, for ever."""
+    await post(store, ["text"] * 12)
+    await claim(store, 12)
+    evict_all(store)
+    await listed(store)  # some of its pages are in memory then
+    store._db.clock.advance(60_000)
+    assert (await asyncio.wait_for(store.sweep(1_000), 30)).lapsed == 12
+    assert (await store.stats(QUEUE)).ready == 12
+
+
 async def test_what_is_parked_on_disk_does_not_stop_an_exposure(
     store: OpenDataMessageStore,
 ) -> None:

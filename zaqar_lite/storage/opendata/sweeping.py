@@ -5,6 +5,7 @@ step whose changes are one batch. A queue with more to do is visited again after
 """
 
 from dataclasses import dataclass, field
+from functools import partial
 from heapq import heapify
 
 from zaqar_lite.domain.models import QueueRef, RetriesOf, Swept
@@ -23,7 +24,7 @@ from zaqar_lite.storage.opendata.entries import NEVER, NOTHING, PAGE_SIZE, Page
 from zaqar_lite.storage.opendata.format import keys
 from zaqar_lite.storage.opendata.format.bookkeeping import decode_garbage
 from zaqar_lite.storage.opendata.format.keys import RecordType
-from zaqar_lite.storage.opendata.paging import evict_pages, load, load_some
+from zaqar_lite.storage.opendata.paging import evict_pages, load_some, prepared
 from zaqar_lite.storage.opendata.queue import Queue
 from zaqar_lite.storage.opendata.settling import MOST_LAPSES, Step, end_lapsed
 from zaqar_lite.storage.opendata.state import State
@@ -114,7 +115,6 @@ async def _visit(  # noqa: PLR0917 - the queue, the limits, and the counters
     """
     db.committer.check_readable()
     if first_lapse(queue) <= now:
-        await load(db, queue, cold_lapsed(queue, now))
         await _end_lapsed(db, queue, now, min(limit, MOST_LAPSES), retries_of, tidied)
     if next_due(queue) <= now:
         _bring_up(db, queue, now, limit, tidied)
@@ -146,8 +146,8 @@ async def _end_lapsed(  # noqa: PLR0917 - as above
 ) -> None:
     """End lapsed leases by the queue's policy, which a separate management store may have."""
     retries = await retries_of(queue.ref)
-    db.committer.check_readable()
-    if not db.is_current(queue):
+    current, _ = await prepared(db, queue.ref, None, partial(cold_lapsed, now=now), reads=True)
+    if current is not queue:
         return
     ended, moved = end_lapsed(Step(db, queue, now, retries), limit)
     tidied.lapsed += ended - moved
