@@ -156,7 +156,8 @@ class Deliveries:
                 logger.warning("a turn at a line is taken again: %s", exc)
             else:
                 logger.exception("a turn at a line failed, and is taken again")
-            await self._post_turn(queue, subscription_id, self._clock.now_ms() + LEASE_MS)
+            minutes = self._clock.now_ms() // LEASE_MS + 1  # one for all notes of this minute
+            await self._post_turn(queue, subscription_id, minutes * LEASE_MS)
 
     async def _deliver_to_others(self, note: Note, message_id: str, queue: QueueRef) -> None:
         """Send a message to all but the subscriptions that have a line."""
