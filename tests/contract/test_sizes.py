@@ -11,6 +11,7 @@ from zaqar_lite.domain.errors import KeyReused
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.models import DeadLetter, DelayMode
 from zaqar_lite.domain.posts import NewMessage
+from zaqar_lite.domain.settlements import Act, Outcome, Settlement
 
 pytestmark = pytest.mark.anyio
 
@@ -152,6 +153,18 @@ async def test_a_batch_that_waits_comes_due_whole(queue: QueueUnderTest, size: i
     assert found == posted
 
 
+async def test_a_batch_that_waits_is_exposed_whole(queue: QueueUnderTest, size: int) -> None:
+    posted = await queue.post(*batch(size, delay=10 * MINUTE))
+    exposed = 0
+    while step := await queue.expose(AT_ONCE):
+        exposed += step
+        if step < AT_ONCE:
+            break
+    assert exposed == size
+    assert await queue.counts() == (size, 0, 0)
+    assert ids(await queue.listed(limit=AT_ONCE)) == posted
+
+
 async def test_what_waits_of_a_batch_can_be_changed_and_cancelled(
     queue: QueueUnderTest, size: int
 ) -> None:
@@ -185,3 +198,32 @@ async def test_a_batch_becomes_dead_letters_whole(
     assert (found, handed_out) == (posted, [])
     assert await queue.counts() == (0, 0, 0)
     assert ids(await other.listed(limit=AT_ONCE)) == posted
+
+
+async def test_a_batch_is_moved_whole(
+    queue: QueueUnderTest, other: QueueUnderTest, size: int
+) -> None:
+    other = other.at(queue.stores)
+    posted = await queue.post(*batch(size))
+    for first in range(0, size, AT_ONCE):
+        part = posted[first : first + AT_ONCE]
+        assert set(await queue.move(other, *part)) == {Outcome.DONE}
+    assert await queue.counts() == (0, 0, 0)
+    await other.arrived(posted, size)
+    assert await other.counts() == (size, 0, 0)
+    found, _ = await claim_all(other)
+    assert sorted(found) == sorted(posted)
+
+
+async def test_a_batch_is_settled_whole(queue: QueueUnderTest, size: int) -> None:
+    posted = await queue.post(*batch(size))
+    found, claims = await claim_all(queue)
+    assert found == posted
+    settled = 0
+    for claim_id in claims:
+        held = ids((await queue.get_claim(claim_id)).messages)
+        acts = [Settlement(one, Act.RELEASE, failed=True, reason="r") for one in held]
+        assert set(await queue.outcomes(claim_id, *acts)) == {Outcome.DONE}
+        settled += len(held)
+    assert settled == size
+    assert await queue.counts() == (size, 0, 0)
