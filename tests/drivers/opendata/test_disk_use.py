@@ -12,11 +12,15 @@ from tests.drivers.opendata.contract_hooks import check_database
 from tests.drivers.opendata.store import HOUR, OTHER, QUEUE, THIRD, Store, listed
 from zaqar_lite.cli import main
 from zaqar_lite.domain.posts import NewMessage
+from zaqar_lite.storage.opendata.entries import PAGE_SIZE
 from zaqar_lite.storage.opendata.format import keys
+from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.sqlite import FILE_NAME
 from zaqar_lite.storage.opendata.sqlite.writer import LOG, PAYLOAD, SCHEMA
 
 pytestmark = pytest.mark.anyio
+LOCAL = 8_192 - 35 - 40
+"""Bytes of a row that lie in a page of SQLite's: the rest would lie in others. 40 are its head."""
 CLIENT = "7f1bfa6e-6c1b-4d1c-9f2e-8d3e4b1c2a3d"
 
 
@@ -40,6 +44,18 @@ async def test_a_body_takes_little_more_than_itself(size: int, most: float, tmp_
     await fill(store, 100, size, at_once=1)
     await store.messages.close()
     assert size_of(tmp_path / "data") <= 1_600 * size * most
+
+
+async def test_a_page_of_claimed_messages_fits_into_one_of_sqlite(tmp_path: Path) -> None:
+    store = Store(f"embedded://{tmp_path / 'data'}")
+    await store.messages.open()
+    await fill(store, 2 * PAGE_SIZE, 10)
+    while (await store.claim(100, client=CLIENT)).messages:
+        pass
+    pages = await store.records(RecordType.ACTIVE)
+    await store.messages.close()
+    assert len(pages) >= 2
+    assert max(len(key) + len(value) for key, value in pages.items()) <= LOCAL
 
 
 async def test_an_idle_store_gives_back_what_a_purge_has_freed(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ The records' bytes are in `format/` (`keys.py` lists them), the engines below th
 `slatedb/`, behind `engine.py`. `state.py` is what operations may touch: queues, ids, and the batch
 that gathers. All records of queues are in memory too (`storage/records.py`); a queue that has
 nothing else is made when an operation asks for it (`queues.py`). A queue (`queue.py`) consists of
-pages of up to 256 entries, one record each (`checkpoint.py`). A page that is not in memory is known
+pages of up to 128 entries, one record each (`checkpoint.py`). A page that is not in memory is known
 by its bounds and a summary (`paging.py`); the pages of all queues share one bounded cache
 (`queues.py`). A payload and its entry of the metadata log are written once. An operation waits
 until what it needs is in memory, changes it in one step of the event loop, and is answered when its

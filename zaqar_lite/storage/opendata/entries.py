@@ -10,8 +10,9 @@ from zaqar_lite.domain.models import Message, Origin
 from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.format.records import Attempts, EndedMessage, Kept
 
-PAGE_SIZE = 256
-"""Entries of a page: below it the cost of a commit dominates, above it the bytes do."""
+PAGE_SIZE = 128
+"""Entries of a page: so few that its record fits into one page of SQLite while all are claimed. A
+larger record lies on several, and each claim and deletion would write them all anew."""
 MAX_ATTEMPTS = 0xFFFF
 MAX_PRIORITY = 0xFF
 MAX_CONSUMERS = 64
@@ -130,7 +131,7 @@ class Summary(NamedTuple):
 
 
 class Page:
-    """Up to 256 entries of a queue, one record of the store; `number` None is the root.
+    """Up to 128 entries of a queue, one record of the store; `number` None is the root.
 
     first         no entry has a lower position
     best          no ready entry has a lower key (`ready_key`); NOTHING: none is ready
