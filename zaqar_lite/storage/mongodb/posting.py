@@ -305,8 +305,9 @@ class Posting(StorePart):
         cursor = self._connection.messages.find(
             {"_id": {"$in": list(posts_by_id)}}, {"_id": 1}, hint=BY_ID
         )
-        for document in await cursor.to_list():
-            self._accept(batch.queue, posts_by_id[document["_id"]])
+        stored = [posts_by_id[document["_id"]] for document in await cursor.to_list()]
+        for post in {id(post): post for post in stored}.values():
+            self._accept(batch.queue, post)
 
     def _accept(self, queue: QueueRef, post: PendingPost) -> None:
         self._readiness.announce(queue, sum(not message.delay_ms for message in post.messages))
