@@ -116,6 +116,27 @@ async def test_a_larger_post_goes_in_parts(store: Store) -> None:
     assert await listed(store) == [str(number) for number in range(MANY)]
 
 
+@pytest.mark.parametrize("is_disturbed", [False, True])
+async def test_a_larger_post_with_copies_goes_in_parts_where_it_can(
+    store: Store, *, is_disturbed: bool
+) -> None:
+    """A message that came to the copies' queue meanwhile has a higher id than they have."""
+    batches = await shared(store)
+    copied = [one._replace(copies=(Copy(OTHER, HOUR, 0, 100),)) for one in numbered(4 * PART)]
+    posting = asyncio.create_task(post(store, copied))
+    await until(lambda: batches.payloads)
+    if is_disturbed:
+        await post(store, [NewMessage(b'"between"', HOUR)], to=OTHER)
+    assert not posting.done()
+    await posting
+    parts = [count for count in batches.payloads if count >= PART]
+    assert (4 * PART in parts) == is_disturbed
+    expected = [str(number) for number in range(4 * PART)]
+    assert await listed(store, OTHER) == ["between"][: int(is_disturbed)] + expected
+    assert await listed(store) == expected
+    assert await left_behind(store) == len(expected) + int(is_disturbed)
+
+
 async def test_a_project_that_is_alone_waits_for_fewer_batches(store: Store) -> None:
     batches = Batches(store)
     await post(store, numbered(MANY))

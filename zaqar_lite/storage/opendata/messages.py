@@ -88,8 +88,7 @@ class OpenDataMessageStore(DatabaseUser, MessageStore):
         version: int | None,
     ) -> Sequence[Posted]:
         db = self._db
-        # In parts, copies would come behind messages that their queues received meanwhile.
-        if len(messages) > PART and not any(message.copies for message in messages):
+        if len(messages) > PART:
             posted = await staging.post(
                 db, ref, messages, client_id=client_id, batch_key=batch_key, version=version
             )

@@ -181,7 +181,7 @@ def let_in(
     if new and queue.ref in db.watched:
         db.announce(queue.ref, sum(not message.delay_ms for message in new))
     if any(message.copies for message in new):
-        _copy(db, new, entries, now)
+        _copy(db, new, entries)
     if any(message.companions for message in new):
         _accompany(db, new, entries, now)
 
@@ -226,14 +226,17 @@ def _fill(queue: Queue, page: Page, new: Sequence[Entry]) -> None:
     queue.changed_pages.add(page.number)
 
 
-def _copy(db: State, new: Sequence[NewMessage], entries: Sequence[Entry], now: int) -> None:
+def _copy(db: State, new: Sequence[NewMessage], entries: Sequence[Entry]) -> None:
     """Add the copies of messages to their queues, each as an entry of its own."""
     brought: defaultdict[QueueRef, list[Entry]] = defaultdict(list)
     for message, entry in zip(new, entries, strict=True):
         if not message.copies:
             continue
         entry.ensure_extras().shared = True
-        number, client_id, headers = entry.id, entry.client_id, entry.headers
+        # Of a large post, the messages were made earlier; their log entries say when.
+        number, now, client_id, headers = (
+            entry.id, entry.created_at, entry.client_id, entry.headers,
+        )  # fmt: skip
         db.shared[number] = 1 + len(message.copies)
         for ref, ttl_ms, delay_ms, priority in message.copies:
             visible_at = now + delay_ms if delay_ms else 0

@@ -7,8 +7,9 @@ garbage record of its messages, and the last batch deletes these: what a crash o
 deleted by the sweep.
 
 The ids, and so the positions, are taken first. Other posts to the queue wait until the end, so that
-no message enters before one that a reader has seen. A move into the queue does not wait: then the
-parts are given up and the post goes in one batch. So it does where a key is known already.
+no message enters before one that a reader has seen. A move into the queue does not wait, nor does a
+post to a queue that gets copies: then the parts are given up and the post goes in one batch. So it
+does where a key is known already.
 """
 
 import asyncio
@@ -36,7 +37,8 @@ class _Draft:
     """A post that is stored in part and not visible yet."""
 
     queue: Queue
-    arrivals: int
+    arrivals: dict[QueueRef, tuple[Queue | None, int]]
+    """The queues that get messages, and how many had entered each when the ids were taken."""
     failures: int
     first: int
     entries: list[Entry] = field(default_factory=list)
@@ -62,15 +64,15 @@ async def post(
         if not _can_enter(db, queue, len(messages), batch_key, now):
             return None
         failures = db.committer.failures
-        draft = _Draft(queue, queue.arrivals, failures, db.ids.take(len(messages), db.puts))
+        arrivals = {to: _arrivals(db, to) for to in _receivers(ref, messages)}
+        draft = _Draft(queue, arrivals, failures, db.ids.take(len(messages), db.puts))
         try:
             if not await _stage(db, draft, messages, client_id, now):
                 return None
             queue, now = await _prepared(db, ref, version)
             if (
                 db.committer.failures != draft.failures
-                or queue is not draft.queue
-                or queue.arrivals != draft.arrivals
+                or any(_arrivals(db, to) != before for to, before in draft.arrivals.items())
                 or any(queue.keys.get(key, now) for key in draft.fresh)
                 or not _can_enter(db, queue, len(messages), batch_key, now)
             ):
@@ -100,6 +102,17 @@ async def _alone(db: State, ref: QueueRef) -> AsyncIterator[None]:
     finally:
         del db.staging[ref]
         over.set()
+
+
+def _receivers(ref: QueueRef, messages: Sequence[NewMessage]) -> set[QueueRef]:
+    """The queue of a post and those that get copies of its messages."""
+    return {ref, *(copy.queue for message in messages for copy in message.copies)}
+
+
+def _arrivals(db: State, ref: QueueRef) -> tuple[Queue | None, int]:
+    """A queue, as it may be another of this name later, and how many messages have entered it."""
+    queue = db.queues.get(ref)
+    return queue, 0 if queue is None else queue.arrivals
 
 
 async def _prepared(db: State, ref: QueueRef, version: int | None) -> tuple[Queue, int]:
