@@ -1,6 +1,7 @@
 """The steps of a drain when a store fails before or behind each of them."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 
@@ -19,6 +20,7 @@ from zaqar_lite.domain.models import (
     Refusal,
     Retries,
     Selection,
+    Stats,
     StoreOptions,
     Take,
 )
@@ -234,6 +236,26 @@ async def test_each_message_arrives_once_whatever_step_fails(
     assert await pools.listed() == []
     assert (await pools.old.stats(QUEUE)).total == 0
     assert 100 <= (await pools.drains.get("old")).moved <= 150
+
+
+async def test_a_store_that_was_away_for_a_while_delays_a_drain_by_no_more(
+    pools: Pools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A drain rests for five times as long as a round, but not as long as it waited in vain."""
+    away, begun = 2.0, time.monotonic()
+    stats = pools.old.stats
+
+    async def away_at_first(queue: QueueRef) -> Stats:
+        if time.monotonic() - begun < away:
+            await asyncio.sleep(away)
+            raise Unavailable("planted")
+        return await stats(queue)
+
+    monkeypatch.setattr(pools.old, "stats", away_at_first)
+    async with draining(pools):
+        async with asyncio.timeout(5 * away):
+            drain = await until_over(pools)
+    assert drain.problem is None
 
 
 @pytest.mark.parametrize("fails", [None, ("delete", False), ("delete", True)])

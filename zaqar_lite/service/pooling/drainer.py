@@ -119,6 +119,7 @@ class Drainer(BackgroundWorker):
             drain.problem = exc.shown
             with suppress(RecordChanged):
                 await work.save()
+            return  # without a rest: most of the time it waited for the store
         if drain.number == number:
             # A round looks at the whole catalogue, and a drain may wait for a claim of hours.
             ended = time.monotonic()
