@@ -4,6 +4,7 @@ import asyncio
 import json
 
 import pytest
+from msgspec.structs import replace
 
 from tests.contract.conftest import OpenStores
 from tests.contract.subject import HOUR, MINUTE, QueueUnderTest, new, texts
@@ -19,7 +20,7 @@ def with_note(
 ) -> NewMessage:
     """A message that brings its own text along, with its id."""
     body = b'{"id": "%s", "of": %s}' % (b"0" * 32, message.body)
-    return message._replace(companions=(Companion(target.ref, body, 8, ttl, delay),))
+    return replace(message, companions=(Companion(target.ref, body, 8, ttl, delay),))
 
 
 async def arrived(target: QueueUnderTest, count: int) -> list[Message]:

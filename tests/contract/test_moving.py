@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from msgspec.structs import replace
 
 from tests.contract.subject import HOUR, MINUTE, QueueUnderTest, bury, fail, ids, new, texts
 from zaqar_lite.domain.attempts import Ended
@@ -42,7 +43,7 @@ async def test_a_moved_message_is_the_same_message(
     assert (moved.claim_count, moved.failure_count) == (0, 0)
     assert moved.origin is not None
     assert letter.origin is not None
-    assert moved.origin == letter.origin._replace(redriven=1)
+    assert moved.origin == replace(letter.origin, redriven=1)
     assert not await other.get(message_id)
     assert await other.counts() == (0, 0, 0)
     assert await queue.counts() == (1, 0, 0)

@@ -9,6 +9,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from zaqar_lite.domain.attempts import MAX_CLAIMS, MAX_FAILURES, Attempt, Backoff
 from zaqar_lite.domain.ids import Marker
 
@@ -204,7 +207,7 @@ class Spent(NamedTuple):
     tokens: float
 
 
-class Origin(NamedTuple):
+class Origin(Struct, frozen=True, gc=False):
     """Where a dead letter comes from: the claim information the spec asks to keep.
 
     `source` is the queue's name (the project is the letter's own). `claim_count` is the count
@@ -223,7 +226,7 @@ class Origin(NamedTuple):
 
     def put_back(self) -> "Origin":
         """The same, of a message that is redriven once more."""
-        return self._replace(redriven=min(self.redriven + 1, MAX_REDRIVEN))
+        return replace(self, redriven=min(self.redriven + 1, MAX_REDRIVEN))
 
 
 class Move(NamedTuple):

@@ -1,15 +1,18 @@
 """Messages that are about to be stored, and what came of it.
 
-Durations are milliseconds, instants milliseconds since 1970 (see `models`).
+Durations are milliseconds, instants milliseconds since 1970 (see `models`). What a large post has
+thousands of is hidden from the garbage collector, whose visits would hold up every request.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from msgspec import Struct
+
 from zaqar_lite.domain.models import DEFAULT_PRIORITY, QueueRef
 
 
-class Copy(NamedTuple):
+class Copy(Struct, frozen=True, gc=False):
     """One more queue that receives a message by its filter (FAN_OUT): an entry of its own."""
 
     queue: QueueRef
@@ -66,7 +69,7 @@ class Companion(NamedTuple):
         )
 
 
-class NewMessage(NamedTuple):
+class NewMessage(Struct, frozen=True, gc=False):
     """A message to be stored. The service has validated it and resolved every default.
 
     `body` is JSON, stored and returned byte for byte. `delay_ms` is 0 on a normal queue.
@@ -83,7 +86,7 @@ class NewMessage(NamedTuple):
     companions: tuple[Companion, ...] = ()
 
 
-class Posted(NamedTuple):
+class Posted(Struct, frozen=True, gc=False):
     """What became of one posted message: its id, and whether that id stood for it already."""
 
     id: str

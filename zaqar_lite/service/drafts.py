@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Invalid
@@ -70,7 +71,7 @@ class Drafts:
             if draft.deliver_at is not None:
                 new[place] = self._timed(first + place, draft.deliver_at, new[place], policy)
         if policy.ttl_after_delay:
-            new = [one._replace(ttl_ms=one.ttl_ms + one.delay_ms) for one in new]
+            new = [replace(one, ttl_ms=one.ttl_ms + one.delay_ms) for one in new]
         return new
 
     def _timed(self, index: int, deliver_at: str, new: NewMessage, policy: Policy) -> NewMessage:
@@ -82,7 +83,7 @@ class Drafts:
                 f"Message {index} would expire before it is delivered: give it a longer ttl, or "
                 "the queue _ttl_after_delay."
             )
-        return new._replace(delay_ms=delay_ms)
+        return replace(new, delay_ms=delay_ms)
 
     def check_post(self, drafts: Sequence[Draft], batch_key: str | None) -> None:
         """Check a post as a whole.

@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from msgspec.structs import replace
+
 from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.domain.filters.matching import (
     Budget,
@@ -180,7 +182,7 @@ class _Post:
             priority = self._own.priority_of(headers, self._budget)
         except Invalid as exc:
             raise Invalid(f"Message {index}: {exc}") from exc
-        return message._replace(priority=priority, copies=copies)
+        return replace(message, priority=priority, copies=copies)
 
     async def _copies(self, headers: Headers) -> tuple[Copy, ...]:
         copies = []

@@ -80,7 +80,7 @@ def _entry(entry: Entry) -> tuple[Any, ...]:
             extras.attempts, extras.last_claim, extras.origin, extras.shared, extras.renamed,
             extras.parked_until,
         )  # fmt: skip
-        if shown == (Attempts([]), None, None, False, False, 0):
+        if shown == (Attempts(()), None, None, False, False, 0):
             shown = None
     return (
         entry.id, entry.shown_id, entry.position, entry.priority, entry.visible_at,

@@ -133,7 +133,7 @@ async def test_records_of_an_earlier_version_read_on(store: Store) -> None:
     await store.messages.release(QUEUE, claimed.claim_id or "")
     (key,) = await store.records(RecordType.ATTEMPTS)
     (attempt,) = await store.records(RecordType.ATTEMPT)
-    store.db.put(key, encode_attempts(Attempts(["worker"])))
+    store.db.put(key, encode_attempts(Attempts(("worker",))))
     store.db.delete(attempt)
     await store.db.committer.durable()
     await store.restart()

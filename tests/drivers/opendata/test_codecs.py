@@ -165,10 +165,10 @@ def test_ended_messages(items: list[records.EndedMessage]) -> None:
 
 @settings(deadline=None)
 @given(
-    st.lists(consumers, max_size=10).map(records.Attempts)
+    st.lists(consumers, max_size=10).map(tuple).map(records.Attempts)
     | st.builds(
         records.Attempts,
-        st.lists(consumers, max_size=10),
+        st.lists(consumers, max_size=10).map(tuple),
         st.integers(1, (1 << 64) - 1),
         st.integers(0, (1 << 32) - 1),
         st.sampled_from(Ended),

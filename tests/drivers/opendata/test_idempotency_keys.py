@@ -96,7 +96,7 @@ async def test_a_key_that_comes_again_outlives_its_first_record(store: Store) ->
     assert second.id != first.id
     await store.sweep()
     await store.restart()
-    assert await post_whole() == (second.id, True)
+    assert await post_whole() == Posted(second.id, True)
 
 
 async def test_what_was_posted_is_compared_after_a_restart(store: Store) -> None:

@@ -6,6 +6,7 @@ from contextlib import suppress
 from itertools import pairwise
 
 import pytest
+from msgspec.structs import replace
 
 from tests.drivers.opendata.store import HOUR, OTHER, QUEUE, Store, listed
 from zaqar_lite.domain.errors import KeyReused, Unavailable
@@ -122,7 +123,7 @@ async def test_a_larger_post_with_copies_goes_in_parts_where_it_can(
 ) -> None:
     """A message that came to the copies' queue meanwhile has a higher id than they have."""
     batches = await shared(store)
-    copied = [one._replace(copies=(Copy(OTHER, HOUR, 0, 100),)) for one in numbered(4 * PART)]
+    copied = [replace(one, copies=(Copy(OTHER, HOUR, 0, 100),)) for one in numbered(4 * PART)]
     posting = asyncio.create_task(post(store, copied))
     await until(lambda: batches.payloads)
     if is_disturbed:

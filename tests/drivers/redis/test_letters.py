@@ -7,6 +7,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+from msgspec.structs import replace
 
 from tests.contract.pausing import pause_after, pause_before
 from tests.contract.subject import HOUR, MINUTE, SECOND, QueueUnderTest, bury, new
@@ -314,7 +315,7 @@ async def test_companions_of_a_post_arrive_once_after_a_crash_at_any_step(
     queue: QueueUnderTest, target: QueueUnderTest, step: str
 ) -> None:
     body = b'{"id": "%s"}' % (b"0" * 32)
-    message = new("a")._replace(companions=(Companion(target.ref, body, 8, HOUR),))
+    message = replace(new("a"), companions=(Companion(target.ref, body, 8, HOUR),))
     with crash_before(step):
         ids = await queue.post(message)
         await asyncio.sleep(0.1)  # what follows a post is begun before its answer
@@ -335,7 +336,7 @@ async def test_companions_travel_together(
 ) -> None:
     """Many posts at once bring theirs in few scripts, after one registration with the sweep."""
     body = b'{"id": "%s"}' % (b"0" * 32)
-    message = new("a")._replace(companions=(Companion(target.ref, body, 8, HOUR),))
+    message = replace(new("a"), companions=(Companion(target.ref, body, 8, HOUR),))
     await queue.post(message)
     client.config_resetstat()
     await asyncio.gather(*(queue.post(message) for _ in range(100)))
@@ -371,7 +372,7 @@ async def test_a_companion_on_its_way_lives_as_long_as_it_would_where_it_goes(
 ) -> None:
     """Also where all messages of the source end long before that."""
     body = b'{"id": "%s"}' % (b"0" * 32)
-    message = new("a", ttl=MINUTE)._replace(companions=(Companion(target.ref, body, 8, DAY),))
+    message = replace(new("a", ttl=MINUTE), companions=(Companion(target.ref, body, 8, DAY),))
     with crash_before("accept_companions"):
         await queue.post(message)
         ends = client.pexpiretime(keys_of(queue.ref).key("outbox"))

@@ -8,6 +8,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+from msgspec.structs import replace
 
 from tests.contract.subject import HOUR, SECOND, QueueUnderTest, ids, new
 from tests.contract.test_companions import arrived, with_note
@@ -188,7 +189,7 @@ async def test_delays_keys_priorities_and_companions_come_with_their_parts(
         with_note(new(str(number), key=str(number), delay=SECOND * (number % 2)), target)
         for number in range(LONG)
     ]
-    messages[-1] = messages[-1]._replace(priority=1, delay_ms=0)
+    messages[-1] = replace(messages[-1], priority=1, delay_ms=0)
     posted = await queue.post(*messages)
     late = len(posted[1::2])
     assert await queue.counts() == (LONG - late, late, 0)

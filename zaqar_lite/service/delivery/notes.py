@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from zlib import crc32
 
 import msgspec
+from msgspec.structs import replace
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Invalid
@@ -206,7 +207,7 @@ class Notes:
                     if to in listening
                     for note in _notes(to, listening[to], message, now, ttl_ms, delay_ms)
                 ]
-                noted.append(message._replace(companions=tuple(notes)))
+                noted.append(replace(message, companions=tuple(notes)))
         return noted
 
 

@@ -26,6 +26,7 @@ from typing import NamedTuple
 
 import msgspec
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from msgspec.structs import replace
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import (
@@ -132,7 +133,7 @@ class Vault:
                 await asyncio.sleep(0)  # other requests have their turn
             for one in part:
                 body = envelope.seal(key.cipher, key.id, queue.project, queue.name, one.body)
-                sealed.append(one._replace(body=body))
+                sealed.append(replace(one, body=body))
         return sealed
 
     async def seal_body(self, queue: QueueRef, body: bytes) -> bytes:

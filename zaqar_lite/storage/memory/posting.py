@@ -44,15 +44,18 @@ class Prepared:
         """Make the entries of further messages."""
         now, client_id, made = self._now, self._client_id, self.entries
         expiry = made[0].expires_at if made else now + messages[0].ttl_ms
-        for body, ttl_ms, delay_ms, key, headers, priority, copies, companions in messages:
-            if key or copies or companions:
+        for one in messages:
+            if one.idempotency_key or one.copies or one.companions:
                 self.are_plain = False
-            entry = Entry("", 0, body, ttl_ms, now, now + ttl_ms, priority, client_id, headers)
+            ttl_ms, delay_ms, headers, priority = (
+                one.ttl_ms, one.delay_ms, one.headers, one.priority,
+            )  # fmt: skip
+            entry = Entry("", 0, one.body, ttl_ms, now, now + ttl_ms, priority, client_id, headers)
             if delay_ms:
                 entry.delay_expires_at = now + delay_ms
             if (
                 delay_ms
-                or copies
+                or one.copies
                 or headers is not None
                 or priority != DEFAULT_PRIORITY
                 or entry.expires_at != expiry
@@ -196,16 +199,17 @@ class Posting:
                 continue
             entry.shared = Shared()
             now = entry.created_at
-            for target, ttl_ms, delay_ms, priority in message.copies:
+            for one in message.copies:
+                target, delay_ms = one.queue, one.delay_ms
                 position, copy_id = next(places)
                 copy = Entry(
                     copy_id,
                     position,
                     entry.body,
-                    ttl_ms,
+                    one.ttl_ms,
                     now,
-                    now + ttl_ms,
-                    priority,
+                    now + one.ttl_ms,
+                    one.priority,
                     entry.client_id,
                     entry.headers,
                     entry.shared,

@@ -5,6 +5,7 @@ from typing import Any
 
 from bson import Int64
 from bson.datetime_ms import DatetimeMS
+from msgspec.structs import astuple
 
 from zaqar_lite.domain.attempts import MAX_CLAIMS, Attempt, Ended
 from zaqar_lite.domain.groups import group_of
@@ -51,7 +52,8 @@ def adopted_document(message: Message, state: QueueState, position: int) -> Docu
         document["a"] = [stored_attempt(one) for one in message.attempts]
     if (origin := message.origin) is not None:
         names = ("source", "at", "n", "cid", "cu", "r", "rd")
-        document["o"] = dict(zip(names, origin, strict=True)) | {"at": DatetimeMS(origin.moved_at)}
+        document["o"] = dict(zip(names, astuple(origin), strict=True))
+        document["o"]["at"] = DatetimeMS(origin.moved_at)
     return document
 
 

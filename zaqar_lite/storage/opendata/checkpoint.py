@@ -112,7 +112,7 @@ def _encode_attempts(db: State, queue: Queue) -> None:
         else:
             value = plain.get(claim, b"")
             if not value:
-                value = records.encode_attempts(records.Attempts([]), claim.client_id)
+                value = records.encode_attempts(records.Attempts(()), claim.client_id)
                 plain[claim] = value
         name = key(entry.shown_id)
         puts[name] = value

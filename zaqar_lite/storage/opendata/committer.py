@@ -51,6 +51,7 @@ class Committer:
         self._task: asyncio.Task[None] | None = None
         self._recovering = False
         self._began: float | None = None  # when the batch that is being written was begun
+        self._is_late = False  # it takes longer than the engine's patience
         self._watch: asyncio.TimerHandle | None = None
         self._refused: Unavailable | None = None
         self._refused_until = 0.0
@@ -75,9 +76,8 @@ class Committer:
         Raises Unavailable: says why that write failed, or for how long it has been waited for.
         """
         self.check_readable()
-        stalled = self._stalled()
-        if stalled is not None:
-            raise stalled
+        if self._is_late:
+            raise self._stalled()
         if self._refused is not None:
             if asyncio.get_running_loop().time() < self._refused_until:
                 raise Unavailable(self._refused.shown, retry_after=self._refused.retry_after)
@@ -102,9 +102,8 @@ class Committer:
 
         Raises Unavailable: the batch before is being written for too long.
         """
-        stalled = self._stalled()
-        if stalled is not None:
-            raise stalled
+        if self._is_late:
+            raise self._stalled()
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
         self._waiting.append(future)
@@ -116,9 +115,8 @@ class Committer:
         """Wait until the batch `epoch` is durable: what a reader saw must not go away again."""
         if epoch <= self.committed:
             return
-        stalled = self._stalled()
-        if stalled is not None:
-            raise stalled
+        if self._is_late:
+            raise self._stalled()
         if epoch == self.epoch:
             await self.durable()
         else:
@@ -169,29 +167,26 @@ class Committer:
         try:
             await self._engine.commit(batch)
         finally:
-            self._began = None
+            self._began, self._is_late = None, False
 
     def _look(self) -> None:
         """Check whether a batch takes too long; one timer serves all batches of some seconds."""
         self._watch = None
         if self._began is None:
             return
-        stalled = self._stalled()
-        if stalled is not None:  # the memory holds what the batch holds
-            logger.error("%s", stalled)
-            _settle([*self._writing, *self._waiting], stalled)
-            self._writing, self._waiting = [], []
-            return
         loop = asyncio.get_running_loop()
-        self._watch = loop.call_at(self._began + self._engine.patience, self._look)
+        ends = self._began + self._engine.patience
+        if loop.time() < ends:
+            self._watch = loop.call_at(ends, self._look)
+            return
+        self._is_late, stalled = True, self._stalled()
+        logger.error("%s", stalled)
+        _settle([*self._writing, *self._waiting], stalled)  # the memory holds what the batch holds
+        self._writing, self._waiting = [], []
 
-    def _stalled(self) -> Unavailable | None:
+    def _stalled(self) -> Unavailable:
         """The error for operations that would wait for a batch that takes too long."""
-        if self._began is None:
-            return None
-        waited = asyncio.get_running_loop().time() - self._began
-        if waited < self._engine.patience:
-            return None
+        waited = asyncio.get_running_loop().time() - (self._began or 0)
         return Unavailable(
             f"The store's disk has not answered for {waited:.0f} s{self._engine.complaint}; what "
             "was sent meanwhile may be stored later.",

@@ -85,6 +85,8 @@ class Database(State):
                 logger.error("the last batch is not written after %g s: given up", _LAST_BATCH)
             await self.engine.close()
             await finishing
+            for queue in self.queues:
+                queue.forget_entries()
 
     async def _finish(self) -> None:
         try:

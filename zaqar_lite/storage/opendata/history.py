@@ -26,7 +26,8 @@ def keeps_done(queue: Queue) -> bool:
 def record_done(db: State, queue: Queue, entry: Entry, now: int, client_id: str | None) -> None:
     """Append an acknowledged entry to the done list; the caller removes it from the queue."""
     if client_id is not None:
-        entry.ensure_extras().consumers.append(client_id)
+        extras = entry.ensure_extras()
+        extras.consumers = (*extras.consumers, client_id)
     record(db, queue, queue.done, entry, now)
 
 

@@ -160,11 +160,12 @@ def _check_key_limit(db: State, queue: Queue, count: int, now: int) -> None:
 def make_entries(new: Sequence[NewMessage], first: int, client_id: str, now: int) -> list[Entry]:
     """Make the entries of new messages, with ids in a row; they have no page yet."""
     entries: list[Entry] = []
-    for number, (_, ttl_ms, delay_ms, _, headers, priority, _, _) in enumerate(new, first):
+    for number, one in enumerate(new, first):
+        ttl_ms, delay_ms = one.ttl_ms, one.delay_ms
         visible_at = now + delay_ms if delay_ms else 0
         entry = Entry(
-            number, number, NOWHERE, priority, visible_at, now + ttl_ms, ttl_ms, now, client_id,
-            headers,
+            number, number, NOWHERE, one.priority, visible_at, now + ttl_ms, ttl_ms, now, client_id,
+            one.headers,
         )  # fmt: skip
         if delay_ms:
             entry.delayed = True
@@ -238,11 +239,12 @@ def _copy(db: State, new: Sequence[NewMessage], entries: Sequence[Entry]) -> Non
             entry.id, entry.created_at, entry.client_id, entry.headers,
         )  # fmt: skip
         db.shared[number] = 1 + len(message.copies)
-        for ref, ttl_ms, delay_ms, priority in message.copies:
+        for copy in message.copies:
+            ttl_ms, delay_ms = copy.ttl_ms, copy.delay_ms
             visible_at = now + delay_ms if delay_ms else 0
-            brought[ref].append(
+            brought[copy.queue].append(
                 Entry(
-                    number, number, NOWHERE, priority, visible_at, now + ttl_ms, ttl_ms, now,
+                    number, number, NOWHERE, copy.priority, visible_at, now + ttl_ms, ttl_ms, now,
                     client_id, headers, delayed=delay_ms > 0, extras=EntryExtras(shared=True),
                 )
             )  # fmt: skip
@@ -317,7 +319,7 @@ def enter(
         attempts = message.attempts
         history = entry.ensure_extras().history = db.ids.take(1, db.puts)
         entry.ensure_extras().attempts = Attempts(
-            [one.client_id or "unknown" for one in attempts],
+            tuple([one.client_id or "unknown" for one in attempts]),
             history,
             message.failure_count,
             attempts[-1].outcome if attempts else Ended.FAILED,

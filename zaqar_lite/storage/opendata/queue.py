@@ -308,6 +308,11 @@ class Queue:
         self.cold_pages += 1
         return True
 
+    def forget_entries(self) -> None:
+        """Drop all entries from memory, because the queue is used no more."""
+        for page in self.pages:
+            page.forget_entries()
+
     def _count(self, cold: Summary, sign: int) -> None:
         self.cold_pages += sign
         self.total += sign * cold.total

@@ -121,9 +121,11 @@ class Queues:
             queue.record = record
 
     def discard(self, ref: QueueRef) -> None:
-        """Forget a queue and its record; no error when there is none."""
+        """Forget a queue, its entries and its record; no error when there is none."""
         self.records.remove(ref)
-        self._queues.pop(ref, None)
+        queue = self._queues.pop(ref, None)
+        if queue is not None:
+            queue.forget_entries()
 
 
 ENTRY_BYTES = 400

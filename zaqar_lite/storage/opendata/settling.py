@@ -190,9 +190,7 @@ def _end(step: Step, entry: Entry, end: _End, delay_ms: int) -> None:
     due.detach(queue, entry, claim)
     extras = entry.ensure_extras()
     extras.last_claim, extras.last_ended = claim.raw, end.outcome
-    extras.consumers.append(claim.client_id)
-    if len(extras.consumers) > MAX_CONSUMERS:
-        del extras.consumers[0]
+    extras.consumers = (*extras.consumers, claim.client_id)[-MAX_CONSUMERS:]
     attempt = Attempt(
         entry.attempts, claim.claimed_at, end.at, end.outcome, delay_ms, end.reason, end.detail,
         claim.client_id,

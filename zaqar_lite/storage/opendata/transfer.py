@@ -268,7 +268,7 @@ def _describe(ref: QueueRef, message: Message, lease: int | None, priority: int)
         priority,
         message.client_id,
         None if message.headers is None else dict(message.headers),
-        None if message.origin is None else _Origin(*message.origin),
+        None if message.origin is None else _Origin(*structs.astuple(message.origin)),
     )
 
 

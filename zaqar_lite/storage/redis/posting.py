@@ -355,6 +355,8 @@ async def _posted(batch: _Batch, first: int) -> Sequence[Posted]:
     stands_for = set[int]()
     posted = []
     for place in batch.places:
-        posted.append(sent[place]._replace(duplicate=True) if place in stands_for else sent[place])
+        posted.append(
+            Posted(sent[place].id, duplicate=True) if place in stands_for else sent[place]
+        )
         stands_for.add(place)
     return posted

@@ -11,6 +11,8 @@ from hashlib import sha256
 from typing import Any, NamedTuple, Self
 from urllib.parse import quote, unquote
 
+from msgspec import structs
+
 from zaqar_lite.domain.models import Message, Origin, QueueRef
 from zaqar_lite.domain.posts import NewMessage
 
@@ -292,7 +294,7 @@ class Content(NamedTuple):
         if self.headers is not None:
             head["headers"] = self.headers
         if self.origin is not None:
-            head["origin"] = list(self.origin)
+            head["origin"] = list(structs.astuple(self.origin))
         if self.attempts:
             head["attempts"] = self.attempts
         return json.dumps(head).encode() + b"\n" + self.body

@@ -144,9 +144,9 @@ def encode_held_extra(message_id: int, visible_at: int, deadline: int, ttl_ms: i
 @lru_cache(256)  # what died in one step has one origin
 def _encode_origin(origin: Origin) -> tuple[int, bytes]:
     """Encode an origin, and tell the flags that name its fields."""
-    source, moved_at, claims, claim, client, reason, redriven = origin
+    claim, client, reason = origin.last_claim_id, origin.last_client_id, origin.reason
     flags = _ORIGIN
-    parts = [_ORIGIN_FIELDS.pack(moved_at, claims), utf8(source)]
+    parts = [_ORIGIN_FIELDS.pack(origin.moved_at, origin.claim_count), utf8(origin.source)]
     if claim is not None:
         flags |= _ORIGIN_CLAIM
         parts.append(bytes.fromhex(claim))
@@ -156,9 +156,9 @@ def _encode_origin(origin: Origin) -> tuple[int, bytes]:
     if reason != MAX_CLAIMS:
         flags |= _ORIGIN_REASON
         parts.append(utf8(reason))
-    if redriven:
+    if origin.redriven:
         flags |= _REDRIVEN
-        parts.append(bytes((redriven,)))
+        parts.append(bytes((origin.redriven,)))
     return flags, b"".join(parts)
 
 

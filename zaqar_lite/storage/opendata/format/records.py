@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
 
+from msgspec import Struct
+
 from zaqar_lite.domain.attempts import Attempt, Ended
 from zaqar_lite.storage.opendata.format import (
     MAX_U16,
@@ -247,7 +249,7 @@ _NONE_ENDED, _IS_HELD = 0x7F, 0x80
 _ONE_UUID, _AFTER_ONE = b"\x01\x00\x01", 19
 
 
-class Kept(NamedTuple):
+class Kept(Struct, frozen=True, gc=False):
     """An ended attempt that has a record, and how much it counts (`Attempt.size`)."""
 
     number: int
@@ -266,7 +268,7 @@ class Attempts(NamedTuple):
     All but the consumers are an addition, absent where there is nothing to say.
     """
 
-    consumers: list[str]
+    consumers: tuple[str, ...]
     history: int = 0
     failures: int = 0
     last_ended: Ended | None = None
@@ -274,7 +276,7 @@ class Attempts(NamedTuple):
 
 
 def _encode_kept(kept: Kept) -> bytes:
-    return pack(_KEPT, *kept)
+    return pack(_KEPT, kept.number, kept.size)
 
 
 def encode_attempts(attempts: Attempts, holder: str | None = None) -> bytes:
@@ -288,7 +290,7 @@ def encode_attempts(attempts: Attempts, holder: str | None = None) -> bytes:
         return array(consumers, encode_consumer)
     code = _NONE_ENDED if last_ended is None else _CODES[last_ended]
     if holder is not None:
-        consumers, code = [*consumers, holder], code | _IS_HELD
+        consumers, code = (*consumers, holder), code | _IS_HELD
     fixed = pack(_SUMMARY, history, failures, code)
     return array(consumers, encode_consumer) + fixed + array(kept, _encode_kept)
 
@@ -299,19 +301,21 @@ def decode_attempts(data: bytes) -> Attempts:
     Raises CodecError: cut short, bytes left over, or an unknown ending.
     """
     if data.startswith(_ONE_UUID) and len(data) >= _AFTER_ONE:  # nearly all that died at once
-        consumers, offset = [_uuid_text(data[3:_AFTER_ONE])], _AFTER_ONE
+        consumers: tuple[str, ...] = (_uuid_text(data[3:_AFTER_ONE]),)
+        offset = _AFTER_ONE
     else:
-        consumers, offset = read_array(data, 0, read_consumer)
+        found, offset = read_array(data, 0, read_consumer)
+        consumers = tuple(found)
     if offset == len(data):
         return Attempts(consumers)
     (history, failures, code), offset = unpack(_SUMMARY, data, offset)
     number, rest = read_count(data, offset), data[offset + 2 :]
     if len(rest) != number * _KEPT.size:
         raise CodecError(f"attempts: {len(rest)} bytes for {number} that have a record")
-    kept = tuple(map(Kept._make, _KEPT.iter_unpack(rest)))
+    kept = tuple([Kept(*fields) for fields in _KEPT.iter_unpack(rest)])
     ended = None if code & ~_IS_HELD == _NONE_ENDED else _ending(code & ~_IS_HELD)
     if code & _IS_HELD:
-        del consumers[-1:]
+        consumers = consumers[:-1]
     return Attempts(consumers, history, failures, ended, kept)
 
 

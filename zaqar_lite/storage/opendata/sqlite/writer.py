@@ -138,8 +138,11 @@ class Database:
             raise
         self._commits += 1
         self._batches += 1
+
+    def note(self) -> None:
+        """Note the number of the last batch in the file beside the database."""
+        number = self._commits
         with contextlib.suppress(OSError):  # an older number: a start notices fewer lost commits
-            number = self._commits
             os.pwrite(self._note, NOTED.pack(number, crc32(number.to_bytes(8, "big"))), 0)
 
     def tidy(self, *, is_idle: bool) -> bool:
@@ -364,7 +367,8 @@ def _serve(wire: BinaryIO, database: Database) -> bool:
     except sqlite3.Error as exc:
         _answer(exc)
     else:
-        _answer(None)
+        _answer(None)  # first, because requests wait for it
+        database.note()
     database.tidy(is_idle=False)
     while not select.select([wire], (), (), _IDLE)[0]:
         if not database.tidy(is_idle=True):
