@@ -13,11 +13,11 @@ from zaqar_lite.domain.attempts import MAX_ATTEMPTS, Ended
 from zaqar_lite.domain.models import DeadLetter, Message, QueueRef, Retries, Selection
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.domain.settlements import Act, Outcome, Settlement
-from zaqar_lite.storage.opendata.commands import check
 from zaqar_lite.storage.opendata.entries import EntryExtras
 from zaqar_lite.storage.opendata.format import keys
 from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.format.records import Attempts, encode_attempts
+from zaqar_lite.store.checking import check
 
 pytestmark = pytest.mark.anyio
 

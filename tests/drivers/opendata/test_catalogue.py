@@ -11,9 +11,9 @@ from tests.drivers.opendata.store import HOUR, MINUTE, Store
 from zaqar_lite.cli import main
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.models import Record
-from zaqar_lite.storage.opendata.commands import check
 from zaqar_lite.storage.opendata.engine import Batch
 from zaqar_lite.storage.opendata.format import keys
+from zaqar_lite.store.checking import check
 
 pytestmark = pytest.mark.anyio
 VALUE = '{"é": 1.0}'.encode()

@@ -20,12 +20,12 @@ from tests.drivers.opendata.store import OTHER, QUEUE, THIRD, Store, listed
 from zaqar_lite.cli import main
 from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.domain.posts import NewMessage
-from zaqar_lite.storage.opendata.commands import check
 from zaqar_lite.storage.opendata.engine import Batch, Row, Unreadable
 from zaqar_lite.storage.opendata.format import after_prefix
 from zaqar_lite.storage.opendata.sqlite import FILE_NAME, SqliteEngine
 from zaqar_lite.storage.opendata.sqlite.reading import CHUNK
 from zaqar_lite.storage.opendata.sqlite.writer import PAYLOAD
+from zaqar_lite.store.checking import check
 
 pytestmark = pytest.mark.anyio
 HOUR = 3_600_000

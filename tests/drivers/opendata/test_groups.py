@@ -9,9 +9,9 @@ from tests.drivers.opendata.store import HOUR, MINUTE, OTHER, QUEUE, Store
 from zaqar_lite.domain.groups import GROUP_HEADER
 from zaqar_lite.domain.models import Message, Move, QueueRef, Selection
 from zaqar_lite.domain.posts import Copy, NewMessage
-from zaqar_lite.storage.opendata.commands import check
 from zaqar_lite.storage.opendata.format import keys, read_terminated
 from zaqar_lite.storage.opendata.format.keys import RecordType
+from zaqar_lite.store.checking import check
 
 pytestmark = pytest.mark.anyio
 

@@ -15,13 +15,13 @@ from tests.drivers.opendata.profiles import (
 from tests.drivers.opendata.store import HOUR, MINUTE, OTHER, QUEUE, Store, listed, texts
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.models import QueueRef
-from zaqar_lite.storage.opendata.commands import check
 from zaqar_lite.storage.opendata.engine import Batch, Engine, Row
 from zaqar_lite.storage.opendata.format import bookkeeping, keys, read_array, records
 from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.format.records import decode_attempts
-from zaqar_lite.storage.opendata.transfer import Export, load
-from zaqar_lite.store import rehearsal
+from zaqar_lite.store.checking import check
+from zaqar_lite.store.rehearsing import rehearsal
+from zaqar_lite.store.transfer import Export, load
 
 pytestmark = pytest.mark.anyio
 ELSEWHERE = QueueRef("elsewhere", "queue")

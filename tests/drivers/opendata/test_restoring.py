@@ -21,10 +21,10 @@ from tests.drivers.opendata.store import (
 from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.domain.models import DeadLetter, DelayMode, QueueRef, Take
 from zaqar_lite.domain.posts import Copy, NewMessage
-from zaqar_lite.storage.opendata.commands import check
 from zaqar_lite.storage.opendata.engine import Batch, Damage
 from zaqar_lite.storage.opendata.format import keys
 from zaqar_lite.storage.opendata.format.keys import PAYLOAD_PREFIX, RecordType
+from zaqar_lite.store.checking import check
 
 pytestmark = pytest.mark.anyio
 OTHER_ROOT = keys.queue_key(RecordType.ACTIVE, b"project/other")

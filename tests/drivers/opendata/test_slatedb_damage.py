@@ -10,10 +10,10 @@ import pytest
 from tests.drivers.opendata.store import HOUR, Store, engine_in, flip_in_table, listed
 from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.domain.models import QueueRef
-from zaqar_lite.storage.opendata.commands import check
 from zaqar_lite.storage.opendata.engine import Batch, Damage
 from zaqar_lite.storage.opendata.format import keys
 from zaqar_lite.storage.opendata.format.keys import RecordType
+from zaqar_lite.store.checking import check
 
 pytestmark = pytest.mark.anyio
 BLOCK = 4_096

@@ -1,4 +1,4 @@
-"""Reading the SQLite file: its rows, each checked; as it was in an earlier layout; or damaged.
+"""Reading the SQLite file: its rows, each checked, also of a file of an earlier layout.
 
 The earlier layout had one table, kv(k PRIMARY KEY, v, c) WITHOUT ROWID, in pages of 4 KiB. Such a
 file is converted when it is first opened. A row keeps its checksum, right or wrong.
@@ -7,7 +7,7 @@ file is converted when it is first opened. A row keeps its checksum, right or wr
 import logging
 import sqlite3
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from functools import lru_cache
 from itertools import pairwise
@@ -315,60 +315,3 @@ def compact(path: Path) -> tuple[int, int]:
     with closing(open_file(path)) as connection:
         connection.execute("VACUUM")
     return before, path.stat().st_size
-
-
-# -- what is intact of a damaged file --
-
-
-def is_sqlite(path: str) -> bool:
-    """Whether a file begins as a SQLite database does."""
-    with Path(path).open("rb") as file:
-        return file.read(16) == b"SQLite format 3\x00"
-
-
-def intact_rows(path: Path) -> Iterator[tuple[bytes, bytes]]:
-    """Read the records of a database of either layout whose checksum is right, in no order.
-
-    It may be damaged, or made by `sqlite3 FILE .recover`, which puts rows of an unknown table into
-    a table of its own; that is read last. Where a key comes twice, the first is right.
-    Raises sqlite3.Error: nothing of it can be read.
-    """
-    with closing(connect(path)) as connection:
-        names = [name for (name,) in connection.execute(
-            "SELECT name FROM sqlite_master WHERE type = 'table'"
-        ).fetchall()]  # fmt: skip
-        for name in sorted(names, key=lambda name: name.startswith("lost_and_found")):
-            for order in ("", " ORDER BY rowid DESC"):
-                yield from _read_table(connection, name, order)
-
-
-def _read_table(
-    connection: sqlite3.Connection, name: str, order: str
-) -> Iterator[tuple[bytes, bytes]]:
-    """Read a table from one end, up to what can't be read."""
-    quoted = '"' + name.replace('"', '""') + '"'
-    try:
-        cursor = connection.execute(f"SELECT * FROM {quoted}{order}")  # noqa: S608 - quoted
-        for row in cursor:
-            found = _record(name, row)
-            if found is not None:
-                yield found
-    except sqlite3.Error as exc:
-        if error_code(exc) not in BROKEN_FILE and "no such column" not in str(exc):
-            raise
-
-
-def _record(name: str, row: tuple[object, ...]) -> tuple[bytes, bytes] | None:
-    """The record in a row, whatever its columns are, if there is one whose checksum is right."""
-    number = row[3] if name.startswith("lost_and_found") else row[0]
-    if isinstance(number, int) and 0 <= number < 1 << 63:
-        keys = [table.key(number) for table in (PAYLOAD, LOG)]
-    else:
-        keys = []
-    for place, value in enumerate(row[1:], 1):
-        if not isinstance(value, bytes) or place + 1 == len(row):
-            continue
-        for key in (row[place - 1], *keys):
-            if isinstance(key, bytes) and crc32(value, crc32(key)) == row[place + 1]:
-                return key, value
-    return None

@@ -116,28 +116,25 @@ class Database:
         _make(path)
         self._path = path
         self._connection = open_file(path)
-        self._note = os.open(
-            path.with_name(NOTE), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600
-        )  # fmt: skip
+        note = path.with_name(NOTE)
+        self._note = os.open(note, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._commits = commits(self._connection)
-        self._batches = 0
         self._gave_back = False
         self._grow()
 
-    def write(self, puts: Mapping[bytes, bytes], deletes: Sequence[bytes]) -> None:
+    def write(self, puts: dict[bytes, bytes], deletes: Sequence[bytes]) -> None:
         """Write a batch in one transaction. Raises sqlite3.Error: nothing of it was written."""
         connection = self._connection
-        count = {COMMITS: (self._commits + 1).to_bytes(8, "big")}
+        puts[COMMITS] = (self._commits + 1).to_bytes(8, "big")
         connection.execute("BEGIN IMMEDIATE")
         try:
-            put(connection, {**puts, **count})
+            put(connection, puts)
             _delete(connection, deletes)
             connection.commit()
         except BaseException:
             connection.rollback()
             raise
         self._commits += 1
-        self._batches += 1
 
     def note(self) -> None:
         """Note the number of the last batch in the file beside the database."""
@@ -150,7 +147,7 @@ class Database:
 
         While batches are waiting this is done only now and then, and if most of the file is free.
         """
-        if not is_idle and self._batches % _BUSY:
+        if not is_idle and self._commits % _BUSY:
             return False
         try:
             free, pages = self._ask("freelist_count"), self._ask("page_count")
@@ -376,7 +373,7 @@ def _serve(wire: BinaryIO, database: Database) -> bool:
     return True
 
 
-def _read(wire: BinaryIO) -> tuple[Mapping[bytes, bytes], Sequence[bytes]] | None:
+def _read(wire: BinaryIO) -> tuple[dict[bytes, bytes], Sequence[bytes]] | None:
     """The next batch; None where the wire ends, even inside a batch."""
     try:
         head = wire.read(_BATCH.size)

@@ -1,6 +1,5 @@
-"""The command `zaqar-lite store`, put together: an import takes what the server would take."""
+"""What an import checks queues by: it takes what the server would take."""
 
-import argparse
 import json
 import os
 import sys
@@ -18,14 +17,8 @@ from zaqar_lite.server.loading import load
 from zaqar_lite.service.policy import Policies
 from zaqar_lite.service.queues import Queues
 from zaqar_lite.storage.base import MessageStore
-from zaqar_lite.storage.opendata import commands
-from zaqar_lite.storage.opendata.transfer import MakeQueue, Rehearse
 from zaqar_lite.storage.registry import create_stores
-
-
-def add_commands(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Declare `store` and its subcommands."""
-    commands.add_commands(subparsers, rehearsal)
+from zaqar_lite.store.transfer import MakeQueue, Rehearse
 
 
 def rehearsal(config: Path | None) -> Rehearse:
