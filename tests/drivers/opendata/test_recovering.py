@@ -7,6 +7,7 @@ import pytest
 
 from tests.drivers.opendata.store import HOUR, MINUTE, OTHER, QUEUE, THIRD, Store, listed, texts
 from tests.drivers.opendata.test_recovery import replace, while_reading
+from tests.drivers.opendata.test_shares import until
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.histories import HistoryState
 from zaqar_lite.domain.models import Claimed, DeadLetter, DelayMode, QueueRef, Retries, Take
@@ -152,3 +153,48 @@ async def test_a_history_shows_nothing_that_is_not_stored(store: Store) -> None:
 
 async def pop(store: Store, limit: int) -> Claimed:
     return await store.messages.pop(QUEUE, Take(limit, None, DelayMode.IGNORE))
+
+
+async def fail_a_batch_unreadably(store: Store) -> Callable[[], None]:
+    """Let the batch of a post fail, and nothing be read after it; answer what mends the reading."""
+    engine, commit, scan = store.db.engine, store.db.engine.commit, store.db.engine.scan
+
+    def unreadable(start: bytes, end: bytes) -> AsyncIterator[Sequence[Row]]:
+        raise Unavailable("planted: it can't be read")
+
+    async def fail(_: Batch) -> None:
+        replace(store, "commit", commit)
+        engine.scan = unreadable  # type: ignore[method-assign]
+        raise Unavailable("planted")
+
+    def mend() -> None:
+        engine.scan = scan  # type: ignore[method-assign]
+
+    replace(store, "commit", fail)
+    with pytest.raises(Unavailable, match="planted"):
+        await store.post("refused")
+    return mend
+
+
+async def test_a_last_good_state_that_cannot_be_read_is_read_later(store: Store) -> None:
+    """All operations were refused until a restart, or one that waited for a batch never ended."""
+    await store.post("a")
+    mend = await fail_a_batch_unreadably(store)
+    for operation in (store.post("b"), listed(store), store.db.committer.visible(1 << 60)):
+        with pytest.raises(Unavailable, match="last good state"):
+            await asyncio.wait_for(operation, 1)
+    mend()
+    await until(lambda: not store.db.committer.is_refusing)
+    await store.post("c")
+    assert await listed(store) == ["a", "c"]
+    await store.restart()
+    assert await listed(store) == ["a", "c"]
+
+
+async def test_closing_waits_for_no_state_that_cannot_be_read(store: Store) -> None:
+    await store.post("a")
+    mend = await fail_a_batch_unreadably(store)
+    mend()
+    async with asyncio.timeout(5):
+        await store.restart()
+    assert await listed(store) == ["a"]

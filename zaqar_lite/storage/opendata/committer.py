@@ -28,7 +28,8 @@ class Committer:
     While a batch is written, the next one gathers. An operation changes the memory first and then
     waits, so everything it relied on is in its own batch or an earlier one. When a batch fails, all
     changes since the last good one are undone: `recover` reads the state again from the engine, all
-    waiting operations get the error, and writes are refused for a moment. A batch that takes longer
+    waiting operations get the error, and writes are refused for a moment. Where that state can't be
+    read, all operations are refused until it can. A batch that takes longer
     than the engine's patience goes on being written; waiting operations fail, and new ones are
     refused, until it is done.
     """
@@ -49,7 +50,7 @@ class Committer:
         self._waiting: list[asyncio.Future[None]] = []
         self._writing: list[asyncio.Future[None]] = []
         self._task: asyncio.Task[None] | None = None
-        self._recovering = False
+        self._recovering = self._closing = False
         self._began: float | None = None  # when the batch that is being written was begun
         self._is_late = False  # it takes longer than the engine's patience
         self._watch: asyncio.TimerHandle | None = None
@@ -100,8 +101,9 @@ class Committer:
     def durable(self) -> "asyncio.Future[None]":
         """Wait until everything applied so far is durable.
 
-        Raises Unavailable: the batch before is being written for too long.
+        Raises Unavailable: a write failed, or the batch before is being written for too long.
         """
+        self.check_readable()
         if self._is_late:
             raise self._stalled()
         loop = asyncio.get_running_loop()
@@ -115,6 +117,7 @@ class Committer:
         """Wait until the batch `epoch` is durable: what a reader saw must not go away again."""
         if epoch <= self.committed:
             return
+        self.check_readable()
         if self._is_late:
             raise self._stalled()
         if epoch == self.epoch:
@@ -126,6 +129,7 @@ class Committer:
 
     async def finish(self) -> None:
         """Wait until nothing is being written; used before closing."""
+        self._closing = True
         while self._task is not None:
             await asyncio.wait({self._task})
         if self._watch is not None:
@@ -201,16 +205,23 @@ class Committer:
         self._writing = []
         self._recovering = True
         try:
-            await self._recover()
-        except Unavailable as unread:
-            logger.error("the last good state can't be read: %s", unread)
-        else:
-            self._recovering = False
+            await self._try_to_recover()
         finally:
             self._refused_until = asyncio.get_running_loop().time() + _BACK_OFF
             self.committed = self.epoch
             self.epoch += 1
             _settle(failed, exc)
+        while self._recovering and not self._closing:  # until then all operations are refused
+            await asyncio.sleep(_BACK_OFF)
+            await self._try_to_recover()
+
+    async def _try_to_recover(self) -> None:
+        try:
+            await self._recover()
+        except Unavailable as unread:
+            logger.error("the last good state can't be read yet: %s", unread)
+        else:
+            self._recovering = False
 
 
 def _settle(futures: "list[asyncio.Future[None]]", exc: BaseException | None) -> None:

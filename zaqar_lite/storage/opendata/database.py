@@ -43,6 +43,8 @@ class Database(State):
         super().__init__(engine, clock, options, committer)
         self._written_touched: set[Queue] = set()
         self._written_ready: dict[QueueRef, int] = {}
+        self._undone_queues: set[QueueRef] = set()  # changed by failed batches, to be read again
+        self._undone_records: set[bytes] = set()
         self._users = 0
         self._opening = asyncio.Lock()
 
@@ -147,11 +149,12 @@ class Database(State):
             self.garbage.extend(key for key in deletes if key.startswith(garbage))
 
     async def _recover(self) -> None:
-        """Read again from the engine what failed batches had changed."""
-        refs = {queue.ref for queue in self.touched | self.encoded | self._written_touched}
-        changed = [self.written.puts, self.written.deletes, self.puts, self.deletes]
+        """Read again from the engine what failed batches had changed; called until it succeeds."""
+        touched = self.touched | self.encoded | self._written_touched
+        self._undone_queues.update(queue.ref for queue in touched)
         records = keys.prefix(RecordType.RECORD)
-        lost = {key for part in changed for key in part if key.startswith(records)}
+        for part in (self.written.puts, self.written.deletes, self.puts, self.deletes):
+            self._undone_records.update(key for key in part if key.startswith(records))
         self._forget_batches()
         self.puts, self.deletes, self.touched, self.encoded = {}, {}, set(), set()
         self.written, self._written_touched = Batch({}, ()), set()
@@ -159,8 +162,9 @@ class Database(State):
         self.unrouted_due = 0
         self.ids.leave_block()
         await loading.load_kept_ids(self)
-        await loading.reload_catalogue(self, lost)
-        await loading.reload(self, sorted(refs))
+        await loading.reload_catalogue(self, self._undone_records)
+        await loading.reload(self, sorted(self._undone_queues))
+        self._undone_queues, self._undone_records = set(), set()
 
     def _announce(self) -> None:
         """Tell the listener which queues have new ready messages by the batch just committed."""
