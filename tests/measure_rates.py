@@ -64,11 +64,11 @@ def measured() -> dict[str, float]:
         ("rates of managing only", Quota(manage_requests=1)),
         ("rates of requests and bytes", own),
     ):
-        rates = Rates(Quotas(management, defaults, shared=False))
+        rates = Rates(Quotas(management, defaults, Clock(), shared=False))
         meter = Meter(rates, routes)
         found[f"post, {name}"] = microseconds(partial(asked, meter, rates))
         found[f"claim, {name}"] = microseconds(partial(read, meter, rates))
-    stock = Stock(messages, management, Quotas(management, UNLIMITED, shared=False).of)
+    stock = Stock(messages, management, Quotas(management, UNLIMITED, Clock(), shared=False).of)
     found["post, no quota of messages"] = microseconds(lambda: stock.bounds("p"))
     return found
 

@@ -98,7 +98,7 @@ def create_app(settings: Settings | None = None, place: Place | None = None) -> 
     keys = Keys(management, clock) if "keys" in settings.providers else None
     identity, connections, trusts = authentication(settings, keys, management, clock)
     limits = settings.limits()
-    quotas = Quotas(management, settings.default_quota, shared=shared)
+    quotas = Quotas(management, settings.default_quota, clock, shared=shared)
     stock = Stock(messages, management, quotas.of, shared=shared)
     leases = Leases(management, workers=settings.workers) if shared else None
     families, board = Families(), Board(place)

@@ -15,7 +15,8 @@ from zaqar_lite.domain.errors import Conflict, Invalid, LimitReached
 from zaqar_lite.domain.identity import How, Principal
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.metadata import ORDERED
-from zaqar_lite.domain.models import QueueRef
+from zaqar_lite.domain.models import QueueRef, Record
+from zaqar_lite.domain.quotas import UNLIMITED
 from zaqar_lite.domain.subscriptions import SubscriptionDraft
 from zaqar_lite.domain.topics import KIND as TOPIC
 from zaqar_lite.domain.topics import topic_ref
@@ -26,8 +27,13 @@ from zaqar_lite.service.identity import keys as keys_module
 from zaqar_lite.service.identity.keys import Keys
 from zaqar_lite.service.messages import Messages
 from zaqar_lite.service.policy import Policies
+from zaqar_lite.service.pooling import registry as registry_module
+from zaqar_lite.service.pooling.pool import Pool
+from zaqar_lite.service.pooling.registry import Kind, Registry
 from zaqar_lite.service.queues import Queues
+from zaqar_lite.service.quotas import quotas as quotas_module
 from zaqar_lite.service.quotas import reservations
+from zaqar_lite.service.quotas.quotas import Quotas
 from zaqar_lite.service.routing import Router
 from zaqar_lite.service.schedules import schedules as schedules_module
 from zaqar_lite.service.schedules.schedule import KIND as SCHEDULE
@@ -52,6 +58,8 @@ def small_and_patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topics_module, "MAX_TOPICS", MOST)
     monkeypatch.setattr(schedules_module, "MAX_SCHEDULES", MOST)
     monkeypatch.setattr(keys_module, "MAX_KEYS", MOST)
+    monkeypatch.setattr(registry_module, "MAX_POOLS", MOST)
+    monkeypatch.setattr(quotas_module, "MAX_PROJECTS", MOST)
     for module in (metadata, marks):
         monkeypatch.setattr(module, "MAX_ORDERED", MOST)
     monkeypatch.setattr(reservations, "PATIENCE", 60.0)
@@ -66,6 +74,8 @@ class Server:
     schedules: Schedules
     keys: Keys
     subscriptions: Subscriptions
+    pools: Registry
+    quotas: Quotas
 
 
 def serve(stores: Stores) -> Server:
@@ -98,6 +108,8 @@ def serve(stores: Stores) -> Server:
             clock=clock,
             refused={},
         ),
+        Registry(management, lambda _: Kind("memory"), clock),
+        Quotas(management, UNLIMITED, clock, shared=True),
     )
 
 
@@ -108,6 +120,14 @@ def makers(server: Server, queue: QueueRef) -> dict[str, Make]:
         TOPIC: lambda name: server.topics.create(topic_ref(queue.project, name), {}),
         SCHEDULE: lambda name: server.schedules.put(queue.project, name, plan),
         keys_module.LISTED: lambda _: server.keys.create(OPERATOR, queue.project, ["*:*"]),
+    }
+
+
+def of_server(server: Server) -> dict[str, Make]:
+    """What each kind of thing is made by that is the server's, not a project's."""
+    return {
+        registry_module.POOL: lambda name: server.pools.put_pool(Pool(name, f"memory://{name}", 1)),
+        quotas_module.KIND: lambda name: server.quotas.set(name, {"queues": 1}),
     }
 
 
@@ -153,6 +173,46 @@ async def test_who_races_for_the_last_room_with_itself_is_let_in(
     made = await race(makes, ["same"] * 4, None)
     news = [one if isinstance(one, bool) else one[1] for one in made]  # type: ignore[index]
     assert sorted(news) == [False, False, False, True]
+
+
+async def of_the_server(stores: Stores, kind: str) -> list[Record]:
+    """The records of a kind, whatever their project."""
+    return list(await stores.management.list_records(kind, limit=10))
+
+
+@pytest.mark.parametrize("kind", [registry_module.POOL, quotas_module.KIND])
+async def test_racing_creators_fill_a_bound_of_the_server_exactly(
+    stores: Stores, queue: QueueUnderTest, kind: str
+) -> None:
+    for one in await of_the_server(stores, kind):  # of other tests with this store
+        await stores.management.delete_record(kind, one.project, one.name)
+    makes = [of_server(serve(one))[kind] for one in await stores.peers(2)]
+    made = await race(makes, [f"{queue.ref.name}-{n}" for n in range(2 * MOST)], Invalid)
+    assert len(made) == MOST
+    found = await of_the_server(stores, kind)
+    assert len(found) == MOST
+    for one in found[1:]:
+        await stores.management.delete_record(kind, one.project, one.name)
+    # Those that fit are not refused, and who races for the last room with itself is let in.
+    assert len(await race(makes, ["x"] + ["y"] * 4, None)) == 5
+    assert len(await of_the_server(stores, kind)) == MOST
+    for one in await of_the_server(stores, kind):
+        await stores.management.delete_record(kind, one.project, one.name)
+
+
+async def test_a_pool_beyond_the_bound_is_still_served(
+    stores: Stores, queue: QueueUnderTest
+) -> None:
+    """It may be there since an older version, or since a deletion that found a queue in it."""
+    names = [f"{queue.ref.name}-{n}" for n in range(MOST + 2)]
+    for name in names:
+        pool = Pool(name, f"memory://{name}", 1)
+        await stores.management.put_record(
+            registry_module.POOL, "", name, pool.encode(), expected=None
+        )
+    assert {*names} <= {*await serve(stores).pools.pools()}
+    for name in names:
+        await stores.management.delete_record(registry_module.POOL, "", name)
 
 
 async def test_racing_subscribers_take_as_many_lines_as_there_are(

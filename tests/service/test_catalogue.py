@@ -18,7 +18,7 @@ pytestmark = pytest.mark.anyio
 async def test_queues_that_come_and_go_keep_no_other_from_being_forgotten() -> None:
     clock = Clock()
     _, management = create("memory://", clock=clock, options=StoreOptions())
-    catalogue = Catalogue(management, Registry(management, lambda _: Kind("memory")), clock)
+    catalogue = Catalogue(management, Registry(management, lambda _: Kind("memory"), clock), clock)
 
     async def made_and_deleted(name: str) -> None:
         await catalogue.put(QueueRef("p", name), "pool")
@@ -46,7 +46,7 @@ class Counting(MemoryManagementStore):
 async def test_a_filter_looks_at_each_queue_of_its_project_once_at_most() -> None:
     clock = Clock()
     management = Counting(State(), clock)
-    registry = Registry(management, lambda _: Kind("memory", {Capability.FAN_OUT}))
+    registry = Registry(management, lambda _: Kind("memory", {Capability.FAN_OUT}), clock)
     catalogue = Catalogue(management, registry, clock)
     await registry.put_pool(Pool("one", "memory://one", 1))
     for number in range(50):
@@ -77,7 +77,7 @@ async def test_a_pool_that_can_not_be_made_can_do_nothing_and_is_made_once_else(
             raise ConfigurationError("its library is not installed")
         return Kind("memory", {Capability.FAN_OUT})
 
-    registry = Registry(management, check)
+    registry = Registry(management, check, Clock())
     for name in ("lacks", "has"):
         await registry.put_pool(Pool(name, f"memory://{name}", 1))
     broken.add("lacks")
@@ -93,6 +93,6 @@ async def test_a_pool_that_can_not_be_made_can_do_nothing_and_is_made_once_else(
 async def test_a_queue_in_no_pool_is_looked_up_once() -> None:
     clock = Clock()
     management = Counting(State(), clock)
-    catalogue = Catalogue(management, Registry(management, lambda _: Kind("memory")), clock)
+    catalogue = Catalogue(management, Registry(management, lambda _: Kind("memory"), clock), clock)
     assert [await catalogue.place(QueueRef("p", "q")) for _ in range(3)] == [HOME] * 3
     assert management.read == 1

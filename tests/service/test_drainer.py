@@ -111,7 +111,7 @@ class Pools:
             "newer": MemoryMessageStore(State(), clock, OPTIONS),
         }
         kind = Kind("memory", {Capability.FAN_OUT})
-        registry = Registry(self.management, lambda _: kind)
+        registry = Registry(self.management, lambda _: kind, clock)
         catalogue = Catalogue(self.management, registry, clock)
         open_stores = OpenStores(lambda pool: stores[pool.name])
         self.drains = Drains(self.management, registry, clock)

@@ -173,7 +173,7 @@ async def test_projects_without_such_a_quota_are_not_counted() -> None:
 async def test_another_process_follows_what_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
     management = House(UNLIMITED).management
     defaults = Quota(queues=5)
-    one, two = (Quotas(management, defaults, shared=True) for _ in range(2))
+    one, two = (Quotas(management, defaults, Clock(), shared=True) for _ in range(2))
     await two.load()
     changes = 0
 
@@ -199,7 +199,7 @@ async def test_another_process_follows_what_is_set(monkeypatch: pytest.MonkeyPat
 
 
 async def metered(time: Time, **rates: int) -> Rates:
-    quotas = Quotas(House(UNLIMITED).management, UNLIMITED.changed(rates), shared=False)
+    quotas = Quotas(House(UNLIMITED).management, UNLIMITED.changed(rates), Clock(), shared=False)
     return Rates(quotas, monotonic=time)
 
 
@@ -252,7 +252,7 @@ async def test_bytes_that_were_answered_are_paid_by_those_who_come_after() -> No
 
 async def test_a_process_has_its_share_and_forgets_who_is_idle() -> None:
     time = Time()
-    quotas = Quotas(House(UNLIMITED).management, Quota(read_requests=10), shared=False)
+    quotas = Quotas(House(UNLIMITED).management, Quota(read_requests=10), Clock(), shared=False)
     rates = Rates(quotas, share=1 / 2, monotonic=time)
     assert spent(rates, READ) == 10
     for number in range(10_001):
@@ -267,7 +267,7 @@ async def test_a_process_has_its_share_and_forgets_who_is_idle() -> None:
 
 
 async def test_many_projects_at_once_do_not_cost_a_look_at_all_others_each() -> None:
-    quotas = Quotas(House(UNLIMITED).management, Quota(read_requests=10), shared=False)
+    quotas = Quotas(House(UNLIMITED).management, Quota(read_requests=10), Clock(), shared=False)
     rates = Rates(quotas, monotonic=Time())
     for number in range(10_000):
         rates.spend(f"p{number}", READ, 0)

@@ -127,7 +127,7 @@ def _pooling(
             return Kind("", home.capabilities.difference(lacks))
         return Kind(find_driver(pool.uri).name, make(pool).capabilities - {Capability.HISTORY})
 
-    registry = Registry(management, check)
+    registry = Registry(management, check, clock)
     catalogue = Catalogue(management, registry, clock)
     drains = Drains(management, registry, clock)
     places = Places(home, registry, catalogue, OpenStores(make), drains, clock=clock)

@@ -87,6 +87,8 @@ class Decoding:
         return [await self.decode(record, decode) for record in records]
 
 
-async def count_records(management: ManagementStore, kind: str, project: str, *, most: int) -> int:
-    """Count the live records of a kind in a project, up to `most`."""
+async def count_records(
+    management: ManagementStore, kind: str, project: str | None, *, most: int
+) -> int:
+    """Count the live records of a kind in a project, or in all, up to `most`."""
     return len([None async for _ in all_records(management, kind, project, most=most)])

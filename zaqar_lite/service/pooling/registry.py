@@ -3,23 +3,27 @@
 import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
 
 from zaqar_lite.domain import metadata as rules
 from zaqar_lite.domain.addresses import masked, without_secrets
+from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import (
     ConfigurationError,
     Conflict,
     Forbidden,
     Invalid,
     NotFound,
+    RecordChanged,
     Unavailable,
 )
 from zaqar_lite.domain.models import Capability, QueueRef, Record
 from zaqar_lite.domain.sealed import check_opened
 from zaqar_lite.service.pooling.pool import Flavor, Pool, decode_flavor, decode_pool
+from zaqar_lite.service.quotas.reservations import RecordRoom
 from zaqar_lite.service.records import all_records, retried
 from zaqar_lite.storage.management import ManagementStore
 
@@ -55,10 +59,12 @@ Check = Callable[[Pool | None], Kind]
 class Registry:
     """Keep pools, which are the server's, and flavors, which are a project's."""
 
-    def __init__(self, management: ManagementStore, check: Check) -> None:
+    def __init__(self, management: ManagementStore, check: Check, clock: Clock) -> None:
         self.management = management
         """Where they lie: one that seals pools, where the server has a key."""
         self._check = check
+        full = f"There are {MAX_POOLS} pools, as many as there may be."
+        self._room = RecordRoom(management, clock, POOL, MAX_POOLS, (Invalid, full))
         self._known: dict[str, Pool] = {}
         self._kinds: dict[str | None, tuple[object, Kind]] = {}
         self._read_at = float("-inf")
@@ -72,8 +78,8 @@ class Registry:
     async def pools(self) -> Mapping[str, Pool]:
         """The pools by name, as they are now."""
         begun = time.monotonic()
-        page = await self.management.list_records(POOL, "", limit=MAX_POOLS)
-        self._known = {record.name: await self._read(record) for record in page}
+        records = all_records(self.management, POOL, "")
+        self._known = {record.name: await self._read(record) async for record in records}
         self._read_at = begun
         return self._known
 
@@ -94,6 +100,7 @@ class Registry:
             raise NotFound(f"Pool {name} does not exist.")
         return await self._read(record)
 
+    @retried("The pool {1.name}", Conflict)
     async def put_pool(self, pool: Pool) -> None:
         """Make a pool, or put it in place of the one of its name; nothing is connected to.
 
@@ -105,10 +112,22 @@ class Registry:
         others = [one for one in (await self.pools()).values() if one.name != pool.name]
         if any(one.uri == pool.uri for one in others):
             raise Conflict("Another pool has this URI already.")
-        if len(others) >= MAX_POOLS:
-            raise Invalid(f"There are {MAX_POOLS} pools, as many as there may be.")
-        await self._put(POOL, "", pool.name, pool.encode(), None)
+        record = await self.management.get_record(POOL, "", pool.name)
+        if record is None:
+            await self._make(pool)
+        else:
+            await self._put(POOL, "", pool.name, pool.encode(), record.version)
         self._read_at = float("-inf")
+
+    async def _make(self, pool: Pool) -> None:
+        undo = partial(self.management.delete_record, POOL, "", pool.name)
+        try:
+            async with self._room.held_for("", pool.name, undo):
+                await self._put(POOL, "", pool.name, pool.encode(), 0)
+        except Invalid:
+            if await self._room.is_there("", pool.name):
+                raise RecordChanged("Another request has made it in the last room.") from None
+            raise
 
     async def change_pool(self, name: str, changes: Mapping[str, Any]) -> Pool:
         """Change what is named of a pool; a masked URI, as it was read, stays what it is.

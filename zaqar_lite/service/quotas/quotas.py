@@ -6,14 +6,17 @@ counts the changes; other processes look at it every few seconds, and read all w
 
 import json
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
-from zaqar_lite.domain.errors import Invalid
+from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.errors import Conflict, Invalid, RecordChanged
 from zaqar_lite.domain.identity import DELIVERIES_PROJECT, INTERNAL_PROJECTS
 from zaqar_lite.domain.limits import MAX_PROJECT_ID
 from zaqar_lite.domain.quotas import UNLIMITED, Quota
 from zaqar_lite.service.background import Background, BackgroundWorker
-from zaqar_lite.service.records import all_records
+from zaqar_lite.service.quotas.reservations import Bound, Reservations
+from zaqar_lite.service.records import all_records, count_records, retried
 from zaqar_lite.storage.management import ManagementStore
 
 KIND, CHANGES = "quota", "quota-changes"
@@ -27,8 +30,11 @@ _NAME = "quota"
 class Quotas(BackgroundWorker):
     """Answer, set and follow the quotas of projects."""
 
-    def __init__(self, management: ManagementStore, defaults: Quota, *, shared: bool) -> None:
+    def __init__(
+        self, management: ManagementStore, defaults: Quota, clock: Clock, *, shared: bool
+    ) -> None:
         self._management = management
+        self._reservations = Reservations(management, clock, is_there=self._is_there)
         self._defaults = defaults
         self._shared = shared
         self._own: dict[str, Mapping[str, Any]] = {}
@@ -64,15 +70,39 @@ class Quotas(BackgroundWorker):
 
         Raises:
             Invalid: a quota is wrong, or too many projects have quotas of their own.
+            Conflict: others change the project's quotas all the time.
         """
         _check(project)
         self._defaults.changed(document)
-        if project not in self._own and len(self._own) >= MAX_PROJECTS:
-            raise Invalid(f"{MAX_PROJECTS} projects may have quotas of their own: reset some.")
-        value = json.dumps(dict(document)).encode()
-        await self._management.put_record(KIND, project, _NAME, value, expected=None)
+        await self._write(project, json.dumps(dict(document)).encode())
         self._replace({**self._own, project: dict(document)})
         await self._tell()
+
+    @retried("The quotas of {1}", Conflict)
+    async def _write(self, project: str, value: bytes) -> None:
+        put = partial(self._management.put_record, KIND, project, _NAME, value)
+        record = await self._management.get_record(KIND, project, _NAME)
+        if record is not None:
+            await put(expected=record.version)
+            return
+        bound = Bound(
+            "",
+            KIND,
+            MAX_PROJECTS,
+            lambda most: count_records(self._management, KIND, None, most=most),
+            Invalid(f"{MAX_PROJECTS} projects may have quotas of their own: reset some."),
+        )
+        undo = partial(self._management.delete_record, KIND, project, _NAME)
+        try:
+            async with self._reservations.room(bound, project, undo):
+                await put(expected=0)
+        except Invalid:
+            if await self._is_there("", project):
+                raise RecordChanged("Another request has set them in the last room.") from None
+            raise
+
+    async def _is_there(self, _: str, project: str) -> bool:
+        return await self._management.get_record(KIND, project, _NAME) is not None
 
     async def reset(self, project: str) -> None:
         """Give a project the default quotas again.

@@ -79,7 +79,7 @@ class Reservations:
 
     @asynccontextmanager
     async def room(
-        self, bound: Bound, name: str, undo: Callable[[], Awaitable[None]]
+        self, bound: Bound, name: str, undo: Callable[[], Awaitable[object]]
     ) -> AsyncIterator[None]:
         """Hold room for the thing of this name while it is made.
 
@@ -213,7 +213,7 @@ class RecordRoom:
         self._reservations = Reservations(management, clock, is_there=self.is_there)
 
     def held_for(
-        self, project: str, name: str, undo: Callable[[], Awaitable[None]]
+        self, project: str, name: str, undo: Callable[[], Awaitable[object]]
     ) -> AbstractAsyncContextManager[None]:
         """Hold room for a record while it is made; if that takes too long, `undo` it.
 
