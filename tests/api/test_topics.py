@@ -140,6 +140,11 @@ async def test_keeps_no_message(api: Api) -> None:
     (message,) = await post(api, {"body": 1})
     assert (await api.call("GET", f"{TOPIC}/stats")).json() == {"messages": {"total": 0}}
     assert (await api.call("GET", f"{TOPIC}/messages")).json() == {"messages": [], "links": []}
+    for place in (TOPIC, f"/v2/queues/{api.queue}"):
+        for limit in ("0", "21", "-1", "some"):
+            wrong = await api.call("GET", f"{place}/messages?limit={limit}")
+            assert wrong.status_code == 400, limit
+        assert (await api.call("GET", f"{place}/messages?limit=20")).status_code == 200
     assert (await api.call("GET", f"{TOPIC}/messages/{message}")).status_code == 404
     assert (await api.call("GET", f"{TOPIC}/messages?ids={message}")).status_code == 404
     assert (await api.call("DELETE", f"{TOPIC}/messages/{message}")).status_code == 204

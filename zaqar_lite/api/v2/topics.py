@@ -1,8 +1,15 @@
 """Topics: create, read, patch, delete, list, post to, count and purge."""
 
 from zaqar_lite.api.call import NO_CONTENT, Call, Result, warning
-from zaqar_lite.api.routes import MARKER, QUEUE_LIMIT, Parameter, topic_twin
-from zaqar_lite.api.v2.messages import LARGE, MessageActions, idempotency_key, sent_drafts, stored
+from zaqar_lite.api.routes import LIMIT, MARKER, QUEUE_LIMIT, Parameter, topic_twin
+from zaqar_lite.api.v2.messages import (
+    DEFAULT_LIMIT,
+    LARGE,
+    MessageActions,
+    idempotency_key,
+    sent_drafts,
+    stored,
+)
 from zaqar_lite.api.v2.queues import (
     QueueActions,
     named_page,
@@ -119,11 +126,14 @@ class TopicActions:
             await self._topics.turns.wait()
         return stored(path_of(topic), posted)
 
-    @topic_twin(MessageActions.list_messages, statuses=(200, 404), parameters=(_IDS,), hot=False)
+    @topic_twin(
+        MessageActions.list_messages, statuses=(200, 404), parameters=(LIMIT, _IDS), hot=False
+    )
     async def topic_list_messages(self, call: Call) -> Result:
         """List a topic's messages."""
         if "ids" in call.parameters:
             raise NotFound("None of these messages exists: a topic keeps none.")
+        self._topics.check_page(call.whole("limit", DEFAULT_LIMIT))
         return Result(200, {"messages": [], "links": []})
 
     @topic_twin(MessageActions.get_message, statuses=(404,), parameters=(), answer=None, hot=False)
