@@ -57,6 +57,8 @@ class State:
     """The status that it answers to everything."""
     garbled: bool = False
     """Whether what it says of a token can't be understood."""
+    garbled_trust: Any = None
+    """What it answers when it has made a trust, in place of the trust."""
     slow: float = 0.0
     offset: float = 0.0
     """Seconds that its clock is ahead."""
@@ -218,7 +220,8 @@ class _Handler(BaseHTTPRequestHandler):
             return
         made = {**trust, "id": uuid.uuid4().hex}
         self.server.state.trusts[made["id"]] = made
-        self._answer(201, {"trust": made})
+        garbled = self.server.state.garbled_trust
+        self._answer(201, {"trust": made} if garbled is None else garbled)
 
     def _log_in_by(self, name: str) -> None:
         """Give a token of a trust, which is in the name of its trustor."""

@@ -69,6 +69,18 @@ async def test_a_trust_ends_with_its_subscription(
     assert trust not in told
 
 
+@pytest.mark.parametrize(
+    "garbled", [{"trust": {}}, {"trust": {"id": None}}, {}, [], "made", {"trust": None}]
+)
+async def test_a_trust_whose_id_keystone_does_not_tell_is_no_subscription(
+    make_api: MakeApi, keystone: Keystone, garbled: Any
+) -> None:
+    async with make_api(**settings(keystone)) as api:
+        keystone.state.garbled_trust = garbled
+        await subscribe(api, keystone, status=503)
+        assert (await api.call("GET", "subscriptions")).json()["subscriptions"] == []
+
+
 async def test_another_ttl_needs_another_trust_and_ends_the_old_one(
     make_api: MakeApi, keystone: Keystone
 ) -> None:

@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from hashlib import sha256
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
 from zaqar_lite.domain.clock import Clock
@@ -81,7 +81,7 @@ class Trusts(BackgroundWorker):
         Raises:
             Invalid: the request came without a token of Keystone for a project.
             Forbidden: Keystone makes no trust from this token.
-            Unavailable: it does not answer.
+            Unavailable: it does not answer, or with something that can't be read.
         """
         if principal.how is not How.KEYSTONE or principal.project is None:
             raise Invalid("A subscriber with trust+ needs a token of Keystone for a project.")
@@ -103,7 +103,7 @@ class Trusts(BackgroundWorker):
                 f"Keystone makes no trust from this token: it answered {answer.status}. A token "
                 "that was itself made by a trust or an application credential can't make one."
             )
-        made = str(answer.document["trust"]["id"])
+        made = _id_of(answer.document)
         await self._management.put_record(
             KIND,
             subscription.queue.project,
@@ -134,7 +134,13 @@ class Trusts(BackgroundWorker):
             raise NotFound("The trust of the subscription has ended, or its user lost a role.")
         if answer.status != 201 or answer.token is None:
             raise Unavailable("Keystone gives no token of the subscription's trust.")
-        now, ends = self._clock.now_ms(), parse_token(answer.document["token"]).expires_at
+        now = self._clock.now_ms()
+        try:
+            ends = parse_token(answer.document["token"]).expires_at
+        except (KeyError, TypeError, ValueError, AttributeError) as exc:
+            raise Unavailable(
+                "Keystone's token of the subscription's trust can't be read.", detail=repr(exc)
+            ) from None
         kept = self._kept[trust] = _Kept(answer.token, now + (ends - now) // 2)
         self._kept.move_to_end(trust)
         if len(self._kept) > _MAX_TOKENS:
@@ -195,6 +201,17 @@ class Trusts(BackgroundWorker):
                 break
         if status not in (204, 404):
             logger.warning("Keystone ends no trust (%s): it lasts until its ttl", status)
+
+
+def _id_of(document: Any) -> str:  # noqa: ANN401 - Keystone's
+    """The id of the trust that Keystone says it has made."""
+    try:
+        made = document["trust"]["id"]
+    except (KeyError, TypeError):
+        made = None
+    if not isinstance(made, str) or not made:
+        raise Unavailable("Keystone does not tell the id of the trust it made. Try again later.")
+    return made
 
 
 def _name_of(trust: str) -> str:
