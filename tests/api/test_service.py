@@ -40,6 +40,10 @@ async def test_tells_anybody_that_it_lives_and_is_ready(
         answer = await api.call("GET", path)
         assert (answer.status_code, answer.text) == (200, "ok\n")
         assert answer.headers["content-type"] == "text/plain; charset=utf-8"
+        head = await api.call("HEAD", path)
+        assert (head.status_code, head.content) == (200, b"")
+        for name in ("content-type", "content-length"):
+            assert head.headers[name] == answer.headers[name]
     verbose = await api.call("GET", "/readyz?verbose")
     assert verbose.text == "store: ok\ndisk: ok\ndraining: ok\nok\n"
     async with make_api(store=f"embedded:{tmp_path}", auth="keys") as files:
@@ -50,6 +54,8 @@ async def test_tells_anybody_that_it_lives_and_is_ready(
         assert full.status_code == 503
         assert "MiB are free; " in full.text
         assert full.text.startswith("store: ok\ndisk: ")
+        head = await files.call("HEAD", "/readyz")
+        assert (head.status_code, head.content) == (503, b"")
         assert (await files.call("GET", "/livez")).status_code == 200
 
 

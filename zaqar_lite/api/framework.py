@@ -152,7 +152,7 @@ def _responses(route: Route, authenticates: bool) -> Schema:
         schema = None
         if status in (200, 201, 202) and route.answer:
             schema = route.answer
-        elif status >= 400 and route.name not in ("ping", "readyz"):
+        elif status >= 400 and route.name not in ("ping", "readyz", "readyz_head"):
             schema = "Error"
         if status == 200 and route.streams:
             response["content"] = {"text/event-stream": {}}

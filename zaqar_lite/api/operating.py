@@ -1,9 +1,11 @@
 """The routes that an operator's tools call: probes, metrics, and the depth of a queue."""
 
 import re
+from collections.abc import Callable
+from dataclasses import replace
 
 from zaqar_lite.api.call import Call, Refused, Result
-from zaqar_lite.api.routes import INVALID_REQUEST, Parameter, route
+from zaqar_lite.api.routes import INVALID_REQUEST, A, Parameter, route
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.service.metrics.metrics import Metrics
 from zaqar_lite.service.metrics.rendering import Page
@@ -13,24 +15,33 @@ TEXT = b"text/plain; charset=utf-8"
 _STATES = ("ready", "delayed", "claimed")
 
 
+def probe(path: str, statuses: tuple[int, ...], *parameters: Parameter) -> Callable[[A], A]:
+    """The routes of a probe: GET, and HEAD as load balancers send it, whose body is left out."""
+
+    def decorate(method: A) -> A:
+        for verb, name in (("HEAD", f"{method.__name__}_head"), ("GET", method.__name__)):
+            one = route(f"{verb} {path}", "", statuses, parameters, public=True, needs_store=False)
+            replace(one, name=name)(method)
+        return method
+
+    return decorate
+
+
 class ProbeActions:
     """The actions of probes: whether the process lives, and whether it serves."""
 
     def __init__(self, readiness: Readiness) -> None:
         self._readiness = readiness
 
-    @route("GET /livez", "", (200,), public=True, needs_store=False)
+    @probe("/livez", (200,))
     async def livez(self, call: Call) -> Result:
         """Tell whether the process works."""
         return Result(200, b"ok\n", media_type=TEXT)
 
-    @route(
-        "GET /readyz",
-        "",
+    @probe(
+        "/readyz",
         (200, 503),
-        (Parameter("verbose", "Text", "Say what was looked at, whatever its value."),),
-        public=True,
-        needs_store=False,
+        Parameter("verbose", "Text", "Say what was looked at, whatever its value."),
     )
     async def readyz(self, call: Call) -> Result:
         """Tell whether requests are served; with `verbose`, why."""
