@@ -1,11 +1,13 @@
 """Lines of the log: one line each, whatever a client or a store put into them."""
 
+import asyncio
 import json
 import logging
 import sys
 
 import pytest
 
+from zaqar_lite.server import seldom
 from zaqar_lite.server.logs import AccessFormatter, JsonFormatter
 
 EVIL = "a\nb\r\x1b[31mred\x85\x7f\u2028c\u2029\u202eright"
@@ -45,3 +47,34 @@ def test_a_traceback_keeps_its_lines_on_a_terminal_and_no_others() -> None:
     assert not set(text) & set(LINE_ENDS) - {"\n"}
     assert "\x1b" not in text
     assert len(JsonFormatter().format(made).splitlines()) == 1
+
+
+@pytest.mark.anyio
+async def test_what_clients_cause_is_logged_once_a_minute_and_counted(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(seldom, "INTERVAL", 0.2)
+    logger = logging.getLogger("tests.seldom")
+    logger.addFilter(seldom.Seldom("%s is no HTTP"))
+
+    async def until(lines: int) -> None:
+        for _ in range(1_000):
+            if len(caplog.records) >= lines:
+                return
+            await asyncio.sleep(0.01)
+
+    for number in range(100):
+        logger.warning("%s is no HTTP", number)
+    logger.warning("another")
+    assert caplog.messages == ["0 is no HTTP", "another"]
+    await until(3)
+    logger.warning("%s is no HTTP", "this")
+    assert len(caplog.messages) == 3, "the minute after a count is quiet too"
+    await until(4)
+    await asyncio.sleep(0.5)
+    logger.warning("%s is no HTTP", "last")
+    assert caplog.messages[2:] == [
+        "0 is no HTTP (99 more in the last minute)",
+        "0 is no HTTP (1 more in the last minute)",
+        "last is no HTTP",
+    ]

@@ -20,6 +20,7 @@ from zaqar_lite.api.gateways import names_of
 from zaqar_lite.api.http import EXCHANGE, PEER_NAMES
 from zaqar_lite.server.exchanges import HttpExchange, Signal
 from zaqar_lite.server.refusals import FULL, NO_HTTP, TOO_LARGE, refuse_http
+from zaqar_lite.server.seldom import Seldom
 from zaqar_lite.server.sockets import SocketProtocol
 from zaqar_lite.settings import Settings
 
@@ -35,6 +36,9 @@ _AROUND_A_FRAME = 65_536
 _SOCKETS_PATH = b"/v2/ws"
 _RESERVED_FILES = 2 * _SPARE
 """Open files besides the connections of clients: the store's, the listener and the spare ones."""
+_ALL_TAKEN = "all %d connections are taken (max_connections): further clients are told 503"
+_OF_UVICORN = ("Invalid HTTP request received.", "Unsupported upgrade request.")
+"""What uvicorn logs of single requests."""
 _SCOPE: Any = {"type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "root_path": ""}
 """What the scopes of all requests have in common."""
 _PAST: Any = {"method": ""}
@@ -42,7 +46,7 @@ _PAST: Any = {"method": ""}
 
 
 def bound(settings: Settings) -> None:
-    """Set the bounds of this process's connections, and raise its limit of open files to match."""
+    """Set the bounds of this process's connections and of what they log; raise its open files."""
     BoundedProtocol.max_head = settings.max_request_head
     BoundedProtocol.silence = settings.request_timeout
     BoundedProtocol.longest = settings.request_total_timeout
@@ -52,6 +56,8 @@ def bound(settings: Settings) -> None:
     SocketProtocol.largest = largest + _AROUND_A_FRAME
     SocketProtocol.interval = settings.websocket_ping_interval
     SocketProtocol.silence = settings.request_timeout
+    logger.addFilter(Seldom(_ALL_TAKEN))
+    logging.getLogger("uvicorn.error").addFilter(Seldom(*_OF_UVICORN))
 
 
 def _allow_files(connections: int) -> int:
@@ -104,7 +110,6 @@ class BoundedProtocol(HttpToolsProtocol):
     max_connections = 4_096
     socket_port: int | None = None
     """The port for WebSockets only, where their path is `/`."""
-    _full = False
 
     def __init__(self, *arguments: Any, **options: Any) -> None:  # noqa: ANN401 - uvicorn's own
         super().__init__(*arguments, **options)
@@ -145,8 +150,6 @@ class BoundedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
         self.lost = True
         self.on_lost()
-        if len(self.connections) < self.max_connections * 9 // 10:
-            BoundedProtocol._full = False
 
     def data_received(self, data: bytes) -> None:
         """Parse data, or discard it if no request is answered any more."""
@@ -338,12 +341,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self.discard()
 
     def _turn_away(self) -> None:
-        if not self._full:
-            BoundedProtocol._full = True
-            logger.warning(
-                "all %d connections are taken (max_connections): further clients are told 503",
-                self.max_connections,
-            )
+        logger.warning(_ALL_TAKEN, self.max_connections)
         if len(self.connections) > self.max_connections + _SPARE:
             self.transport.abort()
         else:
