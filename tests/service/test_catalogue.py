@@ -1,10 +1,13 @@
 """The catalogue of pools forgets where deleted queues lay."""
 
+import asyncio
+
 import pytest
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError, Invalid
 from zaqar_lite.domain.models import Capability, QueueRef, Record, StoreOptions
+from zaqar_lite.service.pooling import catalogue as module
 from zaqar_lite.service.pooling.catalogue import HOME, LEFT_MS, Catalogue
 from zaqar_lite.service.pooling.pool import Pool
 from zaqar_lite.service.pooling.registry import Kind, Registry
@@ -96,3 +99,25 @@ async def test_a_queue_in_no_pool_is_looked_up_once() -> None:
     catalogue = Catalogue(management, Registry(management, lambda _: Kind("memory"), clock), clock)
     assert [await catalogue.place(QueueRef("p", "q")) for _ in range(3)] == [HOME] * 3
     assert management.read == 1
+
+
+@pytest.mark.parametrize("held", [False, True])
+async def test_a_look_at_all_queues_gives_way_to_others(
+    monkeypatch: pytest.MonkeyPatch, held: bool
+) -> None:
+    monkeypatch.setattr(module, "_READ_AT_ONCE", 10)
+    monkeypatch.setattr(module, "_PAGE", 10)
+    clock = Clock()
+    _, management = create("memory://", clock=clock, options=StoreOptions())
+    catalogue = Catalogue(management, Registry(management, lambda _: Kind("memory"), clock), clock)
+    for number in range(200):
+        queue = QueueRef("p", f"q{number}")
+        await management.create_queue(queue, {}, max_queues=1_000)
+        await catalogue.put(queue, "one")
+    look = catalogue.holds("another") if held else catalogue._places("p", 2)
+    turns, looking = 0, asyncio.ensure_future(look)
+    while not looking.done():
+        await asyncio.sleep(0)
+        turns += 1
+    await looking
+    assert turns >= 20

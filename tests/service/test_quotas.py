@@ -1,7 +1,11 @@
 """Quotas as the services keep them: followed, counted within a tolerance, and cheap."""
 
+import asyncio
+import json
 import random
+from collections.abc import Mapping
 from time import process_time
+from typing import Any
 
 import pytest
 
@@ -275,3 +279,42 @@ async def test_many_projects_at_once_do_not_cost_a_look_at_all_others_each() -> 
     for number in range(500):  # 8 ms each, if they did
         rates.spend(f"more{number}", READ, 0)
     assert process_time() - begun < 1
+
+
+class Counting(Quota):
+    """Counts how often a quota is made of it."""
+
+    made = 0
+
+    def changed(self, document: Mapping[str, Any]) -> Quota:
+        Counting.made += 1
+        return super().changed(document)
+
+
+async def test_quotas_of_many_projects_make_nobody_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To read them gives way to others, and to set one project's costs nothing for the others."""
+    monkeypatch.setattr(module, "_READ_AT_ONCE", 10)
+    management, clock = House(UNLIMITED).management, Clock()
+    for number in range(200):
+        value = json.dumps({"queues": number}).encode()
+        await management.put_record("quota", f"p{number}", "quota", value, expected=None)
+    await management.put_record("quota-changes", "", "quota", b"{}", expected=None)
+    quotas = Quotas(management, Counting(waiters=7), clock, shared=True)
+    reading = asyncio.create_task(quotas.load())
+    turns = 0
+    while not reading.done():
+        await asyncio.sleep(0)
+        turns += 1
+        if turns == 5:
+            await quotas.set("p3", {"queues": 1_000})
+    await reading
+    assert turns >= 40, "what was set meanwhile lets it read again"
+    assert (quotas.of("p3").queues, quotas.of("p199").queues) == (1_000, 199)
+    Counting.made = 0
+    await quotas.set("p4", {"queues": 4_000})
+    await quotas.reset("p5")
+    assert Counting.made <= 2
+    found = [(quotas.of(f"p{number}").queues, quotas.of("p4").waiters) for number in (3, 4, 5, 6)]
+    assert found == [(1_000, 7), (4_000, 7), (None, 7), (6, 7)]
+    quotas.adopt(Quota(waiters=8))
+    assert (quotas.of("p4").queues, quotas.of("p4").waiters) == (4_000, 8)

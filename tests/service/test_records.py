@@ -109,6 +109,17 @@ async def test_records_are_counted_up_to_a_number(
     assert await count_records(management, "thing", "a", most=most) == count
 
 
+async def test_records_are_read_in_steps(management: ManagementStore) -> None:
+    async def read() -> int:
+        return len([None async for _ in all_records(management, "thing", page_size=1)])
+
+    rounds, task = 0, asyncio.ensure_future(read())
+    while not task.done():
+        await asyncio.sleep(0)
+        rounds += 1
+    assert rounds >= await task >= 5
+
+
 async def test_large_records_are_decoded_in_steps() -> None:
     management = create_stores("memory://", clock=Clock(), options=StoreOptions())[1]
     for number in range(40):

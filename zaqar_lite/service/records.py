@@ -54,7 +54,8 @@ async def all_records(
 ) -> AsyncIterator[Record]:
     """The live records of a kind behind `after`, of one project or of all, up to `most`.
 
-    They come in the order of project and name, and are read a page at a time.
+    They come in the order of project and name, and are read a page at a time; others have their
+    turn after each page.
     """
     left = most
     while left is None or left > 0:
@@ -66,6 +67,7 @@ async def all_records(
             return
         after = page[-1].project, page[-1].name
         left = None if left is None else left - size
+        await asyncio.sleep(0)
 
 
 class Decoding:

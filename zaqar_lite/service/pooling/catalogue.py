@@ -6,6 +6,7 @@ with its queue is kept for LEFT_MS, marked: whoever makes the queue again within
 in the same place, and nobody who still goes by the entry posts to where no one looks.
 """
 
+import asyncio
 import logging
 import random
 import time
@@ -30,6 +31,8 @@ FLAVOR = "_flavor"
 LEFT_MS = 60_000
 _MAX_CACHED = 10_000
 _PAGE = 1_000
+_READ_AT_ONCE = 100
+"""Queues whose entries are read one by one before others have their turn."""
 _FEW = 20
 
 
@@ -254,6 +257,7 @@ class Catalogue:
                 return found[0]
             if after is None:
                 return None
+            await asyncio.sleep(0)  # others have their turn
 
     async def _choose(
         self, queue: QueueRef, metadata: Mapping[str, Any], before: Place | None
@@ -303,7 +307,7 @@ class Catalogue:
         """Where the queues of a project lie, each pool once, until `most` are found."""
         found: dict[str | None, Place] = {}
         marker: str | None = None
-        limit = 1 if most == 1 else _PAGE
+        limit = 1 if most == 1 else _READ_AT_ONCE
         while True:
             page = await self._management.list_queues(
                 project, marker=marker, limit=limit, name_contains=None, metadata={}
@@ -316,6 +320,7 @@ class Catalogue:
             if len(page) < limit:
                 return list(found.values())
             marker = page[-1].queue.name
+            await asyncio.sleep(0)  # others have their turn
 
     async def _placed(self, queue: QueueRef) -> Place | None:
         """Where a queue lies for good; None where that is not decided."""

@@ -25,6 +25,8 @@ MAX_PROJECTS = 10_000
 LOOK_EVERY = 5.0
 """Seconds after which a process has seen what another one set."""
 _NAME = "quota"
+_READ_AT_ONCE = 500
+"""Projects whose quotas are read before others have their turn: about 4 ms."""
 
 
 class Quotas(BackgroundWorker):
@@ -47,7 +49,7 @@ class Quotas(BackgroundWorker):
         """Whether any project has a quota of connections."""
         self.changed: Callable[[], None] = lambda: None
         """Called when something was set, here or elsewhere."""
-        self._replace({})
+        self._replace({}, {})
 
     def of(self, project: str) -> Quota:
         """The quota of a project."""
@@ -75,7 +77,8 @@ class Quotas(BackgroundWorker):
         _check(project)
         self._defaults.changed(document)
         await self._write(project, json.dumps(dict(document)).encode())
-        self._replace({**self._own, project: dict(document)})
+        own = {**self._own, project: dict(document)}
+        self._replace(own, {**self._set, project: self._defaults.changed(document)})
         await self._tell()
 
     @retried("The quotas of {1}", Conflict)
@@ -112,7 +115,10 @@ class Quotas(BackgroundWorker):
         """
         _check(project)
         await self._management.delete_record(KIND, project, _NAME)
-        self._replace({name: own for name, own in self._own.items() if name != project})
+        own, kept = dict(self._own), dict(self._set)
+        own.pop(project, None)
+        kept.pop(project, None)
+        self._replace(own, kept)
         await self._tell()
 
     async def load(self) -> None:
@@ -121,15 +127,23 @@ class Quotas(BackgroundWorker):
         version = 0 if record is None else record.version
         if version == self._seen:
             return
-        records = all_records(self._management, KIND, most=MAX_PROJECTS)
-        found = {record.project: json.loads(record.value) async for record in records}
+        own, quotas, before, defaults = {}, {}, self._own, self._defaults
+        async for record in all_records(
+            self._management, KIND, most=MAX_PROJECTS, page_size=_READ_AT_ONCE
+        ):
+            own[record.project] = document = json.loads(record.value)
+            quotas[record.project] = defaults.changed(document)
+        if self._own is not before or self._defaults is not defaults:  # changed meanwhile
+            await self.load()
+            return
         self._seen = version
-        self._replace(found)
+        self._replace(own, quotas)
 
     def adopt(self, defaults: Quota) -> None:
         """Let other defaults hold from now on; what was set for projects stays."""
         self._defaults = defaults
-        self._replace(self._own)
+        quotas = {name: defaults.changed(document) for name, document in self._own.items()}
+        self._replace(self._own, quotas)
 
     def start(self) -> None:
         """Follow what other processes set, where the store is shared."""
@@ -144,10 +158,10 @@ class Quotas(BackgroundWorker):
         """Count the change; one that is lost by a crash here is seen with the next."""
         await self._management.put_record(CHANGES, "", _NAME, b"{}", expected=None)
 
-    def _replace(self, found: dict[str, Mapping[str, Any]]) -> None:
-        self._own = found
-        self._set = {name: self._defaults.changed(own) for name, own in found.items()}
-        quotas = (self._defaults, *self._set.values())
+    def _replace(self, own: dict[str, Mapping[str, Any]], quotas_of: dict[str, Quota]) -> None:
+        """Let what is set for projects itself, and the quotas that they have by it, hold."""
+        self._own, self._set = own, quotas_of
+        quotas = (self._defaults, *quotas_of.values())
         self._set[DELIVERIES_PROJECT] = UNLIMITED  # our own workers wait there
         self.has_rates = any(quota.rates != UNLIMITED.rates for quota in quotas)
         self.has_connections = any(quota.connections is not None for quota in quotas)
