@@ -62,6 +62,23 @@ async def test_a_token_is_let_in_to_its_project(guarded: Api, keystone: Keystone
         assert (await ask(guarded, other, path, **{spoofed: "p"})).status_code == 403
 
 
+@pytest.mark.parametrize("name", ["X_Auth_Token", "X_Service_Token"])
+async def test_a_token_that_is_too_long_is_refused_without_asking_keystone(
+    guarded: Api, keystone: Keystone, name: str
+) -> None:
+    """Keystone's server may end the connection over such a header: that would look as if it failed.
+
+    Then other projects would get 503 for a second.
+    """
+    token = keystone.issue("service")
+    for size, asked in ((2_049, False), (16_000, False), (2_048, True)):
+        keystone.state.calls.clear()
+        given = {"X_Auth_Token": token, name: "g" * size}
+        assert (await guarded.call("GET", QUEUES, **given)).status_code == 401
+        assert ("g" * size in keystone.lookups) == asked
+    assert (await ask(guarded, token)).status_code == 200
+
+
 async def test_identity_headers_of_a_client_count_for_nothing(
     make_api: MakeApi, keystone: Keystone
 ) -> None:
