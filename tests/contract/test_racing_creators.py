@@ -29,7 +29,7 @@ from zaqar_lite.service.messages import Messages
 from zaqar_lite.service.policy import Policies
 from zaqar_lite.service.pooling import registry as registry_module
 from zaqar_lite.service.pooling.pool import Pool
-from zaqar_lite.service.pooling.registry import Kind, Registry
+from zaqar_lite.service.pooling.registry import FLAVOR, POOL, Kind, Registry
 from zaqar_lite.service.queues import Queues
 from zaqar_lite.service.quotas import quotas as quotas_module
 from zaqar_lite.service.quotas import reservations
@@ -47,6 +47,7 @@ from zaqar_lite.service.topics import Topics
 pytestmark = pytest.mark.anyio
 LIMITS = Limits()
 MOST = 3
+FLAVORED = "flavored"
 OPERATOR = Principal(How.KEY, None)
 Make = Callable[[str], Awaitable[object]]
 """Make a thing of a name."""
@@ -58,7 +59,8 @@ def small_and_patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topics_module, "MAX_TOPICS", MOST)
     monkeypatch.setattr(schedules_module, "MAX_SCHEDULES", MOST)
     monkeypatch.setattr(keys_module, "MAX_KEYS", MOST)
-    monkeypatch.setattr(registry_module, "MAX_POOLS", MOST)
+    for name in ("MAX_POOLS", "MAX_FLAVORS"):
+        monkeypatch.setattr(registry_module, name, MOST)
     monkeypatch.setattr(quotas_module, "MAX_PROJECTS", MOST)
     for module in (metadata, marks):
         monkeypatch.setattr(module, "MAX_ORDERED", MOST)
@@ -120,13 +122,14 @@ def makers(server: Server, queue: QueueRef) -> dict[str, Make]:
         TOPIC: lambda name: server.topics.create(topic_ref(queue.project, name), {}),
         SCHEDULE: lambda name: server.schedules.put(queue.project, name, plan),
         keys_module.LISTED: lambda _: server.keys.create(OPERATOR, queue.project, ["*:*"]),
+        FLAVOR: lambda name: server.pools.put_flavor(queue.project, name, [FLAVORED]),
     }
 
 
 def of_server(server: Server) -> dict[str, Make]:
     """What each kind of thing is made by that is the server's, not a project's."""
     return {
-        registry_module.POOL: lambda name: server.pools.put_pool(Pool(name, f"memory://{name}", 1)),
+        POOL: lambda name: server.pools.put_pool(Pool(name, f"memory://{name}", 1)),
         quotas_module.KIND: lambda name: server.quotas.set(name, {"queues": 1}),
     }
 
@@ -146,12 +149,20 @@ async def race(
 
 @pytest.mark.parametrize(
     ("kind", "refusal"),
-    [(TOPIC, LimitReached), (SCHEDULE, LimitReached), (keys_module.LISTED, Invalid)],
+    [
+        (TOPIC, LimitReached),
+        (SCHEDULE, LimitReached),
+        (keys_module.LISTED, Invalid),
+        (FLAVOR, Invalid),
+    ],
 )
 async def test_racing_creators_fill_a_bound_exactly(
     stores: Stores, queue: QueueUnderTest, kind: str, refusal: type[Exception]
 ) -> None:
     servers = [serve(one) for one in await stores.peers(2)]
+    if kind == FLAVOR:
+        pool = Pool(FLAVORED, "memory://flavored", 1).encode()
+        await stores.management.put_record(POOL, "", FLAVORED, pool, expected=None)
     makes = [makers(one, queue.ref)[kind] for one in servers]
     made = await race(makes, [f"{queue.ref.name}-{n}" for n in range(2 * MOST)], refusal)
     assert len(made) == MOST
@@ -161,6 +172,7 @@ async def test_racing_creators_fill_a_bound_exactly(
         await stores.management.delete_record(kind, queue.ref.project, one.name)
     # Those that fit are not refused.
     await race(makes, ["x", "y"], None)
+    await stores.management.delete_record(POOL, "", FLAVORED)
 
 
 @pytest.mark.parametrize("kind", [TOPIC, SCHEDULE])
@@ -180,7 +192,7 @@ async def of_the_server(stores: Stores, kind: str) -> list[Record]:
     return list(await stores.management.list_records(kind, limit=10))
 
 
-@pytest.mark.parametrize("kind", [registry_module.POOL, quotas_module.KIND])
+@pytest.mark.parametrize("kind", [POOL, quotas_module.KIND])
 async def test_racing_creators_fill_a_bound_of_the_server_exactly(
     stores: Stores, queue: QueueUnderTest, kind: str
 ) -> None:
@@ -207,12 +219,10 @@ async def test_a_pool_beyond_the_bound_is_still_served(
     names = [f"{queue.ref.name}-{n}" for n in range(MOST + 2)]
     for name in names:
         pool = Pool(name, f"memory://{name}", 1)
-        await stores.management.put_record(
-            registry_module.POOL, "", name, pool.encode(), expected=None
-        )
+        await stores.management.put_record(POOL, "", name, pool.encode(), expected=None)
     assert {*names} <= {*await serve(stores).pools.pools()}
     for name in names:
-        await stores.management.delete_record(registry_module.POOL, "", name)
+        await stores.management.delete_record(POOL, "", name)
 
 
 async def test_racing_subscribers_take_as_many_lines_as_there_are(

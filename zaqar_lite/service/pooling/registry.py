@@ -31,7 +31,8 @@ logger = logging.getLogger(__name__)
 POOL, FLAVOR = "pool", "flavor"
 FRESH = 2.0
 """Seconds for which a process goes by what it has read of pools and of the catalogue."""
-MAX_POOLS = 100
+MAX_POOLS, MAX_FLAVORS = 100, 1_000
+"""The pools that there may be, and the flavors of a project."""
 _CAPABILITIES = {
     "mongodb": ("FIFO", "CLAIMS", "DURABILITY", "AOD", "HIGH_THROUGHPUT"),
     "redis": ("FIFO", "CLAIMS", "AOD", "HIGH_THROUGHPUT"),
@@ -65,6 +66,8 @@ class Registry:
         self._check = check
         full = f"There are {MAX_POOLS} pools, as many as there may be."
         self._room = RecordRoom(management, clock, POOL, MAX_POOLS, (Invalid, full))
+        full = f"the project has {MAX_FLAVORS} flavors, as many as it may have."
+        self._flavor_room = RecordRoom(management, clock, FLAVOR, MAX_FLAVORS, (Invalid, full))
         self._known: dict[str, Pool] = {}
         self._kinds: dict[str | None, tuple[object, Kind]] = {}
         self._read_at = float("-inf")
@@ -112,20 +115,28 @@ class Registry:
         others = [one for one in (await self.pools()).values() if one.name != pool.name]
         if any(one.uri == pool.uri for one in others):
             raise Conflict("Another pool has this URI already.")
-        record = await self.management.get_record(POOL, "", pool.name)
-        if record is None:
-            await self._make(pool)
-        else:
-            await self._put(POOL, "", pool.name, pool.encode(), record.version)
+        await self._make_or_change(self._room, POOL, "", pool.name, pool.encode())
         self._read_at = float("-inf")
 
-    async def _make(self, pool: Pool) -> None:
-        undo = partial(self.management.delete_record, POOL, "", pool.name)
+    async def _make_or_change(
+        self, room: RecordRoom, kind: str, project: str, name: str, value: bytes
+    ) -> None:
+        """Write a record; a new one takes room.
+
+        Raises:
+            RecordChanged: another request was faster.
+            Invalid: there is no room.
+        """
+        record = await self.management.get_record(kind, project, name)
+        if record is not None:
+            await self._put(kind, project, name, value, record.version)
+            return
+        undo = partial(self.management.delete_record, kind, project, name)
         try:
-            async with self._room.held_for("", pool.name, undo):
-                await self._put(POOL, "", pool.name, pool.encode(), 0)
+            async with room.held_for(project, name, undo):
+                await self._put(kind, project, name, value, 0)
         except Invalid:
-            if await self._room.is_there("", pool.name):
+            if await room.is_there(project, name):
                 raise RecordChanged("Another request has made it in the last room.") from None
             raise
 
@@ -190,13 +201,15 @@ class Registry:
             raise NotFound(f"Flavor {name} does not exist.")
         return self._shown(decode_flavor(record.value), await self.pools())
 
+    @retried("The flavor {2}")
     async def put_flavor(self, project: str, name: str, pools: Sequence[str]) -> Flavor:
         """Make a flavor of these pools, or put it in place of the one of its name.
 
         Its pools serve queues without a flavor no more; pools that it had do again.
 
         Raises:
-            Invalid: there is no such pool.
+            Invalid: there is no such pool, or the project has too many flavors.
+            Unavailable: others change the flavor all the time.
         """
         known = await self.pools()
         for one in pools:
@@ -204,7 +217,8 @@ class Registry:
                 raise Invalid(f"Pool {one} does not exist")
         driver = self._driver(known[pools[0]])
         flavor = Flavor(name, tuple(dict.fromkeys(pools)), _CAPABILITIES.get(driver, ()))
-        await self._put(FLAVOR, project, name, flavor.encode(), None)
+        value = flavor.encode()
+        await self._make_or_change(self._flavor_room, FLAVOR, project, name, value)
         await self._set_flavor(known, name, flavor.pools)
         return flavor
 

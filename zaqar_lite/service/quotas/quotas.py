@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.errors import Conflict, Invalid, RecordChanged
+from zaqar_lite.domain.errors import Invalid, RecordChanged
 from zaqar_lite.domain.identity import DELIVERIES_PROJECT, INTERNAL_PROJECTS
 from zaqar_lite.domain.limits import MAX_PROJECT_ID
 from zaqar_lite.domain.quotas import UNLIMITED, Quota
@@ -72,7 +72,7 @@ class Quotas(BackgroundWorker):
 
         Raises:
             Invalid: a quota is wrong, or too many projects have quotas of their own.
-            Conflict: others change the project's quotas all the time.
+            Unavailable: others change the project's quotas all the time.
         """
         _check(project)
         self._defaults.changed(document)
@@ -81,7 +81,7 @@ class Quotas(BackgroundWorker):
         self._replace(own, {**self._set, project: self._defaults.changed(document)})
         await self._tell()
 
-    @retried("The quotas of {1}", Conflict)
+    @retried("The quotas of {1}")
     async def _write(self, project: str, value: bytes) -> None:
         put = partial(self._management.put_record, KIND, project, _NAME, value)
         record = await self._management.get_record(KIND, project, _NAME)
