@@ -16,7 +16,7 @@ SOURCES = ("zaqar_lite", "tempest_plugin", "tests")
 # What puts the layers together may import everything, and no layer imports it.
 ROOTS = {"__main__", "main", "cli", "serve", "store", "commands", "bench"}
 
-MOST_LINES = {"zaqar_lite": 400, "tempest_plugin": 400, "tests": 600}
+MOST_LINES = {"zaqar_lite": 700, "tempest_plugin": 700, "tests": 700}
 # A module that has a reason to be longer: its path, and the reason.
 LONGER: dict[str, str] = {}
 

@@ -302,6 +302,12 @@ class Settings(BaseModel):
     max_messages_per_claim_or_pop: int = Field(
         20, ge=1, le=1_000, description="Most messages of a claim or a pop."
     )
+    max_large_page: int = Field(
+        1_000,
+        ge=1,
+        le=1_000,
+        description="Most messages of a page, claim or pop that asks with large=true.",
+    )
     default_subscription_ttl: int = Field(
         3600, ge=60, le=_TEN_YEARS, description="Ttl of a subscription that is made without one."
     )

@@ -196,6 +196,49 @@ async def test_refuses_a_page_size_out_of_range(api: Api, limit: int) -> None:
     assert (answer.status_code, answer.json()["title"]) == (400, "Invalid API request")
 
 
+async def test_a_client_may_ask_for_large_pages_claims_and_pops(make_api: MakeApi) -> None:
+    async with make_api(max_large_page=50) as api:
+        ids = await api.post(*({"body": number} for number in range(130)))
+        page = (await api.call("GET", "messages?echo=true&limit=50&large=true")).json()
+        assert len(page["messages"]) == 50
+        (following,) = [one["href"] for one in page["links"]]
+        assert "large=true" in following
+        second = (await api.call("GET", following)).json()
+        assert [one["body"] for one in second["messages"]] == list(range(50, 100))
+        fetched = await api.call("GET", f"messages?ids={','.join(ids[:50])}&large=true")
+        assert len(fetched.json()["messages"]) == 50
+        claimed = await api.call("POST", "claims?limit=50&large=true", {})
+        assert len(claimed.json()["messages"]) == 50
+        held = claimed.headers["location"].rpartition("/")[2]
+        done = await api.call("POST", f"claims/{held}/settle", {"delete": ids[:50]})
+        assert [one["status"] for one in done.json()["results"]] == [204] * 50
+        popped = await api.call("DELETE", "messages?pop=50&large=true")
+        assert [one["body"] for one in popped.json()["messages"]] == list(range(50, 100))
+        listed = ",".join(ids[100:])
+        assert (await api.call("DELETE", f"messages?ids={listed}&large=true")).status_code == 204
+        assert await api.browse() == []
+        for method, query in (
+            ("GET", "messages?limit=51&large=true"),
+            ("GET", "messages?limit=50"),
+            ("GET", "messages?limit=50&large=false"),
+            ("GET", "messages?large=perhaps"),
+            ("POST", "claims?limit=51&large=true"),
+            ("POST", "claims?limit=50"),
+            ("DELETE", "messages?pop=51&large=true"),
+            ("DELETE", "messages?pop=50"),
+            ("DELETE", f"messages?ids={','.join(ids[:51])}&large=true"),
+        ):
+            assert (await api.call(method, query)).status_code == 400, (method, query)
+
+
+async def test_without_large_pages_asking_for_them_changes_nothing(make_api: MakeApi) -> None:
+    async with make_api(max_large_page=1) as api:
+        assert (await api.call("GET", "messages?limit=20&large=true")).status_code == 200
+        assert (await api.call("GET", "messages?limit=21&large=true")).status_code == 400
+        home = (await api.call("GET", "/v2")).json()["resources"]
+        assert home["rel/messages"]["hints"]["max-large-limit"] == 20
+
+
 async def test_gets_messages_by_their_ids(api: Api) -> None:
     ids = await api.post({"body": 1}, {"body": 2}, {"body": 3})
     await api.claim(1)

@@ -241,7 +241,7 @@ async def test_refuses_a_malformed_act_first(api: Api, act: dict[str, Any]) -> N
         {"extend": [{"id": "a"}]},
         {"dead": [{"id": "a", "ttl": 60}]},
         {"unknown": []},
-        {"delete": [f"{number:032x}" for number in range(21)]},
+        {"delete": [f"{number:032x}" for number in range(1_001)]},
     ],
 )
 async def test_refuses_malformed_settlements(api: Api, document: dict[str, Any]) -> None:

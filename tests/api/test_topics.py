@@ -150,7 +150,14 @@ async def test_keeps_no_message(api: Api) -> None:
     assert (await api.call("DELETE", f"{TOPIC}/messages/{message}")).status_code == 204
     assert (await api.call("DELETE", f"{TOPIC}/messages?ids={message}")).status_code == 204
     assert (await api.call("DELETE", f"{TOPIC}/messages?pop=1")).json() == {"messages": []}
-    assert (await api.call("DELETE", f"{TOPIC}/messages")).status_code == 400
+    for query in ("", "?pop=0", "?pop=99999", "?pop=x", "?ids=a&pop=1", f"?ids={'a,' * 21}"):
+        for place in (TOPIC, f"/v2/queues/{api.queue}"):
+            wrong = await api.call("DELETE", f"{place}/messages{query}")
+            assert wrong.status_code == 400, (place, query)
+    for place in (TOPIC, f"/v2/queues/{api.queue}"):
+        for wrong_flag in ("echo=x", "details=x", "wait=-1", "wait=61", f"ids={'a,' * 21}"):
+            wrong = await api.call("GET", f"{place}/messages?{wrong_flag}")
+            assert wrong.status_code == 400, (place, wrong_flag)
     listed = (await api.call("GET", "/v2/topics")).json()
     assert [topic["name"] for topic in listed["topics"]] == ["news"]
 

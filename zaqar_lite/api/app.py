@@ -32,7 +32,7 @@ from zaqar_lite.api.v2.schedules import ScheduleActions
 from zaqar_lite.api.v2.service import ServiceActions
 from zaqar_lite.api.v2.settling import SettlingActions
 from zaqar_lite.api.v2.subscriptions import DeliveryActions, SubscriptionActions
-from zaqar_lite.api.v2.topics import TopicActions
+from zaqar_lite.api.v2.topics import TopicActions, topic_messages
 from zaqar_lite.api.websocket.conversation import SocketHost
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.service.audit import Trail
@@ -219,6 +219,7 @@ def _routes(
     home = functools.partial(home_document, limits, admin=admin, pools=pools)
     queues = QueueActions(services.queues, services.subscriptions, services.sharing, authority)
     settling = SettlingActions(services.settling)
+    messages = MessageActions(services.messages, settling, patience, renderer)
     jobs = JobActions(services.jobs, authority)
     subscribing = (
         SubscriptionActions(
@@ -230,7 +231,7 @@ def _routes(
         ServiceActions(services.health, home_document=home),
         *more,
         queues,
-        MessageActions(services.messages, settling, patience, renderer),
+        messages,
         ClaimActions(services.claims, patience, renderer),
         settling,
         *subscribing,
@@ -255,6 +256,7 @@ def _routes(
         absent |= {"show_quotas", "set_quotas", "reset_quotas"}
     found = [route for one in actions for route in routes_of(one, limits)]
     found += on_topics(route for one in subscribing for route in routes_of(one, limits))
+    found += topic_messages(routes_of(messages, limits))
     found += delayed_twins(routes_of(jobs, limits))
     for route in found:
         if route.name in absent:

@@ -87,7 +87,9 @@ def home_document(limits: Limits, *, admin: bool, pools: bool) -> dict[str, Any]
     resources[_EVENTS]["hints"]["formats"] = {"text/event-stream": {}}
     resources["rel/post_messages"]["hints"]["max-message-delay"] = limits.max_message_delay
     resources["rel/messages"]["hints"]["max-limit"] = limits.max_messages_per_page
+    resources["rel/messages"]["hints"]["max-large-limit"] = limits.page(large=True)
     resources["rel/post_claim"]["hints"]["max-limit"] = limits.max_messages_per_claim_or_pop
+    resources["rel/post_claim"]["hints"]["max-large-limit"] = limits.claim(large=True)
     return {"resources": resources}
 
 

@@ -44,7 +44,8 @@ class Limits:
     message_delete_with_claim_id: bool = False
     default_subscription_ttl: int = 3600
     max_subscriptions_per_page: int = 20
-    # Ours: limits on what a client can pile up.
+    # Ours: what a client may ask for besides, and limits on what it can pile up.
+    max_large_page: int = 1_000
     max_queues_per_project: int = 100_000
     max_message_headers: int = 32
     max_message_headers_size: int = 8_192
@@ -62,6 +63,16 @@ class Limits:
         """Say from now on what `new` says."""
         for field in fields(self):
             setattr(self, field.name, getattr(new, field.name))
+
+    def page(self, *, large: bool) -> int:
+        """How many messages a page has at most; a `large` one is asked for by clients of ours."""
+        most = self.max_messages_per_page
+        return max(most, self.max_large_page) if large else most
+
+    def claim(self, *, large: bool) -> int:
+        """How many messages a claim or a pop has at most; a `large` one must be asked for."""
+        most = self.max_messages_per_claim_or_pop
+        return max(most, self.max_large_page) if large else most
 
 
 def check_limit(limit: int, most: int) -> None:

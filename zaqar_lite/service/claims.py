@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from zaqar_lite.domain.errors import Invalid, NotFound
 from zaqar_lite.domain.ids import is_claim_id
-from zaqar_lite.domain.limits import MIN_CLAIM_GRACE, MIN_CLAIM_TTL, Limits
+from zaqar_lite.domain.limits import MIN_CLAIM_GRACE, MIN_CLAIM_TTL, Limits, check_limit
 from zaqar_lite.domain.models import (
     Claim,
     Claimed,
@@ -37,6 +37,7 @@ class Claims:
         grace: int | None,
         client_id: str,
         details: bool = False,
+        large: bool = False,
     ) -> tuple[str, Sequence[Message]] | None:
         """Claim up to `limit` messages for `ttl` seconds; None when there is nothing to claim.
 
@@ -47,11 +48,7 @@ class Claims:
             Invalid: a value is out of range.
         """
         limits = self._limits
-        if not 1 <= limit <= limits.max_messages_per_claim_or_pop:
-            raise Invalid(
-                "Limit must be at least 1 and no greater than "
-                f"{limits.max_messages_per_claim_or_pop}."
-            )
+        check_limit(limit, limits.claim(large=large))
         ttl = self._ttl(ttl)
         grace = limits.default_claim_grace if grace is None else grace
         if not MIN_CLAIM_GRACE <= grace <= limits.max_claim_grace:

@@ -8,7 +8,7 @@ from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Conflict, Forbidden, Invalid, NotFound
 from zaqar_lite.domain.idempotency import identify
 from zaqar_lite.domain.ids import Marker, is_claim_id, is_message_id, parse_marker
-from zaqar_lite.domain.limits import Limits
+from zaqar_lite.domain.limits import Limits, check_limit
 from zaqar_lite.domain.models import (
     Claimed,
     DelayMode,
@@ -176,6 +176,7 @@ class Messages:
         include_claimed: bool,
         include_delayed: bool,
         details: bool = False,
+        large: bool = False,
     ) -> tuple[Page, bool]:
         """List a page of messages; answer also whether delayed ones were included.
 
@@ -185,11 +186,7 @@ class Messages:
         Raises:
             Invalid: the limit is out of range.
         """
-        if not 1 <= limit <= self._limits.max_messages_per_page:
-            raise Invalid(
-                "Limit must be at least 1 and no greater than "
-                f"{self._limits.max_messages_per_page}."
-            )
+        check_limit(limit, self._limits.page(large=large))
         after, bound = self._marker(marker), self._marker(until)
 
         async def act(policy: Policy) -> tuple[Page, bool]:
@@ -214,14 +211,14 @@ class Messages:
         return await self._policies.decide(queue, act)
 
     async def get(
-        self, queue: QueueRef, ids: Sequence[str], *, details: bool = False
+        self, queue: QueueRef, ids: Sequence[str], *, details: bool = False, large: bool = False
     ) -> Sequence[Message]:
         """Fetch messages by id in any state; ids that are not found are left out.
 
         Raises:
             Invalid: too many ids.
         """
-        self._check_ids(ids)
+        self._check_ids(ids, large=large)
         known = [message_id for message_id in ids if is_message_id(message_id)]
         if not known:
             return ()
@@ -303,7 +300,12 @@ class Messages:
         raise Forbidden(f"Message {message_id} is held by another claim.")
 
     async def delete_many(
-        self, queue: QueueRef, ids: Sequence[str], claim_ids: Sequence[str] | None
+        self,
+        queue: QueueRef,
+        ids: Sequence[str],
+        claim_ids: Sequence[str] | None,
+        *,
+        large: bool = False,
     ) -> None:
         """Delete messages; with `claim_ids`, only what those claims hold, all or none.
 
@@ -311,7 +313,7 @@ class Messages:
             Invalid: the number of ids is out of range, or claim ids are required and missing.
             Forbidden: an id is not held by a listed live claim; nothing was deleted.
         """
-        self._check_ids(ids)
+        self._check_ids(ids, large=large)
         if self._limits.message_delete_with_claim_id and not claim_ids:
             raise Invalid("The parameters 'ids' and 'claim_ids' must both be given.")
         known = [message_id for message_id in ids if is_message_id(message_id)]
@@ -322,7 +324,9 @@ class Messages:
             held = ", ".join(refusal.id for refusal in refused)
             raise Forbidden(f"Nothing was deleted: not held by the claims given are {held}.")
 
-    async def pop(self, queue: QueueRef, limit: int, *, details: bool = False) -> Sequence[Message]:
+    async def pop(
+        self, queue: QueueRef, limit: int, *, details: bool = False, large: bool = False
+    ) -> Sequence[Message]:
         """Remove and hand out up to `limit` messages; none goes to two callers.
 
         `details` fills their attempts.
@@ -330,7 +334,7 @@ class Messages:
         Raises:
             Invalid: the limit is out of range.
         """
-        most = self._limits.max_messages_per_claim_or_pop
+        most = self._limits.claim(large=large)
         if not 1 <= limit <= most:
             raise Invalid(f"'pop' must be at least 1 and no greater than {most}.")
 
@@ -377,8 +381,8 @@ class Messages:
             return False
         return True
 
-    def _check_ids(self, ids: Collection[str]) -> None:
-        most = self._limits.max_messages_per_page
+    def _check_ids(self, ids: Collection[str], *, large: bool) -> None:
+        most = self._limits.page(large=large)
         if not 1 <= len(ids) <= most:
             raise Invalid(
                 f"The number of ids must be at least 1 and no greater than {most}; it is "

@@ -69,7 +69,7 @@ class Settling:
                 raise Conflict(text)
 
     def _check(self, settlements: Sequence[Settlement]) -> None:
-        most = self._limits.max_messages_per_claim_or_pop
+        most = self._limits.claim(large=True)
         if not 1 <= len(settlements) <= most:
             raise Invalid(f"Between 1 and {most} messages can be settled at once.")
         names = [one.message_id for one in settlements]

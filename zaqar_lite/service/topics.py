@@ -144,14 +144,6 @@ class Topics:
         """Delete a topic; no error when it is not there. Its subscriptions stay, as a queue's."""
         await self._management.delete_record(KIND, topic.project, name_of(topic))
 
-    def check_page(self, limit: int) -> None:
-        """Check how many messages a listing of a topic asks for, though a topic keeps none.
-
-        Raises:
-            Invalid: the limit is out of range.
-        """
-        check_limit(limit, self._limits.max_messages_per_page)
-
     async def list_topics(
         self,
         project: str,

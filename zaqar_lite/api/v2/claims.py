@@ -7,7 +7,7 @@ from zaqar_lite.api import documents
 from zaqar_lite.api.call import NO_CONTENT, Call, Result
 from zaqar_lite.api.patience import Patience
 from zaqar_lite.api.render import Renderer
-from zaqar_lite.api.routes import DETAILS, WAIT, Parameter, route
+from zaqar_lite.api.routes import CLAIM_LIMIT, DETAILS, LARGE, WAIT, Parameter, route
 from zaqar_lite.domain.models import Message
 from zaqar_lite.service.claims import Claims
 
@@ -26,13 +26,13 @@ class ClaimActions:
         "POST /v2/queues/{queue_name}/claims Claim -> Claimed",
         "claims:create receive",
         (201, 204, 429),
-        (Parameter("limit", "ClaimLimit", "How many messages to claim at most."), WAIT, DETAILS),
+        (CLAIM_LIMIT, LARGE, WAIT, DETAILS),
         hot=True,
     )
     async def claim_messages(self, call: Call) -> Result:
         """Claim messages; 204 when there is none to claim."""
         limit = call.whole("limit", DEFAULT_LIMIT)
-        details = call.flag("details")  # checked before anything is claimed
+        details, large = call.flag("details"), call.flag("large")
         seconds = self._patience.seconds(call)
         document = await documents.sent_object(call) if call.size else {}
         queue = call.queue
@@ -40,7 +40,13 @@ class ClaimActions:
 
         async def ask() -> tuple[str, Sequence[Message]] | None:
             return await self._claims.create(
-                queue, limit=limit, ttl=ttl, grace=grace, client_id=call.client_id, details=details
+                queue,
+                limit=limit,
+                ttl=ttl,
+                grace=grace,
+                client_id=call.client_id,
+                details=details,
+                large=large,
             )
 
         async def undo(claimed: tuple[str, Sequence[Message]]) -> None:

@@ -10,8 +10,9 @@ from zaqar_lite.api.routes import (
     DETAILS,
     INVALID_REQUEST,
     KEY,
-    LIMIT,
+    LARGE,
     MARKER,
+    MESSAGE_LIMIT,
     POST,
     UNABLE_TO_DELETE,
     WAIT,
@@ -29,7 +30,7 @@ from zaqar_lite.service.drafts import Draft
 from zaqar_lite.service.messages import Messages
 
 DEFAULT_LIMIT = 10
-LARGE = 32_768
+LARGE_POST = 32_768
 """Bytes: a larger post is read and answered in turns with other large ones."""
 
 _LONGEST_LOCATION = 7_680
@@ -70,7 +71,7 @@ class MessageActions:
             batch_key=idempotency_key(call),
             policy=policy,
         )
-        if size > LARGE:
+        if size > LARGE_POST:
             await self._messages.turns.wait()
         return stored(_path(queue), posted, warned)
 
@@ -81,7 +82,8 @@ class MessageActions:
         (
             MARKER,
             Parameter("until", "Text", "The marker of the last message to list."),
-            LIMIT,
+            MESSAGE_LIMIT,
+            LARGE,
             WAIT,
             Parameter("echo", "Flag", "Show your own messages too."),
             Parameter("include_claimed", "Flag", "Show claimed messages too."),
@@ -169,7 +171,8 @@ class MessageActions:
         (
             Parameter("ids", "Text", "Comma list of the messages to delete."),
             Parameter("claim_ids", "Text", "Comma list: delete only what these hold."),
-            Parameter("pop", "ClaimLimit", "How many messages to pop."),
+            Parameter("pop", "TakeLimit", "How many messages to pop."),
+            LARGE,
             WAIT,
             DETAILS,
         ),
@@ -181,16 +184,17 @@ class MessageActions:
         queue = call.queue
         if ("ids" in call.parameters) == ("pop" in call.parameters):
             raise Invalid("Exactly one of the parameters 'ids' and 'pop' must be given.")
+        large = call.flag("large")
         if "ids" in call.parameters:
             await self._messages.delete_many(
-                queue, call.parameters["ids"], call.parameters.get("claim_ids")
+                queue, call.parameters["ids"], call.parameters.get("claim_ids"), large=large
             )
             return NO_CONTENT
         limit, seconds = call.whole("pop", 0), self._patience.seconds(call)
         details = call.flag("details")
 
         async def ask() -> Sequence[Message] | None:
-            return await self._messages.pop(queue, limit, details=details) or None
+            return await self._messages.pop(queue, limit, details=details, large=large) or None
 
         popped = await self._patience.ask(call, queue, seconds, ask)
         shown = [self._renderer.popped(message, details=details) for message in popped or ()]
@@ -215,7 +219,7 @@ class MessageActions:
 
     async def _get_many(self, call: Call, ids: Sequence[str], details: bool) -> Result:
         queue = call.queue
-        messages = await self._messages.get(queue, ids, details=details)
+        messages = await self._messages.get(queue, ids, details=details, large=call.flag("large"))
         if not messages:
             raise NotFound("None of these messages exists.")
         shown = self._renderer.messages(_path(queue), messages, details=details)
@@ -223,7 +227,7 @@ class MessageActions:
 
     async def _list(self, call: Call, details: bool) -> Result:
         queue = call.queue
-        echo = call.flag("echo")
+        echo, large = call.flag("echo"), call.flag("large")
         marker, until = call.text("marker"), call.text("until")
         limit, seconds = call.whole("limit", DEFAULT_LIMIT), self._patience.seconds(call)
         include_claimed = call.flag("include_claimed")
@@ -239,6 +243,7 @@ class MessageActions:
                 include_claimed=include_claimed,
                 include_delayed=include_delayed,
                 details=details,
+                large=large,
             )
             return listed if listed[0].messages or not seconds else None
 
@@ -273,8 +278,9 @@ def _link_parameters(call: Call, delayed: bool, marker: str) -> list[tuple[str, 
     ]
     if delayed or "include_delayed" in call.parameters:
         pairs.append(("include_delayed", yes_no(delayed)))
-    if "details" in call.parameters:
-        pairs.append(("details", yes_no(call.flag("details"))))
+    pairs += [
+        (name, yes_no(call.flag(name))) for name in ("details", "large") if name in call.parameters
+    ]
     if "until" in call.parameters:
         pairs.append(("until", call.parameters["until"][-1]))
     if "marker" not in call.parameters:
@@ -302,7 +308,7 @@ def stored(path: str, posted: Sequence[Posted], warned: str | None = None) -> Re
 async def sent_drafts(call: Call, turns: Turns) -> Sequence[Draft]:
     """Read the messages of a post, in turns with other large ones."""
     document = await call.read()
-    if call.size > LARGE:
+    if call.size > LARGE_POST:
         return await documents.parse_in_turns(document, turns)
     return documents.parse_messages(document)
 

@@ -26,10 +26,12 @@ from zaqar_lite.service.settling import Settling, explain
 _STATUS = {Outcome.NOT_FOUND: 404, Outcome.LAPSED: 409, Outcome.HELD: 403, Outcome.NO_TARGET: 409}
 _LARGEST = 16_384
 """Bytes of one settlement: its reason and detail, of which JSON may write a character as six."""
+_MANY = 1_048_576
+"""Bytes: what settlements of a large claim may have together."""
 
 
 def _settlements(limits: Limits) -> int:
-    return SMALL_BODY + limits.max_messages_per_claim_or_pop * _LARGEST
+    return SMALL_BODY + max(limits.max_messages_per_claim_or_pop * _LARGEST, _MANY)
 
 
 _GRACE_MS = 60_000

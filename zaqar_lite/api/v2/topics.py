@@ -1,10 +1,12 @@
 """Topics: create, read, patch, delete, list, post to, count and purge."""
 
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
 from zaqar_lite.api.call import NO_CONTENT, Call, Result, warning
-from zaqar_lite.api.routes import LIMIT, MARKER, QUEUE_LIMIT, Parameter, topic_twin
+from zaqar_lite.api.routes import MARKER, QUEUE_LIMIT, Parameter, Route, on_topics, topic_twin
 from zaqar_lite.api.v2.messages import (
-    DEFAULT_LIMIT,
-    LARGE,
+    LARGE_POST,
     MessageActions,
     idempotency_key,
     sent_drafts,
@@ -18,7 +20,6 @@ from zaqar_lite.api.v2.queues import (
     sent_patch,
     wanted_page,
 )
-from zaqar_lite.domain.errors import Invalid, NotFound
 from zaqar_lite.domain.metadata import unknown_keys
 from zaqar_lite.domain.topics import path_of
 from zaqar_lite.service.identity.authority import Authority
@@ -31,9 +32,16 @@ _LISTED = (
     Parameter("detailed", "Flag", "Show the metadata too."),
     Parameter("name", "Text", "Only topics with this in their name."),
 )
-_IDS = Parameter("ids", "Text", "Comma list of messages.")
-_POP = Parameter("pop", "ClaimLimit", "How many messages to pop.")
+_NEVER = {"list_messages": 0, "get_message": 200, "delete_message": 403, "delete_messages": 0}
+"""The actions that answer topics too, and which status none gets of a queue without messages."""
 _NOTHING = {"messages": {"claimed": 0, "free": 0, "total": 0}}
+
+
+def topic_messages(routes: Iterable[Route]) -> Iterator[Route]:
+    """The queues' routes that answer topics too: to them a topic is a queue without messages."""
+    for one in on_topics(one for one in routes if one.name in _NEVER):
+        never = _NEVER[one.name.removeprefix("topic_")]
+        yield replace(one, statuses=tuple(status for status in one.statuses if status != never))
 
 
 class TopicActions:
@@ -122,35 +130,6 @@ class TopicActions:
             batch_key=idempotency_key(call),
             admitted=admitted,
         )
-        if call.size > LARGE:
+        if call.size > LARGE_POST:
             await self._topics.turns.wait()
         return stored(path_of(topic), posted)
-
-    @topic_twin(
-        MessageActions.list_messages, statuses=(200, 404), parameters=(LIMIT, _IDS), hot=False
-    )
-    async def topic_list_messages(self, call: Call) -> Result:
-        """List a topic's messages."""
-        if "ids" in call.parameters:
-            raise NotFound("None of these messages exists: a topic keeps none.")
-        self._topics.check_page(call.whole("limit", DEFAULT_LIMIT))
-        return Result(200, {"messages": [], "links": []})
-
-    @topic_twin(MessageActions.get_message, statuses=(404,), parameters=(), answer=None, hot=False)
-    async def topic_get_message(self, call: Call) -> Result:
-        """Get a topic's message."""
-        raise NotFound(f"Message {call.path_values[1]!r} does not exist: a topic keeps none.")
-
-    @topic_twin(MessageActions.delete_message, statuses=(204,), parameters=(), hot=False)
-    async def topic_delete_message(self, _: Call) -> Result:
-        """Delete a topic's message."""
-        return NO_CONTENT
-
-    @topic_twin(
-        MessageActions.delete_messages, statuses=(200, 204), parameters=(_IDS, _POP), hot=False
-    )
-    async def topic_delete_messages(self, call: Call) -> Result:
-        """Delete a topic's messages."""
-        if ("ids" in call.parameters) == ("pop" in call.parameters):
-            raise Invalid("Exactly one of the parameters 'ids' and 'pop' must be given.")
-        return NO_CONTENT if "ids" in call.parameters else Result(200, {"messages": []})

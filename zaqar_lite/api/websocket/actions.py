@@ -118,7 +118,7 @@ ACTIONS = (
     SocketAction(
         "message_list",
         "list_messages",
-        _PAGE + " echo:flag include_claimed:flag include_delayed:flag",
+        _PAGE + " large:flag echo:flag include_claimed:flag include_delayed:flag",
         answers.messages,
         signable=True,
     ),
@@ -127,7 +127,7 @@ ACTIONS = (
     SocketAction(
         "message_get_many",
         "list_messages",
-        "message_ids!:texts=ids",
+        "message_ids!:texts=ids large:flag",
         answers.messages,
         statuses={404: 200},
         signable=True,
@@ -136,11 +136,13 @@ ACTIONS = (
     SocketAction(
         "message_delete_many",
         "delete_messages",
-        "message_ids:texts=ids claim_ids:texts pop:whole",
+        "message_ids:texts=ids claim_ids:texts pop:whole large:flag",
         answers.messages,
         signable=True,
     ),
-    SocketAction("claim_create", "claim_messages", "limit:whole " + _LEASE, answers.claimed),
+    SocketAction(
+        "claim_create", "claim_messages", "limit:whole large:flag " + _LEASE, answers.claimed
+    ),
     SocketAction("claim_get", "show_claim", show=answers.claim, missing=_NO_CLAIM),
     SocketAction(
         "claim_update",
