@@ -63,7 +63,7 @@ class House:
     async def reserved(self) -> object:
         """The reservations that are left."""
         record = await self.management.get_record(module.KIND, "p", "things")
-        return {} if record is None else json.loads(record.value)
+        return {} if record is None else json.loads(record.value)["held"]
 
     async def undo(self, name: str) -> None:
         self.made.discard(name)
@@ -155,3 +155,39 @@ async def test_who_is_cancelled_while_it_reserves_leaves_nothing(rounds: int) ->
     await asyncio.gather(gone, beside, return_exceptions=True)
     assert "beside" in it.made
     assert await it.reserved() == {}
+
+
+async def test_what_is_there_is_counted_only_once_the_kept_count_leaves_no_room() -> None:
+    it = House()
+    it.made = {f"old {n}" for n in range(90)}
+    for n in range(10):
+        await it.make(it.one if n % 2 else it.other, f"new {n}", 100)
+    assert (len(it.made), it.counts) == (100, 1)
+    it.made -= {f"old {n}" for n in range(5)}
+    for n in range(5):  # the first of them counts, since the kept count knows of no end
+        await it.make(it.one, f"more {n}", 100)
+    assert (len(it.made), it.counts) == (100, 2)
+    with pytest.raises(QuotaReached):
+        await it.make(it.one, "one more", 100)
+    assert len(it.made) == 100
+
+
+async def test_a_bound_that_was_raised_holds_at_its_new_height() -> None:
+    it = House()
+    it.made = {str(n) for n in range(8)}
+    with pytest.raises(QuotaReached):
+        await it.make(it.one, "more", 5)
+    await it.make(it.one, "ninth", 10)
+    await it.make(it.one, "tenth", 10)
+    with pytest.raises(QuotaReached):
+        await it.make(it.one, "eleventh", 10)
+    assert len(it.made) == 10
+
+
+async def test_a_count_is_made_anew_after_ten_minutes_of_rest() -> None:
+    it = House()
+    await it.make(it.one, "first", 100)
+    it.made |= {f"imported {n}" for n in range(99)}
+    it.clock.advance(module.KEPT_MS + 1)
+    with pytest.raises(QuotaReached):
+        await it.make(it.one, "second", 100)

@@ -1,9 +1,13 @@
 """Reserve room within a bound for what is about to be made, so that no race exceeds the bound.
 
-A record for each bound names what is being made now. A request that makes something counts what is
-there and what others are making, and then adds a reservation to that record at the version that it
-has read. So of racing requests exactly those get room for whom there is some. No request is refused
-because of another's unfinished work: it waits until that is there, or has failed.
+A record for each bound names what is being made now, and keeps a count. A request that makes
+something adds a reservation to that record, and one to the count, at the version that it has read.
+So of racing requests exactly those get room for whom there is some. No request is refused because
+of another's unfinished work: it waits until that is there, or has failed.
+
+The count is never too low: what fails to be made, is deleted or expires is not subtracted. So once
+it says that there is no room, what is there is counted anew. Making something costs the same
+however much there is, and a count of n things comes after as many were made as it found room for.
 """
 
 import asyncio
@@ -14,6 +18,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 from dataclasses import dataclass
 from functools import partial
 from random import uniform
+from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 from zaqar_lite.domain.clock import Clock
@@ -28,6 +33,9 @@ PATIENCE = 5.0
 """Seconds that a request waits for others to finish, before it is answered 503."""
 MOST_HELD = 100
 """Things within one bound that may be in the making at a time."""
+KEPT_MS = 600_000
+"""How long a count is kept after it changed last. Nothing but a request makes what it counts, but
+for an import into the store."""
 _SHORTEST_REST, _LONGEST_REST = 0.005, 0.03
 _MAX_ROUNDS = 20
 
@@ -45,6 +53,19 @@ class Bound:
     most: int
     count: Callable[[int], Awaitable[int]]
     reached: ZaqarLiteError
+
+
+class _Reserved(NamedTuple):
+    """What the record of a bound says.
+
+    held     the reservations that count, by token: a name, and an instant in milliseconds
+    counted  at least how many things there are and are being made; None if that is not known
+    version  the record's
+    """
+
+    held: dict[str, tuple[str, int]]
+    counted: int | None
+    version: int
 
 
 class _Book:
@@ -139,15 +160,22 @@ class Reservations:
         All go on asking if another process was faster to write, or while things in the making may
         fill the bound. They are refused once as many are made as it allows.
         """
-        held, version = await self._read(bound)
+        held, counted, version = await self._read(bound)
         ended, asking = {*book.ended}, {**book.asking}
         removed = [token for token in ended if held.pop(token, None)]
-        room, is_full = await self._room(bound, held, len(asking)) if asking else (0, False)
+        room, is_full = 0, False
+        if asking and counted is not None and counted + len(asking) <= bound.most:
+            room = MOST_HELD - len(held)
+        elif asking:
+            room, is_full, counted = await self._count(bound, held, len(asking))
         # A request that was cancelled while it wrote for all has left theirs in the record.
         wanted = [token for token in asking if token not in held][: max(room, 0)]
         until = self._clock.now_ms() + round(LIVES * 1000)
         held |= {token: (asking[token], until) for token in wanted}
-        if (removed or wanted) and not await self._write(bound, held, version):
+        if counted is not None:
+            counted += len(wanted)
+        written = _Reserved(held, counted, version)
+        if (removed or wanted) and not await self._write(bound, written):
             return
         book.ended -= ended
         for token in asking.keys() & held.keys():
@@ -155,37 +183,44 @@ class Reservations:
         if is_full:
             book.refused |= book.asking.keys() & asking.keys()
 
-    async def _room(
+    async def _count(
         self, bound: Bound, held: dict[str, tuple[str, int]], asking: int
-    ) -> tuple[int, bool]:
-        """How many reservations there is room for, and whether all that may be made is made."""
+    ) -> tuple[int, bool, int | None]:
+        """Count what is there and is being made.
+
+        Returns:
+            How many reservations there is room for, whether all that may be made is made, and the
+            count; None for one that ended at the bound, which may be raised.
+        """
         # Counted last: what is made meanwhile is counted twice, and never missed.
         made, unmade = await bound.count(bound.most), len(held)
         if made + unmade + asking > bound.most:
             names = [name for name, _ in held.values()]
             unmade = sum([not await self._is_there(bound.project, name) for name in names])
             made = await bound.count(bound.most)
-        return min(bound.most - made - unmade, MOST_HELD - len(held)), made >= bound.most
+        is_full = made >= bound.most
+        room = min(bound.most - made - unmade, MOST_HELD - len(held))
+        return room, is_full, None if is_full else made + unmade
 
-    async def _read(self, bound: Bound) -> tuple[dict[str, tuple[str, int]], int]:
-        """The reservations that count, by token: a name, and an instant in milliseconds."""
+    async def _read(self, bound: Bound) -> _Reserved:
         record = await self._management.get_record(KIND, bound.project, bound.kind)
         if record is None:
-            return {}, 0
-        now, held = self._clock.now_ms(), json.loads(record.value)
+            return _Reserved({}, None, 0)
+        now, written = self._clock.now_ms(), json.loads(record.value)
+        held = written.get("held", {})
         live = {token: (one, until) for token, (one, until) in held.items() if until > now}
-        return live, record.version
+        return _Reserved(live, written.get("counted"), record.version)
 
-    async def _write(self, bound: Bound, held: dict[str, tuple[str, int]], version: int) -> bool:
+    async def _write(self, bound: Bound, reserved: _Reserved) -> bool:
         """Write the reservations; False where another process has written since they were read."""
         try:
             await self._management.put_record(
                 KIND,
                 bound.project,
                 bound.kind,
-                json.dumps(held).encode(),
-                expected=version,
-                ttl_ms=round(LIVES * 1000),
+                json.dumps({"held": reserved.held, "counted": reserved.counted}).encode(),
+                expected=reserved.version,
+                ttl_ms=KEPT_MS,
             )
         except RecordChanged:
             return False
