@@ -71,7 +71,7 @@ async def test_a_pool_is_made_shown_changed_and_deleted(pools: Pools) -> None:
     }
     assert (await api.call("GET", "/v2/pools/one")).json() == shown
     detailed = (await api.call("GET", "/v2/pools/one?detailed=true")).json()
-    assert detailed == {**shown, "options": {"page": "***"}}
+    assert detailed == {**shown, "options": {"page": 1}}
     changed = await api.call("PATCH", "/v2/pools/one", {"weight": 0, "unknown": 1})
     assert (changed.status_code, changed.json()) == (200, {**shown, "weight": 0})
     assert (await api.call("DELETE", "/v2/pools/one")).status_code == 204
@@ -133,6 +133,58 @@ async def test_credentials_are_shown_to_nobody_and_what_was_read_can_be_sent_bac
     assert changed.json()["weight"] == 2
     other = await api.call("PUT", "/v2/pools/two", {"uri": uri, "weight": 1})
     assert other.status_code == 409  # so the first still has its own
+
+
+async def test_options_that_no_driver_has_are_kept_shown_and_warned_of(pools: Pools) -> None:
+    api = pools.api
+    known = {"database": "z", "create_indexes": False}
+    for name, uri, unknown in (
+        ("one", "mongodb://localhost:1/a", {"a": 1, "b\nc": None}),
+        ("two", "embedded:/nowhere/two", {"a": 1, "database": "z"}),
+        ("three", "redis://localhost:1/3", {"a": [1]}),
+    ):
+        document = {"uri": uri, "weight": 1, "options": {**known, **unknown}}
+        made = await api.call("PUT", f"/v2/pools/{name}", document)
+        assert made.status_code == 201, made.text
+        assert "'a'" in made.headers["zaqar-lite-warning"]
+        assert ("'database'" in made.headers["zaqar-lite-warning"]) is (name != "one")
+        changed = await api.call("PATCH", f"/v2/pools/{name}", {"options": {"a": 2, **known}})
+        assert changed.status_code == 200
+        assert "'a'" in changed.headers["zaqar-lite-warning"]
+        shown = (await api.call("GET", f"/v2/pools/{name}?detailed=true")).json()
+        assert shown["options"] == {"a": 2, **known}
+    listed = (await api.call("GET", "/v2/pools?detailed=true")).json()["pools"]
+    assert [one["options"] for one in listed] == [{"a": 2, **known}] * 3
+    quiet = await api.call("PATCH", "/v2/pools/one", {"options": known})
+    assert "zaqar-lite-warning" not in quiet.headers
+
+
+async def test_options_that_may_be_secrets_are_shown_to_nobody(pools: Pools) -> None:
+    api = pools.api
+    options = {"password": "hush", "api_key": "hush", "mirror": "redis://me:hush@host/1", "n": 3}
+    await pools.make("one", options=options)
+    shown = await api.call("GET", "/v2/pools/one?detailed=true")
+    masked = {"password": "***", "api_key": "***", "mirror": "redis://***@host/1", "n": 3}
+    assert shown.json()["options"] == masked
+    back = await api.call("PATCH", "/v2/pools/one", {"options": {**masked, "n": 4}})
+    assert back.status_code == 200
+    assert "hush" not in (await api.call("GET", "/v2/pools?detailed=true")).text
+
+
+async def test_a_servers_own_options_reach_only_pools_whose_driver_has_them(
+    make_api: MakeApi,
+) -> None:
+    async with make_api(**ADMIN, coordination_url="file:///tmp") as api:
+        document = {"uri": "mongodb://localhost:1/a", "weight": 1}
+        assert (await api.call("PUT", "/v2/pools/one", document)).status_code == 201
+
+
+async def test_a_second_pool_of_a_uri_is_told_which_has_it(pools: Pools) -> None:
+    await pools.make("one")
+    document = {"uri": pools.uri("one"), "weight": 1}
+    refused = await pools.api.call("PUT", "/v2/pools/two", document)
+    assert refused.status_code == 409
+    assert refused.json()["description"] == "The pool 'one' has this URI already."
 
 
 async def test_pools_are_listed_by_name_in_pages(pools: Pools) -> None:

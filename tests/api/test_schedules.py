@@ -112,6 +112,21 @@ async def test_what_can_not_be_is_refused(api: Api, fields: Any) -> None:
         assert (await api.call("PATCH", PATH, changes)).status_code == 400
 
 
+@pytest.mark.parametrize("name", ["@hourly", "@daily", "@weekly", "@monthly", "@yearly"])
+async def test_crons_names_are_taken(api: Api, name: str) -> None:
+    made = await put(api, cron=name)
+    assert (made["cron"], len(made["next"])) == (name, 5)
+
+
+async def test_a_cron_that_can_not_be_is_told_by_its_field(api: Api) -> None:
+    document = {"queue": "q", "body": 1, "cron": "0 25 * * *"}
+    refused = await api.call("PUT", PATH, document)
+    assert refused.status_code == 400
+    assert "The hour of 'cron' is '25'; it may be 0 to 23" in refused.json()["description"]
+    refused = await api.call("PUT", PATH, {**document, "cron": "@reboot"})
+    assert "@reboot" in refused.json()["description"]
+
+
 async def test_a_name_that_is_none(api: Api) -> None:
     document = {"queue": "q", "body": 1, "every": 60}
     assert (await api.call("PUT", "/v2/schedules/a%20b", document)).status_code == 400

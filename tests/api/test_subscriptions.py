@@ -71,7 +71,7 @@ async def test_making_one_does_not_read_the_others(
 @pytest.mark.parametrize(
     ("document", "words"),
     [
-        (None, "No subscription to create"),
+        (None, "Missing parameter 'subscriber'"),
         ({}, "No subscription to create"),
         ([], "must be a dict"),
         ({"ttl": 60}, "Missing parameter"),

@@ -418,3 +418,17 @@ async def test_a_day_of_seconds_is_caught_up_with_at_once(
     schedule.set_next(0)
     instants, others = await schedule.due_instants(3 * DAY)
     assert (instants, others) == ([3 * DAY - 1000 * n for n in reversed(range(count))], lost)
+
+
+async def test_by_hand_it_posts_where_it_asked_whether_it_may(place: Place) -> None:
+    await place.put(every="1h")
+    asked: list[str] = []
+    await place.schedules.fire("p", "s", asked.append)
+    assert (asked, len(await place.posted())) == ([QUEUE.name], 1)
+
+    def refuse(_: str) -> None:
+        raise Invalid("not there")
+
+    with pytest.raises(Invalid):
+        await place.schedules.fire("p", "s", refuse)
+    assert len(await place.posted()) == 1

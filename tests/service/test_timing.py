@@ -44,6 +44,11 @@ def shown(instants: Iterator[int], count: int) -> list[str]:
         ("Australia/Lord_Howe", "15 2 * * *", "2026-10-03T12:00Z", ["03 15:30", "04 15:15"]),
         ("Australia/Lord_Howe", "5,15 2 * * *", "2026-10-03T12:00Z", ["03 15:30", "04 15:05"]),
         ("Australia/Lord_Howe", "45 1 * * *", "2027-04-03T12:00Z", ["03 14:45", "04 15:15"]),
+        # What the clock skips in spring, or shows twice in autumn: at Santiago that is midnight.
+        ("America/New_York", "30 2 * * *", "2026-03-07T12:00Z", ["08 07:00", "09 06:30"]),
+        ("America/New_York", "30 1 * * *", "2026-10-31T12:00Z", ["01 05:30", "02 06:30"]),
+        ("America/Santiago", "0 0 * * *", "2026-09-05T12:00Z", ["06 04:00", "07 03:00"]),
+        ("America/Santiago", "30 23 * * *", "2026-04-04T12:00Z", ["05 02:30", "06 03:30"]),
         # Morocco left its summer time in 2018 and keeps +01 but for Ramadan; Samoa left out a day.
         ("Africa/Casablanca", "0 9 * * *", "2018-10-27T12:00Z", ["28 08:00", "29 08:00"]),
         ("Pacific/Apia", "0 12 * * *", "2011-12-28T00:00Z", ["28 22:00", "29 22:00", "30 10:00"]),
@@ -52,6 +57,45 @@ def shown(instants: Iterator[int], count: int) -> list[str]:
 )
 def test_cron(zone: str, cron: str, after: str, expected: list[str]) -> None:
     assert shown(Cron(cron, zone).after(at(after)), len(expected)) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        ("@hourly", "0 * * * *"),
+        ("@daily", "0 0 * * *"),
+        ("@midnight", "0 0 * * *"),
+        ("@weekly", "0 0 * * 0"),
+        ("@monthly", "0 0 1 * *"),
+        ("@yearly", "0 0 1 1 *"),
+        ("@Annually", "0 0 1 1 *"),
+    ],
+)
+def test_a_named_expression_is_that_of_its_fields(name: str, fields: str) -> None:
+    after = at("2026-03-28T02:00Z")
+    found = islice(Cron(name, "America/New_York").after(after), 5)
+    assert list(found) == list(islice(Cron(fields, "America/New_York").after(after), 5))
+
+
+@pytest.mark.parametrize(
+    ("cron", "why"),
+    [
+        ("60 * * * *", "minute of 'cron' is '60'; it may be 0 to 59"),
+        ("0 24 * * *", "hour of 'cron' is '24'; it may be 0 to 23"),
+        ("0 0 0 * *", "day of the month of 'cron' is '0'; it may be 1 to 31"),
+        ("0 0 1 foo *", "month of 'cron' is 'foo'; it may be 1 to 12, or JAN to DEC"),
+        ("0 0 * * 8", "day of the week of 'cron' is '8'; it may be 0 to 7"),
+        ("*/0 * * * *", "minute of 'cron' is"),
+        ("5-1 * * * *", "minute of 'cron' is '5-1'"),
+        ("1 2 3", "five fields"),
+        ("@reboot", "can't be @reboot"),
+        ("@noon", "one of @hourly, @daily"),
+        ("0 0 30 2 *", "'cron' can't be read|never fires"),
+    ],
+)
+def test_a_bad_expression_is_told_by_its_field(cron: str, why: str) -> None:
+    with pytest.raises(Invalid, match=why):
+        Cron(cron, "UTC")
 
 
 @pytest.mark.parametrize("zone", ["Europe/Berlin", "Australia/Lord_Howe"])

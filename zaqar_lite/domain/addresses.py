@@ -7,7 +7,8 @@ _URI = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*):(?P<rest>.*)", re.DOTALL
 _AUTHORITY = re.compile(r"//(?P<authority>[^/?#]*)(?P<behind>.*)", re.DOTALL)
 _HOST = r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?"
 _HOSTS = re.compile(rf"{_HOST}(?:,{_HOST})*")
-_HIDDEN = "***"
+HIDDEN = "***"
+"""What stands for a secret where it is shown."""
 
 
 def is_ambiguous(uri: str) -> bool:
@@ -26,7 +27,7 @@ def shown(uri: str) -> str:
     """
     found = _URI.fullmatch(uri)
     if found is None:
-        return _HIDDEN
+        return HIDDEN
     scheme, rest = found["scheme"], found["rest"]
     place = _AUTHORITY.fullmatch(rest)
     if place is None or not place["authority"]:
@@ -45,7 +46,7 @@ def without_secrets(text: str, uri: str) -> str:
     parts |= {value for _, value in parse_qsl(behind)}
     parts |= {unquote(part) for part in parts}
     for part in sorted(parts - {""}, key=len, reverse=True):
-        text = text.replace(part, _HIDDEN)
+        text = text.replace(part, HIDDEN)
     return text
 
 
@@ -56,7 +57,7 @@ def masked(uri: str) -> str:
     """
     found = _URI.fullmatch(uri)
     if found is None:
-        return _HIDDEN
+        return HIDDEN
     place = _AUTHORITY.fullmatch(found["rest"])
     if is_ambiguous(uri) or (place is not None and "@" in place["behind"]):
         return shown(uri)
@@ -65,11 +66,11 @@ def masked(uri: str) -> str:
     if slashes:
         login, at, hosts = rest.partition("/")[0].rpartition("@")
         if at:
-            rest = f"{_HIDDEN}@{rest[len(login) + 1 :]}"
+            rest = f"{HIDDEN}@{rest[len(login) + 1 :]}"
         elif hosts and not _HOSTS.fullmatch(hosts):
             return shown(uri)
         body = scheme + slashes + rest
     if not mark:
         return body.partition("#")[0]
     names = [part.partition("=")[0] for part in query.partition("#")[0].split("&")]
-    return f"{body}?" + "&".join(f"{name}={_HIDDEN}" for name in names)
+    return f"{body}?" + "&".join(f"{name}={HIDDEN}" for name in names)

@@ -103,10 +103,14 @@ def _pooling(
     *,
     one_store: bool,
 ) -> Pooling:
-    """Put pools in front of the server's own store; pools get its limits, and their own options."""
+    """Put pools in front of the server's own store; pools get its limits.
+
+    Of the server's options and a pool's own, its driver is given those that it has.
+    """
 
     def make(pool: Pool) -> MessageStore:
-        own = {**options.extra, **pool.options}
+        given = {**options.extra, **pool.options}
+        own = {name: given[name] for name in find_driver(pool.uri).options if name in given}
         messages, _ = create_stores(
             pool.uri,
             clock=clock,
@@ -125,7 +129,8 @@ def _pooling(
         if pool is None:
             lacks = () if one_store else (Capability.HISTORY,)
             return Kind("", home.capabilities.difference(lacks))
-        return Kind(find_driver(pool.uri).name, make(pool).capabilities - {Capability.HISTORY})
+        driver, can = find_driver(pool.uri), make(pool).capabilities - {Capability.HISTORY}
+        return Kind(driver.name, can, driver.options)
 
     registry = Registry(management, check, clock)
     catalogue = Catalogue(management, registry, clock)

@@ -22,7 +22,7 @@ class Driver:
     """A driver package: where its `create` is, the extra it needs, how it may be used.
 
     `shared` tells whether several server processes may use one store; a driver that is not
-    refuses `--workers` above 1.
+    refuses `--workers` above 1. `options` names the driver's own settings.
     """
 
     name: str
@@ -30,6 +30,7 @@ class Driver:
     schemes: tuple[str, ...]
     extra: str
     shared: bool
+    options: tuple[str, ...] = ()
 
 
 DRIVERS: tuple[Driver, ...] = (
@@ -49,10 +50,20 @@ DRIVERS: tuple[Driver, ...] = (
         shared=True,
     ),
     Driver(
-        "mongodb", "zaqar_lite.storage.mongodb", ("mongodb", "mongodb+srv"), "mongodb", shared=True
+        "mongodb",
+        "zaqar_lite.storage.mongodb",
+        ("mongodb", "mongodb+srv"),
+        "mongodb",
+        shared=True,
+        options=("database", "collection_prefix", "create_indexes"),
     ),
     Driver(
-        "swift", "zaqar_lite.storage.swift", ("swift+http", "swift+https"), "swift", shared=True
+        "swift",
+        "zaqar_lite.storage.swift",
+        ("swift+http", "swift+https"),
+        "swift",
+        shared=True,
+        options=("coordination_url",),
     ),
 )
 

@@ -1,11 +1,11 @@
 """Pools and flavors: list, show, make, change and delete them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
 from zaqar_lite.api import documents
-from zaqar_lite.api.call import NO_CONTENT, Call, Refused, Result, bad_body
+from zaqar_lite.api.call import NO_CONTENT, Call, Headers, Refused, Result, bad_body, warning
 from zaqar_lite.api.render import instant, next_page, yes_no
 from zaqar_lite.api.routes import MARKER, Parameter, route
 from zaqar_lite.domain.errors import Invalid
@@ -17,6 +17,8 @@ from zaqar_lite.service.pooling.registry import Registry
 
 DEFAULT_LIMIT = 10
 _POOL_FIELDS = ("uri", "weight", "flavor", "options")
+_SHOWN_NAMES, _SHOWN_NAME = 10, 64
+"""How many unknown options a warning names, and how many characters of each."""
 _FLAVOR_FIELDS = ("pool_list", "capabilities")
 
 
@@ -35,7 +37,7 @@ class PoolActions:
         (
             MARKER,
             Parameter("limit", "ListLimit", "How many to answer at most."),
-            Parameter("detailed", "Flag", "Show the names of the options too."),
+            Parameter("detailed", "Flag", "Show the options too."),
         ),
     )
     async def list_pools(self, call: Call) -> Result:
@@ -49,7 +51,7 @@ class PoolActions:
         "GET /v2/pools/{pool_name} -> Pool",
         "pools:get admin",
         (200, 404),
-        (Parameter("detailed", "Flag", "Show the names of the options too."),),
+        (Parameter("detailed", "Flag", "Show the options too."),),
     )
     async def show_pool(self, call: Call) -> Result:
         """Show a pool."""
@@ -78,8 +80,9 @@ class PoolActions:
             document.get("flavor") or None,
             document.get("options", {}),
         )
-        await self._registry.put_pool(pool)
-        return _made("pools", pool.name)
+        unknown = await self._registry.put_pool(pool)
+        made = _made("pools", pool.name)
+        return made._replace(headers=(*made.headers, *_warning(unknown)))
 
     @route(
         "PATCH /v2/pools/{pool_name} PoolChange -> Pool",
@@ -94,8 +97,8 @@ class PoolActions:
         if not changes:
             raise bad_body(f"One of {', '.join(_POOL_FIELDS)} is needed.")
         _check_pool(changes)
-        pool = await self._registry.change_pool(call.path_values[0], changes)
-        return Result(200, _pool(pool, detailed=False))
+        pool, unknown = await self._registry.change_pool(call.path_values[0], changes)
+        return Result(200, _pool(pool, detailed=False), _warning(unknown))
 
     @route("DELETE /v2/pools/{pool_name}", "pools:delete admin", (204, 403))
     async def delete_pool(self, call: Call) -> Result:
@@ -234,6 +237,14 @@ def _made(kind: str, name: str) -> Result:
     return Result(201, b"", ((b"location", _href(kind, name).encode()),))
 
 
+def _warning(unknown: Sequence[str]) -> Headers:
+    """Tell which options are kept without being used."""
+    if not unknown:
+        return ()
+    named = ", ".join(repr(name[:_SHOWN_NAME]) for name in unknown[:_SHOWN_NAMES])
+    return warning(f"Kept and not used, since the pool's driver has no such options: {named}.")
+
+
 def _check_known(document: Mapping[str, Any], known: tuple[str, ...]) -> None:
     for name in document:
         if name not in known:
@@ -269,7 +280,7 @@ def _pool(pool: Pool, *, detailed: bool) -> dict[str, Any]:
         "weight": pool.weight,
     }
     if detailed:
-        shown["options"] = dict.fromkeys(pool.options, "***")
+        shown["options"] = pool.shown_options
     return shown
 
 

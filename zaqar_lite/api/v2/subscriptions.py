@@ -58,7 +58,7 @@ class SubscriptionActions:
     async def create_subscription(self, call: Call) -> Result:
         """Subscribe to a queue."""
         if not call.size:
-            raise Invalid("No subscription to create: the request has no body.")
+            raise Invalid("Missing parameter 'subscriber': the request has no body.")
         document = _object(documents.parse(await call.read()))
         listens = call.listener != "" and "subscriber" not in document
         if listens:

@@ -47,10 +47,11 @@ Holds = Callable[[str], Awaitable[QueueRef | None]]
 
 
 class Kind(NamedTuple):
-    """The driver of a store by its name, and what it can do."""
+    """The driver of a store by its name, what it can do, and the options that it has."""
 
     name: str
     capabilities: Collection[Capability] = frozenset()
+    options: Collection[str] = ()
 
 
 Check = Callable[[Pool | None], Kind]
@@ -104,19 +105,23 @@ class Registry:
         return await self._read(record)
 
     @retried("The pool {1.name}", Conflict)
-    async def put_pool(self, pool: Pool) -> None:
+    async def put_pool(self, pool: Pool) -> Sequence[str]:
         """Make a pool, or put it in place of the one of its name; nothing is connected to.
+
+        Returns:
+            The names of its options that its driver does not have. They are kept, and not used.
 
         Raises:
             Invalid: the URI is none of a driver's, or there are too many pools.
             Conflict: another pool has the URI.
         """
-        self._driver(pool)
-        others = [one for one in (await self.pools()).values() if one.name != pool.name]
-        if any(one.uri == pool.uri for one in others):
-            raise Conflict("Another pool has this URI already.")
+        driver = self._driver(pool)
+        for other in (await self.pools()).values():
+            if other.name != pool.name and other.uri == pool.uri:
+                raise Conflict(f"The pool {other.name!r} has this URI already.")
         await self._make_or_change(self._room, POOL, "", pool.name, pool.encode())
         self._read_at = float("-inf")
+        return [name for name in pool.options if name not in driver.options]
 
     async def _make_or_change(
         self, room: RecordRoom, kind: str, project: str, name: str, value: bytes
@@ -140,8 +145,13 @@ class Registry:
                 raise RecordChanged("Another request has made it in the last room.") from None
             raise
 
-    async def change_pool(self, name: str, changes: Mapping[str, Any]) -> Pool:
-        """Change what is named of a pool; a masked URI, as it was read, stays what it is.
+    async def change_pool(
+        self, name: str, changes: Mapping[str, Any]
+    ) -> tuple[Pool, Sequence[str]]:
+        """Change what is named of a pool; a masked URI or option, as it was read, stays what it is.
+
+        Returns:
+            The pool, and what `put_pool` says of its options.
 
         Raises:
             NotFound: there is none of this name.
@@ -154,9 +164,14 @@ class Registry:
             del changed["uri"]
         if changed.get("flavor") == "":
             changed["flavor"] = None
+        if "options" in changed:
+            shown = pool.shown_options
+            changed["options"] = {
+                name: pool.options[name] if name in shown and value == shown[name] else value
+                for name, value in changed["options"].items()
+            }
         pool = msgspec.structs.replace(pool, **changed)
-        await self.put_pool(pool)
-        return pool
+        return pool, await self.put_pool(pool)
 
     async def delete_pool(self, name: str, holds: Holds) -> None:
         """Delete a pool that `holds` no queues; no error when it is not there.
@@ -215,7 +230,7 @@ class Registry:
         for one in pools:
             if one not in known:
                 raise Invalid(f"Pool {one} does not exist")
-        driver = self._driver(known[pools[0]])
+        driver = self._driver(known[pools[0]]).name
         flavor = Flavor(name, tuple(dict.fromkeys(pools)), _CAPABILITIES.get(driver, ()))
         value = flavor.encode()
         await self._make_or_change(self._flavor_room, FLAVOR, project, name, value)
@@ -301,9 +316,9 @@ class Registry:
     def _shown(self, flavor: Flavor, pools: Mapping[str, Pool]) -> Flavor:
         return Flavor(flavor.name, tuple(self._pools_of(flavor, pools)), flavor.capabilities)
 
-    def _driver(self, pool: Pool) -> str:
+    def _driver(self, pool: Pool) -> Kind:
         try:
-            return self._check(pool).name
+            return self._check(pool)
         except ConfigurationError as exc:
             why = without_secrets(str(exc), pool.uri)
             raise Invalid(f"cannot connect to {masked(pool.uri)}: {why}") from exc

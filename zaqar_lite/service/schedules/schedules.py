@@ -122,14 +122,18 @@ class Schedules:
         """Delete a schedule; its messages stay. No error when there is none."""
         await self._management.delete_record(KIND, project, name)
 
-    async def fire(self, project: str, name: str) -> str:
+    async def fire(self, project: str, name: str, may_post: Callable[[str], None]) -> str:
         """Post a schedule's message now, beside its instants; answer the message's id.
+
+        `may_post` raises unless who asks may post to the queue. It is asked about the schedule that
+        is posted: a change meanwhile alters neither.
 
         Raises:
             NotFound: no such schedule.
             Invalid: the queue does not take the message.
         """
         schedule, _ = await self.load(project, name)
+        may_post(schedule.plan.queue)
         return (await self.post(project, schedule, keyed=None))[0]
 
     async def post(

@@ -20,24 +20,40 @@ from zaqar_lite.domain.errors import Invalid
 _UNITS = {"w": 604_800, "d": 86_400, "h": 3_600, "m": 60, "s": 1}
 _DURATION = re.compile(r"(?:(\d{1,9})([wdhms]))+")
 _PART = re.compile(r"(\d{1,9})([wdhms])")
-_FIELDS = 5
+_FIELDS = {
+    "minute": "0 to 59",
+    "hour": "0 to 23",
+    "day of the month": "1 to 31, or L for the last",
+    "month": "1 to 12, or JAN to DEC",
+    "day of the week": "0 to 7 with 0 and 7 for Sunday, or SUN to SAT",
+}
+"""The fields of a cron expression in their order, and what each may hold."""
+_NAMED = {
+    "@hourly": "0 * * * *",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@weekly": "0 0 * * 0",
+    "@monthly": "0 0 1 * *",
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 LAST = (datetime(9999, 12, 31, tzinfo=UTC) - _EPOCH) // _MILLISECOND
 """No schedule fires later: the calendar ends."""
 _LONGEST_CRON = 256
+_SHOWN = 64
+"""Characters of what a client has sent that an error shows."""
 _MOST = 10 * 366 * 86_400
 """Seconds of the longest interval."""
 
 
 class Cron:
-    """Instants by a cron expression of five fields, in a time zone."""
+    """Instants by a cron expression of five fields, or by a name such as @daily, in a time zone."""
 
     def __init__(self, expression: str, zone: str) -> None:
-        self._expression = expression
+        self._expression = _read_expression(expression)
         self._zone = read_zone(zone)
-        if len(expression) > _LONGEST_CRON or len(expression.split()) != _FIELDS:
-            raise Invalid("'cron' has five fields: minute, hour, day, month and day of the week.")
         try:
             next(self.after(0))
         except CronSimError as exc:
@@ -57,6 +73,40 @@ class Cron:
                     yield found
         except OverflowError:  # the calendar ends with the year 9999
             return
+
+
+def _read_expression(text: str) -> str:
+    """The five fields that a text stands for, each of which can be read.
+
+    Raises:
+        Invalid: names the field that is wrong, its text, and what it may be.
+    """
+    name = text.strip().lower()
+    if name == "@reboot":
+        raise Invalid(
+            "'cron' can't be @reboot: a schedule belongs to the store, which outlives every start "
+            "of a server, so no instant is its boot. To post once, give 'at'."
+        )
+    if name.startswith("@") and name not in _NAMED:
+        raise Invalid(f"'cron' may be one of {', '.join(_NAMED)}; it is {text[:_SHOWN]!r}.")
+    expression = _NAMED.get(name, text)
+    fields = expression.split()
+    if len(expression) > _LONGEST_CRON or len(fields) != len(_FIELDS):
+        raise Invalid(
+            f"'cron' has five fields: {', '.join(_FIELDS)}; it has {len(fields)} in "
+            f"{len(expression)} characters, of which {_LONGEST_CRON} are allowed."
+        )
+    for place, (field, allowed) in enumerate(_FIELDS.items()):
+        alone = ["*"] * len(_FIELDS)
+        alone[place] = fields[place]
+        try:
+            CronSim(" ".join(alone), _EPOCH)
+        except CronSimError:
+            raise Invalid(
+                f"The {field} of 'cron' is {fields[place][:_SHOWN]!r}; it may be {allowed}, or *, "
+                "with lists (1,2), ranges (1-5) and steps (*/2) of these."
+            ) from None
+    return expression
 
 
 class Every:
