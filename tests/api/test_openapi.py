@@ -1,13 +1,17 @@
 """The OpenAPI document and the routes are one thing, and nothing that is sent makes a 5xx."""
 
+import asyncio
+import importlib
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.api.conftest import CLIENT_ID, Api
+from tests.api.conftest import CLIENT_ID, Api, MakeApi
 from tests.server import ServerProcess
 
 pytestmark = pytest.mark.anyio
@@ -22,6 +26,7 @@ EXCLUDED = "use_after_free,positive_data_acceptance,negative_data_rejection"
 PHASES = "coverage,fuzzing,stateful" if "ZAQAR_TEST_ALL" in os.environ else "coverage,fuzzing"
 # Its answer has no end: each request would wait for the client's timeout.
 ENDLESS = "stream_events"
+PATCH, JSON = "application/openstack-messaging-v2.0-json-patch", "application/json"
 
 
 async def test_documents_every_route_and_no_other(api: Api) -> None:
@@ -46,6 +51,44 @@ async def test_a_body_is_too_large_only_where_one_is_taken(api: Api) -> None:
     too_large = [one["operationId"] for one in without if "413" in one["responses"]]
     assert too_large == ["fire_schedule"], "it posts what was sent with the schedule"
     assert any("413" in one["responses"] for one in operations)
+
+
+async def test_a_client_can_be_made_of_it_that_lacks_nothing(
+    make_api: MakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with make_api(admin_mode=True, pooling=True) as api:
+        document = (await api.call("GET", "/openapi.json")).json()
+        await asyncio.to_thread(make_client, document, tmp_path)
+        operations = [one for path in document["paths"].values() for one in path.values()]
+        modules = (tmp_path / "made_client/api/default").glob("[a-z]*.py")
+        assert {module.stem for module in modules} == {one["operationId"] for one in operations}
+        monkeypatch.syspath_prepend(str(tmp_path))
+        calls = importlib.import_module("made_client.api.default.claim_messages")
+        made = importlib.import_module("made_client.client").Client(base_url="http://localhost")
+        made.set_async_httpx_client(api.http)
+        await api.post({"body": 1})
+        asked = {"client_id": CLIENT_ID, "x_project_id": "demo", "limit": 5}
+        answer = await calls.asyncio(api.queue, client=made, **asked)
+        assert [one.body for one in answer.messages] == [1]
+
+
+def make_client(document: Any, folder: Path) -> None:
+    """Make a client in `made_client`; a schema or route that the tool leaves out is an error."""
+    (folder / "openapi.json").write_text(json.dumps(document))
+    # The tool asks to be told what a media type of its own holds.
+    (folder / "config.json").write_text(json.dumps({"content_type_overrides": {PATCH: JSON}}))
+    made = subprocess.run(
+        [
+            str(Path(sys.executable).with_name("openapi-python-client")),
+            *("generate", "--path", "openapi.json", "--config", "config.json", "--meta", "none"),
+            *("--output-path", "made_client", "--fail-on-warning"),
+        ],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert made.returncode == 0, made.stdout + made.stderr
 
 
 @pytest.mark.slow

@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 from tests.api.conftest import Api, MakeApi
+from zaqar_lite.main import create_app
+from zaqar_lite.server.loading import load
 from zaqar_lite.service import readiness
 
 pytestmark = pytest.mark.anyio
@@ -69,6 +71,25 @@ async def test_shows_the_home_document(api: Api) -> None:
     assert resources["rel/message_patch"]["hints"]["allow"] == ["PATCH"]
     assert "rel/health" not in resources
     assert (await api.call("GET", "/v2")).content == answer.content
+
+
+async def test_the_home_document_has_every_route(make_api: MakeApi) -> None:
+    settings = load(
+        environment={}, overrides={"store": "memory://", "admin_mode": True, "pooling": True}
+    )
+    async with make_api(admin_mode=True, pooling=True) as api:
+        resources = (await api.call("GET", "/v2/")).json()["resources"]
+    shown = {
+        (method, (one.get("href") or one["href-template"]).partition("{?")[0])
+        for one in resources.values()
+        for method in one["hints"]["allow"]
+    }
+    served = {(route.method, route.template) for route in create_app(settings).routes}
+    assert shown | {("GET", "/v2")} == served | {("GET", "/v2/")}
+    assert resources["rel/queues"]["href-vars"]["limit"] == "param/queue_limit"
+    assert resources["rel/messages"]["hints"]["max-limit"] == 20
+    events = resources["rel/queue_events"]["hints"]
+    assert (events["allow"], events["formats"]) == (["GET"], {"text/event-stream": {}})
 
 
 async def test_pings(api: Api) -> None:

@@ -215,8 +215,8 @@ def _routes(
     Routes that this server cannot or may not serve are left out.
     """
     admin, limits, authority = options.admin_mode, options.limits, services.authority
-    pools = services.registry is not None
-    home = functools.partial(home_document, limits, admin=admin, pools=pools)
+    served: list[Route] = []
+    home = functools.partial(home_document, served, limits)
     queues = QueueActions(services.queues, services.subscriptions, services.sharing, authority)
     settling = SettlingActions(services.settling)
     messages = MessageActions(services.messages, settling, patience, renderer)
@@ -262,4 +262,5 @@ def _routes(
         if route.name in absent:
             continue
         is_open = route.public or (services.identity is None and route.name in _OPEN_METRICS)
-        yield replace(route, public=is_open)
+        served.append(replace(route, public=is_open))
+    yield from served

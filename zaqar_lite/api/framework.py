@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from zaqar_lite.api.routes import OPENAPI_PATH, Route, RouteTree
-from zaqar_lite.api.schemas import Schema, schemas
+from zaqar_lite.api.schemas import Schema, reference, schemas
 from zaqar_lite.api.v2.queues import PATCH_TYPE
 from zaqar_lite.domain.limits import Limits
 
@@ -105,7 +105,7 @@ def _documentation(route: Route) -> Schema:
             "name": name,
             "in": "path",
             "required": True,
-            "schema": _reference("QueueName" if name in ("queue_name", "topic_name") else "Text"),
+            "schema": reference("QueueName" if name in ("queue_name", "topic_name") else "Text"),
         }
         for name in _VARIABLE.findall(route.template)
     ]
@@ -114,7 +114,7 @@ def _documentation(route: Route) -> Schema:
             "name": parameter.name,
             "in": parameter.place,
             "description": parameter.description,
-            "schema": _reference(parameter.schema),
+            "schema": reference(parameter.schema),
         }
         for parameter in route.parameters
     ]
@@ -125,7 +125,7 @@ def _documentation(route: Route) -> Schema:
                 "in": "header",
                 "required": True,
                 "description": "A UUID that names the client.",
-                "schema": {"type": "string", "format": "uuid"},
+                "schema": reference("ClientId"),
             },
             {
                 "name": "X-Project-ID",
@@ -138,7 +138,7 @@ def _documentation(route: Route) -> Schema:
     documented: Schema = {"parameters": parameters}
     if route.body is not None:
         media_type = PATCH_TYPE.decode() if route.body == "MetadataPatch" else "application/json"
-        documented["requestBody"] = {"content": {media_type: {"schema": _reference(route.body)}}}
+        documented["requestBody"] = {"content": {media_type: {"schema": reference(route.body)}}}
     return documented
 
 
@@ -157,10 +157,6 @@ def _responses(route: Route, authenticates: bool) -> Schema:
         if status == 200 and route.streams:
             response["content"] = {"text/event-stream": {}}
         elif schema:
-            response["content"] = {"application/json": {"schema": _reference(schema)}}
+            response["content"] = {"application/json": {"schema": reference(schema)}}
         responses[str(status)] = response
     return responses
-
-
-def _reference(name: str) -> Schema:
-    return {"$ref": f"#/components/schemas/{name}"}

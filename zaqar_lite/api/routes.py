@@ -50,7 +50,9 @@ MESSAGE_LIMIT = Parameter("limit", "MessageLimit", "How many messages to answer 
 CLAIM_LIMIT = Parameter("limit", "TakeLimit", "How many messages to claim at most.")
 QUEUE_LIMIT = Parameter("limit", "QueueLimit", "How many queues to answer at most.")
 WAIT = Parameter("wait", "Wait", "Seconds to wait while there is nothing.")
-KEY = Parameter("Idempotency-Key", "Key", "A replay of the post gets the first answer.", "header")
+KEY = Parameter(
+    "Idempotency-Key", "IdempotencyKey", "A replay of the post gets the first answer.", "header"
+)
 
 
 async def _missing(call: Call) -> Result:

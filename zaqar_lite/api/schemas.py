@@ -22,6 +22,15 @@ _PROPERTY = re.compile(r"(?P<name>\w+)(?P<needed>!?)(?::(?P<kind>\w+))?(?P<null>
 _CLOSED: Schema = {"additionalProperties": False}
 
 
+_UUID = "^[0-9a-fA-F]{8}-?([0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}$"
+_OFF: Schema = {"type": "boolean", "const": False}
+
+
+def reference(name: str) -> Schema:
+    """Point to a schema of the document by its name."""
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
 def _text(most: int, least: int = 0) -> Schema:
     found: Schema = {"type": "string", "maxLength": most}
     return {**found, "minLength": least} if least else found
@@ -207,7 +216,15 @@ def _of_messages(limits: Limits) -> dict[str, Schema]:
         group=_text(MAX_GROUP, 1),
     )
     edit = _object("body:any ttl:ttl delay:delay", ttl=ttl, delay=delay)
-    settling = _object("claim!:claim", claim=_object())
+    settling = _object(
+        "claim!:claim",
+        claim=_object(
+            "release_in:delay ttl:ttl dead:flag failed:flag reason:reason detail:detail",
+            delay=_whole(limits.max_claim_ttl, 0),
+            ttl=_whole(limits.max_claim_ttl, 60),
+            **why,
+        ),
+    )
     settlements = _object(
         "delete:texts release:release extend:extend dead:dead",
         release=_list(
@@ -225,7 +242,9 @@ def _of_messages(limits: Limits) -> dict[str, Schema]:
     return {
         "Messages": _object("messages!:drafts", drafts={**_list(draft), "minItems": 1}),
         "Resources": _object("resources!:texts duplicates:texts"),
-        "Edit": {"anyOf": [{**edit, **_CLOSED, "minProperties": 1}, {**settling, **_CLOSED}]},
+        "MessageChange": {**edit, **_CLOSED, "minProperties": 1},
+        "Settlement": {**settling, **_CLOSED},
+        "Edit": {"anyOf": [reference("MessageChange"), reference("Settlement")]},
         "Settlements": {**settlements, **_CLOSED},
         "Settled": _object("results!:results", results=_list(result)),
         "Message": _MESSAGE,
@@ -250,7 +269,7 @@ def _of_subscriptions() -> dict[str, Schema]:
     return {
         "Subscription": _object("subscriber!:subscriber ttl:ttl options:options", **given),
         "SubscriptionChange": _object(
-            "subscriber:subscriber ttl:ttl options:options disabled:off", off=_enum(False), **given
+            "subscriber:subscriber ttl:ttl options:options disabled:off", off=_OFF, **given
         ),
         "Subscribed": _object("subscription_id! secret"),
         "SubscriptionShown": _SUBSCRIPTION,
@@ -336,7 +355,9 @@ def _parameters(limits: Limits) -> dict[str, Schema]:
         "Text": _KINDS["text"],
         "Flag": _KINDS["flag"],
         "ListLimit": _KINDS["some"],
-        "Key": {"type": "string", "pattern": "^[ -~]{1,128}$"},
+        "IdempotencyKey": {"type": "string", "pattern": "^[ -~]{1,128}$"},
+        # Not of the format uuid: clients that are made of it would send no text.
+        "ClientId": {"type": "string", "pattern": _UUID},
         "QueueName": {**name, "not": _enum(".", "..")},
         "DeliveryState": _enum("last", "failed"),
         "HistoryState": _enum("done", "failed"),
