@@ -33,7 +33,7 @@ _RULES = [
         (r"\bclient\.asynchronous\b", "client.sync"),
         (r"\bpost_all_async\b", "post_all"),
         (r"\b([Tt]he|whole) async client\b", r"\1 sync client"),
-        (r"\bfor one event loop: ", "which threads may share: "),
+        (r"\bfor one event loop after another: ", "which threads may share: "),
         (r"\ban `with`", "a `with`"),
         (r"\bfor (\w+) in (.+):\n +yield \1$", r"yield from \2"),
     )

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from tests.client.requests import counted
 from tests.server import ServerProcess
 from zaqar_lite.client import (
     AsyncClient,
@@ -331,3 +332,34 @@ async def test_the_async_client_posts_both_kinds_of_iterables(
     assert len([message async for message in async_client.list_messages(queue)]) == 238
     with pytest.raises(BadRequest):
         await async_client.post_all(queue, items)
+
+
+@pytest.mark.parametrize("largest", ["1000", "1"])
+def test_a_list_goes_on_with_large_pages_where_the_server_gives_them(
+    queue: str, largest: str
+) -> None:
+    with ServerProcess("memory://", env={"ZAQAR_LITE_MAX_LARGE_PAGE": largest}) as process:
+        with Client(process.url) as client:
+            client.post_all(queue, range(430))
+            sent = counted(client)
+            assert [message.body for message in client.list_messages(queue)] == list(range(430))
+            first = list(sent)
+            assert len(list(client.list_messages(queue))) == 430
+    assert "limit=20&" in first[0]
+    if largest == "1000":
+        assert len(first) <= 5
+        assert all("limit=200&large=true" in one for one in first[1:])
+    else:
+        assert "limit=200&large=true" in first[1]
+        assert all("limit=20&" in one for one in [*first[2:], *sent[len(first) :]])
+
+
+def test_large_claims_pops_and_deletes_are_one_request_each(client: Client, queue: str) -> None:
+    client.post_all(queue, range(120))
+    sent = counted(client)
+    with client.claim(queue, limit=100) as claim:
+        for _ in claim:
+            pass
+    assert len(sent) == 2
+    assert len(client.pop(queue, 30)) == 20
+    assert len(sent) == 3

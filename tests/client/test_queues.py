@@ -38,6 +38,8 @@ def test_a_queue_is_new_once_and_keeps_its_first_metadata(client: Client, queue:
 def test_ensuring_a_queue_says_what_it_did(client: Client, queue: str) -> None:
     options = QueueOptions(message_ttl=120, metadata={"tags": ("a", "b")})
     assert client.ensure_queue(queue, options) is Ensured.CREATED
+    assert client.ensure_queue(queue) is Ensured.UNCHANGED
+    assert client.ensure_queue(f"{queue}-plain") is Ensured.CREATED
     assert client.ensure_queue(queue, options) is Ensured.UNCHANGED
     assert client.ensure_queue(queue, {"_default_message_ttl": 60}) is Ensured.CHANGED
     found = client.get_queue(queue)

@@ -25,7 +25,6 @@ from zaqar_lite.client import (
     TimeLimitExceeded,
     worker,
 )
-from zaqar_lite.client.time_limit import limited
 from zaqar_lite.client.worker_options import Handler, WorkerOptions
 
 pytestmark = pytest.mark.anyio
@@ -205,50 +204,6 @@ async def test_serving_interrupts_too(
     stats = await handle.serve(async_client, until_empty=True)
     assert (stats.processed, stats.failed) == (2, 1)
     assert client.stats(dead).total == 1
-
-
-def test_interrupting_hits_nothing_but_the_handler(client: Client, queue: str) -> None:
-    """A limit that ends just when the handler does: each message is done or failed, never both."""
-    rounds, limit = 300, 0.003
-    outcomes = Counter[str]()
-    for number in range(rounds):
-        end = time.monotonic() + limit * (0.9 + 0.2 * number / rounds)
-
-        def handler(end: float = end) -> None:
-            while time.monotonic() < end:
-                pass
-
-        try:
-            limited(handler, limit, lambda _: None)
-        except TimeLimitExceeded:
-            outcomes["late"] += 1
-        else:
-            outcomes["done"] += 1
-        sum(range(1000))  # where one that was not taken back would be raised
-    assert sum(outcomes.values()) == rounds
-
-
-def test_a_limit_that_ends_while_its_timer_starts_interrupts_the_handler(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """An exception within the start of a thread would leave that half done."""
-    start, rung = threading.Timer.start, threading.Event()
-
-    def start_slowly(timer: threading.Timer) -> None:
-        start(timer)
-        end = time.monotonic() + 0.05
-        while time.monotonic() < end:  # the limit is over long before
-            assert not rung.is_set()
-
-    def handler() -> None:
-        end = time.monotonic() + 10
-        while time.monotonic() < end:
-            pass
-
-    monkeypatch.setattr(threading.Timer, "start", start_slowly)
-    with pytest.raises(TimeLimitExceeded, match=r"interrupted after 0\.001 s"):
-        limited(handler, 0.001, lambda _: rung.set())
-    assert rung.wait(10)
 
 
 def test_a_claim_is_not_renewed_while_its_handler_is_too_late(

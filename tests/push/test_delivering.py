@@ -13,6 +13,7 @@ from unittest.mock import patch
 
 import pytest
 from aiohttp import web
+from standardwebhooks.webhooks import Webhook
 
 from tests.api.conftest import Api, MakeApi, make_api  # noqa: F401 - a fixture
 from tests.api.test_encryption import write
@@ -194,6 +195,26 @@ async def test_tries_again_by_the_policy_and_keeps_what_failed(api: Api) -> None
         (posted,) = await api.post({"body": 1})
         came = await receiver.wait(3)
     assert {verify(one.headers, one.body, secret) for one in came} == {f"msg_{posted}"}
+
+
+async def test_each_try_is_signed_anew_under_the_same_id(api: Api) -> None:
+    policy = {
+        "retries_with_no_delay": 0,
+        "minimum_delay_retries": 2,
+        "maximum_delay_retries": 0,
+        "minimum_delay": 2,
+        "maximum_delay": 20,
+        "retry_backoff_function": "linear",
+    }
+    async with Receiver(500, 204) as receiver:
+        _, secret = await subscribe(api, receiver.url, options={"_retry_policy": policy})
+        (posted,) = await api.post({"body": 1})
+        came = await receiver.wait(2, seconds=20)
+    for one in came:
+        assert Webhook(secret).verify(one.body, dict(one.headers))["body"] == 1
+    assert {one.headers["webhook-id"] for one in came} == {f"msg_{posted}"}
+    assert len({one.headers["webhook-timestamp"] for one in came}) == 2
+    assert len({one.headers["webhook-signature"] for one in came}) == 2
 
 
 async def test_a_client_error_is_final_and_goes_to_the_dead_letters(api: Api) -> None:

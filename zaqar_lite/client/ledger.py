@@ -22,7 +22,7 @@ class ClaimOptions:
     """How to claim.
 
     Attributes:
-        limit: messages at most; the server allows 20 unless its operator raised it.
+        limit: messages at most; Zaqar Lite gives 1,000, OpenStack's Zaqar 20.
         ttl: seconds that the claim lasts without renewal (60 to 43,200).
         grace: seconds that a message outlives the claim, where its own ttl ends earlier.
         details: whether to ask for claim counts, times, headers and dead-letter sources.
@@ -67,7 +67,7 @@ class Ledger:
         self._begun = False
         self._keeping = True
         self._options = options
-        self._page_size = page_size
+        self._page_size = max(page_size, options.limit)
         self._done: dict[str, None] = {}
         self._settled: set[str] = set()
         self._leaving: set[str] = set()

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from zaqar_lite.client.tracing import Tracing
 
 DEFAULT_URL = "http://127.0.0.1:8888"
+LARGE_PAGE = 200
+"""Messages of a page after the first, where the server gives so many: a tenth of the requests."""
 I = TypeVar("I")  # noqa: E741 - an item
 T = TypeVar("T")
 
@@ -33,6 +35,7 @@ class Shell:
 
     Attributes:
         longest_delay: seconds that the server delays a message at most, as far as is known.
+        large_page: messages that a list asks for after its first page, unless the server refused.
         longest_wait: seconds that one request waits for messages at most; a longer wait is several.
         settles: whether the server settles single messages, as far as is known.
         tracing: makes the client's spans; None for none.
@@ -68,8 +71,8 @@ class Shell:
             auth: a plug-in that proves who is asking.
             retries: when a request is sent again.
             timeout: seconds to wait for an answer.
-            page_size: messages in a page, a claim of a worker, or a bulk delete; at most the
-                server's `max_messages_per_page` (20 unless its operator raised it).
+            page_size: messages in the first page of a list, or in a bulk delete. More than 20 takes
+                a server with large pages (1,000 at most); a list goes on with 200 a page there.
             connections: connections that are kept open.
             ssl_context: for a server whose certificate the system does not know.
             release_on_sigterm: whether a claim held by the main thread (or by a task of the main
@@ -86,6 +89,7 @@ class Shell:
         _check(locals())
         self.client_id = str(client_id or uuid.uuid4())
         self.page_size = page_size
+        self.large_page = max(page_size, LARGE_PAGE)
         self.release_on_sigterm = release_on_sigterm
         self.encoder = encoder
         self.tracing = tracing

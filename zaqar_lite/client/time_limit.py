@@ -1,13 +1,25 @@
-"""A time limit for a handler, in a thread or in a task."""
+"""A time limit for a handler, in a thread or in a task.
+
+A thread is interrupted by an exception that another thread plants in it, and that arrives between
+any two of its bytecodes: also within the `__enter__` of a lock, which then stays taken for ever. So
+one thread watches all deadlines, and a thread with a deadline only assigns to plain attributes from
+the moment that it may be interrupted until nothing can interrupt it any more.
+"""
 
 import asyncio
 import ctypes
+import logging
+import math
+import os
+import queue
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
@@ -15,36 +27,94 @@ class TimeLimitExceeded(Exception):
     """A handler ran longer than its worker's time limit; raised inside of the handler."""
 
 
-class _Alarm:
-    """Raise TimeLimitExceeded in the thread that made it, once, unless it is stopped first."""
+class _Deadline:
+    """When a thread's call must have ended.
+
+    Attributes:
+        begun: whether the thread is where it may be interrupted; only that thread assigns it.
+        over: whether the call has ended; only that thread assigns it.
+        ringing: whether the watcher is about to interrupt the call; only the watcher assigns it.
+    """
 
     def __init__(self, seconds: float, on_ring: Callable[[int], object]) -> None:
-        self._thread = threading.get_ident()
-        self._on_ring = on_ring
-        self._lock = threading.Lock()
-        self._armed = True
-        self._timer = threading.Timer(seconds, self._ring)
-        self._timer.daemon = True
+        self.thread = threading.get_ident()
+        self.at = time.monotonic() + seconds
+        self.on_ring = on_ring
+        self.begun = False
+        self.over = False
+        self.ringing = False
 
-    def start(self) -> None:
-        """Let the time run; it does not ring before this has started its own thread."""
-        with self._lock:  # an exception within the start of a thread would leave that half done
-            self._timer.start()
+    def ring(self) -> None:
+        """Interrupt the call, unless it has ended; called once, by the watcher."""
+        self.ringing = True
+        try:
+            if not self.over:
+                self.on_ring(self.thread)
+        except Exception:
+            LOG.exception("what shall happen at a time limit has failed")
+        if not self.over:
+            _plant(self.thread, TimeLimitExceeded)
+        self.ringing = False
 
-    def stop(self) -> None:
-        """Never ring from now on; may be called again."""
-        self._timer.cancel()
-        with self._lock:
-            if self._armed:
-                self._armed = False
-                _raise_in(self._thread, None)  # one that is on its way
+    def leave(self) -> None:
+        """Return when nothing can interrupt this thread any more; may be interrupted itself."""
+        self.over = True
+        while self.ringing:
+            time.sleep(0.0005)
+        _plant(self.thread, None)  # take back an exception that has not arrived yet
 
-    def _ring(self) -> None:
-        with self._lock:
-            if not self._armed:
-                return
-            _raise_in(self._thread, TimeLimitExceeded)
-        self._on_ring(self._thread)
+
+class _Watcher:
+    """One thread that rings every deadline of the process when its time has come."""
+
+    def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """Watch nothing yet; also in a child process, which has none of its parent's threads."""
+        self.deadlines: set[_Deadline] = set()
+        self._next_look = math.inf
+        self._woken: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._starting = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def add(self, deadline: _Deadline) -> None:
+        """Watch a deadline of a call that has not begun yet."""
+        self.deadlines.add(deadline)
+        if self._thread is None:
+            with self._starting:
+                if self._thread is None:
+                    thread = threading.Thread(target=self._run, name="zaqar-limits", daemon=True)
+                    thread.start()
+                    self._thread = thread
+        if deadline.at < self._next_look:
+            self._woken.put(None)
+
+    def _run(self) -> None:
+        while True:
+            self._next_look = math.inf  # a deadline that comes now wakes this thread
+            next_look, now = math.inf, time.monotonic()
+            for deadline in self.deadlines.copy():
+                if deadline.at > now:
+                    next_look = min(next_look, deadline.at)
+                elif not deadline.begun:
+                    next_look = min(next_look, now + 0.001)
+                else:
+                    self.deadlines.discard(deadline)
+                    deadline.ring()
+            self._next_look = next_look
+            self._sleep(next_look - time.monotonic())
+
+    def _sleep(self, seconds: float) -> None:
+        try:
+            self._woken.get(timeout=None if math.isinf(seconds) else max(0.0, seconds))
+        except queue.Empty:
+            return
+
+
+_WATCHER = _Watcher()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_WATCHER.begin)
 
 
 def limited(call: Callable[[], T], seconds: float, on_ring: Callable[[int], object]) -> T:
@@ -56,17 +126,21 @@ def limited(call: Callable[[], T], seconds: float, on_ring: Callable[[int], obje
     Raises:
         TimeLimitExceeded: it took longer, and was interrupted.
     """
-    alarm = _Alarm(seconds, on_ring)
+    deadline = _Deadline(seconds, on_ring)
+    _WATCHER.add(deadline)
     try:
         try:
-            alarm.start()
+            deadline.begun = True
             return call()
         finally:
-            alarm.stop()
+            deadline.leave()
     except TimeLimitExceeded as error:
-        alarm.stop()  # the first one may have been interrupted itself
+        # There is only one interruption: if `leave` did not end, this is it.
+        deadline.over = True
         error.args = (f"the handler was interrupted after {seconds:g} s",)
         raise
+    finally:
+        _WATCHER.deadlines.discard(deadline)
 
 
 async def limited_async(call: Awaitable[T], seconds: float) -> T:
@@ -91,7 +165,7 @@ def stack_of(thread: int) -> str:
     return "".join(traceback.format_stack(frame)) if frame is not None else "(it has ended)"
 
 
-def _raise_in(thread: int, kind: type[Exception] | None) -> None:
+def _plant(thread: int, kind: type[Exception] | None) -> None:
     """Have a thread raise an exception at its next step; None takes back one that waits."""
     wanted = None if kind is None else ctypes.py_object(kind)
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), wanted)

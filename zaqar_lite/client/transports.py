@@ -5,9 +5,11 @@ redirect or keeps a cookie: `exchange` decides which request is sent when.
 Why these libraries: tests/client/http_libraries.py measures them; see api-ref, "The SDK".
 """
 
+import asyncio
 import contextlib
+import os
 import ssl
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlsplit
 
@@ -60,14 +62,28 @@ class Urllib3Transport:
         self._timeout = timeout
         self._timeouts = urllib3.Timeout
         self._errors = urllib3.exceptions
+
         # A connection beyond `connections` is made when needed and closed after its answer.
-        self._manager = urllib3.PoolManager(maxsize=connections, ssl_context=ssl_context)
-        self._manager.pool_classes_by_scheme = POOLS
+        def manager() -> urllib3.PoolManager:
+            made = urllib3.PoolManager(maxsize=connections, ssl_context=ssl_context)
+            made.pool_classes_by_scheme = POOLS
+            return made
+
+        self._make_manager = manager
+        self._open()
+
+    def _open(self) -> None:
+        """Begin without connections, in this process."""
+        self._process = os.getpid()
+        self._manager = self._make_manager()
         self._pools: dict[str, tuple[urllib3.HTTPConnectionPool, str]] = {}
 
     def send(self, base: str, request: Request) -> Response:
         """Send it; raise `Unreachable` when no answer came."""
         errors = self._errors
+        if self._process != os.getpid():
+            # After a fork both processes have the same connections; an answer would go to either.
+            self._open()
         read = LONGEST_SILENCE if request.streams else self._timeout + request.wait
         timeout = self._timeouts(connect=self._timeout, read=read)
         pool, prefix = self._pools.get(base) or self._pool_of(base)
@@ -149,7 +165,7 @@ class AiohttpStream:
 
 
 class AiohttpTransport:
-    """Keep-alive connections of aiohttp, on the event loop that sends first."""
+    """Keep-alive connections of aiohttp; those of an event loop are closed when it ends."""
 
     def __init__(
         self, *, timeout: float, connections: int, ssl_context: ssl.SSLContext | None
@@ -160,7 +176,10 @@ class AiohttpTransport:
         self._timeout = timeout
         self._connections = connections
         self._ssl = ssl_context
-        self._session: aiohttp.ClientSession | None = None
+        self._sessions: dict[
+            asyncio.AbstractEventLoop,
+            tuple[aiohttp.ClientSession, AsyncGenerator[aiohttp.ClientSession, None]],
+        ] = {}
         self._url = URL
         self._timeouts = aiohttp.ClientTimeout
         self._no_connection = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
@@ -168,7 +187,8 @@ class AiohttpTransport:
 
     async def send(self, base: str, request: Request) -> Response:
         """Send it; raise `Unreachable` when no answer came."""
-        session = self._session or self._open()
+        loop = asyncio.get_running_loop()
+        session = self._sessions[loop][0] if loop in self._sessions else await self._open(loop)
         if request.streams:
             timeout = self._timeouts(sock_connect=self._timeout, sock_read=LONGEST_SILENCE)
         else:
@@ -194,12 +214,26 @@ class AiohttpTransport:
         except self._no_answer as error:
             raise _unreachable(base, error, connected=True) from error
 
-    def _open(self) -> "aiohttp.ClientSession":
+    async def _open(self, loop: asyncio.AbstractEventLoop) -> "aiohttp.ClientSession":
+        await self._close_those_of_closed_loops()
+        keeper = self._keep_open(loop)
+        session = await anext(keeper)
+        self._sessions[loop] = session, keeper
+        return session
+
+    async def _keep_open(
+        self, loop: asyncio.AbstractEventLoop
+    ) -> "AsyncGenerator[aiohttp.ClientSession, None]":
+        """Yield a session that is closed when this generator is: by `close`, or by its loop.
+
+        A loop that ends closes its generators (`shutdown_asyncgens`), so that a client that is used
+        in several loops, one after the other, leaves no connection open in any of them.
+        """
         import aiohttp  # noqa: PLC0415
 
         from zaqar_lite.client.aiohttp_lines import Connector  # noqa: PLC0415
 
-        self._session = aiohttp.ClientSession(
+        session = aiohttp.ClientSession(
             connector=Connector(
                 limit=self._connections, ssl=self._ssl if self._ssl is not None else True
             ),
@@ -208,14 +242,24 @@ class AiohttpTransport:
         )
         # aiohttp sends a DELETE again by itself when a kept connection breaks, and a pop must not
         # be. It has no public switch for this; a test holds ours to account.
-        self._session._retry_connection = False
-        return self._session
+        session._retry_connection = False
+        try:
+            yield session
+        finally:
+            self._sessions.pop(loop, None)
+            await session.close()
+
+    async def _close_those_of_closed_loops(self) -> None:
+        """Forget the sessions of loops that have ended without closing their generators."""
+        for loop in [one for one in self._sessions if one.is_closed()]:
+            session, _ = self._sessions.pop(loop)
+            await session.close()  # does nothing in the loop that is closed
 
     async def close(self) -> None:
-        """Close the connections."""
-        session, self._session = self._session, None
-        if session is not None:
-            await session.close()
+        """Close the connections of this event loop."""
+        await self._close_those_of_closed_loops()
+        if (kept := self._sessions.get(asyncio.get_running_loop())) is not None:
+            await kept[1].aclose()
 
 
 @contextlib.contextmanager

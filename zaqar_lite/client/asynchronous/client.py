@@ -22,7 +22,7 @@ class AsyncClient(
     AsyncSubscriptions,
     AsyncScheduling,
 ):
-    """The async client, for one event loop: `async with AsyncClient("http://...") as client:`.
+    """The async client, for one event loop after another: `async with AsyncClient(...) as client:`.
 
     Without a block, `await client.close()` closes its connections.
     """

@@ -8,7 +8,7 @@ from typing import TypeVar
 from zaqar_lite.client import arguments, encoding
 from zaqar_lite.client.asynchronous.calls import AsyncCalls
 from zaqar_lite.client.endpoints import messages
-from zaqar_lite.client.errors import MessageNotFound
+from zaqar_lite.client.errors import BadRequest, MessageNotFound
 from zaqar_lite.client.models import Ids, Message, MessagePage, NewMessage
 from zaqar_lite.client.posting import (
     Posted,
@@ -128,21 +128,29 @@ class AsyncMessages(AsyncCalls):
             raw: whether bodies stay JSON text (`RawBody`).
             wait: seconds to wait for more at the end of the queue; the loop ends when none came.
         """
+        limit = self.page_size
         while True:
-            page = await self.list_page(
-                queue,
-                marker=marker,
-                until=until,
-                echo=echo,
-                include_claimed=include_claimed,
-                include_delayed=include_delayed,
-                details=details,
-                raw=raw,
-                wait=wait,
-            )
+            try:
+                page = await self.list_page(
+                    queue,
+                    marker=marker,
+                    until=until,
+                    limit=limit,
+                    echo=echo,
+                    include_claimed=include_claimed,
+                    include_delayed=include_delayed,
+                    details=details,
+                    raw=raw,
+                    wait=wait,
+                )
+            except BadRequest:
+                if limit == self.page_size:
+                    raise
+                limit = self.large_page = self.page_size  # this server has no large pages
+                continue
             for item in page.messages:
                 yield item
-            marker = page.marker
+            marker, limit = page.marker, self.large_page
             if marker is None:
                 return
 

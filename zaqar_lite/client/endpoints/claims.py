@@ -6,7 +6,7 @@ from numbers import Integral
 from zaqar_lite.client import arguments, encoding
 from zaqar_lite.client.bodies import dumps
 from zaqar_lite.client.endpoints.messages import read_messages
-from zaqar_lite.client.endpoints.paths import queue_path, with_query
+from zaqar_lite.client.endpoints.paths import large, queue_path, with_query
 from zaqar_lite.client.endpoints.resources import JSON_TYPE, nothing
 from zaqar_lite.client.errors import ClaimLost, Unsupported
 from zaqar_lite.client.line import Line
@@ -45,7 +45,11 @@ def claim(
 
     arguments.takes("limit", limit, Integral)
     path = with_query(
-        queue_path(queue, "claims"), limit=limit, details=details or None, wait=wait or None
+        queue_path(queue, "claims"),
+        limit=limit,
+        large=large(limit),
+        details=details or None,
+        wait=wait or None,
     )
     request = Request("POST", path, JSON_TYPE, _times(ttl, grace), wait, line)
     return Call(request, read, operation=Operation("receive", "claim", queue))

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 from zaqar_lite.client import arguments, encoding
 from zaqar_lite.client.bodies import Encoder, encode_body
 from zaqar_lite.client.endpoints.pages import next_marker
-from zaqar_lite.client.endpoints.paths import id_list, queue_path, with_query
+from zaqar_lite.client.endpoints.paths import id_list, large, queue_path, with_query
 from zaqar_lite.client.endpoints.resources import JSON_TYPE, NO_QUEUE, nothing
 from zaqar_lite.client.errors import (
     ClaimLost,
@@ -90,6 +90,7 @@ def list_messages(
         marker=marker,
         until=until,
         limit=limit,
+        large=large(limit),
         echo=echo,
         include_claimed=include_claimed or None,
         include_delayed=include_delayed or None,
@@ -114,7 +115,13 @@ def get_messages(
     queue: str, ids: Iterable[str], *, details: bool = False, raw: bool = False
 ) -> Call[list[Message]]:
     """Read those of the messages that exist; none of them is MessageNotFound."""
-    path = with_query(queue_path(queue, "messages"), ids=id_list(ids), details=details or None)
+    named = list(ids)
+    path = with_query(
+        queue_path(queue, "messages"),
+        ids=id_list(named),
+        large=large(len(named)),
+        details=details or None,
+    )
     request = Request("GET", path, {})
     return Call(request, lambda r: read_messages(queue, r, raw=raw), {404: MessageNotFound})
 
@@ -184,7 +191,12 @@ def delete_messages(
         message = "claim_ids is empty"
         raise ValueError(message)
     named = list(ids)
-    path = with_query(queue_path(queue, "messages"), ids=id_list(named), claim_ids=claims)
+    path = with_query(
+        queue_path(queue, "messages"),
+        ids=id_list(named),
+        large=large(len(named)),
+        claim_ids=claims,
+    )
     operation = None if claims is None else Operation("settle", "delete", queue, ids=named)
     return Call(Request("DELETE", path, {}), nothing, {403: ClaimLost}, operation=operation)
 
@@ -198,7 +210,11 @@ def pop(
     """
     arguments.takes("limit", limit, Integral)
     path = with_query(
-        queue_path(queue, "messages"), pop=limit, details=details or None, wait=wait or None
+        queue_path(queue, "messages"),
+        pop=limit,
+        large=large(limit),
+        details=details or None,
+        wait=wait or None,
     )
     request = Request("DELETE", path, {}, wait=wait)
     return Call(

@@ -7,6 +7,8 @@ from urllib.parse import quote, urlencode
 from zaqar_lite.client.arguments import text
 
 Parameter = str | int | bool | None
+PAGE = 20
+"""How many messages every server gives and takes at once; Zaqar Lite gives 1,000 who says so."""
 
 
 class Topic(str):
@@ -69,3 +71,8 @@ def id_list(ids: Iterable[str]) -> str:
             message = f"{one!r} is not an id"
             raise ValueError(message)
     return ",".join(joined)
+
+
+def large(count: int | None) -> bool | None:
+    """Return the parameter `large` of a request for so many messages; None where it needs none."""
+    return True if count is not None and count > PAGE else None

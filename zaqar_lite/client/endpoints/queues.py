@@ -8,7 +8,7 @@ from zaqar_lite.client import encoding
 from zaqar_lite.client.arguments import texts
 from zaqar_lite.client.bodies import dumps
 from zaqar_lite.client.endpoints.pages import page_of
-from zaqar_lite.client.endpoints.paths import queue_path, with_query
+from zaqar_lite.client.endpoints.paths import PAGE, queue_path, with_query
 from zaqar_lite.client.endpoints.resources import JSON_TYPE, NO_QUEUE
 from zaqar_lite.client.models import Queue, Stats
 from zaqar_lite.client.queue_options import QueueOptions, checked
@@ -96,9 +96,9 @@ def largest_page() -> Call[int]:
         try:
             resources = encoding.json_object(response)["resources"]
             given = [resources[name]["hints"] for name in ("rel/messages", "rel/post_claim")]
-            return min(int(hints["max-limit"]) for hints in given)
+            return min(int(hints.get("max-large-limit", hints["max-limit"])) for hints in given)
         except (KeyError, TypeError, ValueError):
-            return 20
+            return PAGE
 
     return Call(home().request, read)
 

@@ -23,7 +23,7 @@ class Client(
     SyncSubscriptions,
     SyncScheduling,
 ):
-    """The sync client, which threads may share: `with Client("http://...") as client:`.
+    """The sync client, which threads may share: `with Client(...) as client:`.
 
     Without a block, `client.close()` closes its connections.
     """

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from zaqar_lite.client import arguments, encoding
 from zaqar_lite.client.endpoints import messages
-from zaqar_lite.client.errors import MessageNotFound
+from zaqar_lite.client.errors import BadRequest, MessageNotFound
 from zaqar_lite.client.models import Ids, Message, MessagePage, NewMessage
 from zaqar_lite.client.posting import (
     Posted,
@@ -129,20 +129,28 @@ class SyncMessages(SyncCalls):
             raw: whether bodies stay JSON text (`RawBody`).
             wait: seconds to wait for more at the end of the queue; the loop ends when none came.
         """
+        limit = self.page_size
         while True:
-            page = self.list_page(
-                queue,
-                marker=marker,
-                until=until,
-                echo=echo,
-                include_claimed=include_claimed,
-                include_delayed=include_delayed,
-                details=details,
-                raw=raw,
-                wait=wait,
-            )
+            try:
+                page = self.list_page(
+                    queue,
+                    marker=marker,
+                    until=until,
+                    limit=limit,
+                    echo=echo,
+                    include_claimed=include_claimed,
+                    include_delayed=include_delayed,
+                    details=details,
+                    raw=raw,
+                    wait=wait,
+                )
+            except BadRequest:
+                if limit == self.page_size:
+                    raise
+                limit = self.large_page = self.page_size  # this server has no large pages
+                continue
             yield from page.messages
-            marker = page.marker
+            marker, limit = page.marker, self.large_page
             if marker is None:
                 return
 

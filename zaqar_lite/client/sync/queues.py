@@ -42,16 +42,18 @@ class SyncQueues(SyncCalls):
                 raise queue_options.exists(queue, different, found)
         return created
 
-    def ensure_queue(self, queue: str, metadata: Options) -> Ensured:
+    def ensure_queue(self, queue: str, metadata: Options | None = None) -> Ensured:
         """Make a queue with these options or metadata, or change them; return which it was.
 
-        Keys that are not given stay as they are.
+        Without any, only that there is one is ensured. Keys that are not given stay as they are.
 
         Raises:
             ValueError: a key begins with `_` and is not an option.
         """
         if self.call(queues.create_queue(queue, metadata)):
             return Ensured.CREATED
+        if metadata is None:
+            return Ensured.UNCHANGED
         wanted = queue_options.checked(metadata)
         different = queue_options.differing(wanted, self.get_queue(queue))
         if not different:
@@ -111,7 +113,7 @@ class SyncQueues(SyncCalls):
 
         Failed is what had all its deliveries where there is no dead-letter queue to go to.
         """
-        path, limit = queue_path(queue, "history"), self.page_size
+        path, limit = queue_path(queue, "history"), min(self.page_size, QUEUES_A_PAGE)
         return self._items(
             lambda marker: list_page(
                 path, "messages", _DONE, meanings=NO_QUEUE, state=state, marker=marker, limit=limit

@@ -1,0 +1,154 @@
+"""A client in several event loops, threads and processes; and a handler that outlives its claim."""
+
+import asyncio
+import gc
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.client.conftest import MovableServer
+from tests.server import ServerProcess
+from zaqar_lite.client import AsyncClient, ClaimLost, Client, Message, worker
+
+
+def test_an_async_client_works_in_one_event_loop_after_another(
+    server: ServerProcess, queue: str
+) -> None:
+    client = AsyncClient(server.url, project="tests")
+
+    async def post(body: int) -> None:
+        await asyncio.gather(*(client.post(queue, body) for _ in range(3)))
+
+    async def post_and_close(body: int) -> None:
+        await post(body)
+        await client.close()
+
+    async def pop() -> list[object]:
+        async with client:
+            return [message.body for message in await client.pop(queue, 20)]
+
+    asyncio.run(post(1))
+    asyncio.run(post_and_close(2))
+    asyncio.run(post(3))
+    assert asyncio.run(pop()) == [1, 1, 1, 2, 2, 2, 3, 3, 3]
+    asyncio.run(client.close())  # nothing is open
+    gc.collect()  # an open connection would warn, which is an error here
+
+
+def test_an_event_loop_that_was_closed_by_hand_harms_no_other(
+    server: ServerProcess, queue: str
+) -> None:
+    client = AsyncClient(server.url, project="tests")
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(client.post(queue, 1))
+    loop.run_until_complete(client.close())
+    loop.run_until_complete(client.post(queue, 2))
+    loop.run_until_complete(loop.shutdown_asyncgens())
+    loop.close()
+
+    async def pop() -> list[object]:
+        async with client:
+            return [message.body for message in await client.pop(queue, 2)]
+
+    assert asyncio.run(pop()) == [1, 2]
+
+
+def test_two_event_loops_use_an_async_client_at_once(server: ServerProcess, queue: str) -> None:
+    client = AsyncClient(server.url, project="tests")
+    both = threading.Barrier(2)
+
+    async def post_many() -> None:
+        await client.post(queue, 0)
+        both.wait(20)
+        for number in range(50):
+            await client.post(queue, number)
+        both.wait(20)
+        await client.close()
+
+    with ThreadPoolExecutor(2) as threads:
+        for one in [threads.submit(asyncio.run, post_many()) for _ in range(2)]:
+            one.result(60)
+    with Client(server.url, project="tests") as other:
+        assert other.stats(queue).total == 102
+
+
+def test_eight_threads_share_a_client(client: Client, queue: str) -> None:
+    def work(thread: int) -> list[object]:
+        for number in range(25):
+            client.post(queue, [thread, number])
+            assert client.stats(queue).total >= 0
+        found: list[object] = []
+        while taken := client.pop(queue, 10):
+            found += [message.body for message in taken]
+        return found
+
+    with ThreadPoolExecutor(8) as threads:
+        found = [body for bodies in threads.map(work, range(8)) for body in bodies]
+    found += [message.body for message in client.pop(queue, 20)]
+    assert sorted(map(str, found)) == sorted(str([t, n]) for t in range(8) for n in range(25))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no fork here")
+def test_a_client_is_used_after_a_fork_by_both_processes(
+    server: ServerProcess, client: Client, queue: str
+) -> None:
+    """They have connections of their own: on a common one they would read each other's answers."""
+    program = """if True:
+        import os, sys
+        from zaqar_lite.client import Client
+
+        url, queue = sys.argv[1:]
+        with Client(url, project="tests") as client:
+            client.post(queue, "before")
+            child = os.fork()
+            who = "child" if child == 0 else "parent"
+            for number in range(200):
+                message_id = client.post(queue, [who, number])
+                assert client.get_message(queue, message_id).body == [who, number]
+            if child == 0:
+                os._exit(0)
+            assert os.waitpid(child, 0) == (child, 0)
+    """
+    command = [sys.executable, "-c", program, server.url, queue]
+    subprocess.run(command, check=True, timeout=60)
+    assert client.stats(queue).total == 401
+
+
+def test_a_handler_that_outlives_its_claim_is_told_and_deletes_nothing(
+    movable: MovableServer, queue: str
+) -> None:
+    with Client(movable.url) as client:
+        message_id = client.post(queue, "slow")
+        lapsing = client.claim(queue, ttl=60, renew=False)
+
+        def outlive() -> None:
+            with lapsing as claim:
+                for _ in claim:
+                    movable.advance(61)
+                    assert client.create_claim(queue, ttl=60) is not None
+
+        with pytest.raises(ClaimLost):
+            outlive()
+        assert client.get_message(queue, message_id).claim_id not in {None, lapsing.id}
+
+
+def test_a_worker_counts_a_claim_that_its_handler_has_outlived(
+    movable: MovableServer, queue: str
+) -> None:
+    seen: list[str] = []
+
+    @worker(queue, batch=1, ttl=60, longest_pause=0.01)
+    def handle(message: Message) -> None:
+        seen.append(message.id)
+        if len(seen) == 1:
+            movable.advance(61)
+
+    with Client(movable.url) as client:
+        client.post(queue, "slow")
+        stats = handle.run(client, until_empty=True)
+        assert client.stats(queue).total == 0
+    assert len(seen) == 2
+    assert stats.lost == 1
