@@ -1,5 +1,6 @@
 """Keys as the service keeps them."""
 
+import json
 from typing import Any, cast
 
 import pytest
@@ -115,3 +116,25 @@ async def test_no_key_is_made_for_a_project_of_the_server_itself(project: str) -
     keys = Keys(create("memory://", clock=clock, options=StoreOptions())[1], clock)
     with pytest.raises(Invalid, match="project id"):
         await keys.create(OPERATOR, project, ["*:*"])
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3])
+async def test_an_unfinished_rotation_hides_no_key_behind_it(limit: int) -> None:
+    management: ManagementStore = create("memory://", clock=Clock(), options=StoreOptions())[1]
+    keys = Keys(management, Clock())
+    made = sorted([(await keys.create(OPERATOR, "p", ["*:*"]))[0].id for _ in range(6)])
+    for unfinished in (made[0], made[2], made[3]):
+        record = await management.get_record(module.KIND, module.NO_PROJECT, unfinished)
+        assert record is not None
+        document = {**json.loads(record.value), "replaces": "0" * 16}
+        value = json.dumps(document).encode()
+        await management.put_record(
+            module.KIND, module.NO_PROJECT, unfinished, value, expected=record.version
+        )
+    found: list[str] = []
+    marker = None
+    while page := await keys.list_keys(OPERATOR, "p", marker=marker, limit=limit):
+        assert len(page) <= limit
+        found += [key.id for key in page]
+        marker = found[-1]
+    assert found == [made[1], made[4], made[5]]

@@ -1,7 +1,7 @@
 """What services of records share: changes that are repeated, and lists that are read in pages."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
@@ -15,10 +15,17 @@ from zaqar_lite.domain.errors import (
     ZaqarLiteError,
 )
 from zaqar_lite.domain.limits import Limits
-from zaqar_lite.domain.models import QueueRef, StoreOptions
+from zaqar_lite.domain.models import QueueRef, Record, StoreOptions
 from zaqar_lite.domain.topics import topic_ref
 from zaqar_lite.domain.turns import Turns
-from zaqar_lite.service.records import TRIES, Decoding, all_records, count_records, retried
+from zaqar_lite.service.records import (
+    TRIES,
+    Decoding,
+    all_records,
+    count_records,
+    full_page,
+    retried,
+)
 from zaqar_lite.service.topics import Topics
 from zaqar_lite.storage.management import ManagementStore
 from zaqar_lite.storage.registry import create_stores
@@ -148,3 +155,30 @@ async def test_topics_are_searched_in_steps() -> None:
         rounds += 1
     assert rounds >= 20
     assert [one.name for one in await task] == ["t39"]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 7, 300, None])
+async def test_no_page_is_empty_or_short_before_the_end(limit: int | None) -> None:
+    _, management = create_stores("memory://", clock=Clock(), options=StoreOptions())
+    for number in range(300):
+        await management.put_record("thing", "p", f"a/{number:03}", b"{}", expected=0)
+    await management.put_record("thing", "p", "b/0", b"{}", expected=0)
+    asked = 0
+
+    async def show(records: Sequence[Record]) -> Sequence[str]:
+        nonlocal asked
+        asked += 1
+        return [record.name for record in records if record.name > "a/050"]
+
+    pages: list[list[str]] = []
+    after = "a/"
+    while page := await full_page(
+        management, "thing", "p", show, after=after, limit=limit, prefix="a/"
+    ):
+        pages.append(page)
+        after = page[-1]
+    shown = [name for page in pages for name in page]
+    assert shown == [f"a/{number:03}" for number in range(51, 300)]
+    if limit is not None:
+        assert all(len(page) == limit for page in pages[:-1])
+    assert asked < len(pages) + 10

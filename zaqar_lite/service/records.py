@@ -1,7 +1,7 @@
 """What every service of records does: repeat a change that lost a race, and read page by page."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
@@ -12,6 +12,8 @@ from zaqar_lite.storage.management import ManagementStore
 P = ParamSpec("P")
 T = TypeVar("T")
 TRIES = 20
+_READ_AT_ONCE = 100
+"""Records that are read together once those of a first page were not enough."""
 _DECODED_AT_ONCE = 65_536
 """Bytes of records that are decoded in one step: about a millisecond."""
 
@@ -67,6 +69,35 @@ async def all_records(
             return
         after = page[-1].project, page[-1].name
         left = None if left is None else left - size
+        await asyncio.sleep(0)
+
+
+async def full_page(
+    management: ManagementStore,
+    kind: str,
+    project: str,
+    show: Callable[[Sequence[Record]], Awaitable[Sequence[T]]],
+    *,
+    after: str,
+    limit: int | None,
+    prefix: str = "",
+) -> list[T]:
+    """What the records of a project after a name show: `limit` things, or all that are left.
+
+    `show` leaves out what can't or shall not be shown, in the order of the records. Clients take
+    an empty page for the end of a list, so records are read until the page is full or the list
+    ends. The names begin with `prefix`, and so does `after`.
+    """
+    found: list[T] = []
+    size = limit or _READ_AT_ONCE
+    while True:
+        page = await management.list_records(kind, project, after=(project, after), limit=size)
+        named = [record for record in page if record.name.startswith(prefix)]
+        found += await show(named)
+        is_full = limit is not None and len(found) >= limit
+        if is_full or len(named) < size:
+            return found[:limit]
+        after, size = page[-1].name, max(size, _READ_AT_ONCE)
         await asyncio.sleep(0)
 
 

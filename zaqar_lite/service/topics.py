@@ -34,12 +34,11 @@ from zaqar_lite.domain.turns import Turns
 from zaqar_lite.service.delivery.notes import CLIENT_ID, Note, Sent, encode, notes_of, trace_of
 from zaqar_lite.service.drafts import Draft, Drafts
 from zaqar_lite.service.quotas.reservations import RecordRoom
-from zaqar_lite.service.records import Decoding, all_records, retried
+from zaqar_lite.service.records import Decoding, full_page, retried
 from zaqar_lite.service.turns import STEP, cut
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
 
-_PAGE = 100
 _GRACE_MS = 60_000
 """How much longer than its message a note lives: one that is due at the end is still delivered."""
 
@@ -159,20 +158,16 @@ class Topics:
             Invalid: the limit is out of range.
         """
         check_limit(limit, self._limits.max_queues_per_page)
-        found: list[Topic] = []
-        records = all_records(
-            self._management, KIND, project, after=(project, marker or ""), page_size=_PAGE
-        )
         decoding = Decoding()
-        async for record in records:
-            if name_contains is not None and name_contains not in record.name:
-                continue
-            topic = await decoding.decode(record, _topic)
-            if holds_all(topic.metadata, metadata):
-                found.append(topic)
-                if len(found) == limit:
-                    break
-        return found
+
+        async def show(records: Sequence[Record]) -> Sequence[Topic]:
+            named = [one for one in records if name_contains is None or name_contains in one.name]
+            topics = await decoding.all(named, _topic)
+            return [topic for topic in topics if holds_all(topic.metadata, metadata)]
+
+        return await full_page(
+            self._management, KIND, project, show, after=marker or "", limit=limit
+        )
 
     async def admit(self, topic: QueueRef, size: int) -> Admitted | None:
         """Refuse a body of `size` bytes; answer what the post is decided by, None without a topic.

@@ -29,7 +29,7 @@ from zaqar_lite.domain.limits import MAX_PROJECT_ID
 from zaqar_lite.domain.models import Record
 from zaqar_lite.service.identity.provider import Credential, Known, Place
 from zaqar_lite.service.quotas.reservations import RecordRoom
-from zaqar_lite.service.records import retried
+from zaqar_lite.service.records import full_page, retried
 from zaqar_lite.storage.management import ManagementStore
 
 KIND, LISTED = "key", "key-of"
@@ -154,15 +154,19 @@ class Keys:
     ) -> Sequence[Key]:
         """List a project's keys by id, after `marker`; expired and disabled ones too."""
         _check_project(maker, project)
+
+        async def show(listed: Sequence[Record]) -> Sequence[Key]:
+            found = [
+                await self._management.get_record(KIND, NO_PROJECT, record.name)
+                for record in listed
+            ]
+            keys = [_read(record) for record in found if record is not None]
+            return [key for key in keys if await self._is_complete(key)]
+
         place = project or NO_PROJECT
-        listed = await self._management.list_records(
-            LISTED, place, after=(place, marker or ""), limit=limit
+        return await full_page(
+            self._management, LISTED, place, show, after=marker or "", limit=limit
         )
-        found = [
-            await self._management.get_record(KIND, NO_PROJECT, record.name) for record in listed
-        ]
-        listed_keys = [_read(record) for record in found if record is not None]
-        return [key for key in listed_keys if await self._is_complete(key)]
 
     async def set_disabled(self, maker: Principal, key_id: str, disabled: bool) -> Key:
         """Let a key open nothing any more, or again: here at once, elsewhere within 5 s.

@@ -24,7 +24,7 @@ from zaqar_lite.domain.models import Capability, QueueRef, Record
 from zaqar_lite.domain.sealed import check_opened
 from zaqar_lite.service.pooling.pool import Flavor, Pool, decode_flavor, decode_pool
 from zaqar_lite.service.quotas.reservations import RecordRoom
-from zaqar_lite.service.records import all_records, retried
+from zaqar_lite.service.records import all_records, full_page, retried
 from zaqar_lite.storage.management import ManagementStore
 
 logger = logging.getLogger(__name__)
@@ -89,9 +89,11 @@ class Registry:
 
     async def list_pools(self, after: str | None, limit: int) -> Sequence[Pool]:
         """Some pools by name."""
-        return [
-            await self._read(record) for record in await self._page(POOL, "", after or "", limit)
-        ]
+
+        async def show(records: Sequence[Record]) -> Sequence[Pool]:
+            return [await self._read(record) for record in records]
+
+        return await full_page(self.management, POOL, "", show, after=after or "", limit=limit)
 
     async def pool(self, name: str) -> Pool:
         """Show a pool.
@@ -202,8 +204,13 @@ class Registry:
     async def list_flavors(self, project: str, after: str | None, limit: int) -> Sequence[Flavor]:
         """Some flavors of a project by name, with the pools that they have now."""
         pools = await self.known()
-        page = await self._page(FLAVOR, project, after or "", limit)
-        return [self._shown(decode_flavor(record.value), pools) for record in page]
+
+        async def show(records: Sequence[Record]) -> Sequence[Flavor]:
+            return [self._shown(decode_flavor(record.value), pools) for record in records]
+
+        return await full_page(
+            self.management, FLAVOR, project, show, after=after or "", limit=limit
+        )
 
     async def flavor(self, project: str, name: str) -> Flavor:
         """Show a flavor with the pools that it has now.
@@ -346,8 +353,3 @@ class Registry:
         self, kind: str, project: str, name: str, value: bytes, expected: int | None
     ) -> None:
         await self.management.put_record(kind, project, name, value, expected=expected)
-
-    async def _page(self, kind: str, project: str, after: str, limit: int) -> Sequence[Record]:
-        return await self.management.list_records(
-            kind, project, after=(project, after), limit=limit
-        )

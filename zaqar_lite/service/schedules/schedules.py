@@ -20,7 +20,7 @@ from zaqar_lite.domain.metadata import is_queue_name
 from zaqar_lite.domain.models import QueueRef, Record
 from zaqar_lite.service.messages import Messages
 from zaqar_lite.service.quotas.reservations import RecordRoom
-from zaqar_lite.service.records import Decoding, retried
+from zaqar_lite.service.records import Decoding, full_page, retried
 from zaqar_lite.service.schedules.schedule import KIND, NEVER, Plan, Schedule, check
 from zaqar_lite.storage.management import ManagementStore
 
@@ -106,17 +106,15 @@ class Schedules:
 
     async def page(self, project: str, after: str | None, limit: int) -> Sequence[Schedule]:
         """List a project's schedules by name, those after `after`; a damaged one is left out."""
-        found: list[Schedule] = []
         decoding = Decoding()
-        while len(found) < limit:
-            start, size = None if after is None else (project, after), limit - len(found)
-            page = await self._management.list_records(KIND, project, after=start, limit=size)
-            opened = await self._management.opened(page)
-            found += await decoding.all(opened, lambda one: Schedule.decode(one.value))
-            if len(page) < size:
-                break
-            after = page[-1].name
-        return found
+
+        async def show(records: Sequence[Record]) -> Sequence[Schedule]:
+            opened = await self._management.opened(records)
+            return await decoding.all(opened, lambda one: Schedule.decode(one.value))
+
+        return await full_page(
+            self._management, KIND, project, show, after=after or "", limit=limit
+        )
 
     async def delete(self, project: str, name: str) -> None:
         """Delete a schedule; its messages stay. No error when there is none."""

@@ -9,7 +9,7 @@ from zaqar_lite.domain.models import QueueRecord, QueueRef, Record
 from zaqar_lite.domain.subscriptions import KIND, Subscription
 from zaqar_lite.domain.topics import KIND as TOPIC
 from zaqar_lite.domain.topics import is_topic, name_of
-from zaqar_lite.service.records import Decoding
+from zaqar_lite.service.records import Decoding, full_page
 from zaqar_lite.storage.management import ManagementStore
 
 _MAX_CACHED = 1_000
@@ -25,16 +25,15 @@ async def list_subscriptions(
 
     One whose record was damaged is left out.
     """
-    found: list[Subscription] = []
     decoding = Decoding()
-    while limit is None or len(found) < limit:
-        size = _PAGE if limit is None else min(limit - len(found), _PAGE)
-        page = await _page(management, queue, after, size)
-        found += await decoding.all(await management.opened(page), Subscription.decode)
-        if len(page) < size:
-            break
-        after = _id_of(page[-1])
-    return found
+
+    async def show(records: Sequence[Record]) -> Sequence[Subscription]:
+        return await decoding.all(await management.opened(records), Subscription.decode)
+
+    prefix = f"{queue.name}/"
+    return await full_page(
+        management, KIND, queue.project, show, after=prefix + after, limit=limit, prefix=prefix
+    )
 
 
 async def subscription_ids(
