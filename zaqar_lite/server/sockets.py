@@ -25,6 +25,7 @@ from zaqar_lite.api.call import Result
 from zaqar_lite.api.gateways import names_of
 from zaqar_lite.api.http import PEER_NAMES
 from zaqar_lite.api.websocket.conversation import Conversation, SocketHost
+from zaqar_lite.server.oversized_frames import FrameFilter, Oversized
 
 _GOING_AWAY, _INTERNAL, _TRY_LATER, _POLICY = 1001, 1011, 1013, 1008
 _MOST_UNREAD = 1_048_576
@@ -47,10 +48,11 @@ def _do_nothing() -> None:
 class SocketProtocol(asyncio.Protocol):
     """A connection that began as HTTP and asked to be a WebSocket.
 
-    `sockets` opens a conversation for it. A frame has at most `largest` bytes. The server sends a
-    ping every `interval` seconds, and closes the connection if nothing arrived since the last
-    one. It also closes a client that must authenticate and has not done so for `silence` seconds,
-    and one that has read nothing for that long.
+    `sockets` opens a conversation for it. A frame has at most `largest` bytes; a larger one is
+    answered 400 without being read. The server sends a ping every `interval` seconds, and closes
+    the connection if nothing arrived since the last one. It also closes a client that must
+    authenticate and has not done so for `silence` seconds, and one that has read nothing for that
+    long.
     """
 
     sockets: SocketHost | None = None
@@ -67,7 +69,8 @@ class SocketProtocol(asyncio.Protocol):
         self._wire = ServerProtocol(max_size=self.largest, logger=_wire_logger)
         self._transport: asyncio.Transport
         self._conversation: Conversation | None = None
-        self._waiting: deque[tuple[bytes, bool]] = deque()
+        self._filter = FrameFilter(self.largest)
+        self._waiting: deque[tuple[bytes | Oversized, bool]] = deque()
         self._task: asyncio.Task[None] | None = None
         self._begun: bytearray | None = None
         self._binary = self._paused = False
@@ -87,14 +90,16 @@ class SocketProtocol(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Parse input, and act on each frame that is complete."""
         self._heard = True
-        self._wire.receive_data(data)
         if "quiet" in self._timers:
             self._close_when_quiet()
-        for event in self._wire.events_received():
-            if isinstance(event, Request):
-                self._shake_hands(event)
-            elif isinstance(event, Frame):
-                self._take(event)
+        if self._wire.state is State.CONNECTING:
+            head, end, data = data.partition(b"\r\n\r\n")
+            self._parse(head + end)
+        for part in self._filter.split(data):
+            if not isinstance(part, Oversized):
+                self._parse(part)
+            elif self._wire.state is State.OPEN:
+                self._wait_for_answer(part, binary=part.binary)
         self._flush()
 
     def pause_writing(self) -> None:
@@ -163,6 +168,14 @@ class SocketProtocol(asyncio.Protocol):
 
     # Internal.
 
+    def _parse(self, data: bytes) -> None:
+        self._wire.receive_data(data)
+        for event in self._wire.events_received():
+            if isinstance(event, Request):
+                self._shake_hands(event)
+            elif isinstance(event, Frame):
+                self._take(event)
+
     def _shake_hands(self, request: Request) -> None:
         response = self._wire.accept(request)
         refused = self._open(request) if response.status_code == _SWITCHING else None
@@ -208,7 +221,10 @@ class SocketProtocol(asyncio.Protocol):
         if not frame.fin:
             return
         data, self._begun = bytes(frame.data if self._begun is None else self._begun), None
-        self._waiting.append((data, self._binary))
+        self._wait_for_answer(data, binary=self._binary)
+
+    def _wait_for_answer(self, data: bytes | Oversized, *, binary: bool) -> None:
+        self._waiting.append((data, binary))
         if self._task is None and self._conversation is not None:
             self._read(on=False)
             self._task = self._start(self._answer(self._conversation))
@@ -221,7 +237,10 @@ class SocketProtocol(asyncio.Protocol):
                     await self._writable.wait()
                     continue
                 data, binary = self._waiting.popleft()
-                await conversation.answer_frame(data, binary=binary)
+                if isinstance(data, Oversized):
+                    conversation.refuse_frame(data.size, self.largest, binary=binary)
+                else:
+                    await conversation.answer_frame(data, binary=binary)
         except Exception:
             logger.exception("unexpected error on a WebSocket")
             self.close(_INTERNAL, "Unexpected error.")

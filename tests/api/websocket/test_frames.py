@@ -1,6 +1,7 @@
 """Frames that are no requests, and connections that are none of ours."""
 
 import contextlib
+import json
 import socket
 import struct
 import time
@@ -24,6 +25,7 @@ from zaqar_lite.api.http import Scope
 from zaqar_lite.api.websocket.conversation import Conversation
 from zaqar_lite.main import create_app
 from zaqar_lite.server.loading import load
+from zaqar_lite.server.oversized_frames import MOST_DISCARDED
 
 UNREAD: dict[str, Any] = {"action": None, "body": {}, "headers": {}, "api": "v2"}
 HANDSHAKE = (
@@ -171,9 +173,37 @@ async def test_a_result_is_not_written_beside_its_frame(
     assert texts == []
 
 
-def test_a_frame_that_is_too_large_ends_the_connection(server: ServerProcess) -> None:
+@pytest.mark.parametrize("size", [330_000, 6_553_600, MOST_DISCARDED])
+@pytest.mark.parametrize("binary", [False, True])
+def test_a_frame_that_is_too_large_is_refused_and_the_connection_goes_on(
+    server: ServerProcess, size: int, binary: bool
+) -> None:
     with Talk(server) as talk:
-        talk.socket.send("x" * 400_000)
+        for _ in range(2):
+            talk.socket.send(b"x" * size if binary else "x" * size)
+            data = talk.socket.recv(timeout=10)
+            refused = msgspec.msgpack.decode(data) if binary else json.loads(data)
+            assert refused["headers"]["status"] == 400
+            assert f"{size} bytes; 327680 are allowed" in refused["body"]["error"]
+        assert talk.ask("queue_create", queue_name=f"after-{size}-{binary}").status == 201
+
+
+def test_metadata_that_are_too_large_are_refused_and_the_connection_goes_on(
+    server: ServerProcess,
+) -> None:
+    with Talk(server) as talk:
+        for size in (65_536, 300_000, 6_553_600):
+            refused = talk.ask("queue_create", queue_name="q", metadata={"x": "y" * size})
+            assert refused.status == 400
+        assert talk.ask("queue_create", queue_name="small", metadata={"x": "y"}).status == 201
+
+
+def test_a_frame_that_no_server_could_pass_over_ends_the_connection(
+    server: ServerProcess,
+) -> None:
+    with Talk(server) as talk:
+        with contextlib.suppress(ConnectionClosed):
+            talk.socket.send("x" * (MOST_DISCARDED + 1))
         with pytest.raises(ConnectionClosed) as closed:
             talk.read()
         assert closed.value.rcvd is not None

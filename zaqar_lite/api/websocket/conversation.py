@@ -96,6 +96,11 @@ class Conversation:
         """Whether the client has authenticated, or need not."""
         return bool(self._proof) or not self._host.authenticates
 
+    def refuse_frame(self, size: int, most: int, *, binary: bool) -> None:
+        """Answer a frame that was passed over since it has more than `most` bytes."""
+        answer = refused(400, f"The frame has {size} bytes; {most} are allowed.")
+        self._send(UNREAD, answer, binary=binary)
+
     async def answer_frame(self, data: bytes, *, binary: bool) -> None:
         """Answer a frame."""
         if self._expires_at is not None and self._host.now_ms() >= self._expires_at:
@@ -112,6 +117,9 @@ class Conversation:
                 answer = await self._answer(frame)
         except Unreadable as exc:
             answer = refused(400, str(exc))
+        self._send(echo, answer, binary=binary)
+
+    def _send(self, echo: Mapping[str, Any], answer: Answer, *, binary: bool) -> None:
         shown = {"request": echo, "body": answer.body, "headers": {"status": answer.status}}
         self._socket.send(_written(shown, binary=binary), binary=binary)
 
