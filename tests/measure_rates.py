@@ -1,6 +1,6 @@
 """What quotas cost a request: `python -m tests.measure_rates`.
 
-Microseconds a request of what the dispatcher does for rates, without any rate, with rates of other
+Microseconds a request of what the application does for rates, without any rate, with rates of other
 projects, and with rates of the project's own; and of the check that a post makes for quotas.
 """
 
@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from zaqar_lite.api.call import Call
+from zaqar_lite.api.call import Call, Head
 from zaqar_lite.api.metering import Meter
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.models import StoreOptions
@@ -42,7 +42,7 @@ def measured() -> dict[str, float]:
     post = next(route for route in routes if route.name == "post_messages")
     claim = next(route for route in routes if route.name == "claim_messages")
 
-    call = Call("POST", "/v2/queues/q/messages", {})
+    call = Call(Head("POST", b"/v2/queues/q/messages", b"", ()))
     call.project, call.size = "p", 1_000
     found: dict[str, float] = {"nothing (the loop itself)": microseconds(lambda: None)}
 

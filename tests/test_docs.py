@@ -4,7 +4,7 @@ import json
 import re
 from pathlib import Path
 
-from zaqar_lite.api.dispatch import Dispatcher
+from zaqar_lite.api.application import Application
 from zaqar_lite.main import create_app
 from zaqar_lite.server.loading import load
 from zaqar_lite.settings import Settings
@@ -41,7 +41,7 @@ def sections() -> dict[tuple[str, str], str]:
     return found
 
 
-def application() -> Dispatcher:
+def application() -> Application:
     overrides = {
         "store": "memory://",
         "admin_mode": True,

@@ -12,7 +12,7 @@ import yaml
 
 from tests import generate_dashboard
 from tests.services.process import find_program
-from zaqar_lite.api.dispatch import Dispatcher
+from zaqar_lite.api.application import Application
 from zaqar_lite.main import create_app
 from zaqar_lite.server.loading import load
 from zaqar_lite.service.metrics.families import Kind
@@ -32,7 +32,7 @@ COUNTED = {
 _NAME = re.compile(r"\bzaqar_lite_\w+")
 
 
-def application() -> Dispatcher:
+def application() -> Application:
     return create_app(load(environment={}, overrides={"store": "memory://"}))
 
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from zaqar_lite import __version__
 from zaqar_lite.api.app import HttpOptions, Services, build_app
+from zaqar_lite.api.application import Application
+from zaqar_lite.api.call import Route
 from zaqar_lite.api.checks import ClientIds
-from zaqar_lite.api.dispatch import Dispatcher
-from zaqar_lite.api.routes import Route
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.domain.identity import DELIVERIES_PROJECT
@@ -78,8 +78,11 @@ from zaqar_lite.ui.page import Page
 if TYPE_CHECKING:
     from zaqar_lite.service.encryption.vault import Vault
 
+_IN_PROCESS = ("memory", "embedded")
+"""The schemes of stores that are asked without waiting."""
 
-def create_app(settings: Settings | None = None, place: Place | None = None) -> Dispatcher:
+
+def create_app(settings: Settings | None = None, place: Place | None = None) -> Application:
     """Make the ASGI application (`uvicorn --factory zaqar_lite.main:create_app`).
 
     `place` is where this process counts, where several are one server.
@@ -174,6 +177,7 @@ def create_app(settings: Settings | None = None, place: Place | None = None) -> 
         admin_mode=settings.admin_mode,
         checksum=settings.enable_checksum,
         access_log=settings.access_log,
+        answers_at_once=store in _IN_PROCESS,
     )
     readiness = Readiness(
         messages, startup.check, settings.data_directory if settings.keeps_files else None
@@ -183,7 +187,6 @@ def create_app(settings: Settings | None = None, place: Place | None = None) -> 
     )
     app.adopt_quotas = quotas.adopt
     if traces is not None:
-        traces.name_after(app.routes)
         app.traces = traces
     if settings.policy_file is not None:
         app.reread = _policy(settings.policy_file, services.authority, app.routes).read

@@ -20,13 +20,13 @@ from typing import Literal, get_args, get_origin
 import uvicorn
 
 from zaqar_lite import environment
-from zaqar_lite.api.dispatch import Dispatcher
+from zaqar_lite.api.application import Application
 from zaqar_lite.domain.addresses import shown
 from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.environment import PREFIX
 from zaqar_lite.main import create_app
 from zaqar_lite.server import logs, systemd
-from zaqar_lite.server.connections import BoundedProtocol, bound
+from zaqar_lite.server.connections import bounds_of, connections_of
 from zaqar_lite.server.garbage import Collector
 from zaqar_lite.server.reloading import Reloading, Source
 from zaqar_lite.server.sockets import SocketProtocol
@@ -112,7 +112,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _serve(
     settings: Settings,
     source: Source,
-    app: Dispatcher,
+    app: Application,
     listeners: list[socket.socket],
     announce: Callable[[], None],
 ) -> int:
@@ -155,7 +155,7 @@ class _Server(uvicorn.Server):
         self,
         config: uvicorn.Config,
         announce: Callable[[], None],
-        app: Dispatcher,
+        app: Application,
         *,
         reloading: Reloading,
         certificate: Certificate | None,
@@ -272,14 +272,15 @@ def _certificate(settings: Settings) -> Certificate | None:
     return Certificate.load(settings.tls_cert, settings.tls_key, settings.tls_client_ca)
 
 
-def _config(settings: Settings, app: Dispatcher, certificate: Certificate | None) -> uvicorn.Config:
-    bound(settings)
+def _config(
+    settings: Settings, app: Application, certificate: Certificate | None
+) -> uvicorn.Config:
     SocketProtocol.sockets = app.sockets
     config = _Config(
         app,
         loop="uvloop",
-        http=BoundedProtocol,
-        ws=SocketProtocol,
+        http=connections_of(app, bounds_of(settings)),
+        ws="none",
         lifespan="on",
         access_log=False,
         log_config=None,

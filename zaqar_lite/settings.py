@@ -145,6 +145,9 @@ class Settings(BaseModel):
         description="Log of managing acts: a file, stderr, queue:NAME or queue:PROJECT/NAME.",
     )
     access_log: bool = Field(False, description="Log a line for each request.")
+    keep_alive: float = Field(
+        75.0, ge=1, le=3_600, description="Seconds that a connection stays open after an answer."
+    )
     trace_endpoint: str | None = Field(
         None, description="OTLP/HTTP URL to which spans of requests are sent (.../v1/traces)."
     )

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from zaqar_lite.api.http import Scope
+from zaqar_lite.api.asgi import Scope
 from zaqar_lite.main import create_app
 from zaqar_lite.server.loading import load
 

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from tests.api.conftest import Api, MakeApi
-from zaqar_lite.api.dispatch import Dispatcher
+from zaqar_lite.api.application import Application
 from zaqar_lite.service.identity import identity
 
 pytestmark = pytest.mark.anyio
@@ -427,7 +427,7 @@ async def test_a_guess_is_refused_by_its_header_alone(
         for key in (wrong, other):
             assert (await doors.call(key, "GET", "/v2/queues")).status_code == 401
         with monkeypatch.context() as patched:
-            patched.setattr(Dispatcher, "_admit", None)  # nobody comes as far as that
+            patched.setattr(Application, "_admit", None)  # nobody comes as far as that
             for key in (third, new):
                 refused = await doors.call(key, "POST", "/v2/queues/q/messages", {"messages": []})
                 assert refused.status_code == 429

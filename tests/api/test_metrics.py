@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.api.conftest import Api, MakeApi, claim_id_of
-from zaqar_lite.api import access, dispatch
+from zaqar_lite.api import access, application
 from zaqar_lite.service.metrics import census
 from zaqar_lite.service.metrics.families import LATENESS
 
@@ -229,7 +229,7 @@ async def test_what_works_for_long_is_always_logged(
     api: Api, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert await api.claim(query="&wait=1") == []  # told to wait, so not slow
-    for module in (access, dispatch):
+    for module in (access, application):
         monkeypatch.setattr(module, "SLOW", -1.0)
     await api.call("GET", "stats", X_OpenStack_Request_ID="not one, and not logged")
     (line,) = [record for record in caplog.records if record.name == "zaqar_lite.access"]

@@ -2,7 +2,8 @@
 
 import pytest
 
-from zaqar_lite.api.routes import LONGEST_KEPT, MOST_KEPT, Route, RouteTree, route
+from zaqar_lite.api.call import Route
+from zaqar_lite.api.routes import LONGEST_KEPT, MOST_KEPT, RouteTree, route
 
 
 def _routes(*places: str) -> tuple[Route, ...]:

@@ -4,7 +4,6 @@ import logging
 import re
 
 from zaqar_lite.api.call import Call
-from zaqar_lite.api.routes import RouteTree
 
 logger = logging.getLogger("zaqar_lite.access")
 SLOW = 0.5
@@ -14,7 +13,7 @@ _CALLER = re.compile(rb"req-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _TRACE = re.compile(rb"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(?:-.*)?")
 
 
-def log_request(tree: RouteTree, call: Call, status: int, seconds: float, *, every: bool) -> None:
+def log_request(call: Call, status: int, seconds: float, *, every: bool) -> None:
     """Log a request if that is asked for, if it was slow, or, at debug level, if it failed."""
     if seconds > SLOW and seconds > SLOW + call.waits:
         level, text = logging.WARNING, "slow request"
@@ -24,16 +23,15 @@ def log_request(tree: RouteTree, call: Call, status: int, seconds: float, *, eve
         level, text = logging.DEBUG, "request"
     else:
         return
-    found = tree.find(call.path)
-    route = found[0].routes.get(call.method) if found else None
-    values = found[1] if found and route and "{queue_name}" in route.template else ("",)
+    route = call.route
+    names_queue = route is not None and "{queue_name}" in route.template
     fields = {
         "request_id": call.request_id,
         "method": call.method,
         "path": route.template if route else "unknown",
         "route": route.name if route else "unknown",
         "project": call.project,
-        "queue": values[0],
+        "queue": call.path_values[0] if names_queue else "",
         "client": call.client_id,
         "status": status,
         "milliseconds": round(seconds * 1000, 3),

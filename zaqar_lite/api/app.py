@@ -6,19 +6,20 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from zaqar_lite.api.application import Application
+from zaqar_lite.api.asgi import AsgiApp, Receive, Scope, Send
 from zaqar_lite.api.auditing import Auditor
+from zaqar_lite.api.call import Route
 from zaqar_lite.api.checks import Checks, ClientIds
-from zaqar_lite.api.dispatch import Dispatcher, Framework
 from zaqar_lite.api.gate import Gate, LongRequests
 from zaqar_lite.api.gateways import Gateways
 from zaqar_lite.api.home import home_document
-from zaqar_lite.api.http import Receive, Scope, Send
 from zaqar_lite.api.lifespan import Lifespan
 from zaqar_lite.api.metering import Meter
 from zaqar_lite.api.operating import MetricActions, ProbeActions
 from zaqar_lite.api.patience import Patience
 from zaqar_lite.api.render import Renderer
-from zaqar_lite.api.routes import Route, RouteTree, on_topics, routes_of
+from zaqar_lite.api.routes import RouteTree, on_topics, routes_of
 from zaqar_lite.api.v2.claims import ClaimActions
 from zaqar_lite.api.v2.encryption import EncryptionActions
 from zaqar_lite.api.v2.events import EventActions
@@ -124,6 +125,7 @@ class HttpOptions:
     admin_mode: bool = False
     checksum: bool = False
     access_log: bool = False
+    answers_at_once: bool = False
 
 
 def build_app(
@@ -134,8 +136,8 @@ def build_app(
     *,
     readiness: Readiness,
     metrics: Metrics,
-) -> Dispatcher:
-    """Make the ASGI application; `check_store` raises Unavailable until the stores are open."""
+) -> Application:
+    """Make the application; `check_store` raises Unavailable until the stores are open."""
     renderer = Renderer(checksum=options.checksum)
     events = EventActions(services.events, renderer)
     checks = Checks(client_ids=options.client_ids, sharing=services.sharing, hosts=options.hosts)
@@ -146,11 +148,10 @@ def build_app(
     patience = Patience(services.waiting, long_requests, longest=options.limits.max_wait)
     more = (ProbeActions(readiness), MetricActions(metrics), events)
     tree = RouteTree(tuple(_routes(services, options, patience, renderer, more)))
-    long_requests.know(tree.routes)
     metrics.lay_out({route.name: f"{route.method} {route.template}" for route in tree.routes})
 
     @functools.cache
-    def described() -> Framework:
+    def described() -> AsgiApp:
         from zaqar_lite.api.framework import build_framework  # noqa: PLC0415 - it takes long
 
         authenticates = services.identity is not None
@@ -170,7 +171,7 @@ def build_app(
         services.waiting.close()
         events.close()
 
-    dispatcher = Dispatcher(
+    application = Application(
         tree,
         checks,
         gate=gate,
@@ -187,10 +188,11 @@ def build_app(
         metrics=metrics,
         auditor=None if services.trail is None else Auditor(services.trail, tree.routes),
         access_log=options.access_log,
+        answers_at_once=options.answers_at_once,
     )
-    dispatcher.sockets = SocketHost(
+    application.sockets = SocketHost(
         tree,
-        dispatcher.perform,
+        application.perform,
         checks,
         gate=gate,
         gateways=options.gateways,
@@ -200,7 +202,7 @@ def build_app(
         subscriptions=services.subscriptions,
         listeners=services.listeners,
     )
-    return dispatcher
+    return application
 
 
 def _routes(

@@ -12,8 +12,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
 
-from zaqar_lite.api.call import Call, Result
-from zaqar_lite.api.routes import Route
+from zaqar_lite.api.call import Call, Result, Route
 from zaqar_lite.domain.identity import How, Verb
 from zaqar_lite.service.audit import Act, Event, Trail
 

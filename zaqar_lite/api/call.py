@@ -1,22 +1,29 @@
-"""What an action is asked and what it answers, whichever transport brings it.
+"""A route's action, what it is asked and what it answers, whichever transport brings it.
 
 An action takes a `Call` and gives back a `Result`, or raises. HTTP and WebSocket each make calls of
 what they read, and write results in their own form; both pass the same checks on the way.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
-from typing import Any, NamedTuple
+import zlib
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeVar
+from urllib.parse import unquote
 
 import orjson
 
-from zaqar_lite.domain.identity import TRUSTED, Principal
-from zaqar_lite.domain.limits import check_limit
+from zaqar_lite.api.query import parse_query
+from zaqar_lite.api.refused import Refused, bad_body
+from zaqar_lite.domain.identity import TRUSTED, Access, Principal
+from zaqar_lite.domain.limits import Limits, check_limit
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.domain.topics import topic_ref
+from zaqar_lite.service.quotas.connected import Link
 
 TOPICS = "/v2/topics/"
 """What the path of a topic begins with."""
+JSON = b"application/json"
 Headers = tuple[tuple[bytes, bytes], ...]
 Write = Callable[[bytes], Awaitable[None]]
 """Send a part of a body; it returns once the connection has room for more."""
@@ -25,54 +32,43 @@ Stream = Callable[[Write], Coroutine[Any, Any, None]]
 _TRUE = frozenset(("true", "True", "t", "yes", "y", "1", "on"))
 _FALSE = frozenset(("false", "False", "f", "no", "n", "0", "off"))
 _MAX_DIGITS = 1_000
+INVALID_REQUEST = "Invalid API request"
+NAMING = ("/v2/queues/", "/v2/topics/")
+"""What the paths begin with that name a queue or a topic."""
+SMALL_BODY = 4_096
+"""Bytes: what a document that is neither messages nor metadata may have."""
+_GZIP = 16 + zlib.MAX_WBITS
+_LONGEST_LENGTH = 18
 
 
-class Refused(Exception):
-    """An answer that is an error: status, title and description of Zaqar's error form.
-
-    `document` is the body of one that has another form.
-    """
-
-    def __init__(
-        self,
-        status: int,
-        title: str,
-        description: str | None = None,
-        *,
-        headers: Iterable[tuple[bytes, bytes]] = (),
-        link: Mapping[str, str] | None = None,
-        index: int | None = None,
-        document: Mapping[str, object] | None = None,
-    ) -> None:
-        super().__init__(title)
-        self.status = status
-        self.title = title
-        self.description = description
-        self.headers = tuple(headers)
-        self.link = link
-        self.index = index
-        self.document = document
-
-
-def bad_body(description: str) -> Refused:
-    """The error of a document that is not what the action takes."""
-    return Refused(400, "Invalid request body", description)
-
-
-class Result(NamedTuple):
+class Result:
     """What an action answers: a status, a document and the headers that are not about it.
 
     A document that is bytes goes out as it is; None is for no document. `undo` takes back what was
     done for a client that has gone before it was answered. A `stream` writes the body instead; it
-    is always called, and cancelled where the server can't wait for it.
+    is always called, and cancelled where the server can't wait for it. `ended` is called once it
+    has ended, however it did.
     """
 
-    status: int
-    document: Any = None
-    headers: Headers = ()
-    media_type: bytes = b"application/json"
-    undo: Callable[[], Awaitable[object]] | None = None
-    stream: Stream | None = None
+    __slots__ = ("body", "document", "ended", "headers", "media_type", "status", "stream", "undo")
+
+    def __init__(  # noqa: PLR0917 - most have a status and a document alone
+        self,
+        status: int,
+        document: Any = None,  # noqa: ANN401 - any JSON
+        headers: Headers = (),
+        media_type: bytes = JSON,
+        undo: Callable[[], Awaitable[object]] | None = None,
+        stream: Stream | None = None,
+    ) -> None:
+        self.status = status
+        self.document = document
+        self.headers = headers
+        self.media_type = media_type
+        self.undo = undo
+        self.stream = stream
+        self.ended: Callable[[], None] | None = None
+        self.body = b""
 
     def text(self) -> bytes:
         """The document as it is sent; non-ASCII stays unescaped."""
@@ -91,42 +87,115 @@ def warning(*texts: str | None) -> Headers:
     return ((b"zaqar-lite-warning", warnings.encode("ascii", "replace")),) if warnings else ()
 
 
+class Head:
+    """The head of a request, and what was found out by it alone.
+
+    `headers` has lower-case names, and of a repeated header the last value; `repeated` are the
+    names that were sent more than once. `size` is the length of the body: -1 if it is chunked. A
+    server keeps heads by their bytes, so nothing may change one. The attributes below `size` are
+    empty unless the head alone decides who asks for what (see `Application`); with `at_once` it
+    is probably answered without waiting.
+    """
+
+    __slots__ = (
+        *("at_once", "client_id", "headers", "keeps_alive", "method", "parameters", "path"),
+        *("path_values", "project", "query_string", "raw_path", "repeated", "route", "size"),
+    )
+
+    def __init__(
+        self,
+        method: str,
+        raw_path: bytes,
+        query_string: bytes,
+        sent: Sequence[tuple[bytes, bytes]],
+        *,
+        path: str | None = None,
+        keeps_alive: bool = True,
+    ) -> None:
+        self.method = method
+        self.raw_path = raw_path
+        self.path = unquote(raw_path.decode("ascii")) if path is None else path
+        self.query_string = query_string
+        self.headers = headers = dict(sent)
+        self.repeated = () if len(headers) == len(sent) else _repeated(sent)
+        self.keeps_alive = keeps_alive
+        length = headers.get(b"content-length", b"0")
+        self.size = int(length) if length.isdigit() and len(length) <= _LONGEST_LENGTH else 0
+        if b"transfer-encoding" in headers:
+            self.size = -1
+        self.route: Route | None = None
+        self.path_values: tuple[str, ...] = ()
+        self.project = self.client_id = ""
+        self.parameters: dict[str, list[str]] | None = None
+        self.at_once = False
+
+
+def _repeated(sent: Sequence[tuple[bytes, bytes]]) -> tuple[bytes, ...]:
+    names = [name for name, _ in sent]
+    return tuple(name for name in dict.fromkeys(names) if names.count(name) > 1)
+
+
+class Source(Protocol):
+    """The connection of a request whose body has not come whole, or whose client may go."""
+
+    async def receive(self, request: "Call") -> bytes:
+        """Wait for the whole body.
+
+        Raises:
+            Refused: it ends too early, or is larger than `request.most`.
+        """
+
+    def watch(self, gone: "asyncio.Future[None]") -> Callable[[], object]:
+        """Let `gone` be done once the client has gone; call the answer to stop that."""
+
+
 class Call:
-    """A call of an action: who calls, for what, and with which parameters and document.
+    """A request, whichever transport brought it: who asks, for what, with which document.
 
     `headers` has lower-case names; of a repeated header the last value holds. `path_values` are
-    the variable segments of the path, in order; `size` is how many bytes the document has; `route`
-    is the name of the route that answers it; `waits` how many seconds it may wait for a message.
-    `principal` is who sent it: whoever its headers name where nobody authenticates; with
-    `signed_query` its signature came in the query. If the audit trail is on, `record_act` is called
-    with the result before the answer leaves; `address` is where the call came from, for that. `end`
-    ends the stream that answers it. `listener` is who subscribes if the document names no
-    subscriber: the connection itself.
+    the variable segments of the path, in order; `size` is how many bytes the document has, -1 until
+    a chunked one has come, and `most` how many it may have; `route` answers it; `waits` is how many
+    seconds it may wait for a message. `principal` is who sent it: whoever its headers name where
+    nobody authenticates; with `signed_query` its signature came in the query. `link` is the
+    client's connection: `address` is where it comes from, `peer_names` are the names in the
+    certificate that it showed, and `is_secure` tells whether it came over TLS. If the audit trail
+    is on, `record_act` is called with the result before the answer leaves. `end` ends the stream
+    that answers it. `listener` is who subscribes if the document names no subscriber: the
+    connection itself. `source` is asked for what has not come.
 
     All attributes are slots, which Python finds faster than entries of a dictionary in each
     instance: with those, a list of messages took 3 us more.
     """
 
     __slots__ = (
-        *("__weakref__", "_parameters", "address", "client_id", "document", "end", "headers"),
-        *("listener", "method", "path", "path_values", "principal", "project", "query_string"),
-        *("record_act", "request_id", "route", "signed_query", "size", "waits"),
+        *("__weakref__", "_parameters", "address", "client_id", "document", "end", "head"),
+        *("headers", "is_read", "is_secure", "link", "listener", "method", "most", "path"),
+        *("path_values", "peer_names", "principal", "project", "query_string", "record_act"),
+        *("request_id", "route", "signed_query", "size", "source", "waits"),
     )
 
-    def __init__(self, method: str, path: str, headers: dict[bytes, bytes]) -> None:
-        self.method = method
-        self.path = path
-        self.headers = headers
-        self.query_string = self.document = b""
-        self.path_values: tuple[str, ...] = ()
-        self.request_id = self.project = self.client_id = self.route = ""
-        self.address = self.listener = ""
-        self.size = self.waits = 0
-        self.signed_query = False
+    def __init__(self, head: Head, document: bytes = b"", source: Source | None = None) -> None:
+        self.head = head
+        self.method = head.method
+        self.path = head.path
+        self.headers = head.headers
+        self.query_string = head.query_string
+        self.path_values = head.path_values
+        self.project = head.project
+        self.client_id = head.client_id
+        self.size = head.size
+        self.route: Route | None = head.route
+        self._parameters = head.parameters
+        self.document = document
+        self.source = source
+        self.is_read = self.is_secure = self.signed_query = False
+        self.request_id = self.address = self.listener = ""
+        self.waits = self.most = 0
+        self.peer_names: frozenset[str] = frozenset()
+        self.link: Link | None = None
         self.record_act: Callable[[Result], None] | None = None
         self.end: Callable[[], None] | None = None
         self.principal: Principal = TRUSTED
-        self._parameters: dict[str, list[str]] | None = None
 
     @property
     def parameters(self) -> dict[str, list[str]]:
@@ -136,29 +205,50 @@ class Call:
             Refused: 400, there are too many.
         """
         if self._parameters is None:
-            self._parameters = self._read_parameters()
+            self._parameters = parse_query(self.query_string)
         return self._parameters
-
-    def _read_parameters(self) -> dict[str, list[str]]:
-        return {}
 
     async def read(self) -> bytes:
         """Read the document.
 
         Raises:
-            Refused: 400, there is no body, or less of it than was announced.
+            Refused: 400, there is none; or as `receive` does.
         """
-        if not self.document:
+        document = self.document if self.is_read else await self.receive()
+        if not document:
             raise bad_body("The request needs a body: a JSON document.")
+        return document
+
+    async def receive(self) -> bytes:
+        """Wait until the body has come, and decompress it; `size` is its length from then on.
+
+        Raises:
+            Refused: 400, less has come than was announced, or none that could be decompressed; or
+                it is larger than the route allows.
+        """
+        if self.source is not None and self.size:
+            self.document = await self.source.receive(self)
+        self.is_read = True
+        if self.headers.get(b"content-encoding") == b"gzip" and self.document:
+            self.document = _decompressed(self.document, self.most)
+        self.size = len(self.document)
+        if self.size > self.most:
+            self.check_size(self.size)
         return self.document
 
-    def tells_gone(self, _: "asyncio.Future[None]") -> bool:
-        """Whether the future will be done once the client has gone; if not, await `gone`."""
-        return False
+    def check_size(self, size: int) -> None:
+        """Refuse a body of `size` bytes.
 
-    async def gone(self) -> None:
-        """Wait until the client has gone."""
-        await asyncio.get_running_loop().create_future()
+        Raises:
+            Refused: it is larger than the route allows.
+        """
+        if size <= self.most:
+            return
+        description = f"The body has {size} bytes; {self.most} are allowed."
+        title = None if self.route is None else self.route.too_large_title
+        if title is None:
+            raise Refused(413, "Request body too large", description)
+        raise Refused(400, title, description)
 
     @property
     def queue(self) -> QueueRef:
@@ -212,6 +302,86 @@ class Call:
 
 
 Action = Callable[[Call], Awaitable[Result]]
+A = TypeVar("A", bound=Callable[..., Awaitable[Result]])
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A query parameter or a header of a route, for its documentation."""
+
+    name: str
+    schema: str
+    description: str
+    place: str = "query"
+
+
+async def _missing(call: Call) -> Result:
+    raise NotImplementedError(call.path)
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One method of one path; above a method, that is its action.
+
+    Its name is the method's, and its summary what the docstring says before the first semicolon.
+    `access` is what the policy asks of who calls it. `invalid_title` is the title of the errors
+    that the domain calls Invalid. `statuses` are the answers that the route itself gives; those of
+    the checks come on top, so do 503 of the store and 413 of a body. `body` names the schema of the
+    request's document in `api/schemas.py`, `answer` that of what is answered, a parameter's
+    `schema` one there too. A route that `needs_store` is 503 until the stores are open. A `plain`
+    one is for tools: it needs no Client-ID and takes any Accept. One that `streams` answers with
+    events, unless it answers an error. A `hot` one posts or reads messages: whatever it asks of the
+    policy, the audit trail does not take it for a managing act. `framed_by` is the method that
+    answers frames instead, where they are answered otherwise. More than `largest_body`, or what
+    `largest` says of the limits, is refused before it is read: with 413, or with 400 and
+    `too_large_title` where upstream has that.
+    """
+
+    method: str
+    template: str
+    access: Access
+    statuses: tuple[int, ...]
+    parameters: tuple[Parameter, ...] = ()
+    name: str = ""
+    summary: str = ""
+    body: str | None = None
+    answer: str | None = None
+    hot: bool = False
+    public: bool = False
+    plain: bool = False
+    streams: bool = False
+    needs_store: bool = True
+    invalid_title: str = INVALID_REQUEST
+    largest_body: int = SMALL_BODY
+    largest: Callable[[Limits], int] | None = None
+    too_large_title: str | None = None
+    action: Action = _missing
+    framed_by: str = ""
+    framed: Action | None = None
+
+    def __call__(self, method: A) -> A:
+        """Let a method be the action of this route."""
+        summary = self.summary or (method.__doc__ or "").partition("\n")[0].partition(";")[0]
+        named = replace(self, name=self.name or method.__name__, summary=summary.removesuffix("."))
+        vars(method)["routes"] = (named, *vars(method).get("routes", ()))
+        return method
+
+    @property
+    def names_queue(self) -> bool:
+        """Whether the first variable of its path is a queue or a topic."""
+        return self.template.startswith(NAMING)
+
+
+def _decompressed(data: bytes, most: int) -> bytes:
+    """Decompress a body, of which no more than one byte above `most` is ever made."""
+    decompressor = zlib.decompressobj(wbits=_GZIP)
+    try:
+        found = decompressor.decompress(data, most + 1)
+    except zlib.error:
+        raise bad_body("The body is not what its Content-Encoding says: gzip.") from None
+    if len(found) <= most and not decompressor.eof:
+        raise bad_body("The body ends within its gzip stream.")
+    return found
 
 
 def _invalid(name: str, why: str) -> Refused:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NoReturn
 
-from zaqar_lite.api.call import TOPICS, Call, Refused
+from zaqar_lite.api.call import TOPICS, Call
+from zaqar_lite.api.refused import Refused
 from zaqar_lite.domain.identity import INTERNAL_PROJECTS, SIGNED, How
 from zaqar_lite.domain.limits import MAX_PROJECT_ID
 from zaqar_lite.domain.metadata import is_queue_name
@@ -23,6 +24,7 @@ _INVALID_HEADER = "Invalid header value"
 _JSON_RANGES = {"*/*": 0, "application/*": 1, "application/json": 2}
 """The media ranges that admit JSON; the higher its number, the more a range has to say."""
 
+_ENCODINGS = (b"gzip", b"identity")
 _SINGLE = frozenset(
     (
         b"host",
@@ -66,8 +68,8 @@ class Checks:
         self._sharing = sharing
         self._is_our_name = None if hosts is None else _our_names(hosts)
 
-    def check_headers(self, call: Call, sent: Sequence[tuple[bytes, bytes]]) -> None:
-        """Refuse headers that are too large, or `sent` twice where the two could say two things.
+    def check_headers(self, call: Call) -> None:
+        """Refuse headers that are too large, or sent twice where the two could say two things.
 
         A gateway that looks at the first of two project ids while the last one counts would let
         everybody in everywhere. Nothing else was looked at, but whom the client believes to call.
@@ -76,8 +78,8 @@ class Checks:
             Refused: 431 or 400.
         """
         headers = call.headers
-        if len(sent) != len(headers):
-            _check_repeated(sent)
+        if call.head.repeated:
+            _check_repeated(call.head.repeated)
         if headers and max(map(len, headers.values())) > _MAX_HEADER:
             _refuse_largest(headers)
         host = headers.get(b"host")
@@ -198,14 +200,12 @@ def _is_loopback(name: str) -> bool:
         return False
 
 
-def _check_repeated(sent: Sequence[tuple[bytes, bytes]]) -> None:
-    seen: set[bytes] = set()
-    for name, _ in sent:
-        if name in _SINGLE and name in seen:
+def _check_repeated(names: Sequence[bytes]) -> None:
+    for name in names:
+        if name in _SINGLE:
             raise Refused(
                 400, _INVALID_HEADER, f"The header {name.decode()!r} may be sent only once."
             )
-        seen.add(name)
 
 
 def _check_content(call: Call) -> None:
@@ -214,23 +214,18 @@ def _check_content(call: Call) -> None:
     if length is not None:
         if not length.isdigit() or len(length) > 18:
             raise Refused(400, _INVALID_HEADER, "Content-Length must be a number.")
-        call.size = int(length)
         content_type = headers.get(b"content-type", b"")
         if call.size and content_type.lower() == b"application/x-www-form-urlencoded":
             raise Refused(
                 400, "Invalid Content-Type", "Endpoint does not accept URL-encoded bodies."
             )
-        if call.size and headers.get(b"content-encoding", b"identity") != b"identity":
-            raise Refused(
-                400,
-                "Invalid request body",
-                "A body with a Content-Encoding, such as gzip, is not accepted: send it as it is.",
-            )
-    elif b"transfer-encoding" in headers:
+    elif headers.get(b"transfer-encoding", b"chunked").lower() != b"chunked":
         raise Refused(
-            400,
-            "Invalid request body",
-            "A chunked body is not accepted: send it with a Content-Length.",
+            400, "Invalid request body", "No Transfer-Encoding but chunked is understood."
+        )
+    if call.size and headers.get(b"content-encoding", b"identity") not in _ENCODINGS:
+        raise Refused(
+            400, "Invalid request body", "No Content-Encoding of a body but gzip is understood."
         )
 
 

@@ -11,7 +11,8 @@ from fastapi.openapi.utils import get_openapi
 from starlette.requests import Request
 from starlette.responses import Response
 
-from zaqar_lite.api.routes import OPENAPI_PATH, Route, RouteTree
+from zaqar_lite.api.call import Route
+from zaqar_lite.api.routes import OPENAPI_PATH, RouteTree
 from zaqar_lite.api.schemas import Schema, reference, schemas
 from zaqar_lite.api.v2.queues import PATCH_TYPE
 from zaqar_lite.domain.limits import Limits
@@ -75,7 +76,7 @@ async def _refuse_method(_: Request, error: Exception) -> Response:
 
 
 async def _declared() -> None:
-    """Stand for a route in the document; the dispatcher answers it."""
+    """Stand for a route in the document; `Application` answers it."""
 
 
 def _openapi(app: FastAPI, tree: RouteTree, limits: Limits, authenticates: bool) -> Schema:

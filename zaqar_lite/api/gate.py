@@ -5,12 +5,13 @@ for nothing: X-Project-ID is compared, or belongs to a signed URL, and the other
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 
-from zaqar_lite.api.call import Call, Refused, Result
+from zaqar_lite.api.call import INVALID_REQUEST, Call, Result, Route
 from zaqar_lite.api.checks import Checks
 from zaqar_lite.api.errors import to_result
-from zaqar_lite.api.routes import INVALID_REQUEST, OPEN_PATHS, Route
+from zaqar_lite.api.refused import Refused
+from zaqar_lite.api.routes import OPEN_PATHS
 from zaqar_lite.domain.errors import Denied, Unauthenticated
 from zaqar_lite.domain.identity import SIGNED, Access, Principal, Verb
 from zaqar_lite.service.identity.authority import Authority
@@ -43,11 +44,12 @@ class Gate:
         self._authority = authority
         self._check_store = check_store
 
-    def refuses(self, call: Call, address: str) -> Result | None:
+    def refuses(self, call: Call) -> Result | None:
         """Answer a guess from an address of which too many failed; None for any other request.
 
         Only its credential is read. Call `be_late` before you send the answer.
         """
+        address = call.address
         if not self._identity.has_failed(address) or call.path in OPEN_PATHS:
             return None
         credential = None if b"url-signature" in call.headers else _credential(call.headers)
@@ -61,7 +63,7 @@ class Gate:
         """Delay such an answer."""
         await self._identity.be_late()
 
-    async def admit(self, call: Call, address: str) -> None:
+    async def admit(self, call: Call) -> None:
         """Fill in the principal of a call, and its project as X-Project-ID.
 
         Raises:
@@ -81,7 +83,7 @@ class Gate:
                 headers[_PROJECT] = project  # it is signed too; `Checks` compares it
             call.principal = SIGNED
             return
-        principal = await self.identify(headers, address)
+        principal = await self.identify(headers, call.address)
         if not principal.admits(call.method, call.path):
             raise self._unauthorized(wrong=True)
         call.principal = principal
@@ -163,11 +165,6 @@ class LongRequests:
         self._gate = gate
         self._checks = checks
         self._rechecks = rechecks
-        self._routes: Mapping[str, Route] = {}
-
-    def know(self, routes: Iterable[Route]) -> None:
-        """Take over the routes that requests name."""
-        self._routes = {route.name: route for route in routes}
 
     def hold(self, call: Call, end: Callable[[Refused | Denied], None]) -> Callable[[], None]:
         """Call `end` with why, soon after a request would not be let in any more.
@@ -191,8 +188,8 @@ class LongRequests:
     async def _look(self, call: Call) -> None:
         if b"url-signature" in call.headers:
             await self._checks.check_revoked(call)
-        elif self._gate is not None:
-            await self._gate.readmit(call, self._routes[call.route])
+        elif self._gate is not None and call.route is not None:
+            await self._gate.readmit(call, call.route)
 
 
 def _nothing() -> None:

@@ -2,11 +2,10 @@
 
 import hmac
 import ipaddress
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 
 from zaqar_lite.api.call import Call
-from zaqar_lite.api.http import PEER_NAMES, Scope
 from zaqar_lite.api.routes import OPEN_PATHS
 from zaqar_lite.domain.errors import Denied
 
@@ -34,7 +33,7 @@ class Gateways:
         self._calls_from = lru_cache(maxsize=1_024)(lambda address: _is_in(address, networks))
         self._anywhere = not networks
 
-    def check_request(self, call: Call, scope: Scope) -> None:
+    def check_request(self, call: Call) -> None:
         """Check a request; one for a public path, or with a signature, needs no gateway.
 
         The signature is verified by `Checks`, which every request passes later.
@@ -45,9 +44,9 @@ class Gateways:
         if call.path in OPEN_PATHS or b"url-signature" in call.headers:
             call.headers.pop(self._header, None)
         else:
-            self.check(call, scope)
+            self.check(call)
 
-    def check(self, call: Call, scope: Scope) -> None:
+    def check(self, call: Call) -> None:
         """Take the gateway's secret off a call, and refuse the call if it came through no gateway.
 
         A WebSocket is checked by this at its handshake, whatever its path and its headers: nobody
@@ -57,20 +56,13 @@ class Gateways:
             Denied: it came through no gateway.
         """
         given = call.headers.pop(self._header, b"")
-        if not self._anywhere and not self._calls_from((scope.get("client") or ("",))[0]):
+        if not self._anywhere and not self._calls_from(call.address):
             raise Denied("it comes from no gateway's address")
         # Every secret is compared, so that the time does not tell which one is nearly right.
         if self._secrets and not sum(hmac.compare_digest(given, one) for one in self._secrets):
             raise Denied("it has no gateway's secret")
-        if self._names and self._names.isdisjoint(scope.get(PEER_NAMES, ())):
+        if self._names and self._names.isdisjoint(call.peer_names):
             raise Denied("it has no gateway's certificate")
-
-
-def names_of(certificate: Mapping[str, object] | None) -> frozenset[str]:
-    """The names that a client's certificate is for: host names and URIs, not its common name."""
-    found = (certificate or {}).get("subjectAltName", ())
-    assert isinstance(found, tuple)  # noqa: S101 - so the ssl module has it
-    return frozenset(name for kind, name in found if kind in ("DNS", "URI"))
 
 
 def _is_in(address: str, networks: Sequence[Network]) -> bool:

@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 
-from zaqar_lite.api.http import Receive, Send
+from zaqar_lite.api.asgi import Receive, Send
 from zaqar_lite.domain.errors import ZaqarLiteError
 
 logger = logging.getLogger("zaqar_lite")

@@ -1,7 +1,6 @@
 """Which of a project's rates a request counts against, and counting it."""
 
-from zaqar_lite.api.call import Call, Write
-from zaqar_lite.api.routes import Route
+from zaqar_lite.api.call import Call, Route, Write
 from zaqar_lite.domain.identity import Verb
 from zaqar_lite.service.quotas.rates import MANAGE, READ, WRITE, Rates
 

@@ -4,8 +4,9 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 
-from zaqar_lite.api.call import Call, Refused, Result
-from zaqar_lite.api.routes import INVALID_REQUEST, A, Parameter, route
+from zaqar_lite.api.call import INVALID_REQUEST, A, Call, Parameter, Result
+from zaqar_lite.api.refused import Refused
+from zaqar_lite.api.routes import route
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.service.metrics.metrics import Metrics
 from zaqar_lite.service.metrics.rendering import Page

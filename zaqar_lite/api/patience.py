@@ -1,12 +1,12 @@
 """Requests that wait for messages: the `wait` parameter, and a client that goes meanwhile."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from zaqar_lite.api.call import Call, Refused
+from zaqar_lite.api.call import Call
 from zaqar_lite.api.gate import LongRequests
+from zaqar_lite.api.refused import Refused
 from zaqar_lite.domain.errors import Denied
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.service.waiting import Waiting
@@ -68,47 +68,24 @@ class Patience:
                 gone.set_result(None)
 
         release = self._long_requests.hold(call, refuse)
+        unwatch = watch(call, gone)
         try:
-            async with watched(call, gone):
-                found = await self._waiting.until_found(queue, seconds, ask, gone=gone, reads=reads)
-                if found is not None and gone.done() and undo is not None:
-                    await undo(found)
-                    found = None
+            found = await self._waiting.until_found(queue, seconds, ask, gone=gone, reads=reads)
+            if found is not None and gone.done() and undo is not None:
+                await undo(found)
+                found = None
         finally:
+            unwatch()
             release()
         if refused and (found is None or reads):
             raise refused[0]
         return found
 
 
-@asynccontextmanager
-async def watched(call: Call, gone: asyncio.Future[None]) -> AsyncIterator[None]:
-    """Let `gone` be done once the client has closed its connection."""
-    unwatch = watch(call, gone)
-    try:
-        yield
-    finally:
-        await unwatch()
+def watch(call: Call, gone: asyncio.Future[None]) -> Callable[[], object]:
+    """Let `gone` be done once the client has gone; call the answer to stop that."""
+    return _nothing if call.source is None else call.source.watch(gone)
 
 
-def watch(call: Call, gone: asyncio.Future[None]) -> Callable[[], Awaitable[object]]:
-    """Let `gone` be done once the client has closed its connection; what is answered ends that."""
-    if call.tells_gone(gone):  # our own server: a task would cost 2 KiB a stream
-        return _nothing
-
-    async def look() -> None:
-        await call.gone()
-        if not gone.done():
-            gone.set_result(None)
-
-    watching = asyncio.create_task(look(), name="watch client")
-
-    async def unwatch() -> None:
-        watching.cancel()
-        await asyncio.gather(watching, return_exceptions=True)
-
-    return unwatch
-
-
-async def _nothing() -> None:
-    """Nothing was begun."""
+def _nothing() -> None:
+    """Nothing was begun: it is no client that goes, but a connection that is told otherwise."""

@@ -1,45 +1,28 @@
 """The one table of routes: what is served, by which action, and how it is documented.
 
-A route stands above the method that is its action, in its noun's module of `api/v2`. The dispatcher
+A route stands above the method that is its action, in its noun's module of `api/v2`. `Application`
 matches requests by the table, frames name its routes, FastAPI declares them (the OpenAPI document),
 and the tests read it.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
-from typing import Any, TypeVar
+from typing import Any
 
-from zaqar_lite.api.call import Action, Call, Refused, Result
+from zaqar_lite.api.call import Parameter, Route
 from zaqar_lite.domain.identity import Access, Verb
 from zaqar_lite.domain.limits import Limits
 
-A = TypeVar("A", bound=Callable[..., Awaitable[Result]])
-
-INVALID_REQUEST = "Invalid API request"
 INVALID_BODY = "Invalid request body"
 UNABLE_TO_DELETE = "Unable to delete"
 OPENAPI_PATH = "/openapi.json"
 OPEN_PATHS = frozenset(("/", "/livez", "/readyz"))
 """The paths of the public routes: no header is asked for, nobody is asked who they are."""
-NAMING = ("/v2/queues/", "/v2/topics/")
-"""What the paths begin with that name a queue or a topic."""
-SMALL_BODY = 4_096
-"""Bytes: what a document that is neither messages nor metadata may have."""
 MOST_KEPT, LONGEST_KEPT = 1_000, 256
 """How many paths keep their place, and how long such a path may be."""
 METADATA: Callable[[Limits], int] = attrgetter("max_queue_metadata")
 POST: Callable[[Limits], int] = attrgetter("max_messages_post_size")
-
-
-@dataclass(frozen=True, slots=True)
-class Parameter:
-    """A query parameter or a header of a route, for its documentation."""
-
-    name: str
-    schema: str
-    description: str
-    place: str = "query"
 
 
 DETAILS = Parameter("details", "Flag", "Add what Zaqar's own keys leave out.")
@@ -53,76 +36,6 @@ WAIT = Parameter("wait", "Wait", "Seconds to wait while there is nothing.")
 KEY = Parameter(
     "Idempotency-Key", "IdempotencyKey", "A replay of the post gets the first answer.", "header"
 )
-
-
-async def _missing(call: Call) -> Result:
-    raise NotImplementedError(call.path)
-
-
-@dataclass(frozen=True, slots=True)
-class Route:
-    """One method of one path; above a method, that is its action.
-
-    Its name is the method's, and its summary what the docstring says before the first semicolon.
-    `access` is what the policy asks of who calls it. `invalid_title` is the title of the errors
-    that the domain calls Invalid. `statuses` are the answers that the route itself gives; those of
-    the checks come on top, so do 503 of the store and 413 of a body. `body` names the schema of the
-    request's document in `api/schemas.py`, `answer` that of what is answered, a parameter's
-    `schema` one there too. A route that `needs_store` is 503 until the stores are open. A `plain`
-    one is for tools: it needs no Client-ID and takes any Accept. One that `streams` answers with
-    events, unless it answers an error. A `hot` one posts or reads messages: whatever it asks of the
-    policy, the audit trail does not take it for a managing act. `framed_by` is the method that
-    answers frames instead, where they are answered otherwise. More than `largest_body`, or what
-    `largest` says of the limits, is refused before it is read: with 413, or with 400 and
-    `too_large_title` where upstream has that.
-    """
-
-    method: str
-    template: str
-    access: Access
-    statuses: tuple[int, ...]
-    parameters: tuple[Parameter, ...] = ()
-    name: str = ""
-    summary: str = ""
-    body: str | None = None
-    answer: str | None = None
-    hot: bool = False
-    public: bool = False
-    plain: bool = False
-    streams: bool = False
-    needs_store: bool = True
-    invalid_title: str = INVALID_REQUEST
-    largest_body: int = SMALL_BODY
-    largest: Callable[[Limits], int] | None = None
-    too_large_title: str | None = None
-    action: Action = _missing
-    framed_by: str = ""
-    framed: Action | None = None
-
-    def __call__(self, method: A) -> A:
-        """Let a method be the action of this route."""
-        summary = self.summary or (method.__doc__ or "").partition("\n")[0].partition(";")[0]
-        named = replace(self, name=self.name or method.__name__, summary=summary.removesuffix("."))
-        vars(method)["routes"] = (named, *vars(method).get("routes", ()))
-        return method
-
-    @property
-    def names_queue(self) -> bool:
-        """Whether the first variable of its path is a queue or a topic."""
-        return self.template.startswith(NAMING)
-
-    def check_size(self, size: int) -> None:
-        """Refuse a body of `size` bytes.
-
-        Raises:
-            Refused: it is larger than this route takes.
-        """
-        if size <= self.largest_body:
-            return
-        description = f"The body has {size} bytes; {self.largest_body} are allowed."
-        if self.too_large_title is None:
-            raise Refused(413, "Request body too large", description)
-        raise Refused(400, self.too_large_title, description)
 
 
 def route(

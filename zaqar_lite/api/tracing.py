@@ -5,7 +5,6 @@ Whether a request is sampled is decided before anything of OpenTelemetry runs: i
 """
 
 import asyncio
-from collections.abc import Iterable
 from random import random
 from typing import TYPE_CHECKING
 
@@ -14,7 +13,6 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from zaqar_lite.api.call import Call
-from zaqar_lite.api.routes import Route
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
@@ -39,11 +37,6 @@ class RequestTraces:
         self._provider = provider
         self._tracer = provider.get_tracer("zaqar_lite.server")
         self._share = share
-        self._templates: dict[str, str] = {}
-
-    def name_after(self, routes: Iterable[Route]) -> None:
-        """Name spans by the templates of these routes."""
-        self._templates = {route.name: route.template for route in routes}
 
     def start(self) -> None:
         """Do nothing: the provider has begun when it was made."""
@@ -86,10 +79,9 @@ class RequestTraces:
 
     def end(self, span: Span, call: Call, status: int) -> None:
         """End the span of a request that was answered."""
-        template = self._templates.get(call.route)
-        if template is not None:
-            span.update_name(f"{call.method} {template}")
-            span.set_attribute("http.route", template)
+        if call.route is not None:
+            span.update_name(f"{call.method} {call.route.template}")
+            span.set_attribute("http.route", call.route.template)
         span.set_attribute("http.response.status_code", status)
         if call.project:
             span.set_attribute("zaqar.project", call.project)

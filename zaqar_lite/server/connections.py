@@ -1,25 +1,37 @@
-"""HTTP connections whose input, memory and time are bounded.
+"""HTTP connections: an asyncio protocol between a socket and `Application.answer`.
 
-uvicorn's httptools protocol has no such bounds: the head of a request may grow without limit, and
-the server waits for ever for the rest of a request or for a client that does not read. It also goes
-on reading after a request was answered before its body came, and could take the rest of that body
-for the next request. `BoundedProtocol` adds the bounds; `zaqar_lite.api` answers the requests.
+uvicorn makes a `HttpConnection` for each connection that it accepts, by its option `http`. Nothing
+else of uvicorn is used on the way of a request: `reading` parses, `responses` writes.
 """
 
 import asyncio
 import logging
 import resource
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Generator
+from dataclasses import dataclass
+from functools import partial
+from types import coroutine
 from typing import Any
-from urllib.parse import unquote
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from zaqar_lite.api.gateways import names_of
-from zaqar_lite.api.http import EXCHANGE, PEER_NAMES
-from zaqar_lite.server.exchanges import HttpExchange, Signal
-from zaqar_lite.server.refusals import FULL, NO_HTTP, TOO_LARGE, refuse_http
+from zaqar_lite.api.application import Application
+from zaqar_lite.api.call import Call, Head, Result
+from zaqar_lite.api.refused import bad_body
+from zaqar_lite.server.peers import ServerState, address_of, names_of_peer
+from zaqar_lite.server.reading import LONGEST_KEPT, NO_UPGRADE, RequestReader, Upgraded
+from zaqar_lite.server.responses import (
+    CONTINUE,
+    FAILED,
+    FULL,
+    LAST_PART,
+    NO_HTTP,
+    SOCKETS_ONLY,
+    TOO_LARGE,
+    header_lines,
+    part_of_stream,
+    written,
+)
 from zaqar_lite.server.seldom import Seldom
 from zaqar_lite.server.sockets import SocketProtocol
 from zaqar_lite.settings import Settings
@@ -28,7 +40,11 @@ logger = logging.getLogger("zaqar_lite")
 _DISCARDED_BYTES = 8 * 1024 * 1024
 _DISCARDED_SECONDS = 2.0
 _PARSED = 8_192
-"""Bytes that are parsed at a time: about sixty requests."""
+"""Bytes of a head or a body that are parsed at a time."""
+_AT_ONCE = 64
+"""Requests of one connection that are answered before other connections have their turn."""
+_UNREAD_BODY = 65_536
+"""Bytes of a body that are kept before somebody reads it."""
 _SPARE = 128
 """Connections above the bound that are answered 503; any others are closed without an answer."""
 _AROUND_A_FRAME = 65_536
@@ -37,27 +53,49 @@ _SOCKETS_PATH = b"/v2/ws"
 _RESERVED_FILES = 2 * _SPARE
 """Open files besides the connections of clients: the store's, the listener and the spare ones."""
 _ALL_TAKEN = "all %d connections are taken (max_connections): further clients are told 503"
-_OF_UVICORN = ("Invalid HTTP request received.", "Unsupported upgrade request.")
-"""What uvicorn logs of single requests."""
-_SCOPE: Any = {"type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "root_path": ""}
-"""What the scopes of all requests have in common."""
-_PAST: Any = {"method": ""}
-"""Takes the place of the scope of an answered request, which would fill memory for nothing."""
+NO_HTTP_LINE = "Invalid HTTP request received."
+_MALFORMED = (type(None), httptools.HttpParserInvalidURLError, UnicodeDecodeError)
+"""What the parser's callbacks raise, if anything, about input that is no HTTP."""
 
 
-def bound(settings: Settings) -> None:
-    """Set the bounds of this process's connections and of what they log; raise its open files."""
-    BoundedProtocol.max_head = settings.max_request_head
-    BoundedProtocol.silence = settings.request_timeout
-    BoundedProtocol.longest = settings.request_total_timeout
-    BoundedProtocol.max_connections = _allow_files(settings.max_connections)
-    BoundedProtocol.socket_port = settings.websocket_port
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How much a client may send, and how long it may take; seconds and bytes.
+
+    max_head          bytes of a request's head
+    silence           how long a client may pause in the middle of a request or of reading an answer
+    longest           how long a request may take to arrive
+    keep_alive        how long a connection stays open after an answer
+    max_connections   how many connections there may be
+    socket_port       the port for WebSockets only, where their path is `/`
+    """
+
+    max_head: int = 262_144
+    silence: float = 60.0
+    longest: float = 300.0
+    keep_alive: float = 75.0
+    max_connections: int = 4_096
+    socket_port: int | None = None
+
+
+def bounds_of(settings: Settings) -> Bounds:
+    """The bounds of this process's connections; raises its open files if they are too few.
+
+    It also bounds what WebSockets take, and what clients can make the server log.
+    """
     largest = max(settings.max_messages_post_size, settings.max_queue_metadata)
     SocketProtocol.largest = largest + _AROUND_A_FRAME
     SocketProtocol.interval = settings.websocket_ping_interval
     SocketProtocol.silence = settings.request_timeout
-    logger.addFilter(Seldom(_ALL_TAKEN))
-    logging.getLogger("uvicorn.error").addFilter(Seldom(*_OF_UVICORN))
+    logger.addFilter(Seldom(_ALL_TAKEN, NO_HTTP_LINE, NO_UPGRADE))
+    return Bounds(
+        max_head=settings.max_request_head,
+        silence=settings.request_timeout,
+        longest=settings.request_total_timeout,
+        keep_alive=settings.keep_alive,
+        max_connections=_allow_files(settings.max_connections),
+        socket_port=settings.websocket_port,
+    )
 
 
 def _allow_files(connections: int) -> int:
@@ -85,310 +123,518 @@ def _do_nothing() -> None:
     """Do nothing when the connection ends, for a connection that is not counted."""
 
 
-class BoundedProtocol(HttpToolsProtocol):
-    """A connection whose requests and answers are bounded in bytes and in time.
+class HttpConnection(asyncio.Protocol):
+    """A connection: it reads requests, has them answered in their order, and writes the answers.
 
     * The head of a request may have `max_head` bytes. A client may pause for `silence` seconds in
       the middle of a request, and as long without reading anything of its answer. A whole request
       must arrive within `longest` seconds.
+    * One request is answered at a time; what follows it is not parsed meanwhile. An answer that
+      needs not wait is made at once, without a task.
     * A request that is answered before its body was read is the last one, whether or not the body
       has come by then. The answer says `Connection: close`, 8 MiB or 2 s of input are passed over
       (closing at once would be a reset, which takes the answer from its reader), and nothing else
       is written.
     """
 
-    # uvicorn's attributes fill a dictionary of the size that Python shares between instances: with
-    # ours in it, each connection would have one of its own, of 1.2 KB.
+    application: Application
+    bounds: Bounds
+    heads: dict[bytes, Head]
+    _date: list[tuple[bytes, bytes]] | None = None
+    _date_lines = b""
     __slots__ = (
-        "_answered_at", "_begun_at", "_behind", "_discarded", "_head_bytes", "_heard_at",
-        "_is_for_sockets", "_last", "_looks_at", "_peer_names", "_read_at", "_timer",
-        "_unparsed", "_unread_bytes", "lost", "on_lost", "project",
-    )  # fmt: skip
-    max_head = 262_144
-    silence = 60.0
-    longest = 300.0
-    max_connections = 4_096
-    socket_port: int | None = None
-    """The port for WebSockets only, where their path is `/`."""
+        *("_answered_at", "_arrived", "_begun_at", "_body", "_call", "_closes", "_discarded"),
+        *("_ends", "_expects", "_gone", "_head_bytes", "_heard_at", "_is_busy", "_is_for_sockets"),
+        *("_is_last", "_is_paused", "_is_whole", "_later", "_loop", "_queue", "_read_at"),
+        *("_reader", "_server", "_stops", "_timer", "_transport", "_unparsed", "_unread_bytes"),
+        *("_writable", "address", "is_secure", "lost", "on_lost", "peer_names", "project"),
+    )
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:  # noqa: ANN401 - uvicorn's own
-        super().__init__(*arguments, **options)
-        self.project, self.lost = "", False
+    def __init__(
+        self,
+        config: object,
+        server_state: ServerState,
+        app_state: object = None,
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        self._server = server_state
+        self._loop = _loop or asyncio.get_running_loop()
+        self._transport: asyncio.Transport
+        self.project, self.address, self.lost = "", "", False
         self.on_lost: Callable[[], None] = _do_nothing
-        del self.pipeline  # an empty deque has 760 bytes
-        self._behind: list[tuple[RequestResponseCycle, Any]] = []
+        self.peer_names: frozenset[str] = frozenset()
+        self.is_secure = self._is_for_sockets = False
+        self._reader: RequestReader | None = None
         self._unparsed = b""
-        self._head_bytes = 0
-        self._heard_at = self._begun_at = self._read_at = 0.0
-        self._answered_at = self._looks_at = 0.0
-        self._unread_bytes = 0
-        self._last: RequestResponseCycle | None = None
+        self._later: asyncio.Handle | None = None
+        self._is_paused = False
+        self._queue: list[Call] = []
+        """Requests that wait for the answers before theirs."""
+        self._call: Call | None = None
+        """The request that came last, until its answer begins."""
+        self._is_busy = False
+        """Whether a request is being answered."""
+        self._is_whole = True
+        """Whether all of the last request has come."""
+        self._body = bytearray()
+        self._arrived: asyncio.Future[bool] | None = None
+        self._gone: asyncio.Future[None] | None = None
+        self._writable: asyncio.Future[None] | None = None
+        self._expects = self._closes = self._ends = self._is_last = self._stops = False
+        self._head_bytes = self._unread_bytes = 0
+        self._heard_at = self._begun_at = self._read_at = self._answered_at = 0.0
         self._discarded: int | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._peer_names: frozenset[str] = frozenset()
-        self._is_for_sockets = False
+
+    # Called by the event loop, and `shutdown` by uvicorn.
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to watch the connection, or turn it away if there are too many."""
-        super().connection_made(transport)
-        self.flow._is_writable_event = Signal()
-        self.flow._is_writable_event.set()
-        secured = transport.get_extra_info("ssl_object")
-        if secured is not None:
-            self._peer_names = names_of(secured.getpeercert())
-        if self.socket_port is not None and self.server is not None:
-            self._is_for_sockets = self.server[1] == self.socket_port
-        self._heard_at = self.loop.time()
-        self._watch(min(self.silence, self.timeout_keep_alive))
-        if len(self.connections) > self.max_connections:
-            self._turn_away()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """End watching."""
-        if self._timer is not None:
-            self._timer.cancel()
-        super().connection_lost(exc)
-        self.lost = True
-        self.on_lost()
+        self._transport = transport
+        connections, most = self._server.connections, self.bounds.max_connections
+        connections.add(self)
+        self.address = address_of(transport)
+        self.peer_names = names_of_peer(transport)
+        self.is_secure = transport.get_extra_info("ssl_object") is not None
+        if self.bounds.socket_port is not None:
+            ours = transport.get_extra_info("sockname")
+            self._is_for_sockets = ours[1] == self.bounds.socket_port
+        self._heard_at = self._loop.time()
+        self._watch(min(self.bounds.silence, self.bounds.keep_alive))
+        if len(connections) <= most:
+            return
+        logger.warning(_ALL_TAKEN, most)
+        if len(connections) > most + _SPARE:
+            transport.abort()
+        else:
+            transport.write(FULL)
+            self._discard()
 
     def data_received(self, data: bytes) -> None:
         """Parse data, or discard it if no request is answered any more."""
         if self._discarded is not None:
             self._discarded += len(data)
             if self._discarded > _DISCARDED_BYTES:
-                self.transport.close()
+                self._transport.close()
             return
-        self._heard_at = self.loop.time()
+        self._heard_at = self._loop.time()
         if self._unparsed:
             self._unparsed += data
-            self.flow.pause_reading()  # whoever reads a body lets the connection read on
+            self._pause()
         else:
             self._parse(data)
+
+    def pause_writing(self) -> None:
+        """Begin no further answer: the client does not read the last one."""
+        self._writable = self._loop.create_future()
+
+    def resume_writing(self) -> None:
+        """Go on answering."""
+        if self._writable is not None and not self._writable.done():
+            self._writable.set_result(None)
+        self._writable = None
+        if not self._is_busy:
+            self._read_on()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End watching, and tell everybody who waits for the client."""
+        self.lost = True
+        self._server.connections.discard(self)
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._later is not None:
+            self._later.cancel()
+        self._queue.clear()
+        self._unparsed, self._reader = b"", None
+        self._end_body(is_whole=False)
+        for waiting in (self._gone, self._writable):
+            if waiting is not None and not waiting.done():
+                waiting.set_result(None)
+        self.on_lost()
+
+    def shutdown(self) -> None:
+        """Close the connection, after the answer that is being made, because the server stops."""
+        if self._is_busy:
+            self._stops = True
+        else:
+            self._transport.close()
+
+    # Reading.
 
     def _parse(self, data: bytes) -> None:
-        """Parse requests until one has to wait for earlier answers; keep the rest for later.
+        """Parse requests, and have them answered, until one has to wait; keep the rest for later.
 
-        Otherwise a client that sends a thousand requests at once would delay all other clients
-        while the server parses them.
+        Otherwise a client that sends a thousand requests at once would delay all other clients.
         """
-        for start in range(0, len(data), _PARSED):
-            if self._behind:
-                self._unparsed = data[start:]
+        start, most, answered = 0, len(data), 0
+        while start < most:
+            if self._discarded is not None or self.lost or self._transport.is_closing():
                 return
-            part = data[start : start + _PARSED]
-            super().data_received(part)
-            if self.lost or self._discarded is not None or self._last is not None:
-                return
-            if self._reads_head:
-                self._head_bytes += len(part)
-                if self._head_bytes > self.max_head:
-                    self._end_with(TOO_LARGE)
+            reader = self._reader
+            is_between = self._is_whole and (reader is None or not reader.reads_head)
+            if is_between:
+                if self._is_busy or self._writable is not None or self._is_last:
+                    self._unparsed = data[start:]
                     return
-            elif self._head_bytes:
-                self._head_bytes = 0
+                if answered >= _AT_ONCE:
+                    self._unparsed = data[start:]
+                    self._later = self._loop.call_soon(self._read_on)
+                    return
+                end = data.find(b"\r\n\r\n", start, start + LONGEST_KEPT) + 4
+                if end > 3:
+                    answered += 1
+                    part = data[start:end]
+                    head = self.heads.get(part)
+                    if head is not None and most - end >= head.size:
+                        start = end + head.size
+                        self._begun_at = self._heard_at
+                        self._run(Call(head, data[end:start], self))
+                        continue
+                    self._feed(part, is_head=True)
+                    start = end
+                    continue
+            part = data[start : start + _PARSED]
+            start += len(part)
+            self._feed(part)
+        self._start_next()  # even if its body has not come
 
-    def _read_on(self) -> None:
-        """Parse what was kept when a request had to wait, and go on reading."""
-        if self._unparsed:
-            data, self._unparsed = self._unparsed, b""
-            self._parse(data)
-        if not self._behind:
-            self.flow.resume_reading()
-
-    def on_message_begin(self) -> None:
-        """Begin the scope of a request, and note when its first byte came."""
-        self.url, self.headers, self.expect_100_continue = b"", [], False
-        scope: Any = _SCOPE.copy()  # half the time of a dictionary written out
-        scope["server"] = self.server
-        scope["client"] = self.client
-        scope["scheme"] = self.scheme
-        scope["headers"] = self.headers
-        self.scope = scope
-        self._begun_at = self._heard_at
-
-    def send_400_response(self, msg: str) -> None:
-        """Refuse input that is not HTTP."""
-        self._end_with(NO_HTTP)
-
-    def on_headers_complete(self) -> None:
-        """Begin a request at once, or queue it behind earlier requests on this connection."""
-        scope: Any = self.scope
-        parser = self.parser
-        version = parser.get_http_version()
-        if version != "1.1":
-            scope["http_version"] = version
-        if parser.should_upgrade() and self._should_upgrade():
-            scope["method"] = parser.get_method().decode("ascii")
+    def _feed(self, part: bytes, *, is_head: bool = False) -> None:
+        """Have a part parsed."""
+        reader = self._reader
+        if reader is None:
+            reader = self._reader = RequestReader(self, self.heads)
+        begun_before = reader.reads_head
+        try:
+            if is_head:
+                reader.feed_head(part)
+            else:
+                reader.feed(part)
+        except Upgraded as upgraded:
+            self._become_socket(upgraded.handshake)
             return
-        url = httptools.parse_url(self.url)
-        path = url.path.decode("ascii")
-        scope["method"] = parser.get_method().decode("ascii")
-        scope["raw_path"] = url.path
-        scope["path"] = unquote(path) if "%" in path else path
-        scope["query_string"] = url.query or b""
-        if self._peer_names:
-            scope[PEER_NAMES] = self._peer_names
-        before = self._current
-        self.cycle = scope[EXCHANGE] = HttpExchange(
-            self,
-            scope,
-            self.transport,
-            self.flow,
-            self.logger,
-            self.access_logger,
-            False,
-            self.server_state.default_headers,
-            Signal(),
-            self.expect_100_continue,
-            version != "1.0" and parser.should_keep_alive(),
-            self.on_response_complete,
-        )
-        app: Any = refuse_http if self._is_for_sockets else self.app
-        if before is None or before.response_complete:
-            self._start_asgi_task(self.cycle, app)
-        else:
-            self.flow.pause_reading()
-            self._behind.append((self.cycle, app))
+        except httptools.HttpParserError as error:
+            is_bug = not isinstance(error.__context__, _MALFORMED)
+            logger.warning(NO_HTTP_LINE, exc_info=error if is_bug else None)
+            self._end_with(NO_HTTP)
+            return
+        if self._is_whole:
+            self._start_next()
+        if not reader.reads_head:
+            self._head_bytes = 0
+            return
+        if not begun_before:
+            self._begun_at = self._heard_at
+        self._head_bytes += len(part)
+        if self._head_bytes > self.bounds.max_head:
+            self._end_with(TOO_LARGE)
 
-    def handle_websocket_upgrade(self) -> None:
+    def begin_request(self, head: Head, *, expects_continue: bool) -> None:
+        """Take a request whose body follows, if it has one."""
+        if not self._head_bytes:
+            self._begun_at = self._heard_at
+        self._call = call = Call(head, source=self)
+        self._is_whole, self._expects = False, expects_continue
+        self._body = bytearray()
+        self._queue.append(call)
+
+    def take_body(self, part: bytes) -> None:
+        """Take a part of the body of the request that began last."""
+        call = self._call
+        if call is None or call.is_read:  # it was answered without it
+            return
+        self._body += part
+        size = len(self._body)
+        if self._arrived is None:
+            if size > _UNREAD_BODY:
+                self._pause()
+        elif call.size < 0 and size > call.most:
+            self._end_body(is_whole=False)
+
+    def end_request(self) -> None:
+        """End the request that began last: it has come whole."""
+        self._is_whole = True
+        call = self._call
+        if call is not None and call.source is self and not call.is_read:
+            call.document = bytes(self._body)
+            self._body = bytearray()
+        self._end_body(is_whole=True)
+
+    def _end_body(self, *, is_whole: bool) -> None:
+        """Tell who waits for the body of the last request that nothing more of it will come."""
+        if self._arrived is not None and not self._arrived.done():
+            self._arrived.set_result(is_whole)
+
+    def upgrades(self, path: bytes) -> bool:
+        """Whether a request becomes a WebSocket, which needs all earlier ones to be answered."""
+        is_alone = not (self._is_busy or self._queue)
+        return is_alone and (path == _SOCKETS_PATH or (self._is_for_sockets and path == b"/"))
+
+    def _become_socket(self, handshake: bytes) -> None:
         """Hand the connection over to the protocol of WebSockets."""
         if self._timer is not None:
             self._timer.cancel()
         self.lost = True
         self.on_lost()
-        super().handle_websocket_upgrade()
+        self._server.connections.discard(self)
+        protocol = SocketProtocol(self._server)
+        protocol.connection_made(self._transport)
+        self._transport.set_protocol(protocol)
+        protocol.data_received(handshake)
 
-    def _should_upgrade(self) -> bool:
-        """Whether a request becomes a WebSocket, which needs all earlier ones to be answered."""
-        if not (self._is_answered and self._get_upgrade() == b"websocket"):
-            return False
-        path = self.url.partition(b"?")[0]
-        return path == _SOCKETS_PATH or (self._is_for_sockets and path == b"/")
-
-    def on_response_complete(self) -> None:
-        """After an answer, begin the next request that has arrived, or wait for one.
-
-        uvicorn sets a timer after every answer and cancels it at the next request. Here the timer
-        that watches the connection also serves for keep-alive.
-        """
-        self.server_state.total_requests += 1
-        if self.transport.is_closing():
+    def _read_on(self) -> None:
+        """Parse what was kept when a request had to wait, and go on reading."""
+        self._later = None
+        if self.lost:
             return
-        if self._behind:  # what follows is read when the last of them has begun
-            self._start_asgi_task(*self._behind.pop(0))
-            if not self._behind:  # a stream: that its client leaves is seen only by reading
-                self._read_on()
-            return
-        self._forget()
-        self._answered_at = now = self.loop.time()
-        if self._looks_at > now + 2 * self.timeout_keep_alive:
-            self._watch(self.timeout_keep_alive)
-        self._read_on()
+        self._start_next()
+        if self._unparsed and not self._is_busy:
+            data, self._unparsed = self._unparsed, b""
+            self._parse(data)
+        if not self._unparsed:
+            self._resume()
 
-    def go_on(self, body: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Write an answer in a task; a stopping server waits for it as for a request."""
-        if not self._behind:
-            self._forget()
-        task = self.loop.create_task(body)
-        self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
+    def _pause(self) -> None:
+        if not self._is_paused:
+            self._is_paused = True
+            self._transport.pause_reading()
+
+    def _resume(self) -> None:
+        if self._is_paused and not (self.lost or self._transport.is_closing()):
+            self._is_paused = False
+            self._transport.resume_reading()
+
+    # Answering.
+
+    def _start_next(self) -> None:
+        """Begin to answer the next request that has arrived."""
+        while self._queue and not self._is_busy and self._writable is None:
+            self._run(self._queue.pop(0))
+
+    def _run(self, call: Call) -> None:
+        """Have a request answered: at once if that needs no waiting, else in a task."""
+        if self._is_for_sockets:
+            self._transport.write(SOCKETS_ONLY)
+            self._discard()
+            return
+        self._is_busy = True
+        call.link, call.address, call.peer_names = self, self.address, self.peer_names
+        call.is_secure = self.is_secure
+        answering = self.application.answer(call)
+        if call.head.at_once:
+            try:
+                waited = answering.send(None)
+            except StopIteration as ended:
+                self._respond(call, ended.value)
+                return
+            answering = _resumed(answering, waited)
+        self._go_on(self._answer(call, answering))
+
+    async def _answer(self, call: Call, answering: Coroutine[Any, Any, Result]) -> None:
+        """Wait for an answer and write it, or undo what was done for a client that has gone."""
+        result = await answering
+        if self._writable is not None:
+            await self._writable
+        if not self._respond(call, result) and result.undo is not None:
+            await result.undo()
+
+    def _go_on(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Work in a task; a stopping server waits for it."""
+        task = self._loop.create_task(work)
+        self._server.tasks.add(task)
+        task.add_done_callback(self._server.tasks.discard)
         return task
 
-    def _forget(self) -> None:
-        """Drop the head of the last request, which an idle connection or a stream does not need."""
-        if self.scope is self.cycle.scope:
-            self.scope = self.cycle.scope = _PAST
-            self.headers = []
+    def _respond(self, call: Call, result: Result) -> bool:
+        """Write an answer, or begin a stream; tell whether there is still a client."""
+        transport = self._transport
+        self._arrived = None
+        if self._is_closed:
+            self._is_busy = False
+            if result.stream is not None:
+                self._begin_stream(result)
+            return False
+        newest = self._call is None or self._call is call
+        is_unread = not call.is_read and call.size != 0
+        self._ends = is_unread or (self._is_last and not self._queue)
+        self._closes = self._ends or self._stops or not call.head.keeps_alive
+        date = self._server.default_headers
+        if date is not HttpConnection._date:  # another list each second
+            HttpConnection._date, HttpConnection._date_lines = date, header_lines(date)
+        try:
+            data = written(call, result, HttpConnection._date_lines, closes=self._closes)
+        except ValueError:
+            logger.exception("request %s could not be answered", call.request_id)
+            data, self._ends = FAILED, True
+        transport.write(data)
+        if newest:
+            self._call = None
+        if result.stream is not None:
+            self._begin_stream(result)
+        else:
+            self._end_answer()
+        return True
 
-    def is_last(self, exchange: RequestResponseCycle) -> bool:
-        """Whether this is the last answer: the body was not read, or what follows is not HTTP."""
-        return exchange.more_body or bool(exchange.body) or exchange is self._last
-
-    # uvicorn's annotations leave out that there is no scope and no cycle at first.
+    def _end_answer(self) -> None:
+        """After an answer, begin the next request that has arrived, or wait for one."""
+        self._is_busy, self._gone = False, None
+        self._server.total_requests += 1
+        self._answered_at = self._loop.time()
+        if self._ends:
+            self._discard()
+        elif self._closes or self._stops:
+            self._transport.close()
+        elif self._queue or self._unparsed or self._is_paused:
+            self._later = self._loop.call_soon(self._read_on)
 
     @property
-    def _reads_head(self) -> bool:
-        scope: Any = self.scope
-        return scope is not None and "method" not in scope
+    def _is_closed(self) -> bool:
+        """Whether nothing more may be written."""
+        return self.lost or self._discarded is not None or self._transport.is_closing()
 
-    @property
-    def _current(self) -> RequestResponseCycle | None:
-        return self.cycle
+    async def receive(self, request: Call) -> bytes:
+        """Wait for the whole body of a request.
 
-    @property
-    def _is_answered(self) -> bool:
-        return self._current is None or self.cycle.response_complete
+        Raises:
+            Refused: the client has gone, or has sent too much.
+        """
+        if request is not self._call or self._is_whole:
+            return request.document
+        if self._expects and not self._body:
+            self._transport.write(CONTINUE)
+        if request.size < 0:
+            request.check_size(len(self._body))
+        self._arrived = self._loop.create_future()
+        self._resume()
+        if not await self._arrived:
+            if not self.lost:
+                request.check_size(len(self._body))
+            raise bad_body("The body is not as long as its Content-Length says.")
+        return request.document
 
-    @property
-    def _is_incomplete(self) -> bool:
-        """Whether a request has begun to arrive and has not ended."""
-        return self._reads_head or (not self._is_answered and self.cycle.more_body)
+    def watch(self, gone: asyncio.Future[None]) -> Callable[[], object]:
+        """Let `gone` be done once the client has gone; call the answer to stop that."""
+        self._gone = gone
+        if self.lost and not gone.done():
+            gone.set_result(None)
+        self._resume()
+        return _do_nothing
+
+    # Streams.
+
+    def _begin_stream(self, result: Result) -> None:
+        """Let a task write a stream; it goes on behind the request, of which nothing is kept."""
+        assert result.stream is not None  # noqa: S101 - the caller has looked
+        ended = result.ended or _do_nothing
+        task = self._go_on(result.stream(self._write_part))
+        task.add_done_callback(lambda body: self._end_stream(body, ended))
+
+    def _end_stream(self, body: asyncio.Task[None], ended: Callable[[], None]) -> None:
+        ended()
+        if body.cancelled():  # the server stops, and can't wait for a slow reader
+            self._transport.abort()
+        elif (error := body.exception()) is not None:
+            logger.error("unexpected error in a stream", exc_info=error)
+            self._transport.close()
+        elif not self._is_closed:
+            self._transport.write(LAST_PART)
+            self._end_answer()
+
+    async def _write_part(self, part: bytes) -> None:
+        """Write a part of a stream, after waiting until the connection has room for it."""
+        if self._writable is not None:
+            await self._writable
+        if part and not self._is_closed:  # an empty one is the end
+            self._transport.write(part_of_stream(part))
+
+    # Ends.
 
     def _end_with(self, answer: bytes) -> None:
         """Answer input that is no valid request, after earlier requests had theirs, and close."""
-        if self._is_answered:
-            self.transport.write(answer)
-            self.discard()
-        elif self._reads_head or not self.cycle.more_body:
-            self._last = self.cycle
-            self.flow.pause_reading()
-        else:  # the body of the request that is being read
-            begun = self.cycle.response_started
-            self.cycle.disconnected = True
-            self.cycle.message_event.set()
-            if not begun:
-                self.transport.write(answer)
-            self.discard()
+        if not self._is_whole and self._queue and self._queue[-1] is self._call:
+            self._queue.pop()  # nobody has begun to answer it
+            self._is_whole = True
+        if not (self._is_busy or self._queue):
+            self._transport.write(answer)
+            self._discard()
+        elif self._is_whole:
+            self._is_last = True
+            self._pause()
+        else:  # the body of the request that is being answered
+            if self._call is not None:
+                self._transport.write(answer)
+            self._discard()
+            self._end_body(is_whole=False)
 
-    def _turn_away(self) -> None:
-        logger.warning(_ALL_TAKEN, self.max_connections)
-        if len(self.connections) > self.max_connections + _SPARE:
-            self.transport.abort()
-        else:
-            self.transport.write(FULL)
-            self.discard()
-
-    def discard(self) -> None:
+    def _discard(self) -> None:
         """Write nothing more; discard what still arrives for a while, then close."""
-        if self.transport.is_closing() or self._discarded is not None:
+        if self._transport.is_closing() or self._discarded is not None:
             return
         self._discarded, self._unparsed = 0, b""
-        self._behind.clear()
-        self.flow.resume_reading()
-        if self.transport.can_write_eof():  # TLS can't end one direction alone
-            self.transport.write_eof()
+        self._queue.clear()
+        self._resume()
+        if self._transport.can_write_eof():  # TLS can't end one direction alone
+            self._transport.write_eof()
         self._watch(_DISCARDED_SECONDS)
 
     def _watch(self, seconds: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._looks_at = self.loop.time() + seconds
-        self._timer = self.loop.call_later(seconds, self._check)
+        self._timer = self._loop.call_later(seconds, self._check)
 
     def _check(self) -> None:
         """Close the connection if its client is too slow; else set the timer for the next check."""
-        now = self.loop.time()
+        now = self._loop.time()
         if self._is_stuck(now):
-            self.transport.abort()
+            self._transport.abort()
             return
-        left = self.silence
+        left = silence = self.bounds.silence
+        reads_head = self._reader is not None and self._reader.reads_head
         if self._discarded is not None:
-            self.transport.close()
-        elif self._is_answered or self.cycle.more_body:  # else it is the server that takes its time
-            left = self._heard_at + self.silence - now
-            if self._is_incomplete:
-                left = min(left, self._begun_at + self.longest - now)
-            elif self._current is not None:
-                left = min(self.silence, self._answered_at + self.timeout_keep_alive - now)
+            self._transport.close()
+        elif not self._is_busy or not self._is_whole:  # else it is the server that takes its time
+            left = self._heard_at + silence - now
+            if reads_head or not self._is_whole:
+                left = min(left, self._begun_at + self.bounds.longest - now)
+            elif self._answered_at:
+                left = min(silence, self._answered_at + self.bounds.keep_alive - now)
             if left <= 0:
-                self.transport.close()
-                left = self.silence
-        self._watch(min(left, self.longest))
+                self._transport.close()
+                left = silence
+        self._watch(min(left, self.bounds.longest))
 
     def _is_stuck(self, now: float) -> bool:
         """Whether the client has read nothing of a waiting answer for `silence` seconds."""
-        waiting = self.transport.get_write_buffer_size()
+        waiting = self._transport.get_write_buffer_size()
         if waiting and waiting >= self._unread_bytes > 0:
-            return now - self._read_at >= self.silence
+            return now - self._read_at >= self.bounds.silence
         self._unread_bytes, self._read_at = waiting, now
         return False
+
+
+def connections_of(application: Application, bounds: Bounds) -> type[HttpConnection]:
+    """The class of the connections of a server, as uvicorn's option `http` takes it."""
+
+    class Bounded(HttpConnection):
+        __slots__ = ()
+
+    Bounded.application, Bounded.bounds, Bounded.heads = application, bounds, {}
+    return Bounded
+
+
+@coroutine
+def _resumed(
+    begun: Coroutine[Any, Any, Result], waited: object
+) -> Generator[object, object, Result]:
+    """Go on, in a task, with a coroutine that has begun without one and waits for something."""
+    while True:
+        try:
+            given = yield waited
+        except BaseException as error:  # noqa: BLE001 - a cancellation is the coroutine's too
+            step = partial(begun.throw, error)
+        else:
+            step = partial(begun.send, given)
+        try:
+            waited = step()
+        except StopIteration as ended:
+            result: Result = ended.value
+            return result

@@ -12,20 +12,16 @@ from http import HTTPStatus
 from typing import Any, cast
 from urllib.parse import unquote
 
-from uvicorn.config import Config
-from uvicorn.protocols.utils import get_remote_addr
-from uvicorn.server import ServerState
 from websockets.datastructures import Headers
 from websockets.frames import Frame, Opcode
 from websockets.http11 import Request, Response
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 
-from zaqar_lite.api.call import Result
-from zaqar_lite.api.gateways import names_of
-from zaqar_lite.api.http import PEER_NAMES
+from zaqar_lite.api.call import Head, Result
 from zaqar_lite.api.websocket.conversation import Conversation, SocketHost
 from zaqar_lite.server.oversized_frames import FrameFilter, Oversized
+from zaqar_lite.server.peers import ServerState, address_of, names_of_peer
 
 _GOING_AWAY, _INTERNAL, _TRY_LATER, _POLICY = 1001, 1011, 1013, 1008
 _MOST_UNREAD = 1_048_576
@@ -60,10 +56,11 @@ class SocketProtocol(asyncio.Protocol):
     interval = 20.0
     silence = 60.0
 
-    def __init__(self, config: Config, server_state: ServerState, app_state: object) -> None:
-        self.project, self.lost = "", False
+    def __init__(self, server_state: ServerState) -> None:
+        self.project, self.lost, self.address = "", False, ""
+        self.peer_names: frozenset[str] = frozenset()
         self.on_lost: Callable[[], None] = _do_nothing
-        self._connections = cast("set[Any]", server_state.connections)
+        self._connections = server_state.connections
         self._tasks = server_state.tasks
         self._loop = asyncio.get_running_loop()
         self._wire = ServerProtocol(max_size=self.largest, logger=_wire_logger)
@@ -85,6 +82,7 @@ class SocketProtocol(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take over a connection from HTTP."""
         self._transport = cast("asyncio.Transport", transport)
+        self.address, self.peer_names = address_of(transport), names_of_peer(transport)
         self._connections.add(self)
 
     def data_received(self, data: bytes) -> None:
@@ -193,17 +191,12 @@ class SocketProtocol(asyncio.Protocol):
     def _open(self, request: Request) -> Result | None:
         """Open a conversation; if it is refused, return the answer that says why."""
         assert self.sockets is not None  # noqa: S101 - nobody is upgraded without them
-        secured = self._transport.get_extra_info("ssl_object")
-        scope = {
-            "path": unquote(request.path.partition("?")[0]),
-            "headers": [
-                (name.lower().encode("latin-1"), value.encode("latin-1"))
-                for name, value in request.headers.raw_items()
-            ],
-            "client": get_remote_addr(self._transport),
-            PEER_NAMES: frozenset() if secured is None else names_of(secured.getpeercert()),
-        }
-        opened = self.sockets.open(self, scope)
+        sent = [
+            (name.lower().encode("latin-1"), value.encode("latin-1"))
+            for name, value in request.headers.raw_items()
+        ]
+        path = unquote(request.path.partition("?")[0])
+        opened = self.sockets.open(self, Head("GET", b"", b"", sent, path=path))
         if isinstance(opened, Result):
             return opened
         self._conversation = opened

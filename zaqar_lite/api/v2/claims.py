@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from functools import partial
 
 from zaqar_lite.api import documents
-from zaqar_lite.api.call import NO_CONTENT, Call, Result
+from zaqar_lite.api.call import NO_CONTENT, Call, Parameter, Result
 from zaqar_lite.api.patience import Patience
 from zaqar_lite.api.render import Renderer
-from zaqar_lite.api.routes import CLAIM_LIMIT, DETAILS, LARGE, WAIT, Parameter, route
+from zaqar_lite.api.routes import CLAIM_LIMIT, DETAILS, LARGE, WAIT, route
 from zaqar_lite.domain.models import Message
 from zaqar_lite.service.claims import Claims
 

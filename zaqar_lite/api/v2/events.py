@@ -2,15 +2,16 @@
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 
-from zaqar_lite.api.call import Call, Refused, Result, Write
+from zaqar_lite.api.call import Call, Parameter, Result, Write
 from zaqar_lite.api.checks import EVENT_STREAM
 from zaqar_lite.api.patience import watch
+from zaqar_lite.api.refused import Refused
 from zaqar_lite.api.render import Renderer, to_json
-from zaqar_lite.api.routes import DETAILS, Parameter, route
+from zaqar_lite.api.routes import DETAILS, route
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.service.events import LONGEST, Event, Events, Stream
 
@@ -91,7 +92,7 @@ class EventActions:
         *,
         seconds: int,
         gone: asyncio.Future[None],
-        unwatch: Callable[[], Awaitable[object]],
+        unwatch: Callable[[], object],
     ) -> None:
         """Write a stream. Nothing else is kept of its request: there may be thousands."""
         time, writer.write = asyncio.get_running_loop().time, write
@@ -118,7 +119,7 @@ class EventActions:
                     until = min(beat, ends)
                     looks = await stream.rest(until - time()) or time() < until
         finally:
-            await unwatch()
+            unwatch()
             await stream.leave()
 
 

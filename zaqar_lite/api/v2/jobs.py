@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 
 from zaqar_lite.api import documents
-from zaqar_lite.api.call import NO_CONTENT, Call, Result
+from zaqar_lite.api.call import NO_CONTENT, Call, Result, Route
 from zaqar_lite.api.render import instant
-from zaqar_lite.api.routes import Route, route
+from zaqar_lite.api.routes import route
 from zaqar_lite.api.v2.messages import if_due
 from zaqar_lite.domain.errors import DueChanged, NotFound
 from zaqar_lite.service.identity.authority import Authority

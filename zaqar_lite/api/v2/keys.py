@@ -3,9 +3,9 @@
 from typing import Any
 
 from zaqar_lite.api import documents
-from zaqar_lite.api.call import NO_CONTENT, Call, Result
+from zaqar_lite.api.call import NO_CONTENT, Call, Parameter, Result
 from zaqar_lite.api.render import instant, next_page
-from zaqar_lite.api.routes import MARKER, Parameter, route
+from zaqar_lite.api.routes import MARKER, route
 from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.domain.identity import Principal
 from zaqar_lite.service.identity.keys import MOST_LISTED, Key, Keys

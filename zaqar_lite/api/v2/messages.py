@@ -3,12 +3,20 @@
 from collections.abc import Sequence
 
 from zaqar_lite.api import documents
-from zaqar_lite.api.call import NO_CONTENT, Call, Headers, Refused, Result, warning
+from zaqar_lite.api.call import (
+    INVALID_REQUEST,
+    NO_CONTENT,
+    Call,
+    Headers,
+    Parameter,
+    Result,
+    warning,
+)
 from zaqar_lite.api.patience import Patience
+from zaqar_lite.api.refused import Refused
 from zaqar_lite.api.render import Renderer, instant, link, yes_no
 from zaqar_lite.api.routes import (
     DETAILS,
-    INVALID_REQUEST,
     KEY,
     LARGE,
     MARKER,
@@ -16,7 +24,6 @@ from zaqar_lite.api.routes import (
     POST,
     UNABLE_TO_DELETE,
     WAIT,
-    Parameter,
     route,
 )
 from zaqar_lite.api.v2.settling import SettlingActions

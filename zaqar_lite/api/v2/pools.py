@@ -5,9 +5,10 @@ from typing import Any
 from urllib.parse import quote
 
 from zaqar_lite.api import documents
-from zaqar_lite.api.call import NO_CONTENT, Call, Headers, Refused, Result, bad_body, warning
+from zaqar_lite.api.call import NO_CONTENT, Call, Headers, Parameter, Result, warning
+from zaqar_lite.api.refused import Refused, bad_body
 from zaqar_lite.api.render import instant, next_page, yes_no
-from zaqar_lite.api.routes import MARKER, Parameter, route
+from zaqar_lite.api.routes import MARKER, route
 from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.service.pooling.catalogue import Catalogue
@@ -82,7 +83,8 @@ class PoolActions:
         )
         unknown = await self._registry.put_pool(pool)
         made = _made("pools", pool.name)
-        return made._replace(headers=(*made.headers, *_warning(unknown)))
+        made.headers = (*made.headers, *_warning(unknown))
+        return made
 
     @route(
         "PATCH /v2/pools/{pool_name} PoolChange -> Pool",

@@ -8,9 +8,9 @@ import msgspec
 import orjson
 
 from zaqar_lite.api import documents
-from zaqar_lite.api.call import NO_CONTENT, Call, Result
+from zaqar_lite.api.call import NO_CONTENT, Call, Parameter, Result
 from zaqar_lite.api.render import instant, next_page
-from zaqar_lite.api.routes import MARKER, Parameter, route
+from zaqar_lite.api.routes import MARKER, route
 from zaqar_lite.domain.limits import MAX_BODY_DEPTH
 from zaqar_lite.service.identity.authority import Authority
 from zaqar_lite.service.schedules.schedule import Plan, Schedule

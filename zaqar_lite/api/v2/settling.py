@@ -16,8 +16,9 @@ from msgspec import Struct
 from msgspec.json import Decoder
 
 from zaqar_lite.api import documents
-from zaqar_lite.api.call import NO_CONTENT, Call, Refused, Result, bad_body
-from zaqar_lite.api.routes import SMALL_BODY, route
+from zaqar_lite.api.call import NO_CONTENT, SMALL_BODY, Call, Result
+from zaqar_lite.api.refused import Refused, bad_body
+from zaqar_lite.api.routes import route
 from zaqar_lite.domain.errors import Forbidden
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.settlements import Act, Outcome, Settlement

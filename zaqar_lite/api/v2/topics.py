@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from zaqar_lite.api.call import NO_CONTENT, Call, Result, warning
-from zaqar_lite.api.routes import MARKER, QUEUE_LIMIT, Parameter, Route, on_topics, topic_twin
+from zaqar_lite.api.call import NO_CONTENT, Call, Parameter, Result, Route, warning
+from zaqar_lite.api.routes import MARKER, QUEUE_LIMIT, on_topics, topic_twin
 from zaqar_lite.api.v2.messages import (
     LARGE_POST,
     MessageActions,

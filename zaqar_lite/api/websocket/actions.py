@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from zaqar_lite.api.call import Action, Call
+from zaqar_lite.api.call import Action, Call, Head, Route
 from zaqar_lite.api.render import yes_no
-from zaqar_lite.api.routes import Node, Route, RouteTree
+from zaqar_lite.api.routes import Node, RouteTree
 from zaqar_lite.api.websocket import answers
 from zaqar_lite.api.websocket.answers import Show
 from zaqar_lite.api.websocket.encoding import Frame
@@ -209,7 +209,9 @@ class ServedAction:
         """
         given: Mapping[str, Any] = frame.body or {}
         path = _VARIABLE.sub(lambda found: quote(given[found[1]], safe=""), self.route.template)
-        call = Call(self.route.method, path, headers)
+        head = Head(self.route.method, b"", b"", tuple(headers.items()), path=path)
+        head.parameters = {}
+        call = Call(head)
         call.path_values = tuple(given[name] for name in self.path)
         call.document = self.declared.empty
         parts = []

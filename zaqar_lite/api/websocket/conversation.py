@@ -7,13 +7,13 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
-from zaqar_lite.api.call import Action, Call, Refused, Result
+from zaqar_lite.api.call import INVALID_REQUEST, Action, Call, Head, Result
 from zaqar_lite.api.checks import Checks
 from zaqar_lite.api.errors import to_result
 from zaqar_lite.api.gate import Gate
 from zaqar_lite.api.gateways import Gateways
-from zaqar_lite.api.http import Scope
-from zaqar_lite.api.routes import INVALID_REQUEST, Node, RouteTree
+from zaqar_lite.api.refused import Refused
+from zaqar_lite.api.routes import Node, RouteTree
 from zaqar_lite.api.websocket.actions import ServedAction, served_actions
 from zaqar_lite.api.websocket.answers import NO_SCHEMA, NOT_AUTHENTIFIED, Answer, error, refused
 from zaqar_lite.api.websocket.encoding import UNREAD, Frame, Unreadable, notification, read, write
@@ -35,15 +35,19 @@ _PASSED = ("Client-ID", "X-Project-ID", "Idempotency-Key")
 _NO_SUCH_PLACE = {"title": "404 Not Found"}
 """What a signed URL that does not fit is answered."""
 _CREATED = 201
-Headers = Sequence[tuple[bytes, bytes]]
-Perform = Callable[[Call, Scope, Node, Action, Link], Awaitable[Result]]
-"""Has an action answer a call, past every check; the scope says where it comes from."""
+Perform = Callable[[Call, Node, Action], Awaitable[Result]]
+"""Has an action answer a call, past every check."""
 Push = Callable[[bytes], bool]
 """Sends a document on a connection; False where that has ended."""
 
 
 class Socket(Link, Protocol):
     """A client's connection, of which a conversation needs this."""
+
+    address: str
+    """Where it comes from."""
+    peer_names: frozenset[str]
+    """The names in the certificate that the client has shown."""
 
     def send(self, data: bytes, *, binary: bool) -> bool:
         """Send a frame; tell whether it went out: not where the connection has ended."""
@@ -53,10 +57,6 @@ class Socket(Link, Protocol):
 
     def close_at(self, seconds: float | None, code: int, reason: str) -> None:
         """Close the connection in `seconds`, or never; this replaces an earlier time."""
-
-
-Client = tuple[str, int] | None
-"""The address that a socket comes from."""
 
 
 class OwnSubscription(NamedTuple):
@@ -79,12 +79,9 @@ class Conversation:
     `project` is the only one that the socket may name, where a gateway said so.
     """
 
-    def __init__(
-        self, host: "SocketHost", socket: Socket, client: Client, project: str | None
-    ) -> None:
+    def __init__(self, host: "SocketHost", socket: Socket, project: str | None) -> None:
         self._host = host
         self._socket = socket
-        self._client = client
         self._project = project
         self._proof: dict[bytes, bytes] = {}
         self._expires_at: int | None = None
@@ -139,7 +136,7 @@ class Conversation:
         if not proof:
             return NO_SCHEMA
         status, expires_at = await self._host.identify(
-            proof, given.get("X-Project-ID"), self._client, self._socket
+            proof, given.get("X-Project-ID"), self._socket
         )
         if status != 200:
             return refused(status, "Authentication failed.")
@@ -203,7 +200,7 @@ class Conversation:
         call = served.call(frame, headers)
         if served.declared.listens and (frame.body or {}).get("subscriber") is None:
             call.listener = self._subscriber(binary=frame.binary).listener
-        result = await self._host.perform(served, call, self._client, self._socket)
+        result = await self._host.perform(served, call, self._socket)
         if self._socket.lost and result.undo is not None:
             with suppress(Unavailable):  # then its lease lapses
                 await result.undo()
@@ -275,30 +272,31 @@ class SocketHost:
         """Whether clients must authenticate."""
         return self._gate is not None
 
-    def open(self, socket: Socket, scope: Scope) -> Conversation | Result:
-        """Open a conversation, or answer why not; `scope` is that of the HTTP request."""
-        sent: Headers = scope["headers"]
-        call = Call("GET", scope["path"], dict(sent))
+    def open(self, socket: Socket, head: Head) -> Conversation | Result:
+        """Open a conversation, or answer why not; `head` is that of the HTTP request."""
+        call = Call(head)
+        call.headers = dict(head.headers)
+        call.address, call.peer_names = socket.address, socket.peer_names
         try:
-            self._checks.check_headers(call, sent)
+            self._checks.check_headers(call)
             project = None
             if self._gate is None:
                 self._check_origin(call)
             if self._gateways is not None:
-                self._gateways.check(call, scope)
+                self._gateways.check(call)
                 project = self._project(call)
         except (Refused, Denied) as exc:
             return to_result(exc, invalid_title=INVALID_REQUEST, request_id="")
-        return Conversation(self, socket, scope.get("client"), project)
+        return Conversation(self, socket, project)
 
     async def identify(
-        self, proof: dict[bytes, bytes], project: str | None, client: Client, socket: Socket
+        self, proof: dict[bytes, bytes], project: str | None, socket: Socket
     ) -> tuple[int, int | None]:
         """Check a credential: a status, and when the login expires, in milliseconds."""
         if self._gate is None:
             return 200, None
         try:
-            principal = await self._gate.identify(proof, client[0] if client else "")
+            principal = await self._gate.identify(proof, socket.address)
             own = _project_of(principal, project)
             if own is not None and self._connected.is_on:
                 await self._connected.serve(socket, own)
@@ -316,12 +314,10 @@ class SocketHost:
 
         return self._rechecks.hold(may, partial(socket.close, EXPIRED, "Authentication revoked."))
 
-    async def perform(
-        self, served: ServedAction, call: Call, client: Client, socket: Socket
-    ) -> Result:
+    async def perform(self, served: ServedAction, call: Call, socket: Socket) -> Result:
         """Answer a call by its route."""
-        scope: Scope = {"headers": tuple(call.headers.items()), "client": client}
-        return await self._perform(call, scope, served.node, served.action, socket)
+        call.address, call.link = socket.address, socket
+        return await self._perform(call, served.node, served.action)
 
     def listen(self, push: Push) -> str:
         """Register a connection as a subscriber; answer the name that it has as such."""

@@ -1,0 +1,149 @@
+"""The shell around the application for ASGI servers, and the one around ASGI applications.
+
+Our own server calls `Application.answer` without ASGI. What else serves the application, or mounts
+it, and `httpx.ASGITransport` in tests, goes through `serve`; the page and the OpenAPI document are
+ASGI applications, whose answers `ask` collects.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
+from typing import Any
+from urllib.parse import quote
+
+from zaqar_lite.api.call import Call, Head, Headers, Result
+from zaqar_lite.api.refused import bad_body
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
+Answer = Callable[[Call], Coroutine[Any, Any, Result]]
+
+_NO_CONTENT_STATUSES = (204, 304)
+_LARGEST_FORM = 4_194_304
+"""Bytes of a body for another application, which are all read before it is asked."""
+
+
+def header_list(call: Call, result: Result) -> list[tuple[bytes, bytes]]:
+    """All headers of a result; without a body there is no Content-Type, for 204 no length."""
+    headers = [(b"x-openstack-request-id", call.request_id.encode())]
+    if result.body or result.stream is not None:
+        headers.append((b"content-type", result.media_type))
+    if result.stream is None and result.status not in _NO_CONTENT_STATUSES:
+        headers.append((b"content-length", b"%d" % len(result.body)))
+    headers.extend(result.headers)
+    return headers
+
+
+async def serve(answer: Answer, scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer a request that came over ASGI."""
+    head = Head(
+        scope["method"],
+        scope.get("raw_path") or quote(scope["path"]).encode(),
+        scope["query_string"],
+        scope["headers"],
+        path=scope["path"],
+    )
+    call = Call(head, source=_Asgi(receive))
+    client = scope.get("client")
+    call.address = client[0] if client else ""
+    call.is_secure = scope.get("scheme") == "https"
+    result = await answer(call)
+    headers = header_list(call, result)
+    await send({"type": "http.response.start", "status": result.status, "headers": headers})
+    if result.stream is None:
+        body = b"" if call.method == "HEAD" else result.body
+        await send({"type": "http.response.body", "body": body})
+        return
+
+    async def write(part: bytes) -> None:
+        await send({"type": "http.response.body", "body": part, "more_body": True})
+
+    try:
+        await result.stream(write)
+        await send({"type": "http.response.body", "body": b""})
+    finally:
+        if result.ended is not None:
+            result.ended()
+
+
+class _Asgi:
+    """The source of a request over ASGI."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+
+    async def receive(self, request: Call) -> bytes:
+        """Wait for the whole body: Content-Length bytes, where there is that header.
+
+        Raises:
+            Refused: it is longer or shorter, or larger than the route allows.
+        """
+        body = bytearray()
+        most = request.most if request.size < 0 else request.size
+        more = True
+        while more and len(body) <= most:
+            message = await self._receive()
+            body += message.get("body", b"")
+            more = bool(message.get("more_body"))
+        if request.size < 0:
+            request.check_size(len(body))
+        elif len(body) != request.size:
+            raise bad_body("The body is not as long as its Content-Length says.")
+        return bytes(body)
+
+    def watch(self, gone: asyncio.Future[None]) -> Callable[[], object]:
+        """Let `gone` be done once the client has gone; call the answer to stop that."""
+
+        async def look() -> None:
+            while (await self._receive())["type"] != "http.disconnect":
+                pass
+            if not gone.done():
+                gone.set_result(None)
+
+        return asyncio.create_task(look(), name="watch client").cancel
+
+
+async def ask(app: AsgiApp, call: Call) -> Result:
+    """Have an ASGI application answer a request, and collect its answer.
+
+    Raises:
+        Refused: the body is larger than 4 MiB, or ends too early.
+    """
+    call.most = _LARGEST_FORM
+    call.check_size(call.size)
+    body = await call.receive()
+    started: MutableMapping[str, Any] = {}
+    parts: list[bytes] = []
+
+    async def receive() -> MutableMapping[str, Any]:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            started.update(message)
+        else:
+            parts.append(message.get("body", b""))
+
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "scheme": "https" if call.is_secure else "http",
+        "method": call.method,
+        "path": call.path,
+        "raw_path": call.head.raw_path,
+        "root_path": "",
+        "query_string": call.query_string,
+        "headers": list(call.headers.items()),
+        "client": (call.address, 0) if call.address else None,
+        "server": None,
+    }
+    await app(scope, receive, send)
+    sent: Headers = tuple(started["headers"])
+    media_type = next((value for name, value in sent if name.lower() == b"content-type"), b"")
+    own = (b"content-type", b"content-length")
+    headers = tuple((name, value) for name, value in sent if name.lower() not in own)
+    result = Result(started["status"], b"".join(parts), headers, media_type)
+    result.body = result.text()
+    return result
