@@ -17,25 +17,22 @@ BY_HAND = {"__init__", "runtime"}
 _RULES = [
     (re.compile(pattern, re.MULTILINE), replacement)
     for pattern, replacement in (
-        (r"\bAsyncSubscriptions\b", "SyncSubscriptions"),
         (r"\basync (def|with|for)\b", r"\1"),
         (r"\bawait ", ""),
-        (
-            r"\bAsync(Calls|Queues|Messages|DeadLetters|Claims|Claiming|Settling|Keys|Quotas|Pools"
-            r"|Jobs|Schedules|Scheduling|Events|Topics)\b",
-            r"Sync\1",
-        ),
+        (r"\bAsyncSchedules\b", "SyncSchedules"),
+        (r"\bAsyncCalls\b", "SyncCalls"),
+        (r"\bAsync\b", "Sync"),
+        (r"\baiohttp_transport\b", "urllib3_transport"),
         (r"\bAiohttpTransport\b", "Urllib3Transport"),
         (r"\bIterable\[(\w+)\] \| AsyncIterable\[\1\]", r"Iterable[\1]"),
         (r"\bAsync(Claim|Client|Generator|Iterable|Iterator|Transport)\b", r"\1"),
         (r"__a(enter|exit|iter|next)__", r"__\1__"),
-        (r"\bclient\.async_claims\b", "client.claims"),
         (r"\bclient\.asynchronous\b", "client.sync"),
         (r"\bpost_all_async\b", "post_all"),
         (r"\b([Tt]he|whole) async client\b", r"\1 sync client"),
         (r"\bfor one event loop after another: ", "which threads may share: "),
         (r"\ban `with`", "a `with`"),
-        (r"\bfor (\w+) in (.+):\n +yield \1$", r"yield from \2"),
+        (r"on an event loop\b", "in the caller's thread"),
     )
 ]
 _HEADER = "# Generated from asynchronous/{} by tests/generate_sync.py; change it there.\n"

@@ -1,8 +1,8 @@
 """Count what a client sends."""
 
 from zaqar_lite.client import AsyncClient, Client
+from zaqar_lite.client.calls import Request, Response
 from zaqar_lite.client.transports import AsyncTransport, Transport
-from zaqar_lite.client.wire import Request, Response
 
 
 class Counting:

@@ -20,8 +20,8 @@ from zaqar_lite.client import (
     Client,
     Unreachable,
 )
+from zaqar_lite.client.calls import Request, Response
 from zaqar_lite.client.transports import AsyncTransport
-from zaqar_lite.client.wire import Request, Response
 
 pytestmark = pytest.mark.anyio
 

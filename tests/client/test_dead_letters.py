@@ -7,7 +7,6 @@ import subprocess
 import sys
 import textwrap
 import time
-from typing import Any
 
 import pytest
 
@@ -15,10 +14,10 @@ from tests.client.conftest import MovableServer
 from tests.client.old_server import OldServer
 from tests.server import ServerProcess
 from zaqar_lite.client import AsyncClient, Client, Message, NotFound, RawBody
-from zaqar_lite.client.dead_letters import Redrive, RedriveOptions
-from zaqar_lite.client.models import DeadLetter, Held, Stats
+from zaqar_lite.client.base_client import BaseClient
+from zaqar_lite.client.calls import Request, Response
+from zaqar_lite.client.endpoints.dead_letters import Redrive, RedriveOptions
 from zaqar_lite.client.transports import Transport
-from zaqar_lite.client.wire import Call, Request, Response
 
 pytestmark = pytest.mark.anyio
 
@@ -307,37 +306,53 @@ def test_a_letter_that_fails_again_meanwhile_waits_for_the_next_run(
     assert client.stats(dead).ready == 5
 
 
+class Unconnected(BaseClient):
+    """A client whose steps a test takes."""
+
+    def _open(self) -> None:
+        """Connect to nothing."""
+
+
 def test_what_stays_is_renewed_before_it_lapses() -> None:
     """Driven by hand: 90 seconds pass over a page that the filter leaves."""
     clock = [0.0]
     options = RedriveOptions(where=lambda letter: letter.body == "yes")
-    redrive = Redrive("dead", options, now=lambda: clock[0])
-    steps = redrive.steps(page_size=1)
+    redrive = Redrive(Unconnected(page_size=1), "dead", options, now=lambda: clock[0])
+    steps = redrive.steps()
 
-    def held(number: int, body: str) -> Held:
-        origin = DeadLetter("source", None, 1, None, None)
-        letter = Message("dead", f"m{number}", body, 60, 0, "", dead_letter=origin)
-        return Held(f"claim-{number}", "dead", 60, 0, [letter])
+    def answer(status: int, document: object = None, location: str = "") -> Response:
+        return Response(status, {"location": location}, json.dumps(document).encode())
 
-    def seen(call: Call[Any]) -> tuple[str, str]:
-        return call.request.method, call.request.path.removeprefix("/v2/queues/").split("?")[0]
+    def stats(total: int) -> Response:
+        counts = {"total": total, "free": total, "claimed": 0, "ready": total}
+        return answer(200, {"messages": counts})
 
-    claim = ("POST", "dead/claims")
+    def held(number: int, body: str) -> Response:
+        letter = {"id": f"m{number}", "body": body, "ttl": 60, "age": 0}
+        origin = {"source": "source", "claim_count": 1}
+        messages = [{**letter, "dead_letter": origin}]
+        return answer(201, {"messages": messages}, f"/v2/queues/dead/claims/claim-{number}")
+
+    def seen(step: object) -> tuple[str, str]:
+        assert isinstance(step, Request)
+        return step.method, step.path.removeprefix("/v2/queues/").split("?")[0]
+
+    claim, posted, nothing = ("POST", "dead/claims"), {"resources": ["/id"]}, answer(204)
     assert seen(next(steps)) == ("GET", "dead/stats")
-    assert seen(steps.send(Stats(3, 3, 0, ready=3))) == claim
+    assert seen(steps.send(stats(3))) == claim
     assert seen(steps.send(held(1, "no"))) == claim
     clock[0] = 29.0
     assert seen(steps.send(held(2, "yes"))) == ("POST", "source/messages")
-    assert seen(steps.send(["id"])) == ("DELETE", "dead/messages")
-    assert seen(steps.send(None)) == claim
+    assert seen(steps.send(answer(201, posted))) == ("DELETE", "dead/messages")
+    assert seen(steps.send(nothing)) == claim
     clock[0] = 31.0
     assert seen(steps.send(held(3, "yes"))) == ("PATCH", "dead/claims/claim-1")
-    assert seen(steps.send(None)) == ("POST", "source/messages")
-    assert seen(steps.send(["id"])) == ("DELETE", "dead/messages")
-    assert seen(steps.send(None)) == ("DELETE", "dead/claims/claim-1")
-    assert seen(steps.send(None)) == ("GET", "dead/stats")
+    assert seen(steps.send(nothing)) == ("POST", "source/messages")
+    assert seen(steps.send(answer(201, posted))) == ("DELETE", "dead/messages")
+    assert seen(steps.send(nothing)) == ("DELETE", "dead/claims/claim-1")
+    assert seen(steps.send(nothing)) == ("GET", "dead/stats")
     with pytest.raises(StopIteration) as ended:
-        steps.send(Stats(1, 1, 0, ready=1))
+        steps.send(stats(1))
     assert ended.value.value.moved == {"source": 2}
     assert ended.value.value.passed_over == 1
 

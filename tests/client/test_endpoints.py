@@ -27,14 +27,12 @@ from zaqar_lite.client import (
     RawBody,
     ServerFault,
     Unauthenticated,
-    bodies,
-    encoding,
+    serialization,
 )
+from zaqar_lite.client.calls import Response, from_response
 from zaqar_lite.client.endpoints import claims, messages, queues
 from zaqar_lite.client.posting import Batcher, Pace, PostOptions
 from zaqar_lite.client.queue_options import KEYS, RESERVED
-from zaqar_lite.client.refusals import from_response
-from zaqar_lite.client.wire import Response
 from zaqar_lite.domain import metadata
 
 
@@ -76,9 +74,9 @@ def test_a_name_of_dots_is_no_way_up(dots: str) -> None:
 @pytest.mark.parametrize("seconds", [60.5, "60", 0.5])
 def test_seconds_are_whole_and_not_cut_down(seconds: float) -> None:
     with pytest.raises(TypeError, match="ttl is a whole number"):
-        encoding.encode_message(NewMessage(body=1, ttl=seconds))  # type: ignore[arg-type]
+        serialization.encode_message(NewMessage(body=1, ttl=seconds))  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="delay is a whole number"):
-        encoding.encode_message(NewMessage(body=1, delay=seconds))  # type: ignore[arg-type]
+        serialization.encode_message(NewMessage(body=1, delay=seconds))  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="delay is a whole number"):
         messages.edit("q", "m", delay=seconds)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="grace is a whole number"):
@@ -125,7 +123,7 @@ def test_a_request_of_messages_with_keys_has_none() -> None:
     assert [entry.keyed for entry in entries] == [True, False]
 
 
-@pytest.mark.parametrize("cut", [encoding.raw_bodies, encoding.standard_raw_bodies])
+@pytest.mark.parametrize("cut", [serialization.raw_bodies, serialization.standard_raw_bodies])
 def test_bodies_are_cut_out_as_they_are(cut: Callable[[Response], list[RawBody]]) -> None:
     texts = [b'{"body" : 1.00, "body":2}', b'[ 0.1234567890123456789 ,"}]\\""]', b"null"]
     entries = b", ".join(b'{"id": "1", "body": ' + t + b', "headers": {"body": 3}}' for t in texts)
@@ -214,7 +212,7 @@ def test_batches_never_exceed_the_bytes_and_lose_nothing() -> None:
     batches.append(batcher.flush() or [])
     assert [entry.item for batch in batches for entry in batch] == items
     for batch in batches:
-        size = len(encoding.envelope([entry.encoded for entry in batch]))
+        size = len(serialization.envelope([entry.encoded for entry in batch]))
         assert len(batch) <= 7
         assert size <= 120
 
@@ -239,7 +237,7 @@ def test_a_pace_keeps_the_rate_over_any_while() -> None:
         Pace(0)
 
 
-@pytest.mark.parametrize("dumps", [bodies.dumps, bodies.standard_dumps])
+@pytest.mark.parametrize("dumps", [serialization.dumps, serialization.standard_dumps])
 def test_both_encoders_write_the_same(dumps: Callable[[object], bytes]) -> None:
     values: list[object] = [{"a": [1, 2.5, None, True]}, "ünï\n\u2028", {1: "one"}, [{}]]
     for value in values:
@@ -257,7 +255,7 @@ class Order:
     kind: Color
 
 
-@pytest.mark.parametrize("dumps", [bodies.dumps, bodies.standard_dumps])
+@pytest.mark.parametrize("dumps", [serialization.dumps, serialization.standard_dumps])
 def test_both_encoders_take_the_same_python_values(dumps: Callable[[object], bytes]) -> None:
     number = uuid.UUID(int=7)
     at = dt.datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=dt.UTC)
@@ -285,9 +283,9 @@ def test_an_encoder_of_ones_own_makes_every_body() -> None:
     def encoder(body: object) -> str:
         return json.dumps(body, default=lambda one: f"mine {one}")
 
-    assert bodies.encode_body({1}, encoder) == b'"mine {1}"'
-    assert bodies.encode_body(b"x", encoder) == b"\"mine b'x'\""
-    assert bodies.encode_body(RawBody(b"[1]"), encoder) == b"[1]"
+    assert serialization.encode_body({1}, encoder) == b'"mine {1}"'
+    assert serialization.encode_body(b"x", encoder) == b"\"mine b'x'\""
+    assert serialization.encode_body(RawBody(b"[1]"), encoder) == b"[1]"
     request = messages.edit("q", "m", body={2}, encoder=encoder).request
     assert request.body == b'{"body":"mine {2}"}'
 
@@ -320,14 +318,14 @@ def test_options_have_the_servers_names() -> None:
 
 def test_an_entry_is_what_the_wire_says() -> None:
     message = NewMessage(body=[1], ttl=60, delay=0, idempotency_key='k"', headers={"a": "b"})
-    assert json.loads(encoding.encode_message(message)) == {
+    assert json.loads(serialization.encode_message(message)) == {
         "body": [1],
         "ttl": 60,
         "delay": 0,
         "idempotency_key": 'k"',
         "headers": {"a": "b"},
     }
-    assert encoding.encode_message("plain") == b'{"body":"plain"}'
+    assert serialization.encode_message("plain") == b'{"body":"plain"}'
 
 
 def test_both_clients_have_the_same_methods_with_the_same_arguments() -> None:

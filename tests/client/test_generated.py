@@ -7,8 +7,7 @@ import pytest
 
 from tests.generate_sync import BY_HAND, CLIENT, generate, sources
 from zaqar_lite.client import AsyncClient, Client
-from zaqar_lite.client.asynchronous.schedules import AsyncSchedules
-from zaqar_lite.client.sync.schedules import SyncSchedules
+from zaqar_lite.client.endpoints.schedules import AsyncSchedules, SyncSchedules
 
 
 @pytest.mark.parametrize("source", sources(), ids=lambda path: path.stem)

@@ -82,7 +82,7 @@ def test_a_limit_that_was_raised_is_found_by_clients_that_run(
     configured: tuple[ServerProcess, Path], queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server, settings = configured
-    monkeypatch.setattr("zaqar_lite.client.sync.calls.LIMIT_KEPT", 0.0)
+    monkeypatch.setattr("zaqar_lite.client.base_client.LIMIT_KEPT", 0.0)
     with Client(server.url) as client:
         client.create_queue(queue, {"_default_message_delay": 60})
         with pytest.raises(ValueError, match=BEYOND):

@@ -340,7 +340,7 @@ def test_a_list_goes_on_with_large_pages_where_the_server_gives_them(
 ) -> None:
     with ServerProcess("memory://", env={"ZAQAR_LITE_MAX_LARGE_PAGE": largest}) as process:
         with Client(process.url) as client:
-            client.post_all(queue, range(430))
+            client.post_all(queue, range(430), in_flight=1)
             sent = counted(client)
             assert [message.body for message in client.list_messages(queue)] == list(range(430))
             first = list(sent)

@@ -29,7 +29,7 @@ from zaqar_lite.client import (
     WorkerOptions,
     worker,
 )
-from zaqar_lite.client.dead_letters import RedriveOptions
+from zaqar_lite.client.endpoints.dead_letters import RedriveOptions
 
 NOWHERE = "http://127.0.0.1:9"
 """Nothing listens there: what is not refused by the SDK itself is Unreachable."""

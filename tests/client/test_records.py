@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from zaqar_lite.client import AccessKey, Stats
-from zaqar_lite.client.records import reader
+from zaqar_lite.client.serialization import reader
 
 
 @dataclasses.dataclass

@@ -13,7 +13,7 @@ from opentelemetry.trace import SpanContext, SpanKind, StatusCode
 from tests.client.conftest import MovableServer
 from tests.server import ServerProcess
 from zaqar_lite.client import AsyncClient, Client, Message, NewMessage, worker
-from zaqar_lite.client.exchange import RetryPolicy
+from zaqar_lite.client.calls import RetryPolicy
 from zaqar_lite.client.tracing import Tracing, context_of
 
 pytestmark = pytest.mark.anyio

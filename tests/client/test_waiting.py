@@ -16,8 +16,7 @@ from tests.client.requests import counted, counted_async
 from tests.server import ServerProcess
 from zaqar_lite.client import AsyncClient, Client
 from zaqar_lite.client.errors import BadRequest
-from zaqar_lite.client.line import Line
-from zaqar_lite.client.waiting import Waiting
+from zaqar_lite.client.long_polling import Connection, Waiting
 
 pytestmark = pytest.mark.anyio
 
@@ -193,11 +192,11 @@ def test_hanging_up_loses_nothing_that_was_given(
     """Messages that come while the line is hung up are claimed here, or by nobody."""
     rounds, given = 100, 0
     for number in range(rounds):
-        line = Line()
+        line = Connection()
         hanging_up = threading.Timer(0.05, line.hang_up)
         posting = post_later(server.url, queue, number, after=0.045 + 0.01 * number / rounds)
         hanging_up.start()
-        held = client.create_claim(queue, wait=30, line=line)
+        held = client.create_claim(queue, wait=30, connection=line)
         hanging_up.join()
         posting.join()
         if held is not None:
@@ -209,10 +208,10 @@ def test_hanging_up_loses_nothing_that_was_given(
 
 
 def test_a_line_that_is_over_waits_no_more(client: Client, queue: str) -> None:
-    line = Line()
+    line = Connection()
     line.hang_up()
     begin = time.monotonic()
-    assert client.create_claim(queue, wait=30, line=line) is None
+    assert client.create_claim(queue, wait=30, connection=line) is None
     assert time.monotonic() - begin < 10
     client.post(queue, 1)
     assert client.create_claim(queue) is not None
@@ -222,10 +221,10 @@ def test_a_line_is_cut_where_nobody_sees_its_end(server: ServerProcess, queue: s
     """A proxy that does not pass on that the client has ended its half of the connection."""
     with OldServer(server.port) as proxy, Client(proxy.url) as client:
         proxy.deaf = True
-        line = Line()
+        line = Connection()
         threading.Timer(0.3, line.hang_up).start()
         begin = time.monotonic()
-        assert client.create_claim(queue, wait=30, line=line) is None
+        assert client.create_claim(queue, wait=30, connection=line) is None
         assert time.monotonic() - begin < 10
 
 

@@ -25,7 +25,7 @@ from zaqar_lite.client import (
     TimeLimitExceeded,
     worker,
 )
-from zaqar_lite.client.worker_options import Handler, WorkerOptions
+from zaqar_lite.client.worker import Handler, WorkerOptions
 
 pytestmark = pytest.mark.anyio
 

@@ -17,7 +17,7 @@ from tests.commands.running import ZAQAR, Run
 from tests.server import ServerProcess
 from tests.services.process import free_port
 from zaqar_lite import __version__, cli
-from zaqar_lite.client import Client, shell
+from zaqar_lite.client import Client, base_client
 from zaqar_lite.commands import completing, durations
 from zaqar_lite.commands.running import add_connection
 
@@ -498,7 +498,7 @@ def test_completion_asks_page_by_page_and_imports_neither_parser_nor_client(
     line = f"zaqar-lite queue stats --url {server.url}/v2 --project={project} na"
     assert completed(line) == [*expected, "[]", ""]
     assert completed(f'{line} "an open quote')[-2:] == ["[]", ""]
-    assert completing.DEFAULT_URL == shell.DEFAULT_URL
+    assert completing.DEFAULT_URL == base_client.DEFAULT_URL
 
 
 def test_an_answer_that_is_no_json_is_one_line(run: Run, queue: str) -> None:

@@ -11,12 +11,12 @@
 Nothing of the server is imported, and the HTTP library only when a client is made.
 """
 
-from zaqar_lite.client.async_claims import AsyncClaim
 from zaqar_lite.client.asynchronous.client import AsyncClient
 from zaqar_lite.client.auth import Auth, KeyAuth, KeystoneAuth, NoAuth, SignedAuth
-from zaqar_lite.client.claims import Claim
-from zaqar_lite.client.dead_letters import Redriven, Source
-from zaqar_lite.client.endpoints.paths import Topic
+from zaqar_lite.client.calls import Resend, RetryPolicy
+from zaqar_lite.client.claims import AsyncClaim, Claim, ClaimOptions
+from zaqar_lite.client.endpoints.dead_letters import Redriven, Source
+from zaqar_lite.client.endpoints.requests import Topic
 from zaqar_lite.client.errors import (
     BadAnswer,
     BadRequest,
@@ -44,37 +44,38 @@ from zaqar_lite.client.errors import (
     Unsupported,
     ZaqarError,
 )
-from zaqar_lite.client.exchange import Resend, RetryPolicy
-from zaqar_lite.client.ledger import ClaimOptions
 from zaqar_lite.client.models import (
     AccessKey,
     Attempt,
     DataKey,
     DeadLetter,
+    Delivery,
     Done,
+    FailedDelivery,
+    Flavor,
     Held,
     Ids,
     Message,
     MessageAge,
     MessagePage,
     NewMessage,
+    Ping,
+    Pool,
+    PoolDrain,
     ProjectQuota,
     Queue,
     Range,
     RawBody,
     SignedURL,
     Stats,
+    Subscription,
 )
-from zaqar_lite.client.pools import Flavor, Pool, PoolDrain
 from zaqar_lite.client.posting import Posted, PostOptions, PostSummary, Rejected
 from zaqar_lite.client.queue_options import Ensured, QueueOptions
 from zaqar_lite.client.settlements import Settled, Settlement
-from zaqar_lite.client.subscriptions import Delivery, FailedDelivery, Ping, Subscription
 from zaqar_lite.client.sync.client import Client
 from zaqar_lite.client.time_limit import TimeLimitExceeded
-from zaqar_lite.client.verdicts import Reject, Retry
-from zaqar_lite.client.worker import Worker, worker
-from zaqar_lite.client.worker_options import WorkerOptions, WorkerStats
+from zaqar_lite.client.worker import Reject, Retry, Worker, WorkerOptions, WorkerStats, worker
 
 __all__ = [
     "AccessKey",

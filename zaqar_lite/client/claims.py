@@ -8,31 +8,443 @@ said so before. What is not done is released at the end and can be claimed again
 when the loop begins and ends the claim with the loop.
 """
 
+import asyncio
 import contextlib
+import dataclasses
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
-from zaqar_lite.client.errors import ZaqarError
-from zaqar_lite.client.ledger import ClaimOptions
-from zaqar_lite.client.models import Message
-from zaqar_lite.client.sync.claims import SyncClaims
-from zaqar_lite.client.sync.settling import SyncSettling
-from zaqar_lite.client.termination import TERMINATION
+from zaqar_lite.client.arguments import check_fields
+from zaqar_lite.client.base_client import BaseClient, chunks
+from zaqar_lite.client.calls import Call, Steps
+from zaqar_lite.client.endpoints import claims, messages
+from zaqar_lite.client.errors import (
+    BadRequest,
+    ClaimLost,
+    MessageNotFound,
+    Unsupported,
+    ZaqarError,
+)
+from zaqar_lite.client.long_polling import POLL, Connection
+from zaqar_lite.client.methods import Async, Sync, method
+from zaqar_lite.client.models import Held, Message
+from zaqar_lite.client.settlements import Act, Settled, Settlement
+from zaqar_lite.client.termination import ASYNC_TERMINATION, TERMINATION
+
+if TYPE_CHECKING:
+    from zaqar_lite.client.asynchronous.calls import AsyncCalls
+    from zaqar_lite.client.sync.calls import SyncCalls
+
+T = TypeVar("T")
 
 
-class Claim(SyncSettling):
+@dataclasses.dataclass(frozen=True, slots=True)
+class ClaimOptions:
+    """How to claim.
+
+    Attributes:
+        limit: messages at most; Zaqar Lite gives 1,000, OpenStack's Zaqar 20.
+        ttl: seconds that the claim lasts without renewal (60 to 43,200).
+        grace: seconds that a message outlives the claim, where its own ttl ends earlier.
+        details: whether to ask for claim counts, times, headers and dead-letter sources.
+        raw: whether bodies stay JSON text (`RawBody`).
+        renew: whether to renew in the background while the block runs.
+        renew_every: seconds between renewals; a third of the ttl by default.
+        wait: seconds to wait for a message.
+        poll: seconds between two requests, about, where the server does not wait.
+    """
+
+    limit: int = 10
+    ttl: int = 300
+    grace: int = 60
+    details: bool = False
+    raw: bool = False
+    renew: bool = True
+    renew_every: float | None = None
+    wait: float = 0
+    poll: float = POLL
+
+    def __post_init__(self) -> None:
+        """Refuse what is not of the kind that a field takes, and renewals without a pause.
+
+        Raises:
+            TypeError, ValueError: the text names the field.
+        """
+        check_fields(self)
+        if self.renew_every is not None and self.renew_every <= 0:
+            message = "renew_every must be above 0; renew=False switches renewals off"
+            raise ValueError(message)
+
+
+class BaseClaim:
+    """What a claim holds, what became of it, and the steps that settle, renew and end it."""
+
+    HOW: ClassVar[str]
+
+    def __init__(self, client: BaseClient, queue: str, options: ClaimOptions) -> None:
+        self._client = client
+        self.queue = queue
+        self.id: str | None = None
+        self._messages: Sequence[Message] = ()
+        self._begun = False
+        self._keeping = True
+        self._options = options
+        self._page_size = max(client.page_size, options.limit)
+        self._done: dict[str, None] = {}
+        self._settled: set[str] = set()
+        self._leaving: set[str] = set()
+        self._skipped: set[str] = set()
+        self._lost: ClaimLost | None = None
+        self._until = 0.0
+        self._connection = Connection()
+
+    @property
+    def messages(self) -> Sequence[Message]:
+        """What was claimed.
+
+        Raises:
+            TypeError: nothing has been asked for yet: the block has not begun.
+        """
+        if not self._begun:
+            raise TypeError(self.HOW)
+        return self._messages
+
+    def __len__(self) -> int:
+        return len(self.messages)
+
+    def __bool__(self) -> bool:
+        return bool(self.messages)
+
+    def _iterate(self) -> Iterator[Message]:
+        """Yield the messages; the one before counts as processed when the next is asked for.
+
+        Raises:
+            ClaimLost: the claim lapsed meanwhile; someone else may have the rest.
+        """
+        for message in self.messages:
+            if message.id in self._done or message.id in self._settled:
+                continue
+            self.check()
+            yield message
+            if message.id not in self._skipped:
+                self.done(message)
+
+    def done(self, *processed: Message) -> None:
+        """Mark messages as processed: they are deleted when the block ends."""
+        for message in processed:
+            if message.id not in self._settled:
+                self._done[message.id] = None
+
+    def skip(self, *unprocessed: Message) -> None:
+        """Mark messages as not processed: they are released when the block ends."""
+        for message in unprocessed:
+            self._skipped.add(message.id)
+            self._done.pop(message.id, None)
+
+    def hang_up(self) -> None:
+        """Stop waiting for messages: the claim begins with none, or with those that are ready."""
+        self._connection.hang_up()
+
+    def keep(self, *, renewing: bool) -> None:
+        """Renew the claim in the background, or let it lapse from now on."""
+        self._keeping = renewing
+
+    def check(self) -> None:
+        """Raise ClaimLost if the claim is known to be lost."""
+        if self._lost is not None:
+            raise self._lost
+
+    def _enter(self) -> None:
+        if self._begun:
+            message = "a claim is used once: ask the client for another"
+            raise RuntimeError(message)
+
+    def _begin(self, held: Held | None, sent_at: float) -> None:
+        self._begun = True
+        if held is not None:
+            self.id, self._messages = held.id, held.messages
+            # Counted from before the request left: never longer than the server counts.
+            self._until = max(sent_at, self._connection.asked_at) + self._options.ttl
+
+    def _renewals(self) -> float | None:
+        """Return the seconds between renewals, None for none."""
+        if self.id is None or not self._options.renew:
+            return None
+        return self._options.renew_every or self._options.ttl / 3
+
+    def _renewal(self, claim_id: str) -> Call[None]:
+        return claims.renew(self.queue, claim_id, ttl=self._options.ttl, grace=self._options.grace)
+
+    def _renewed(self, sent_at: float) -> None:
+        self._until = sent_at + self._options.ttl
+
+    def _not_renewed(self, error: ZaqarError) -> bool:
+        """Note that a renewal failed; return whether the claim is lost."""
+        if isinstance(error, ClaimLost):
+            self._lost = error
+        elif time.monotonic() >= self._until:
+            self._lost = ClaimLost("The claim has lapsed", f"it could not be renewed: {error}")
+        return self._lost is not None
+
+    def _all_settled(self) -> bool:
+        """Return whether the claim has ended because everything it held was settled here."""
+        return all(message.id in self._settled for message in self._messages)
+
+    def _may_be_over(self) -> bool:
+        """Return whether the claim may have ended because its last message was settled.
+
+        Until its time is over no other client can have its messages.
+        """
+        return time.monotonic() < self._until or self._all_settled()
+
+    def _look_ups(self) -> Iterator[Call[list[Message]]]:
+        """Yield the calls that show whether a claim is over or was lost.
+
+        Messages that do not exist any more were deleted by this program, here or elsewhere.
+        """
+        gone = self._settled | self._leaving
+        left = [one.id for one in self._messages if one.id not in gone]
+        for part in chunks(left, self._page_size):
+            yield messages.get_messages(self.queue, part)
+
+    def _gathered(self, wanted: Sequence[Settlement]) -> list[Settlement]:
+        """Return the deletion of what is done so far, and these settlements."""
+        named = {one.id for one in wanted}
+        return [*(Settlement.delete(one) for one in self._done if one not in named), *wanted]
+
+    @contextlib.contextmanager
+    def _settling(self, settlements: Sequence[Settlement]) -> Iterator[str]:
+        """Yield the claim's id, and note what is being settled for a renewal that comes meanwhile.
+
+        Raises:
+            TypeError: nothing was claimed.
+        """
+        if self.id is None:
+            message = self.HOW if not self._begun else "the claim is empty"
+            raise TypeError(message)
+        leaving = {one.id for one in settlements if not one.keeps}
+        self._leaving |= leaving
+        try:
+            yield self.id
+        finally:
+            self._leaving -= leaving
+
+    def _left(self, settlements: Sequence[Settlement], results: Sequence[Settled]) -> None:
+        """Note what the claim does not hold any more."""
+        for settlement, result in zip(settlements, results, strict=True):
+            if result.done and not settlement.keeps:
+                self._settled.add(settlement.id)
+                self._done.pop(settlement.id, None)
+
+    def _last_settlements(self) -> list[Settlement] | None:
+        """Return settlements that end the claim in one request; None if `_ending` needs only one.
+
+        Deleting all and releasing all are one request each, on every server.
+        """
+        rest = [
+            one.id
+            for one in self._messages
+            if one.id not in self._done and one.id not in self._settled
+        ]
+        if not (self._done and rest) or len(self._done) + len(rest) > self._page_size:
+            return None
+        return [
+            *(Settlement.delete(one) for one in self._done),
+            *(Settlement.release(one) for one in rest),
+        ]
+
+    def _acknowledgements(self) -> Iterator[Call[None]]:
+        """Yield the calls that delete what is done, checked by the claim's id."""
+        if self.id is None:
+            return
+        for part in chunks(list(self._done), self._page_size):
+            yield messages.delete_messages(self.queue, part, claim_ids=[self.id])
+            self._settled.update(part)
+            for one in part:
+                del self._done[one]
+
+    def _ending(self) -> Iterator[Call[None]]:
+        """Yield the calls that end the claim: delete what is done, release the rest."""
+        yield from self._acknowledgements()
+        if self.id is not None and not self._all_settled():
+            rest = [one.id for one in self._messages if one.id not in self._settled]
+            yield claims.release(self.queue, self.id, ids=rest)
+
+    def _ended_badly(self, error: ZaqarError, during: BaseException | None) -> None:
+        """Raise the error, or add it as a note to the exception that is being raised already."""
+        if during is None:
+            raise error
+        during.add_note(f"The claim on {self.queue} could not be ended either: {error}")
+
+    def _create(self) -> Steps[Held | None]:
+        """Make the claim; one that waits for messages can be hung up meanwhile."""
+        options = self._options
+        return claims.create(
+            self._client,
+            self.queue,
+            limit=options.limit,
+            ttl=options.ttl,
+            grace=options.grace,
+            details=options.details,
+            raw=options.raw,
+            wait=options.wait,
+            poll=options.poll,
+            connection=self._connection if options.wait else None,
+        )
+
+    @method
+    def delete_done(self) -> Steps[None]:
+        """Delete now what is done so far, instead of at the end.
+
+        Raises:
+            ClaimLost: the claim lapsed; someone else may have the messages.
+        """
+        for call in self._acknowledgements():
+            yield from self._client._exchange(call)
+
+    @method
+    def settle(self, *settlements: Settlement) -> Steps[list[Settled]]:
+        """Settle messages now; return one result for each.
+
+        What is done so far is deleted in the same request.
+
+        Raises:
+            ClaimLost: what is done could not be deleted; someone else may have it.
+            Unsupported: this server cannot settle single messages.
+        """
+        return self._settle_now(*settlements)
+
+    def _settle_now(self, *settlements: Settlement) -> Steps[list[Settled]]:
+        """Return the steps of `settle`."""
+        gathered = self._gathered(settlements)
+        results = yield from self._carry_out(gathered)
+        along = len(gathered) - len(settlements)
+        for result in results[:along]:
+            result.check()
+        return results[along:]
+
+    @method
+    def release(
+        self,
+        message: Message | str,
+        *,
+        delay: int | None = None,
+        failed: bool = False,
+        reason: str | None = None,
+        detail: str | None = None,
+    ) -> Steps[None]:
+        """Give a message back now: it can be claimed again at once, or after `delay` seconds.
+
+        `failed` counts it towards the queue's `_max_failures`; without a delay of its own it waits
+        as the queue's `_retry_backoff` says then. Its attempts show `reason` (128 bytes) and
+        `detail` (2 KiB). What is done so far is deleted in the same request.
+
+        Raises:
+            ClaimLost: the claim does not hold it (any more).
+            Unsupported: this server cannot; `skip` gives it back at the end of the block.
+        """
+        return self._settle_one(
+            Settlement.release(message, delay=delay, failed=failed, reason=reason, detail=detail)
+        )
+
+    @method
+    def extend(self, message: Message | str, ttl: int) -> Steps[None]:
+        """Hold one message for `ttl` seconds from now, whatever becomes of the claim's others.
+
+        Raises:
+            ClaimLost: the claim does not hold it (any more).
+            Unsupported: this server cannot; `Client.renew_claim` holds all for longer.
+        """
+        return self._settle_one(Settlement.extend(message, ttl))
+
+    @method
+    def dead(
+        self, message: Message | str, *, reason: str | None = None, detail: str | None = None
+    ) -> Steps[None]:
+        """Send a message to the dead letters now.
+
+        Raises:
+            NoDeadLetters: its queue has no place for them; it is still held.
+            ClaimLost: the claim does not hold it (any more).
+            Unsupported: this server cannot.
+        """
+        return self._settle_one(Settlement.dead(message, reason=reason, detail=detail))
+
+    def _settle_one(self, settlement: Settlement) -> Steps[None]:
+        (yield from self._settle_now(settlement))[0].check()
+
+    def _carry_out(self, settlements: Sequence[Settlement]) -> Steps[list[Settled]]:
+        if not settlements:
+            return []
+        with self._settling(settlements) as claim_id:
+            results = yield from claims.settle_in_parts(
+                self._client, self.queue, claim_id, settlements
+            )
+            self._left(settlements, results)
+        return results
+
+    def _end(self) -> Steps[None]:
+        """Delete what is done and release the rest, in one request if it can be."""
+        last = self._last_settlements() if self._client.settles else None
+        if last is not None:
+            # A server that can't do this, or takes fewer at once, is asked in two steps.
+            with contextlib.suppress(Unsupported, BadRequest):
+                results = yield from self._carry_out(last)
+                for settlement, result in zip(last, results, strict=True):
+                    if settlement.act is Act.DELETE:
+                        result.check()
+                return
+        for call in self._ending():
+            yield from self._client._exchange(call)
+
+    def _renew_once(self, claim_id: str) -> Steps[bool]:
+        """Renew the claim; return whether there is still something to renew."""
+        if self._all_settled():
+            return False
+        if not self._keeping:
+            return True
+        sent_at = time.monotonic()
+        try:
+            yield from self._client._exchange(self._renewal(claim_id))
+            self._renewed(sent_at)
+        except ZaqarError as error:
+            if isinstance(error, ClaimLost) and (yield from self._is_over()):
+                return False
+            return not self._not_renewed(error)
+        return True
+
+    def _is_over(self) -> Steps[bool]:
+        if not self._may_be_over():
+            return False
+        for call in self._look_ups():
+            try:
+                yield from self._client._exchange(call)
+            except MessageNotFound:
+                continue
+            except ZaqarError:
+                pass  # unknown: take it for lost
+            return False
+        return True
+
+
+class Claim(BaseClaim, Sync):
     """A sync claim; made by `Client.claim`."""
 
+    _client: "SyncCalls"
     HOW = "use `with client.claim(...) as claim:`, or iterate: `for message in client.claim(...)`"
 
-    def __init__(self, client: SyncClaims, queue: str, options: ClaimOptions) -> None:
+    def __init__(self, client: "SyncCalls", queue: str, options: ClaimOptions) -> None:
         super().__init__(client, queue, options)
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._holding = False
+
+    def _run(self, steps: Steps[T]) -> T:
+        """Have the client take the steps."""
+        return self._client._run(steps)
 
     def __iter__(self) -> Iterator[Message]:
         """Yield the messages; the one before counts as processed when the next is asked for.
@@ -54,7 +466,7 @@ class Claim(SyncSettling):
         try:
             with self._shield():
                 sent_at = time.monotonic()
-                self._begin(self._create(), sent_at)
+                self._begin(self._run(self._create()), sent_at)
                 if self._renewals() is not None:
                     self._thread = threading.Thread(
                         target=self._renew, name="zaqar-renew", daemon=True
@@ -79,14 +491,14 @@ class Claim(SyncSettling):
                 if self._thread is not None:
                     self._thread.join()
                 try:
-                    self._end()
+                    self._run(self._end())
                 except ZaqarError as failure:
                     self._ended_badly(failure, error)
         finally:
             self._let_go()
 
     def _shield(self) -> contextlib.AbstractContextManager[None]:
-        return TERMINATION.shield(self._line) if self._holding else contextlib.nullcontext()
+        return TERMINATION.shield(self._connection) if self._holding else contextlib.nullcontext()
 
     def _let_go(self) -> None:
         if self._holding:
@@ -96,5 +508,127 @@ class Claim(SyncSettling):
     def _renew(self) -> None:
         every, claim_id = self._renewals(), self.id
         while every is not None and claim_id is not None and not self._stop.wait(every):
-            if not self._renew_once(claim_id):
+            if not self._run(self._renew_once(claim_id)):
+                return
+
+
+class AsyncClaim(BaseClaim, Async):
+    """An async claim; made by `AsyncClient.claim`. In its block the loop is a plain `for`.
+
+    Settlements of single messages that are awaited in one turn of the event loop are one request.
+    """
+
+    _client: "AsyncCalls"
+    HOW = (
+        "use `async with client.claim(...) as claim:`, or iterate: "
+        "`async for message in client.claim(...)`"
+    )
+
+    def __init__(self, client: "AsyncCalls", queue: str, options: ClaimOptions) -> None:
+        super().__init__(client, queue, options)
+        self._renewing: asyncio.Task[None] | None = None
+        self._holder: asyncio.Task[Any] | None = None
+        self._turn: list[tuple[Settlement, asyncio.Future[Settled]]] = []
+        self._turns: set[asyncio.Task[None]] = set()
+
+    async def _run(self, steps: Steps[T]) -> T:
+        """Have the client take the steps."""
+        return await self._client._run(steps)
+
+    def __iter__(self) -> Iterator[Message]:
+        """Yield the messages; the one before counts as processed when the next is asked for.
+
+        Raises:
+            ClaimLost: the claim lapsed meanwhile; someone else may have the rest.
+            TypeError: this is not in an `async with` block: use `async for`.
+        """
+        return self._iterate()
+
+    async def __aiter__(self) -> AsyncIterator[Message]:
+        """Yield the messages; outside of an `async with` block, make and end the claim too."""
+        if self._begun:
+            for message in self._iterate():
+                yield message
+        else:
+            async with self:
+                for message in self._iterate():
+                    yield message
+
+    async def __aenter__(self) -> Self:
+        self._enter()
+        task = asyncio.current_task()
+        if self._client.release_on_sigterm and ASYNC_TERMINATION.hold(task):
+            self._holder = task
+        sent_at = time.monotonic()
+        making = asyncio.ensure_future(self._run(self._create()))
+        try:
+            # A cancelled request may have claimed: wait for the answer and give back what it took.
+            self._begin(await asyncio.shield(making), sent_at)
+        except asyncio.CancelledError:
+            self._connection.hang_up()
+            try:
+                with contextlib.suppress(ZaqarError):
+                    self._begin(await making, sent_at)
+                    for call in self._ending():
+                        await self._run(self._client._exchange(call))
+            finally:
+                self._let_go()
+            raise
+        except BaseException:
+            self._let_go()
+            raise
+        if self._renewals() is not None:
+            self._renewing = asyncio.create_task(self._renew(), name="zaqar-renew")
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            if self._renewing is not None:
+                self._renewing.cancel()
+                await asyncio.gather(self._renewing, return_exceptions=True)
+            try:
+                await asyncio.gather(*self._turns)
+                await self._run(self._end())
+            except ZaqarError as failure:
+                self._ended_badly(failure, error)
+        finally:
+            self._let_go()
+
+    def _settle_one(self, settlement: Settlement) -> Steps[None]:
+        result: asyncio.Future[Settled] = asyncio.get_running_loop().create_future()
+        self._turn.append((settlement, result))
+        if len(self._turn) == 1:
+            turn = asyncio.create_task(self._send_turn(), name="zaqar-settle")
+            self._turns.add(turn)
+            turn.add_done_callback(self._turns.discard)
+        yield result
+        result.result().check()
+
+    async def _send_turn(self) -> None:
+        """Send what was asked for until now, in one request."""
+        turn, self._turn = self._turn, []
+        try:
+            results = await self._run(self._settle_now(*(settlement for settlement, _ in turn)))
+        except Exception as error:  # noqa: BLE001 - raised by those who asked
+            for _, future in turn:
+                future.set_exception(error)
+        else:
+            for (_, future), result in zip(turn, results, strict=True):
+                future.set_result(result)
+
+    def _let_go(self) -> None:
+        if self._holder is not None:
+            holder, self._holder = self._holder, None
+            ASYNC_TERMINATION.let_go(holder)
+
+    async def _renew(self) -> None:
+        every, claim_id = self._renewals(), self.id
+        while every is not None and claim_id is not None:
+            await asyncio.sleep(every)
+            if not await self._run(self._renew_once(claim_id)):
                 return

@@ -298,3 +298,150 @@ class Done:
     at: dt.datetime | None
     attempts: int
     consumers: Sequence[str]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Pool:
+    """A message store of the server.
+
+    Attributes:
+        uri: without its credentials.
+        weight: its share of new queues; 0 for none.
+        flavor: the flavor that it serves; None for queues without one.
+        options: its driver's settings by name, without their values; None where they were not
+            asked for.
+    """
+
+    name: str
+    uri: str
+    weight: int
+    flavor: str | None = None
+    options: Mapping[str, Any] | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Flavor:
+    """A name for some pools; a queue with it lies in one of them."""
+
+    name: str
+    pools: Sequence[str]
+    capabilities: Sequence[str] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PoolDrain:
+    """How far the queues of a pool have moved to others.
+
+    Attributes:
+        state: `running` or `completed`.
+        queues_left: queues that have not moved, or not all of them.
+        problem: what keeps it from going on; None for nothing.
+    """
+
+    pool: str
+    state: str
+    queues_left: int
+    messages_moved: int
+    problem: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Subscription:
+    """A receiver of a queue's messages.
+
+    Attributes:
+        source: the queue's name.
+        age: seconds since it was made or its ttl was changed.
+        options: the values of `post_headers` are masked.
+        disabled: why the server stopped to deliver; None while it delivers.
+    """
+
+    id: str
+    source: str
+    subscriber: str
+    ttl: int
+    age: int
+    options: Mapping[str, Any]
+    confirmed: bool
+    disabled: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Delivery:
+    """One attempt to deliver a message.
+
+    Attributes:
+        id: the message's.
+        status: what the receiver answered; None when it did not, and `error` says why.
+        answer: the first KiB of it.
+        next_at: when it is tried again.
+    """
+
+    id: str
+    at: dt.datetime | None
+    attempt: int
+    outcome: str
+    status: int | None
+    milliseconds: int
+    answer: str
+    error: str
+    next_at: dt.datetime | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FailedDelivery:
+    """A message that could not be delivered, with the notification that was sent."""
+
+    id: str
+    message_id: str
+    at: dt.datetime | None
+    attempts: int
+    reason: str
+    message: Any
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Ping:
+    """What a receiver answered to a test notification."""
+
+    outcome: str
+    status: int | None
+    milliseconds: int
+    answer: str
+    error: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Job:
+    """What a job has done so far.
+
+    Attributes:
+        path: where the server shows the job; empty if everything was done at once.
+        state: running, completed, cancelled or failed.
+        total: messages that were there at the start; `examined` of them were looked at.
+        selected: messages that the job is about; `done` of them are done.
+        refused: how many messages were left as they are, by the reason.
+        targets: how many letters went to each queue, or would go in a dry run.
+        rate: messages a second.
+        remaining: seconds until the end; None if unknown.
+        sample: up to ten of the selected messages, in a dry run.
+    """
+
+    path: str
+    id: str
+    state: str
+    total: int
+    examined: int
+    selected: int
+    done: int
+    refused: Mapping[str, int]
+    rate: float
+    remaining: int | None
+    sample: Sequence[Mapping[str, Any]] = ()
+    error: str | None = None
+    targets: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more will be done."""
+        return self.state != "running"

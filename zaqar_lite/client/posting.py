@@ -20,11 +20,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
-from zaqar_lite.client import arguments, encoding
+from zaqar_lite.client import arguments, serialization
+from zaqar_lite.client.calls import Call
 from zaqar_lite.client.endpoints import messages
 from zaqar_lite.client.errors import BadRequest, KeyReused
 from zaqar_lite.client.models import Ids, NewMessage
-from zaqar_lite.client.wire import Call
 
 if TYPE_CHECKING:
     from zaqar_lite.client.asynchronous.calls import AsyncCalls
@@ -145,12 +145,12 @@ class Batcher(Generic[T]):
     def __init__(
         self,
         options: PostOptions[T],
-        encode: Callable[[object], bytes] = encoding.encode_message,
+        encode: Callable[[object], bytes] = serialization.encode_message,
     ) -> None:
         self._options = options
         self._encode = encode
         self._entries: list[Entry[T]] = []
-        self._bytes = encoding.ENVELOPE_BYTES
+        self._bytes = serialization.ENVELOPE_BYTES
         self._index = 0
         self.rejected: list[Rejected[T]] = []
 
@@ -178,7 +178,7 @@ class Batcher(Generic[T]):
 
     def flush(self) -> list[Entry[T]] | None:
         """Return what is left, if anything is."""
-        entries, self._entries, self._bytes = self._entries, [], encoding.ENVELOPE_BYTES
+        entries, self._entries, self._bytes = self._entries, [], serialization.ENVELOPE_BYTES
         return entries or None
 
     def _keyed(self, item: T) -> object:
@@ -247,8 +247,8 @@ def _batches(
     client: "SyncCalls", items: Iterable[T], batcher: Batcher[T]
 ) -> Iterator[list[Entry[T]]]:
     for item in items:
-        if encoding.has_instant(item):
-            client.learn_delay()
+        if serialization.has_instant(item):
+            client._run(client._learn_delay(item))
         if full := batcher.add(item):
             yield full
     if rest := batcher.flush():
@@ -259,8 +259,8 @@ async def _batches_async(
     client: "AsyncCalls", items: Iterable[T] | AsyncIterable[T], batcher: Batcher[T]
 ) -> AsyncIterator[list[Entry[T]]]:
     async for item in items if isinstance(items, AsyncIterable) else _each(items):
-        if encoding.has_instant(item):
-            await client.learn_delay()
+        if serialization.has_instant(item):
+            await client._run(client._learn_delay(item))
         if full := batcher.add(item):
             yield full
     if rest := batcher.flush():
@@ -273,7 +273,7 @@ async def _each(items: Iterable[T]) -> AsyncIterator[T]:
 
 
 def _stored(entries: Sequence[Entry[T]], ids: Ids) -> Outcome[T]:
-    size = sum(len(entry.encoded) + 1 for entry in entries) + encoding.ENVELOPE_BYTES
+    size = sum(len(entry.encoded) + 1 for entry in entries) + serialization.ENVELOPE_BYTES
     return Outcome([Posted([entry.item for entry in entries], ids, ids.duplicates)], [], 1, size)
 
 

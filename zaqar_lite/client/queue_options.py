@@ -5,9 +5,9 @@ import enum
 from collections.abc import Mapping
 from typing import Any
 
-from zaqar_lite.client import bodies
 from zaqar_lite.client.arguments import check_fields, takes
 from zaqar_lite.client.errors import QueueExists
+from zaqar_lite.client.serialization import dumps, loads
 
 # Field of `QueueOptions` -> key in the metadata.
 KEYS: Mapping[str, str] = {
@@ -114,7 +114,7 @@ def checked(options: "Mapping[str, Any] | QueueOptions") -> dict[str, Any]:
 
 def differing(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
     """Return what of the wanted metadata a queue does not have."""
-    sent: dict[str, Any] = bodies.loads(bodies.dumps(dict(wanted)))
+    sent: dict[str, Any] = loads(dumps(dict(wanted)))
     return {key: value for key, value in sent.items() if found.get(key) != value}
 
 

@@ -11,7 +11,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 
-from zaqar_lite.client.line import Line
+from zaqar_lite.client.long_polling import Connection
 
 EXIT_STATUS = 128 + signal.SIGTERM
 SIGNALS = (signal.SIGTERM, signal.SIGINT)  # what stops a worker
@@ -31,7 +31,7 @@ class Termination:
         self._holders = 0
         self._shields = 0
         self._requested = False
-        self._line: Line | None = None
+        self._connection: Connection | None = None
 
     def hold(self) -> bool:
         """Begin to listen for SIGTERM; if this returns True, `let_go` must follow."""
@@ -59,24 +59,24 @@ class Termination:
         return self._requested
 
     @contextlib.contextmanager
-    def shield(self, line: Line | None = None) -> Iterator[None]:
+    def shield(self, connection: Connection | None = None) -> Iterator[None]:
         """Defer the signal, which would leave a claim without a holder, or cut a delete short.
 
-        It hangs up the line of a claim that waits for messages.
+        It hangs up the connection of a claim that waits for messages.
         """
         self._shields += 1
-        self._line = line
+        self._connection = connection
         try:
             yield
         finally:
             self._shields -= 1
-            self._line = None
+            self._connection = None
 
     def _on_signal(self, *_: object) -> None:
         if self._shields:
             self._requested = True
-            if self._line is not None:
-                self._line.hang_up()
+            if self._connection is not None:
+                self._connection.hang_up()
         else:
             raise SystemExit(EXIT_STATUS)
 

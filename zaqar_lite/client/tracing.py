@@ -23,11 +23,9 @@ from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, Statu
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from zaqar_lite import __version__
-from zaqar_lite.client import encoding
-from zaqar_lite.client.bodies import Encoder
-from zaqar_lite.client.exchange import Outcome, Step
+from zaqar_lite.client.calls import Call, Operation, Steps
 from zaqar_lite.client.models import Held, Message, NewMessage
-from zaqar_lite.client.wire import Call, Operation
+from zaqar_lite.client.serialization import Encoder, encode_message
 
 T = TypeVar("T")
 SYSTEM = "zaqar"
@@ -117,11 +115,9 @@ class Tracing:
                 headers = dict(new.headers or {})
                 _PROPAGATOR.inject(headers, carried)
                 new = replace(new, headers=headers)
-        return _Entry(encoding.encode_message(new, encoder), own, span)
+        return _Entry(encode_message(new, encoder), own, span)
 
-    def exchange(
-        self, call: Call[T], carry_out: Callable[[Call[T]], Generator[Step, Outcome, T]]
-    ) -> Generator[Step, Outcome, T]:
+    def exchange(self, call: Call[T], carry_out: Callable[[Call[T]], Steps[T]]) -> Steps[T]:
         """Carry out a call, with a span if it is an operation on messages."""
         operation = call.operation
         if operation is None:

@@ -18,17 +18,20 @@ raises `Retry(after=30)` or `Reject("bad_format")`. A message may come twice.
 
 import asyncio
 import contextlib
+import dataclasses
 import inspect
 import logging
 import math
+import random
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
+from numbers import Real
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from zaqar_lite.client.arguments import takes, text
-from zaqar_lite.client.async_claims import AsyncClaim
-from zaqar_lite.client.claims import Claim
+from zaqar_lite.client.arguments import check_fields, takes, text
+from zaqar_lite.client.calls import Steps
+from zaqar_lite.client.claims import AsyncClaim, BaseClaim, Claim, ClaimOptions
 from zaqar_lite.client.errors import (
     BadRequest,
     ClaimLost,
@@ -38,20 +41,160 @@ from zaqar_lite.client.errors import (
     Unsupported,
     ZaqarError,
 )
-from zaqar_lite.client.ledger import Ledger
 from zaqar_lite.client.models import Message
-from zaqar_lite.client.settlements import NO_TARGET
+from zaqar_lite.client.settlements import MAX_DETAIL, MAX_REASON, NO_TARGET, Settlement, cut
 from zaqar_lite.client.termination import stopping_on_loop_signals, stopping_on_signals
 from zaqar_lite.client.time_limit import limited, limited_async, stack_of
-from zaqar_lite.client.verdicts import Reject, Retry, instead_of_dead, verdict
-from zaqar_lite.client.worker_options import Handler, Middleware, WorkerOptions, WorkerStats
 
 if TYPE_CHECKING:
     from zaqar_lite.client.asynchronous.client import AsyncClient
     from zaqar_lite.client.sync.client import Client
+    from zaqar_lite.client.tracing import Tracing
 
 LOG = logging.getLogger(__name__)
 T = TypeVar("T")
+Handler = Callable[[Message], Any]
+Middleware = Callable[[Message, Handler], Any]
+
+
+class Retry(Exception):
+    """Raised by a handler: try this message again, after so many seconds.
+
+    Without `after` it waits as the queue's `_retry_backoff` says. It counts as a failure.
+    """
+
+    def __init__(
+        self, after: float | None = None, *, reason: str | None = None, detail: str | None = None
+    ) -> None:
+        takes("after", after, Real, "a number of seconds (a reason goes into reason=)")
+        takes("reason", reason, str)
+        takes("detail", detail, str)
+        if after is not None and not math.isfinite(after):
+            message = f"after is a number of seconds, not {after}"
+            raise ValueError(message)
+        super().__init__(after, reason)
+        self.after = after
+        self.reason = reason
+        self.detail = detail
+
+    def __str__(self) -> str:
+        later = "" if self.after is None else f" in {self.after:g} s"
+        return f"try again{later}" + (f": {self.reason}" if self.reason else "")
+
+
+class Reject(Exception):
+    """Raised by a handler: this message is a dead letter now, for no later try can help."""
+
+    def __init__(self, reason: str | None = None, *, detail: str | None = None) -> None:
+        takes("reason", reason, str)
+        takes("detail", detail, str)
+        super().__init__(reason)
+        self.reason = reason
+        self.detail = detail
+
+    def __str__(self) -> str:
+        return f"rejected: {self.reason}" if self.reason else "rejected"
+
+
+@dataclasses.dataclass(slots=True)
+class WorkerStats:
+    """What a worker did: messages processed, handlers that raised, claims lost on the way."""
+
+    processed: int = 0
+    failed: int = 0
+    lost: int = 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class WorkerOptions:
+    """How to work.
+
+    Attributes:
+        concurrency: messages handled at a time, each in a thread or a task of its own.
+        batch: messages per claim; they are handled one after the other, so keep it small where
+            handling is slow.
+        ttl: seconds that a claim lasts without renewal: how long a killed worker's messages wait.
+        grace: seconds that a message outlives its claim.
+        poll: seconds, about, between two looks at an empty queue where the server does not wait
+            (OpenStack's Zaqar), for all slots together; and after a claim that failed.
+        longest_pause: seconds; after each failure in a row a slot pauses for a random time that
+            doubles up to this, so that a dependency that is down does not use up the attempts of
+            every message. `Reject`, and a `Retry` that says when, are followed by no pause.
+        details: whether messages carry claim counts, times, headers, attempts and dead-letter
+            sources.
+        must_exist: whether to refuse to work on a queue that nobody has made, instead of waiting
+            for its first message: the name may be mistyped.
+        report_errors: whether the text of what a handler raised is stored with the message, as the
+            detail of its attempt; it may quote the message, or a secret.
+        time_limit: seconds that a handler may take for a message. Then it is interrupted by
+            `TimeLimitExceeded` (an async one is cancelled), which counts as a failure. A handler
+            that waits inside of a library is interrupted when that returns; until then its claim
+            is not renewed, so that its messages come again after `ttl`.
+        on_failure: is told about each handler that raised, instead of a traceback in the log.
+        decoder: makes of each body what the handler gets as `message.body`; a body that it refuses
+            is a failure of the message, with the exception's type as the reason.
+        middleware: functions `(message, call_next)` around the handler, the outermost first; each
+            returns what `call_next(message)` returned (awaits it, around an async handler).
+    """
+
+    concurrency: int = 1
+    batch: int = 10
+    ttl: int = 300
+    grace: int = 60
+    poll: float = 1.0
+    longest_pause: float = 30.0
+    details: bool = False
+    must_exist: bool = False
+    report_errors: bool = False
+    time_limit: float | None = None
+    on_failure: Callable[[Message, Exception], None] | None = None
+    decoder: Callable[[Any], Any] | None = None
+    middleware: Sequence[Middleware] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse numbers with which nothing would be done.
+
+        Raises:
+            TypeError, ValueError: the text names the option.
+        """
+        check_fields(self)
+        for name in ("concurrency", "batch"):
+            if getattr(self, name) < 1:
+                message = f"{name} must be at least 1"
+                raise ValueError(message)
+        if self.time_limit is not None and self.time_limit <= 0:
+            message = "time_limit must be above 0"
+            raise ValueError(message)
+
+    def wrapped(self, handler: Handler, tracing: "Tracing | None" = None) -> Handler:
+        """Return the handler inside of the span, the decoder and the middleware."""
+        is_async = inspect.iscoroutinefunction(handler)
+        for layer in reversed(self.middleware):
+            handler = partial(_through, layer, handler)
+        decoder = self.decoder
+        decoded = handler if decoder is None else partial(_decoded, decoder, handler)
+        return decoded if tracing is None else tracing.around(decoded, is_async=is_async)
+
+    def claim_options(self, wait: float) -> ClaimOptions:
+        """Return how a slot claims; it waits for so many seconds."""
+        return ClaimOptions(
+            limit=self.batch,
+            ttl=self.ttl,
+            grace=self.grace,
+            details=self.details,
+            wait=wait,
+            poll=self.poll,
+        )
+
+    def pause(self, error: Exception, failures: int) -> float:
+        """Return the seconds to wait after so many failures in a row.
+
+        Where the handler said what becomes of the message there is nothing to wait for.
+        """
+        if isinstance(error, Reject) or (isinstance(error, Retry) and error.after):
+            return 0
+        longest: float = min(self.longest_pause, 0.5 * 2 ** min(failures, 16))
+        return random.uniform(0, longest)  # noqa: S311 - jitter, not a secret
 
 
 class Worker:
@@ -68,7 +211,7 @@ class Worker:
         self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._wake: Callable[[], None] = lambda: None
-        self._waiting: Ledger | None = None
+        self._waiting: BaseClaim | None = None
 
     def __call__(self, message: Message) -> Any:  # noqa: ANN401 - the handler's own result
         """Call the handler."""
@@ -187,7 +330,10 @@ class Worker:
                         except Exception as error:  # noqa: BLE001 - the handler's, whatever it is
                             failures += 1
                             self._failed(message, error)
-                            self._give_back(client, claim, message, error)
+                            if client.settles:
+                                client._run(self._give_back(claim, message, error))
+                            else:
+                                claim.skip(message)
                             self._stopping.wait(self.options.pause(error, failures))
                         else:
                             failures = 0
@@ -229,7 +375,10 @@ class Worker:
                         except Exception as error:  # noqa: BLE001 - the handler's, whatever it is
                             failures += 1
                             self._failed(message, error)
-                            await self._give_back_async(client, claim, message, error)
+                            if client.settles:
+                                await client._run(self._give_back(claim, message, error))
+                            else:
+                                claim.skip(message)
                             await _sleep(self.options.pause(error, failures), stopped)
                         else:
                             failures = 0
@@ -242,47 +391,26 @@ class Worker:
                 if until_empty and not found:
                     return
 
-    def _about_to_wait(self, claim: Ledger) -> None:
+    def _about_to_wait(self, claim: BaseClaim) -> None:
         """Have `stop` end this claim's wait, even if it has come already."""
         self._waiting = claim
         if self._stopping.is_set():
             claim.hang_up()
 
-    def _give_back(
-        self, client: "Client", claim: "Claim", message: Message, error: Exception
-    ) -> None:
-        settlement = verdict(message, error, report=self.options.report_errors)
-        if not client.settles:
-            claim.skip(message)
-            return
+    def _give_back(self, claim: BaseClaim, message: Message, error: Exception) -> Steps[None]:
+        """Settle a message whose handler raised; on a server that cannot, skip it."""
+        settlement = outcome_of(message, error, report=self.options.report_errors)
         try:
-            (result,) = claim.settle(settlement)
+            (result,) = yield from claim._settle_now(settlement)
             if result.outcome == NO_TARGET:
                 self._no_dead_letters(message)
-                (result,) = claim.settle(instead_of_dead(message, settlement))
+                (result,) = yield from claim._settle_now(instead_of_dead(message, settlement))
             result.check()
         except (Unsupported, BadRequest) as refusal:
             self._not_settled(message, refusal)
             claim.skip(message)
 
-    async def _give_back_async(
-        self, client: "AsyncClient", claim: "AsyncClaim", message: Message, error: Exception
-    ) -> None:
-        settlement = verdict(message, error, report=self.options.report_errors)
-        if not client.settles:
-            claim.skip(message)
-            return
-        try:
-            (result,) = await claim.settle(settlement)
-            if result.outcome == NO_TARGET:
-                self._no_dead_letters(message)
-                (result,) = await claim.settle(instead_of_dead(message, settlement))
-            result.check()
-        except (Unsupported, BadRequest) as refusal:
-            self._not_settled(message, refusal)
-            claim.skip(message)
-
-    def _call(self, claim: Ledger, message: Message) -> None:
+    def _call(self, claim: BaseClaim, message: Message) -> None:
         if (limit := self.options.time_limit) is None:
             self._handle(message)
             return
@@ -291,7 +419,7 @@ class Worker:
         finally:
             claim.keep(renewing=True)
 
-    async def _call_async(self, claim: Ledger, message: Message) -> None:
+    async def _call_async(self, claim: BaseClaim, message: Message) -> None:
         if not inspect.iscoroutinefunction(self.handler):
             await asyncio.to_thread(self._call, claim, message)
         elif (limit := self.options.time_limit) is None:
@@ -299,7 +427,7 @@ class Worker:
         else:
             await limited_async(self._handle(message), limit)
 
-    def _late(self, claim: Ledger, message: Message, thread: int) -> None:
+    def _late(self, claim: BaseClaim, message: Message, thread: int) -> None:
         """Let the claim of a handler that may never return lapse, and log where it is."""
         claim.keep(renewing=False)
         LOG.warning(
@@ -320,13 +448,13 @@ class Worker:
 
     def _failed(self, message: Message, error: Exception) -> None:
         self._count(failed=1)
-        is_verdict = isinstance(error, Retry | Reject)
+        is_decision = isinstance(error, Retry | Reject)
         LOG.warning(
             "handler of %s failed on %s: %s",
             self.queue,
             message.id,
-            error if is_verdict else type(error).__name__,
-            exc_info=None if is_verdict or self.options.on_failure else error,
+            error if is_decision else type(error).__name__,
+            exc_info=None if is_decision or self.options.on_failure else error,
         )
         if self.options.on_failure is None:
             return
@@ -398,3 +526,53 @@ async def _sleep(seconds: float, stopped: asyncio.Event) -> None:
     """Return after so many seconds, or when the worker stops."""
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(stopped.wait(), seconds)
+
+
+def outcome_of(message: Message, error: Exception, *, report: bool) -> Settlement:
+    """Return what becomes of a message whose handler raised this exception.
+
+    For an exception that is neither Retry nor Reject, the reason is its type, and with `report` the
+    detail is its text.
+    """
+    if isinstance(error, Reject):
+        return Settlement.dead(
+            message, reason=_cut(error.reason, MAX_REASON), detail=_cut(error.detail, MAX_DETAIL)
+        )
+    if isinstance(error, Retry):
+        after = None if error.after is None else max(0, math.ceil(error.after))
+        return _failure(message, error.reason or _cause(error), error.detail, after)
+    return _failure(message, type(error).__name__, str(error) if report else None)
+
+
+def instead_of_dead(message: Message, settlement: Settlement) -> Settlement:
+    """Return what becomes of a message that has no place among dead letters: it comes again."""
+    return _failure(message, settlement.reason, settlement.detail)
+
+
+def _failure(
+    message: Message, reason: str | None, detail: str | None, after: int | None = None
+) -> Settlement:
+    return Settlement.release(
+        message,
+        delay=after,
+        failed=True,
+        reason=_cut(reason, MAX_REASON),
+        detail=_cut(detail, MAX_DETAIL),
+    )
+
+
+def _cause(error: Exception) -> str:
+    """Return what a handler gave up for: the exception that it caught, if there was one."""
+    return type(error.__cause__ or error).__name__
+
+
+def _cut(text: str | None, size: int) -> str | None:
+    return None if text is None else cut(text, size)
+
+
+def _decoded(decoder: Callable[[Any], Any], handler: Handler, message: Message) -> Any:  # noqa: ANN401
+    return handler(message.decoded(decoder))
+
+
+def _through(layer: Middleware, handler: Handler, message: Message) -> Any:  # noqa: ANN401
+    return layer(message, handler)

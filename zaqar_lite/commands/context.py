@@ -42,7 +42,7 @@ def add(known: contexts.Contexts, arguments: argparse.Namespace, output: Output)
     if "key" in said and "key_env" in said:
         raise ValueError("--key and --key-env exclude each other")
     if "url" in said:
-        from zaqar_lite.client.shell import base_of  # noqa: PLC0415 - a wrong one would always fail
+        from zaqar_lite.client.base_client import base_of  # noqa: PLC0415 - a wrong one would always fail
 
         base_of(said["url"])
     before = known.named.get(arguments.name, {})

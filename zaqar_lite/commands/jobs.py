@@ -11,7 +11,7 @@ from zaqar_lite.commands.values import UsageError, at_least, json_or_text
 
 if TYPE_CHECKING:
     from zaqar_lite.client import Client
-    from zaqar_lite.client.job import Job
+    from zaqar_lite.client.models import Job
 
 _LOOK_EVERY = 0.5
 _REFUSALS = {

@@ -24,7 +24,7 @@ from zaqar_lite.commands.values import UsageError, at_least
 
 if TYPE_CHECKING:
     from zaqar_lite.client import AsyncClient, Auth, Client, ServerWarning
-    from zaqar_lite.client.shell import Shell
+    from zaqar_lite.client.base_client import BaseClient
 
 OK, FAILED, USAGE, NOT_FOUND, UNAVAILABLE = 0, 1, 2, 3, 4
 
@@ -51,7 +51,7 @@ _CONNECTION = (
 Ask = Callable[["Client", argparse.Namespace], Any]
 Handler = Callable[["Client", argparse.Namespace, Output], int | None]
 Leaves: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
-S = TypeVar("S", bound="Shell")
+S = TypeVar("S", bound="BaseClient")
 
 PARTS = {
     "key": "`serve --auth keys`",
@@ -202,7 +202,7 @@ def run(handler: Handler, arguments: argparse.Namespace) -> int:
     """Run a command with a client; errors become one line on standard error and an exit code."""
     from zaqar_lite.client import Client  # noqa: PLC0415 - only once a command runs
     from zaqar_lite.client import errors as client_errors  # noqa: PLC0415
-    from zaqar_lite.client.exchange import NO_PATH  # noqa: PLC0415
+    from zaqar_lite.client.calls import NO_PATH  # noqa: PLC0415
 
     output = Output(as_json=arguments.json)
     try:

@@ -26,7 +26,7 @@ from zaqar_lite.client import (
     Unauthenticated,
     ZaqarError,
 )
-from zaqar_lite.client.shell import DEFAULT_URL
+from zaqar_lite.client.base_client import DEFAULT_URL
 from zaqar_lite.domain.errors import Invalid, Unavailable
 from zaqar_lite.environment import client_value
 from zaqar_lite.rabbitmq import amqp, cancellations

@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from zaqar_lite.client import NewMessage, RawBody, bodies
+from zaqar_lite.client import NewMessage, RawBody, serialization
 from zaqar_lite.spark.columns import (
     COLUMNS,
     InvalidRow,
@@ -87,14 +87,14 @@ class Messages:
         if isinstance(body, str) and self._options.body_format == "json":
             text = body.encode()
             try:
-                bodies.loads(text)
+                serialization.loads(text)
             except (ValueError, RecursionError) as error:
                 raise InvalidRow(
                     f"its body is not JSON ({error}); or say bodyFormat=text"
                 ) from None
             return RawBody(text)
         try:
-            return RawBody(bodies.dumps(body))
+            return RawBody(serialization.dumps(body))
         except (TypeError, ValueError) as error:
             raise InvalidRow(f"its body can't be JSON ({error})") from None
 

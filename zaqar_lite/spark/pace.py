@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
-from zaqar_lite.client.shell import chunks
+from zaqar_lite.client.base_client import chunks
 
 T = TypeVar("T")
 _INSTANT = struct.Struct("d")  # of the machine's monotonic clock, which all processes share

@@ -18,7 +18,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from zaqar_lite.client import Client, Message
-from zaqar_lite.client.shell import chunks
+from zaqar_lite.client.base_client import chunks
 from zaqar_lite.spark.options import Options
 from zaqar_lite.spark.queue_names import named, queues_to_read
 from zaqar_lite.spark.rows import columns_of, to_batch

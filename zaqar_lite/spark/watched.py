@@ -3,8 +3,8 @@
 import time
 
 from zaqar_lite.client import Unreachable
+from zaqar_lite.client.calls import Request, Response
 from zaqar_lite.client.transports import Transport
-from zaqar_lite.client.wire import Request, Response
 
 
 class Watched:

@@ -1,34 +1,27 @@
-"""What every method of the async client stands on: carry out a call, with retries."""
+"""What every method of the async client stands on: it takes the steps on an event loop."""
 
-import math
-import time
-from collections.abc import AsyncIterator, Callable
-from numbers import Real
 from types import TracebackType
 from typing import Self, TypeVar
 
-from zaqar_lite.client.arguments import takes
-from zaqar_lite.client.asynchronous.runtime import login, sleep
-from zaqar_lite.client.endpoints import queues
-from zaqar_lite.client.errors import BadRequest, Refused, Unreachable
-from zaqar_lite.client.exchange import Login, Outcome, Sleep
-from zaqar_lite.client.line import Line
-from zaqar_lite.client.shell import Shell
-from zaqar_lite.client.transports import AiohttpTransport, AsyncTransport
-from zaqar_lite.client.waiting import POLL, Waiting
-from zaqar_lite.client.wire import Call, Page
+from zaqar_lite.client.asynchronous.runtime import login, sleep, to_the_end, wait_for
+from zaqar_lite.client.base_client import BaseClient
+from zaqar_lite.client.calls import Call, Login, Request, Sleep, Step, Steps, ToTheEnd
+from zaqar_lite.client.errors import Unreachable
+from zaqar_lite.client.methods import Async
+from zaqar_lite.client.transports import AsyncTransport
 
 T = TypeVar("T")
-LIMIT_KEPT = 60.0
-"""Seconds for which the server's longest delay is known; its operator may change it."""
 
 
-class AsyncCalls(Shell):
-    """Carry out the calls of the endpoints."""
+class AsyncCalls(BaseClient, Async):
+    """Take the steps of methods."""
 
     transport: AsyncTransport
 
     def _open(self) -> None:
+        # Only here: a program with the other client alone need not import this library.
+        from zaqar_lite.client.aiohttp_transport import AiohttpTransport  # noqa: PLC0415
+
         self.transport = AiohttpTransport(
             timeout=self._timeout, connections=self._connections, ssl_context=self._ssl_context
         )
@@ -49,85 +42,37 @@ class AsyncCalls(Shell):
         await self.transport.close()
 
     async def call(self, call: Call[T]) -> T:
-        """Carry out an endpoint's call, with retries."""
-        steps = (
-            self._exchange(call)
-            if self.tracing is None
-            else self.tracing.exchange(call, self._exchange)
-        )
-        outcome: Outcome = None
-        while True:
-            try:
-                step = steps.send(outcome)
-            except StopIteration as done:
-                result: T = done.value
-                return result
-            outcome = None
-            if isinstance(step, Sleep):
-                await sleep(step.seconds, call.request.line)
-            elif isinstance(step, Login):
-                await login(self._auth)
-            else:
-                try:
-                    outcome = await self.transport.send(self.url, step)
-                except Unreachable as error:
-                    outcome = error
+        """Make a call of an endpoint, with retries."""
+        return await self._run(self._exchange(call))
 
-    async def learn_delay(self) -> None:
-        """Learn the server's longest delay, before a message with `deliver_at` is encoded.
-
-        It is asked for at most once in `LIMIT_KEPT` seconds. A server that does not tell it
-        refuses by itself what is too far away.
-        """
-        now = time.monotonic()
-        if now < self._limit_until:
-            return
+    async def _run(self, steps: Steps[T]) -> T:
+        """Take the steps of a method; return its result."""
         try:
-            self.longest_delay = await self.call(queues.longest_delay())
-        except Refused:
-            self.longest_delay = math.inf
-        self._limit_until = now + LIMIT_KEPT
+            step = next(steps)
+            while True:
+                try:
+                    outcome = await self._take(step)
+                except BaseException as error:  # noqa: BLE001 - the steps raise it again
+                    step = steps.throw(error)
+                else:
+                    step = steps.send(outcome)
+        except StopIteration as done:
+            result: T = done.value
+            return result
 
-    async def _items(self, list_page: Callable[[str | None], Call[Page[T]]]) -> AsyncIterator[T]:
-        """Yield the entries of a listing page by page; `list_page` gets each page's marker."""
-        marker: str | None = None
-        while True:
-            page = await self.call(list_page(marker))
-            for item in page.items:
-                yield item
-            marker = page.marker
-            if marker is None:
-                return
-
-    async def _until_found(
-        self,
-        make: Callable[..., Call[T]],
-        seconds: float,
-        *,
-        poll: float = POLL,
-        line: Line | None = None,
-    ) -> T:
-        """Make calls, each told how long to `wait`, until one finds something or time is over.
-
-        Raises:
-            TypeError: `seconds` or `poll` is not a number.
-            Unreachable: no answer came, or the line was hung up.
-        """
-        takes("wait", seconds, Real)
-        takes("poll", poll, Real)
-        waiting = Waiting(seconds, longest=self.longest_wait, poll=poll)
-        while True:
-            if line is not None:
-                line.asked_at = time.monotonic()
+    async def _take(self, step: Step) -> object:
+        """Take a step; return its outcome."""
+        if isinstance(step, Request):
             try:
-                found = await self.call(make(wait=waiting.next()))
-            except BadRequest as error:
-                if not waiting.shorten(error):
-                    raise
-                self.longest_wait = waiting.longest
-                continue
-            pause = None if found else waiting.pause()
-            if pause is not None:
-                await sleep(pause, line)
-            if pause is None or (line is not None and line.over):
-                return found
+                return await self.transport.send(self.url, step)
+            except Unreachable as error:
+                return error
+        if isinstance(step, ToTheEnd):
+            return await to_the_end(self._run, step)
+        if isinstance(step, Sleep):
+            await sleep(step.seconds, step.connection)
+        elif isinstance(step, Login):
+            await login(self._auth)
+        else:
+            await wait_for(step)
+        return None

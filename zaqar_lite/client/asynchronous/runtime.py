@@ -1,26 +1,21 @@
 """What the async client does in its own way; `sync.runtime` has the same names for the sync one."""
 
 import asyncio
-import warnings
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any
 
 from zaqar_lite.client.auth import Auth
-from zaqar_lite.client.dead_letters import Steps
-from zaqar_lite.client.errors import ServerWarning
-from zaqar_lite.client.line import Line
+from zaqar_lite.client.calls import Steps, ToTheEnd
+from zaqar_lite.client.long_polling import Connection
 from zaqar_lite.client.termination import ASYNC_TERMINATION
-from zaqar_lite.client.wire import Call
-
-T = TypeVar("T")
 
 
-async def sleep(seconds: float, line: Line | None) -> None:
-    """Sleep; a line that is hung up ends it early."""
-    if line is None:
+async def sleep(seconds: float, connection: Connection | None) -> None:
+    """Sleep; a connection that is hung up ends it early."""
+    if connection is None:
         await asyncio.sleep(seconds)
     else:
-        await line.sleep_async(seconds)
+        await connection.sleep_async(seconds)
 
 
 async def login(auth: Auth) -> None:
@@ -28,56 +23,32 @@ async def login(auth: Auth) -> None:
     await asyncio.to_thread(auth.login)
 
 
-async def to_the_end(
-    call: Callable[[Call[Any]], Awaitable[Any]],
-    make: Callable[[Callable[[], bool]], Steps[T]],
-    *,
-    on_sigterm: bool,
-) -> T:
-    """Carry out the calls that a generator asks for, and tell it how each of them went.
+async def wait_for(future: "asyncio.Future[Any]") -> None:
+    """Wait for a future, which a cancellation of this wait does not cancel."""
+    await asyncio.shield(future)
 
-    `make` gets a function that tells whether the work shall end, and returns the generator.
-    SIGTERM, if `on_sigterm`, and a cancellation let it come to its end, because what a call under
-    way has claimed must be given back; a second cancellation cuts the call.
+
+async def to_the_end(run: Callable[[Steps[Any]], Awaitable[Any]], step: ToTheEnd) -> Any:  # noqa: ANN401
+    """Take steps to their end, also when SIGTERM or a cancellation comes meanwhile.
+
+    What a call under way has claimed must be given back; a second cancellation cuts the call.
     """
     task = asyncio.current_task()
-    holding = on_sigterm and ASYNC_TERMINATION.hold(task)
+    holding = step.on_sigterm and ASYNC_TERMINATION.hold(task)
+    cancelled: list[asyncio.CancelledError] = []
+    running = asyncio.ensure_future(run(step.make(lambda: bool(cancelled))))
     try:
-        cancelled: list[asyncio.CancelledError] = []
-        return await _drive(call, make(lambda: bool(cancelled)), cancelled)
+        while not running.done():
+            try:
+                await asyncio.wait([running])
+            except asyncio.CancelledError as error:
+                if cancelled:
+                    running.cancel()
+                cancelled.append(error)
+        result = running.result()
+        if cancelled:
+            raise cancelled[0]
+        return result
     finally:
         if holding and task is not None:
             ASYNC_TERMINATION.let_go(task)
-
-
-async def _drive(
-    call: Callable[[Call[Any]], Awaitable[Any]],
-    steps: Steps[T],
-    cancelled: list[asyncio.CancelledError],
-) -> T:
-    try:
-        step = next(steps)
-        while True:
-            running = asyncio.ensure_future(call(step))
-            while not running.done():
-                try:
-                    await asyncio.wait([running])
-                except asyncio.CancelledError as error:
-                    if cancelled:
-                        running.cancel()
-                    cancelled.append(error)
-            try:
-                outcome = running.result()
-            except ServerWarning as warning:
-                # A warning never ends the work in its middle.
-                warnings.warn(warning, stacklevel=4)
-                step = steps.send(warning.result)
-            except BaseException as error:  # noqa: BLE001 - the generator raises it again
-                step = steps.throw(error)
-            else:
-                step = steps.send(outcome)
-    except StopIteration as done:
-        if cancelled:
-            raise cancelled[0] from None
-        result: T = done.value
-        return result

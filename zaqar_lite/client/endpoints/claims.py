@@ -1,23 +1,106 @@
-"""Claims: take messages for a while, keep them longer, give them back."""
+"""Claims: take messages for a while, keep them longer, settle them, give them back."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import partial
 from numbers import Integral
+from typing import Any
 
-from zaqar_lite.client import arguments, encoding
-from zaqar_lite.client.bodies import dumps
+from zaqar_lite.client import arguments, serialization
+from zaqar_lite.client.base_client import BaseClient, chunks
+from zaqar_lite.client.calls import Call, Operation, Request, Response, Steps, bad_answer
 from zaqar_lite.client.endpoints.messages import read_messages
-from zaqar_lite.client.endpoints.paths import large, queue_path, with_query
-from zaqar_lite.client.endpoints.resources import JSON_TYPE, nothing
-from zaqar_lite.client.errors import ClaimLost, Unsupported
-from zaqar_lite.client.line import Line
+from zaqar_lite.client.endpoints.requests import JSON_TYPE, large, nothing, queue_path, with_query
+from zaqar_lite.client.errors import ClaimLost, Unreachable, Unsupported
+from zaqar_lite.client.long_polling import POLL, Connection
+from zaqar_lite.client.methods import method
 from zaqar_lite.client.models import Held
-from zaqar_lite.client.records import reader
+from zaqar_lite.client.serialization import dumps, objects, reader
 from zaqar_lite.client.settlements import Settled, Settlement, document
-from zaqar_lite.client.wire import Call, Operation, Request, Response
 
 _SETTLED = reader(Settled)
 LOST = {404: ClaimLost}
 ABSENT = {404: Unsupported, 405: Unsupported}
+
+
+class Claims(BaseClient):
+    """Create, read, renew, settle and release claims."""
+
+    @method
+    def create_claim(
+        self,
+        queue: str,
+        *,
+        limit: int = 10,
+        ttl: int = 300,
+        grace: int = 60,
+        details: bool = False,
+        raw: bool = False,
+        wait: float = 0,
+        poll: float = POLL,
+        connection: Connection | None = None,
+    ) -> Steps[Held | None]:
+        """Claim messages, None if there is none; `claim` also renews and ends it.
+
+        With `wait` it waits up to so many seconds for a message; `connection.hang_up()` ends that.
+        A server that does not wait is asked about every `poll` seconds.
+
+        An answer that is lost leaves its messages claimed until `ttl` seconds are over: they are
+        delayed, never lost.
+        """
+        return create(
+            self,
+            queue,
+            limit=limit,
+            ttl=ttl,
+            grace=grace,
+            details=details,
+            raw=raw,
+            wait=wait,
+            poll=poll,
+            connection=connection,
+        )
+
+    @method
+    def get_claim(
+        self, queue: str, claim_id: str, *, details: bool = False, raw: bool = False
+    ) -> Steps[Held]:
+        """Return a claim and what it still holds.
+
+        Raises:
+            ClaimLost: it has lapsed or was released.
+        """
+        return self._exchange(get_claim(queue, claim_id, details=details, raw=raw))
+
+    @method
+    def renew_claim(
+        self, queue: str, claim_id: str, *, ttl: int = 300, grace: int = 60
+    ) -> Steps[None]:
+        """Let a claim last `ttl` seconds from now.
+
+        Raises:
+            ClaimLost: it has lapsed or was released.
+        """
+        return self._exchange(renew(queue, claim_id, ttl=ttl, grace=grace))
+
+    @method
+    def release_claim(self, queue: str, claim_id: str, *, delay: int | None = None) -> Steps[None]:
+        """Give back what a claim still holds; an absent claim is no error.
+
+        At once, or after `delay` seconds, which OpenStack's Zaqar ignores.
+        """
+        return self._exchange(release(queue, claim_id, delay=delay))
+
+    @method
+    def settle(
+        self, queue: str, claim_id: str, settlements: Iterable[Settlement]
+    ) -> Steps[list[Settled]]:
+        """Settle messages of a claim, each for itself; return one result for each, in their order.
+
+        Raises:
+            Unsupported: this server cannot.
+            BadRequest: a value is out of range; the description names it.
+        """
+        return settle_in_parts(self, queue, claim_id, settlements)
 
 
 def claim(
@@ -29,7 +112,7 @@ def claim(
     details: bool = False,
     raw: bool = False,
     wait: int = 0,
-    line: Line | None = None,
+    connection: Connection | None = None,
 ) -> Call[Held | None]:
     """Claim up to `limit` messages for `ttl` seconds; None when there is none to have."""
 
@@ -40,7 +123,7 @@ def claim(
         location = response.headers.get("location", "")
         claim_id = location.rpartition("/")[2] or (messages[0].claim_id if messages else None)
         if not claim_id:
-            raise encoding.bad_answer(response, "the claim has no id")
+            raise bad_answer(response, "the claim has no id")
         return Held(claim_id, queue, ttl, 0, messages)
 
     arguments.takes("limit", limit, Integral)
@@ -51,7 +134,7 @@ def claim(
         details=details or None,
         wait=wait or None,
     )
-    request = Request("POST", path, JSON_TYPE, _times(ttl, grace), wait, line)
+    request = Request("POST", path, JSON_TYPE, _times(ttl, grace), wait, connection)
     return Call(request, read, operation=Operation("receive", "claim", queue))
 
 
@@ -59,7 +142,7 @@ def get_claim(queue: str, claim_id: str, *, details: bool = False, raw: bool = F
     """Read a claim and the messages that it still holds."""
 
     def read(response: Response) -> Held:
-        found = encoding.document(response)
+        found = serialization.document(response)
         messages = read_messages(queue, response, raw=raw)
         return Held(claim_id, queue, found["ttl"], found["age"], messages)
 
@@ -90,13 +173,50 @@ def settle(queue: str, claim_id: str, settlements: Sequence[Settlement]) -> Call
     """Settle messages of a claim; one result for each, in their order."""
 
     def read(response: Response) -> Sequence[Settled]:
-        found = {entry["id"]: _SETTLED(entry) for entry in encoding.objects(response, "results")}
+        found = {entry["id"]: _SETTLED(entry) for entry in objects(response, "results")}
         return [found[one.id] for one in settlements]
 
     path = queue_path(queue, "claims", claim_id, "settle")
     request = Request("POST", path, JSON_TYPE, dumps(document(settlements)))
     operation = Operation("settle", "settle", queue, ids=[one.id for one in settlements])
     return Call(request, read, ABSENT, operation=operation)
+
+
+def create(
+    client: BaseClient,
+    queue: str,
+    *,
+    details: bool,
+    wait: float,
+    poll: float,
+    connection: Connection | None,
+    **given: Any,  # noqa: ANN401 - as `claim` takes it
+) -> Steps[Held | None]:
+    """Claim messages, and wait for some; None if there is none, or if it was hung up."""
+    if connection is not None and connection.over:
+        return None
+    details = details or client.tracing is not None
+    make = partial(claim, queue, details=details, connection=connection, **given)
+    try:
+        return (yield from client._until_found(make, wait, poll=poll, connection=connection))
+    except Unreachable:
+        if connection is not None and connection.over:
+            return None
+        raise
+
+
+def settle_in_parts(
+    client: BaseClient, queue: str, claim_id: str, settlements: Iterable[Settlement]
+) -> Steps[list[Settled]]:
+    """Settle messages of a claim, a page at a time; note where the server cannot."""
+    settled: list[Settled] = []
+    for part in chunks(settlements, client.page_size):
+        try:
+            settled += yield from client._exchange(settle(queue, claim_id, part))
+        except Unsupported:
+            client.settles = False
+            raise
+    return settled
 
 
 def _times(ttl: int, grace: int) -> bytes:

@@ -4,11 +4,10 @@ import json
 from typing import Any
 
 from zaqar_lite.client.arguments import takes
-from zaqar_lite.client.encoding import bad_answer
+from zaqar_lite.client.calls import Call, Request, Response, bad_answer
 from zaqar_lite.client.endpoints.messages import read_message
-from zaqar_lite.client.endpoints.paths import queue_path, with_query
+from zaqar_lite.client.endpoints.requests import queue_path, with_query
 from zaqar_lite.client.models import Message
-from zaqar_lite.client.wire import Call, Request, Response
 
 
 def events(

@@ -1,18 +1,30 @@
 """Messages: post, list, read, edit, delete, pop."""
 
+import contextlib
 import datetime as dt
 import uuid
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from numbers import Integral
 from typing import Any
 from urllib.parse import unquote
 
-from zaqar_lite.client import arguments, encoding
-from zaqar_lite.client.bodies import Encoder, encode_body
-from zaqar_lite.client.endpoints.pages import next_marker
-from zaqar_lite.client.endpoints.paths import id_list, large, queue_path, with_query
-from zaqar_lite.client.endpoints.resources import JSON_TYPE, NO_QUEUE, nothing
+from zaqar_lite.client import arguments, serialization
+from zaqar_lite.client.base_client import BaseClient, chunks
+from zaqar_lite.client.calls import Call, Operation, Page, Request, Response, Steps, bad_answer
+from zaqar_lite.client.endpoints.requests import (
+    JSON_TYPE,
+    NO_QUEUE,
+    id_list,
+    large,
+    next_marker,
+    nothing,
+    queue_path,
+    with_query,
+)
 from zaqar_lite.client.errors import (
+    BadRequest,
     ClaimLost,
     DueChanged,
     KeyReused,
@@ -20,12 +32,255 @@ from zaqar_lite.client.errors import (
     MessageNotFound,
     NotDelayed,
 )
-from zaqar_lite.client.models import Attempt, DeadLetter, Ids, Message, MessagePage
-from zaqar_lite.client.records import reader
-from zaqar_lite.client.wire import Call, Operation, Request, Response
+from zaqar_lite.client.methods import Pages, listing, method
+from zaqar_lite.client.models import Attempt, DeadLetter, Ids, Message, MessagePage, NewMessage
+from zaqar_lite.client.serialization import Encoder, encode_body, reader
 
 _ATTEMPT = reader(Attempt)
 _DEAD_LETTER = reader(DeadLetter)
+
+
+class Messages(BaseClient):
+    """Post, list, read, edit, delete and pop messages."""
+
+    @method
+    def post(
+        self,
+        queue: str,
+        body: object,
+        *,
+        ttl: int | None = None,
+        delay: int | None = None,
+        deliver_at: dt.datetime | None = None,
+        idempotency_key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        group: str | None = None,
+    ) -> Steps[str]:
+        """Post one message and return its id; `NewMessage` explains the arguments."""
+        message = NewMessage(
+            body=body,
+            ttl=ttl,
+            delay=delay,
+            deliver_at=deliver_at,
+            idempotency_key=idempotency_key,
+            headers=headers,
+            group=group,
+        )
+        yield from self._learn_delay(message)
+        encoded = [self.encode(queue, message, alone=True)]
+        ids = yield from self._exchange(post(queue, encoded))
+        return ids[0]
+
+    @method
+    def post_batch(
+        self, queue: str, batch: Iterable[object], *, idempotency_key: str | None = None
+    ) -> Steps[Ids]:
+        """Post messages (NewMessage, or bodies) in one request; return their ids in order.
+
+        The same messages posted again with the same `idempotency_key` are stored once, and are
+        the `duplicates` of what is returned.
+
+        Raises:
+            KeyReused: a key stands for another message; nothing was stored.
+        """
+        encoded: list[bytes] = []
+        for message in arguments.several(batch, "post_batch"):
+            yield from self._learn_delay(message)
+            encoded.append(self.encode(queue, message))
+        return (yield from self._exchange(post(queue, encoded, idempotency_key=idempotency_key)))
+
+    @listing
+    def list_messages(
+        self,
+        queue: str,
+        *,
+        marker: str | None = None,
+        until: str | None = None,
+        echo: bool = True,
+        include_claimed: bool = False,
+        include_delayed: bool = False,
+        details: bool = False,
+        raw: bool = False,
+        wait: float = 0,
+    ) -> Pages[Message]:
+        """Yield messages in order, page by page, claiming none.
+
+        Args:
+            queue: the queue.
+            marker: begin after this message, or at this marker of a page or a range.
+            until: the last message to show, or the end of a range (`ranges`).
+            echo: whether to show what this client id posted.
+            include_claimed: whether to show what others hold.
+            include_delayed: whether to show what is not claimable yet.
+            details: whether to ask for claim counts, times, headers, group and dead-letter source.
+            raw: whether bodies stay JSON text (`RawBody`).
+            wait: seconds to wait for more at the end of the queue; the loop ends when none came.
+        """
+        given = {
+            "until": until,
+            "echo": echo,
+            "include_claimed": include_claimed,
+            "include_delayed": include_delayed,
+            "details": details,
+            "raw": raw,
+        }
+        return message_pages(self, queue, marker, wait, **given)
+
+    @method
+    def list_page(
+        self,
+        queue: str,
+        *,
+        marker: str | None = None,
+        until: str | None = None,
+        limit: int | None = None,
+        echo: bool = True,
+        include_claimed: bool = False,
+        include_delayed: bool = False,
+        details: bool = False,
+        raw: bool = False,
+        wait: float = 0,
+    ) -> Steps[MessagePage]:
+        """Return one page of `list_messages`, with the marker of the next."""
+        make = partial(
+            list_messages,
+            queue,
+            marker=marker,
+            until=until,
+            limit=limit or self.page_size,
+            echo=echo,
+            include_claimed=include_claimed,
+            include_delayed=include_delayed,
+            details=details,
+            raw=raw,
+        )
+        return self._until_found(make, wait)
+
+    @method
+    def get_message(self, queue: str, message_id: str, *, details: bool = False) -> Steps[Message]:
+        """Return a message, whatever its state.
+
+        Raises:
+            MessageNotFound: there is none (any more).
+        """
+        return self._exchange(get_message(queue, message_id, details=details))
+
+    @listing
+    def get_messages(
+        self, queue: str, ids: Iterable[str], *, details: bool = False, raw: bool = False
+    ) -> Pages[Message]:
+        """Yield those of the messages that exist, in no special order."""
+        parts = deque(chunks(arguments.texts("ids", ids, "ids"), self.page_size))
+
+        def page(_: str | None) -> Steps[Page[Message]]:
+            found: list[Message] = []
+            if parts:
+                call = get_messages(queue, parts.popleft(), details=details, raw=raw)
+                with contextlib.suppress(MessageNotFound):
+                    found = yield from self._exchange(call)
+            return Page(found, "more" if parts else None)
+
+        return page
+
+    @method
+    def edit(
+        self,
+        queue: str,
+        message_id: str,
+        *,
+        body: object = ...,
+        ttl: int | None = None,
+        delay: int | None = None,
+        deliver_at: dt.datetime | None = None,
+        if_due: dt.datetime | None = None,
+    ) -> Steps[Message]:
+        """Change a message that is still delayed; what is not given stays.
+
+        With `if_due` it is changed only where it is due then (`Message.delay_expires`).
+
+        Raises:
+            NotDelayed: too late.
+            DueChanged: somebody has moved it.
+            MessageNotFound: there is none (any more).
+        """
+        changed = NewMessage(body=body, delay=delay, deliver_at=deliver_at)
+        yield from self._learn_delay(changed)
+        if deliver_at is not None:
+            self.check_instant(changed)
+        call = edit(
+            queue,
+            message_id,
+            body=body,
+            ttl=ttl,
+            delay=delay,
+            deliver_at=deliver_at,
+            if_due=if_due,
+            encoder=self.encoder,
+        )
+        return (yield from self._exchange(call))
+
+    @method
+    def cancel(self, queue: str, message_id: str) -> Steps[None]:
+        """Take back a message that nobody holds; one that is gone already is no error.
+
+        Raises:
+            MessageClaimed: too late, someone holds it.
+        """
+        return self._exchange(delete_message(queue, message_id))
+
+    @method
+    def delete_message(
+        self, queue: str, message_id: str, *, claim_id: str | None = None
+    ) -> Steps[None]:
+        """Delete one message; a claimed one needs its claim's id, an absent one is no error.
+
+        Raises:
+            MessageClaimed: someone holds it, and no claim id was given.
+            ClaimLost: that claim does not hold it (any more).
+        """
+        return self._exchange(delete_message(queue, message_id, claim_id=claim_id))
+
+    @method
+    def delete_messages(
+        self,
+        queue: str,
+        ids: Iterable[str],
+        *,
+        claim_ids: Iterable[str] | None = None,
+        force: bool = False,
+    ) -> Steps[None]:
+        """Delete messages that these claims hold, all or none per page.
+
+        `force=True`, instead of claim ids, deletes them whoever holds them.
+
+        Raises:
+            ClaimLost: one of them is not held by these claims (any more).
+            ValueError: neither claim ids nor force was given.
+        """
+        if claim_ids is not None:
+            claim_ids = arguments.texts("claim_ids", claim_ids, "ids")
+        for part in chunks(arguments.texts("ids", ids, "ids"), self.page_size):
+            call = delete_messages(queue, part, claim_ids=claim_ids, force=force)
+            yield from self._exchange(call)
+
+    @method
+    def pop(
+        self,
+        queue: str,
+        limit: int = 1,
+        *,
+        details: bool = False,
+        raw: bool = False,
+        wait: float = 0,
+    ) -> Steps[list[Message]]:
+        """Take messages out at once, at most once: a lost answer loses them.
+
+        With `wait` it waits up to so many seconds for one. `details` asks for claim counts, times,
+        headers and attempts.
+        """
+        details = details or self.tracing is not None
+        make = partial(pop, queue, limit, details=details, raw=raw)
+        return self._until_found(make, wait)
 
 
 def post(
@@ -35,7 +290,7 @@ def post(
     idempotency_key: str | None = None,
     keyed: bool = False,
 ) -> Call[Ids]:
-    """Post entries made by `encoding.encode_message`; the result is their ids, in order.
+    """Post entries made by `serialization.encode_message`; the result is their ids, in order.
 
     The key, a fresh one if none is given, stays the same over all retries of this call: a lost
     answer stores nothing twice. Where every entry is `keyed` by itself the request needs no key,
@@ -47,10 +302,10 @@ def post(
         headers["Idempotency-Key"] = idempotency_key or uuid.uuid4().hex
 
     def read(response: Response) -> Ids:
-        found = encoding.document(response)
+        found = serialization.document(response)
         hrefs = found.get("resources") if isinstance(found, dict) else None
         if not isinstance(hrefs, list) or len(hrefs) != len(encoded):
-            raise encoding.bad_answer(response, "it must name one resource per message posted")
+            raise bad_answer(response, "it must name one resource per message posted")
         ids = [str(href).rpartition("/")[2] for href in hrefs]
         replayed = response.headers.get("idempotent-replayed") == "true"
         if replayed and idempotency_key is None and not keyed:
@@ -58,7 +313,7 @@ def post(
             return Ids(ids)
         return Ids(ids, [str(one) for one in found.get("duplicates") or ()])
 
-    body = encoding.envelope(encoded)
+    body = serialization.envelope(encoded)
     meanings = {**NO_QUEUE, 409: KeyReused}
     return Call(
         Request("POST", queue_path(queue, "messages"), headers, body),
@@ -100,7 +355,9 @@ def list_messages(
 
     def read(response: Response) -> MessagePage:
         messages = read_messages(queue, response, raw=raw)
-        return MessagePage(messages, next_marker(encoding.document(response)) if messages else None)
+        return MessagePage(
+            messages, next_marker(serialization.document(response)) if messages else None
+        )
 
     return Call(Request("GET", path, {}, wait=wait), read, NO_QUEUE)
 
@@ -142,7 +399,7 @@ def edit(
     Raises:
         ValueError: nothing to change was given.
     """
-    wait = encoding.seconds_until(delay, deliver_at)
+    wait = serialization.seconds_until(delay, deliver_at)
     parts: list[bytes] = []
     if body is not ...:
         parts.append(b'"body":' + encode_body(body, encoder))
@@ -225,11 +482,35 @@ def pop(
     )
 
 
+def message_pages(
+    client: BaseClient,
+    queue: str,
+    marker: str | None,
+    wait: float,
+    **given: Any,  # noqa: ANN401 - as `list_messages` takes it
+) -> Pages[Message]:
+    """Return the pages of a queue's messages from a marker on: a small one, then large ones."""
+
+    def page(after: str | None) -> Steps[Page[Message]]:
+        limit = client.page_size if after is None else client.large_page
+        make = partial(list_messages, queue, marker=after or marker, **given)
+        try:
+            found = yield from client._until_found(partial(make, limit=limit), wait)
+        except BadRequest:
+            if limit == client.page_size:
+                raise
+            client.large_page = client.page_size  # this server has no large pages
+            found = yield from client._until_found(partial(make, limit=client.page_size), wait)
+        return Page(found.messages, found.marker)
+
+    return page
+
+
 def read_messages(queue: str, response: Response, *, raw: bool = False) -> list[Message]:
     """Read the messages of a page, of a claim, or of a pop."""
-    entries = encoding.objects(response, "messages")
+    entries = serialization.objects(response, "messages")
     if raw:
-        for entry, body in zip(entries, encoding.raw_bodies(response), strict=True):
+        for entry, body in zip(entries, serialization.raw_bodies(response), strict=True):
             entry["body"] = body
     return [read_message(queue, entry) for entry in entries]
 
@@ -249,12 +530,12 @@ def read_message(queue: str, entry: Mapping[str, Any]) -> Message:
         claim_id=_claim_id(query) or entry.get("claim_id"),
         checksum=entry.get("checksum"),
         claim_count=entry.get("claim_count"),
-        created=encoding.instant(entry.get("created")),
-        delay_expires=encoding.instant(entry.get("delay_expires")),
+        created=serialization.instant(entry.get("created")),
+        delay_expires=serialization.instant(entry.get("delay_expires")),
         headers=entry.get("headers"),
         dead_letter=None if letter is None else _DEAD_LETTER(letter),
         failure_count=entry.get("failure_count"),
-        parked_until=encoding.instant(entry.get("parked_until")),
+        parked_until=serialization.instant(entry.get("parked_until")),
         attempts=None if attempts is None else tuple(map(_ATTEMPT, attempts)),
         group=entry.get("group"),
     )
@@ -270,4 +551,4 @@ def _claim_id(query: str) -> str | None:
 
 
 def _one(queue: str, response: Response) -> Message:
-    return read_message(queue, encoding.json_object(response))
+    return read_message(queue, serialization.json_object(response))

@@ -1,24 +1,187 @@
-"""Queues: make, change, list and count them; and what the home document says of a server."""
+"""Queues, and the service itself."""
 
-import math
+import datetime as dt
 from collections.abc import Iterable, Mapping
+from numbers import Integral
 from typing import Any
 
-from zaqar_lite.client import encoding
-from zaqar_lite.client.arguments import texts
-from zaqar_lite.client.bodies import dumps
-from zaqar_lite.client.endpoints.pages import page_of
-from zaqar_lite.client.endpoints.paths import PAGE, queue_path, with_query
-from zaqar_lite.client.endpoints.resources import JSON_TYPE, NO_QUEUE
-from zaqar_lite.client.models import Queue, Stats
-from zaqar_lite.client.queue_options import QueueOptions, checked
-from zaqar_lite.client.records import reader
-from zaqar_lite.client.wire import Call, Page, Request, Response
+from zaqar_lite.client import queue_options
+from zaqar_lite.client.arguments import takes, text, texts, zoned
+from zaqar_lite.client.base_client import HOME, BaseClient
+from zaqar_lite.client.calls import Call, Request, Response, Steps
+from zaqar_lite.client.endpoints.requests import (
+    JSON_TYPE,
+    NO_QUEUE,
+    PAGE,
+    ask,
+    list_page,
+    queue_path,
+    tell,
+    with_query,
+)
+from zaqar_lite.client.methods import Pages, listing, method
+from zaqar_lite.client.models import Done, Queue, Range, SignedURL, Stats
+from zaqar_lite.client.queue_options import Ensured, QueueOptions, checked
+from zaqar_lite.client.serialization import dumps, json_object, reader
 
 Options = Mapping[str, Any] | QueueOptions
 PATCH_TYPE = {"Content-Type": "application/openstack-messaging-v2.0-json-patch"}
+QUEUES_A_PAGE = 20
+"""The server's own `max_queues_per_page`; a client's `page_size` is that of messages."""
 _QUEUE = reader(Queue)
 _STATS = reader(Stats)
+_RANGE = reader(Range)
+_DONE = reader(Done)
+_SIGNED = reader(SignedURL)
+
+
+class Queues(BaseClient):
+    """Make, read, change, list, count, empty, split and share queues; ask the service."""
+
+    @method
+    def create_queue(self, queue: str, metadata: Options | None = None) -> Steps[bool]:
+        """Make a queue with these options or metadata; return whether it is new.
+
+        Raises:
+            QueueExists: it is there with other options, which stay as they are.
+            ValueError: a key begins with `_` and is not an option.
+        """
+        created = yield from self._exchange(create_queue(queue, metadata))
+        if not created and metadata is not None:
+            found = yield from self._exchange(get_queue(queue))
+            different = queue_options.differing(queue_options.checked(metadata), found)
+            if different:
+                raise queue_options.exists(queue, different, found)
+        return created
+
+    @method
+    def ensure_queue(self, queue: str, metadata: Options | None = None) -> Steps[Ensured]:
+        """Make a queue with these options or metadata, or change them; return which it was.
+
+        Without any, only that there is one is ensured. Keys that are not given stay as they are.
+
+        Raises:
+            ValueError: a key begins with `_` and is not an option.
+        """
+        if (yield from self._exchange(create_queue(queue, metadata))):
+            return Ensured.CREATED
+        if metadata is None:
+            return Ensured.UNCHANGED
+        wanted = queue_options.checked(metadata)
+        found = yield from self._exchange(get_queue(queue))
+        different = queue_options.differing(wanted, found)
+        if not different:
+            return Ensured.UNCHANGED
+        yield from self._exchange(update_queue(queue, different))
+        return Ensured.CHANGED
+
+    @method
+    def get_queue(self, queue: str) -> Steps[dict[str, Any]]:
+        """Return a queue's metadata, with the server's defaults for what was not set."""
+        return self._exchange(get_queue(queue))
+
+    @method
+    def queue_exists(self, queue: str) -> Steps[bool]:
+        """Return whether somebody has made the queue; `get_queue` shows the defaults if not."""
+        pages = list_pages(self, "queues", detailed=False, name=text("queue", queue))
+        marker: str | None = None
+        while True:
+            page = yield from pages(marker)
+            if any(one.name == queue for one in page.items):
+                return True
+            if (marker := page.marker) is None:
+                return False
+
+    @method
+    def update_queue(
+        self, queue: str, metadata: Options, *, remove: Iterable[str] = ()
+    ) -> Steps[dict[str, Any]]:
+        """Set and remove keys of a queue's metadata, all or none; return what it is then."""
+        return self._exchange(update_queue(queue, metadata, remove))
+
+    @method
+    def delete_queue(self, queue: str) -> Steps[None]:
+        """Delete a queue with its messages; an absent one is no error."""
+        return self._exchange(tell("DELETE", queue_path(queue)))
+
+    @listing
+    def list_queues(self, *, detailed: bool = False, name: str | None = None) -> Pages[Queue]:
+        """Yield the project's queues by name, page by page; `name` keeps those containing it."""
+        return list_pages(self, "queues", detailed=detailed, name=name)
+
+    @method
+    def stats(self, queue: str) -> Steps[Stats]:
+        """Count a queue's messages."""
+        return self._exchange(stats(queue))
+
+    @method
+    def purge(self, queue: str, resource_types: Iterable[str] | None = None) -> Steps[None]:
+        """Delete all "messages" and "subscriptions" of a queue, or only the types named."""
+        wanted = None
+        if resource_types is not None:
+            wanted = {"resource_types": texts("resource_types", resource_types)}
+        return self._exchange(tell("POST", queue_path(queue, "purge"), wanted))
+
+    @method
+    def ranges(self, queue: str, count: int) -> Steps[list[Range]]:
+        """Split what a queue holds now into at most `count` parts, to read them in parallel."""
+        takes("count", count, Integral)
+        path = with_query(queue_path(queue, "ranges"), count=count)
+        return self._exchange(ask("GET", path, _ranges, meanings=NO_QUEUE))
+
+    @listing
+    def history(self, queue: str, *, state: str = "done") -> Pages[Done]:
+        """Yield what was deleted (`done`), or what `failed`, if the queue keeps a history.
+
+        Failed is what had all its deliveries where there is no dead-letter queue to go to.
+        """
+        given = {"state": state, "limit": min(self.page_size, QUEUES_A_PAGE)}
+        path = queue_path(queue, "history")
+        return self._pages(list_page, path, "messages", _DONE, meanings=NO_QUEUE, **given)
+
+    @method
+    def share(
+        self,
+        queue: str,
+        *,
+        paths: Iterable[str] = ("messages",),
+        methods: Iterable[str] = ("GET",),
+        expires: dt.datetime | None = None,
+    ) -> Steps[SignedURL]:
+        """Make a pre-signed permission for others, a day long unless `expires` says otherwise."""
+        wanted: dict[str, object] = {
+            "paths": texts("paths", paths),
+            "methods": texts("methods", methods),
+        }
+        zoned("expires", expires)
+        if expires is not None:
+            wanted["expires"] = expires.astimezone(dt.UTC).strftime("%Y-%m-%dT%H:%M:%S")
+        return self._exchange(ask("POST", queue_path(queue, "share"), _SIGNED, wanted))
+
+    @method
+    def unshare(self, queue: str) -> Steps[None]:
+        """Revoke all pre-signed permissions of a queue that were made until now."""
+        return self._exchange(tell("DELETE", queue_path(queue, "share")))
+
+    @method
+    def ping(self) -> Steps[None]:
+        """Return normally if the server and its store are up.
+
+        Raises:
+            Unavailable: the server is up, its store is not.
+            Unreachable: no answer.
+        """
+        return self._exchange(tell("GET", "/v2/ping"))
+
+    @method
+    def health(self) -> Steps[dict[str, Any]]:
+        """Return how every operation went when the server tried it now (admin mode only)."""
+        return self._exchange(ask("GET", "/v2/health", dict))
+
+    @method
+    def home(self) -> Steps[dict[str, Any]]:
+        """Return the home document: which resources this server has."""
+        return self._exchange(Call(HOME, json_object))
 
 
 def create_queue(queue: str, metadata: Options | None = None) -> Call[bool]:
@@ -39,54 +202,29 @@ def update_queue(queue: str, metadata: Options, remove: Iterable[str] = ()) -> C
         for key in texts("remove", remove, "keys")
     ]
     request = Request("PATCH", queue_path(queue), PATCH_TYPE, dumps(operations))
-    return Call(request, encoding.json_object, NO_QUEUE)
+    return Call(request, json_object, NO_QUEUE)
 
 
-def list_queues(
-    kind: str = "queues",
-    *,
-    marker: str | None = None,
-    limit: int | None = None,
-    detailed: bool = False,
-    name: str | None = None,
-) -> Call[Page[Queue]]:
-    """Read one page of queues or "topics", by name; `name` keeps those that contain it."""
-    path = with_query(
-        f"/v2/{kind}", marker=marker, limit=limit, detailed=detailed or None, name=name
-    )
+def list_pages(client: BaseClient, kind: str, *, detailed: bool, name: str | None) -> Pages[Queue]:
+    """Return the pages of the project's queues, or of its "topics"."""
+    limit = min(client.page_size, QUEUES_A_PAGE)
+    given = {"limit": limit, "detailed": detailed or None, "name": name}
+    return client._pages(list_page, f"/v2/{kind}", kind, _QUEUE, **given)
 
-    return Call(Request("GET", path, {}), page_of(kind, _QUEUE))
+
+def get_queue(queue: str) -> Call[dict[str, Any]]:
+    """Read a queue's metadata."""
+    return ask("GET", queue_path(queue), dict, meanings=NO_QUEUE)
 
 
 def stats(queue: str) -> Call[Stats]:
     """Count a queue's messages; an absent queue has none."""
 
     def read(response: Response) -> Stats:
-        return _STATS(encoding.json_object(response)["messages"])
+        return _STATS(json_object(response)["messages"])
 
     path = with_query(queue_path(queue, "stats"), details=True)
     return Call(Request("GET", path, {}), read, NO_QUEUE)
-
-
-def home() -> Call[dict[str, Any]]:
-    """Read the home document: which resources this server has."""
-    return Call(
-        Request("GET", "/v2/", {"Accept": "application/json-home, application/json"}),
-        encoding.json_object,
-    )
-
-
-def longest_delay() -> Call[float]:
-    """Read the most seconds that this server delays a message; infinite if it does not tell."""
-
-    def read(response: Response) -> float:
-        try:
-            hints = encoding.json_object(response)["resources"]["rel/post_messages"]["hints"]
-            return int(hints["max-message-delay"])
-        except (KeyError, TypeError, ValueError):
-            return math.inf
-
-    return Call(home().request, read)
 
 
 def largest_page() -> Call[int]:
@@ -94,14 +232,18 @@ def largest_page() -> Call[int]:
 
     def read(response: Response) -> int:
         try:
-            resources = encoding.json_object(response)["resources"]
+            resources = json_object(response)["resources"]
             given = [resources[name]["hints"] for name in ("rel/messages", "rel/post_claim")]
             return min(int(hints.get("max-large-limit", hints["max-limit"])) for hints in given)
         except (KeyError, TypeError, ValueError):
             return PAGE
 
-    return Call(home().request, read)
+    return Call(HOME, read)
 
 
 def _pointer(key: str) -> str:
     return key.replace("~", "~0").replace("/", "~1")
+
+
+def _ranges(document: Any) -> list[Range]:  # noqa: ANN401 - JSON is anything
+    return [_RANGE(one) for one in document["ranges"]]

@@ -1,35 +1,28 @@
 # Generated from asynchronous/calls.py by tests/generate_sync.py; change it there.
-"""What every method of the sync client stands on: carry out a call, with retries."""
+"""What every method of the sync client stands on: it takes the steps in the caller's thread."""
 
-import math
-import time
-from collections.abc import Callable, Iterator
-from numbers import Real
 from types import TracebackType
 from typing import Self, TypeVar
 
-from zaqar_lite.client.arguments import takes
-from zaqar_lite.client.endpoints import queues
-from zaqar_lite.client.errors import BadRequest, Refused, Unreachable
-from zaqar_lite.client.exchange import Login, Outcome, Sleep
-from zaqar_lite.client.line import Line
-from zaqar_lite.client.shell import Shell
-from zaqar_lite.client.sync.runtime import login, sleep
-from zaqar_lite.client.transports import Transport, Urllib3Transport
-from zaqar_lite.client.waiting import POLL, Waiting
-from zaqar_lite.client.wire import Call, Page
+from zaqar_lite.client.base_client import BaseClient
+from zaqar_lite.client.calls import Call, Login, Request, Sleep, Step, Steps, ToTheEnd
+from zaqar_lite.client.errors import Unreachable
+from zaqar_lite.client.methods import Sync
+from zaqar_lite.client.sync.runtime import login, sleep, to_the_end, wait_for
+from zaqar_lite.client.transports import Transport
 
 T = TypeVar("T")
-LIMIT_KEPT = 60.0
-"""Seconds for which the server's longest delay is known; its operator may change it."""
 
 
-class SyncCalls(Shell):
-    """Carry out the calls of the endpoints."""
+class SyncCalls(BaseClient, Sync):
+    """Take the steps of methods."""
 
     transport: Transport
 
     def _open(self) -> None:
+        # Only here: a program with the other client alone need not import this library.
+        from zaqar_lite.client.urllib3_transport import Urllib3Transport  # noqa: PLC0415
+
         self.transport = Urllib3Transport(
             timeout=self._timeout, connections=self._connections, ssl_context=self._ssl_context
         )
@@ -50,84 +43,37 @@ class SyncCalls(Shell):
         self.transport.close()
 
     def call(self, call: Call[T]) -> T:
-        """Carry out an endpoint's call, with retries."""
-        steps = (
-            self._exchange(call)
-            if self.tracing is None
-            else self.tracing.exchange(call, self._exchange)
-        )
-        outcome: Outcome = None
-        while True:
-            try:
-                step = steps.send(outcome)
-            except StopIteration as done:
-                result: T = done.value
-                return result
-            outcome = None
-            if isinstance(step, Sleep):
-                sleep(step.seconds, call.request.line)
-            elif isinstance(step, Login):
-                login(self._auth)
-            else:
-                try:
-                    outcome = self.transport.send(self.url, step)
-                except Unreachable as error:
-                    outcome = error
+        """Make a call of an endpoint, with retries."""
+        return self._run(self._exchange(call))
 
-    def learn_delay(self) -> None:
-        """Learn the server's longest delay, before a message with `deliver_at` is encoded.
-
-        It is asked for at most once in `LIMIT_KEPT` seconds. A server that does not tell it
-        refuses by itself what is too far away.
-        """
-        now = time.monotonic()
-        if now < self._limit_until:
-            return
+    def _run(self, steps: Steps[T]) -> T:
+        """Take the steps of a method; return its result."""
         try:
-            self.longest_delay = self.call(queues.longest_delay())
-        except Refused:
-            self.longest_delay = math.inf
-        self._limit_until = now + LIMIT_KEPT
+            step = next(steps)
+            while True:
+                try:
+                    outcome = self._take(step)
+                except BaseException as error:  # noqa: BLE001 - the steps raise it again
+                    step = steps.throw(error)
+                else:
+                    step = steps.send(outcome)
+        except StopIteration as done:
+            result: T = done.value
+            return result
 
-    def _items(self, list_page: Callable[[str | None], Call[Page[T]]]) -> Iterator[T]:
-        """Yield the entries of a listing page by page; `list_page` gets each page's marker."""
-        marker: str | None = None
-        while True:
-            page = self.call(list_page(marker))
-            yield from page.items
-            marker = page.marker
-            if marker is None:
-                return
-
-    def _until_found(
-        self,
-        make: Callable[..., Call[T]],
-        seconds: float,
-        *,
-        poll: float = POLL,
-        line: Line | None = None,
-    ) -> T:
-        """Make calls, each told how long to `wait`, until one finds something or time is over.
-
-        Raises:
-            TypeError: `seconds` or `poll` is not a number.
-            Unreachable: no answer came, or the line was hung up.
-        """
-        takes("wait", seconds, Real)
-        takes("poll", poll, Real)
-        waiting = Waiting(seconds, longest=self.longest_wait, poll=poll)
-        while True:
-            if line is not None:
-                line.asked_at = time.monotonic()
+    def _take(self, step: Step) -> object:
+        """Take a step; return its outcome."""
+        if isinstance(step, Request):
             try:
-                found = self.call(make(wait=waiting.next()))
-            except BadRequest as error:
-                if not waiting.shorten(error):
-                    raise
-                self.longest_wait = waiting.longest
-                continue
-            pause = None if found else waiting.pause()
-            if pause is not None:
-                sleep(pause, line)
-            if pause is None or (line is not None and line.over):
-                return found
+                return self.transport.send(self.url, step)
+            except Unreachable as error:
+                return error
+        if isinstance(step, ToTheEnd):
+            return to_the_end(self._run, step)
+        if isinstance(step, Sleep):
+            sleep(step.seconds, step.connection)
+        elif isinstance(step, Login):
+            login(self._auth)
+        else:
+            wait_for(step)
+        return None

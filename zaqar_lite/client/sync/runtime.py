@@ -1,27 +1,23 @@
 """What the sync client does in its own way; `asynchronous.runtime` has the same names."""
 
+import asyncio
 import contextlib
 import time
-import warnings
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 from zaqar_lite.client.auth import Auth
-from zaqar_lite.client.dead_letters import Steps
-from zaqar_lite.client.errors import ServerWarning
-from zaqar_lite.client.line import Line
+from zaqar_lite.client.calls import Steps, ToTheEnd
+from zaqar_lite.client.long_polling import Connection
 from zaqar_lite.client.termination import TERMINATION
-from zaqar_lite.client.wire import Call
-
-T = TypeVar("T")
 
 
-def sleep(seconds: float, line: Line | None) -> None:
-    """Sleep; a line that is hung up ends it early."""
-    if line is None:
+def sleep(seconds: float, connection: Connection | None) -> None:
+    """Sleep; a connection that is hung up ends it early."""
+    if connection is None:
         time.sleep(seconds)
     else:
-        line.sleep(seconds)
+        connection.sleep(seconds)
 
 
 def login(auth: Auth) -> None:
@@ -29,42 +25,17 @@ def login(auth: Auth) -> None:
     auth.login()
 
 
-def to_the_end(
-    call: Callable[[Call[Any]], Any],
-    make: Callable[[Callable[[], bool]], Steps[T]],
-    *,
-    on_sigterm: bool,
-) -> T:
-    """Carry out the calls that a generator asks for, and tell it how each of them went.
+def wait_for(future: "asyncio.Future[Any]") -> None:
+    """Refuse: only methods of the async client wait for futures."""
+    raise TypeError(future)
 
-    `make` gets a function that tells whether the work shall end, and returns the generator.
-    SIGTERM, if `on_sigterm`, lets it come to its end, because what it has claimed must be given
-    back.
-    """
-    holding = on_sigterm and TERMINATION.hold()
+
+def to_the_end(run: Callable[[Steps[Any]], Any], step: ToTheEnd) -> Any:  # noqa: ANN401
+    """Take steps to their end, also when SIGTERM comes meanwhile."""
+    holding = step.on_sigterm and TERMINATION.hold()
     try:
         with TERMINATION.shield() if holding else contextlib.nullcontext():
-            stopping = (lambda: TERMINATION.requested) if holding else (lambda: False)
-            return _drive(call, make(stopping))
+            return run(step.make((lambda: TERMINATION.requested) if holding else (lambda: False)))
     finally:
         if holding:
             TERMINATION.let_go()
-
-
-def _drive(call: Callable[[Call[Any]], Any], steps: Steps[T]) -> T:
-    try:
-        step = next(steps)
-        while True:
-            try:
-                outcome = call(step)
-            except ServerWarning as warning:
-                # A warning never ends the work in its middle.
-                warnings.warn(warning, stacklevel=4)
-                step = steps.send(warning.result)
-            except BaseException as error:  # noqa: BLE001 - the generator raises it again
-                step = steps.throw(error)
-            else:
-                step = steps.send(outcome)
-    except StopIteration as done:
-        result: T = done.value
-        return result

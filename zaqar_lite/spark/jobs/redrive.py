@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col, concat, expr, lit
 
 from zaqar_lite.client import Client, Held
-from zaqar_lite.client.job import Job
+from zaqar_lite.client.models import Job
 from zaqar_lite.spark import claiming
 from zaqar_lite.spark.jobs import server_job
 from zaqar_lite.spark.jobs.target import Summary, Target

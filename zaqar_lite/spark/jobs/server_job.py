@@ -5,7 +5,7 @@ import time
 from typing import Any
 
 from zaqar_lite.client import Client, NotFound, Refused
-from zaqar_lite.client.job import Job
+from zaqar_lite.client.models import Job
 
 _POLL = 0.2  # seconds
 _NO_SUCH_ROUTE = {404, 405, 501}

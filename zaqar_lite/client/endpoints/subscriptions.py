@@ -1,15 +1,16 @@
-"""Subscriptions: the async client's methods."""
+"""Subscriptions and their deliveries."""
 
 import datetime as dt
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from zaqar_lite.client.arguments import takes, text, whole, zoned
-from zaqar_lite.client.asynchronous.calls import AsyncCalls
-from zaqar_lite.client.endpoints.paths import queue_path, with_query
-from zaqar_lite.client.endpoints.resources import ask, list_page, tell
-from zaqar_lite.client.records import reader
-from zaqar_lite.client.subscriptions import Delivery, FailedDelivery, Ping, Subscription
+from zaqar_lite.client.base_client import BaseClient
+from zaqar_lite.client.calls import Steps
+from zaqar_lite.client.endpoints.requests import ask, list_page, queue_path, tell, with_query
+from zaqar_lite.client.methods import Pages, listing, method
+from zaqar_lite.client.models import Delivery, FailedDelivery, Ping, Subscription
+from zaqar_lite.client.serialization import reader
 
 _DELIVERY = reader(Delivery, next_at="next")
 _FAILED = reader(FailedDelivery)
@@ -17,17 +18,18 @@ _PING = reader(Ping)
 _SUBSCRIPTION = reader(Subscription)
 
 
-class AsyncSubscriptions(AsyncCalls):
+class Subscriptions(BaseClient):
     """Make, list, change and end subscriptions, and look at their deliveries."""
 
-    async def subscribe(
+    @method
+    def subscribe(
         self,
         queue: str,
         subscriber: str,
         *,
         ttl: int | None = None,
         options: Mapping[str, Any] | None = None,
-    ) -> tuple[str, str | None]:
+    ) -> Steps[tuple[str, str | None]]:
         """Have a queue's messages sent to a URL; return the id and the secret.
 
         The secret verifies what is sent (`zaqar_lite.webhooks.verify`) and is the only copy there
@@ -46,22 +48,21 @@ class AsyncSubscriptions(AsyncCalls):
         }
         if ttl is not None:
             wanted["ttl"] = whole("ttl", ttl)
-        return await self.call(ask("POST", _path(queue), _id_and_secret, wanted))
+        return self._exchange(ask("POST", _path(queue), _id_and_secret, wanted))
 
-    def list_subscriptions(self, queue: str) -> AsyncIterator[Subscription]:
+    @listing
+    def list_subscriptions(self, queue: str) -> Pages[Subscription]:
         """Yield a queue's subscriptions in the order they were made, page by page."""
-        return self._items(
-            lambda marker: list_page(
-                _path(queue), "subscriptions", _subscription, marker=marker, details=True
-            )
-        )
+        return self._pages(list_page, _path(queue), "subscriptions", _subscription, details=True)
 
-    async def get_subscription(self, queue: str, subscription_id: str) -> Subscription:
+    @method
+    def get_subscription(self, queue: str, subscription_id: str) -> Steps[Subscription]:
         """Return a subscription; the values of its headers are masked."""
         path = with_query(_path(queue, subscription_id), details=True)
-        return await self.call(ask("GET", path, _subscription))
+        return self._exchange(ask("GET", path, _subscription))
 
-    async def update_subscription(
+    @method
+    def update_subscription(
         self,
         queue: str,
         subscription_id: str,
@@ -70,49 +71,53 @@ class AsyncSubscriptions(AsyncCalls):
         ttl: int | None = None,
         options: Mapping[str, Any] | None = None,
         disabled: bool | None = None,
-    ) -> None:
+    ) -> Steps[None]:
         """Change what is given; `disabled=False` enables what the server has disabled."""
         takes("subscriber", subscriber, str)
         takes("options", options, Mapping)
         wanted = None if ttl is None else whole("ttl", ttl)
         given = {"subscriber": subscriber, "ttl": wanted, "options": options, "disabled": disabled}
         changes = {name: value for name, value in given.items() if value is not None}
-        await self.call(tell("PATCH", _path(queue, subscription_id), changes))
+        return self._exchange(tell("PATCH", _path(queue, subscription_id), changes))
 
-    async def unsubscribe(self, queue: str, subscription_id: str) -> None:
+    @method
+    def unsubscribe(self, queue: str, subscription_id: str) -> Steps[None]:
         """End a subscription; an absent one is no error."""
-        await self.call(tell("DELETE", _path(queue, subscription_id)))
+        return self._exchange(tell("DELETE", _path(queue, subscription_id)))
 
-    async def rotate_secret(self, queue: str, subscription_id: str) -> str:
+    @method
+    def rotate_secret(self, queue: str, subscription_id: str) -> Steps[str]:
         """Make another secret and return it; the one before is good for a day."""
         path = _path(queue, subscription_id, "secret")
         # Sent twice it would make two, one of which nobody knows.
-        return await self.call(ask("POST", path, _secret, resend=False))
+        return self._exchange(ask("POST", path, _secret, resend=False))
 
-    async def deliveries(self, queue: str, subscription_id: str) -> Sequence[Delivery]:
+    @method
+    def deliveries(self, queue: str, subscription_id: str) -> Steps[Sequence[Delivery]]:
         """Return the last 20 attempts to deliver, the newest first."""
-        return await self.call(ask("GET", _path(queue, subscription_id, "deliveries"), _deliveries))
+        return self._exchange(ask("GET", _path(queue, subscription_id, "deliveries"), _deliveries))
 
-    def failed_deliveries(self, queue: str, subscription_id: str) -> AsyncIterator[FailedDelivery]:
+    @listing
+    def failed_deliveries(self, queue: str, subscription_id: str) -> Pages[FailedDelivery]:
         """Yield what could not be delivered in the last 7 days, the oldest first."""
         path = _path(queue, subscription_id, "deliveries")
-        return self._items(
-            lambda marker: list_page(path, "deliveries", _FAILED, state="failed", marker=marker)
-        )
+        return self._pages(list_page, path, "deliveries", _FAILED, state="failed")
 
-    async def retry_delivery(self, queue: str, subscription_id: str, delivery_id: str) -> None:
+    @method
+    def retry_delivery(self, queue: str, subscription_id: str, delivery_id: str) -> Steps[None]:
         """Deliver again: a failed delivery, or a message that the queue still has."""
         path = _path(queue, subscription_id, "deliveries", delivery_id, "retry")
-        await self.call(tell("POST", path))
+        return self._exchange(tell("POST", path))
 
-    async def replay_messages(
+    @method
+    def replay_messages(
         self,
         queue: str,
         subscription_id: str,
         *,
         since: dt.datetime | None = None,
         until: dt.datetime | None = None,
-    ) -> int:
+    ) -> Steps[int]:
         """Deliver again what was posted from `since` on and before `until`; return how many.
 
         Only messages that the queue still has can be delivered again.
@@ -123,15 +128,16 @@ class AsyncSubscriptions(AsyncCalls):
         wanted: dict[str, Any] = {name: at for name, at in span.items() if at is not None}
         path, count = _path(queue, subscription_id, "replay"), 0
         while True:
-            some, marker = await self.call(ask("POST", path, _replayed, wanted))
+            some, marker = yield from self._exchange(ask("POST", path, _replayed, wanted))
             count += some
             if marker is None:
                 return count
             wanted["marker"] = marker
 
-    async def ping_subscription(self, queue: str, subscription_id: str) -> Ping:
+    @method
+    def ping_subscription(self, queue: str, subscription_id: str) -> Steps[Ping]:
         """Send a test notification and return what the receiver answered."""
-        return await self.call(ask("POST", _path(queue, subscription_id, "ping"), _PING))
+        return self._exchange(ask("POST", _path(queue, subscription_id, "ping"), _PING))
 
 
 def _path(queue: str, *rest: str) -> str:

@@ -1,22 +1,24 @@
-# Generated from asynchronous/keys.py by tests/generate_sync.py; change it there.
-"""Keys of the server: the sync client's methods."""
+"""Keys of the server, and the keys that encrypt messages."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from zaqar_lite.client.arguments import texts, whole
-from zaqar_lite.client.endpoints.resources import ask, list_page, path_of, tell
+from zaqar_lite.client.base_client import BaseClient
+from zaqar_lite.client.calls import Steps
+from zaqar_lite.client.endpoints.requests import ask, list_page, path_of, tell
+from zaqar_lite.client.methods import Pages, listing, method
 from zaqar_lite.client.models import AccessKey, DataKey
-from zaqar_lite.client.records import reader
-from zaqar_lite.client.sync.calls import SyncCalls
+from zaqar_lite.client.serialization import reader
 
 _KEY = reader(AccessKey)
 _DATA_KEY = reader(DataKey)
 
 
-class SyncKeys(SyncCalls):
+class Keys(BaseClient):
     """Make, list, disable, rotate and delete keys; the server asks for the verb `admin`."""
 
+    @method
     def create_key(
         self,
         grants: Iterable[str],
@@ -25,7 +27,7 @@ class SyncKeys(SyncCalls):
         operator: bool = False,
         expires: int | None = None,
         description: str = "",
-    ) -> AccessKey:
+    ) -> Steps[AccessKey]:
         """Make a key; its `key` is the only copy there is.
 
         Args:
@@ -41,37 +43,44 @@ class SyncKeys(SyncCalls):
         if expires is not None:
             wanted["expires"] = whole("expires", expires)
         # Sent twice it would make two, one of which nobody knows.
-        return self.call(ask("POST", "/v2/keys", _KEY, wanted, resend=False))
+        return self._exchange(ask("POST", "/v2/keys", _KEY, wanted, resend=False))
 
-    def list_keys(self) -> Iterator[AccessKey]:
+    @listing
+    def list_keys(self) -> Pages[AccessKey]:
         """Yield the project's keys by id, page by page, without their texts."""
-        return self._items(lambda marker: list_page("/v2/keys", "keys", _KEY, marker=marker))
+        return self._pages(list_page, "/v2/keys", "keys", _KEY)
 
-    def get_key(self, key_id: str) -> AccessKey:
+    @method
+    def get_key(self, key_id: str) -> Steps[AccessKey]:
         """Return a key without its text."""
-        return self.call(ask("GET", path_of("keys", key_id), _KEY))
+        return self._exchange(ask("GET", path_of("keys", key_id), _KEY))
 
-    def disable_key(self, key_id: str, *, disabled: bool = True) -> AccessKey:
+    @method
+    def disable_key(self, key_id: str, *, disabled: bool = True) -> Steps[AccessKey]:
         """Disable a key, within 5 seconds; `disabled=False` enables it again."""
-        return self.call(ask("PATCH", path_of("keys", key_id), _KEY, {"disabled": disabled}))
+        return self._exchange(ask("PATCH", path_of("keys", key_id), _KEY, {"disabled": disabled}))
 
-    def rotate_key(self, key_id: str, *, overlap: int | None = None) -> AccessKey:
+    @method
+    def rotate_key(self, key_id: str, *, overlap: int | None = None) -> Steps[AccessKey]:
         """Make a key with the same grants; the old one ends after `overlap` seconds (a day)."""
         wanted = {} if overlap is None else {"overlap": whole("overlap", overlap)}
         path = path_of("keys", key_id, "rotate")
-        return self.call(ask("POST", path, _KEY, wanted, resend=False))
+        return self._exchange(ask("POST", path, _KEY, wanted, resend=False))
 
-    def delete_key(self, key_id: str) -> None:
+    @method
+    def delete_key(self, key_id: str) -> Steps[None]:
         """Delete a key; an absent one is no error."""
-        self.call(tell("DELETE", path_of("keys", key_id)))
+        return self._exchange(tell("DELETE", path_of("keys", key_id)))
 
-    def list_data_keys(self) -> Sequence[DataKey]:
+    @method
+    def list_data_keys(self) -> Steps[Sequence[DataKey]]:
         """Return the keys that encrypt the messages of the project's queues, by age."""
-        return self.call(ask("GET", "/v2/data-keys", _data_keys))
+        return self._exchange(ask("GET", "/v2/data-keys", _data_keys))
 
-    def rotate_data_key(self) -> Sequence[DataKey]:
+    @method
+    def rotate_data_key(self) -> Steps[Sequence[DataKey]]:
         """Encrypt what is posted from now on with a new key; return all keys."""
-        return self.call(ask("POST", "/v2/data-keys", _data_keys, resend=False))
+        return self._exchange(ask("POST", "/v2/data-keys", _data_keys, resend=False))
 
 
 def _data_keys(document: Any) -> Sequence[DataKey]:  # noqa: ANN401 - JSON is anything

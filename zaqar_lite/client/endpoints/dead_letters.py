@@ -1,32 +1,32 @@
-"""Dead letters: count them by source, and move them back where the server does not do it.
+"""Dead letters: list them, count them by source, and move them back.
 
-A letter is claimed, posted to its target with its own id as the idempotency key, and then deleted
-with its claim. Two redrives at once therefore never take the same letter, and a redrive that is
-killed loses none. Killed between post and delete, it leaves the letter in both queues. The next run
-posts the letter again, the server of the target recognises the key (while it remembers it) and
-stores nothing, and the letter is deleted.
-
-What is not moved stays claimed until the end, so that it is not claimed again. `Redrive.steps` is a
-generator that yields calls and is told their outcome: the sync and the async client drive the same.
+Where the server does not move them back, the client does. A letter is claimed, posted to its target
+with its own id as the idempotency key, and then deleted with its claim. Two redrives at once
+therefore never take the same letter, and a redrive that is killed loses none. Killed between post
+and delete, it leaves the letter in both queues. The next run posts the letter again, the server of
+the target recognises the key (while it remembers it) and stores nothing, and the letter is deleted.
+What is not moved stays claimed until the end, so that it is not claimed again.
 """
 
 import contextlib
 import dataclasses
 import datetime as dt
 import time
+import warnings
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from zaqar_lite.client import arguments, bodies, encoding
-from zaqar_lite.client.endpoints import claims, messages, queues
-from zaqar_lite.client.errors import BadRequest, ClaimLost, ZaqarError
-from zaqar_lite.client.job import Job
-from zaqar_lite.client.models import Held, Message, MessagePage, NewMessage, RawBody, Stats
-from zaqar_lite.client.wire import Call
+from zaqar_lite.client import arguments, serialization
+from zaqar_lite.client.base_client import BaseClient
+from zaqar_lite.client.calls import Call, Page, Sleep, Steps, ToTheEnd
+from zaqar_lite.client.endpoints import claims, jobs, messages, queues
+from zaqar_lite.client.endpoints.requests import queue_path, tell
+from zaqar_lite.client.errors import BadRequest, ClaimLost, Refused, ServerWarning, ZaqarError
+from zaqar_lite.client.methods import Pages, listing, method
+from zaqar_lite.client.models import Ids, Job, Message, NewMessage, RawBody
 
 T = TypeVar("T")
-Steps = Generator[Call[Any], Any, T]
 
 # The server's default max_messages_post_size, and what ttl, delay and key add to a message.
 POST_BYTES = 262_144
@@ -150,6 +150,117 @@ class RedriveOptions:
         }
 
 
+class DeadLetters(BaseClient):
+    """List, count and move back dead letters."""
+
+    @listing
+    def list_dead_letters(
+        self, queue: str, *, source: str | None = None, raw: bool = False
+    ) -> Pages[Message]:
+        """Yield a queue's dead letters, claimed or not; `dead_letter` says where each came from."""
+        return _pages(self, queue, source, raw=raw)
+
+    @method
+    def count_dead_letters(self, queue: str) -> Steps[list[Source]]:
+        """Count a dead-letter queue's letters by the queue that they came from."""
+        sources: dict[str | None, Source] = {}
+        pages, marker, more = _pages(self, queue, None, raw=True), None, True
+        while more:
+            page = yield from pages(marker)
+            for letter in page.items:
+                name = letter.dead_letter.source if letter.dead_letter else None
+                sources.setdefault(name, Source(name)).add(letter)
+            marker, more = page.marker, page.marker is not None
+        return sorted(sources.values(), key=lambda source: source.queue or "")
+
+    @method
+    def redrive(
+        self,
+        queue: str,
+        *,
+        to: str | None = None,
+        source: str | None = None,
+        where: Callable[[Message], bool] | str | None = None,
+        limit: int | None = None,
+        dry_run: bool = False,
+        ttl: int | None = None,
+        delay: int | None = None,
+        on_moved: Callable[[Message, str], None] | None = None,
+        server: bool = True,
+    ) -> Steps[Redriven]:
+        """Move dead letters back; `RedriveOptions` explains the arguments.
+
+        The server does it by a job, in which letters keep their ids, and this call waits for the
+        job's end; an error or a cancellation meanwhile cancels the job. The client does it where
+        the server has no such jobs, where `where` or `on_moved` is a function, and with
+        `server=False`: each letter is claimed, posted with its id as the idempotency key, and
+        deleted. Several such redrives may run at once, and one that was killed may be run again
+        after a minute. A letter that is looked at and stays counts one claim more. Either way each
+        letter is moved once, or left.
+
+        Raises:
+            Conflict: a job of the server's redrives this queue already.
+            ZaqarError: the server refuses or is away; what was not moved is released.
+        """
+        options = RedriveOptions(
+            to=to,
+            source=source,
+            where=where,
+            limit=limit,
+            dry_run=dry_run,
+            ttl=ttl,
+            delay=delay,
+            on_moved=on_moved,
+        )
+        options.check(queue)
+        if server and options.is_plain:
+            done = yield from self._redrive_there(queue, options)
+            if done is not None:
+                return done
+        result: Redriven = yield ToTheEnd(
+            lambda stopping: Redrive(self, queue, options, stopping=stopping).steps(),
+            self.release_on_sigterm,
+        )
+        return result
+
+    def _redrive_there(self, queue: str, options: RedriveOptions) -> Steps[Redriven | None]:
+        """Have the server do it; None where it has no such jobs."""
+        order = options.order()
+        try:
+            job = yield from self._exchange(jobs.begin(queue_path(queue, "redrives"), order))
+        except Refused as error:
+            if error.status in NO_SUCH_ROUTE and not isinstance(options.where, str):
+                return None
+            raise
+        try:
+            while not job.is_over:
+                yield Sleep(LOOK_EVERY)
+                job = yield from self._exchange(jobs.look(job.path))
+        except BaseException:
+            with contextlib.suppress(ZaqarError):  # this error must not hide the other
+                yield from self._exchange(tell("DELETE", job.path))
+            raise
+        return told(job, dry_run=options.dry_run)
+
+
+def _pages(client: BaseClient, queue: str, source: str | None, *, raw: bool) -> Pages[Message]:
+    """Return the pages of a queue's dead letters, of one source or of all."""
+    arguments.takes("source", source, str)
+    given = {"include_claimed": True, "details": True, "raw": raw}
+    pages = messages.message_pages(client, queue, None, 0, **given)
+
+    def page(marker: str | None) -> Steps[Page[Message]]:
+        found = yield from pages(marker)
+        letters = [
+            one
+            for one in found.items
+            if source is None or (one.dead_letter and one.dead_letter.source == source)
+        ]
+        return Page(letters, found.marker)
+
+    return page
+
+
 def told(job: Job, *, dry_run: bool) -> Redriven:
     """Return what a job of the server did.
 
@@ -191,6 +302,7 @@ class Redrive:
     """Decide what moves where, and in which order the calls must be made; no I/O.
 
     Args:
+        client: asks for the calls.
         queue: the dead-letter queue.
         options: what to move.
         stopping: returns whether to end after the move that is under way.
@@ -199,6 +311,7 @@ class Redrive:
 
     def __init__(
         self,
+        client: BaseClient,
         queue: str,
         options: RedriveOptions,
         *,
@@ -206,6 +319,7 @@ class Redrive:
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         options.check(queue)
+        self._client = client
         self.queue = queue
         self._options = options
         self._stopping = stopping
@@ -213,26 +327,36 @@ class Redrive:
         self._kept: deque[Kept] = deque()
         self.result = Redriven(dry_run=options.dry_run)
 
-    def steps(self, page_size: int) -> Steps[Redriven]:
-        """Yield the calls of the redrive, each answered by its result or its error.
+    def _ask(self, call: Call[T]) -> Steps[T]:
+        """Make a call; a warning does not end the redrive in its middle."""
+        try:
+            return (yield from self._client._exchange(call))
+        except ServerWarning as warning:
+            warnings.warn(warning, stacklevel=4)
+            result: T = warning.result
+            return result
+
+    def steps(self) -> Steps[Redriven]:
+        """Redrive.
 
         It ends after as many letters as were ready when it began: one that fails again meanwhile,
         and comes back, waits for the next run.
         """
         if self._options.dry_run:
-            yield from self._count_only(page_size)
+            yield from self._count_only()
             return self.result
-        stats: Stats = yield queues.stats(self.queue)
+        stats = yield from self._ask(queues.stats(self.queue))
         looks = stats.free if stats.ready is None else stats.ready
         try:
             while looks > 0 and not self._stopping():
-                limit = self._claim_limit(page_size)
+                limit = self._claim_limit()
                 if not limit:
                     break
                 asked_at = self._now()
-                held: Held | None = yield claims.claim(
+                call = claims.claim(
                     self.queue, limit=min(limit, looks), ttl=CLAIM_TTL, details=True, raw=True
                 )
+                held = yield from self._ask(call)
                 if held is None:
                     break
                 looks -= len(held.messages)
@@ -243,29 +367,30 @@ class Redrive:
                     self._kept.pop()
         finally:
             yield from self._release()
-        stats = yield queues.stats(self.queue)
+        stats = yield from self._ask(queues.stats(self.queue))
         self.result.held = stats.claimed
         return self.result
 
-    def _count_only(self, page_size: int) -> Steps[None]:
+    def _count_only(self) -> Steps[None]:
         marker: str | None = None
         while self._left() != 0:
-            page: MessagePage = yield messages.list_messages(
-                self.queue, marker=marker, limit=page_size, details=True, raw=True
+            call = messages.list_messages(
+                self.queue, marker=marker, limit=self._client.page_size, details=True, raw=True
             )
+            page = yield from self._ask(call)
             for move in self.moves(page.messages):
                 self.count(move)
             marker = page.marker
             if marker is None:
                 return
 
-    def _claim_limit(self, page_size: int) -> int:
+    def _claim_limit(self) -> int:
         """Return how many letters to claim next: no more than may move, if none is filtered."""
         left = self._left()
         filtered = self._options.source is not None or self._options.where is not None
         if left is None or (filtered and left):
-            return page_size
-        return min(left, page_size)
+            return self._client.page_size
+        return min(left, self._client.page_size)
 
     def _left(self) -> int | None:
         """Return how many letters may still move, None for any number."""
@@ -277,13 +402,14 @@ class Redrive:
             yield from self._renew()
             move = moves.popleft()
             try:
-                yield self._post(move)
+                yield from self._ask(self._post(move))
             except BadRequest as error:
                 moves.extendleft(reversed(self.refused(move, error)))
                 continue
             try:
                 ids = [letter.id for letter in move.letters]
-                yield messages.delete_messages(self.queue, ids, claim_ids=[kept.id])
+                call = messages.delete_messages(self.queue, ids, claim_ids=[kept.id])
+                yield from self._ask(call)
             except ClaimLost:
                 # Whoever claims them next finds them posted: a redrive recognises it by the key.
                 self.result.lost += len(move.letters)
@@ -305,7 +431,7 @@ class Redrive:
             kept.renewed_at = now
             self._kept.append(kept)
             try:
-                yield claims.renew(self.queue, kept.id, ttl=CLAIM_TTL)
+                yield from self._ask(claims.renew(self.queue, kept.id, ttl=CLAIM_TTL))
             except ClaimLost:
                 kept.left = 0
 
@@ -314,7 +440,7 @@ class Redrive:
             if kept.left:
                 # They lapse by themselves in a minute; this error must not hide another.
                 with contextlib.suppress(ZaqarError):
-                    yield claims.release(self.queue, kept.id)
+                    yield from self._ask(claims.release(self.queue, kept.id))
 
     def moves(self, page: Iterable[Message]) -> deque[Move]:
         """Return what to move of one page, within the limit, each small enough for one post."""
@@ -331,9 +457,9 @@ class Redrive:
             Move(target, part) for target, letters in chosen.items() for part in _posts(letters)
         )
 
-    def _post(self, move: Move) -> Call[list[str]]:
+    def _post(self, move: Move) -> Call[Ids]:
         encoded = [
-            encoding.encode_message(
+            serialization.encode_message(
                 NewMessage(
                     body=letter.body,
                     ttl=self._options.ttl,
@@ -380,20 +506,22 @@ class Redrive:
             return True
         body = letter.body
         if isinstance(body, RawBody):
-            letter = dataclasses.replace(letter, body=bodies.loads(bytes(body)))
+            letter = dataclasses.replace(letter, body=serialization.loads(bytes(body)))
         return self._options.where(letter)
 
 
 def _posts(letters: Sequence[Message]) -> Iterator[Sequence[Message]]:
     """Cut letters into parts that fit into one post each."""
     part: list[Message] = []
-    size = encoding.ENVELOPE_BYTES
+    size = serialization.ENVELOPE_BYTES
     for letter in letters:
-        length = len(encoding.encode_message(NewMessage(body=letter.body, headers=letter.headers)))
+        length = len(
+            serialization.encode_message(NewMessage(body=letter.body, headers=letter.headers))
+        )
         length += ROOM_FOR_ATTRIBUTES
         if part and size + length > POST_BYTES:
             yield part
-            part, size = [], encoding.ENVELOPE_BYTES
+            part, size = [], serialization.ENVELOPE_BYTES
         part.append(letter)
         size += length
     if part:

@@ -2,23 +2,32 @@
 
 import math
 import ssl
+import time
 import uuid
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 from zaqar_lite import __version__
-from zaqar_lite.client import encoding
+from zaqar_lite.client import serialization
 from zaqar_lite.client.arguments import takes
 from zaqar_lite.client.auth import Auth, KeyAuth, NoAuth
-from zaqar_lite.client.bodies import Encoder
-from zaqar_lite.client.errors import ServerWarning, ZaqarError
-from zaqar_lite.client.exchange import Outcome, RetryPolicy, Step, exchange
+from zaqar_lite.client.calls import (
+    Call,
+    Page,
+    Request,
+    Response,
+    RetryPolicy,
+    Sleep,
+    Steps,
+    exchange,
+)
+from zaqar_lite.client.errors import BadRequest, Refused, ServerWarning, ZaqarError
+from zaqar_lite.client.long_polling import LONGEST, POLL, Connection, Waiting
 from zaqar_lite.client.models import NewMessage
-from zaqar_lite.client.waiting import LONGEST
-from zaqar_lite.client.wire import Call
+from zaqar_lite.client.serialization import Encoder
 
 if TYPE_CHECKING:
     from zaqar_lite.client.tracing import Tracing
@@ -26,12 +35,14 @@ if TYPE_CHECKING:
 DEFAULT_URL = "http://127.0.0.1:8888"
 LARGE_PAGE = 200
 """Messages of a page after the first, where the server gives so many: a tenth of the requests."""
+LIMIT_KEPT = 60.0
+"""Seconds for which the server's longest delay is known; its operator may change it."""
 I = TypeVar("I")  # noqa: E741 - an item
 T = TypeVar("T")
 
 
-class Shell:
-    """The settings of a client.
+class BaseClient:
+    """The settings of a client, and the steps that all of its methods take.
 
     Attributes:
         longest_delay: seconds that the server delays a message at most, as far as is known.
@@ -78,7 +89,7 @@ class Shell:
             release_on_sigterm: whether a claim held by the main thread (or by a task of the main
                 thread's loop) is given back before SIGTERM ends the process. A program that
                 handles SIGTERM itself is left alone.
-            encoder: makes the JSON of bodies, instead of `bodies.dumps`.
+            encoder: makes the JSON of bodies, instead of `serialization.dumps`.
             on_warning: is called with each warning of the server, for example `warnings.warn`.
                 None raises it. What was asked is done either way.
             tracing: makes OpenTelemetry's spans of what the client does with messages.
@@ -144,10 +155,10 @@ class Shell:
         Raises:
             TypeError, ValueError: it can't be posted, for example at an instant too far away.
         """
-        if encoding.has_instant(message):
+        if serialization.has_instant(message):
             self.check_instant(message)
         if self.tracing is None:
-            return encoding.encode_message(message, self.encoder)
+            return serialization.encode_message(message, self.encoder)
         return self.tracing.encode(queue, message, self.encoder, alone=alone)
 
     def check_instant(self, message: NewMessage) -> None:
@@ -156,7 +167,7 @@ class Shell:
         Raises:
             ValueError: it is, or has no time zone, or the message has a `delay` as well.
         """
-        delay = encoding.seconds_until(message.delay, message.deliver_at) or 0
+        delay = serialization.seconds_until(message.delay, message.deliver_at) or 0
         if delay > self.longest_delay:
             text = (
                 f"deliver_at is {delay} s away: this server delays messages by at most "
@@ -164,7 +175,13 @@ class Shell:
             )
             raise ValueError(text)
 
-    def _exchange(self, call: Call[T]) -> Generator[Step, Outcome, T]:
+    def _exchange(self, call: Call[T]) -> Steps[T]:
+        """Return the steps of a call, over all its retries."""
+        if self.tracing is None:
+            return self._untraced(call)
+        return self.tracing.exchange(call, self._untraced)
+
+    def _untraced(self, call: Call[T]) -> Steps[T]:
         return exchange(
             call,
             headers=self._headers,
@@ -172,6 +189,77 @@ class Shell:
             retries=self._retries,
             warn=self._warn,
         )
+
+    def _pages(
+        self, make: Callable[..., Call[Page[T]]], *given: object, **more: object
+    ) -> Callable[[str | None], Steps[Page[T]]]:
+        """Return the steps to the pages of a list, by their markers; `make` makes a page's call."""
+        return lambda marker: self._exchange(make(*given, marker=marker, **more))
+
+    def _until_found(
+        self,
+        make: Callable[..., Call[T]],
+        seconds: float,
+        *,
+        poll: float = POLL,
+        connection: Connection | None = None,
+    ) -> Steps[T]:
+        """Make calls, each told how long to `wait`, until one finds something or time is over.
+
+        Raises:
+            TypeError: `seconds` or `poll` is not a number.
+            Unreachable: no answer came, or the connection was hung up.
+        """
+        takes("wait", seconds, Real)
+        takes("poll", poll, Real)
+        waiting = Waiting(seconds, longest=self.longest_wait, poll=poll)
+        while True:
+            if connection is not None:
+                connection.asked_at = time.monotonic()
+            try:
+                found = yield from self._exchange(make(wait=waiting.next()))
+            except BadRequest as error:
+                if not waiting.shorten(error):
+                    raise
+                self.longest_wait = waiting.longest
+                continue
+            pause = None if found else waiting.pause()
+            if pause is not None:
+                yield Sleep(pause, connection)
+            if pause is None or (connection is not None and connection.over):
+                return found
+
+    def _learn_delay(self, message: object) -> Steps[None]:
+        """Learn the server's longest delay, before a message with `deliver_at` is encoded.
+
+        It is asked for at most once in `LIMIT_KEPT` seconds. A server that does not tell it
+        refuses by itself what is too far away.
+        """
+        now = time.monotonic()
+        if not serialization.has_instant(message) or now < self._limit_until:
+            return
+        try:
+            self.longest_delay = yield from self._exchange(longest_delay())
+        except Refused:
+            self.longest_delay = math.inf
+        self._limit_until = now + LIMIT_KEPT
+
+
+HOME = Request("GET", "/v2/", {"Accept": "application/json-home, application/json"})
+"""The home document: which resources a server has."""
+
+
+def longest_delay() -> Call[float]:
+    """Read the most seconds that this server delays a message; infinite if it does not tell."""
+
+    def read(response: Response) -> float:
+        try:
+            resources = serialization.json_object(response)["resources"]
+            return int(resources["rel/post_messages"]["hints"]["max-message-delay"])
+        except (KeyError, TypeError, ValueError):
+            return math.inf
+
+    return Call(HOME, read)
 
 
 _KINDS: Sequence[tuple[str, Any, str]] = (

@@ -1,0 +1,356 @@
+"""One call of the API, from its request over all retries to its result, without I/O.
+
+`exchange` is a generator: it yields what to do next (send this, sleep so long, log in) and is told
+the outcome. The sync and the async client take the same steps.
+"""
+
+import asyncio
+import dataclasses
+import datetime as dt
+import email.utils
+import json
+import random
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
+
+from zaqar_lite.client import arguments
+from zaqar_lite.client.auth import SIGNATURE_HEADER, Auth
+from zaqar_lite.client.errors import (
+    BY_STATUS,
+    BadAnswer,
+    BadRequest,
+    KeyReused,
+    NotFound,
+    Overloaded,
+    ServerFault,
+    ServerWarning,
+    SignatureRefused,
+    StatusError,
+    Unreachable,
+    ZaqarError,
+)
+from zaqar_lite.client.long_polling import Connection
+
+T_co = TypeVar("T_co", covariant=True)
+T = TypeVar("T")
+WARNING_HEADER = "zaqar-lite-warning"
+NO_PATH = "404 Not Found"
+"""The title of the answer to a path that the server does not have."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Request:
+    """One HTTP request; `path` begins with /v2/ and carries the query.
+
+    `wait` is how many seconds the server may take longer than usual, because the request waits for
+    messages; `connection` ends that wait from elsewhere. A request
+    that `streams` has an answer without an end.
+    """
+
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    body: bytes | None = None
+    wait: int = 0
+    connection: Connection | None = None
+    streams: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Response:
+    """One HTTP answer; header names are in lower case.
+
+    `stream` is the body of one that goes on, as its transport gives it.
+    """
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+    stream: object = None
+
+    def retry_after(self) -> float | None:
+        """Return the seconds that Retry-After asks for (a number or a date), None without one."""
+        text = self.headers.get("retry-after", "").strip()
+        if text.isdecimal():
+            return float(text)
+        try:
+            at = email.utils.parsedate_to_datetime(text)
+        except (TypeError, ValueError):
+            return None
+        if at.tzinfo is None:
+            at = at.replace(tzinfo=dt.UTC)
+        return max(0.0, (at - dt.datetime.now(dt.UTC)).total_seconds())
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Page(Generic[T]):
+    """One page of a listing; `marker` leads to the next, None after the last."""
+
+    items: Sequence[T]
+    marker: str | None
+
+
+class Operation(NamedTuple):
+    """What a call does with messages, for tracing.
+
+    Attributes:
+        kind: `send`, `receive` or `settle`: the types of OpenTelemetry's messaging conventions.
+        name: our own word for it.
+        queue: the queue.
+        entries: the encoded messages that are sent.
+        ids: the messages that are settled.
+    """
+
+    kind: str
+    name: str
+    queue: str
+    entries: Sequence[bytes] = ()
+    ids: Sequence[str] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Call(Generic[T_co]):
+    """One call of an endpoint: the request, and how to read its answer.
+
+    Attributes:
+        request: method, path, the endpoint's own headers, body.
+        read: makes the result of a 2xx answer.
+        meanings: what a status means to this endpoint, where that is more than usual.
+        resend: whether it may be sent again after its answer was lost; False only where doing it
+            twice would lose something (pop).
+        operation: what it does with messages, where it sends, receives or settles some.
+    """
+
+    request: Request
+    read: Callable[[Response], T_co]
+    meanings: Mapping[int, type[StatusError]] | None = None
+    resend: bool = True
+    operation: Operation | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Sleep:
+    """Wait this many seconds, or until the connection is hung up."""
+
+    seconds: float
+    connection: Connection | None = None
+
+
+class Login:
+    """Have the auth plug-in fetch a token; it may block."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ToTheEnd:
+    """Take steps that a signal or a cancellation must not cut: what they have claimed is held.
+
+    Attributes:
+        make: makes the steps, with a function that tells whether they shall end soon.
+        on_sigterm: whether SIGTERM lets them come to their end, too.
+    """
+
+    make: "Callable[[Callable[[], bool]], Steps[Any]]"
+    on_sigterm: bool
+
+
+LOGIN: Final = Login()
+Step: TypeAlias = Request | Sleep | Login | ToTheEnd | asyncio.Future[Any]
+Steps = Generator[Step, Any, T]
+"""What to do for a result of type T; each step is answered by its outcome.
+
+A request by a `Response`, or by `Unreachable`; a future, which only an async client awaits, by
+nothing; `ToTheEnd` by the result of its steps.
+"""
+
+
+def bad_answer(response: Response, what: str) -> BadAnswer:
+    """Make the error for an answer that is not the protocol's."""
+    return BadAnswer(
+        "Not Zaqar's protocol",
+        f"{what}; is this address a Zaqar server, or a proxy's page?",
+        status=response.status,
+        request_id=response.headers.get("x-openstack-request-id"),
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Resend:
+    """A request that is about to be sent again: why, after which try of how many, and when."""
+
+    failure: ZaqarError
+    attempt: int
+    attempts: int
+    seconds: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """When to send a request again, and after how long.
+
+    Requests without an answer, and answers of 429 and 503, are tried again; other refusals never
+    are, nor is a pop whose answer was lost. Before try n the client waits a random time between 0
+    and `base` * 2^(n-1) seconds, at most `cap` (full jitter, so that clients that failed together
+    do not come back together), added to what Retry-After asks for.
+
+    Attributes:
+        attempts: how often a request is sent at most; 1 switches retries off.
+        base: seconds.
+        cap: seconds.
+        patience: a Retry-After beyond this many seconds is not waited for, but raised.
+        on_retry: is called before each wait, possibly by several threads at the same time.
+    """
+
+    attempts: int = 8
+    base: float = 0.1
+    cap: float = 10.0
+    patience: float = 60.0
+    uniform: Callable[[float, float], float] = random.uniform
+    on_retry: Callable[[Resend], object] | None = None
+
+    def __post_init__(self) -> None:
+        """Raise TypeError or ValueError for a field that holds what it does not take."""
+        arguments.check_fields(self)
+        if self.attempts < 1:
+            message = "attempts must be at least 1, which switches retries off"
+            raise ValueError(message)
+
+    def wait(self, attempt: int, retry_after: float | None = None) -> float | None:
+        """Return the seconds before the next try after `attempt` tries, None to give up."""
+        if attempt >= self.attempts or (retry_after or 0) > self.patience:
+            return None
+        jitter = self.uniform(0, min(self.cap, self.base * 2 ** (attempt - 1)))
+        return (retry_after or 0) + jitter
+
+
+def exchange(
+    call: Call[T],
+    *,
+    headers: Mapping[str, str],
+    auth: Auth,
+    retries: RetryPolicy,
+    warn: Callable[[ServerWarning], object],
+) -> Steps[T]:
+    """Carry out a call; the generator's return value is its result.
+
+    Raises:
+        ZaqarError: the server refused it, or did not answer; the subclass says which.
+    """
+    attempt = 0
+    fresh_login = False
+    while True:
+        credentials = auth.headers()
+        if credentials is None:
+            yield LOGIN
+            fresh_login = True
+            credentials = auth.headers() or {}
+        wanted = call.request
+        all_headers = {**headers, **wanted.headers, **credentials}
+        request = dataclasses.replace(wanted, headers=all_headers)
+        attempt += 1
+        outcome = yield request
+        if isinstance(outcome, Response):
+            if outcome.status < 300:
+                result = _read(call, outcome)
+                if (text := outcome.headers.get(WARNING_HEADER)) is not None:
+                    warning = ServerWarning(
+                        "The server warns",
+                        text,
+                        status=outcome.status,
+                        request_id=outcome.headers.get("x-openstack-request-id"),
+                    )
+                    warning.result = result
+                    warn(warning)
+                return result
+            if outcome.status == 401 and not fresh_login and auth.forget():
+                # The token ran out earlier than it said: one new login, then take no for an answer.
+                fresh_login = True
+                continue
+            failure: ZaqarError = _refusal(call, request, outcome)
+            again = outcome.status in {429, 503}
+            wait = retries.wait(attempt, outcome.retry_after()) if again else None
+        else:
+            failure = outcome or Unreachable("The transport gave no outcome")
+            may_resend = call.resend if outcome is None else _may_resend(call, outcome)
+            wait = retries.wait(attempt) if may_resend and not _over(wanted) else None
+        if wait is None:
+            raise failure
+        if retries.on_retry is not None:
+            retries.on_retry(Resend(failure, attempt, retries.attempts, wait))
+        yield Sleep(wait)
+        if _over(wanted):
+            raise failure
+
+
+def _may_resend(call: Call[T], failure: Unreachable) -> bool:
+    """Return whether sending the request again may help, and does nothing twice."""
+    return (call.resend or not failure.sent) and not failure.permanent
+
+
+def _over(request: Request) -> bool:
+    """Return whether the request's wait was ended from elsewhere."""
+    return request.connection is not None and request.connection.over
+
+
+def _refusal(call: Call[T], request: Request, response: Response) -> ZaqarError:
+    """Return the error that an answer stands for.
+
+    A missing path looks like a missing queue, and a bad signature like a missing path.
+    """
+    failure = from_response(response, call.meanings)
+    if not isinstance(failure, NotFound) or failure.description is not None:
+        return failure
+    path = request.path.partition("?")[0]
+    facts: dict[str, Any] = {"status": failure.status, "request_id": failure.request_id}
+    if SIGNATURE_HEADER in request.headers:
+        said = f"it has expired, or does not cover {request.method} {path}"
+        return SignatureRefused("The signed permission is refused", said, **facts)
+    if failure.title == NO_PATH:
+        said = f"the server has no {path}; is its address right, without a path of its own?"
+        return NotFound(NO_PATH, said, **facts)
+    return failure
+
+
+def _read(call: Call[T], response: Response) -> T:
+    """Read the result; whatever the reader stumbles over is the answer's fault."""
+    try:
+        return call.read(response)
+    except (KeyError, TypeError, IndexError, AttributeError) as error:
+        raise bad_answer(response, f"the answer is not as expected ({error!r})") from error
+
+
+def from_response(
+    response: Response, meanings: Mapping[int, type[StatusError]] | None = None
+) -> StatusError:
+    """Make the error that an answer stands for.
+
+    `meanings` says what a status means to the endpoint that was called, where that is more than
+    the status says by itself.
+    """
+    status = response.status
+    known = {**BY_STATUS, **(meanings or {})}
+    kind = known.get(status, BadRequest if 400 <= status < 500 else ServerFault)
+    title, description, more = _explanation(response)
+    title, description = kind.SAYS or (title, description)
+    error = kind(
+        title, description, status=status, request_id=response.headers.get("x-openstack-request-id")
+    )
+    if isinstance(error, Overloaded):
+        error.retry_after = response.retry_after()
+    elif isinstance(error, KeyReused):
+        error.index = more.get("index")
+    return error
+
+
+def _explanation(response: Response) -> tuple[str, str | None, Mapping[str, Any]]:
+    """Return title, description and all fields of an error's body, whoever wrote it."""
+    try:
+        document = json.loads(response.body)
+        if isinstance(document.get("error"), dict):  # Keystone's form, of 401
+            document = document["error"]
+            document["description"] = document.get("message")
+        title, description = document["title"], document.get("description")
+    except (ValueError, KeyError, TypeError, AttributeError):
+        # Not the server's words: a proxy's page, or nothing at all. Quote its beginning.
+        text = " ".join(response.body[:200].decode("utf-8", "replace").split())
+        return f"HTTP {response.status}", text or None, {}
+    return str(title), None if description is None else str(description), document

@@ -1,0 +1,127 @@
+"""Schedules: what the attribute `schedules` of a client can do."""
+
+import datetime as dt
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+from zaqar_lite.client.base_client import BaseClient
+from zaqar_lite.client.calls import Steps
+from zaqar_lite.client.endpoints.requests import ask, list_page, path_of, tell
+from zaqar_lite.client.methods import Async, Pages, Sync, listing, method
+from zaqar_lite.client.serialization import instant
+
+T = TypeVar("T")
+
+
+class Schedules:
+    """Have the server post messages by the clock.
+
+    A schedule is a dict, as the API shows it.
+    """
+
+    def __init__(self, client: BaseClient) -> None:
+        self._client = client
+
+    @method
+    def put(
+        self,
+        /,
+        name: str,
+        queue: str,
+        body: Any,  # noqa: ANN401 - any JSON
+        **plan: Any,  # noqa: ANN401
+    ) -> Steps[dict[str, Any]]:
+        """Make or replace a schedule, and return it.
+
+        Args:
+            name: its name.
+            queue: the queue that it posts to.
+            body: the body of its messages.
+            plan: one of `cron`, `every` and `at`; `time_zone`, `ttl`, `delay`, `headers`, `group`,
+                `start`, `end`, `jitter`, `missed`, `catch_up`, `overlap`, `paused`.
+        """
+        given = {key: value for key, value in plan.items() if value is not None}
+        wanted = {"queue": queue, "body": body, **given}
+        return self._client._exchange(ask("PUT", _path(name), dict, wanted))
+
+    @method
+    def get(self, name: str) -> Steps[dict[str, Any]]:
+        """Return a schedule."""
+        return self._client._exchange(ask("GET", _path(name), dict))
+
+    @method
+    def patch(self, /, name: str, **changes: Any) -> Steps[dict[str, Any]]:  # noqa: ANN401
+        """Change the given fields of a schedule, and return it; None removes a field."""
+        return self._client._exchange(ask("PATCH", _path(name), dict, changes))
+
+    @method
+    def pause(self, name: str) -> Steps[dict[str, Any]]:
+        """Let a schedule wait: it does not fire until it is resumed."""
+        return self._client._exchange(ask("PATCH", _path(name), dict, {"paused": True}))
+
+    @method
+    def resume(self, name: str) -> Steps[dict[str, Any]]:
+        """Let a paused schedule fire again, from its next instant on."""
+        return self._client._exchange(ask("PATCH", _path(name), dict, {"paused": False}))
+
+    @method
+    def fire(self, name: str) -> Steps[str]:
+        """Post a schedule's message now, beside its instants; return the message's id."""
+        path = _path(name, "fire")
+        # Sent twice it might post two messages.
+        return self._client._exchange(ask("POST", path, _message_id, resend=False))
+
+    @method
+    def next(self, name: str) -> Steps[Sequence[dt.datetime]]:
+        """Return the next five instants of a schedule; none while it is paused."""
+        return self._client._exchange(ask("GET", _path(name), _next_instants))
+
+    @method
+    def delete(self, name: str) -> Steps[None]:
+        """Delete a schedule; its messages stay. An absent one is no error."""
+        return self._client._exchange(tell("DELETE", _path(name)))
+
+    @listing
+    def list(self) -> Pages[Mapping[str, Any]]:
+        """Yield the project's schedules by name, page by page."""
+        return self._client._pages(list_page, "/v2/schedules", "schedules", dict)
+
+
+class AsyncSchedules(Schedules, Async):
+    """The schedules of an async client."""
+
+    async def _run(self, steps: Steps[T]) -> T:
+        """Have the client take the steps."""
+        client: Any = self._client
+        result: T = await client._run(steps)
+        return result
+
+
+class SyncSchedules(Schedules, Sync):
+    """The schedules of a sync client."""
+
+    def _run(self, steps: Steps[T]) -> T:
+        """Have the client take the steps."""
+        client: Any = self._client
+        result: T = client._run(steps)
+        return result
+
+
+def _path(name: str, *rest: str) -> str:
+    """Return the path of a schedule.
+
+    Raises:
+        ValueError: the name would be that of another path.
+    """
+    if name in {"", ".", ".."}:
+        message = f"{name!r} is not the name of a schedule"
+        raise ValueError(message)
+    return path_of("schedules", name, *rest)
+
+
+def _message_id(document: Any) -> str:  # noqa: ANN401 - JSON is anything
+    return str(document["message_id"])
+
+
+def _next_instants(schedule: Any) -> Sequence[dt.datetime]:  # noqa: ANN401 - JSON is anything
+    return [at for text in schedule["next"] if (at := instant(text)) is not None]
