@@ -39,7 +39,13 @@ PARTS = (
             ("message", {"message": "post, list, edit, cancel and delete messages"}),
             ("claim", {"claim": "take messages for a while"}),
             ("dlq", {"dlq": "look at dead letters and move them back"}),
-            ("key", {"key": "make, list, disable and rotate keys"}),
+            (
+                "key",
+                {
+                    "key": "make, list, disable and rotate keys",
+                    "data-key": "list and rotate the keys of encrypted queues",
+                },
+            ),
             ("quota", {"quota": "show, set and reset quotas of projects"}),
             (
                 "pool",
@@ -48,7 +54,6 @@ PARTS = (
                     "flavor": "make, list, change and delete flavors of queues",
                 },
             ),
-            ("data_key", {"data-key": "list and rotate the keys of encrypted queues"}),
             ("schedule", {"schedule": "post messages by the clock"}),
             ("subscription", {"subscription": "send a queue's messages to a URL"}),
             ("topic", {"topic": "post to many queues and receivers at once"}),

@@ -3,12 +3,18 @@
 import argparse
 from typing import TYPE_CHECKING
 
-from zaqar_lite.commands import durations, each
-from zaqar_lite.commands.emptiness import why_empty
+from zaqar_lite.commands import each
 from zaqar_lite.commands.message import add_wait
 from zaqar_lite.commands.output import Output, as_row
-from zaqar_lite.commands.running import Leaves, add_call, add_duration, add_leaf, add_noun
-from zaqar_lite.commands.values import at_least
+from zaqar_lite.commands.running import (
+    Leaves,
+    add_call,
+    add_duration,
+    add_leaf,
+    add_noun,
+    why_empty,
+)
+from zaqar_lite.commands.values import at_least, duration_shown
 
 if TYPE_CHECKING:
     from zaqar_lite.client import Client
@@ -43,7 +49,7 @@ def create(client: "Client", arguments: argparse.Namespace, output: Output) -> N
         wait=arguments.wait,
     )
     if held is not None:
-        output.line(f"claim {held.id}, for {durations.shown(held.ttl)}")
+        output.line(f"claim {held.id}, for {duration_shown(held.ttl)}")
         output.rows(map(as_row, held.messages), _COLUMNS, empty="")
     elif not output.as_json:
         text = f"No message of {arguments.queue} can be claimed now"
@@ -53,7 +59,7 @@ def create(client: "Client", arguments: argparse.Namespace, output: Output) -> N
 def show(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
     """Show a claim."""
     held = client.get_claim(arguments.queue, arguments.claim, details=True)
-    output.line(f"held for {durations.shown(held.age)} of {durations.shown(held.ttl)}")
+    output.line(f"held for {duration_shown(held.age)} of {duration_shown(held.ttl)}")
     output.rows(
         map(as_row, held.messages),
         _COLUMNS,

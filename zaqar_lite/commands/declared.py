@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from zaqar_lite.commands.durations import whole_seconds
 from zaqar_lite.commands.output import Output
 from zaqar_lite.commands.running import OK, Leaves, add_leaf
-from zaqar_lite.commands.values import UsageError
+from zaqar_lite.commands.values import UsageError, whole_seconds
 
 if TYPE_CHECKING:
     from zaqar_lite.client import Client

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from zaqar_lite.commands import attempts, jobs
+from zaqar_lite.commands import jobs
+from zaqar_lite.commands.message import add_show
 from zaqar_lite.commands.output import Output, as_row
 from zaqar_lite.commands.running import (
     FAILED,
@@ -31,7 +32,7 @@ def add_commands(subparsers: Leaves) -> None:
     parser.add_argument("queue", help=_QUEUE)
     parser.add_argument("--source", help="only letters of this queue")
     parser.add_argument("--limit", type=at_least(1), help="letters at most")
-    attempts.add_verb(verbs, "show dead letters by id: why they are there", _QUEUE)
+    add_show(verbs, "show dead letters by id: why they are there", _QUEUE)
     parser = add_list(
         verbs,
         "count",

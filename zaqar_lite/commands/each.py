@@ -8,10 +8,9 @@ import signal
 import subprocess
 from typing import TYPE_CHECKING
 
-from zaqar_lite.commands.durations import seconds_above_zero
 from zaqar_lite.commands.output import Output, as_row
 from zaqar_lite.commands.running import FAILED, Leaves, add_duration, add_leaf
-from zaqar_lite.commands.values import UsageError, at_least
+from zaqar_lite.commands.values import UsageError, at_least, seconds_above_zero
 
 if TYPE_CHECKING:
     from zaqar_lite.client import Client, Message

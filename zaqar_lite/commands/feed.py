@@ -26,10 +26,9 @@ from zaqar_lite.client import (
     Rejected,
     ZaqarError,
 )
-from zaqar_lite.commands.durations import instant, whole_seconds
 from zaqar_lite.commands.output import Output
 from zaqar_lite.commands.running import FAILED, async_client
-from zaqar_lite.commands.values import UsageError, pairs
+from zaqar_lite.commands.values import UsageError, instant, pairs, whole_seconds
 
 NO_JSON = (
     "This line is not JSON. Without --format, each line of the file is a JSON document; "

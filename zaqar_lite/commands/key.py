@@ -1,4 +1,4 @@
-"""`zaqar-lite key`: who may do what."""
+"""`zaqar-lite key` and `zaqar-lite data-key`: who may do what, and what seals messages."""
 
 import argparse
 from typing import TYPE_CHECKING
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def add_commands(subparsers: Leaves) -> None:
-    """Declare the command."""
+    """Declare the commands."""
     verbs = add_noun(subparsers, "key", "make, list, disable and rotate keys")
     text = "make a key of the project, and print it: this is the only time"
     create = add_leaf(verbs, "create", create_key, text)
@@ -48,35 +48,26 @@ def add_commands(subparsers: Leaves) -> None:
     add_list(
         verbs,
         "list",
-        lambda client, _: client.list_keys(),
+        "list_keys",
         "list the project's keys, without their texts",
         columns=("id", "project", "grants", "expires_at", "disabled", "description"),
         empty="No keys.",
     )
-    text = "disable a key, within 5 seconds"
-    add_call(verbs, "disable", lambda client, given: client.disable_key(given.id), text, "id")
-    add_call(
-        verbs,
-        "enable",
-        lambda client, given: client.disable_key(given.id, disabled=False),
-        "let a disabled key work again",
-        "id",
-    )
-    add_delete(
-        verbs,
-        "delete a key",
-        lambda client, given: client.get_key(given.id),
-        lambda client, given: client.delete_key(given.id),
-        "id",
-    )
-    rotate = add_call(
-        verbs,
-        "rotate",
-        lambda client, given: client.rotate_key(given.id, overlap=given.overlap),
-        "make a key with the same grants; the old one then ends",
-        "id",
-    )
+    add_call(verbs, "disable", "disable_key", "disable a key, within 5 seconds", "id")
+    text = "let a disabled key work again"
+    enable = add_call(verbs, "enable", "disable_key", text, "id", options=("disabled",))
+    enable.set_defaults(disabled=False)
+    add_delete(verbs, "delete a key", "get_key", "delete_key", "id")
+    text = "make a key with the same grants; the old one then ends"
+    rotate = add_call(verbs, "rotate", "rotate_key", text, "id", options=("overlap",))
     add_duration(rotate, "--overlap", "how long the old one still works (1d)")
+    verbs = add_noun(subparsers, "data-key", "list and rotate the keys of encrypted queues")
+    columns = ("id", "created_at", "server_key", "current")
+    text = "list the project's keys; they themselves are not shown"
+    empty = "Nothing has been encrypted yet."
+    add_list(verbs, "list", "list_data_keys", text, columns=columns, empty=empty)
+    text = "encrypt what is posted from now on with a new key"
+    add_list(verbs, "rotate", "rotate_data_key", text, columns=columns, empty="")
 
 
 def create_key(client: "Client", arguments: argparse.Namespace, output: Output) -> None:

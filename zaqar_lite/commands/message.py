@@ -5,24 +5,37 @@ import sys
 from itertools import chain, islice
 from typing import TYPE_CHECKING
 
-from zaqar_lite.commands import attempts, jobs, settle, tail
-from zaqar_lite.commands.durations import instant, seconds_above_zero, signed_seconds
-from zaqar_lite.commands.emptiness import why_empty
+from zaqar_lite.commands import jobs, tail
 from zaqar_lite.commands.output import Output, as_row, printable
 from zaqar_lite.commands.running import (
+    FAILED,
+    Handler,
     Leaves,
     add_call,
     add_duration,
     add_leaf,
     add_noun,
+    why_empty,
 )
-from zaqar_lite.commands.values import UsageError, above_zero, at_least, json_or_text, pairs
+from zaqar_lite.commands.values import (
+    UsageError,
+    above_zero,
+    at_least,
+    instant,
+    json_or_text,
+    pairs,
+    seconds_above_zero,
+    signed_seconds,
+)
 
 if TYPE_CHECKING:
-    from zaqar_lite.client import Client, Ids, Message, NewMessage
+    from zaqar_lite.client import Client, Ids, Message, NewMessage, Settled, Settlement
 
 COLUMNS = ("id", "age", "ttl", "body")
 ABSENT = "no such message"
+_ATTEMPTS = ("number", "ended_at", "outcome", "delay", "reason", "detail", "client_id")
+_DONE = {"release": "released", "extend": "extended", "dead": "dead"}
+"""What the verbs that need a claim call what they have done."""
 _GROUP = "instead of ids: all delayed messages that were posted in this group"
 
 
@@ -42,7 +55,7 @@ def add_commands(subparsers: Leaves) -> None:
     parser.add_argument("--details", action="store_true", help=text)
     add_wait(parser, "follow the queue until no message came for this long")
     tail.add_verb(verbs)
-    parser = attempts.add_verb(verbs, "show messages by id, with their attempts")
+    parser = add_show(verbs, "show messages by id, with their attempts")
     parser.add_argument("--details", action="store_true", help=argparse.SUPPRESS)  # always shown
     text = "change a message that is still delayed"
     parser = add_call(verbs, "edit", edit, text, "queue", "id")
@@ -67,7 +80,46 @@ def add_commands(subparsers: Leaves) -> None:
     parser = add_leaf(verbs, "pop", pop, text, "queue")
     parser.add_argument("--count", type=at_least(1), default=1, help="messages at most (1)")
     add_wait(parser, "how long to wait for one")
-    settle.add_verbs(verbs)
+    _add_settling(verbs)
+
+
+def add_show(verbs: Leaves, text: str, queue: str | None = None) -> argparse.ArgumentParser:
+    """Declare the verb `show`; `queue` is the help text of its argument `queue`."""
+    parser = add_leaf(verbs, "show", show, text)
+    parser.add_argument("queue", help=queue)
+    parser.add_argument("id", nargs="+")
+    return parser
+
+
+def show(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
+    """Show messages by id, one after the other.
+
+    Raises:
+        MessageNotFound: some of them do not exist; the others were shown.
+    """
+    queue, wanted = arguments.queue, arguments.id
+    found = {message.id: message for message in client.get_messages(queue, wanted, details=True)}
+    for one in wanted:
+        if one in found:
+            _show_one(found[one], output)
+    missing = [one for one in wanted if one not in found]
+    if missing:
+        from zaqar_lite.client import MessageNotFound  # noqa: PLC0415 - only once a command runs
+
+        raise MessageNotFound("Not found", f"no message {', '.join(missing)} in {queue}")
+
+
+def _show_one(message: "Message", output: Output) -> None:
+    record = as_row(message)
+    if output.as_json:
+        output.record(record)
+        return
+    record.pop("attempts", None)  # they have a table of their own
+    output.record(record)
+    if message.attempts:
+        output.rows(map(as_row, message.attempts), _ATTEMPTS, empty="")
+    elif message.attempts is not None:
+        output.line("No attempt has ended yet.")
 
 
 def add_wait(parser: argparse.ArgumentParser, text: str) -> None:
@@ -247,7 +299,7 @@ def cancel(client: "Client", arguments: argparse.Namespace, output: Output) -> i
             except MessageClaimed:
                 row |= {"cancelled": False, "reason": "somebody holds it"}
         rows.append(row)
-    return settle.report(output, rows, "cancelled", all_absent=not there)
+    return _report(output, rows, "cancelled", all_absent=not there)
 
 
 def delete(client: "Client", arguments: argparse.Namespace, output: Output) -> int | None:
@@ -260,7 +312,7 @@ def delete(client: "Client", arguments: argparse.Namespace, output: Output) -> i
         {"id": one, "deleted": one in there, **({} if one in there else {"reason": ABSENT})}
         for one in arguments.id
     ]
-    return settle.report(output, rows, "deleted", all_absent=not there)
+    return _report(output, rows, "deleted", all_absent=not there)
 
 
 def _existing(client: "Client", arguments: argparse.Namespace) -> set[str]:
@@ -305,3 +357,79 @@ def _new_message(arguments: argparse.Namespace, text: str) -> "NewMessage":
         headers=pairs(arguments.header, "--header") or None,
         group=arguments.group,
     )
+
+
+def _add_settling(verbs: Leaves) -> None:
+    """Declare the verbs of `message` that need a claim."""
+    parser = _declare_settling(verbs, "release", "give messages back before their claim ends")
+    add_duration(
+        parser,
+        "--delay",
+        "how long until they can be claimed again, such as 30s or 5m "
+        "(at once; for a failure, as the queue's _retry_backoff says)",
+    )
+    parser.add_argument("--failed", action="store_true", help="count it as a failure")
+    _why(parser)
+    parser = _declare_settling(verbs, "extend", "hold messages for longer")
+    add_duration(parser, "--ttl", "how long from now, such as 90s or 1h (5m)", default=300)
+    _why(_declare_settling(verbs, "dead", "send messages to the dead letters now"))
+
+
+def _declare_settling(verbs: Leaves, verb: str, text: str) -> argparse.ArgumentParser:
+    parser = add_leaf(verbs, verb, _settling(verb), text, "queue")
+    parser.add_argument("id", nargs="+")
+    parser.add_argument("--claim", metavar="ID", required=True, help="the claim that holds them")
+    return parser
+
+
+def _why(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--reason", metavar="WORD", help="why, in a word (128 bytes)")
+    parser.add_argument("--detail", metavar="TEXT", help="why, in more words (2 KiB)")
+
+
+def _settling(verb: str) -> Handler:
+    """Return the handler of a verb, which settles messages and reports on each."""
+
+    def settle(client: "Client", arguments: argparse.Namespace, output: Output) -> int | None:
+        settlements = [_settlement(verb, one, arguments) for one in arguments.id]
+        results = client.settle(arguments.queue, arguments.claim, settlements)
+        rows = [_settled_row(result, _DONE[verb]) for result in results]
+        all_absent = all(result.status == 404 for result in results)
+        return _report(output, rows, _DONE[verb], all_absent=all_absent)
+
+    return settle
+
+
+def _report(
+    output: Output, rows: list[dict[str, object]], done: str, *, all_absent: bool
+) -> int | None:
+    """Print a row for each message; return 1 if it was not done to all of them.
+
+    Raises:
+        MessageNotFound: none of them exists.
+    """
+    reasons = any("reason" in row for row in rows)
+    output.rows(rows, ("id", done, *(["reason"] if reasons else [])), empty="")
+    if all_absent:
+        from zaqar_lite.client import MessageNotFound  # noqa: PLC0415 - only once a command runs
+
+        raise MessageNotFound("Not found", "none of these messages exist")
+    return FAILED if reasons else None
+
+
+def _settlement(verb: str, message_id: str, arguments: argparse.Namespace) -> "Settlement":
+    from zaqar_lite.client import Settlement  # noqa: PLC0415 - only once a command runs
+
+    if verb == "extend":
+        return Settlement.extend(message_id, arguments.ttl)
+    reason, detail = arguments.reason, arguments.detail
+    if verb == "dead":
+        return Settlement.dead(message_id, reason=reason, detail=detail)
+    delay, failed = arguments.delay, arguments.failed
+    return Settlement.release(message_id, delay=delay, failed=failed, reason=reason, detail=detail)
+
+
+def _settled_row(result: "Settled", done: str) -> dict[str, object]:
+    if result.status == 204:
+        return {"id": result.id, done: True}
+    return {"id": result.id, done: False, "reason": result.description}

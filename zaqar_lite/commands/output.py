@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from zaqar_lite.commands import durations
+from zaqar_lite.commands.values import duration_shown
 
 # A table needs its rows in memory to align them, so a long listing is several tables.
 ROWS_PER_TABLE = 500
@@ -141,7 +141,7 @@ def printable(value: object) -> str:
 
 def _cell(column: str, value: object) -> str:
     if column in DURATIONS and isinstance(value, int | float):
-        return durations.shown(value)
+        return duration_shown(value)
     return _shown(value)
 
 

@@ -24,13 +24,12 @@ def _add_pool(verbs: Leaves) -> None:
     add_list(
         verbs,
         "list",
-        lambda client, _: client.list_pools(),
+        "list_pools",
         "list the pools, without credentials",
         columns=("name", "uri", "weight", "flavor"),
         empty="No pools: all queues lie in the server's own store.",
     )
-    text = "show a pool, without credentials"
-    add_call(verbs, "show", lambda client, given: client.get_pool(given.name), text, "name")
+    add_call(verbs, "show", "get_pool", "show a pool, without credentials", "name")
     change = add_call(verbs, "update", update_pool, "change a pool", "name")
     change.add_argument("--uri", metavar="URI", help="where its messages are from now on")
     change.add_argument("--weight", type=int, help="its share of new queues; 0 for none")
@@ -41,13 +40,8 @@ def _add_pool(verbs: Leaves) -> None:
     text = "move the queues of a pool of weight 0 to others"
     drain = add_call(verbs, "drain", drain_pool, text, "name")
     drain.add_argument("--status", action="store_true", help="only tell how far that is")
-    add_delete(
-        verbs,
-        "delete a pool in which no queue lies",
-        lambda client, given: client.get_pool(given.name),
-        lambda client, given: client.delete_pool(given.name),
-        "name",
-    )
+    text = "delete a pool in which no queue lies"
+    add_delete(verbs, text, "get_pool", "delete_pool", "name")
 
 
 def create_pool(client: "Client", given: argparse.Namespace) -> None:
@@ -74,36 +68,14 @@ def drain_pool(client: "Client", given: argparse.Namespace) -> "PoolDrain":
 
 
 def _add_flavor(verbs: Leaves) -> None:
-    create = add_call(
-        verbs,
-        "create",
-        lambda client, given: client.create_flavor(given.name, given.pools),
-        "make a flavor, or replace the one of this name",
-        "name",
-    )
-    change = add_call(
-        verbs,
-        "update",
-        lambda client, given: client.update_flavor(given.name, given.pools),
-        "give a flavor other pools",
-        "name",
-    )
+    text = "make a flavor, or replace the one of this name"
+    create = add_call(verbs, "create", "create_flavor", text, "name", options=("pool_list",))
+    text = "give a flavor other pools"
+    change = add_call(verbs, "update", "update_flavor", text, "name", options=("pool_list",))
     for leaf in (create, change):
-        leaf.add_argument("pools", nargs="+", metavar="POOL")
-    add_list(
-        verbs,
-        "list",
-        lambda client, _: client.list_flavors(),
-        "list the project's flavors",
-        columns=("name", "pools", "capabilities"),
-        empty="No flavors.",
-    )
-    text = "show a flavor"
-    add_call(verbs, "show", lambda client, given: client.get_flavor(given.name), text, "name")
-    add_delete(
-        verbs,
-        "delete a flavor",
-        lambda client, given: client.get_flavor(given.name),
-        lambda client, given: client.delete_flavor(given.name),
-        "name",
-    )
+        leaf.add_argument("pool_list", nargs="+", metavar="POOL")
+    columns = ("name", "pools", "capabilities")
+    text, empty = "list the project's flavors", "No flavors."
+    add_list(verbs, "list", "list_flavors", text, columns=columns, empty=empty)
+    add_call(verbs, "show", "get_flavor", "show a flavor", "name")
+    add_delete(verbs, "delete a flavor", "get_flavor", "delete_flavor", "name")

@@ -4,8 +4,6 @@ import argparse
 from typing import TYPE_CHECKING
 
 from zaqar_lite.commands import declared
-from zaqar_lite.commands.durations import whole_seconds
-from zaqar_lite.commands.emptiness import is_absent
 from zaqar_lite.commands.output import Output, as_row
 from zaqar_lite.commands.running import (
     Leaves,
@@ -14,8 +12,9 @@ from zaqar_lite.commands.running import (
     add_list,
     add_noun,
     confirm,
+    is_absent,
 )
-from zaqar_lite.commands.values import UsageError, at_least, json_or_text, pairs
+from zaqar_lite.commands.values import UsageError, at_least, json_or_text, pairs, whole_seconds
 
 if TYPE_CHECKING:
     from zaqar_lite.client import Client

@@ -6,8 +6,8 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from zaqar_lite.commands import durations
 from zaqar_lite.commands.output import printable
+from zaqar_lite.commands.values import duration_shown
 
 if TYPE_CHECKING:
     from zaqar_lite.client import Resend
@@ -46,7 +46,7 @@ class Retrying:
                 if not counting:
                     threading.Thread(target=self._count, daemon=True).start()
             elif retry.seconds >= 1:
-                self._print(f"zaqar-lite: {self._words} in {durations.shown(retry.seconds)}\n")
+                self._print(f"zaqar-lite: {self._words} in {duration_shown(retry.seconds)}\n")
 
     def _count(self) -> None:
         while True:

@@ -13,14 +13,14 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from zaqar_lite.commands import contexts
-from zaqar_lite.commands.durations import seconds_above_zero, whole_seconds
 from zaqar_lite.commands.output import Output, as_row, printable
 from zaqar_lite.commands.parsing import Leaf
 from zaqar_lite.commands.retrying import Retrying
-from zaqar_lite.commands.values import UsageError, at_least
+from zaqar_lite.commands.values import UsageError, at_least, seconds_above_zero, whole_seconds
 
 if TYPE_CHECKING:
     from zaqar_lite.client import AsyncClient, Auth, Client, ServerWarning
@@ -48,7 +48,8 @@ _CONNECTION = (
     ("--signed", "FILE", "use a permission that `share` has printed (ZAQAR_LITE_SIGNED)"),
 )
 
-Ask = Callable[["Client", argparse.Namespace], Any]
+Ask = Callable[["Client", argparse.Namespace], Any] | str
+"""What a command asks the client: a function, or the name of a method that takes its words."""
 Handler = Callable[["Client", argparse.Namespace, Output], int | None]
 Leaves: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 S = TypeVar("S", bound="BaseClient")
@@ -83,12 +84,16 @@ def add_leaf(
 
 
 def add_call(
-    subparsers: Leaves, name: str, call: Ask, text: str, *words: str
+    subparsers: Leaves, name: str, call: Ask, text: str, *words: str, options: Sequence[str] = ()
 ) -> argparse.ArgumentParser:
-    """Declare a command that prints what one call of the client returns, if it is not None."""
+    """Declare a command that prints what one call of the client returns, if it is not None.
+
+    `options` are passed on by their names.
+    """
+    ask = _asking(call, words, options)
 
     def handler(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
-        result = call(client, arguments)
+        result = ask(client, arguments)
         if result is not None:
             output.record(as_row(result))
 
@@ -108,8 +113,8 @@ def add_delete(
         from zaqar_lite.client import Forbidden  # noqa: PLC0415 - only once a command runs
 
         with suppress(Forbidden):
-            find(client, given)
-        delete(client, given)
+            _asking(find, words)(client, given)
+        _asking(delete, words)(client, given)
         return {word: getattr(given, word) for word in words} | {"deleted": True}
 
     return add_call(subparsers, name, call, text, *words)
@@ -128,12 +133,27 @@ def add_list(
 
     `empty` is what a terminal shows if it yields nothing; `{queue}` stands for the word `queue`.
     """
+    ask = _asking(call, words)
 
     def handler(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
-        rows = map(as_row, call(client, arguments))
+        rows = map(as_row, ask(client, arguments))
         output.rows(rows, columns, empty=empty.format_map(vars(arguments)))
 
     return add_leaf(subparsers, name, handler, text, *words)
+
+
+def _asking(
+    call: Ask, words: Sequence[str], options: Sequence[str] = ()
+) -> Callable[["Client", argparse.Namespace], Any]:
+    if not isinstance(call, str):
+        return call
+    method = attrgetter(call)
+
+    def ask(client: "Client", given: argparse.Namespace) -> Any:  # noqa: ANN401 - the method's own
+        named = {option: getattr(given, option) for option in options}
+        return method(client)(*(getattr(given, word) for word in words), **named)
+
+    return ask
 
 
 def add_duration(
@@ -263,3 +283,37 @@ def explain(error: Exception, code: int) -> int:
         text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     print(f"zaqar-lite: {printable(text)}", file=sys.stderr)
     return code
+
+
+def why_empty(
+    client: "Client", queue: str, text: str, *, shown: frozenset[str] = frozenset()
+) -> str:
+    """Return `text` with the reason behind it; messages in the states `shown` were looked at.
+
+    A permission that is not enough to ask leaves the text as it is.
+    """
+    from zaqar_lite.client import ZaqarError  # noqa: PLC0415 - only once a command runs
+
+    try:
+        stats = client.stats(queue)
+    except ZaqarError:
+        return f"{text}."
+    if not stats.total and is_absent(client, queue):
+        return f"{text}: there is no queue of this name."
+    hidden = [
+        f"{count} {'is' if count == 1 else 'are'} {state} "
+        f"(zaqar-lite message list {queue} --include-{state})"
+        for state, count in (("delayed", stats.delayed), ("claimed", stats.claimed))
+        if count and state not in shown
+    ]
+    return "; ".join([text, *hidden]) + "."
+
+
+def is_absent(client: "Client", queue: str) -> bool:
+    """Whether nobody has made a queue; False if that may not be asked."""
+    from zaqar_lite.client import ZaqarError  # noqa: PLC0415 - only once a command runs
+
+    try:
+        return not client.queue_exists(queue)
+    except ZaqarError:
+        return False

@@ -61,27 +61,15 @@ def add_commands(subparsers: Leaves) -> None:
         empty="No schedules.",
     )
     parser.add_argument("--limit", type=at_least(1), help="schedules at most")
-    text = "show a schedule"
-    add_call(verbs, "show", lambda client, given: client.schedules.get(given.name), text, "name")
+    add_call(verbs, "show", "schedules.get", "show a schedule", "name")
     text = "print the next five instants of a schedule, in UTC"
     add_leaf(verbs, "next", next_, text, "name")
     add_call(verbs, "fire", fire, "post a schedule's message now", "name")
     text = "pause a schedule: it does not fire until it is resumed"
-    add_call(verbs, "pause", lambda client, given: client.schedules.pause(given.name), text, "name")
-    add_call(
-        verbs,
-        "resume",
-        lambda client, given: client.schedules.resume(given.name),
-        "let a paused schedule fire again",
-        "name",
-    )
-    add_delete(
-        verbs,
-        "delete a schedule; its messages stay",
-        lambda client, given: client.schedules.get(given.name),
-        lambda client, given: client.schedules.delete(given.name),
-        "name",
-    )
+    add_call(verbs, "pause", "schedules.pause", text, "name")
+    add_call(verbs, "resume", "schedules.resume", "let a paused schedule fire again", "name")
+    text = "delete a schedule; its messages stay"
+    add_delete(verbs, text, "schedules.get", "schedules.delete", "name")
 
 
 def create(client: "Client", given: argparse.Namespace) -> Mapping[str, Any]:

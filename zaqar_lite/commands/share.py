@@ -4,10 +4,9 @@ import argparse
 import datetime as dt
 from typing import TYPE_CHECKING
 
-from zaqar_lite.commands.durations import seconds_above_zero
 from zaqar_lite.commands.output import Output, as_row
 from zaqar_lite.commands.running import Leaves, add_call, add_duration, add_leaf
-from zaqar_lite.commands.values import UsageError, above_zero
+from zaqar_lite.commands.values import UsageError, above_zero, seconds_above_zero
 
 if TYPE_CHECKING:
     from zaqar_lite.client import Client
@@ -32,9 +31,7 @@ def add_commands(subparsers: Leaves) -> None:
     text = "print the address of the queue's events for a browser, instead of --path"
     parser.add_argument("--address", action="store_true", help=text)
     text = "revoke all permissions that were made for a queue"
-    add_call(
-        subparsers, "unshare", lambda client, given: client.unshare(given.queue), text, "queue"
-    )
+    add_call(subparsers, "unshare", "unshare", text, "queue")
 
 
 def share(client: "Client", arguments: argparse.Namespace, output: Output) -> None:

@@ -5,7 +5,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zaqar_lite.commands.durations import instant
 from zaqar_lite.commands.output import Output, as_row
 from zaqar_lite.commands.running import (
     FAILED,
@@ -18,11 +17,11 @@ from zaqar_lite.commands.running import (
     add_list,
     add_noun,
 )
-from zaqar_lite.commands.values import json_object
+from zaqar_lite.commands.values import instant, json_object
 from zaqar_lite.webhooks import InvalidSignature, verify
 
 if TYPE_CHECKING:
-    from zaqar_lite.client import Client, Subscription
+    from zaqar_lite.client import Client
 
 COLUMNS = ("id", "subscriber", "ttl", "age", "confirmed", "disabled")
 _ATTEMPTS = ("at", "id", "attempt", "outcome", "status", "milliseconds", "error", "next_at")
@@ -40,19 +39,19 @@ def add_commands(subparsers: Leaves) -> None:
     add_list(
         verbs,
         "list",
-        lambda client, given: client.list_subscriptions(given.queue),
+        "list_subscriptions",
         "list a queue's subscriptions",
         "queue",
         columns=COLUMNS,
         empty="No subscriptions of {queue}.",
     )
     for verb, call, text in (
-        ("show", show, "show a subscription"),
+        ("show", "get_subscription", "show a subscription"),
         ("enable", enable, "enable a subscription that the server has disabled"),
         ("rotate", rotate, "make another secret; the one before still works for a day"),
     ):
         add_call(verbs, verb, call, text, "queue", "id")
-    add_delete(verbs, "end a subscription", show, delete, "queue", "id")
+    add_delete(verbs, "end a subscription", "get_subscription", "unsubscribe", "queue", "id")
     text = "send a test notification, and print what came back"
     add_leaf(verbs, "ping", ping, text, "queue", "id")
     log = add_leaf(verbs, "log", show_log, "list the last attempts to deliver", "queue", "id")
@@ -78,16 +77,6 @@ def create_subscription(client: "Client", given: argparse.Namespace) -> dict[str
         given.queue, given.subscriber, ttl=given.ttl, options=given.options
     )
     return {"id": made, "secret": secret}
-
-
-def show(client: "Client", given: argparse.Namespace) -> "Subscription":
-    """Show a subscription."""
-    return client.get_subscription(given.queue, given.id)
-
-
-def delete(client: "Client", given: argparse.Namespace) -> None:
-    """End a subscription."""
-    client.unsubscribe(given.queue, given.id)
 
 
 def enable(client: "Client", given: argparse.Namespace) -> None:

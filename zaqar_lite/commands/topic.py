@@ -36,13 +36,7 @@ def add_commands(subparsers: Leaves) -> None:
     )
     listed.add_argument("--name", metavar="TEXT", help="only names that contain this")
     add_leaf(verbs, "show", show, "show a topic's metadata", "topic")
-    add_delete(
-        verbs,
-        "delete a topic; its subscriptions stay",
-        find,
-        lambda client, given: client.delete_topic(given.topic),
-        "topic",
-    )
+    add_delete(verbs, "delete a topic; its subscriptions stay", find, "delete_topic", "topic")
     add_list(
         verbs,
         "subscriptions",

@@ -7,14 +7,13 @@ import itertools
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import TYPE_CHECKING
 
-from zaqar_lite.commands import durations
-from zaqar_lite.commands.durations import seconds_above_zero
+from zaqar_lite import searching
 from zaqar_lite.commands.output import Output, printable
 from zaqar_lite.commands.running import UNAVAILABLE, Leaves, add_duration, add_leaf
-from zaqar_lite.commands.trouble import MOST_QUEUES, named, search
-from zaqar_lite.commands.values import at_least
+from zaqar_lite.commands.values import at_least, duration_shown, seconds_above_zero
 from zaqar_lite.searching import Search, by_trouble
 
 if TYPE_CHECKING:
@@ -23,6 +22,8 @@ if TYPE_CHECKING:
     from zaqar_lite.client import Client
 
 COUNTS = ("ready", "delayed", "claimed", "dead")
+MOST_QUEUES = 1_000
+"""How many queues one look asks about; each takes a request."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -57,6 +58,27 @@ def add_commands(subparsers: Leaves) -> None:
     text = "time between two looks, such as 500ms or 10s (1s)"
     add_duration(parser, "--interval", text, default=1, read=seconds_above_zero)
     parser.add_argument("--count", type=at_least(1), metavar="N", help="end after N looks")
+
+
+def search(text: str) -> Search:
+    """Read words such as `orders ready>100 oldest>5m dead>0`, for argparse."""
+    try:
+        return searching.search(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _named(client: "Client", wanted: Search) -> tuple[dict[str, Mapping[str, object]], bool]:
+    """Return the metadata of queues by name, and whether there are more than `MOST_QUEUES`."""
+    part = wanted.names[0] if wanted.names else None
+    queues = (
+        queue
+        for queue in client.list_queues(detailed=True, name=part)
+        if wanted.names_it(queue.name)
+    )
+    found = list(islice(queues, MOST_QUEUES + 1))
+    kept = {queue.name: queue.metadata or {} for queue in found[:MOST_QUEUES]}
+    return kept, len(found) > MOST_QUEUES
 
 
 def watch(client: "Client", arguments: argparse.Namespace, output: Output) -> int | None:
@@ -120,7 +142,7 @@ def _look(client: "Client", arguments: argparse.Namespace) -> Look:
 
 
 def _look_at_all(client: "Client", wanted: Search, top: int) -> Look:
-    queues, is_cut = named(client, wanted)
+    queues, is_cut = _named(client, wanted)
     rows = [_counts(client, queue, metadata) for queue, metadata in queues.items()]
     rows = sorted(filter(wanted.finds, rows), key=by_trouble)
     note = f"only the first {MOST_QUEUES:,} queues were looked at" if is_cut else ""
@@ -172,7 +194,7 @@ def _table(
     table.add_column("queue", overflow="fold", min_width=10)
     for name in (*COUNTS, "oldest"):
         table.add_column(name, justify="right", no_wrap=True)
-    often = f"every {durations.shown(interval)}; Ctrl-C ends"
+    often = f"every {duration_shown(interval)}; Ctrl-C ends"
     if look.failure is not None:
         often = f"{look.failure}; looking again {often}"
     table.caption = Text("; ".join(filter(None, (look.note, often))))
@@ -181,7 +203,7 @@ def _table(
         last = known.get(row["queue"], row)
         cells = [_change(row[name], last[name]) for name in COUNTS]
         age = row["oldest_age"]
-        oldest = durations.shown(age) if isinstance(age, int | float) else ""
+        oldest = duration_shown(age) if isinstance(age, int | float) else ""
         table.add_row(str(row["queue"]), *cells, oldest)
     return table
 
