@@ -4,7 +4,6 @@ import dataclasses
 import datetime as dt
 import decimal
 import enum
-import inspect
 import json
 import re
 import uuid
@@ -14,11 +13,9 @@ from typing import NamedTuple
 import pytest
 
 from zaqar_lite.client import (
-    AsyncClient,
     BadAnswer,
     BadRequest,
     ClaimLost,
-    Client,
     MessageClaimed,
     NewMessage,
     Overloaded,
@@ -326,19 +323,3 @@ def test_an_entry_is_what_the_wire_says() -> None:
         "headers": {"a": "b"},
     }
     assert serialization.encode_message("plain") == b'{"body":"plain"}'
-
-
-def test_both_clients_have_the_same_methods_with_the_same_arguments() -> None:
-    def public(kind: type) -> dict[str, list[str]]:
-        return {
-            name: [
-                f"{one.name}: {one.kind} = {one.default}"
-                for one in inspect.signature(method).parameters.values()
-            ]
-            for name, method in inspect.getmembers(kind, inspect.isfunction)
-            if not name.startswith("_")
-        }
-
-    assert public(Client) == public(AsyncClient)
-    docs = [inspect.getdoc(getattr(Client, name)) for name in public(Client)]
-    assert all(docs)

@@ -1,12 +1,14 @@
 """The sync half of the SDK is the async one, translated; and the SDK imports in no circle."""
 
 import inspect
+import typing
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.generate_sync import BY_HAND, CLIENT, generate, sources
-from zaqar_lite.client import AsyncClient, Client
+from zaqar_lite.client import AsyncClient, Client, Pool
 from zaqar_lite.client.endpoints.schedules import AsyncSchedules, SyncSchedules
 
 
@@ -21,14 +23,31 @@ def test_nothing_else_is_in_the_sync_half() -> None:
     assert names == {source.stem for source in sources()} | BY_HAND
 
 
-def test_both_clients_have_the_same_methods_with_the_same_arguments() -> None:
-    def methods(kind: type) -> dict[str, list[str]]:
-        return {
-            name: list(inspect.signature(method).parameters)
-            for name, method in inspect.getmembers(kind, inspect.isfunction)
-            if not name.startswith("_")
-        }
+def public(kind: type) -> dict[str, list[tuple[object, ...]]]:
+    """Return the arguments of each method: names, kinds and defaults."""
+    return {
+        name: [
+            (one.name, one.kind, one.default)
+            for one in inspect.signature(method).parameters.values()
+        ]
+        for name, method in inspect.getmembers(kind, inspect.isfunction)
+        if not name.startswith("_")
+    }
 
-    assert methods(Client) == methods(AsyncClient)
-    assert methods(SyncSchedules) == methods(AsyncSchedules)
-    assert len(methods(Client)) > 30
+
+def test_both_clients_have_the_same_methods_with_the_same_arguments() -> None:
+    assert public(Client) == public(AsyncClient)
+    assert public(SyncSchedules) == public(AsyncSchedules)
+    assert len(public(Client)) > 60
+    assert all(inspect.getdoc(getattr(Client, name)) for name in public(Client))
+
+
+def test_a_method_is_a_function_of_its_client_with_the_result_that_it_has() -> None:
+    """Also one that is written once, as steps."""
+    assert typing.get_type_hints(Client.get_pool)["return"] is Pool
+    assert typing.get_type_hints(Client.list_pools)["return"] == Iterator[Pool]
+    assert typing.get_type_hints(AsyncClient.list_pools)["return"] == AsyncIterator[Pool]
+    assert inspect.iscoroutinefunction(AsyncClient.get_pool)
+    assert not inspect.iscoroutinefunction(Client.get_pool)
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'name'"):
+        Client("http://127.0.0.1:1").get_pool()  # type: ignore[call-arg]

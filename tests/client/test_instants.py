@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.client.requests import counted, counted_async
+from tests.client.requests import counted
 from tests.server import ServerProcess
-from zaqar_lite.client import AsyncClient, Client, NewMessage, Rejected
+from zaqar_lite.client import Client, NewMessage, Rejected
 
 pytestmark = pytest.mark.anyio
 HOME = "GET /v2/"
@@ -43,21 +43,6 @@ def test_an_instant_too_far_away_is_refused_before_it_is_sent(client: Client, qu
     assert [one.index for one in refused] == [1]
     assert sent == [f"POST /v2/queues/{queue}/messages"]
     client.edit(queue, near, deliver_at=in_seconds(890))
-
-
-async def test_so_it_is_by_the_async_client(async_client: AsyncClient, queue: str) -> None:
-    await async_client.create_queue(queue, {"_default_message_delay": 60})
-    sent = counted_async(async_client)
-    late = NewMessage(body="late", deliver_at=in_seconds(3600))
-    with pytest.raises(ValueError, match=BEYOND):
-        await async_client.post(queue, "late", deliver_at=in_seconds(3600))
-    with pytest.raises(ValueError, match=BEYOND):
-        await async_client.post_batch(queue, [late])
-    with pytest.raises(ValueError, match=BEYOND):
-        await async_client.post_all(queue, [late])
-    with pytest.raises(ValueError, match=BEYOND):
-        await async_client.edit(queue, "0" * 32, deliver_at=in_seconds(3600))
-    assert sent == [HOME]
 
 
 def test_who_needs_no_limit_asks_for_none(client: Client, queue: str) -> None:

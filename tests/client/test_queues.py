@@ -49,16 +49,6 @@ def test_ensuring_a_queue_says_what_it_did(client: Client, queue: str) -> None:
         client.create_queue(queue, options)
 
 
-@pytest.mark.anyio
-async def test_the_async_client_ensures_too(async_client: AsyncClient, queue: str) -> None:
-    options = QueueOptions(max_claims=3, dead_letter_queue=f"{queue}-dead")
-    assert await async_client.ensure_queue(queue, options) is Ensured.CREATED
-    assert await async_client.ensure_queue(queue, options) is Ensured.UNCHANGED
-    assert await async_client.ensure_queue(queue, {"_max_claim_count": 4}) is Ensured.CHANGED
-    with pytest.raises(QueueExists):
-        await async_client.create_queue(queue, options)
-
-
 def test_a_delay_that_is_ignored_is_an_error_or_a_warning(
     server: ServerProcess, client: Client, queue: str
 ) -> None:

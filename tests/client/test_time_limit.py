@@ -66,7 +66,7 @@ def test_one_thread_watches_the_deadlines_of_all_threads() -> None:
 
     def handle(number: int) -> None:
         try:
-            limited(lambda: busy(0 if number % 2 else 20), 0.2, lambda one: rung.update([one]))
+            limited(lambda: busy(0 if number % 2 else 20), 1.0, lambda one: rung.update([one]))
         except TimeLimitExceeded:
             late.append(number)
 

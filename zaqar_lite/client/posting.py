@@ -21,7 +21,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from zaqar_lite.client import arguments, serialization
-from zaqar_lite.client.calls import Call
+from zaqar_lite.client.base_client import BaseClient
+from zaqar_lite.client.calls import Call, Steps
 from zaqar_lite.client.endpoints import messages
 from zaqar_lite.client.errors import BadRequest, KeyReused
 from zaqar_lite.client.models import Ids, NewMessage
@@ -320,22 +321,26 @@ def _call(queue: str, entries: Sequence[Entry[T]], options: PostOptions[T]) -> C
     return messages.post(queue, encoded, keyed=keyed, idempotency_key=key)
 
 
+def _send(
+    client: BaseClient, queue: str, entries: Sequence[Entry[T]], options: PostOptions[T]
+) -> Steps[Outcome[T]]:
+    """Post a batch; one bad message fails it whole, so it is halved until that stands alone."""
+    try:
+        return _stored(entries, (yield from client._exchange(_call(queue, entries, options))))
+    except (BadRequest, KeyReused) as error:
+        outcome = _refused(entries, error, options)
+    if outcome is not None:
+        return outcome
+    middle = len(entries) // 2
+    left = yield from _send(client, queue, entries[:middle], options)
+    right = yield from _send(client, queue, entries[middle:], options)
+    return _joined(left, right)
+
+
 def post_all(
     client: "SyncCalls", queue: str, items: Iterable[T], options: PostOptions[T]
 ) -> PostSummary:
     """Post every item in constant memory, with `in_flight` threads."""
-
-    def send(entries: Sequence[Entry[T]]) -> Outcome[T]:
-        try:
-            return _stored(entries, client.call(_call(queue, entries, options)))
-        except (BadRequest, KeyReused) as error:
-            # One bad message fails its whole request: halve until it stands alone.
-            outcome = _refused(entries, error, options)
-        if outcome is not None:
-            return outcome
-        middle = len(entries) // 2
-        return _joined(send(entries[:middle]), send(entries[middle:]))
-
     batcher = Batcher(options, partial(client.encode, queue))
     pace, tally = Pace(options.rate), Tally(options)
     # A request that waits to be sent again holds up one thread, not those behind it: they go on
@@ -349,7 +354,9 @@ def post_all(
                 time.sleep(pace.wait(time.monotonic(), len(entries)))
                 if len(under_way) >= tally.most_under_way(most):
                     tally.add(under_way.popleft().result())
-                under_way.append(threads.submit(send, entries))
+                under_way.append(
+                    threads.submit(client._run, _send(client, queue, entries, options))
+                )
             while under_way:
                 tally.add(under_way.popleft().result())
         finally:
@@ -366,17 +373,6 @@ async def post_all_async(
     options: PostOptions[T],
 ) -> PostSummary:
     """Post every item in constant memory, with `in_flight` tasks."""
-
-    async def send(entries: Sequence[Entry[T]]) -> Outcome[T]:
-        try:
-            return _stored(entries, await client.call(_call(queue, entries, options)))
-        except (BadRequest, KeyReused) as error:
-            outcome = _refused(entries, error, options)
-        if outcome is not None:
-            return outcome
-        middle = len(entries) // 2
-        return _joined(await send(entries[:middle]), await send(entries[middle:]))
-
     batcher = Batcher(options, partial(client.encode, queue))
     pace, tally = Pace(options.rate), Tally(options)
     under_way: deque[asyncio.Task[Outcome[T]]] = deque()
@@ -387,7 +383,8 @@ async def post_all_async(
             await asyncio.sleep(pace.wait(time.monotonic(), len(entries)))
             if len(under_way) >= tally.most_under_way(options.in_flight):
                 tally.add(await under_way.popleft())
-            under_way.append(asyncio.create_task(send(entries)))
+            sending = client._run(_send(client, queue, entries, options))
+            under_way.append(asyncio.create_task(sending))
         while under_way:
             tally.add(await under_way.popleft())
     finally:
