@@ -320,7 +320,7 @@ def _services(
     )
     trail = None
     if settings.audit is not None:
-        trail = make_trail(settings.audit, service, ttl=limits.max_message_ttl)
+        trail = make_trail(settings.audit, service, limits)
     bulk = Bulk(opened, management, queues, policies, limits=limits, clock=clock)
     return Services(
         policies=policies,

@@ -47,7 +47,7 @@ async def test_an_event_is_stored_or_told_to_be_lost(
         return await post(*args, **more)
 
     monkeypatch.setattr(store, "post", slowly)
-    trail = audit.QueueTrail(messages, QUEUE, ttl=300)
+    trail = audit.QueueTrail(messages, QUEUE, Limits(max_message_ttl=300))
     for number in range(4):
         trail.add({"number": number})
     trail.start()

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from zaqar_lite.domain.errors import ConfigurationError, Unavailable, ZaqarLiteError
+from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.metadata import is_queue_name
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.service.background import Background, BackgroundWorker
@@ -111,10 +112,10 @@ class QueueTrail(BackgroundWorker):
     and the log says so.
     """
 
-    def __init__(self, messages: Messages, queue: QueueRef, *, ttl: int) -> None:
+    def __init__(self, messages: Messages, queue: QueueRef, limits: Limits) -> None:
         self._messages = messages
         self._queue = queue
-        self._ttl = ttl
+        self._limits = limits
         self._waiting: deque[Event] = deque()
         self._emptied = asyncio.Event()
         self._emptied.set()
@@ -152,8 +153,10 @@ class QueueTrail(BackgroundWorker):
 
         An event whose answer was lost is posted again, so it may be there twice.
         """
-        batch = [self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))]
-        drafts = [Draft(json.dumps(event).encode(), ttl=self._ttl) for event in batch]
+        size = min(_BATCH, self._limits.max_messages_per_post, len(self._waiting))
+        batch = [self._waiting.popleft() for _ in range(size)]
+        ttl = self._limits.max_message_ttl
+        drafts = [Draft(json.dumps(event).encode(), ttl=ttl) for event in batch]
         try:
             await self._messages.post(self._queue, drafts, size=0, client_id=_CLIENT_ID)
         except BaseException as exc:
@@ -164,10 +167,11 @@ class QueueTrail(BackgroundWorker):
             logger.error("%d events of the audit trail are lost: %s", len(batch), exc)
 
 
-def make_trail(where: str, messages: Messages, *, ttl: int) -> Trail:
+def make_trail(where: str, messages: Messages, limits: Limits) -> Trail:
     """Make the trail that a setting names: a file, `stderr`, `queue:NAME`, `queue:PROJECT/NAME`.
 
-    A queue without a project is one of the project `audit`. `ttl` is that of its messages.
+    A queue without a project is one of the project `audit`. Its messages live as long as `limits`
+    allow.
 
     Raises:
         ConfigurationError: the file can't be opened, or the queue's name is not valid.
@@ -180,4 +184,4 @@ def make_trail(where: str, messages: Messages, *, ttl: int) -> Trail:
     project, _, name = rest.rpartition("/")
     if not is_queue_name(name):
         raise ConfigurationError(f"audit: {name!r} is no name of a queue.")
-    return QueueTrail(messages, QueueRef(project or "audit", name), ttl=ttl)
+    return QueueTrail(messages, QueueRef(project or "audit", name), limits)

@@ -6,6 +6,7 @@ from functools import partial
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import LimitReached, QuotaReached
+from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.domain.quotas import QuotaOf
 from zaqar_lite.domain.subscriptions import KIND, Subscription
@@ -19,10 +20,10 @@ class Room:
     """Hold room for subscriptions while they are made, so that racing requests exceed no bound."""
 
     def __init__(
-        self, management: ManagementStore, clock: Clock, most_per_queue: int, quota_of: QuotaOf
+        self, management: ManagementStore, clock: Clock, limits: Limits, quota_of: QuotaOf
     ) -> None:
         self._management = management
-        self._most_per_queue = most_per_queue
+        self._limits = limits
         self._quota_of = quota_of
         self._reservations = Reservations(management, clock, is_there=self._is_there)
 
@@ -54,7 +55,7 @@ class Room:
         async def count(most: int) -> int:
             return len(await subscription_ids(self._management, queue, most=most))
 
-        most = self._most_per_queue
+        most = self._limits.max_subscriptions_per_queue
         full = LimitReached(f"The queue has {most} subscriptions, as many as it may have.")
         return Bound(queue.project, f"subscriptions/{queue.name}", most, count, full)
 

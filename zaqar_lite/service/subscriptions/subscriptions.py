@@ -92,7 +92,7 @@ class Subscriptions:
         self._left = left or (lambda _: None)
         self._subscribers = subscribers
         self._names = SubscriberNames(management)
-        self.room = Room(management, clock, limits.max_subscriptions_per_queue, quota_of)
+        self.room = Room(management, clock, limits, quota_of)
         """Room for new subscriptions, which also counts those of a project."""
         self.marks = Marks(management, queues, policies)
         """The marks by which a post knows that its queue has subscriptions."""

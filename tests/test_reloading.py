@@ -1,0 +1,189 @@
+"""SIGHUP changes every setting that says so: each is changed here, and seen to hold."""
+
+import itertools
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import tomlkit
+
+from tests.server import PING_HEADERS, ServerProcess
+from zaqar_lite.server.reloading import RELOADED
+
+URL = "http://203.0.113.1/hook"
+
+
+class Place:
+    """A project of its own on the server, in which a setting is looked at."""
+
+    _numbers = itertools.count()
+
+    def __init__(self, server: ServerProcess) -> None:
+        self.server = server
+        headers = {**PING_HEADERS, "X-Project-Id": f"project-{next(self._numbers)}"}
+        self.http = httpx.Client(base_url=server.url, headers=headers)
+
+    def status(self, method: str, path: str, document: object = None) -> int:
+        return self.http.request(method, path, json=document).status_code
+
+    def read(self, path: str) -> Any:
+        answer = self.http.get(path)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def post(self, *messages: dict[str, Any], queue: str = "q") -> int:
+        path = f"/v2/queues/{queue}/messages"
+        return self.status("POST", path, {"messages": list(messages) or [{"body": 1}]})
+
+    def listed(self, **asked: str) -> list[dict[str, Any]]:
+        path = f"/v2/queues/q/messages?{httpx.QueryParams({'echo': 'true', **asked})}"
+        messages: list[dict[str, Any]] = self.read(path)["messages"]
+        return messages
+
+    def claim(self, document: dict[str, int] | None = None) -> httpx.Response:
+        return self.http.post("/v2/queues/q/claims", json=document or {})
+
+    def subscribe(self, queue: str, number: int) -> int:
+        document = {"subscriber": f"{URL}/{number}"}
+        return self.status("POST", f"/v2/queues/{queue}/subscriptions", document)
+
+
+def claim_ttl(place: Place) -> int:
+    place.post()
+    ttl: int = place.read(place.claim().headers["location"])["ttl"]
+    return ttl
+
+
+def claim_grace(place: Place) -> int:
+    place.post({"body": 1, "ttl": 60})
+    place.claim({"ttl": 90})  # which the message would not outlive
+    return int(place.listed(include_claimed="true")[0]["ttl"]) - 90
+
+
+def claims_with(field: str, seconds: int) -> Callable[[Place], int]:
+    def claim(place: Place) -> int:
+        place.post()
+        return place.claim({field: seconds}).status_code
+
+    return claim
+
+
+def subscription_ttl(place: Place) -> int:
+    place.subscribe("q", 1)
+    ttl: int = place.read("/v2/queues/q/subscriptions")["subscriptions"][0]["ttl"]
+    return ttl
+
+
+def headers(*sizes: int) -> Callable[[Place], int]:
+    given = {f"h{number}": "x" * size for number, size in enumerate(sizes)}
+    return lambda place: place.post({"body": 1, "headers": given})
+
+
+def delayed(place: Place) -> int:
+    place.status("PUT", "/v2/queues/q", {"_default_message_delay": 1})
+    return place.post({"body": 1, "delay": 150})
+
+
+def filtered(place: Place) -> int:
+    place.status("PUT", "/v2/queues/first", {"_filter": "TRUE"})
+    return place.status("PUT", "/v2/queues/second", {"_filter": "TRUE"})
+
+
+def copied(place: Place) -> int:
+    assert place.status("PUT", "/v2/queues/copies", {"_filter": "TRUE"}) == 201
+    return place.post({"body": 1}, {"body": 2})
+
+
+def subscribed_twice(place: Place) -> int:
+    place.subscribe("q", 1)
+    return place.subscribe("q", 2)
+
+
+def subscribed_in_two_queues(place: Place) -> int:
+    place.subscribe("q", 1)
+    return place.subscribe("r", 1)
+
+
+def queues(place: Place) -> int:
+    return [place.status("PUT", f"/v2/queues/{n}") for n in range(5)].count(201)
+
+
+def logged(place: Place) -> bool:
+    assert place.status("GET", "/v2/none") == 404
+    return '"status": 404' in place.server.log()
+
+
+def answers(method: str, path: str) -> Callable[[Place], int]:
+    return lambda place: place.status(method, path)
+
+
+# A setting: its value before and after, how it is seen, and what is seen before and after.
+CHANGES: dict[str, tuple[Any, Any, Callable[[Place], Any], Any, Any]] = {
+    "default_message_ttl": (400, 500, lambda at: (at.post(), at.listed()[0]["ttl"])[1], 400, 500),
+    "default_message_delay": (
+        *(1, 2, lambda at: at.read("/v2/queues/none")["_default_message_delay"]),
+        *(1, 2),
+    ),
+    "default_claim_ttl": (100, 200, claim_ttl, 100, 200),
+    "default_claim_grace": (100, 200, claim_grace, 100, 200),
+    "max_queues_per_page": (15, 17, answers("GET", "/v2/queues?limit=16"), 400, 200),
+    "max_messages_per_page": (15, 17, answers("GET", "/v2/queues/q/messages?limit=16"), 400, 200),
+    "max_pools_per_page": (15, 17, answers("GET", "/v2/pools?limit=16"), 400, 200),
+    "max_flavors_per_page": (15, 17, answers("GET", "/v2/flavors?limit=16"), 400, 200),
+    "max_subscriptions_per_page": (
+        *(15, 17, answers("GET", "/v2/queues/q/subscriptions?limit=16")),
+        *(400, 200),
+    ),
+    "max_large_page": (
+        *(30, 40, answers("GET", "/v2/queues/q/messages?limit=35&large=true")),
+        *(400, 200),
+    ),
+    "max_message_ttl": (3000, 4000, lambda at: at.post({"body": 1, "ttl": 3500}), 400, 201),
+    "max_message_delay": (100, 200, delayed, 400, 201),
+    "max_claim_ttl": (500, 600, claims_with("ttl", 550), 400, 201),
+    "max_claim_grace": (500, 600, claims_with("grace", 550), 400, 201),
+    "message_delete_with_claim_id": (
+        *(True, False, answers("DELETE", f"/v2/queues/q/messages?ids={'0' * 32}")),
+        *(400, 204),
+    ),
+    "default_subscription_ttl": (700, 800, subscription_ttl, 700, 800),
+    "max_queues_per_project": (3, 4, queues, 3, 4),
+    "max_message_headers": (1, 2, headers(1, 1), 400, 201),
+    "max_message_headers_size": (20, 60, headers(30), 400, 201),
+    "max_ranges": (2, 4, answers("GET", "/v2/queues/q/ranges?count=3"), 400, 200),
+    "max_filters_per_project": (1, 2, filtered, 400, 201),
+    "max_subscriptions_per_queue": (1, 2, subscribed_twice, 503, 201),
+    "max_messages_per_post": (10, 20, lambda at: at.post(*[{"body": 1}] * 15), 400, 201),
+    "max_copies_per_post": (1, 2, copied, 400, 201),
+    "quotas": ({"subscriptions": 1}, {"subscriptions": 2}, subscribed_in_two_queues, 403, 201),
+    "log_level": ("info", "debug", logged, False, True),
+}
+
+
+def write(config: Path, which: int) -> None:
+    config.write_text(tomlkit.dumps({name: change[which] for name, change in CHANGES.items()}))
+
+
+def seen(server: ServerProcess) -> dict[str, Any]:
+    found = {}
+    for name, change in CHANGES.items():
+        place = Place(server)
+        with place.http:
+            found[name] = change[2](place)
+    return found
+
+
+def test_every_reloadable_setting_is_changed_by_sighup_and_holds(tmp_path: Path) -> None:
+    assert CHANGES.keys() == RELOADED
+    config = tmp_path / "zaqar.toml"
+    write(config, 0)
+    options = ("--config", str(config), "--admin-mode", "--pooling")
+    with ServerProcess("memory://", *options) as server:
+        assert seen(server) == {name: change[3] for name, change in CHANGES.items()}
+        write(config, 1)
+        os.kill(server.pid, signal.SIGHUP)
+        server.wait_for(lambda: "reloaded: " in server.log())
+        assert seen(server) == {name: change[4] for name, change in CHANGES.items()}
