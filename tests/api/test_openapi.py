@@ -75,8 +75,9 @@ async def test_a_client_can_be_made_of_it_that_lacks_nothing(
 def make_client(document: Any, folder: Path) -> None:
     """Make a client in `made_client`; a schema or route that the tool leaves out is an error."""
     (folder / "openapi.json").write_text(json.dumps(document))
-    # The tool asks to be told what a media type of its own holds.
-    (folder / "config.json").write_text(json.dumps({"content_type_overrides": {PATCH: JSON}}))
+    # The tool asks to be told what a media type of its own holds; it would format by any ruff.
+    config = {"content_type_overrides": {PATCH: JSON}, "post_hooks": []}
+    (folder / "config.json").write_text(json.dumps(config))
     made = subprocess.run(
         [
             str(Path(sys.executable).with_name("openapi-python-client")),

@@ -445,5 +445,6 @@ def test_a_page_is_as_large_as_the_server_allows_but_not_above_200(
         assert client.page_size == 200
     with options(server.url, queue, pageSize=1000).client() as client:
         assert client.page_size == 1000
-    with ServerProcess("memory://") as small, options(small.url, queue).client() as client:
-        assert client.page_size == 20
+    with ServerProcess("memory://", env={"ZAQAR_LITE_MAX_LARGE_PAGE": "20"}) as small:
+        with options(small.url, queue).client() as client:
+            assert client.page_size == 20
