@@ -62,8 +62,8 @@ def _swift(request: pytest.FixtureRequest, _: Path) -> str:
 
 
 CASES: tuple[DriverCase, ...] = (
-    DriverCase("memory", "memory", lambda *_: "memory://", 60),
-    DriverCase("opendata-sqlite", "opendata", lambda _, path: f"embedded://{path}", 25),
+    DriverCase("memory", "sql", lambda *_: "memory://", 60),
+    DriverCase("embedded", "sql", lambda _, path: f"embedded://{path}", 25),
     DriverCase(
         "opendata-slatedb",
         "opendata",

@@ -34,12 +34,19 @@ class Driver:
 
 
 DRIVERS: tuple[Driver, ...] = (
-    Driver("memory", "zaqar_lite.storage.memory", ("memory",), "server", shared=False),
+    Driver("memory", "zaqar_lite.storage.sql", ("memory",), "server", shared=False),
+    Driver(
+        "embedded",
+        "zaqar_lite.storage.sql",
+        ("embedded", "opendata+sqlite"),
+        "server",
+        shared=False,
+    ),
     Driver(
         "opendata",
         "zaqar_lite.storage.opendata",
-        ("embedded", "opendata+sqlite", "opendata+slatedb", "opendata+s3"),
-        "server",
+        ("opendata+slatedb", "opendata+s3"),
+        "slatedb",
         shared=False,
     ),
     Driver(

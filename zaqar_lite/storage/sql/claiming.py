@@ -1,0 +1,231 @@
+"""Handing out: claims and pops take ready messages, and lapsed leases come back.
+
+Entries are taken from the index `ready` in order. Nothing else in the queue is looked at, except
+what time has ended since: lapsed leases, ended parkings and, on a delayed queue, ended delays.
+"""
+
+from array import array
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from zaqar_lite.domain.attempts import MAX_CLAIMS
+from zaqar_lite.domain.endings import Ending
+from zaqar_lite.domain.ids import new_claim_id
+from zaqar_lite.domain.models import (
+    Claimed,
+    DelayMode,
+    Message,
+    QueueRef,
+    Retries,
+    Take,
+)
+from zaqar_lite.storage.base import MAX_EXAMINED
+from zaqar_lite.storage.sql import claims, entries, expiring, history, settling
+from zaqar_lite.storage.sql.database import Database
+from zaqar_lite.storage.sql.entries import MESSAGE
+from zaqar_lite.storage.sql.queues import Queue
+
+_MOST_RETURNED = MAX_EXAMINED // 10
+"""The most lapsed leases, and the most due messages, that one claim makes ready again."""
+_MOST_SKIPPED = MAX_EXAMINED // 5
+"""The most expired and exhausted messages that one claim removes from the queue: about 2 ms."""
+
+_AT_ONCE = 50
+"""Messages that are read beyond those asked for, once some had to be skipped."""
+
+_READY = f"""SELECT {MESSAGE} FROM entry e INDEXED BY ready CROSS JOIN body b ON b.number = e.body
+    WHERE e.queue = ? AND e.state = 0 ORDER BY e.priority, e.position LIMIT ?"""
+# A normal queue: `d` is not read at all.
+_READY_WITHOUT_DUE = _READY.replace("e.due", "0")
+
+
+class Taken(NamedTuple):
+    """What a claim or a pop took: messages, moved dead letters, and whether more may be ready."""
+
+    messages: list[Message]
+    moved: int
+    more: bool
+
+
+def has_nothing(db: Database, queue: Queue | None, take: Take) -> bool:
+    """Whether a claim would find nothing and change nothing, so that no batch is needed."""
+    if queue is None:
+        return True
+    now = db.clock.now_ms()
+    if queue.ready or min(queue.lease_at, queue.parked_at) <= now:
+        return False
+    if take.delay_mode is DelayMode.HONOUR:
+        return queue.delayed_at > now
+    return take.delay_mode is DelayMode.IGNORE or not queue.delayed
+
+
+def claim(db: Database, ref: QueueRef, take: Take) -> Claimed:
+    """Hand out ready messages under a new claim; see the seam."""
+    queue = db.queue_at(ref, take.version)
+    if queue is None:
+        return Claimed(None)
+    now = db.clock.now_ms()
+    messages, moved, more = _take(db, queue, now, take)
+    if not messages:
+        return Claimed(None, (), moved, more)
+    claim_id = new_claim_id()
+    number, until = bytes.fromhex(claim_id), now + take.ttl_ms
+    positions = [message.position for message in messages]
+    for values, text in entries.in_lists(positions):
+        db.execute(
+            "UPDATE entry SET state = 2, until = ?, claims = claims + 1, claim = ?,"
+            " claimed_at = ?, last_end = NULL"
+            f" WHERE queue = ? AND position IN ({text})",
+            (until, number, now, queue.content, *values),
+        )
+    db.execute(
+        "INSERT INTO claim VALUES (?, ?, ?, ?, ?, ?, 1, ?, ?)",
+        (
+            number, queue.content, take.client_id, now, take.ttl_ms, until, len(positions),
+            array("q", positions).tobytes(),
+        ),
+    )  # fmt: skip
+    short = [message for message in messages if message.expires_at < until]
+    if short:
+        ttl_ms = take.ttl_ms + take.grace_ms
+        entries.raise_ttl(db, queue, [one.position for one in short], ttl_ms, now + ttl_ms)
+        for message in short:
+            message.ttl_ms, message.expires_at = ttl_ms, now + ttl_ms
+    for message in messages:
+        message.claim_id = claim_id
+        message.claim_count += 1
+    queue.ready -= len(messages)
+    queue.leased += len(messages)
+    queue.lease_at = min(queue.lease_at, until)
+    if take.details:
+        entries.with_attempts(db, messages)
+    if db.watched:
+        db.announce(ref, 0)
+    return Claimed(claim_id, messages, moved, more)
+
+
+def pop(db: Database, ref: QueueRef, take: Take) -> Claimed:
+    """Remove and hand out ready messages; see the seam."""
+    queue = db.queue_at(ref, take.version)
+    if queue is None:
+        return Claimed(None)
+    now = db.clock.now_ms()
+    messages, moved, more = _take(db, queue, now, take)
+    if take.details:
+        entries.with_attempts(db, messages)
+    popped = entries.entries_at(db, queue, [one.position for one in messages])
+    if queue.keeps_done:
+        history.append(db, queue, history.DONE, popped, now)
+    entries.remove(db, queue, popped)
+    return Claimed(None, messages, moved, more)
+
+
+def _take(db: Database, queue: Queue, now: int, take: Take) -> Taken:
+    """Choose up to `limit` ready messages, examining a bounded number."""
+    db.touch(queue)
+    limit, mode, letter = take.limit, take.delay_mode, take.retries.dead_letter
+    moved = 0
+    if queue.lease_at <= now:
+        moved = end_lapsed(db, queue, now, _MOST_RETURNED, take.retries)[1]
+    if queue.parked_at <= now:
+        expiring.end_parkings(db, queue, now, _MOST_RETURNED)
+    if mode is DelayMode.HONOUR and queue.delayed_at <= now:
+        expiring.end_delays(db, queue, now, _MOST_RETURNED)
+    if mode is DelayMode.EXPOSE and queue.ready < limit:
+        expiring.expose(db, queue, now, limit - queue.ready)
+    statement = _READY_WITHOUT_DUE if mode is DelayMode.IGNORE else _READY
+    most_claims = None if letter is None else letter.max_claims
+    taken: list[Message] = []
+    skipped = wanted = 0
+    while queue.ready > len(taken) < limit and skipped < _MOST_SKIPPED:
+        wanted = limit + (_AT_ONCE if skipped else 0)
+        # What can be handed out is still ready, and stands before the rest: it is read again.
+        rows = db.execute(statement, (queue.content, wanted)).fetchall()
+        taken, expired, exhausted = _sort_out(rows, now, most_claims)
+        if not (expired or exhausted):
+            break
+        skipped += len(expired) + len(exhausted)
+        entries.remove(db, queue, entries.entries_at(db, queue, expired))
+        letters = {one.position: one for one in entries.entries_at(db, queue, exhausted)}
+        for position in exhausted:  # in the order in which they would be handed out
+            settling.bury(db, queue, letters[position], take.retries, MAX_CLAIMS, now)
+            moved += 1
+    del taken[limit:]
+    honours = mode is DelayMode.HONOUR
+    ripe = queue.next_ready_at if honours else min(queue.lease_at, queue.parked_at)
+    more = len(taken) < limit and (queue.ready > len(taken) or ripe <= now)
+    return Taken(taken, moved, more)
+
+
+def _sort_out(
+    rows: Iterable[Sequence[Any]], now: int, most_claims: int | None
+) -> tuple[list[Message], list[int], list[int]]:
+    """What can be handed out, and the positions of what has expired and of what is exhausted."""
+    taken: list[Message] = []
+    expired: list[int] = []
+    exhausted: list[int] = []
+    for row in rows:
+        message = entries.message_of(row, now)
+        if message.expires_at <= now:
+            expired.append(message.position)
+        elif most_claims is not None and message.claim_count >= most_claims:
+            exhausted.append(message.position)
+        else:
+            taken.append(message)
+    return taken, expired, exhausted
+
+
+def end_lapsed(
+    db: Database, queue: Queue, now: int, limit: int, retries: Retries
+) -> tuple[int, int]:
+    """End up to `limit` lapsed leases, those of the oldest claims first; each is a failure.
+
+    Answers how many were ended, and how many of their messages became dead letters.
+    """
+    db.touch(queue)
+    rows = db.execute(
+        f"{claims.SELECT} INDEXED BY lapsing WHERE queue = ? AND ends <= ? ORDER BY ends LIMIT ?",
+        (queue.content, now, limit),
+    ).fetchall()
+    ended = moved = 0
+    for row in rows:
+        found = claims.LiveClaim._make(row)
+        held = found.held(db, queue)
+        lapsed = [one for one in held if one.until <= now]
+        live = [one.until for one in held if one.until > now]
+        if live and len(lapsed) <= limit - ended:
+            db.execute(
+                "UPDATE claim SET ends = ?, is_even = 0 WHERE id = ?", (min(live), found.number)
+            )
+        elif not held:  # nothing keeps it; a settled claim goes with its last message
+            db.execute("DELETE FROM claim WHERE id = ?", (found.number,))
+        lapsed = lapsed[: limit - ended]
+        entries.remove(db, queue, [one for one in lapsed if one.expires <= now])
+        endings = [
+            (one, Ending.by_lapse(one.until, retries)) for one in lapsed if one.expires > now
+        ]
+        moved += settling.end_hand_outs(db, queue, endings, found.client, now)
+        ended += len(lapsed)
+        if ended >= limit:
+            break
+    queue.lease_at = entries.first_of(
+        db, "SELECT min(ends) FROM claim INDEXED BY lapsing WHERE queue = ?", (queue.content,)
+    )
+    return ended, moved
+
+
+def lapsed_count(db: Database, queue: Queue, now: int) -> int:
+    """How many leases have lapsed that nothing has met yet."""
+    if queue.lease_at > now:
+        return 0
+    even, *_ = db.execute(
+        "SELECT sum(held) FROM claim INDEXED BY lapsing"
+        " WHERE queue = ? AND ends <= ? AND is_even = 1",
+        (queue.content, now),
+    ).fetchone()
+    uneven = db.execute(
+        f"{claims.SELECT} INDEXED BY lapsing WHERE queue = ? AND ends <= ? AND is_even = 0",
+        (queue.content, now),
+    ).fetchall()
+    held = [one for row in uneven for one in claims.LiveClaim._make(row).held(db, queue)]
+    return int(even or 0) + sum(one.until <= now for one in held)

@@ -1,0 +1,107 @@
+"""Claims: their rows, and what is asked of a claim itself: read it, renew it.
+
+Each message that a claim holds has its own lease, in its entry. A claim is over when it holds none.
+"""
+
+from array import array
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from zaqar_lite.domain.ids import is_claim_id
+from zaqar_lite.domain.models import Claim, QueueRef
+from zaqar_lite.domain.refusals import no_claim
+from zaqar_lite.storage.sql import entries
+from zaqar_lite.storage.sql.database import Database
+from zaqar_lite.storage.sql.entries import LEASED, Entry
+from zaqar_lite.storage.sql.queues import Queue
+
+
+class LiveClaim(NamedTuple):
+    """A claim's row."""
+
+    number: bytes
+    client: str
+    started: int
+    ttl: int
+    ends: int
+    is_even: int
+    positions: bytes
+
+    def held(self, db: Database, queue: Queue) -> list[Entry]:
+        """The entries that it holds, by leases that live or have lapsed, in order of position."""
+        all_of_them = array("q", self.positions).tolist()
+        found = entries.entries_at(db, queue, all_of_them)
+        return [one for one in found if one.state == LEASED and one.claim == self.number]
+
+
+SELECT = "SELECT id, client, started, ttl, ends, is_even, positions FROM claim"
+
+
+def number_of(claim_id: str) -> bytes:
+    """A claim's id as it is stored; no claim has an empty one."""
+    return bytes.fromhex(claim_id) if is_claim_id(claim_id) else b""
+
+
+def find_claim(db: Database, queue: Queue, claim_id: str) -> LiveClaim | None:
+    """A claim of this queue that holds something, by leases that live or have lapsed."""
+    row = db.execute(
+        f"{SELECT} WHERE id = ? AND queue = ?", (number_of(claim_id), queue.content)
+    ).fetchone()
+    return None if row is None else LiveClaim._make(row)
+
+
+def _live(db: Database, ref: QueueRef, claim_id: str) -> tuple[Queue, LiveClaim, list[Entry], int]:
+    """A live claim, and the live entries that it holds.
+
+    Raises:
+        NotFound: it is over.
+    """
+    queue, now = db.queue(ref), db.clock.now_ms()
+    found = None if queue is None else find_claim(db, queue, claim_id)
+    if queue is not None and found is not None:
+        held = [one for one in found.held(db, queue) if one.until > now and one.expires > now]
+        if held:
+            return queue, found, held, now
+    raise no_claim(claim_id)
+
+
+def get_claim(db: Database, ref: QueueRef, claim_id: str, *, details: bool) -> Claim:
+    """Read a live claim; see the seam."""
+    queue, found, held, now = _live(db, ref, claim_id)
+    by_id = entries.find_messages(db, queue, [one.id.hex() for one in held], now)
+    messages = sorted(by_id.values(), key=lambda message: message.position)
+    if details:
+        entries.with_attempts(db, messages)
+    return Claim(claim_id, found.ttl, now - found.started, messages)
+
+
+def renew(db: Database, ref: QueueRef, claim_id: str, *, ttl_ms: int, grace_ms: int) -> None:
+    """Renew a live claim; see the seam."""
+    queue, found, held, now = _live(db, ref, claim_id)
+    db.touch(queue)
+    until = now + ttl_ms
+    extend(db, queue, held, now, ttl_ms, grace_ms)
+    # A lease that has lapsed, which nothing has met yet, ends when it did.
+    others = [one.until for one in found.held(db, queue) if one.until != until]
+    ends = min([until, *others])
+    db.execute(
+        "UPDATE claim SET started = ?, ttl = ?, ends = ?, is_even = ? WHERE id = ?",
+        (now, ttl_ms, ends, int(not others), found.number),
+    )
+    if until < queue.lease_at or until < found.ends:
+        db.announce(ref, 0)
+    queue.lease_at = min(queue.lease_at, ends)
+
+
+def extend(  # noqa: PLR0917 - which entries, and until when
+    db: Database, queue: Queue, held: Sequence[Entry], now: int, ttl_ms: int, grace_ms: int
+) -> None:
+    """Let leases end `ttl_ms` from now; what would expire earlier expires `grace_ms` after that."""
+    until = now + ttl_ms
+    db.executemany(
+        "UPDATE entry SET until = ? WHERE queue = ? AND position = ?",
+        [(until, queue.content, one.position) for one in held],
+    )
+    short = [one.position for one in held if one.expires < until]
+    if short:
+        entries.raise_ttl(db, queue, short, ttl_ms + grace_ms, until + grace_ms)

@@ -1,0 +1,652 @@
+"""The connection, its transactions, and when what they stored is durable: group commit.
+
+Statements run on the event loop, in one open transaction, the batch. What arrives while a batch is
+being synced joins the next one. A batch ends by COMMIT, which writes the WAL without a sync; then a
+thread syncs the WAL, and only then are the operations of the batch answered, those too that read
+what was not durable yet.
+
+* A refused operation undoes its own statements alone (`Step`, a SAVEPOINT).
+* A failed COMMIT, or a statement that lost the transaction, undoes its batch: all who wait for it
+  are told Unavailable, and nothing of it was stored.
+* A failed sync comes after COMMIT. Nothing of that batch is acknowledged, everything is refused,
+  and the file is opened anew from what is durable.
+
+In RAM there is nothing to sync: a batch lasts until the event loop's next turn, and nobody waits.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+import apsw
+
+from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.errors import Unavailable, ZaqarLiteError
+from zaqar_lite.domain.models import QueueRef, StoreOptions
+from zaqar_lite.domain.refusals import queue_changed
+from zaqar_lite.domain.turns import Turns
+from zaqar_lite.storage.base import Listener
+from zaqar_lite.storage.sql.place import Place
+from zaqar_lite.storage.sql.queues import Queue, Queues, write_counts
+from zaqar_lite.storage.sql.shares import Shares
+
+logger = logging.getLogger(__name__)
+P = ParamSpec("P")
+T = TypeVar("T")
+
+PATIENCE = 10.0
+"""Seconds after which operations stop waiting for a sync; what they changed may still be stored."""
+_RETRY = 1.0
+"""Seconds between two tries to open the file again."""
+_ROOM_FOR = 0.25
+"""Seconds for which the last look at the disk's free space holds."""
+
+
+class Batch:
+    """The operations of one transaction: who waits for it, and what became ready by it."""
+
+    __slots__ = ("epoch", "ready", "waiting")
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+        self.waiting: list[asyncio.Future[None]] = []
+        self.ready: dict[QueueRef, int] = {}
+
+    def settle(self, exc: BaseException | None) -> None:
+        """Answer those who wait for it."""
+        waiting, self.waiting = self.waiting, []
+        for future in waiting:
+            if future.done():
+                continue  # its caller went away
+            if exc is None:
+                future.set_result(None)
+            else:
+                future.set_exception(exc)
+
+
+class Step:
+    """One operation within the batch: where it raises, its statements and counts are undone."""
+
+    __slots__ = ("_db",)
+
+    def __init__(self, db: "Database") -> None:
+        self._db = db
+
+    def __enter__(self) -> None:
+        self._db.begin()
+        self._db.undo.clear()
+        self._db.execute("SAVEPOINT step")
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if exc is None:
+            self._db.execute("RELEASE step")
+        else:
+            self._db.undo_step(exc)
+
+
+class Hold:
+    """An operation of several steps that are stored together, in one batch.
+
+    `is_begun` is set by the first step that has changed something: from then on the batch is undone
+    where the operation fails, because its steps can't be told from those of others any more.
+    """
+
+    def __init__(self, db: "Database") -> None:
+        self._db = db
+        self._batch: Batch | None = None
+        self.is_begun = False
+
+    def __enter__(self) -> "Hold":
+        self._db.begin()
+        self._batch = self._db.change_holds(1)
+        return self
+
+    def check(self) -> None:
+        """Refuse to go on where the batch was undone. Raises Unavailable."""
+        if not self._db.is_gathering(self._batch):
+            raise Unavailable("The store undid the batch of this request; nothing was stored.")
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if exc is not None and self.is_begun and self._db.is_gathering(self._batch):
+            self._db.fail_batch(exc)
+        self._db.change_holds(-1)
+
+
+class Database:
+    """A database with one writer: this object."""
+
+    def __init__(self, place: Place, clock: Clock, options: StoreOptions) -> None:
+        self.place = place
+        self.clock = clock
+        self.options = options
+        self.queues = Queues()
+        self.turns = Turns()
+        self.listener: Listener | None = None
+        self.watched: Counter[QueueRef] = Counter()
+        self.posting: dict[QueueRef, asyncio.Event] = {}
+        """Queues that a large post enters in steps; other posts wait."""
+        self.shares = Shares(self.future) if place.syncs else None
+        self.step = Step(self)
+        self.undo: dict[Queue, tuple[int, ...] | None] = {}
+        self.epoch = 1
+        """The number of the batch that gathers, or will."""
+        self.synced = 0
+        """The number of the last batch that is durable."""
+        self.records_epoch = 0
+        """The batch that changed the records of kinds last."""
+        self._batch: Batch | None = None
+        self._syncing: Batch | None = None
+        self._touched: dict[Queue, None] = {}
+        self._holds = 0
+        self._released: asyncio.Future[None] | None = None
+        self._gate: asyncio.Future[None] | None = None
+        self._refused: Unavailable | None = None
+        self._is_late = False
+        self._task: asyncio.Task[None] | None = None
+        self._copying: asyncio.Future[None] | None = None
+        self._threads: ThreadPoolExecutor | None = None
+        self._users = 0
+        self._opening = asyncio.Lock()
+        self._is_closing = False
+        self._room_until = 0.0
+        self._has_room = True
+        if not place.syncs:
+            self._use(place.open())
+
+    def _use(self, connection: apsw.Connection) -> None:
+        self.connection = connection
+        self.execute: Callable[..., Any] = connection.execute
+        self.executemany = connection.executemany
+        row = self.execute("SELECT number, position, version, instant FROM counter").fetchone()
+        self.number, self._position, self._version, instant = row
+        self.clock.not_before(instant)
+
+    # -- opening and closing --
+
+    async def open(self) -> None:
+        """Open the file, for the first of the stores that opens."""
+        async with self._opening:
+            if self._users == 0 and self.place.syncs:
+                self._threads = ThreadPoolExecutor(2, "zaqar-sync")
+                self._is_closing = False
+                try:
+                    self._use(await asyncio.to_thread(self.place.open))
+                except BaseException:
+                    self._threads.shutdown(wait=False)
+                    raise
+            self._users += 1
+
+    async def close(self) -> None:
+        """Finish what is under way and close the file, for the last of the stores that closes."""
+        async with self._opening:
+            if self._users == 0:
+                return
+            self._users -= 1
+            if self._users or self._threads is None:
+                return
+            self._is_closing = True
+            tasks = {task for task in (self._task, self._copying) if task is not None}
+            if tasks:
+                _, late = await asyncio.wait(tasks, timeout=2 * PATIENCE)
+                if late:
+                    logger.error("the last batch is not durable: its disk does not answer")
+                    self._threads.shutdown(wait=False)
+                    return
+            await asyncio.to_thread(self.place.close)
+            self._threads.shutdown(wait=False)
+            self.queues.forget_all()
+
+    # -- what operations use --
+
+    async def write(
+        self, work: Callable[Concatenate["Database", P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Run an operation that may change something, as one step; wait until it is durable.
+
+        Raises:
+            Unavailable: nothing was stored, or it is not known whether it was.
+        """
+        if self._gate is not None:
+            await self._pass_gate()
+        with self.step:
+            result = work(self, *args, **kwargs)
+        if self.place.syncs:
+            await self.future()
+        return result
+
+    async def read(
+        self,
+        ref: QueueRef,
+        work: Callable[Concatenate["Database", P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """Run an operation that reads a queue; wait until what it saw is durable."""
+        if self._gate is not None:
+            await self._pass_gate()
+        self.check_readable()
+        try:
+            queue = self.queue(ref)
+            result = work(self, *args, **kwargs)
+        except apsw.Error as exc:
+            raise unavailable(exc) from exc
+        if queue is not None and queue.epoch > self.synced:
+            await self.visible(queue.epoch)
+        return result
+
+    async def visible(self, epoch: int) -> None:
+        """Wait until the batch `epoch` is durable: what a reader saw must not go away again."""
+        if epoch <= self.synced or not self.place.syncs:
+            return
+        batch = self._batch if epoch == self.epoch else self._syncing
+        if batch is not None and batch.epoch == epoch:
+            future = asyncio.get_running_loop().create_future()
+            batch.waiting.append(future)
+            await future
+
+    @property
+    def is_gated(self) -> bool:
+        """Whether statements wait, because the log is begun anew."""
+        return self._gate is not None
+
+    async def _pass_gate(self) -> None:
+        while self._gate is not None:
+            await asyncio.shield(self._gate)
+
+    def check_readable(self) -> None:
+        """Refuse to read while what is in memory is not what is durable.
+
+        Raises:
+            Unavailable: says why.
+        """
+        if self._refused is not None:
+            raise Unavailable(self._refused.shown, retry_after=self._refused.retry_after)
+
+    def check_writable(self) -> None:
+        """Refuse to write while the disk does not answer. Raises Unavailable."""
+        self.check_readable()
+        if self._is_late:
+            raise _stalled()
+
+    def check_growth(self) -> None:
+        """Refuse to store more when only the reserve is left, which is for emptying the store.
+
+        Raises:
+            Unavailable: the disk is nearly full.
+        """
+        if self.place.syncs and not self.has_room():
+            raise Unavailable(
+                "The store's disk is nearly full: nothing is added until there is room. Claims, "
+                "settlements and deletions go on, and make some.",
+                retry_after=10,
+            )
+
+    def has_room(self) -> bool:
+        """Whether the disk has room for more than the reserve."""
+        now = asyncio.get_running_loop().time()
+        if now >= self._room_until:
+            self._room_until = now + _ROOM_FOR
+            had_room, self._has_room = self._has_room, self.place.has_room()
+            if had_room and not self._has_room:
+                logger.error(
+                    "the store's disk is nearly full: posts are refused until there is room, while "
+                    "claims, settlements and deletions go on"
+                )
+            elif self._has_room and not had_room:
+                logger.warning("the store's disk has room again")
+        return self._has_room
+
+    def queue(self, ref: QueueRef) -> Queue | None:
+        """The queue, if it has a row."""
+        return self.queues.get(self.connection, ref)
+
+    def queue_at(self, ref: QueueRef, version: int | None) -> Queue | None:
+        """The queue, after comparing its record's version with the one that the caller has read.
+
+        Raises:
+            QueueChanged: the record is at another version; 0 means no record.
+        """
+        queue = self.queues.get(self.connection, ref)
+        if version is not None and version != (0 if queue is None else queue.version):
+            raise queue_changed(ref)
+        return queue
+
+    def make_queue(self, ref: QueueRef) -> Queue:
+        """The queue to write to; it is made if it does not exist."""
+        queue = self.queues.get(self.connection, ref)
+        if queue is None:
+            number, content = self.take_number(), self.take_number()
+            self.execute(
+                "INSERT INTO queue (number, project, name, content) VALUES (?, ?, ?, ?)",
+                (number, ref.project, ref.name, content),
+            )
+            queue = Queue(ref, number, content)
+            self.queues.add(queue)
+            self.undo[queue] = None
+        return queue
+
+    def empty_queue(self, queue: Queue) -> None:
+        """Let a queue hold no messages and claims: what there is becomes garbage at once."""
+        self.touch(queue)
+        if queue.total:
+            self.execute("INSERT INTO garbage VALUES (?)", (queue.content,))
+            queue.clear(self.take_number())
+
+    def remove_queue(self, queue: Queue) -> None:
+        """Remove a queue's row; what it still has is garbage."""
+        self.empty_queue(queue)
+        if queue.keys or queue.ended:
+            self.execute("INSERT INTO garbage VALUES (?)", (queue.number,))
+        if queue.version:
+            self.count_queues(queue.ref.project, -1)
+        self.execute("DELETE FROM queue WHERE number = ?", (queue.number,))
+        self._touched.pop(queue, None)
+        self.queues.forget(queue.ref)
+
+    def count_queues(self, project: str, by: int) -> None:
+        """Count the queues with a record of a project."""
+        self.execute(
+            "INSERT INTO project VALUES (?, ?) ON CONFLICT DO UPDATE SET queues = queues + ?",
+            (project, by, by),
+        )
+        self.execute("DELETE FROM project WHERE name = ? AND queues <= 0", (project,))
+
+    def touch(self, queue: Queue) -> None:
+        """Note that this step changes a queue: its row is written at the end of the batch."""
+        if queue not in self.undo:
+            self.undo[queue] = queue.counts()
+        self._touched[queue] = None
+        queue.epoch = self.epoch
+
+    def take_number(self) -> int:
+        """Take a number that no queue and no content had."""
+        self.number += 1
+        return self.number
+
+    def take_positions(self, count: int, now_us: int) -> int:
+        """Take positions in a row; answer the first."""
+        first = max(self._position + 1, now_us)
+        self._position = first + count - 1
+        return first
+
+    def take_version(self) -> int:
+        """Take a version that no record had."""
+        self._version = max(self._version + 1, self.clock.now_us())
+        return self._version
+
+    def announce(self, ref: QueueRef, count: int) -> None:
+        """Tell the listener, once it is durable, that messages became ready; 0: that they will."""
+        if ref in self.watched and self._batch is not None:
+            self._batch.ready[ref] = self._batch.ready.get(ref, 0) + count
+
+    # -- the batch --
+
+    def begin(self) -> None:
+        """Begin a batch, unless one gathers.
+
+        Raises:
+            Unavailable: nothing can be written now.
+        """
+        if self._batch is not None and not self._is_late:
+            return
+        self.check_writable()
+        if self._batch is not None:
+            return
+        try:
+            self.execute("BEGIN IMMEDIATE")
+        except apsw.Error as exc:
+            raise unavailable(exc) from exc
+        self._batch = Batch(self.epoch)
+        loop = asyncio.get_running_loop()
+        if not self.place.syncs:
+            loop.call_soon(self._commit_in_ram)
+        elif self._task is None:
+            self._task = loop.create_task(self._run(), name="zaqar-commit")
+
+    def future(self) -> "asyncio.Future[None]":
+        """A future of the batch that gathers: it is done when the batch is durable."""
+        self.begin()
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self._batch is not None:
+            self._batch.waiting.append(future)
+        return future
+
+    def hold(self) -> "Hold":
+        """Keep the batch from being committed while an operation of several steps is under way."""
+        return Hold(self)
+
+    def change_holds(self, by: int) -> Batch | None:
+        """Count those that hold the batch; answer the batch."""
+        self._holds += by
+        if not self._holds:
+            if self._released is not None:
+                self._released.set_result(None)
+                self._released = None
+            elif not self.place.syncs and self._batch is not None:
+                asyncio.get_running_loop().call_soon(self._commit_in_ram)
+        return self._batch
+
+    def is_gathering(self, batch: Batch | None) -> bool:
+        """Whether operations still join this batch."""
+        return self._batch is batch
+
+    def undo_step(self, exc: BaseException) -> None:
+        """Undo the statements and counts of a step that raised; or its batch where that fails.
+
+        Raises:
+            Unavailable: it was SQLite that raised.
+        """
+        try:
+            self.execute("ROLLBACK TO step; RELEASE step")
+        except apsw.Error:
+            self.fail_batch(exc)
+        else:
+            for queue, counts in self.undo.items():
+                if counts is None:
+                    self.queues.forget(queue.ref)
+                    self._touched.pop(queue, None)
+                else:
+                    queue.restore(counts)
+        if isinstance(exc, apsw.Error):
+            logger.error("a request failed in the store: %s", exc)
+            raise unavailable(exc) from exc
+
+    def fail_batch(self, exc: BaseException) -> None:
+        """Undo the whole batch, and tell all who wait for it."""
+        batch, self._batch = self._batch, None
+        with contextlib.suppress(apsw.Error):
+            if self.connection.in_transaction:
+                self.execute("ROLLBACK")
+        self._forget()
+        told = exc if isinstance(exc, Unavailable) else unavailable(exc)
+        logger.error("a batch was undone, nothing of it was stored: %s", told)
+        if batch is not None:
+            batch.settle(told)
+
+    def _forget(self) -> None:
+        self.queues.forget_all()
+        self._touched = {}
+        self.undo.clear()
+
+    def write_queues(self) -> dict[Queue, None]:
+        """Write the rows of the queues that the batch has changed so far; answer the queues."""
+        touched, self._touched = self._touched, {}
+        if touched:
+            write_counts(self.connection, touched, self.clock.now_ms())
+        return touched
+
+    def _commit(self) -> Batch | None:
+        """Commit the batch; answer it, or None where it failed."""
+        batch = self._batch
+        if batch is None:
+            return None
+        try:
+            touched = self.write_queues()
+            self.execute(
+                "UPDATE counter SET number = ?, position = ?, version = ?, instant = ?",
+                (self.number, self._position, self._version, self.clock.now_ms()),
+            )
+            self.execute("COMMIT")
+        except (apsw.Error, ZaqarLiteError) as exc:
+            self.fail_batch(exc)
+            return None
+        self._batch = None
+        self.epoch += 1
+        self.undo.clear()
+        self.queues.shrink(touched)
+        return batch
+
+    def _commit_in_ram(self) -> None:
+        if self._holds:
+            return
+        batch = self._commit()
+        if batch is not None:
+            self.synced = batch.epoch
+            self._announce(batch)
+
+    def _announce(self, batch: Batch) -> None:
+        """Tell the listener which queues have new ready messages by the batch."""
+        if self.listener is None:
+            return
+        for ref, count in batch.ready.items():
+            try:
+                self.listener(ref, count)
+            except Exception:  # a hint must not fail what is stored
+                logger.exception("the listener failed for %s", ref)
+
+    # -- durability: the file alone --
+
+    async def _run(self) -> None:
+        """Commit and sync batches while there are any."""
+        try:
+            while self._batch is not None:
+                await self._fill()
+                must_restart = self.place.must_restart
+                if must_restart and self._batch is not None:
+                    self._gate = asyncio.get_running_loop().create_future()
+                batch = self._commit()
+                if batch is not None:
+                    await self._sync(batch, restarts=must_restart)
+                self._open_gate()
+        except BaseException as exc:
+            logger.exception("the store's commit task failed")
+            self.fail_batch(exc)
+            raise
+        finally:
+            self._open_gate()
+            self._task = None
+
+    async def _fill(self) -> None:
+        """Let operations of several steps end, and waiting ones add what there is room for."""
+        while self._holds:
+            self._released = asyncio.get_running_loop().create_future()
+            await self._released
+        batch, shares = self._batch, self.shares
+        if batch is not None and shares is not None and shares.last_call(len(batch.waiting)):
+            await asyncio.sleep(0)  # they add their messages
+            while self._holds:
+                self._released = asyncio.get_running_loop().create_future()
+                await self._released
+
+    async def _sync(self, batch: Batch, *, restarts: bool) -> None:
+        loop = asyncio.get_running_loop()
+        if self.shares is not None:
+            self.shares.next_batch()
+        self._syncing = batch
+        watch = loop.call_later(PATIENCE, self._stall, batch)
+        try:
+            await loop.run_in_executor(self._threads, self.place.sync)
+            if restarts:
+                if self._copying is not None:
+                    await asyncio.wait({self._copying})
+                await loop.run_in_executor(self._threads, self.place.restart)
+        except (OSError, apsw.Error) as exc:
+            await self._break(batch, exc)
+        else:
+            self.synced = batch.epoch
+            batch.settle(None)
+            self._announce(batch)
+            if self._copying is None and not restarts:
+                self._copying = loop.run_in_executor(self._threads, self.place.copy)
+                self._copying.add_done_callback(self._copied)
+        finally:
+            watch.cancel()
+            self._syncing, self._is_late = None, False
+
+    def _copied(self, copying: "asyncio.Future[None]") -> None:
+        self._copying = None
+        exc = None if copying.cancelled() else copying.exception()
+        if exc is not None:  # the WAL keeps what was not copied
+            logger.warning("the store's log could not be copied into its file yet: %s", exc)
+
+    def _open_gate(self) -> None:
+        gate, self._gate = self._gate, None
+        if gate is not None and not gate.done():
+            gate.set_result(None)
+
+    def _stall(self, batch: Batch) -> None:
+        """Stop waiting for a disk that does not answer."""
+        self._is_late = True
+        logger.error("the store's disk has not answered for %g s", PATIENCE)
+        batch.settle(_stalled())
+        if self._batch is not None:
+            self._batch.settle(_stalled())
+
+    async def _break(self, batch: Batch, exc: BaseException) -> None:
+        """Refuse everything after a failed sync, and open the file anew from what is durable."""
+        told = unavailable(exc)
+        logger.error("a batch is not durable, so the store is opened anew: %s", exc)
+        self._refused = told
+        if self._batch is not None:
+            self.fail_batch(told)
+        batch.settle(told)
+        self._forget()
+        while True:
+            if self._copying is not None:
+                await asyncio.wait({self._copying})
+            try:
+                self._use(await asyncio.to_thread(self.place.reopen))
+            except (Unavailable, apsw.Error) as still:
+                logger.error("the store can't be opened again yet: %s", still)
+                if self._is_closing:
+                    return
+                await asyncio.sleep(_RETRY)
+            else:
+                self.synced = self.epoch - 1
+                self._refused = None
+                logger.warning("the store is open again")
+                return
+
+
+def unavailable(exc: BaseException) -> Unavailable:
+    """What clients are told of an error of SQLite or of the disk."""
+    if isinstance(exc, apsw.FullError):
+        return Unavailable("The store's disk is full.", retry_after=10)
+    if isinstance(exc, apsw.CorruptError | apsw.NotADBError):
+        return Unavailable("The store's file is damaged.", retry_after=60, detail=str(exc))
+    if isinstance(exc, OSError | apsw.IOError):
+        return Unavailable("The store's disk failed.", retry_after=5, detail=str(exc))
+    return Unavailable("The store can't do this now; try again.", detail=str(exc))
+
+
+def _stalled() -> Unavailable:
+    return Unavailable(
+        f"The store's disk has not answered for {PATIENCE:g} s; what was sent meanwhile may be "
+        "stored later.",
+        retry_after=5,
+    )

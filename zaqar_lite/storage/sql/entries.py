@@ -1,0 +1,261 @@
+"""Rows of messages: what readers see of them, and the statements that several operations share."""
+
+import json
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from zaqar_lite.domain.attempts import Attempt, Ended
+from zaqar_lite.domain.ids import MAX_POSITION, is_message_id
+from zaqar_lite.domain.models import Message, Origin
+from zaqar_lite.storage.sql.queues import NEVER, Queue
+
+if TYPE_CHECKING:
+    from zaqar_lite.storage.sql.database import Database
+
+READY, DELAYED, LEASED, PARKED = range(4)
+"""The states of an entry, as `schema.sql` writes them."""
+ENDED: tuple[Ended, ...] = (Ended.RELEASED, Ended.FAILED, Ended.LAPSED, Ended.DEAD)
+"""How a hand-out ended, by its number in the column `last_end`."""
+END_NUMBERS: Mapping[Ended, int] = {ended: number for number, ended in enumerate(ENDED)}
+
+_MOST_MARKS = 512
+_SIZES = (1, 2, 5, 10, 20, 50, 100, 200, _MOST_MARKS)
+
+MESSAGE = """e.position, e.id, b.body, e.ttl, e.created, e.expires, e.state, e.until, e.claim,
+    e.claims, e.client, e.due, e.headers, e.origin, e.failures"""
+"""The columns that `message_of` takes, of an entry `e` and its body `b`."""
+_ENTRY = """position, id, state, priority, due, until, expires, ttl, created, claims, failures,
+    claim, claimed_at, last_end, body, is_shared, has_attempts, client, origin"""
+
+decode_headers = json.loads
+decode_origin = msgspec.json.Decoder(Origin).decode
+_decode_attempts = msgspec.json.Decoder(tuple[Attempt, ...]).decode
+encode = msgspec.json.encode
+
+
+class Entry(NamedTuple):
+    """The row of a message in a queue, without its body and headers; see `schema.sql`."""
+
+    position: int
+    id: bytes
+    state: int
+    priority: int
+    due: int
+    until: int
+    expires: int
+    ttl: int
+    created: int
+    claims: int
+    failures: int
+    claim: bytes | None
+    claimed_at: int
+    last_end: int | None
+    body: int
+    is_shared: int
+    has_attempts: int
+    client: str
+    origin: str | None
+
+    def holder(self, now: int) -> bytes | None:
+        """The live claim that holds it."""
+        return self.claim if self.state == LEASED and self.until > now else None
+
+
+def message_of(row: Sequence[Any], now: int) -> Message:
+    """What a reader sees of a row of the columns MESSAGE at `now`."""
+    (
+        position, number, body, ttl, created, expires, state, until, claim, claims, client, due,
+        headers, origin, failures,
+    ) = row  # fmt: skip
+    lasts = state >= LEASED and until > now
+    return Message(
+        number.hex(),
+        position,
+        body,
+        ttl,
+        created,
+        expires,
+        now,
+        claim.hex() if lasts and state == LEASED else None,
+        claims,
+        client,
+        due or None,
+        None if headers is None else decode_headers(headers),
+        None if origin is None else decode_origin(origin),
+        failures,
+        until if lasts and state == PARKED else None,
+    )
+
+
+def marks(count: int) -> tuple[int, str]:
+    """How many parameters a list in a statement gets, and their marks.
+
+    Few different lengths, so that few statements are prepared; the last value fills the rest.
+    """
+    size = next(size for size in _SIZES if size >= count)
+    return size, _MARKS[size]
+
+
+_MARKS = {size: ",".join("?" * size) for size in _SIZES}
+
+
+def in_lists(values: Sequence[Any]) -> Iterator[tuple[tuple[Any, ...], str]]:
+    """Cut values into lists for `IN (...)`: the values, filled up, and their marks."""
+    for first in range(0, len(values), _MOST_MARKS):
+        part = values[first : first + _MOST_MARKS]
+        size, text = marks(len(part))
+        yield (*part, *[part[-1]] * (size - len(part))), text
+
+
+def places_of(ids: Iterable[str]) -> dict[bytes, int]:
+    """The ids that have the form of one, as bytes, and the position that each begins with."""
+    places = {}
+    for text in ids:
+        if is_message_id(text):
+            number = bytes.fromhex(text)
+            places[number] = min(int.from_bytes(number[:8], "big"), MAX_POSITION)
+    return places
+
+
+def find(db: "Database", queue: Queue, ids: Iterable[str], now: int) -> dict[str, Entry]:
+    """The live entries with these ids, by id."""
+    rows = _found(db, queue, places_of(ids), _ENTRY, "entry", "")
+    entries = (Entry._make(row) for row in rows)
+    return {entry.id.hex(): entry for entry in entries if entry.expires > now}
+
+
+def find_messages(db: "Database", queue: Queue, ids: Iterable[str], now: int) -> dict[str, Message]:
+    """The live messages with these ids, by id."""
+    source = "entry e CROSS JOIN body b ON b.number = e.body"
+    rows = _found(db, queue, places_of(ids), MESSAGE, source, "e.")
+    found = (message_of(row, now) for row in rows)
+    return {message.id: message for message in found if message.expires_at > now}
+
+
+def _found(
+    db: "Database", queue: Queue, places: Mapping[bytes, int], columns: str, source: str, e: str
+) -> list[tuple[Any, ...]]:
+    """Rows of entries by id: where the id says, else by the index of what was moved."""
+    rows: list[tuple[Any, ...]] = []
+    for values, text in in_lists(list(places.values())):
+        found = db.execute(
+            f"SELECT {columns} FROM {source} WHERE {e}queue = ? AND {e}position IN ({text})",
+            (queue.content, *values),
+        )
+        rows += [row for row in found if row[1] in places]
+    if len(rows) < len(places):
+        here = {row[1] for row in rows}
+        indexed = source.replace("entry e", "entry e INDEXED BY moved") if e else (
+            "entry INDEXED BY moved"
+        )  # fmt: skip
+        for number in places:
+            if number not in here:
+                rows += db.execute(
+                    f"SELECT {columns} FROM {indexed} WHERE {e}moved = 1 AND {e}queue = ?"
+                    f" AND {e}id = ?",
+                    (queue.content, number),
+                )
+    return rows
+
+
+def entries_at(db: "Database", queue: Queue, positions: Sequence[int]) -> list[Entry]:
+    """The entries at these positions, expired ones too, in order of position."""
+    entries: list[Entry] = []
+    for values, text in in_lists(positions):
+        entries += map(
+            Entry._make,
+            db.execute(
+                f"SELECT {_ENTRY} FROM entry WHERE queue = ? AND position IN ({text})",
+                (queue.content, *values),
+            ),
+        )
+    return sorted(entries)
+
+
+def entries_where(db: "Database", clause: str, values: Sequence[Any]) -> list[Entry]:
+    """Entries by an index: `clause` begins with INDEXED BY."""
+    found = db.execute(f"SELECT {_ENTRY} FROM entry {clause}", values)
+    return list(map(Entry._make, found))
+
+
+def remove(db: "Database", queue: Queue, entries: Collection[Entry]) -> None:
+    """Delete entries with their bodies and attempts; their claims hold them no more."""
+    if not entries:
+        return
+    leave_state(db, queue, entries)
+    for values, text in in_lists([entry.position for entry in entries]):
+        db.execute(
+            f"DELETE FROM entry WHERE queue = ? AND position IN ({text})",
+            (queue.content, *values),
+        )
+    delete_bodies(db, entries)
+
+
+def delete_bodies(db: "Database", entries: Collection[Entry]) -> None:
+    """Delete what entries that are gone had beside their rows: bodies and attempts."""
+    for values, text in in_lists([entry.body for entry in entries if not entry.is_shared]):
+        db.execute(f"DELETE FROM body WHERE number IN ({text})", values)
+    shared = [(entry.body,) for entry in entries if entry.is_shared]
+    if shared:
+        db.executemany("UPDATE body SET holders = holders - 1 WHERE number = ?", shared)
+        db.executemany("DELETE FROM body WHERE number = ? AND holders <= 0", shared)
+    kept = [(entry.id,) for entry in entries if entry.has_attempts]
+    if kept:
+        db.executemany("DELETE FROM attempts WHERE id = ?", kept)
+
+
+def leave_state(db: "Database", queue: Queue, entries: Iterable[Entry]) -> None:
+    """Take entries out of the counts of their states, and out of the claims that hold them."""
+    db.touch(queue)
+    claims: Counter[bytes | None] = Counter()
+    for entry in entries:
+        state = entry.state
+        if state == READY:
+            queue.ready -= 1
+        elif state == LEASED:
+            queue.leased -= 1
+            claims[entry.claim] += 1
+        elif state == DELAYED:
+            queue.delayed -= 1
+        else:
+            queue.parked -= 1
+    for claim, count in claims.items():
+        db.execute("UPDATE claim SET held = held - ? WHERE id = ?", (count, claim))
+        db.execute("DELETE FROM claim WHERE id = ? AND held <= 0", (claim,))
+
+
+def attempts_of(db: "Database", number: bytes) -> tuple[Attempt, ...]:
+    """The ended hand-outs that are kept of a message, oldest first."""
+    row = db.execute("SELECT attempts FROM attempts WHERE id = ?", (number,)).fetchone()
+    return () if row is None else _decode_attempts(row[0])
+
+
+def keep_attempts(db: "Database", number: bytes, attempts: Sequence[Attempt]) -> None:
+    """Keep these ended hand-outs of a message, and no others."""
+    db.execute("INSERT OR REPLACE INTO attempts VALUES (?, ?)", (number, encode(attempts)))
+
+
+def with_attempts(db: "Database", messages: Iterable[Message]) -> None:
+    """Fill in the attempts of messages."""
+    for message in messages:
+        message.attempts = attempts_of(db, bytes.fromhex(message.id))
+
+
+def raise_ttl(
+    db: "Database", queue: Queue, positions: Sequence[int], ttl_ms: int, expires: int
+) -> None:
+    """Give entries a longer life."""
+    queue.expiry_at = min(queue.expiry_at, expires)
+    db.executemany(
+        "UPDATE entry SET ttl = ?, expires = ? WHERE queue = ? AND position = ?",
+        [(ttl_ms, expires, queue.content, position) for position in positions],
+    )
+
+
+def first_of(db: "Database", statement: str, values: Sequence[Any]) -> int:
+    """The first value of a statement; NEVER where there is none."""
+    row = db.execute(statement, values).fetchone()
+    return NEVER if row is None or row[0] is None else int(row[0])

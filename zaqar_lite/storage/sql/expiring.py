@@ -1,0 +1,126 @@
+"""What time brings to a queue: expired messages go, delays and parkings end, keys are forgotten.
+
+Each is one bounded step through an index, and sets the queue's lower bound of the next instant.
+"""
+
+from zaqar_lite.domain.models import QueueRef
+from zaqar_lite.storage.sql import entries
+from zaqar_lite.storage.sql.database import Database
+from zaqar_lite.storage.sql.queues import Queue
+
+_NEXT_EXPIRY = "SELECT min(expires) FROM entry INDEXED BY expiring WHERE queue = ?"
+_NEXT_DELAY = "SELECT min(due) FROM entry INDEXED BY delayed WHERE state = 1 AND queue = ?"
+_NEXT_PARKING = "SELECT min(until) FROM entry INDEXED BY parked WHERE state = 3 AND queue = ?"
+_NEXT_KEY = "SELECT min(ends) FROM idempotency INDEXED BY ending_key WHERE queue = ?"
+
+
+def expire(db: Database, queue: Queue, now: int, limit: int) -> int:
+    """Remove up to `limit` expired messages; answer how many."""
+    if queue.expiry_at > now:
+        return 0
+    db.touch(queue)
+    found = entries.entries_where(
+        db,
+        "INDEXED BY expiring WHERE queue = ? AND expires <= ? ORDER BY expires LIMIT ?",
+        (queue.content, now, limit),
+    )
+    entries.remove(db, queue, found)
+    if len(found) < limit:
+        queue.expiry_at = entries.first_of(db, _NEXT_EXPIRY, (queue.content,))
+    return len(found)
+
+
+def expire_in(db: Database, ref: QueueRef, now: int, limit: int) -> int:
+    """Remove up to `limit` expired messages of a queue, if there is one."""
+    queue = db.queue(ref)
+    return 0 if queue is None else expire(db, queue, now, limit)
+
+
+def end_delays(db: Database, queue: Queue, now: int, limit: int) -> int:
+    """Make up to `limit` messages ready whose delay is over; answer how many."""
+    if queue.delayed_at > now:
+        return 0
+    rows = db.execute(
+        "SELECT position FROM entry INDEXED BY delayed WHERE state = 1 AND queue = ? AND due <= ?"
+        " ORDER BY due LIMIT ?",
+        (queue.content, now, limit),
+    ).fetchall()
+    count = _make_ready(db, queue, [position for (position,) in rows])
+    queue.delayed -= count
+    if count < limit:
+        queue.delayed_at = entries.first_of(db, _NEXT_DELAY, (queue.content,))
+    return count
+
+
+def end_parkings(db: Database, queue: Queue, now: int, limit: int) -> int:
+    """Make up to `limit` messages ready whose parking is over; answer how many."""
+    if queue.parked_at > now:
+        return 0
+    rows = db.execute(
+        "SELECT position FROM entry INDEXED BY parked WHERE state = 3 AND queue = ? AND until <= ?"
+        " ORDER BY until LIMIT ?",
+        (queue.content, now, limit),
+    ).fetchall()
+    count = _make_ready(db, queue, [position for (position,) in rows])
+    queue.parked -= count
+    if count < limit:
+        queue.parked_at = entries.first_of(db, _NEXT_PARKING, (queue.content,))
+    return count
+
+
+def expose(db: Database, queue: Queue, now: int, limit: int) -> int:
+    """Make up to `limit` delayed messages ready, whatever their `d`; answer how many.
+
+    They are not delayed any more for anyone: a `d` that is ahead becomes now.
+    """
+    rows = db.execute(
+        "SELECT position FROM entry INDEXED BY delayed WHERE state = 1 AND queue = ?"
+        " ORDER BY due LIMIT ?",
+        (queue.content, limit),
+    ).fetchall()
+    positions = [position for (position,) in rows]
+    db.executemany(
+        "UPDATE entry SET due = ? WHERE queue = ? AND position = ? AND due > ?",
+        [(now, queue.content, position, now) for position in positions],
+    )
+    count = _make_ready(db, queue, positions)
+    queue.delayed -= count
+    queue.delayed_at = entries.first_of(db, _NEXT_DELAY, (queue.content,))
+    return count
+
+
+def _make_ready(db: Database, queue: Queue, positions: list[int]) -> int:
+    db.touch(queue)
+    for values, text in entries.in_lists(positions):
+        db.execute(
+            f"UPDATE entry SET state = 0 WHERE queue = ? AND position IN ({text})",
+            (queue.content, *values),
+        )
+    queue.ready += len(positions)
+    return len(positions)
+
+
+def forget_keys(db: Database, queue: Queue, now: int, limit: int) -> int:
+    """Forget up to `limit` idempotency keys whose window is over; answer how many."""
+    if queue.keys_at > now:
+        return 0
+    db.touch(queue)
+    rows = db.execute(
+        "SELECT kind, key FROM idempotency INDEXED BY ending_key WHERE queue = ? AND ends <= ?"
+        " ORDER BY ends LIMIT ?",
+        (queue.number, now, limit),
+    ).fetchall()
+    db.executemany(
+        "DELETE FROM idempotency WHERE queue = ? AND kind = ? AND key = ?",
+        [(queue.number, kind, key) for kind, key in rows],
+    )
+    queue.keys -= len(rows)
+    if len(rows) < limit:
+        queue.keys_at = entries.first_of(db, _NEXT_KEY, (queue.number,))
+    return len(rows)
+
+
+def forget_keys_of(db: Database, ref: QueueRef, now: int, limit: int) -> int:
+    """Forget up to `limit` ended keys of a queue, if there is one."""
+    queue = db.queue(ref)
+    return 0 if queue is None else forget_keys(db, queue, now, limit)

@@ -1,0 +1,101 @@
+"""The lists of done and of failed messages: what enters them, reading, and their retention."""
+
+import json
+from collections.abc import Sequence
+
+from zaqar_lite.domain.histories import HistoryEntry, HistoryPage, HistoryState
+from zaqar_lite.domain.models import QueueRef
+from zaqar_lite.storage.sql import entries
+from zaqar_lite.storage.sql.database import Database
+from zaqar_lite.storage.sql.entries import Entry
+from zaqar_lite.storage.sql.queues import NEVER, Queue
+
+DONE, FAILED = HistoryState.DONE.value, HistoryState.FAILED.value
+_FIRST = "SELECT ended FROM history WHERE queue = ? AND state = ? ORDER BY number LIMIT 1"
+
+
+def append(  # noqa: PLR0917 - which list of which queue gets what
+    db: Database,
+    queue: Queue,
+    state: str,
+    ended: Sequence[Entry],
+    now: int,
+    client_id: str | None = None,
+) -> None:
+    """Add messages that end now to a list; `client_id` is the consumer that held them last.
+
+    The consumers of a message are those of the hand-outs that are kept of it, oldest first.
+    """
+    db.touch(queue)
+    last = entries.first_of(
+        db,
+        "SELECT number FROM history WHERE queue = ? AND state = ? ORDER BY number DESC LIMIT 1",
+        (queue.number, state),
+    )
+    number = 0 if last == NEVER else last
+    rows = []
+    for number, entry in enumerate(ended, number + 1):
+        attempts = entries.attempts_of(db, entry.id) if entry.has_attempts else ()
+        consumers = [one.client_id for one in attempts if one.client_id is not None]
+        if client_id is not None:
+            consumers.append(client_id)
+        rows.append((
+            queue.number, state, number, entry.id, now, entry.claims, json.dumps(consumers),
+        ))  # fmt: skip
+    db.executemany("INSERT INTO history VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
+    queue.ended += len(rows)
+    retention = queue.retention_ms(state)
+    queue.history_at = min(queue.history_at, now + retention)
+
+
+def read(
+    db: Database, ref: QueueRef, state: HistoryState, marker: str | None, limit: int
+) -> HistoryPage:
+    """List done or failed messages within their retention, oldest first; see the seam."""
+    queue = db.queue(ref)
+    if queue is None:
+        return HistoryPage((), None)
+    after = 0 if marker is None else _number(marker)
+    cutoff = db.clock.now_ms() - queue.retention_ms(state.value)
+    rows = db.execute(
+        "SELECT number, id, ended, attempts, consumers FROM history"
+        " WHERE queue = ? AND state = ? AND number > ? AND ended > ? ORDER BY number LIMIT ?",
+        (queue.number, state.value, after, max(cutoff, -1), limit),
+    ).fetchall()
+    if not rows:
+        return HistoryPage((), None)
+    return HistoryPage(
+        [
+            HistoryEntry(number.hex(), ended, attempts, json.loads(consumers))
+            for _, number, ended, attempts, consumers in rows
+        ],
+        str(rows[-1][0]),
+    )
+
+
+def _number(marker: str) -> int:
+    """Read a marker; one that is not ours is behind all."""
+    is_ours = marker.isascii() and marker.isdigit() and len(marker) <= len(str(NEVER))
+    return min(int(marker), NEVER) if is_ours else NEVER
+
+
+def trim(db: Database, queue: Queue, now: int, limit: int) -> int:
+    """Remove up to `limit` messages whose retention is over from both lists; answer how many."""
+    if queue.history_at > now:
+        return 0
+    db.touch(queue)
+    removed, queue.history_at = 0, NEVER
+    for state in (DONE, FAILED):
+        retention = queue.retention_ms(state)
+        rows = db.execute(
+            "SELECT number, ended FROM history WHERE queue = ? AND state = ?"
+            " ORDER BY number LIMIT ?",
+            (queue.number, state, limit),
+        ).fetchall()
+        over = [(queue.number, state, number) for number, ended in rows if ended + retention <= now]
+        db.executemany("DELETE FROM history WHERE queue = ? AND state = ? AND number = ?", over)
+        removed += len(over)
+        first = entries.first_of(db, _FIRST, (queue.number, state))
+        queue.history_at = min(queue.history_at, first + retention)
+    queue.ended -= removed
+    return removed

@@ -1,0 +1,87 @@
+"""Messages that come from elsewhere as they are: of another store, or of an export."""
+
+import json
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from zaqar_lite.domain.attempts import Ended
+from zaqar_lite.domain.groups import group_of
+from zaqar_lite.domain.models import DEFAULT_PRIORITY, Message, QueueRef
+from zaqar_lite.storage.sql import entries, records
+from zaqar_lite.storage.sql.database import Database
+from zaqar_lite.storage.sql.entries import DELAYED, END_NUMBERS, PARKED, READY
+
+_ADOPTED = "adopted"
+_ADOPTED_FOR_MS = 86_400_000
+"""How long the number of a source's last call is kept, in milliseconds."""
+
+
+class Arrival(NamedTuple):
+    """A message that enters a queue as it is, except for its position; its lease stays behind."""
+
+    message: Message
+    priority: int = DEFAULT_PRIORITY
+
+
+def adopt(
+    db: Database, ref: QueueRef, messages: Sequence[Message], source: str, number: int
+) -> None:
+    """Take in messages of another store, unless this call is a repeat; see the seam."""
+    name = f"{ref.name}/{source}"
+    known = records.find(db, _ADOPTED, ref.project, name)
+    if known is not None and int(known.value) >= number:
+        return
+    db.check_growth()
+    records.put(db, _ADOPTED, ref.project, name, str(number).encode(), ttl_ms=_ADOPTED_FOR_MS)
+    now = db.clock.now_ms()
+    enter(db, ref, [Arrival(message) for message in messages if message.expires_at > now])
+
+
+def enter(db: Database, ref: QueueRef, arrivals: Sequence[Arrival]) -> None:
+    """Add messages at the end of a queue, with their ids, ages, deadlines, counts and attempts."""
+    if not arrivals:
+        return
+    queue, now_us = db.make_queue(ref), db.clock.now_us()
+    db.touch(queue)
+    now, first = now_us // 1000, db.take_positions(len(arrivals), now_us)
+    rows, ready = [], 0
+    for position, (message, priority) in enumerate(arrivals, first):
+        number, due = bytes.fromhex(message.id), message.delay_expires_at or 0
+        state, until = (DELAYED, 0) if due > now else (READY, 0)
+        if (message.parked_until or 0) > now:
+            state, until = PARKED, message.parked_until or 0
+        if message.attempts:
+            entries.keep_attempts(db, number, message.attempts)
+        if state == READY:
+            ready += 1
+        elif state == DELAYED:
+            queue.delayed += 1
+            queue.delayed_at = min(queue.delayed_at, due)
+        else:
+            queue.parked += 1
+            queue.parked_at = min(queue.parked_at, until)
+        queue.expiry_at = min(queue.expiry_at, message.expires_at)
+        group, origin = group_of(message.headers), message.origin
+        ended = message.attempts[-1].outcome if message.attempts else Ended.FAILED
+        rows.append((
+            queue.content, position, number, state, priority, due, until, message.expires_at,
+            message.ttl_ms, message.created_at, message.claim_count, message.failure_count,
+            END_NUMBERS[ended] if message.claim_count else None, position,
+            int(bool(message.attempts)), message.client_id or "",
+            None if message.headers is None else json.dumps(message.headers),
+            None if group is None else group.encode(errors="surrogatepass"),
+            None if origin is None else entries.encode(origin).decode(),
+        ))  # fmt: skip
+    db.executemany(
+        "INSERT INTO body VALUES (?, 1, ?)",
+        [(position, one.message.body) for position, one in enumerate(arrivals, first)],
+    )
+    db.executemany(
+        "INSERT INTO entry (queue, position, id, state, priority, due, until, expires, ttl,"
+        " created, claims, failures, claim, claimed_at, last_end, body, is_shared, moved,"
+        " has_attempts, client, headers, message_group, origin)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL, 0, ?, ?, 0, 1, ?, ?, ?, ?, ?)",
+        rows,
+    )
+    queue.ready += ready
+    db.announce(ref, ready)

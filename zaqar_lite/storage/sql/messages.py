@@ -1,0 +1,294 @@
+"""The message store over the tables; what each operation promises is in the seam."""
+
+from collections.abc import AsyncIterator, Collection, Sequence
+
+from zaqar_lite.domain.edits import Deadlines, edited
+from zaqar_lite.domain.errors import Conflict
+from zaqar_lite.domain.histories import HistoryPage, HistoryState
+from zaqar_lite.domain.models import (
+    NO_RETRIES,
+    Capability,
+    Claim,
+    Claimed,
+    Edit,
+    Message,
+    Move,
+    Page,
+    QueueRef,
+    Refusal,
+    Retries,
+    RetriesOf,
+    Selection,
+    Stats,
+    Swept,
+    Take,
+    no_retries,
+)
+from zaqar_lite.domain.posts import IdempotencyKey, NewMessage, Posted, Recalled
+from zaqar_lite.domain.refusals import no_message
+from zaqar_lite.domain.settlements import Outcome, Settled, Settlement
+from zaqar_lite.storage.base import MAX_EXAMINED, Listener, MessageStore
+from zaqar_lite.storage.sql import (
+    claiming,
+    claims,
+    entries,
+    expiring,
+    history,
+    importing,
+    posting,
+    reading,
+    settling,
+    sweeping,
+)
+from zaqar_lite.storage.sql.database import Database
+from zaqar_lite.storage.sql.entries import DELAYED
+from zaqar_lite.storage.sql.queues import NEVER
+
+_STEP = 250
+"""Settlements that are made in one step."""
+_QUEUES = 500
+"""Queues that are named in one step."""
+
+
+class SqlMessageStore(MessageStore):
+    """The message store over a database, in RAM or in a file."""
+
+    poll_interval_ms = 60_000  # one process: no announcement is lost
+    sweep_step = MAX_EXAMINED // 4
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+        promises = {
+            Capability.ATOMIC_BATCH,
+            Capability.EXCLUSIVE,
+            Capability.FAN_OUT,
+            Capability.HISTORY,
+        }
+        self.capabilities = frozenset(
+            {*promises, Capability.DURABLE} if db.place.syncs else promises
+        )
+
+    async def open(self) -> None:
+        await self._db.open()
+
+    async def close(self) -> None:
+        await self._db.close()
+
+    async def ping(self) -> None:
+        self._db.check_writable()
+
+    async def post(
+        self,
+        queue: QueueRef,
+        messages: Sequence[NewMessage],
+        *,
+        client_id: str,
+        batch_key: IdempotencyKey | None = None,
+        version: int | None,
+    ) -> Sequence[Posted]:
+        wanted = posting.Post(queue, messages, client_id, batch_key, version)
+        return await posting.post(self._db, wanted)
+
+    async def recall(
+        self, queue: QueueRef, messages: Collection[str], batch: str | None = None
+    ) -> Recalled:
+        return await self._db.read(queue, reading.recall, queue, messages, batch)
+
+    async def remembers(self, queue: QueueRef) -> bool:
+        now = self._db.clock.now_ms()
+        found = self._db.queue(queue)
+        if found is not None and found.keys_at <= now:
+            await self._db.write(expiring.forget_keys_of, queue, now, MAX_EXAMINED)
+            found = self._db.queue(queue)
+        return found is not None and found.keys > 0
+
+    async def list_messages(self, queue: QueueRef, selection: Selection) -> Page:
+        return await reading.list_messages(self._db, queue, selection)
+
+    async def get_messages(
+        self, queue: QueueRef, ids: Collection[str], *, details: bool = False
+    ) -> Sequence[Message]:
+        return await self._db.read(queue, reading.get_messages, queue, ids, details=details)
+
+    async def edit(self, queue: QueueRef, edit: Edit) -> Message:
+        return await self._db.write(_edit, queue, edit)
+
+    async def delete(
+        self, queue: QueueRef, ids: Collection[str], *, claim_ids: Collection[str] | None
+    ) -> Sequence[Refusal]:
+        return await self._db.write(settling.delete, queue, ids, claim_ids)
+
+    async def pop(self, queue: QueueRef, take: Take) -> Claimed:
+        if await self._finds_nothing(queue, take):
+            return Claimed(None)
+        return await self._db.write(claiming.pop, queue, take)
+
+    async def claim(self, queue: QueueRef, take: Take) -> Claimed:
+        if await self._finds_nothing(queue, take):
+            return Claimed(None)
+        return await self._db.write(claiming.claim, queue, take)
+
+    async def _finds_nothing(self, queue: QueueRef, take: Take) -> bool:
+        """Whether nothing is ready; then no batch is needed."""
+        if not self._db.is_gated:
+            self._db.check_readable()
+            found = self._db.queue_at(queue, take.version)
+            return claiming.has_nothing(self._db, found, take)
+        return False
+
+    async def get_claim(self, queue: QueueRef, claim_id: str, *, details: bool = False) -> Claim:
+        return await self._db.read(queue, claims.get_claim, queue, claim_id, details=details)
+
+    async def renew(self, queue: QueueRef, claim_id: str, *, ttl_ms: int, grace_ms: int) -> None:
+        await self._db.write(claims.renew, queue, claim_id, ttl_ms=ttl_ms, grace_ms=grace_ms)
+
+    async def release(self, queue: QueueRef, claim_id: str, *, delay_ms: int = 0) -> None:
+        await self._db.write(settling.release, queue, claim_id, delay_ms=delay_ms)
+
+    async def settle(
+        self,
+        queue: QueueRef,
+        claim_id: str,
+        settlements: Sequence[Settlement],
+        *,
+        retries: Retries = NO_RETRIES,
+        version: int | None = None,
+    ) -> Settled:
+        outcomes: list[Outcome] = []
+        moved = 0
+        for first in range(0, len(settlements) or 1, _STEP):
+            part = settlements[first : first + _STEP]
+            done = await self._db.write(settling.settle, queue, claim_id, part, retries, version)
+            outcomes += done.outcomes
+            moved += done.moved
+        return Settled(outcomes, moved)
+
+    async def move(self, queue: QueueRef, ids: Sequence[str], move: Move) -> Sequence[Outcome]:
+        return await self._db.write(settling.move, queue, ids, move)
+
+    async def adopt(
+        self, queue: QueueRef, messages: Sequence[Message], *, source: str, number: int
+    ) -> None:
+        await self._db.write(importing.adopt, queue, messages, source, number)
+
+    async def next_due(self, queue: QueueRef) -> int | None:
+        found = self._db.queue(queue)
+        instant = NEVER if found is None else found.next_ready_at
+        return None if instant >= NEVER else max(0, instant - self._db.clock.now_ms())
+
+    def listen(self, listener: Listener) -> None:
+        self._db.listener = listener
+
+    async def watch(self, queue: QueueRef) -> None:
+        self._db.watched[queue] += 1
+
+    async def unwatch(self, queue: QueueRef) -> None:
+        self._db.watched[queue] -= 1
+        if self._db.watched[queue] <= 0:
+            del self._db.watched[queue]
+
+    async def purge(self, queue: QueueRef) -> None:
+        await self._db.write(_purge, queue)
+
+    async def drop(self, queue: QueueRef) -> None:
+        await self._db.write(_drop, queue)
+
+    async def stats(self, queue: QueueRef) -> Stats:
+        await reading.tidy(self._db, queue)
+        return await self._db.read(queue, reading.stats, queue)
+
+    async def census(self) -> AsyncIterator[QueueRef]:
+        after = 0
+        while True:
+            rows = await self._db.read(QueueRef("", ""), _holding, after)
+            for number, project, name, is_held in rows:
+                after = number
+                if is_held:
+                    yield QueueRef(project, name)
+            if len(rows) < _QUEUES:
+                return
+            await self._db.turns.wait()
+
+    async def split(self, queue: QueueRef, count: int) -> Sequence[int]:
+        return await reading.split(self._db, queue, count)
+
+    async def expose(self, queue: QueueRef, limit: int) -> int:
+        await reading.tidy(self._db, queue)  # or what has expired would be counted
+        found = self._db.queue(queue)
+        if found is None or not found.delayed:
+            return 0
+        return await self._db.write(_expose, queue, limit)
+
+    async def sweep(self, limit: int, retries_of: RetriesOf = no_retries) -> Swept:
+        return await sweeping.sweep(self._db, limit, retries_of)
+
+    async def history(
+        self, queue: QueueRef, state: HistoryState, *, marker: str | None, limit: int
+    ) -> HistoryPage:
+        return await self._db.read(queue, history.read, queue, state, marker, limit)
+
+
+def _edit(db: Database, ref: QueueRef, wanted: Edit) -> Message:
+    queue, now = db.queue_at(ref, wanted.version), db.clock.now_ms()
+    message_id = wanted.message_id
+    here = {} if queue is None else entries.find(db, queue, (message_id,), now)
+    if queue is None or message_id not in here:
+        raise no_message(message_id)
+    entry = here[message_id]
+    due = entry.due if entry.state == DELAYED else 0
+    due, expires = edited(wanted, Deadlines(due, entry.expires), now)
+    if wanted.body is not None:
+        if entry.is_shared and _holders(db, entry.body) > 1:
+            raise Conflict(
+                f"The body of message {message_id} can't be changed: other queues hold it too."
+            )
+        db.execute("UPDATE body SET body = ? WHERE number = ?", (wanted.body, entry.body))
+    db.touch(queue)
+    if wanted.ttl_ms is not None:
+        entries.raise_ttl(db, queue, (entry.position,), wanted.ttl_ms, expires)
+    if wanted.delay_ms is not None:
+        db.execute(
+            "UPDATE entry SET due = ? WHERE queue = ? AND position = ?",
+            (due, queue.content, entry.position),
+        )
+        queue.delayed_at = min(queue.delayed_at, due)
+        if due <= now:
+            expiring.end_delays(db, queue, now, MAX_EXAMINED)
+        db.announce(ref, int(due <= now))
+    return entries.find_messages(db, queue, (message_id,), now)[message_id]
+
+
+def _holders(db: Database, number: int) -> int:
+    return entries.first_of(db, "SELECT holders FROM body WHERE number = ?", (number,))
+
+
+def _purge(db: Database, ref: QueueRef) -> None:
+    queue = db.queue(ref)
+    if queue is not None:
+        db.empty_queue(queue)
+
+
+def _drop(db: Database, ref: QueueRef) -> None:
+    queue = db.queue(ref)
+    if queue is not None:
+        db.remove_queue(queue)
+
+
+def _expose(db: Database, ref: QueueRef, limit: int) -> int:
+    queue = db.queue(ref)
+    if queue is None:
+        return 0
+    exposed = expiring.expose(db, queue, db.clock.now_ms(), limit)
+    db.announce(ref, exposed)
+    return exposed
+
+
+def _holding(db: Database, after: int) -> Sequence[tuple[int, str, str, int]]:
+    """Some queues after a number, and whether each holds messages."""
+    db.write_queues()
+    found: Sequence[tuple[int, str, str, int]] = db.execute(
+        "SELECT number, project, name, ready + delayed + leased + parked > 0 FROM queue"
+        " WHERE number > ? ORDER BY number LIMIT ?",
+        (after, _QUEUES),
+    ).fetchall()
+    return found

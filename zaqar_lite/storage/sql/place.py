@@ -1,0 +1,435 @@
+"""Where the tables lie: in RAM, or in a file of a directory; and how they become durable there.
+
+A directory holds `zaqar.sqlite3`, its WAL while a server runs (`zaqar.sqlite3-wal`, `-shm`) and
+`lock`. SQLite runs in WAL mode with `synchronous=NORMAL`: COMMIT writes the WAL without a sync,
+and the thread of `sync` makes it durable by one `fdatasync` for a whole batch. Copying the WAL
+into the file ("checkpoint") is the work of a second connection in that thread, so that the event
+loop never waits for it; the writing connection only begins the WAL anew (`restart`), while no
+statement runs. Under load the second connection alone would never bring the WAL to its end.
+"""
+
+import contextlib
+import errno
+import fcntl
+import logging
+import os
+import sys
+from importlib.resources import files
+from pathlib import Path
+
+import apsw
+
+from zaqar_lite.domain.errors import ConfigurationError, Unavailable
+
+logger = logging.getLogger(__name__)
+
+FILE_NAME = "zaqar.sqlite3"
+OLD_FILE_NAME = "queue.sqlite3"
+"""The file of versions before 0.3.0, which had another format."""
+APPLICATION_ID = 0x5A51_4C54
+FORMAT = 1
+"""The version of `schema.sql`, kept as the file's `user_version`."""
+SAFE_SQLITE = 3_051_003
+"""Before 3.51.3 two connections that write or checkpoint at once can corrupt a file in WAL mode."""
+
+PAGE_SIZE = 8_192
+_FRAME = PAGE_SIZE + 24
+_WAL_HEADER = 32
+_COPY_AT = 2 << 20
+"""Bytes of the WAL that are not in the file yet, from which on they are copied."""
+_RESTART_AT = 12 << 20
+"""Bytes of the WAL from which on it is begun anew."""
+LONG_WAL = 256 << 20
+"""Bytes of the WAL from which on the log says that some reader keeps it from being begun anew."""
+_CACHE_KIB = 65_536
+_RESERVE_MOST, _RESERVE_LEAST = 64 << 20, 4 << 20
+_SPARE_PAGES = 512
+"""Free pages that a file may keep for what comes next."""
+
+
+def connect(name: str) -> apsw.Connection:
+    """Open a connection whose query plans depend on the statements alone.
+
+    Without QPSG, SQLite looks at its statistics anew for each new value of a parameter, which
+    doubled the cost of a statement.
+    """
+    connection = apsw.Connection(name, statementcachesize=256)
+    connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
+    connection.execute("PRAGMA foreign_keys = OFF")
+    return connection
+
+
+def make_tables(connection: apsw.Connection) -> None:
+    """Make the tables of `schema.sql` in an empty database."""
+    schema = files("zaqar_lite.storage.sql").joinpath("schema.sql").read_text("utf-8")
+    connection.execute(
+        f"BEGIN; {schema} PRAGMA application_id = {APPLICATION_ID}; "
+        f"PRAGMA user_version = {FORMAT}; COMMIT"
+    )
+
+
+class Place:
+    """A database in RAM: nothing is ever synced, and all ends with the connection.
+
+    What a place on a disk does beyond `open` and `close` is nothing here.
+    """
+
+    syncs = False
+    """Whether operations wait until a batch is durable."""
+    must_restart = False
+    """Whether the WAL is so long that it should be begun anew."""
+
+    def open(self) -> apsw.Connection:
+        """Make the database."""
+        connection = connect(":memory:")
+        connection.execute("PRAGMA journal_mode = MEMORY; PRAGMA temp_store = MEMORY")
+        make_tables(connection)
+        return connection
+
+    def reopen(self) -> apsw.Connection:
+        """Do what `open` does: there is nothing else to read."""
+        return self.open()
+
+    def close(self) -> None:
+        """Do nothing: the database goes with its connection."""
+
+    def sync(self) -> None:
+        """Make what was committed so far durable. Raises OSError: the disk did not take it."""
+
+    def copy(self) -> None:
+        """Copy what is durable of the WAL into the file, once there is enough of it."""
+
+    def restart(self) -> None:
+        """Begin the WAL anew, in a thread and while no statement runs."""
+
+    def has_room(self) -> bool:
+        """Whether the disk has room beyond the reserve, which is for whoever empties the store."""
+        return True
+
+    def give_back_pages(self) -> bool:
+        """Give some free pages of the file back to the disk; answer whether there may be more."""
+        return False
+
+
+class InFile(Place):
+    """A database in a directory that this process alone uses.
+
+    `synced` is how many bytes of the WAL are durable. After a failed sync it is not known what of
+    the rest the disk has, so `cut` removes that rest before the file is opened again.
+    """
+
+    syncs = True
+
+    def __init__(self, directory: Path, *, reserve: int | None = None) -> None:
+        self.directory = directory
+        self.file = directory / FILE_NAME
+        self._wal = directory / f"{FILE_NAME}-wal"
+        self._lock = DirectoryLock(directory)
+        self._writer: apsw.Connection | None = None
+        self._copier: apsw.Connection | None = None
+        self._descriptor: int | None = None
+        self._reserve = reserve
+        self.wal_bytes = 0
+        self.synced = 0
+        self._copied = 0
+        self._has_warned = False
+
+    # -- opening and closing --
+
+    def open(self) -> apsw.Connection:
+        """Take the directory and open its file, which is made where there is none.
+
+        Raises:
+            ConfigurationError: another server has it, it can't be used, it holds a store of
+                another format, or the file is damaged; says what to do.
+        """
+        self._check_sqlite()
+        self._lock.acquire()
+        try:
+            self._refuse_old_format()
+            return self._open_file()
+        except BaseException:
+            self.close()
+            raise
+
+    def reopen(self) -> apsw.Connection:
+        """Open the file again after a failed sync, from what is durable.
+
+        Raises:
+            Unavailable: it can't be opened now.
+        """
+        self._disconnect()
+        try:
+            self._cut()
+            return self._open_file()
+        except (OSError, apsw.Error, ConfigurationError) as exc:
+            self._disconnect()
+            raise Unavailable("The store can't be opened again yet.", detail=str(exc)) from exc
+
+    def _open_file(self) -> apsw.Connection:
+        is_new = not self.file.exists()
+        try:
+            writer = self._writer = connect(str(self.file))
+            self._check_file(writer)
+            writer.execute(
+                f"PRAGMA page_size = {PAGE_SIZE}; PRAGMA auto_vacuum = INCREMENTAL; "
+                "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; "
+                f"PRAGMA wal_autocheckpoint = 0; PRAGMA cache_size = -{_CACHE_KIB}; "
+                "PRAGMA temp_store = MEMORY; PRAGMA journal_size_limit = 67108864"
+            )
+            if not int(writer.pragma("user_version")):
+                make_tables(writer)
+            writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+            writer.set_wal_hook(self._note_wal)
+            writer.execute("UPDATE counter SET one = 1")  # makes the WAL
+            self._copier = connect(str(self.file))
+            self._copier.execute("PRAGMA synchronous = NORMAL; PRAGMA wal_autocheckpoint = 0")
+        except apsw.Error as exc:
+            raise ConfigurationError(self._why_not(exc)) from exc
+        self.file.chmod(0o600)
+        self._descriptor = os.open(self._wal, os.O_RDONLY | os.O_CLOEXEC)
+        self._copied = 0
+        self.sync()
+        if is_new:
+            sync_directory(self.directory)
+        return writer
+
+    def _check_file(self, connection: apsw.Connection) -> None:
+        """Refuse a file that is not ours, or of a later format."""
+        identity, version = connection.pragma("application_id"), connection.pragma("user_version")
+        has_tables = connection.execute("SELECT count(*) FROM sqlite_schema").get
+        if not has_tables and not version:
+            return
+        if identity != APPLICATION_ID or not 0 < int(version) <= FORMAT:
+            raise ConfigurationError(
+                f"{self.file} is no store of this version of Zaqar Lite (application_id "
+                f"{identity}, user_version {version}). It is kept as it is: give the server "
+                "another directory, or use the version that made it."
+            )
+
+    def _why_not(self, exc: apsw.Error) -> str:
+        if isinstance(exc, apsw.NotADBError | apsw.CorruptError):
+            return (
+                f"{self.file} is damaged ({exc}) and kept as it is: restore a backup, or save "
+                f"what can be read of it: zaqar-lite store salvage {self.directory} NEW_DIRECTORY."
+            )
+        if isinstance(exc, apsw.FullError):
+            return f"The store in {self.directory} can't be opened: {FULL}."
+        return f"The store in {self.directory} can't be opened: {exc}."
+
+    @staticmethod
+    def _check_sqlite() -> None:
+        found = apsw.SQLITE_VERSION_NUMBER
+        if found < SAFE_SQLITE:
+            raise ConfigurationError(
+                f"SQLite {apsw.sqlite_lib_version()} can corrupt a file that two connections use: "
+                "install a newer 'apsw' (pip install -U apsw), which brings SQLite 3.51.3 or later."
+            )
+
+    def _refuse_old_format(self) -> None:
+        old = self.directory / OLD_FILE_NAME
+        if old.exists() and not self.file.exists():
+            raise ConfigurationError(
+                f"{self.directory} holds a store of Zaqar Lite 0.2.0 ({OLD_FILE_NAME}), which this "
+                "version does not read; it is kept as it is. Carry it over: with 0.2.0 in an "
+                "environment of its own (pip install 'zaqar-lite==0.2.0') run "
+                f"'zaqar-lite store export {self.directory} FILE', then with this version "
+                "'zaqar-lite store import NEW_DIRECTORY FILE', and start the server with "
+                "--store embedded:NEW_DIRECTORY."
+            )
+        if (self.directory / "slatedb").exists():
+            raise ConfigurationError(
+                f"{self.directory} holds a SlateDB store: open it with opendata+slatedb://"
+                f"{self.directory}, or give this store a directory of its own."
+            )
+
+    def close(self) -> None:
+        """Copy what the WAL holds into the file, and let the directory go; idempotent."""
+        if self._writer is not None:
+            with contextlib.suppress(apsw.Error):  # the next start does it
+                self._writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+        self._disconnect()
+        self._lock.release()
+
+    def _disconnect(self) -> None:
+        for connection in (self._copier, self._writer):
+            if connection is not None:
+                connection.close(force=True)
+        self._copier = self._writer = None
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    # -- making a batch durable --
+
+    def _note_wal(self, _: apsw.Connection, __: str, frames: int) -> int:
+        self.wal_bytes = _WAL_HEADER + frames * _FRAME
+        return apsw.SQLITE_OK
+
+    def sync(self) -> None:
+        """Make what was committed so far durable. Raises OSError: the disk did not take it."""
+        length = self.wal_bytes
+        if self._descriptor is not None:
+            sync_data(self._descriptor)
+        self.synced = length
+
+    def copy(self) -> None:
+        """Copy what is durable of the WAL into the file, once there is enough of it."""
+        if self._copier is None or self.wal_bytes - self._copied < _COPY_AT:
+            return
+        with contextlib.suppress(apsw.BusyError):
+            _, frames = self._copier.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+            self._copied = frames * _FRAME
+
+    @property
+    def must_restart(self) -> bool:  # type: ignore[override]
+        """Whether the WAL is so long that it should be begun anew."""
+        return self.wal_bytes >= _RESTART_AT and (
+            self.wal_bytes < LONG_WAL or self._copied * 2 > self.wal_bytes
+        )
+
+    def restart(self) -> None:
+        """Begin the WAL anew, in a thread and while no statement runs.
+
+        SQLite syncs the header of a new WAL when the first transaction comes, so that one is
+        made here, and not on the event loop. A reader that holds the file open prevents it.
+        """
+        writer = self._writer
+        if writer is None:
+            return
+        try:
+            writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)
+        except apsw.BusyError:
+            self._warn_of_reader()
+            return
+        writer.execute("UPDATE counter SET one = 1")
+        self._copied = 0
+        self._has_warned = False
+        self.sync()
+
+    def _warn_of_reader(self) -> None:
+        if self.wal_bytes >= LONG_WAL and not self._has_warned:
+            self._has_warned = True
+            logger.warning(
+                "%s has %d MiB: another program reads the store and keeps a transaction open, so "
+                "the log can't be begun anew; it shrinks when that program ends",
+                self._wal,
+                self.wal_bytes >> 20,
+            )
+
+    def _cut(self) -> None:
+        """Remove from the WAL what was not durable when a sync failed."""
+        with contextlib.suppress(FileNotFoundError):
+            if self._wal.stat().st_size > self.synced:
+                os.truncate(self._wal, self.synced)
+
+    # -- room --
+
+    def has_room(self) -> bool:
+        """Whether the disk has room beyond the reserve, which is for whoever empties the store."""
+        disk = os.statvfs(self.directory)
+        reserve = self._reserve
+        if reserve is None:
+            size = disk.f_blocks * disk.f_frsize
+            reserve = min(_RESERVE_MOST, max(size // 100, _RESERVE_LEAST))
+        return disk.f_bavail * disk.f_frsize >= reserve
+
+    def give_back_pages(self) -> bool:
+        """Give some free pages of the file back to the disk; answer whether there may be more."""
+        writer = self._writer
+        if writer is None or int(writer.pragma("freelist_count")) <= _SPARE_PAGES:
+            return False
+        writer.execute("PRAGMA incremental_vacuum(64)").fetchall()
+        return True
+
+
+class DirectoryLock:
+    """One server at a time in a directory: an flock, which ends with the process."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._file: int | None = None
+
+    def acquire(self) -> None:
+        """Create the directory and take its lock.
+
+        Raises:
+            ConfigurationError: another process has it, or the directory can't be made.
+        """
+        try:
+            make_directory(self._directory)
+            file = os.open(self._directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as exc:
+            raise ConfigurationError(
+                f"The store's directory {self._directory} can't be used: {exc.strerror}."
+            ) from exc
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as exc:
+            holder = os.read(file, 20).decode(errors="replace").strip() or "unknown"
+            os.close(file)
+            raise ConfigurationError(
+                f"Another server (process {holder}) uses the store in {self._directory}: stop it, "
+                "or give this one a directory of its own (--store embedded:///path)."
+            ) from exc
+        self._file = file
+        with contextlib.suppress(OSError):  # a full disk; only a message names the holder
+            os.ftruncate(file, 0)
+            os.pwrite(file, f"{os.getpid()}\n".encode(), 0)
+
+    def release(self) -> None:
+        """Let the directory go; idempotent."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+
+FULL = "its disk is full: free some space, and start again"
+
+
+def sync_data(descriptor: int) -> None:
+    """Make a file's data durable. Raises OSError: the disk did not take it."""
+    if sys.platform == "darwin":  # there fsync leaves the data in the drive's cache
+        fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
+    else:
+        os.fdatasync(descriptor)
+
+
+def sync_directory(directory: Path) -> None:
+    """Make the names in a directory durable. Raises OSError: the disk did not take them."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def make_directory(directory: Path) -> None:
+    """Make a directory, and what is missing above it, so that they survive the loss of power.
+
+    Raises OSError: one can't be made.
+    """
+    missing = []
+    path = directory.absolute()
+    while not path.exists():
+        missing.append(path)
+        path = path.parent
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    for made in reversed(missing):
+        sync_directory(made.parent)
+
+
+def try_to_write(file: Path) -> None:
+    """Try to write a file of 64 KiB. Raises OSError: says why the disk does not take it."""
+    try:
+        with file.open("wb") as probe:
+            probe.write(bytes(65_536))
+            probe.flush()
+            os.fsync(probe.fileno())
+    finally:
+        file.unlink(missing_ok=True)
+
+
+def is_full(exc: BaseException) -> bool:
+    """Whether an error says that there is no room, or none for this user."""
+    return isinstance(exc, OSError) and exc.errno in (errno.ENOSPC, errno.EDQUOT)

@@ -1,0 +1,227 @@
+"""Reading: lists, single messages, statistics, ranges, and what is remembered of keys."""
+
+from collections.abc import Collection, Sequence
+
+from zaqar_lite.domain.ids import Marker
+from zaqar_lite.domain.models import Message, Page, QueueRef, Selection, Stats
+from zaqar_lite.domain.posts import Recalled, Remembered
+from zaqar_lite.storage.base import MAX_EXAMINED
+from zaqar_lite.storage.sql import claiming, entries, expiring, posting
+from zaqar_lite.storage.sql.database import Database
+from zaqar_lite.storage.sql.entries import MESSAGE
+from zaqar_lite.storage.sql.queues import NEVER, Queue
+
+_STEP = MAX_EXAMINED // 4
+"""The most messages that one step of tidying removes or makes ready before counts are read."""
+
+# The inner query is one step: so many entries, in order, whatever they are.
+_LIST = f"""SELECT {MESSAGE} FROM (
+      SELECT * FROM entry WHERE queue = ?1 AND position > ?2 AND position <= ?3
+      ORDER BY position LIMIT ?4) e
+    CROSS JOIN body b ON b.number = e.body
+    WHERE e.expires > ?5 AND (?6 OR e.state < 2 OR e.until <= ?5)
+      AND (?7 OR e.state <> 1 OR e.due <= ?5) AND (?8 IS NULL OR e.client <> ?8)
+    ORDER BY e.position LIMIT ?9"""
+_LIST_GROUP = _LIST.replace(
+    "FROM entry WHERE queue = ?1",
+    "FROM entry INDEXED BY grouped WHERE queue = ?1 AND message_group = ?10",
+)
+_NEXT = """SELECT position FROM entry WHERE queue = ?1 AND position > ?2 AND position <= ?3
+    ORDER BY position LIMIT 1 OFFSET ?4"""
+_NEXT_IN_GROUP = _NEXT.replace(
+    "FROM entry WHERE queue = ?1",
+    "FROM entry INDEXED BY grouped WHERE queue = ?1 AND message_group = ?5",
+)
+
+
+async def list_messages(db: Database, ref: QueueRef, wanted: Selection) -> Page:
+    """List messages in steps of at most MAX_EXAMINED entries; see the seam."""
+    after, until = 0, NEVER
+    is_first = True
+    while True:
+        if is_first:
+            start = await db.read(ref, _bounds, ref, wanted)
+            after, until, is_first = *start, False
+        page, is_end = await db.read(ref, _list_step, ref, wanted, after, until)
+        if page.messages or is_end:
+            return page
+        after = page.marker or after
+        await db.turns.wait()
+
+
+def _bounds(db: Database, ref: QueueRef, wanted: Selection) -> tuple[int, int]:
+    """The positions after which, and up to which, a list goes."""
+    queue = db.queue_at(ref, wanted.version)
+    if queue is None:
+        return 0, -1
+    after = 0 if wanted.marker is None else _resolve(db, queue, wanted.marker)
+    return after, NEVER if wanted.until is None else _resolve(db, queue, wanted.until)
+
+
+def _resolve(db: Database, queue: Queue, marker: Marker) -> int:
+    """The position that a marker stands for in this queue."""
+    if marker.message_id is not None:
+        found = entries.find(db, queue, (marker.message_id,), -1).get(marker.message_id)
+        if found is not None:
+            return found.position
+    return marker.position
+
+
+def _list_step(
+    db: Database, ref: QueueRef, wanted: Selection, after: int, until: int
+) -> tuple[Page, bool]:
+    """One step of a list, and whether it reached the end of the queue."""
+    queue, now = db.queue(ref), db.clock.now_ms()
+    if queue is None:
+        return Page((), None), True
+    given: list[object] = [
+        queue.content, after, until, MAX_EXAMINED, now, wanted.include_claimed,
+        wanted.include_delayed, wanted.exclude_client_id, wanted.limit,
+    ]  # fmt: skip
+    group = None if wanted.group is None else wanted.group.encode(errors="surrogatepass")
+    statement, next_one = _LIST, _NEXT
+    if group is not None:
+        given.append(group)
+        statement, next_one = _LIST_GROUP, _NEXT_IN_GROUP
+    messages = [entries.message_of(row, now) for row in db.execute(statement, given)]
+    if messages:
+        if wanted.details:
+            entries.with_attempts(db, messages)
+        return Page(messages, messages[-1].position), False
+    last = (MAX_EXAMINED - 1,) if group is None else (MAX_EXAMINED - 1, group)
+    row = db.execute(next_one, (queue.content, after, until, *last)).fetchone()
+    if row is not None:
+        return Page((), row[0]), False
+    rest = next_one.replace("ORDER BY position LIMIT", "ORDER BY position DESC LIMIT")
+    row = db.execute(rest, (queue.content, after, until, 0, *last[1:])).fetchone()
+    return Page((), None if row is None else row[0]), True
+
+
+def get_messages(
+    db: Database, ref: QueueRef, ids: Collection[str], *, details: bool
+) -> Sequence[Message]:
+    """Fetch messages by id; see the seam."""
+    queue = db.queue(ref)
+    if queue is None:
+        return ()
+    found = entries.find_messages(db, queue, ids, db.clock.now_ms())
+    messages = [found[one] for one in dict.fromkeys(ids) if one in found]
+    if details:
+        entries.with_attempts(db, messages)
+    return messages
+
+
+async def tidy(db: Database, ref: QueueRef) -> None:
+    """Let time have its effect on a queue's counts, in bounded steps; leases stay as they are."""
+    while (queue := db.queue(ref)) is not None:
+        now = db.clock.now_ms()
+        if min(queue.expiry_at, queue.delayed_at, queue.parked_at) > now:
+            return
+        await db.write(_tidy_step, ref, now)
+        await db.turns.wait()
+
+
+def _tidy_step(db: Database, ref: QueueRef, now: int) -> None:
+    queue = db.queue(ref)
+    if queue is not None:
+        expiring.expire(db, queue, now, _STEP)
+        ready = expiring.end_delays(db, queue, now, _STEP)
+        ready += expiring.end_parkings(db, queue, now, _STEP)
+        if ready:
+            db.announce(ref, ready)
+
+
+def stats(db: Database, ref: QueueRef) -> Stats:
+    """Count the messages of a tidy queue; see the seam."""
+    queue, now = db.queue(ref), db.clock.now_ms()
+    if queue is None or not queue.total:
+        return Stats()
+    lapsed = claiming.lapsed_count(db, queue, now)
+    source = f"SELECT {MESSAGE} FROM entry e CROSS JOIN body b ON b.number = e.body"
+    ends = [
+        entries.message_of(row, now)
+        for order in ("ASC", "DESC")
+        for row in db.execute(
+            f"{source} WHERE e.queue = ? ORDER BY e.position {order} LIMIT 1", (queue.content,)
+        )
+    ]
+    return Stats(
+        queue.ready + lapsed,
+        queue.delayed + queue.parked,
+        queue.leased - lapsed,
+        ends[0],
+        ends[1],
+        _ready_since(db, queue, now, has_lapsed=lapsed > 0),
+    )
+
+
+def _ready_since(db: Database, queue: Queue, now: int, *, has_lapsed: bool) -> int | None:
+    """Since when the first ready message, or else the first lapsed one, has been ready."""
+    if queue.ready:
+        since = entries.first_of(
+            db,
+            "SELECT max(created, due) FROM entry INDEXED BY ready WHERE queue = ? AND state = 0"
+            " ORDER BY priority, position LIMIT 1",
+            (queue.content,),
+        )
+        return min(now, since)
+    return min(now, queue.lease_at) if has_lapsed else None
+
+
+async def split(db: Database, ref: QueueRef, count: int) -> Sequence[int]:
+    """Cut the messages into ranges of about equal size; see the seam."""
+    await tidy(db, ref)
+    queue = db.queue(ref)
+    if queue is None or not queue.total:
+        return ()
+    ranges = min(count, queue.total)
+    cuts = [queue.total * (index + 1) // ranges for index in range(ranges)]
+    found: list[int] = []
+    position = walked = 0
+    for cut in cuts:
+        while walked < cut:
+            step = min(cut - walked, MAX_EXAMINED)
+            row = await db.read(ref, _position_after, ref, position, step)
+            if row is None:  # messages went meanwhile: the last one ends the last range
+                break
+            position, walked = row, walked + step
+            if walked % MAX_EXAMINED == 0:
+                await db.turns.wait()
+        if walked < cut:
+            break
+        found.append(position)
+    if len(found) < ranges:
+        last = await db.read(ref, _last_position, ref)
+        if last is not None and (not found or last > found[-1]):
+            found.append(last)
+    return found
+
+
+def _position_after(db: Database, ref: QueueRef, position: int, count: int) -> int | None:
+    """The position of the `count`-th message after a position."""
+    queue = db.queue(ref)
+    if queue is None:
+        return None
+    row = db.execute(_NEXT, (queue.content, position, NEVER, count - 1)).fetchone()
+    return None if row is None else int(row[0])
+
+
+def _last_position(db: Database, ref: QueueRef) -> int | None:
+    queue = db.queue(ref)
+    if queue is None:
+        return None
+    row = db.execute("SELECT max(position) FROM entry WHERE queue = ?", (queue.content,)).fetchone()
+    return None if row[0] is None else int(row[0])
+
+
+def recall(db: Database, ref: QueueRef, messages: Collection[str], batch: str | None) -> Recalled:
+    """Tell what is remembered of keys; see the seam."""
+    queue, now = db.queue(ref), db.clock.now_ms()
+    if queue is None or not queue.keys:
+        return Recalled()
+    known = posting.find_keys(db, queue, posting.MESSAGE, list(messages), now)
+    whole = posting.find_keys(db, queue, posting.BATCH, [] if batch is None else [batch], now)
+    return Recalled(
+        next((Remembered(ids, digest) for ids, digest in whole.values()), None),
+        {text: Remembered(ids, digest) for text, (ids, digest) in known.items()},
+    )

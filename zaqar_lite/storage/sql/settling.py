@@ -1,0 +1,304 @@
+"""How messages leave a claim or a queue: settlements, dead letters, deletes and moves."""
+
+from collections.abc import Collection, Iterator, Sequence
+
+from zaqar_lite.domain.attempts import MOVED, Ended, with_attempt
+from zaqar_lite.domain.endings import PARKED_MARGIN_MS, Ending, HandOut, outcome_without_lease
+from zaqar_lite.domain.models import Move, Origin, QueueRef, Refusal, Retries
+from zaqar_lite.domain.refusals import delete_refusal
+from zaqar_lite.domain.settlements import Act, Outcome, Settled, Settlement
+from zaqar_lite.storage.sql import claims, entries, history
+from zaqar_lite.storage.sql.database import Database
+from zaqar_lite.storage.sql.entries import DELAYED, END_NUMBERS, ENDED, LEASED, PARKED, READY, Entry
+from zaqar_lite.storage.sql.queues import Queue
+
+RELEASED = Ended.RELEASED
+
+
+def settle(
+    db: Database,
+    ref: QueueRef,
+    claim_id: str,
+    settlements: Sequence[Settlement],
+    retries: Retries,
+    version: int | None,
+) -> Settled:
+    """Do to each message of a claim what its settlement says; see the seam."""
+    queue = db.queue_at(ref, version)
+    if queue is None:
+        return Settled([Outcome.NOT_FOUND] * len(settlements))
+    found = claims.find_claim(db, queue, claim_id)
+    number = claims.number_of(claim_id)
+    client = "" if found is None else found.client
+    outcomes: list[Outcome] = []
+    moved = 0
+    for run in _runs(settlements):
+        step = _Run(db, queue, number, client, retries)
+        outcomes += step.settle(run)
+        moved += step.finish()
+    return Settled(outcomes, moved)
+
+
+def _runs(settlements: Sequence[Settlement]) -> Iterator[list[Settlement]]:
+    """Cut settlements into runs in which no message comes twice: the second sees the first."""
+    run: list[Settlement] = []
+    seen: set[str] = set()
+    for one in settlements:
+        if one.message_id in seen:
+            yield run
+            run, seen = [], set()
+        run.append(one)
+        seen.add(one.message_id)
+    yield run
+
+
+class _Run:
+    """Settlements of different messages under one claim: decided one by one, written together."""
+
+    def __init__(
+        self, db: Database, queue: Queue, claim: bytes, client: str, retries: Retries
+    ) -> None:
+        self._db = db
+        self._queue = queue
+        self._claim = claim
+        self._client = client
+        self._retries = retries
+        self._now = db.clock.now_ms()
+        self._acked: list[Entry] = []
+        self._ended: list[tuple[Entry, Ending]] = []
+        self._extended: dict[tuple[int, int], list[Entry]] = {}
+
+    def settle(self, run: Sequence[Settlement]) -> list[Outcome]:
+        """Decide what is done to each."""
+        here = entries.find(self._db, self._queue, [one.message_id for one in run], self._now)
+        return [self._decide(here.get(one.message_id), one) for one in run]
+
+    def _decide(self, entry: Entry | None, wanted: Settlement) -> Outcome:
+        if entry is None:
+            return Outcome.NOT_FOUND
+        holder, act = entry.holder(self._now), wanted.act
+        if holder != self._claim:
+            return outcome_without_lease(
+                wanted,
+                is_held=holder is not None,
+                is_last_claim=entry.claim == self._claim,
+                ended=None if entry.last_end is None else ENDED[entry.last_end],
+            )
+        if act is Act.ACK:
+            self._acked.append(entry)
+        elif act is Act.EXTEND:
+            self._extended.setdefault((wanted.ttl_ms, wanted.grace_ms), []).append(entry)
+        elif act is Act.DEAD and self._retries.dead_letter is None:
+            return Outcome.NO_TARGET
+        else:
+            self._ended.append((entry, Ending.by(wanted, self._now, self._retries)))
+        return Outcome.DONE
+
+    def finish(self) -> int:
+        """Write it; answer how many messages became dead letters."""
+        db, queue = self._db, self._queue
+        if self._acked:
+            if queue.keeps_done:
+                history.append(db, queue, history.DONE, self._acked, self._now, self._client)
+            entries.remove(db, queue, self._acked)
+        for (ttl_ms, grace_ms), held in self._extended.items():
+            db.touch(queue)
+            until = self._now + ttl_ms
+            claims.extend(db, queue, held, self._now, ttl_ms, grace_ms)
+            if db.watched and until < min(one.until for one in held):
+                db.announce(queue.ref, 0)
+            queue.lease_at = min(queue.lease_at, until)
+            db.execute(
+                "UPDATE claim SET ends = min(ends, ?), is_even = 0 WHERE id = ?",
+                (until, self._claim),
+            )
+        return end_hand_outs(db, queue, self._ended, self._client, self._now)
+
+
+def release(db: Database, ref: QueueRef, claim_id: str, *, delay_ms: int) -> None:
+    """End a claim: what it still holds is ready, or parked; see the seam."""
+    queue, now = db.queue(ref), db.clock.now_ms()
+    found = None if queue is None else claims.find_claim(db, queue, claim_id)
+    if queue is None or found is None:
+        return
+    held = [one for one in found.held(db, queue) if one.until > now]
+    if held:
+        ending = Ending(RELEASED, now, delay_ms=delay_ms)
+        end_hand_outs(db, queue, [(one, ending) for one in held], found.client, now)
+
+
+def end_hand_outs(
+    db: Database, queue: Queue, endings: Sequence[tuple[Entry, Ending]], client: str, now: int
+) -> int:
+    """End hand-outs that `client` had: ready again, parked, or dead letters.
+
+    Answers how many became dead letters.
+    """
+    if not endings:
+        return 0
+    db.touch(queue)
+    back: list[Entry] = []
+    rows, longer = [], []
+    ready = moved = 0
+    for entry, ending in endings:
+        hand_out = HandOut(entry.claims, entry.claimed_at, client, entry.failures)
+        result = ending.apply(hand_out)
+        before = entries.attempts_of(db, entry.id) if entry.has_attempts else ()
+        entries.keep_attempts(db, entry.id, with_attempt(before, result.attempt))
+        last_end = END_NUMBERS[ending.outcome]
+        if result.letter_reason:
+            failed = entry._replace(failures=result.failures, last_end=last_end, has_attempts=1)
+            bury(db, queue, failed, ending.retries, result.letter_reason, now, client)
+            moved += 1
+            continue
+        back.append(entry)
+        until, state = 0, READY
+        if result.ready_at > now:
+            until, state = result.ready_at, PARKED
+            queue.parked_at = min(queue.parked_at, until)
+            if entry.expires < until + PARKED_MARGIN_MS:
+                longer.append((entry.position, until + PARKED_MARGIN_MS))
+        else:
+            ready += 1
+        rows.append((state, until, result.failures, last_end, queue.content, entry.position))
+    entries.leave_state(db, queue, back)
+    db.executemany(
+        "UPDATE entry SET state = ?, until = ?, failures = ?, last_end = ?, has_attempts = 1"
+        " WHERE queue = ? AND position = ?",
+        rows,
+    )
+    for position, expires in longer:
+        entries.raise_ttl(db, queue, (position,), expires - now, expires)
+    queue.ready += ready
+    queue.parked += len(back) - ready
+    if db.watched and back:
+        db.announce(queue.ref, ready)
+    return moved
+
+
+def bury(  # noqa: PLR0917 - which message of which queue, why, when, and who held it last
+    db: Database,
+    queue: Queue,
+    entry: Entry,
+    retries: Retries,
+    reason: str,
+    now: int,
+    client: str | None = None,
+) -> None:
+    """Move a message to the dead letters: another queue, or this queue's list of failed ones."""
+    letter = retries.dead_letter
+    if letter is None or letter.target is None:
+        history.append(db, queue, history.FAILED, [entry], now)
+        entries.remove(db, queue, [entry])
+        return
+    if client is None and entry.has_attempts:
+        client = entries.attempts_of(db, entry.id)[-1].client_id
+    origin = Origin(
+        queue.ref.name,
+        now,
+        entry.claims,
+        None if entry.claim is None else entry.claim.hex(),
+        client,
+        reason,
+        0 if entry.origin is None else entries.decode_origin(entry.origin).redriven,
+    )
+    ttl_ms, expires = entry.ttl, entry.expires
+    if letter.ttl_ms is not None:
+        ttl_ms, expires = letter.ttl_ms, now + letter.ttl_ms
+    moved = entry._replace(
+        state=READY, until=0, ttl=ttl_ms, expires=expires, origin=entries.encode(origin).decode()
+    )
+    _put_into(db, queue, entry, letter.target, moved)
+
+
+def _put_into(db: Database, queue: Queue, entry: Entry, ref: QueueRef, moved: Entry) -> None:
+    """Let an entry leave its queue and enter another, as `moved`, at a new position."""
+    entries.leave_state(db, queue, [entry])
+    target = db.make_queue(ref)
+    db.touch(target)
+    position = db.take_positions(1, db.clock.now_us())
+    db.execute(
+        "UPDATE entry SET queue = ?, position = ?, moved = 1, state = ?, until = ?, due = ?,"
+        " ttl = ?, expires = ?, claims = ?, failures = ?, last_end = ?, has_attempts = ?,"
+        " origin = ? WHERE queue = ? AND position = ?",
+        (
+            target.content, position, moved.state, moved.until, moved.due, moved.ttl,
+            moved.expires, moved.claims, moved.failures, moved.last_end, moved.has_attempts,
+            moved.origin, queue.content, entry.position,
+        ),
+    )  # fmt: skip
+    target.expiry_at = min(target.expiry_at, moved.expires)
+    if moved.state == DELAYED:
+        target.delayed += 1
+        target.delayed_at = min(target.delayed_at, moved.due)
+    else:
+        target.ready += 1
+    db.announce(ref, int(moved.state == READY))
+
+
+def move(db: Database, ref: QueueRef, ids: Sequence[str], wanted: Move) -> Sequence[Outcome]:
+    """Move messages that nobody holds to another queue; see the seam."""
+    queue, now = db.queue(ref), db.clock.now_ms()
+    if queue is None:
+        return [Outcome.NOT_FOUND] * len(ids)
+    db.check_growth()
+    here = entries.find(db, queue, ids, now)
+    outcomes = []
+    for message_id in ids:
+        entry = here.get(message_id)
+        if entry is None:
+            outcomes.append(Outcome.NOT_FOUND)
+        elif entry.state in {LEASED, PARKED}:
+            outcomes.append(Outcome.HELD)
+        else:
+            _put_into(db, queue, entry, wanted.target, _moved(db, queue, entry, wanted, now))
+            del here[message_id]
+            outcomes.append(Outcome.DONE)
+    return outcomes
+
+
+def _moved(db: Database, queue: Queue, entry: Entry, wanted: Move, now: int) -> Entry:
+    """An entry as it enters the queue that it is moved to on demand."""
+    if entry.origin is not None:
+        origin = entries.decode_origin(entry.origin)
+    else:
+        client = entries.attempts_of(db, entry.id)[-1].client_id if entry.has_attempts else None
+        last = None if entry.claim is None else entry.claim.hex()
+        origin = Origin(queue.ref.name, now, entry.claims, last, client, MOVED)
+    return entry._replace(
+        state=DELAYED if wanted.delay_ms else READY,
+        due=now + wanted.delay_ms if wanted.delay_ms else 0,
+        ttl=wanted.ttl_ms,
+        expires=now + wanted.ttl_ms,
+        claims=0 if wanted.reset else entry.claims,
+        failures=0 if wanted.reset else entry.failures,
+        origin=entries.encode(origin.put_back()).decode(),
+    )
+
+
+def delete(
+    db: Database, ref: QueueRef, ids: Collection[str], claim_ids: Collection[str] | None
+) -> Sequence[Refusal]:
+    """Delete messages, all or none; see the seam."""
+    queue, now = db.queue(ref), db.clock.now_ms()
+    if queue is None:
+        return ()
+    found = list(entries.find(db, queue, ids, now).values())
+    if claim_ids is not None:
+        refused = []
+        for entry in found:
+            holder = entry.holder(now)
+            reason = delete_refusal(None if holder is None else holder.hex(), claim_ids)
+            if reason is not None:
+                refused.append(Refusal(entry.id.hex(), reason))
+        if refused:
+            return refused
+    if queue.keeps_done:
+        for entry in found:
+            holder = entry.holder(now)
+            if holder is not None:
+                held_by = claims.find_claim(db, queue, holder.hex())
+                client = None if held_by is None else held_by.client
+                history.append(db, queue, history.DONE, [entry], now, client)
+    entries.remove(db, queue, found)
+    return ()

@@ -1,0 +1,131 @@
+"""The sweep: what time has ended in any queue, and what purges and drops left behind.
+
+A queue's row says when something is due (`sweep_at`), so the sweep visits only queues in which it
+finds work, each for one bounded step that is a transaction of its own.
+"""
+
+from zaqar_lite.domain.models import NO_RETRIES, QueueRef, Retries, RetriesOf, Swept
+from zaqar_lite.storage.sql import claiming, entries, expiring, history
+from zaqar_lite.storage.sql.database import Database
+from zaqar_lite.storage.sql.queues import NEVER
+
+_STEP = 200
+"""Entries of a queue that one visit tidies: some 4 ms where leases lapse."""
+_VISITS = 200
+"""Queues that one sweep visits at most."""
+_GARBAGE = 250
+"""Entries of garbage that one step deletes: some 2 ms."""
+
+_GIVEN_BACK = 50
+"""Steps in which one sweep gives free pages of the file back to the disk."""
+
+
+async def sweep(db: Database, limit: int, retries_of: RetriesOf) -> Swept:
+    """Tidy up about `limit` entries; see the seam."""
+    db.check_writable()
+    swept = Swept()
+    now = db.clock.now_ms()
+    visited = 0
+    while swept.total < limit and visited < _VISITS:
+        ref = await db.read(_NO_QUEUE, _next_due, now)
+        if ref is None:
+            break
+        visited += 1
+        queue = db.queue(ref)
+        has_lapsed = queue is not None and queue.lease_at <= now
+        retries = await retries_of(ref) if has_lapsed else NO_RETRIES
+        done = await db.write(_visit, ref, now, min(_STEP, limit - swept.total), retries)
+        swept = swept.plus(done)
+        if done.total:
+            await db.turns.wait()
+    deleted = 0
+    while swept.total + deleted < limit:
+        step = await db.write(_delete_garbage) if _has_garbage(db) else 0
+        if not step:
+            break
+        deleted += step
+        await db.turns.wait()
+    for _ in range(_GIVEN_BACK if db.place.syncs else 0):
+        if not await db.write(_give_back_pages):
+            break
+        await db.turns.wait()
+    return swept._replace(deleted=swept.deleted + deleted)
+
+
+_NO_QUEUE = QueueRef("", "")
+
+
+def _next_due(db: Database, now: int) -> QueueRef | None:
+    db.write_queues()  # so that their rows say when something is due
+    row = db.execute(
+        "SELECT project, name FROM queue INDEXED BY sweeping"
+        " WHERE sweep_at IS NOT NULL AND sweep_at <= ? ORDER BY sweep_at LIMIT 1",
+        (now,),
+    ).fetchone()
+    return None if row is None else QueueRef(*row)
+
+
+def _visit(db: Database, ref: QueueRef, now: int, limit: int, retries: Retries) -> Swept:
+    """Tidy up to `limit` entries of a queue; its row goes when nothing is left of it."""
+    queue = db.queue(ref)
+    if queue is None:
+        return Swept()
+    db.touch(queue)
+    if queue.is_bare:
+        db.remove_queue(queue)
+        return Swept()
+    expired = expiring.expire(db, queue, now, limit)
+    lapsed = moved = 0
+    if queue.lease_at <= now:
+        lapsed, moved = claiming.end_lapsed(db, queue, now, max(1, limit - expired), retries)
+    promoted = expiring.end_delays(db, queue, now, limit)
+    promoted += expiring.end_parkings(db, queue, now, limit)
+    if promoted:
+        db.announce(ref, promoted)
+    forgotten = expiring.forget_keys(db, queue, now, limit)
+    forgotten += history.trim(db, queue, now, limit)
+    letter = retries.dead_letter
+    target = {letter.target} if moved and letter and letter.target else set()
+    return Swept(expired, promoted, lapsed - moved, moved, forgotten, frozenset(target))
+
+
+def _has_garbage(db: Database) -> bool:
+    return db.execute("SELECT 1 FROM garbage LIMIT 1").fetchone() is not None
+
+
+def _delete_garbage(db: Database) -> int:
+    """Delete one step of what a purged or dropped queue held; answer how much that was."""
+    number = entries.first_of(db, "SELECT number FROM garbage LIMIT 1", ())
+    if number == NEVER:
+        return 0
+    found = entries.entries_where(
+        db, "WHERE queue = ? ORDER BY position LIMIT ?", (number, _GARBAGE)
+    )
+    if found:
+        last = found[-1].position
+        db.execute("DELETE FROM entry WHERE queue = ? AND position <= ?", (number, last))
+        entries.delete_bodies(db, found)
+        return len(found)
+    for table, index, columns in _LEFT:
+        rows = db.execute(
+            f"SELECT {columns} FROM {table} {index} WHERE queue = ? LIMIT ?",
+            (number, _GARBAGE),
+        ).fetchall()
+        if rows:
+            where = " AND ".join(f"{column.strip()} = ?" for column in columns.split(","))
+            db.executemany(f"DELETE FROM {table} WHERE {where}", rows)
+            return len(rows)
+    db.execute("DELETE FROM garbage WHERE number = ?", (number,))
+    return 1
+
+
+_LEFT = (
+    ("claim", "INDEXED BY lapsing", "id"),
+    ("idempotency", "", "queue, kind, key"),
+    ("history", "", "queue, state, number"),
+)
+"""What a queue has beside its entries: the table, the index by queue, and the table's key."""
+
+
+def _give_back_pages(db: Database) -> bool:
+    return db.place.give_back_pages()
