@@ -1,12 +1,10 @@
-"""The embedded driver: OpenData-Queue RFC 0001 over a small key-value engine.
+"""The driver of OpenData-Queue RFC 0001: its records over a small key-value engine.
 
-    embedded:///path          SQLite in a local directory; embedded:path is relative
-    opendata+sqlite:///path   the same
     opendata+slatedb:///path  SlateDB in a local directory (extra `slatedb`)
     opendata+s3://bucket/prefix  SlateDB in an object store (extra `slatedb`)
 
-The records' bytes are in `format/` (`keys.py` lists them), the engines below them in `sqlite/` and
-`slatedb/`, behind `engine.py`. `state.py` is what operations may touch: queues, ids, and the batch
+The records' bytes are in `format/` (`keys.py` lists them), the engine below them in `slatedb/`,
+behind `engine.py`. `state.py` is what operations may touch: queues, ids, and the batch
 that gathers. All records of queues are in memory too (`storage/records.py`); a queue that has
 nothing else is made when an operation asks for it (`queues.py`). A queue (`queue.py`) consists of
 pages of up to 128 entries, one record each (`checkpoint.py`). A page that is not in memory is known
@@ -20,7 +18,6 @@ store by `loading.py` and `recovery.py`, writes the batches, and restores the me
 fails.
 """
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
@@ -33,13 +30,13 @@ from zaqar_lite.storage.management import ManagementStore
 from zaqar_lite.storage.opendata.database import Database, OpenDataManagementStore
 from zaqar_lite.storage.opendata.engine import Engine
 from zaqar_lite.storage.opendata.messages import OpenDataMessageStore
-from zaqar_lite.storage.opendata.sqlite import FILE_NAME, SqliteEngine
+from zaqar_lite.storage.sql import directory_of
+from zaqar_lite.storage.sql.place import FILE_NAME, OLD_FILE_NAME
 
 if TYPE_CHECKING:
     from zaqar_lite.storage.opendata.slatedb import SlateDbEngine
 
 
-_SCHEMES = ("embedded", "opendata+sqlite", "opendata+slatedb", "opendata+s3")
 _FOLDER = "slatedb"
 """The folder of a SlateDB store in its directory."""
 
@@ -61,58 +58,24 @@ def create_engine(uri: str, *, must_exist: bool = False) -> Engine:
     `must_exist` refuses a directory that holds no store, where opening would make one. Raises
     ConfigurationError: the URI is wrong, its library is not installed, or there is no store.
     """
-    try:
-        parts = urlsplit(uri)
-    except ValueError as exc:
-        raise ConfigurationError("The store's URI can't be read.") from exc
-    scheme = parts.scheme.lower()
-    if scheme not in _SCHEMES:
-        known = ", ".join(f"{scheme}:" for scheme in _SCHEMES)
-        raise ConfigurationError(f"The embedded store has no scheme {scheme!r}; it has {known}.")
-    if parts.query or parts.fragment:
-        raise ConfigurationError(f"The store's URI takes no query: {shown(uri)}.")
-    if scheme == "opendata+s3":
+    parts = urlsplit(uri)
+    if parts.scheme.lower() == "opendata+s3":
+        if parts.query or parts.fragment:
+            raise ConfigurationError(f"The store's URI takes no query: {shown(uri)}.")
         if not parts.netloc or "@" in parts.netloc or ":" in parts.netloc:
             raise ConfigurationError(
                 "Name a bucket: opendata+s3://bucket/prefix; its keys are in the environment."
             )
         return _slatedb().in_bucket(parts.netloc, unquote(parts.path).strip("/"))
-    directory = _directory(uri)
-    is_sqlite, is_slatedb = (directory / FILE_NAME).exists(), (directory / _FOLDER).exists()
-    if must_exist and not (is_sqlite or is_slatedb):
+    directory = directory_of(uri)
+    if must_exist and not (directory / _FOLDER).exists():
         raise ConfigurationError(f"There is no store at {directory}.")
-    if scheme == "opendata+slatedb":
-        if is_sqlite:
-            raise ConfigurationError(
-                f"{directory} holds a SQLite store: open it with embedded://{directory}, or give "
-                "the SlateDB store a directory of its own."
-            )
-        return _slatedb().in_directory(directory / _FOLDER)
-    if is_slatedb:
+    if any((directory / name).exists() for name in (FILE_NAME, OLD_FILE_NAME)):
         raise ConfigurationError(
-            f"{directory} holds a SlateDB store: open it with opendata+slatedb://{directory}, or "
-            "give the SQLite store a directory of its own."
+            f"{directory} holds a SQLite store: open it with embedded://{directory}, or give "
+            "the SlateDB store a directory of its own."
         )
-    return SqliteEngine(directory)
-
-
-def _directory(uri: str) -> Path:
-    parts = urlsplit(uri)
-    path = unquote(parts.path)
-    if parts.netloc or not path or path == "/":
-        raise ConfigurationError(
-            f"Name a directory: {parts.scheme}:///absolute/path or {parts.scheme}:relative/path, "
-            f"not {shown(uri)}."
-        )
-    directory = Path(path)
-    try:
-        directory.resolve()
-        (directory / FILE_NAME).stat()
-    except (FileNotFoundError, NotADirectoryError):
-        pass  # whether it can be made is found when it is
-    except (OSError, ValueError, RuntimeError) as exc:  # also a NUL, or a link that leads to itself
-        raise ConfigurationError(f"The store's directory can't be used: {exc}.") from exc
-    return directory
+    return _slatedb().in_directory(directory / _FOLDER)
 
 
 def _slatedb() -> "type[SlateDbEngine]":

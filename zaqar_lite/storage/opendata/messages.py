@@ -38,7 +38,6 @@ from zaqar_lite.storage.opendata import (
     sweeping,
 )
 from zaqar_lite.storage.opendata.claiming import live_claim, refusal
-from zaqar_lite.storage.opendata.committer import cost_of
 from zaqar_lite.storage.opendata.database import DatabaseUser
 from zaqar_lite.storage.opendata.due import STEP, count_lapsed, expose, next_ready_at, promote
 from zaqar_lite.storage.opendata.entries import NEVER
@@ -56,6 +55,7 @@ from zaqar_lite.storage.opendata.paging import (
 from zaqar_lite.storage.opendata.queue import Queue
 from zaqar_lite.storage.opendata.reading import cold_of_ids, find_all_live, read
 from zaqar_lite.storage.opendata.staging import PART
+from zaqar_lite.storage.sql.shares import cost_of
 
 
 class OpenDataMessageStore(DatabaseUser, MessageStore):

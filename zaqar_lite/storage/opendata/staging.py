@@ -21,12 +21,12 @@ from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.domain.posts import IdempotencyKey, NewMessage, Posted
 from zaqar_lite.storage.opendata import posting
 from zaqar_lite.storage.opendata.checkpoint import put_garbage
-from zaqar_lite.storage.opendata.committer import cost_of
 from zaqar_lite.storage.opendata.entries import Entry
 from zaqar_lite.storage.opendata.idempotency import BATCH, MESSAGE, Known, digest_of
 from zaqar_lite.storage.opendata.paging import cold_tail, prepared
 from zaqar_lite.storage.opendata.queue import Queue
 from zaqar_lite.storage.opendata.state import State
+from zaqar_lite.storage.sql.shares import cost_of
 
 PART = 125
 """Messages of a part; a post of at most so many goes in one batch."""

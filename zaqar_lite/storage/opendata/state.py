@@ -19,7 +19,7 @@ from zaqar_lite.domain.models import QueueRecord, QueueRef, Record, StoreOptions
 from zaqar_lite.domain.refusals import queue_changed
 from zaqar_lite.domain.turns import Turns
 from zaqar_lite.storage.base import Listener
-from zaqar_lite.storage.opendata.committer import Committer, Shares
+from zaqar_lite.storage.opendata.committer import Committer
 from zaqar_lite.storage.opendata.due import catch_up
 from zaqar_lite.storage.opendata.engine import Batch, Damage, Engine, Row, Stored, Unreadable
 from zaqar_lite.storage.opendata.entries import Entry
@@ -29,6 +29,7 @@ from zaqar_lite.storage.opendata.format.keys import PAYLOAD_PREFIX, RecordType
 from zaqar_lite.storage.opendata.queue import Queue
 from zaqar_lite.storage.opendata.queues import BodyCache, PageCache, Queues
 from zaqar_lite.storage.records import Catalogue
+from zaqar_lite.storage.sql.shares import Shares
 
 logger = logging.getLogger(__name__)
 _CACHED_BODIES = 16 * 1024 * 1024

@@ -160,6 +160,7 @@ class Database:
         self._task: asyncio.Task[None] | None = None
         self._copying: asyncio.Future[None] | None = None
         self._threads: ThreadPoolExecutor | None = None
+        self._number = self._position = self._version = 0
         self._users = 0
         self._opening = asyncio.Lock()
         self._is_closing = False
@@ -172,8 +173,8 @@ class Database:
         self.connection = connection
         self.execute: Callable[..., Any] = connection.execute
         self.executemany = connection.executemany
-        row = self.execute("SELECT number, position, version, instant FROM counter").fetchone()
-        self.number, self._position, self._version, instant = row
+        counters = self.execute("SELECT number, position, version, instant FROM counter")
+        self._number, self._position, self._version, instant = counters.fetchone()
         self.clock.not_before(instant)
 
     # -- opening and closing --
@@ -375,8 +376,8 @@ class Database:
 
     def take_number(self) -> int:
         """Take a number that no queue and no content had."""
-        self.number += 1
-        return self.number
+        self._number += 1
+        return self._number
 
     def take_positions(self, count: int, now_us: int) -> int:
         """Take positions in a row; answer the first."""
@@ -499,7 +500,7 @@ class Database:
             touched = self.write_queues()
             self.execute(
                 "UPDATE counter SET number = ?, position = ?, version = ?, instant = ?",
-                (self.number, self._position, self._version, self.clock.now_ms()),
+                (self._number, self._position, self._version, self.clock.now_ms()),
             )
             self.execute("COMMIT")
         except (apsw.Error, ZaqarLiteError) as exc:
@@ -553,15 +554,16 @@ class Database:
 
     async def _fill(self) -> None:
         """Let operations of several steps end, and waiting ones add what there is room for."""
-        while self._holds:
-            self._released = asyncio.get_running_loop().create_future()
-            await self._released
+        await self._wait_for_holds()
         batch, shares = self._batch, self.shares
         if batch is not None and shares is not None and shares.last_call(len(batch.waiting)):
             await asyncio.sleep(0)  # they add their messages
-            while self._holds:
-                self._released = asyncio.get_running_loop().create_future()
-                await self._released
+            await self._wait_for_holds()
+
+    async def _wait_for_holds(self) -> None:
+        while self._holds:
+            self._released = asyncio.get_running_loop().create_future()
+            await self._released
 
     async def _sync(self, batch: Batch, *, restarts: bool) -> None:
         loop = asyncio.get_running_loop()

@@ -27,6 +27,7 @@ _SIZES = (1, 2, 5, 10, 20, 50, 100, 200, _MOST_MARKS)
 MESSAGE = """e.position, e.id, b.body, e.ttl, e.created, e.expires, e.state, e.until, e.claim,
     e.claims, e.client, e.due, e.headers, e.origin, e.failures"""
 """The columns that `message_of` takes, of an entry `e` and its body `b`."""
+MESSAGES = f"SELECT {MESSAGE} FROM entry e"
 _ENTRY = """position, id, state, priority, due, until, expires, ttl, created, claims, failures,
     claim, claimed_at, last_end, body, is_shared, has_attempts, client, origin"""
 
@@ -122,42 +123,34 @@ def places_of(ids: Iterable[str]) -> dict[bytes, int]:
 
 def find(db: "Database", queue: Queue, ids: Iterable[str], now: int) -> dict[str, Entry]:
     """The live entries with these ids, by id."""
-    rows = _found(db, queue, places_of(ids), _ENTRY, "entry", "")
-    entries = (Entry._make(row) for row in rows)
+    entries = map(Entry._make, _rows_of(db, queue, ids, f"SELECT {_ENTRY} FROM entry e"))
     return {entry.id.hex(): entry for entry in entries if entry.expires > now}
 
 
 def find_messages(db: "Database", queue: Queue, ids: Iterable[str], now: int) -> dict[str, Message]:
     """The live messages with these ids, by id."""
-    source = "entry e CROSS JOIN body b ON b.number = e.body"
-    rows = _found(db, queue, places_of(ids), MESSAGE, source, "e.")
+    rows = _rows_of(db, queue, ids, f"{MESSAGES} CROSS JOIN body b ON b.number = e.body")
     found = (message_of(row, now) for row in rows)
     return {message.id: message for message in found if message.expires_at > now}
 
 
-def _found(
-    db: "Database", queue: Queue, places: Mapping[bytes, int], columns: str, source: str, e: str
+def _rows_of(
+    db: "Database", queue: Queue, ids: Iterable[str], select: str
 ) -> list[tuple[Any, ...]]:
     """Rows of entries by id: where the id says, else by the index of what was moved."""
+    places = places_of(ids)
     rows: list[tuple[Any, ...]] = []
     for values, text in in_lists(list(places.values())):
         found = db.execute(
-            f"SELECT {columns} FROM {source} WHERE {e}queue = ? AND {e}position IN ({text})",
-            (queue.content, *values),
+            f"{select} WHERE e.queue = ? AND e.position IN ({text})", (queue.content, *values)
         )
         rows += [row for row in found if row[1] in places]
     if len(rows) < len(places):
         here = {row[1] for row in rows}
-        indexed = source.replace("entry e", "entry e INDEXED BY moved") if e else (
-            "entry INDEXED BY moved"
-        )  # fmt: skip
-        for number in places:
-            if number not in here:
-                rows += db.execute(
-                    f"SELECT {columns} FROM {indexed} WHERE {e}moved = 1 AND {e}queue = ?"
-                    f" AND {e}id = ?",
-                    (queue.content, number),
-                )
+        by_id = select.replace("entry e", "entry e INDEXED BY moved")
+        for number in places.keys() - here:
+            values = (queue.content, number)
+            rows += db.execute(f"{by_id} WHERE e.moved = 1 AND e.queue = ? AND e.id = ?", values)
     return rows
 
 

@@ -32,9 +32,8 @@ def append(  # noqa: PLR0917 - which list of which queue gets what
         "SELECT number FROM history WHERE queue = ? AND state = ? ORDER BY number DESC LIMIT 1",
         (queue.number, state),
     )
-    number = 0 if last == NEVER else last
     rows = []
-    for number, entry in enumerate(ended, number + 1):
+    for number, entry in enumerate(ended, 1 if last == NEVER else last + 1):
         attempts = entries.attempts_of(db, entry.id) if entry.has_attempts else ()
         consumers = [one.client_id for one in attempts if one.client_id is not None]
         if client_id is not None:

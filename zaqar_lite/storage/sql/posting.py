@@ -260,14 +260,14 @@ def find_keys(
     return found
 
 
-def _answer(
+def _answer(  # noqa: PLR0917 - a post, what is planned for it, and what was stored
     db: Database, queue: Queue, wanted: Post, plan: Plan, ids: Sequence[str], now: int
 ) -> Sequence[Posted]:
     """Remember the keys of a post, and answer for all of its messages."""
     if wanted.batch_key is None and not plan.repeats and not plan.firsts:
         posted = list(map(Posted, ids))
         if plan.new and any(one.idempotency_key for one in plan.new):
-            _remember(db, queue, wanted, posted, plan, now)
+            _remember(db, queue, wanted, posted, now)
         return posted
     fresh = iter(ids)
     posted = []
@@ -278,13 +278,11 @@ def _answer(
             posted.append(Posted(posted[plan.firsts[index]].id, duplicate=True))
         else:
             posted.append(Posted(next(fresh)))
-    _remember(db, queue, wanted, posted, plan, now)
+    _remember(db, queue, wanted, posted, now)
     return posted
 
 
-def _remember(
-    db: Database, queue: Queue, wanted: Post, posted: Sequence[Posted], plan: Plan, now: int
-) -> None:
+def _remember(db: Database, queue: Queue, wanted: Post, posted: Sequence[Posted], now: int) -> None:
     ends = now + db.options.idempotency_window_ms
     rows = [
         (queue.number, MESSAGE, key.text, ends, key.digest, bytes.fromhex(answer.id))

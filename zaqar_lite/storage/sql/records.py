@@ -266,10 +266,15 @@ def put(
     return record
 
 
-def _put_at(
-    db: Database, kind: str, project: str, name: str, value: bytes, expected: int | None,
+def _put_at(  # noqa: PLR0917 - as the seam has it
+    db: Database,
+    kind: str,
+    project: str,
+    name: str,
+    value: bytes,
+    expected: int | None,
     ttl_ms: int | None,
-) -> Record:  # fmt: skip
+) -> Record:
     known = find(db, kind, project, name)
     _check_version(kind, name, known, expected)
     if known is None:

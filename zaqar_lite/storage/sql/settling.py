@@ -15,7 +15,7 @@ from zaqar_lite.storage.sql.queues import Queue
 RELEASED = Ended.RELEASED
 
 
-def settle(
+def settle(  # noqa: PLR0917 - as the seam has it
     db: Database,
     ref: QueueRef,
     claim_id: str,

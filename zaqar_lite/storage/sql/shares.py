@@ -1,7 +1,12 @@
 """How much of a batch each project may fill, so that no project waits for another.
 
-All operations of a batch wait for its sync, so what one project adds delays the others. Measured:
-without shares, the p99 of a modest project beside a greedy one was 59 times what it was alone.
+A request waits for the batch that is being synced and for its own, whatever else is in them. So a
+batch takes FEW messages of every project, and ROOM messages beyond these. A request that does not
+fit waits for a later batch, in which the waiting projects have their turns one after the other. A
+batch after a large one has no such turns if a small request waits for it: that request came while
+the large one was written, and must not wait for a second. While only one project sends messages,
+its batches have more room, so that it needs fewer of them. Measured: the p99 of a modest project
+beside a greedy one was 59 times what it was alone without shares, and 6 times with them.
 """
 
 import asyncio

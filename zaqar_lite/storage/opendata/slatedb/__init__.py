@@ -23,16 +23,12 @@ from typing import Self, TypeVar
 from zaqar_lite.domain.errors import ConfigurationError, Unavailable, ZaqarLiteError
 from zaqar_lite.storage.opendata.engine import (
     FIRST,
-    FULL,
     Batch,
     Damage,
-    DirectoryLock,
     Engine,
     Row,
     Stored,
     Unreadable,
-    is_full,
-    try_to_write,
 )
 from zaqar_lite.storage.opendata.slatedb.binding import (
     DURABLE,
@@ -42,6 +38,7 @@ from zaqar_lite.storage.opendata.slatedb.binding import (
     settings,
     slatedb,
 )
+from zaqar_lite.storage.sql.directory import FULL, DirectoryLock, is_full, try_to_write
 
 logger = logging.getLogger(__name__)
 _CHUNK = 1_000
