@@ -15,9 +15,9 @@ from zaqar_lite.domain.models import StoreOptions
 from zaqar_lite.domain.quotas import UNLIMITED, Quota
 from zaqar_lite.main import create_app
 from zaqar_lite.server.loading import load
+from zaqar_lite.service.quotas.quota_usage import MessageQuota
 from zaqar_lite.service.quotas.quotas import Quotas
-from zaqar_lite.service.quotas.rates import Rates
-from zaqar_lite.service.quotas.stock import Stock
+from zaqar_lite.service.quotas.rate_limits import RateLimits
 from zaqar_lite.storage.memory import create
 
 ROUNDS = 200_000
@@ -46,13 +46,13 @@ def measured() -> dict[str, float]:
     call.project, call.size = "p", 1_000
     found: dict[str, float] = {"nothing (the loop itself)": microseconds(lambda: None)}
 
-    def asked(meter: Meter, rates: Rates) -> None:
+    def asked(meter: Meter, rates: RateLimits) -> None:
         if rates.is_on and call.project:
             meter.admit(call, post)
         if rates.is_on:
             meter.answered(call, post, 100)
 
-    def read(meter: Meter, rates: Rates) -> None:
+    def read(meter: Meter, rates: RateLimits) -> None:
         if rates.is_on and call.project:
             meter.admit(call, claim)
         if rates.is_on:
@@ -64,11 +64,13 @@ def measured() -> dict[str, float]:
         ("rates of managing only", Quota(manage_requests=1)),
         ("rates of requests and bytes", own),
     ):
-        rates = Rates(Quotas(management, defaults, Clock(), shared=False))
+        rates = RateLimits(Quotas(management, defaults, Clock(), shared=False))
         meter = Meter(rates, routes)
         found[f"post, {name}"] = microseconds(partial(asked, meter, rates))
         found[f"claim, {name}"] = microseconds(partial(read, meter, rates))
-    stock = Stock(messages, management, Quotas(management, UNLIMITED, Clock(), shared=False).of)
+    stock = MessageQuota(
+        messages, management, Quotas(management, UNLIMITED, Clock(), shared=False).of
+    )
     found["post, no quota of messages"] = microseconds(lambda: stock.bounds("p"))
     return found
 

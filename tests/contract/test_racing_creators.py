@@ -22,14 +22,13 @@ from zaqar_lite.domain.topics import KIND as TOPIC
 from zaqar_lite.domain.topics import topic_ref
 from zaqar_lite.domain.turns import Turns
 from zaqar_lite.service import topics as topics_module
-from zaqar_lite.service.delivery.notes import Notes
+from zaqar_lite.service.delivery.outbox import Outbox
 from zaqar_lite.service.identity import keys as keys_module
 from zaqar_lite.service.identity.keys import Keys
 from zaqar_lite.service.messages import Messages
 from zaqar_lite.service.policy import Policies
-from zaqar_lite.service.pooling import registry as registry_module
-from zaqar_lite.service.pooling.pool import Pool
-from zaqar_lite.service.pooling.registry import FLAVOR, POOL, Kind, Registry
+from zaqar_lite.service.pooling import pools as registry_module
+from zaqar_lite.service.pooling.pools import FLAVOR, POOL, Kind, Pool, PoolRegistry
 from zaqar_lite.service.queues import Queues
 from zaqar_lite.service.quotas import quotas as quotas_module
 from zaqar_lite.service.quotas import reservations
@@ -39,8 +38,8 @@ from zaqar_lite.service.schedules import schedules as schedules_module
 from zaqar_lite.service.schedules.schedule import KIND as SCHEDULE
 from zaqar_lite.service.schedules.schedule import Plan
 from zaqar_lite.service.schedules.schedules import Schedules
-from zaqar_lite.service.subscriptions import marks
-from zaqar_lite.service.subscriptions.subscribers import Subscribers
+from zaqar_lite.service.subscriptions import queue_flags as marks
+from zaqar_lite.service.subscriptions.subscriber_cache import SubscriberCache
 from zaqar_lite.service.subscriptions.subscriptions import Subscriptions
 from zaqar_lite.service.topics import Topics
 
@@ -76,7 +75,7 @@ class Server:
     schedules: Schedules
     keys: Keys
     subscriptions: Subscriptions
-    pools: Registry
+    pools: PoolRegistry
     quotas: Quotas
 
 
@@ -93,7 +92,7 @@ def serve(stores: Stores) -> Server:
                 queues,
                 policies,
                 Router(management, LIMITS),
-                Notes(policies, clock),
+                Outbox(policies, clock),
                 limits=LIMITS,
                 clock=clock,
             ),
@@ -104,13 +103,13 @@ def serve(stores: Stores) -> Server:
             management,
             queues,
             policies,
-            Subscribers(management),
+            SubscriberCache(management),
             confirmations=None,
             limits=LIMITS,
             clock=clock,
             refused={},
         ),
-        Registry(management, lambda _: Kind("memory"), clock),
+        PoolRegistry(management, lambda _: Kind("memory"), clock),
         Quotas(management, UNLIMITED, clock, shared=True),
     )
 

@@ -10,8 +10,8 @@ from zaqar_lite.domain.errors import Invalid, NotFound, Unauthenticated, Unavail
 from zaqar_lite.domain.identity import INTERNAL_PROJECTS, How, Principal
 from zaqar_lite.domain.models import Record, StoreOptions
 from zaqar_lite.service.identity import keys as module
+from zaqar_lite.service.identity.authentication import Credential, Place
 from zaqar_lite.service.identity.keys import Keys
-from zaqar_lite.service.identity.provider import Credential, Place
 from zaqar_lite.storage.management import ManagementStore
 from zaqar_lite.storage.memory import create
 

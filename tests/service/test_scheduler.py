@@ -20,7 +20,7 @@ from zaqar_lite.domain.errors import (
 )
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.models import Message, QueueRef, Selection, StoreOptions
-from zaqar_lite.service.delivery.notes import Notes
+from zaqar_lite.service.delivery.outbox import Outbox
 from zaqar_lite.service.messages import Messages
 from zaqar_lite.service.policy import Policies
 from zaqar_lite.service.queues import Queues
@@ -86,7 +86,7 @@ async def place() -> Place:
         queues,
         policies,
         Router(management, limits),
-        Notes(policies, clock),
+        Outbox(policies, clock),
         limits=limits,
         clock=clock,
     )

@@ -29,7 +29,7 @@ from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.quotas import Quota
 from zaqar_lite.service.metrics.metrics import Metrics
-from zaqar_lite.service.quotas.connected import Connected
+from zaqar_lite.service.quotas.concurrency_limits import ConnectionLimits
 
 if TYPE_CHECKING:
     from zaqar_lite.api.tracing import RequestTraces
@@ -52,7 +52,7 @@ class Application:
         gate: Gate | None,
         gateways: Gateways | None,
         meter: Meter,
-        connected: Connected,
+        connected: ConnectionLimits,
         long_requests: LongRequests,
         describe: AsgiApp,
         lifespan: Lifespan,

@@ -19,7 +19,7 @@ from zaqar_lite.domain.identity import TRUSTED, Access, Principal
 from zaqar_lite.domain.limits import Limits, check_limit
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.domain.topics import topic_ref
-from zaqar_lite.service.quotas.connected import Link
+from zaqar_lite.service.quotas.concurrency_limits import Link
 
 TOPICS = "/v2/topics/"
 """What the path of a topic begins with."""

@@ -13,7 +13,7 @@ from zaqar_lite.api.refused import Refused
 from zaqar_lite.domain.identity import INTERNAL_PROJECTS, SIGNED, How
 from zaqar_lite.domain.limits import MAX_PROJECT_ID
 from zaqar_lite.domain.metadata import is_queue_name
-from zaqar_lite.service.sharing import Sharing
+from zaqar_lite.service.presigned_urls import PresignedUrls
 
 _HEX_ID = re.compile(rb"[0-9a-fA-F]{32}|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _REFUSED = re.compile(r"q=0(?:\.0*)?")
@@ -61,7 +61,7 @@ class Checks:
     """
 
     def __init__(
-        self, *, client_ids: ClientIds, sharing: Sharing, hosts: frozenset[str] | None
+        self, *, client_ids: ClientIds, sharing: PresignedUrls, hosts: frozenset[str] | None
     ) -> None:
         self._client_ids = client_ids
         self._known_client = lru_cache(maxsize=1_024)(self._client_id)  # few send most requests

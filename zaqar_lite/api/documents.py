@@ -21,8 +21,8 @@ from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.domain.groups import GROUP_HEADER, check_group
 from zaqar_lite.domain.limits import INT64_MAX, INT64_MIN, MAX_BODY_DEPTH, MAX_DOCUMENT_DEPTH
 from zaqar_lite.domain.turns import Turns
-from zaqar_lite.service.drafts import Draft
-from zaqar_lite.service.turns import cut
+from zaqar_lite.service.post_validation import Draft
+from zaqar_lite.service.yielding import cut
 
 T = TypeVar("T")
 _MALFORMED = "The request body could not be parsed: {}."

@@ -14,10 +14,9 @@ from zaqar_lite.api.refused import Refused
 from zaqar_lite.api.routes import OPEN_PATHS
 from zaqar_lite.domain.errors import Denied, Unauthenticated
 from zaqar_lite.domain.identity import SIGNED, Access, Principal, Verb
-from zaqar_lite.service.identity.authority import Authority
-from zaqar_lite.service.identity.identity import Identity
-from zaqar_lite.service.identity.provider import Credential, Place
-from zaqar_lite.service.identity.rechecks import Rechecks
+from zaqar_lite.service.identity.authentication import Authenticator, Credential, Place
+from zaqar_lite.service.identity.authorization import Authorizer
+from zaqar_lite.service.identity.revalidation import Revalidation
 
 _PROJECT = b"x-project-id"
 _IDENTITY = re.compile(
@@ -38,7 +37,7 @@ class Gate:
     """Let in the clients that a provider knows, and refuse what they may not do."""
 
     def __init__(
-        self, identity: Identity, authority: Authority, check_store: Callable[[], None]
+        self, identity: Authenticator, authority: Authorizer, check_store: Callable[[], None]
     ) -> None:
         self._identity = identity
         self._authority = authority
@@ -161,7 +160,7 @@ class Gate:
 class LongRequests:
     """End streams, and requests that wait, once they would not be let in any more."""
 
-    def __init__(self, gate: Gate | None, checks: Checks, rechecks: Rechecks) -> None:
+    def __init__(self, gate: Gate | None, checks: Checks, rechecks: Revalidation) -> None:
         self._gate = gate
         self._checks = checks
         self._rechecks = rechecks

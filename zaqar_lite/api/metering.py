@@ -2,13 +2,13 @@
 
 from zaqar_lite.api.call import Call, Route, Write
 from zaqar_lite.domain.identity import Verb
-from zaqar_lite.service.quotas.rates import MANAGE, READ, WRITE, Rates
+from zaqar_lite.service.quotas.rate_limits import MANAGE, READ, WRITE, RateLimits
 
 
 class Meter:
     """Count the requests of routes; one without a verb, such as a ping, is not counted."""
 
-    def __init__(self, rates: Rates, routes: tuple[Route, ...]) -> None:
+    def __init__(self, rates: RateLimits, routes: tuple[Route, ...]) -> None:
         self.rates = rates
         kinds = ((route.name, _kind(route)) for route in routes)
         self._kinds = {name: kind for name, kind in kinds if kind is not None}

@@ -21,17 +21,17 @@ from zaqar_lite.domain.models import (
     Take,
 )
 from zaqar_lite.domain.posts import NewMessage, Posted
-from zaqar_lite.service.delivery.notes import Notes
-from zaqar_lite.service.drafts import Draft, Drafts, is_repeated
+from zaqar_lite.service.delivery.outbox import Outbox
 from zaqar_lite.service.policy import Policies, Policy
+from zaqar_lite.service.post_validation import Draft, PostValidation, is_repeated
 from zaqar_lite.service.queues import Queues
-from zaqar_lite.service.quotas.stock import Stock
+from zaqar_lite.service.quotas.quota_usage import MessageQuota
 from zaqar_lite.service.routing import Router
-from zaqar_lite.service.turns import STEP, cut
+from zaqar_lite.service.yielding import STEP, cut
 from zaqar_lite.storage.base import MessageStore
 
 if TYPE_CHECKING:
-    from zaqar_lite.service.encryption.vault import Vault
+    from zaqar_lite.service.encryption.encryption_keys import EncryptionKeys
 
 
 class Receipt(NamedTuple):
@@ -50,14 +50,14 @@ class Messages:
         queues: Queues,
         policies: Policies,
         router: Router,
-        notes: Notes,
+        notes: Outbox,
         *,
         limits: Limits,
         clock: Clock,
-        stock: Stock | None = None,
-        vault: "Vault | None" = None,
+        stock: MessageQuota | None = None,
+        encryption_keys: "EncryptionKeys | None" = None,
     ) -> None:
-        self._vault = vault
+        self._encryption_keys = encryption_keys
         self._messages = messages
         self._stock = stock
         self._queues = queues
@@ -65,7 +65,7 @@ class Messages:
         self._router = router
         self._notes = notes
         self._limits = limits
-        self._drafts = Drafts(limits, clock)
+        self._drafts = PostValidation(limits, clock)
         self.turns = policies.turns
         """Large posts are read, checked and prepared in these turns."""
 
@@ -366,13 +366,13 @@ class Messages:
             raise Invalid(f"'count' must be between 1 and {self._limits.max_ranges}.")
         return await self._messages.split(queue, count)
 
-    def _sealing(self) -> "Vault":
-        if self._vault is None:
+    def _sealing(self) -> "EncryptionKeys":
+        if self._encryption_keys is None:
             raise Invalid(
                 "The queue is encrypted, and this server has no encryption_key_file: nothing was "
                 "stored."
             )
-        return self._vault
+        return self._encryption_keys
 
     async def _is_live(self, queue: QueueRef, claim_id: str) -> bool:
         try:

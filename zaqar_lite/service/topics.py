@@ -31,11 +31,18 @@ from zaqar_lite.domain.topics import (
     with_topic_overlay,
 )
 from zaqar_lite.domain.turns import Turns
-from zaqar_lite.service.delivery.notes import CLIENT_ID, Note, Sent, encode, notes_of, trace_of
-from zaqar_lite.service.drafts import Draft, Drafts
+from zaqar_lite.service.delivery.outbox import (
+    CLIENT_ID,
+    OutboxMessage,
+    Sent,
+    encode,
+    outbox_queue,
+    trace_of,
+)
+from zaqar_lite.service.post_validation import Draft, PostValidation
 from zaqar_lite.service.quotas.reservations import RecordRoom
 from zaqar_lite.service.records import Decoding, full_page, retried
-from zaqar_lite.service.turns import STEP, cut
+from zaqar_lite.service.yielding import STEP, cut
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
 
@@ -73,7 +80,7 @@ class Topics:
         self._messages = messages
         self._limits = limits
         self._clock = clock
-        self._drafts = Drafts(limits, clock)
+        self._drafts = PostValidation(limits, clock)
         self._room = RecordRoom(
             management,
             clock,
@@ -192,7 +199,7 @@ class Topics:
         batch_key: str | None,
         admitted: Admitted | None,
     ) -> Sequence[Posted]:
-        """Note messages for the topic's subscriptions; make the topic unless it is there.
+        """Write outbox messages for the topic's subscriptions; make the topic unless it is there.
 
         Raises:
             Invalid: a message breaks a rule; names it by its index.
@@ -216,7 +223,7 @@ class Topics:
                 await self.turns.wait()
             new += [self._note(topic, draft, admitted, client_id) for draft in part]
         return await self._messages.post(
-            notes_of(topic.project),
+            outbox_queue(topic.project),
             new,
             client_id=CLIENT_ID,
             batch_key=_own(topic, whole) if whole else None,
@@ -233,7 +240,7 @@ class Topics:
             delay = metadata.get("_default_message_delay")
         seconds = (ttl or self._limits.default_message_ttl) + (delay or 0)
         now = self._clock.now_ms()
-        note = Note(
+        note = OutboxMessage(
             "",
             topic.project,
             topic.name,

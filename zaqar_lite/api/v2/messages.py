@@ -33,8 +33,8 @@ from zaqar_lite.domain.instants import read_instant
 from zaqar_lite.domain.models import Message, Page, QueueRef
 from zaqar_lite.domain.posts import Posted
 from zaqar_lite.domain.turns import Turns
-from zaqar_lite.service.drafts import Draft
 from zaqar_lite.service.messages import Messages
+from zaqar_lite.service.post_validation import Draft
 
 DEFAULT_LIMIT = 10
 LARGE_POST = 32_768

@@ -22,7 +22,7 @@ from zaqar_lite.api.v2.queues import (
 )
 from zaqar_lite.domain.metadata import unknown_keys
 from zaqar_lite.domain.topics import path_of
-from zaqar_lite.service.identity.authority import Authority
+from zaqar_lite.service.identity.authorization import Authorizer
 from zaqar_lite.service.subscriptions.subscriptions import Subscriptions
 from zaqar_lite.service.topics import Topics
 
@@ -52,7 +52,7 @@ class TopicActions:
         topics: Topics,
         queues: QueueActions,
         subscriptions: Subscriptions,
-        authority: Authority,
+        authority: Authorizer,
     ) -> None:
         self._topics = topics
         self._queues = queues

@@ -20,9 +20,9 @@ from zaqar_lite.api.websocket.encoding import UNREAD, Frame, Unreadable, notific
 from zaqar_lite.domain.errors import Denied, Unavailable, ZaqarLiteError
 from zaqar_lite.domain.identity import Principal
 from zaqar_lite.domain.models import QueueRef
-from zaqar_lite.service.delivery.listeners import Listeners
-from zaqar_lite.service.identity.rechecks import Rechecks
-from zaqar_lite.service.quotas.connected import Connected, Link
+from zaqar_lite.service.delivery.connected_subscribers import ConnectedSubscribers
+from zaqar_lite.service.identity.revalidation import Revalidation
+from zaqar_lite.service.quotas.concurrency_limits import ConnectionLimits, Link
 from zaqar_lite.service.subscriptions.subscriptions import Subscriptions
 
 logger = logging.getLogger(__name__)
@@ -246,11 +246,11 @@ class SocketHost:
         *,
         gate: Gate | None,
         gateways: Gateways | None,
-        connected: Connected,
-        rechecks: Rechecks,
+        connected: ConnectionLimits,
+        rechecks: Revalidation,
         origins: frozenset[str] | None,
         subscriptions: Subscriptions,
-        listeners: Listeners,
+        listeners: ConnectedSubscribers,
     ) -> None:
         self._perform = perform
         self._checks = checks

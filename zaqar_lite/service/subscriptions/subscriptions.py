@@ -5,9 +5,11 @@ from being there twice. The queue's own record is marked in the same request: so
 without a call of its own whether the queue has subscriptions.
 """
 
+import hashlib
 import hmac
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple, Protocol
@@ -18,6 +20,7 @@ from zaqar_lite.domain.errors import (
     Invalid,
     LimitReached,
     NotFound,
+    QuotaReached,
     RecordChanged,
     Unavailable,
     ZaqarLiteError,
@@ -39,16 +42,123 @@ from zaqar_lite.domain.topics import check_subscription, queue_in
 from zaqar_lite.service.identity.trusts import MakeTrust, trusted
 from zaqar_lite.service.policy import Policies
 from zaqar_lite.service.queues import Queues
-from zaqar_lite.service.records import retried
-from zaqar_lite.service.subscriptions.marks import Marks
-from zaqar_lite.service.subscriptions.names import Name, SubscriberNames
-from zaqar_lite.service.subscriptions.room import Room
-from zaqar_lite.service.subscriptions.subscribers import (
-    Subscribers,
+from zaqar_lite.service.quotas.reservations import Bound, Reservations
+from zaqar_lite.service.records import count_records, retried
+from zaqar_lite.service.subscriptions.queue_flags import QueueFlags
+from zaqar_lite.service.subscriptions.subscriber_cache import (
+    SubscriberCache,
     list_subscriptions,
     subscription_ids,
 )
 from zaqar_lite.storage.management import ManagementStore
+
+_KIND = "subscriber"
+
+
+class Name(NamedTuple):
+    """The subscription that a name stands for, and the version of its record."""
+
+    id: str
+    version: int
+
+
+class UniqueSubscribers:
+    """Take names and release them."""
+
+    def __init__(self, management: ManagementStore) -> None:
+        self._management = management
+
+    async def find(self, queue: QueueRef, subscriber: str) -> Name | None:
+        """What a subscriber's name stands for."""
+        record = await self._management.get_record(_KIND, queue.project, _name(queue, subscriber))
+        return None if record is None else Name(json.loads(record.value)["id"], record.version)
+
+    async def take(self, made: Subscription, *, expected: int | None) -> None:
+        """Let the name of its subscriber stand for a subscription, as long as that lives.
+
+        Raises:
+            RecordChanged: the record is not at the version `expected` (0: there is none).
+        """
+        await self._management.put_record(
+            _KIND,
+            made.queue.project,
+            _name(made.queue, made.subscriber),
+            json.dumps({"id": made.id}).encode(),
+            expected=expected,
+            ttl_ms=made.ttl * 1000,
+        )
+
+    async def release(self, old: Subscription) -> None:
+        """Release a name, unless it stands for another subscription by now."""
+        found = await self.find(old.queue, old.subscriber)
+        if found is None or found.id != old.id:
+            return
+        name = _name(old.queue, old.subscriber)
+        try:
+            await self._management.delete_record(
+                _KIND, old.queue.project, name, expected=found.version
+            )
+        except RecordChanged:
+            return
+
+
+def _name(queue: QueueRef, subscriber: str) -> str:
+    return f"{queue.name}/{hashlib.sha256(subscriber.encode()).hexdigest()}"
+
+
+class SubscriptionLimits:
+    """Hold room for subscriptions while they are made, so that racing requests exceed no bound."""
+
+    def __init__(
+        self, management: ManagementStore, clock: Clock, limits: Limits, quota_of: QuotaOf
+    ) -> None:
+        self._management = management
+        self._limits = limits
+        self._quota_of = quota_of
+        self._reservations = Reservations(management, clock, is_there=self._is_there)
+
+    @asynccontextmanager
+    async def held_for(
+        self, made: Subscription, undo: Callable[[], Awaitable[None]]
+    ) -> AsyncIterator[None]:
+        """Hold room for a subscription while it is made; if that takes too long, `undo` it.
+
+        Raises:
+            LimitReached: its queue has as many subscriptions as a queue may have.
+            QuotaReached: its project has as many as its quota allows.
+            Unavailable: others have been making subscriptions for too long.
+        """
+        bounds = [self._of_queue(made.queue)]
+        quota = self._quota_of(made.queue.project).subscriptions
+        if quota is not None:
+            bounds.append(self._of_project(made.queue.project, quota))
+        async with AsyncExitStack() as stack:
+            for bound in bounds:
+                await stack.enter_async_context(self._reservations.room(bound, made.name, undo))
+            yield
+
+    async def count(self, project: str, most: int) -> int:
+        """Count the live subscriptions of a project, up to `most`."""
+        return await count_records(self._management, KIND, project, most=most)
+
+    def _of_queue(self, queue: QueueRef) -> Bound:
+        async def count(most: int) -> int:
+            return len(await subscription_ids(self._management, queue, most=most))
+
+        most = self._limits.max_subscriptions_per_queue
+        full = LimitReached(f"The queue has {most} subscriptions, as many as it may have.")
+        return Bound(queue.project, f"subscriptions/{queue.name}", most, count, full)
+
+    def _of_project(self, project: str, quota: int) -> Bound:
+        full = QuotaReached(
+            f"The project has {quota} subscriptions, as many as its quota allows: end some, or "
+            "ask the operator of this server for more."
+        )
+        return Bound(project, "subscriptions", quota, partial(self.count, project), full)
+
+    async def _is_there(self, project: str, name: str) -> bool:
+        return await self._management.get_record(KIND, project, name) is not None
+
 
 _MAX_ROUNDS = 20
 _OLD_SECRET_MS = 86_400_000
@@ -79,7 +189,7 @@ class Subscriptions:
         management: ManagementStore,
         queues: Queues,
         policies: Policies,
-        subscribers: Subscribers,
+        subscribers: SubscriberCache,
         *,
         confirmations: Confirmations | None,
         limits: Limits,
@@ -91,10 +201,10 @@ class Subscriptions:
         self._management = management
         self._left = left or (lambda _: None)
         self._subscribers = subscribers
-        self._names = SubscriberNames(management)
-        self.room = Room(management, clock, limits, quota_of)
+        self._names = UniqueSubscribers(management)
+        self.room = SubscriptionLimits(management, clock, limits, quota_of)
         """Room for new subscriptions, which also counts those of a project."""
-        self.marks = Marks(management, queues, policies)
+        self.marks = QueueFlags(management, queues, policies)
         """The marks by which a post knows that its queue has subscriptions."""
         self._confirmations = confirmations
         self._limits = limits
