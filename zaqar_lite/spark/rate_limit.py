@@ -22,7 +22,7 @@ _INSTANT = struct.Struct("d")  # of the machine's monotonic clock, which all pro
 _LONGEST = 1.0  # seconds that are reserved at a time
 
 
-class SharedPace:
+class SharedRateLimit:
     """Limits all tasks of one `run` together to `rate` messages a second."""
 
     def __init__(self, run: str, rate: float) -> None:
@@ -30,7 +30,7 @@ class SharedPace:
         self._path = Path(tempfile.gettempdir()) / f"zaqar-lite-rate-{digest}"
         self._rate = rate
 
-    def paced(self, items: Iterable[T], most: int) -> Iterator[T]:
+    def limited(self, items: Iterable[T], most: int) -> Iterator[T]:
         """Yield the items at the rate, up to `most` at once."""
         together = max(1, min(most, int(self._rate * _LONGEST)))
         for some in chunks(items, together):

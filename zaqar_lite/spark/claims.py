@@ -1,4 +1,4 @@
-"""Claim many messages and delete them, with several requests at the same time."""
+"""Claim many messages, renew the claims from a thread, and delete or release what they hold."""
 
 import logging
 import threading
@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from zaqar_lite.client import ClaimLost, Client, Held, MessageClaimed, ZaqarError
+from zaqar_lite.spark.ledger import Claims
 from zaqar_lite.spark.options import Options
 
 logger = logging.getLogger(__name__)
@@ -26,7 +27,7 @@ class Deleted:
     lost: int = 0
 
 
-def claim(client: Client, options: Options, most: int, *, wait: float = 0) -> list[Held]:
+def claim_messages(client: Client, options: Options, most: int, *, wait: float = 0) -> list[Held]:
     """Claim up to `most` messages, as many as there are; in the order of their first messages.
 
     Where there are none, wait up to `wait` seconds for the first; one request does that, and the
@@ -64,12 +65,12 @@ def claim(client: Client, options: Options, most: int, *, wait: float = 0) -> li
                 limits = [min(client.page_size, left - first) for first in firsts]
                 left -= sum(threads.map(one, limits))
     except BaseException:
-        release(client, options.queue, [held.id for held in claims])
+        release_claims(client, options.queue, [held.id for held in claims])
         raise
     return sorted(claims, key=lambda held: held.messages[0].id)
 
 
-def release(client: Client, queue: str, claim_ids: Sequence[str]) -> None:
+def release_claims(client: Client, queue: str, claim_ids: Sequence[str]) -> None:
     """Release claims; one that can't be released is logged, and lapses by itself."""
     for claim_id in claim_ids:
         try:
@@ -78,7 +79,7 @@ def release(client: Client, queue: str, claim_ids: Sequence[str]) -> None:
             logger.warning("a claim on %r was not given back, and will lapse: %s", queue, error)
 
 
-def delete(
+def delete_claimed(
     client: Client, options: Options, claims: Sequence[tuple[str, Sequence[str]]]
 ) -> Deleted:
     """Delete messages that were processed, by the claims (id, message ids) that hold them.
@@ -109,4 +110,62 @@ def _delete_one(client: Client, options: Options, claim_id: str, message_id: str
             client.cancel(options.queue, message_id)
         except MessageClaimed:
             return False
+    return True
+
+
+class Renewal:
+    """Keep claims alive from `add` to `remove`: renew them every `claimRenewal` seconds.
+
+    Pickled without its thread: an object without a batch has none.
+    """
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._claims: dict[int, tuple[str, ...]] = {}
+        self._ended: threading.Event | None = None
+
+    def add(self, number: int, claims: Claims) -> None:
+        """Renew a batch's claims from now on."""
+        self._claims[number] = tuple(claim_id for claim_id, _ in claims)
+        if self._ended is None:
+            self._ended = threading.Event()
+            threading.Thread(
+                target=self._run, args=(self._ended,), name="zaqar-renewal", daemon=True
+            ).start()
+
+    def remove(self, number: int) -> None:
+        """Stop renewing a batch's claims."""
+        self._claims.pop(number, None)
+        if not self._claims:
+            self.stop()
+
+    def stop(self) -> None:
+        """Stop the thread."""
+        self._claims.clear()
+        if self._ended is not None:
+            self._ended.set()
+            self._ended = None
+
+    def _run(self, ended: threading.Event) -> None:
+        with self._options.client() as client:
+            over: set[str] = set()
+            while not ended.wait(self._options.renewal_interval):
+                held = [one for claims in list(self._claims.values()) for one in claims]
+                over.intersection_update(held)
+                for claim_id in held:
+                    # A claim that ended, with its last message or by time, never comes back.
+                    if claim_id not in over and not renew_claim(client, self._options, claim_id):
+                        over.add(claim_id)
+
+
+def renew_claim(client: Client, options: Options, claim_id: str) -> bool:
+    """Renew one claim; return whether it is held. Errors are logged, and the next round retries."""
+    try:
+        client.renew_claim(
+            options.queue, claim_id, ttl=options.claim_ttl, grace=options.claim_grace
+        )
+    except ClaimLost:
+        return False
+    except ZaqarError as error:
+        logger.warning("a claim was not renewed: %s", error)
     return True

@@ -1,11 +1,11 @@
 """Browse queues without claiming: the server computes ranges, which are read in parallel."""
 
-import dataclasses
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import cast
 
+import msgspec
 import pyarrow as pa
 from pyspark.sql.datasource import (
     DataSourceReader,
@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 from zaqar_lite.client import Client, Message
 from zaqar_lite.client.base_client import chunks
 from zaqar_lite.spark.options import Options
-from zaqar_lite.spark.queue_names import named, queues_to_read
+from zaqar_lite.spark.queues import named, queues_to_read
 from zaqar_lite.spark.rows import columns_of, to_batch
 
 
@@ -89,7 +89,7 @@ class PushdownReader(ZaqarReader):
         """
         for one in filters:
             if isinstance(one, IsNull) and one.attribute == ("claim_id",):
-                self._options = dataclasses.replace(self._options, include_claimed=False)
+                self._options = msgspec.structs.replace(self._options, include_claimed=False)
             wanted = _wanted(one)
             if wanted is not None and one.attribute == ("queue",):  # type: ignore[attr-defined]
                 self._wanted = wanted if self._wanted is None else self._wanted & wanted
