@@ -10,8 +10,9 @@ import re
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
-_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
+_DAY = 86400.0
+UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": _DAY, "w": 7 * _DAY, "y": 365 * _DAY}
+_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w|y)")
 _COMPARED = re.compile(r"(ready|delayed|claimed|dead|oldest)(<=|>=|<|>|=)(.+)")
 _OPERATORS: dict[str, Callable[[float, float], bool]] = {
     "<": operator.lt,
