@@ -174,8 +174,7 @@ def build_app(
         checks,
         gate=gate,
         gateways=options.gateways,
-        meter=Meter(services.rates, tree.routes),
-        connected=services.connected,
+        meter=Meter(services.rates, services.connected, tree.routes),
         long_requests=long_requests,
         describe=describe,
         lifespan=lifespan,
@@ -190,7 +189,7 @@ def build_app(
     )
     application.sockets = SocketHost(
         tree,
-        application.perform,
+        application.answer,
         checks,
         gate=gate,
         gateways=options.gateways,

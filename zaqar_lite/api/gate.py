@@ -7,7 +7,7 @@ for nothing: X-Project-ID is compared, or belongs to a signed URL, and the other
 import re
 from collections.abc import Callable
 
-from zaqar_lite.api.call import INVALID_REQUEST, Call, Result, Route
+from zaqar_lite.api.call import INVALID_REQUEST, Call, Result
 from zaqar_lite.api.checks import Checks
 from zaqar_lite.api.errors import to_result
 from zaqar_lite.api.refused import Refused
@@ -120,7 +120,7 @@ class Gate:
         except Unauthenticated:
             return None
 
-    async def readmit(self, call: Call, route: Route) -> None:
+    async def readmit(self, call: Call) -> None:
         """Check a request again that was let in before.
 
         Raises:
@@ -134,14 +134,16 @@ class Gate:
         if principal.project != call.principal.project:
             raise Denied("it is of another project by now")
         call.principal = principal
-        self.authorise(call, route)
+        self.authorise(call)
 
-    def authorise(self, call: Call, route: Route) -> None:
+    def authorise(self, call: Call) -> None:
         """Refuse what the request's principal may not do.
 
         Raises:
             Denied: it may not.
         """
+        route = call.route
+        assert route is not None  # noqa: S101 - the check before this one has set it
         access = route.access
         if access.consuming and not access.consuming.isdisjoint(call.parameters):
             access = Access(access.rule, Verb.RECEIVE)
@@ -186,9 +188,10 @@ class LongRequests:
 
     async def _look(self, call: Call) -> None:
         if b"url-signature" in call.headers:
-            await self._checks.check_revoked(call)
-        elif self._gate is not None and call.route is not None:
-            await self._gate.readmit(call, call.route)
+            if (revoked := self._checks.check_revoked(call)) is not None:
+                await revoked
+        elif self._gate is not None:
+            await self._gate.readmit(call)
 
 
 def _nothing() -> None:

@@ -76,7 +76,8 @@ class Messages:
             Invalid: larger than the queue or the server allows.
         """
         policy = await self._policies.get(queue)
-        self._check_size(policy.max_post_size, size)
+        if size > policy.max_post_size:
+            raise _too_large(size, policy.max_post_size)
         return policy
 
     async def post(
@@ -104,17 +105,20 @@ class Messages:
                 stored.
         """
         self._drafts.check_post(drafts, batch_key)
-        large, timed = len(drafts) > STEP, False
+        large = len(drafts) > STEP
         if large:
+            timed = delayed = False
             for first, part in cut(drafts):
                 await self.turns.wait()
-                timed = self._drafts.check(first, part) or timed
+                is_timed, is_delayed = self._drafts.check(first, part)
+                timed, delayed = timed or is_timed, delayed or is_delayed
         else:
-            timed = self._drafts.check(0, drafts)
+            timed, delayed = self._drafts.check(0, drafts)
         whole = batch_key and identify(queue, batch_key, (draft.body for draft in drafts))
 
         async def act(policy: Policy) -> Receipt:
-            self._check_size(policy.max_post_size, size)
+            if size > policy.max_post_size:
+                raise _too_large(size, policy.max_post_size)
             if timed and not policy.default_delay_ms:
                 raise Invalid(
                     f"{queue.name} is a normal queue, which does not keep messages until a "
@@ -140,7 +144,7 @@ class Messages:
             posted = await self._messages.post(
                 queue, new, client_id=client_id, batch_key=whole or None, version=policy.version
             )
-            if not policy.default_delay_ms and any(draft.delay for draft in drafts):
+            if delayed and not policy.default_delay_ms:
                 return Receipt(
                     posted,
                     f"The delay was ignored: {queue.name} is a normal queue. A queue whose "
@@ -254,7 +258,8 @@ class Messages:
             )
 
         async def act(policy: Policy) -> Message:
-            self._check_size(policy.max_post_size, size)
+            if size > policy.max_post_size:
+                raise _too_large(size, policy.max_post_size)
             if not is_message_id(message_id):
                 raise NotFound(f"Message {message_id!r} does not exist.")
             if policy.delay_mode is not DelayMode.HONOUR:
@@ -390,10 +395,9 @@ class Messages:
             )
 
     @staticmethod
-    def _check_size(most: int, size: int) -> None:
-        if size > most:
-            raise Invalid(f"The messages have {size} bytes; this queue takes at most {most}.")
-
-    @staticmethod
     def _marker(text: str | None) -> Marker | None:
         return None if text is None else parse_marker(text)
+
+
+def _too_large(size: int, most: int) -> Invalid:
+    return Invalid(f"The messages have {size} bytes; this queue takes at most {most}.")

@@ -49,7 +49,7 @@ class PostValidation:
                     draft.body,
                     default_ttl_ms if draft.ttl is None else draft.ttl * 1000,
                     0,
-                    _key(queue, draft),
+                    None if draft.idempotency_key is None else _key(queue, draft),
                     draft.headers,
                 )
                 for draft in drafts
@@ -102,13 +102,15 @@ class PostValidation:
         if batch_key is not None:
             _check_key("The Idempotency-Key header", batch_key)
 
-    def check(self, first: int, drafts: Sequence[Draft]) -> bool:
-        """Check a part of a post, from message `first` on; tell if one has a `deliver_at`.
+    def check(self, first: int, drafts: Sequence[Draft]) -> tuple[bool, bool]:
+        """Check a part of a post, from message `first` on.
+
+        Tells if one has a `deliver_at`, and if one has a delay.
 
         Raises:
             Invalid: a message breaks a rule; names it by its index.
         """
-        timed = False
+        timed = delayed = False
         ttls = range(MIN_MESSAGE_TTL, self._limits.max_message_ttl + 1)
         for index, draft in enumerate(drafts, first):
             if draft.ttl is not None and draft.ttl not in ttls:
@@ -117,12 +119,14 @@ class PostValidation:
                 _check_key(f"Message {index}: the idempotency_key", draft.idempotency_key)
             if draft.headers is not None:
                 self._check_headers(index, draft.headers)
+            if draft.delay:
+                delayed = True
             if draft.deliver_at is not None:
                 timed = True
                 if draft.delay is not None:
                     raise Invalid(f"Message {index} has a delay and a deliver_at: give one.")
                 _check_instant(index, draft.deliver_at)
-        return timed
+        return timed, delayed
 
     def check_times(self, what: str, ttl: int | None, delay: int | None) -> None:
         """Check times of `what`, in seconds.

@@ -187,7 +187,8 @@ class _Metered:
         It is apart from `_timed` so that the hot path packs no arguments. A single message without
         an idempotency key is counted in place, everything else by `_count_post`.
         """
-        cells, flows, done, failed = self._row.cells, self._row.flows, timer.done, timer.failed
+        cells, flows, failed = self._row.cells, self._row.flows, timer.failed
+        seconds, first = timer.seconds, timer.seconds + 1
         posted, more = self._posted, self._count_post
 
         async def post(
@@ -206,7 +207,9 @@ class _Metered:
             except Unavailable as error:
                 failed(error)
                 raise
-            done(begun)
+            took = _clock() - begun
+            cells[seconds] += took
+            cells[first if took <= _QUICK else first + bisect_left(LATENCIES, took)] += 1
             if len(result) == 1 and new[0].idempotency_key is None and not result[0].duplicate:
                 cells[posted] += 1
                 stored = 1
@@ -224,6 +227,7 @@ class _Timer:
 
     def __init__(self, row: Row, seconds: int, errors: int) -> None:
         first, cells = seconds + 1, row.cells
+        self.seconds = seconds
 
         def done(begun: float) -> None:
             took = _clock() - begun
