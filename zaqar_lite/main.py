@@ -236,7 +236,7 @@ def _services(
     """Make the services; those that serve requests use `counted`, the store that counts calls."""
     policies = Policies(management, limits, checked=one_store)
     if pools is not None:
-        pools.registry.management = management
+        pools.registry.keep_in(management)
     # Deliveries keep what they send sealed, so they see the store as it is.
     opened = counted if encryption_keys is None else _opened(counted, encryption_keys)
     queues = Queues(

@@ -21,6 +21,7 @@ from zaqar_lite.domain.subscriptions import SubscriptionDraft
 from zaqar_lite.domain.topics import KIND as TOPIC
 from zaqar_lite.domain.topics import topic_ref
 from zaqar_lite.domain.turns import Turns
+from zaqar_lite.service import bounds
 from zaqar_lite.service import topics as topics_module
 from zaqar_lite.service.delivery.outbox import Outbox
 from zaqar_lite.service.identity import keys as keys_module
@@ -28,10 +29,9 @@ from zaqar_lite.service.identity.keys import Keys
 from zaqar_lite.service.messages import Messages
 from zaqar_lite.service.policy import Policies
 from zaqar_lite.service.pooling import pools as registry_module
-from zaqar_lite.service.pooling.pools import FLAVOR, POOL, Kind, Pool, PoolRegistry
+from zaqar_lite.service.pooling.pools import FLAVOR, POOL, Pool, PoolRegistry, StoreKind
 from zaqar_lite.service.queues import Queues
 from zaqar_lite.service.quotas import quotas as quotas_module
-from zaqar_lite.service.quotas import reservations
 from zaqar_lite.service.quotas.quotas import Quotas
 from zaqar_lite.service.routing import Router
 from zaqar_lite.service.schedules import schedules as schedules_module
@@ -63,8 +63,8 @@ def small_and_patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quotas_module, "MAX_PROJECTS", MOST)
     for module in (metadata, marks):
         monkeypatch.setattr(module, "MAX_ORDERED", MOST)
-    monkeypatch.setattr(reservations, "PATIENCE", 60.0)
-    monkeypatch.setattr(reservations, "LIVES", 120.0)
+    monkeypatch.setattr(bounds, "PATIENCE", 60.0)
+    monkeypatch.setattr(bounds, "LIVES", 120.0)
 
 
 @dataclass
@@ -109,7 +109,7 @@ def serve(stores: Stores) -> Server:
             clock=clock,
             refused={},
         ),
-        PoolRegistry(management, lambda _: Kind("memory"), clock),
+        PoolRegistry(management, lambda _: StoreKind("memory"), clock),
         Quotas(management, UNLIMITED, clock, shared=True),
     )
 

@@ -40,7 +40,7 @@ from zaqar_lite.service.pooling.drains import (
 from zaqar_lite.service.pooling.open_connections import OpenConnections
 from zaqar_lite.service.pooling.placement import Place, Placements
 from zaqar_lite.service.pooling.pooled_store import PooledMessages
-from zaqar_lite.service.pooling.pools import Kind, Pool, PoolRegistry
+from zaqar_lite.service.pooling.pools import Pool, PoolRegistry, StoreKind
 from zaqar_lite.service.pooling.store_resolver import StoreResolver
 from zaqar_lite.storage.memory import create
 from zaqar_lite.storage.memory.messages import MemoryMessageStore
@@ -108,7 +108,7 @@ class Pools:
             "new": self.new,
             "newer": MemoryMessageStore(State(), clock, OPTIONS),
         }
-        kind = Kind("memory", {Capability.FAN_OUT})
+        kind = StoreKind("memory", {Capability.FAN_OUT})
         registry = PoolRegistry(self.management, lambda _: kind, clock)
         catalogue = Placements(self.management, registry, clock)
         open_stores = OpenConnections(lambda pool: stores[pool.name])

@@ -9,7 +9,7 @@ from zaqar_lite.domain.errors import ConfigurationError, Invalid
 from zaqar_lite.domain.models import Capability, QueueRef, Record, StoreOptions
 from zaqar_lite.service.pooling import placement as module
 from zaqar_lite.service.pooling.placement import HOME, LEFT_MS, Placements
-from zaqar_lite.service.pooling.pools import Kind, Pool, PoolRegistry
+from zaqar_lite.service.pooling.pools import Pool, PoolRegistry, StoreKind
 from zaqar_lite.storage.memory import create
 from zaqar_lite.storage.memory.management import MemoryManagementStore
 from zaqar_lite.storage.memory.state import State
@@ -21,7 +21,7 @@ async def test_queues_that_come_and_go_keep_no_other_from_being_forgotten() -> N
     clock = Clock()
     _, management = create("memory://", clock=clock, options=StoreOptions())
     catalogue = Placements(
-        management, PoolRegistry(management, lambda _: Kind("memory"), clock), clock
+        management, PoolRegistry(management, lambda _: StoreKind("memory"), clock), clock
     )
 
     async def made_and_deleted(name: str) -> None:
@@ -50,7 +50,7 @@ class Counting(MemoryManagementStore):
 async def test_a_filter_looks_at_each_queue_of_its_project_once_at_most() -> None:
     clock = Clock()
     management = Counting(State(), clock)
-    registry = PoolRegistry(management, lambda _: Kind("memory", {Capability.FAN_OUT}), clock)
+    registry = PoolRegistry(management, lambda _: StoreKind("memory", {Capability.FAN_OUT}), clock)
     catalogue = Placements(management, registry, clock)
     await registry.put_pool(Pool("one", "memory://one", 1))
     for number in range(50):
@@ -74,12 +74,12 @@ async def test_a_pool_that_can_not_be_made_can_do_nothing_and_is_made_once_else(
     asked: list[str] = []
     broken: set[str] = set()
 
-    def check(pool: Pool | None) -> Kind:
+    def check(pool: Pool | None) -> StoreKind:
         assert pool is not None
         asked.append(pool.name)
         if pool.name in broken:
             raise ConfigurationError("its library is not installed")
-        return Kind("memory", {Capability.FAN_OUT})
+        return StoreKind("memory", {Capability.FAN_OUT})
 
     registry = PoolRegistry(management, check, Clock())
     for name in ("lacks", "has"):
@@ -98,7 +98,7 @@ async def test_a_queue_in_no_pool_is_looked_up_once() -> None:
     clock = Clock()
     management = Counting(State(), clock)
     catalogue = Placements(
-        management, PoolRegistry(management, lambda _: Kind("memory"), clock), clock
+        management, PoolRegistry(management, lambda _: StoreKind("memory"), clock), clock
     )
     assert [await catalogue.place(QueueRef("p", "q")) for _ in range(3)] == [HOME] * 3
     assert management.read == 1
@@ -113,7 +113,7 @@ async def test_a_look_at_all_queues_gives_way_to_others(
     clock = Clock()
     _, management = create("memory://", clock=clock, options=StoreOptions())
     catalogue = Placements(
-        management, PoolRegistry(management, lambda _: Kind("memory"), clock), clock
+        management, PoolRegistry(management, lambda _: StoreKind("memory"), clock), clock
     )
     for number in range(200):
         queue = QueueRef("p", f"q{number}")

@@ -175,6 +175,7 @@ async def test_projects_without_such_a_quota_are_not_counted() -> None:
 
 
 async def test_another_process_follows_what_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_PROJECTS", 1)
     management = House(UNLIMITED).management
     defaults = Quota(queues=5)
     one, two = (Quotas(management, defaults, Clock(), shared=True) for _ in range(2))
@@ -195,7 +196,6 @@ async def test_another_process_follows_what_is_set(monkeypatch: pytest.MonkeyPat
     await one.reset("p")
     await two.load()
     assert (two.of("p"), two.has_rates) == (defaults, False)
-    monkeypatch.setattr(module, "MAX_PROJECTS", 1)
     await one.set("a", {})
     with pytest.raises(Invalid):
         await one.set("b", {})

@@ -11,7 +11,7 @@ from zaqar_lite.service.pooling.drains import Drains
 from zaqar_lite.service.pooling.open_connections import OpenConnections
 from zaqar_lite.service.pooling.placement import Placements
 from zaqar_lite.service.pooling.pooled_store import PooledMessages
-from zaqar_lite.service.pooling.pools import FRESH, Kind, Pool, PoolRegistry
+from zaqar_lite.service.pooling.pools import FRESH, Pool, PoolRegistry, StoreKind
 from zaqar_lite.service.pooling.store_resolver import StoreResolver
 from zaqar_lite.settings import Settings
 from zaqar_lite.storage.base import MessageStore
@@ -122,13 +122,13 @@ def _pooling(
         )
         return messages
 
-    def check(pool: Pool | None) -> Kind:
+    def check(pool: Pool | None) -> StoreKind:
         # A store can keep a history only if it has the records of its queues too.
         if pool is None:
             lacks = () if one_store else (Capability.HISTORY,)
-            return Kind("", home.capabilities.difference(lacks))
+            return StoreKind("", home.capabilities.difference(lacks))
         driver, can = find_driver(pool.uri), make(pool).capabilities - {Capability.HISTORY}
-        return Kind(driver.name, can, driver.options)
+        return StoreKind(driver.name, can, driver.options)
 
     registry = PoolRegistry(management, check, clock)
     catalogue = Placements(management, registry, clock)

@@ -46,7 +46,7 @@ class ScheduleActions:
     @route("GET /v2/schedules/{schedule_name} -> Schedule", "schedules:get read", (200, 404))
     async def show_schedule(self, call: Call) -> Result:
         """Show a schedule."""
-        schedule, _ = await self._schedules.load(call.project, call.path_values[0])
+        schedule = await self._schedules.get(call.project, call.path_values[0])
         return Result(200, self._shown(schedule))
 
     @route(

@@ -130,7 +130,7 @@ class Jobs:
         jobs = [] if running is None else [Job.decode(running.value)]
         return [*jobs, *reversed(ended)]
 
-    @retried("The job", Conflict)
+    @retried("The job")
     async def cancel(self, queue: QueueRef, act: JobAct, job_id: str) -> None:
         """Cancel a job; what it has done stays done. No error when the job has ended.
 

@@ -108,7 +108,7 @@ class Drains:
         """Let messages go on that come to a pool for queues of others, in the next seconds."""
         await self._begin(pool, arrivals=True)
 
-    @retried("The drain of the pool {1}", Conflict)
+    @retried("The drain of the pool {1}")
     async def _begin(self, pool: str, *, arrivals: bool) -> Drain:
         record = await self._management.get_record(DRAIN, "", pool)
         drain, now = None if record is None else decode(record.value), self._clock.now_ms()

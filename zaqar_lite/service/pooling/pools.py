@@ -4,7 +4,7 @@ import logging
 import re
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from functools import partial
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import msgspec
@@ -18,13 +18,11 @@ from zaqar_lite.domain.errors import (
     Forbidden,
     Invalid,
     NotFound,
-    RecordChanged,
     Unavailable,
 )
 from zaqar_lite.domain.models import Capability, QueueRef, Record
 from zaqar_lite.domain.sealed import check_opened
-from zaqar_lite.service.quotas.reservations import RecordRoom
-from zaqar_lite.service.records import all_records, full_page, retried
+from zaqar_lite.service.records import Kind, Most, all_records
 from zaqar_lite.storage.management import ManagementStore
 
 MAX_WEIGHT = (1 << 32) - 1
@@ -109,7 +107,7 @@ Holds = Callable[[str], Awaitable[QueueRef | None]]
 """Answers a queue that lies in a pool, if any does."""
 
 
-class Kind(NamedTuple):
+class StoreKind(NamedTuple):
     """The driver of a store by its name, what it can do, and the options that it has."""
 
     name: str
@@ -117,7 +115,7 @@ class Kind(NamedTuple):
     options: Collection[str] = ()
 
 
-Check = Callable[[Pool | None], Kind]
+Check = Callable[[Pool | None], StoreKind]
 """Tells of a pool's store, or of the server's own; connects to nothing. Or ConfigurationError."""
 
 
@@ -125,16 +123,32 @@ class PoolRegistry:
     """Keep pools, which are the server's, and flavors, which are a project's."""
 
     def __init__(self, management: ManagementStore, check: Check, clock: Clock) -> None:
-        self.management = management
-        """Where they lie: one that seals pools, where the server has a key."""
         self._check = check
         full = f"There are {MAX_POOLS} pools, as many as there may be."
-        self._room = RecordRoom(management, clock, POOL, MAX_POOLS, (Invalid, full))
+        self._pools = Kind(
+            management,
+            POOL,
+            "Pool",
+            encode=Pool.encode,
+            decode=_decode_pool,
+            most=Most(MAX_POOLS, Invalid, full, clock),
+        )
         full = f"the project has {MAX_FLAVORS} flavors, as many as it may have."
-        self._flavor_room = RecordRoom(management, clock, FLAVOR, MAX_FLAVORS, (Invalid, full))
+        self._flavors = Kind(
+            management,
+            FLAVOR,
+            "Flavor",
+            encode=Flavor.encode,
+            decode=lambda record: decode_flavor(record.value),
+            most=Most(MAX_FLAVORS, Invalid, full, clock),
+        )
         self._known: dict[str, Pool] = {}
-        self._kinds: dict[str | None, tuple[object, Kind]] = {}
+        self._stores: dict[str | None, tuple[object, StoreKind]] = {}
         self._read_at = float("-inf")
+
+    def keep_in(self, management: ManagementStore) -> None:
+        """Read and write pools there: in a store that seals them, where the server has keys."""
+        self._pools.management = self._flavors.management = management
 
     async def known(self) -> Mapping[str, Pool]:
         """The pools by name, at most FRESH seconds old."""
@@ -145,18 +159,13 @@ class PoolRegistry:
     async def pools(self) -> Mapping[str, Pool]:
         """The pools by name, as they are now."""
         begun = time.monotonic()
-        records = all_records(self.management, POOL, "")
-        self._known = {record.name: await self._read(record) async for record in records}
+        self._known = {pool.name: pool for pool in await self._pools.page("", None, None)}
         self._read_at = begun
         return self._known
 
     async def list_pools(self, after: str | None, limit: int) -> Sequence[Pool]:
         """Some pools by name."""
-
-        async def show(records: Sequence[Record]) -> Sequence[Pool]:
-            return [await self._read(record) for record in records]
-
-        return await full_page(self.management, POOL, "", show, after=after or "", limit=limit)
+        return await self._pools.page("", after, limit)
 
     async def pool(self, name: str) -> Pool:
         """Show a pool.
@@ -164,12 +173,8 @@ class PoolRegistry:
         Raises:
             NotFound: there is none of this name.
         """
-        record = await self.management.get_record(POOL, "", name)
-        if record is None:
-            raise NotFound(f"Pool {name} does not exist.")
-        return await self._read(record)
+        return await self._pools.get("", name)
 
-    @retried("The pool {1.name}", Conflict)
     async def put_pool(self, pool: Pool) -> Sequence[str]:
         """Make a pool, or put it in place of the one of its name; nothing is connected to.
 
@@ -181,34 +186,16 @@ class PoolRegistry:
             Conflict: another pool has the URI.
         """
         driver = self._driver(pool)
-        for other in (await self.pools()).values():
-            if other.name != pool.name and other.uri == pool.uri:
-                raise Conflict(f"The pool {other.name!r} has this URI already.")
-        await self._make_or_change(self._room, POOL, "", pool.name, pool.encode())
+
+        async def build(_: Pool | None) -> Pool:
+            for other in (await self.pools()).values():
+                if other.name != pool.name and other.uri == pool.uri:
+                    raise Conflict(f"The pool {other.name!r} has this URI already.")
+            return pool
+
+        await self._pools.write("", pool.name, build)
         self._read_at = float("-inf")
         return [name for name in pool.options if name not in driver.options]
-
-    async def _make_or_change(
-        self, room: RecordRoom, kind: str, project: str, name: str, value: bytes
-    ) -> None:
-        """Write a record; a new one takes room.
-
-        Raises:
-            RecordChanged: another request was faster.
-            Invalid: there is no room.
-        """
-        record = await self.management.get_record(kind, project, name)
-        if record is not None:
-            await self._put(kind, project, name, value, record.version)
-            return
-        undo = partial(self.management.delete_record, kind, project, name)
-        try:
-            async with room.held_for(project, name, undo):
-                await self._put(kind, project, name, value, 0)
-        except Invalid:
-            if await room.is_there(project, name):
-                raise RecordChanged("Another request has made it in the last room.") from None
-            raise
 
     async def change_pool(
         self, name: str, changes: Mapping[str, Any]
@@ -249,31 +236,25 @@ class PoolRegistry:
         if pool is None:
             return
         await self._check_empty(name, holds)
-        async for record in all_records(self.management, FLAVOR):
+        async for record in all_records(self._flavors.management, FLAVOR):
             flavor = decode_flavor(record.value)
             if self._pools_of(flavor, pools) == [name]:
                 raise Forbidden(
                     f"The pool {name} is the only one of the flavor {flavor.name}: delete the "
                     "flavor first, or give it another pool."
                 )
-        await self.management.delete_record(POOL, "", name)
+        await self._pools.delete("", name)
         self._read_at = float("-inf")
         try:
             await self._check_empty(name, holds)
         except Forbidden:  # a queue was placed in it meanwhile
-            await self._put(POOL, "", name, pool.encode(), None)
+            await self._pools.put("", name, pool, None)
             raise
 
     async def list_flavors(self, project: str, after: str | None, limit: int) -> Sequence[Flavor]:
         """Some flavors of a project by name, with the pools that they have now."""
         pools = await self.known()
-
-        async def show(records: Sequence[Record]) -> Sequence[Flavor]:
-            return [self._shown(decode_flavor(record.value), pools) for record in records]
-
-        return await full_page(
-            self.management, FLAVOR, project, show, after=after or "", limit=limit
-        )
+        return [self._shown(one, pools) for one in await self._flavors.page(project, after, limit)]
 
     async def flavor(self, project: str, name: str) -> Flavor:
         """Show a flavor with the pools that it has now.
@@ -281,12 +262,8 @@ class PoolRegistry:
         Raises:
             NotFound: the project has none of this name.
         """
-        record = await self.management.get_record(FLAVOR, project, name)
-        if record is None:
-            raise NotFound(f"Flavor {name} does not exist.")
-        return self._shown(decode_flavor(record.value), await self.pools())
+        return self._shown(await self._flavors.get(project, name), await self.pools())
 
-    @retried("The flavor {2}")
     async def put_flavor(self, project: str, name: str, pools: Sequence[str]) -> Flavor:
         """Make a flavor of these pools, or put it in place of the one of its name.
 
@@ -302,14 +279,17 @@ class PoolRegistry:
                 raise Invalid(f"Pool {one} does not exist")
         driver = self._driver(known[pools[0]]).name
         flavor = Flavor(name, tuple(dict.fromkeys(pools)), _CAPABILITIES.get(driver, ()))
-        value = flavor.encode()
-        await self._make_or_change(self._flavor_room, FLAVOR, project, name, value)
+
+        async def build(_: Flavor | None) -> Flavor:
+            return flavor
+
+        await self._flavors.write(project, name, build)
         await self._set_flavor(known, name, flavor.pools)
         return flavor
 
     async def delete_flavor(self, project: str, name: str) -> None:
         """Delete a flavor; its pools serve queues without one again. No error when it is gone."""
-        await self.management.delete_record(FLAVOR, project, name)
+        await self._flavors.delete(project, name)
         await self._set_flavor(await self.pools(), name, ())
 
     async def fitting(self, project: str, flavor: str | None) -> Sequence[Pool]:
@@ -342,7 +322,7 @@ class PoolRegistry:
     def _capabilities(self, pool: Pool | None) -> Collection[Capability]:
         """What the store of a pool, or the server's own, can do; nothing where it can't be made."""
         name, at = (None, None) if pool is None else (pool.name, (pool.uri, pool.options))
-        known = self._kinds.get(name)
+        known = self._stores.get(name)
         if known is None or known[0] != at:
             try:
                 kind = self._check(pool)
@@ -352,7 +332,7 @@ class PoolRegistry:
                     "the pool %r can't be used: %s", name, without_secrets(str(exc), uri)
                 )
                 return ()
-            known = self._kinds[name] = at, kind
+            known = self._stores[name] = at, kind
         return known[1].capabilities
 
     async def _set_flavor(
@@ -365,16 +345,14 @@ class PoolRegistry:
                 await self._note_flavor(pool.name, flavor, wanted)
         self._read_at = float("-inf")
 
-    @retried("The pool {1}")
     async def _note_flavor(self, name: str, flavor: str, wanted: str | None) -> None:
-        record = await self.management.get_record(POOL, "", name)
-        if record is None:
-            return
-        pool = await self._read(record)
-        if wanted is None and pool.flavor != flavor:
-            return
-        changed = msgspec.structs.replace(pool, flavor=wanted)
-        await self._put(POOL, "", name, changed.encode(), record.version)
+        async def change(pool: Pool) -> Pool:
+            if wanted is None and pool.flavor != flavor:
+                return pool
+            return msgspec.structs.replace(pool, flavor=wanted)
+
+        with suppress(NotFound):
+            await self._pools.change("", name, change)
 
     @staticmethod
     def _pools_of(flavor: Flavor, pools: Mapping[str, Pool]) -> Sequence[str]:
@@ -386,23 +364,12 @@ class PoolRegistry:
     def _shown(self, flavor: Flavor, pools: Mapping[str, Pool]) -> Flavor:
         return Flavor(flavor.name, tuple(self._pools_of(flavor, pools)), flavor.capabilities)
 
-    def _driver(self, pool: Pool) -> Kind:
+    def _driver(self, pool: Pool) -> StoreKind:
         try:
             return self._check(pool)
         except ConfigurationError as exc:
             why = without_secrets(str(exc), pool.uri)
             raise Invalid(f"cannot connect to {masked(pool.uri)}: {why}") from exc
-
-    async def _read(self, record: Record) -> Pool:
-        """Read a pool, sealed or as it was kept before there was a key.
-
-        Raises:
-            Unavailable: it is sealed, and can't be opened.
-        """
-        for opened in await self.management.opened((record,)):
-            check_opened(opened.value, f"pool {record.name}")
-            return decode_pool(opened.value)
-        raise Unavailable(f"The pool {record.name} is sealed, and was damaged.")
 
     @staticmethod
     async def _check_empty(name: str, holds: Holds) -> None:
@@ -412,7 +379,7 @@ class PoolRegistry:
                 f"empty it by POST /v2/pools/{name}/drain, or delete them."
             )
 
-    async def _put(
-        self, kind: str, project: str, name: str, value: bytes, expected: int | None
-    ) -> None:
-        await self.management.put_record(kind, project, name, value, expected=expected)
+
+def _decode_pool(record: Record) -> Pool:
+    check_opened(record.value, f"pool {record.name}")
+    return decode_pool(record.value)

@@ -333,7 +333,7 @@ class QuotaUsage:
             "queues": await self._queues.count(project),
             "messages": None if counted is None else counted.messages,
             "bytes": None if counted is None else counted.bytes,
-            "subscriptions": await self._subscriptions.room.count(project, MOST_COUNTED),
+            "subscriptions": await self._subscriptions.count(project, MOST_COUNTED),
             "waiters": await self._waiting.total_of(project),
             "connections": await self._connected.total_of(project),
         }

@@ -5,11 +5,12 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.models import QueueRecord, QueueRef, Record
 from zaqar_lite.domain.subscriptions import KIND, Subscription
 from zaqar_lite.domain.topics import KIND as TOPIC
 from zaqar_lite.domain.topics import is_topic, name_of
-from zaqar_lite.service.records import Decoding, full_page
+from zaqar_lite.service.records import Kind, all_records
 from zaqar_lite.storage.management import ManagementStore
 
 _MAX_CACHED = 1_000
@@ -18,22 +19,31 @@ _FRESH = 1.0
 """Seconds after which another process's change is seen at the latest; its own is seen at once."""
 
 
+def subscription_kind(
+    management: ManagementStore, clock: Clock | None = None
+) -> Kind[Subscription]:
+    """The records of subscriptions; who writes them gives a clock."""
+
+    def lives(subscription: Subscription) -> int | None:
+        now = 0 if clock is None else clock.now_ms()
+        return max(subscription.renewed_at + subscription.ttl * 1000 - now, 1)
+
+    return Kind(
+        management,
+        KIND,
+        "Subscription",
+        encode=Subscription.encode,
+        decode=Subscription.decode,
+        lives=lives,
+    )
+
+
 async def list_subscriptions(
     management: ManagementStore, queue: QueueRef, *, after: str = "", limit: int | None = None
 ) -> Sequence[Subscription]:
-    """List the live subscriptions of a queue after an id, all of them or up to `limit`.
-
-    One whose record was damaged is left out.
-    """
-    decoding = Decoding()
-
-    async def show(records: Sequence[Record]) -> Sequence[Subscription]:
-        return await decoding.all(await management.opened(records), Subscription.decode)
-
-    prefix = f"{queue.name}/"
-    return await full_page(
-        management, KIND, queue.project, show, after=prefix + after, limit=limit, prefix=prefix
-    )
+    """List the live subscriptions of a queue after an id, all of them or up to `limit`."""
+    kind = subscription_kind(management)
+    return await kind.page(queue.project, after, limit, prefix=f"{queue.name}/")
 
 
 async def subscription_ids(
@@ -41,28 +51,14 @@ async def subscription_ids(
 ) -> Sequence[str]:
     """Name the live subscriptions of a queue, up to `most`, without reading what is in them."""
     found: list[str] = []
-    while most is None or len(found) < most:
-        size = _PAGE if most is None else min(most - len(found), _PAGE)
-        page = await _page(management, queue, found[-1] if found else "", size)
-        found += map(_id_of, page)
-        if len(page) < size:
+    after = queue.project, f"{queue.name}/"
+    async for record in all_records(
+        management, KIND, queue.project, after=after, most=most, page_size=_PAGE
+    ):
+        if not record.name.startswith(after[1]):
             break
+        found.append(record.name.removeprefix(after[1]))
     return found
-
-
-async def _page(
-    management: ManagementStore, queue: QueueRef, after: str, size: int
-) -> Sequence[Record]:
-    """The records of a queue after an id, as they are stored; fewer than `size` are the last."""
-    prefix = f"{queue.name}/"
-    page = await management.list_records(
-        KIND, queue.project, after=(queue.project, prefix + after), limit=size
-    )
-    return [record for record in page if record.name.startswith(prefix)]
-
-
-def _id_of(record: Record) -> str:
-    return record.name.partition("/")[2]
 
 
 async def record_of(management: ManagementStore, queue: QueueRef) -> QueueRecord | Record | None:
@@ -83,6 +79,7 @@ class SubscriberCache:
 
     def __init__(self, management: ManagementStore) -> None:
         self._management = management
+        self._kind = subscription_kind(management)
         self._cache: OrderedDict[QueueRef, _Known] = OrderedDict()
         self._changes = 0
         self._ended: OrderedDict[str, None] = OrderedDict()
@@ -135,5 +132,4 @@ class SubscriberCache:
             found = (one for one in known.subscriptions if one.id == identifier)
             return next(found, None)
         name = f"{queue.name}/{identifier}"
-        record = await self._management.get_record(KIND, queue.project, name)
-        return None if record is None else Subscription.decode(record)
+        return await self._kind.find(queue.project, name)
