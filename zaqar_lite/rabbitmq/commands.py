@@ -14,6 +14,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from zaqar_lite.domain.errors import Invalid, ZaqarLiteError
+from zaqar_lite.durations import seconds_of
 from zaqar_lite.rabbitmq import exports
 from zaqar_lite.rabbitmq.topology import (
     Anchor,
@@ -24,7 +25,6 @@ from zaqar_lite.rabbitmq.topology import (
     bits_for,
     seconds,
 )
-from zaqar_lite.searching import seconds_of
 
 OK, FAILED, DRIFT = 0, 1, 2
 

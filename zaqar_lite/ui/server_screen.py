@@ -1,14 +1,35 @@
-"""What the server's metrics say, read from their text for the screen of the server."""
+"""The screen of the server: what its metrics say, read from their text."""
 
 import re
 from collections.abc import Mapping
 from typing import Any
+
+from starlette.requests import Request
+
+from zaqar_lite.ui.calls import Caller, Refused
 
 _LINE = re.compile(r"([a-z_]+)(?:\{(.*)\})? (\S+)")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 _PREFIX = "zaqar_lite_"
 Samples = Mapping[str, list[tuple[dict[str, str], float]]]
 Values = dict[str, Any]
+
+
+async def server(caller: Caller, _: Request) -> Values:
+    """The server: its store, how fast it answers, what the sweep owes, how late messages are."""
+    answer = await caller.call("GET", "/metrics")
+    return {
+        **summary(read(answer.document)),
+        "pools": await _has_pools(caller),
+    }
+
+
+async def _has_pools(caller: Caller) -> bool:
+    try:
+        await caller.call("GET", "/v2/pools", {"limit": 1})
+    except Refused:
+        return False
+    return True
 
 
 def read(text: str) -> Samples:
