@@ -75,7 +75,7 @@ class Result:
         document = self.document
         if document is None:
             return b""
-        return document if isinstance(document, bytes) else orjson.dumps(document)
+        return document if type(document) is bytes else orjson.dumps(document)
 
 
 NO_CONTENT = Result(204)

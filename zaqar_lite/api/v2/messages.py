@@ -298,13 +298,13 @@ def stored(path: str, posted: Sequence[Posted], warned: str | None = None) -> Re
         if one.duplicate:
             duplicates.append(one.id)
     shown = {"resources": [f"{path}/{message_id}" for message_id in ids]}
-    if duplicates:
-        shown["duplicates"] = duplicates
     location = f"{path}?ids={','.join(ids)}".encode()
     # To a client that refuses a long header the post would seem to have failed.
     headers: Headers = ((b"location", location),) if len(location) <= _LONGEST_LOCATION else ()
-    if len(duplicates) == len(ids):
-        headers = (*headers, (b"idempotent-replayed", b"true"))
+    if duplicates:
+        shown["duplicates"] = duplicates
+        if len(duplicates) == len(ids):
+            headers = (*headers, (b"idempotent-replayed", b"true"))
     return Result(201, shown, (*headers, *warning(warned)) if warned else headers)
 
 
