@@ -9,7 +9,6 @@ import pytest
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import KeyReused, NotFound, Unavailable
-from zaqar_lite.domain.idempotency import identify
 from zaqar_lite.domain.models import (
     Capability,
     DeadLetter,
@@ -24,7 +23,7 @@ from zaqar_lite.domain.models import (
     StoreOptions,
     Take,
 )
-from zaqar_lite.domain.posts import NewMessage
+from zaqar_lite.domain.posts import NewMessage, identify
 from zaqar_lite.domain.settlements import Act, Outcome, Settlement
 from zaqar_lite.domain.turns import Turns
 from zaqar_lite.service.pooling.drain_worker import Drainer, Targets

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Conflict, Forbidden, Invalid, NotFound
-from zaqar_lite.domain.idempotency import identify
 from zaqar_lite.domain.ids import Marker, is_claim_id, is_message_id, parse_marker
 from zaqar_lite.domain.limits import Limits, check_limit
 from zaqar_lite.domain.models import (
@@ -20,7 +19,7 @@ from zaqar_lite.domain.models import (
     Selection,
     Take,
 )
-from zaqar_lite.domain.posts import NewMessage, Posted
+from zaqar_lite.domain.posts import NewMessage, Posted, identify
 from zaqar_lite.service.delivery.outbox import Outbox
 from zaqar_lite.service.policy import Policies, Policy
 from zaqar_lite.service.post_validation import Draft, PostValidation, is_repeated

@@ -5,13 +5,11 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.clock import Clock, read_instant
 from zaqar_lite.domain.errors import Invalid
-from zaqar_lite.domain.idempotency import identify
-from zaqar_lite.domain.instants import read_instant
 from zaqar_lite.domain.limits import MAX_IDEMPOTENCY_KEY, MIN_MESSAGE_TTL, Limits
 from zaqar_lite.domain.models import QueueRef
-from zaqar_lite.domain.posts import IdempotencyKey, NewMessage
+from zaqar_lite.domain.posts import IdempotencyKey, NewMessage, identify
 from zaqar_lite.service.policy import Policy
 from zaqar_lite.storage.base import MessageStore
 

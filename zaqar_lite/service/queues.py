@@ -15,8 +15,7 @@ from zaqar_lite.domain.errors import (
 )
 from zaqar_lite.domain.histories import HistoryPage, HistoryState
 from zaqar_lite.domain.limits import Limits, check_limit
-from zaqar_lite.domain.metadata_patch import Operation
-from zaqar_lite.domain.metadata_patch import apply as apply_patch
+from zaqar_lite.domain.metadata import Operation, apply_patch
 from zaqar_lite.domain.models import Capability, DelayMode, QueueRecord, QueueRef, Stats
 from zaqar_lite.domain.quotas import QuotaOf, unlimited
 from zaqar_lite.service.metrics.recent_rates import RecentRates

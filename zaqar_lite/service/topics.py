@@ -13,16 +13,13 @@ from typing import Any, NamedTuple
 import msgspec
 
 from zaqar_lite.domain import metadata as rules
-from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.clock import Clock, read_instant
 from zaqar_lite.domain.errors import Invalid, LimitReached, RecordChanged
-from zaqar_lite.domain.idempotency import identify
-from zaqar_lite.domain.instants import read_instant
 from zaqar_lite.domain.json_values import holds_all
 from zaqar_lite.domain.limits import Limits, check_limit
-from zaqar_lite.domain.metadata_patch import Operation
-from zaqar_lite.domain.metadata_patch import apply as apply_patch
+from zaqar_lite.domain.metadata import Operation, apply_patch
 from zaqar_lite.domain.models import MAX_RECORD, QueueRef
-from zaqar_lite.domain.posts import IdempotencyKey, NewMessage, Posted
+from zaqar_lite.domain.posts import IdempotencyKey, NewMessage, Posted, identify
 from zaqar_lite.domain.topics import (
     KIND,
     MAX_TOPICS,

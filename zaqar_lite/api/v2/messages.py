@@ -27,9 +27,9 @@ from zaqar_lite.api.routes import (
     route,
 )
 from zaqar_lite.api.v2.settling import SettlingActions
+from zaqar_lite.domain.clock import read_instant
 from zaqar_lite.domain.errors import Invalid, NotFound
 from zaqar_lite.domain.ids import format_marker
-from zaqar_lite.domain.instants import read_instant
 from zaqar_lite.domain.models import Message, Page, QueueRef
 from zaqar_lite.domain.posts import Posted
 from zaqar_lite.service.messages import Messages

@@ -10,9 +10,7 @@ from zaqar_lite.api.render import instant, link, next_page, yes_no
 from zaqar_lite.api.routes import DETAILS, INVALID_BODY, LIMIT, MARKER, METADATA, QUEUE_LIMIT, route
 from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.domain.histories import HistoryState
-from zaqar_lite.domain.metadata import idle_limit, unknown_keys, visible
-from zaqar_lite.domain.metadata_patch import Operation
-from zaqar_lite.domain.metadata_patch import parse as parse_patch
+from zaqar_lite.domain.metadata import Operation, idle_limit, parse_patch, unknown_keys, visible
 from zaqar_lite.domain.models import Message
 from zaqar_lite.domain.topics import name_of
 from zaqar_lite.service.identity.authorization import Authorizer
