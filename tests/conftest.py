@@ -11,6 +11,14 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests import scheduling, services
+from tests.limits import (  # noqa: F401 - hooks of pytest
+    mark_longer,
+    pytest_fixture_setup,
+    pytest_runtest_logfinish,
+    pytest_runtest_teardown,
+    pytest_timeout_cancel_timer,
+    pytest_timeout_set_timer,
+)
 from tests.server import ServerProcess
 
 # How long an example takes says how busy the machine is.
@@ -113,7 +121,8 @@ def collected() -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Let the workers of a parallel run begin with the longest files."""
+    """Give long tests their limits; let a parallel run begin with the longest files."""
+    mark_longer(items)
     if hasattr(config, "workerinput"):
         scheduling.sort_items(items)
 

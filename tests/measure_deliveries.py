@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from tests.server import ServerProcess
 from tests.services import free_port, start_mongo, start_redis
-from zaqar_lite.bench.pickup import Line
+from zaqar_lite.bench.connection import StreamConnection
 from zaqar_lite.bench.scenarios import Target, message_body
 from zaqar_lite.bench.webhook import Receiver
 
@@ -70,7 +70,7 @@ def target(server: ServerProcess, queue: str) -> Target:
     return Target("127.0.0.1", server.port, "", keys=False, headers=_HEADERS, queue=queue)
 
 
-async def subscribe(line: Line, at: Target, url: str) -> None:
+async def subscribe(line: StreamConnection, at: Target, url: str) -> None:
     """Subscribe a URL to a queue."""
     status, body, _ = await line.ask(at.request("POST", "/subscriptions", _subscriber(url)))
     assert status == 201, body
@@ -135,7 +135,7 @@ async def beside_dead(
     """Post at a pace to a queue of so many endpoints; the times until the good ones had it."""
     arrivals = _Arrivals()
     at = target(server, f"dead-{dead}")
-    line = await Line.open(at)
+    line = await at.connect()
     async with (
         endpoints(lambda: Receiver(arrivals.came), good) as answering,
         endpoints(_Silent, dead // 2) as silent,
@@ -182,7 +182,7 @@ async def posting(
 
 async def _ask(at: Target, method: str, path: str, document: bytes) -> tuple[bytes, float]:
     """A request on a connection of its own: its answer, and the seconds from the request to it."""
-    line = await Line.open(at)
+    line = await at.connect()
     began = time.perf_counter()
     status, body, answered = await line.ask(at.request(method, path, document))
     line.close()
@@ -218,7 +218,7 @@ async def idling(server: ServerProcess, *, queues: int, each: int, seconds: floa
 
 
 async def _make(server: ServerProcess, numbers: range, each: int) -> None:
-    line = await Line.open(target(server, ""))
+    line = await target(server, "").connect()
     for number in numbers:
         for receiver in range(each):
             at = target(server, f"queue-{number}")

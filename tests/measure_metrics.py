@@ -21,11 +21,11 @@ from zaqar_lite.client import Client
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.models import Claimed, DelayMode, Message, QueueRef, StoreOptions, Take
 from zaqar_lite.domain.posts import NewMessage, Posted
-from zaqar_lite.service.metrics.board import Board
-from zaqar_lite.service.metrics.census import Census
-from zaqar_lite.service.metrics.families import Families
-from zaqar_lite.service.metrics.metered import metered
+from zaqar_lite.service.metrics.instrumented_store import instrumented
+from zaqar_lite.service.metrics.metric_families import MetricFamilies
 from zaqar_lite.service.metrics.metrics import Metrics
+from zaqar_lite.service.metrics.queue_depths import QueueDepths
+from zaqar_lite.service.metrics.shared_counters import SharedCounters
 from zaqar_lite.storage.registry import create_stores
 
 QUEUE = QueueRef("p", "q")
@@ -73,10 +73,10 @@ def run(call: Any) -> None:
 
 def make(store: Any, management: Any) -> tuple[Any, Metrics]:
     """A store that counts, and what shows it."""
-    families, board, clock = Families(), Board(), Clock()
-    census = Census(store, management, board, interval=5)
+    families, board, clock = MetricFamilies(), SharedCounters(), Clock()
+    census = QueueDepths(store, management, board, interval=5)
     metrics = Metrics(families, board, census, clock, store="memory")
-    counted = metered(store, families, board.row)
+    counted = instrumented(store, families, board.row)
     metrics.lay_out({f"route_{number}": f"GET /v2/{number}" for number in range(70)})
     return counted, metrics
 

@@ -5,19 +5,22 @@ projects, and with rates of the project's own; and of the check that a post make
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from functools import partial
+from typing import Any
 
-from zaqar_lite.api.call import Call, Head
+from zaqar_lite.api.call import Call, Head, Result
 from zaqar_lite.api.metering import Meter
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.models import StoreOptions
 from zaqar_lite.domain.quotas import UNLIMITED, Quota
 from zaqar_lite.main import create_app
 from zaqar_lite.server.loading import load
+from zaqar_lite.service.quotas.concurrency_limits import ConcurrencyLimit, ConnectionLimits
+from zaqar_lite.service.quotas.quota_usage import MessageQuota
 from zaqar_lite.service.quotas.quotas import Quotas
-from zaqar_lite.service.quotas.rates import Rates
-from zaqar_lite.service.quotas.stock import Stock
+from zaqar_lite.service.quotas.rate_limits import RateLimits
 from zaqar_lite.storage.memory import create
 
 ROUNDS = 200_000
@@ -35,6 +38,11 @@ def microseconds(act: Callable[[], object]) -> float:
     return best / (ROUNDS // 5) * 1e6
 
 
+def _run(work: Coroutine[Any, Any, None]) -> None:
+    with suppress(StopIteration):
+        work.send(None)
+
+
 def measured() -> dict[str, float]:
     """Measure; microseconds by what they are of."""
     messages, management = create("memory://", clock=Clock(), options=StoreOptions())
@@ -46,17 +54,17 @@ def measured() -> dict[str, float]:
     call.project, call.size = "p", 1_000
     found: dict[str, float] = {"nothing (the loop itself)": microseconds(lambda: None)}
 
-    def asked(meter: Meter, rates: Rates) -> None:
-        if rates.is_on and call.project:
-            meter.admit(call, post)
-        if rates.is_on:
-            meter.answered(call, post, 100)
+    answer = Result(200, bytes(1_000))
 
-    def read(meter: Meter, rates: Rates) -> None:
-        if rates.is_on and call.project:
-            meter.admit(call, claim)
+    def asked(meter: Meter, rates: RateLimits) -> None:
         if rates.is_on:
-            meter.answered(call, claim, 1_000)
+            _run(meter.admit(call, post))
+            meter.answered(call, post, answer)
+
+    def read(meter: Meter, rates: RateLimits) -> None:
+        if rates.is_on:
+            _run(meter.admit(call, claim))
+            meter.answered(call, claim, answer)
 
     own = Quota(write_requests=_MANY, write_bytes=_MANY, read_requests=_MANY, read_bytes=_MANY)
     for name, defaults in (
@@ -64,11 +72,14 @@ def measured() -> dict[str, float]:
         ("rates of managing only", Quota(manage_requests=1)),
         ("rates of requests and bytes", own),
     ):
-        rates = Rates(Quotas(management, defaults, Clock(), shared=False))
-        meter = Meter(rates, routes)
+        quotas = Quotas(management, defaults, Clock(), shared=False)
+        rates = RateLimits(quotas)
+        meter = Meter(rates, ConnectionLimits(quotas, ConcurrencyLimit("connections")), routes)
         found[f"post, {name}"] = microseconds(partial(asked, meter, rates))
         found[f"claim, {name}"] = microseconds(partial(read, meter, rates))
-    stock = Stock(messages, management, Quotas(management, UNLIMITED, Clock(), shared=False).of)
+    stock = MessageQuota(
+        messages, management, Quotas(management, UNLIMITED, Clock(), shared=False).of
+    )
     found["post, no quota of messages"] = microseconds(lambda: stock.bounds("p"))
     return found
 

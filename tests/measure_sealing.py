@@ -1,6 +1,6 @@
 """Measure what encryption costs a message: `python -m tests.measure_sealing [BYTES]`.
 
-Twenty bodies of so many bytes (200) are sealed and opened by a vault in memory, again and again;
+Twenty bodies of so many bytes (200) are sealed and opened by keys in memory, again and again;
 printed are the medians in microseconds of processor time a message.
 """
 
@@ -13,7 +13,7 @@ import time
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.models import QueueRef, StoreOptions
 from zaqar_lite.domain.posts import NewMessage
-from zaqar_lite.service.encryption.vault import Vault
+from zaqar_lite.service.encryption.encryption_keys import EncryptionKeys
 from zaqar_lite.storage.memory import create
 
 _COUNT, _ROUNDS = 20, 200
@@ -23,16 +23,16 @@ async def measure(size: int) -> tuple[float, float]:
     """The microseconds that it takes to seal a message, and to open one."""
     clock = Clock()
     management = create("memory://", clock=clock, options=StoreOptions())[1]
-    vault = Vault(management, {"key": secrets.token_bytes(32)}, clock)
+    encryption_keys = EncryptionKeys(management, {"key": secrets.token_bytes(32)}, clock)
     new = [NewMessage(b'"%b"' % (b"x" * (size - 2)), 3_600_000)] * _COUNT
     sealing: list[float] = []
     opening: list[float] = []
     for _ in range(_ROUNDS):
         begun = time.process_time()
-        sealed = await vault.seal(QueueRef("p", "q"), new)
+        sealed = await encryption_keys.seal(QueueRef("p", "q"), new)
         between = time.process_time()
         for message in sealed:
-            await vault.open_body("p", message.body)
+            await encryption_keys.open_body("p", message.body)
         sealing.append(between - begun)
         opening.append(time.process_time() - between)
     scale = 1_000_000 / _COUNT

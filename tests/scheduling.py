@@ -7,7 +7,7 @@ when the others have nothing left.
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -84,12 +84,36 @@ def sort_items(items: list[pytest.Item]) -> None:
 
 
 def make_scheduler(config: pytest.Config, log: object) -> "LoadFileScheduling":
-    """Make xdist's scheduler that hands out units in the order of the collected tests."""
+    """Make xdist's scheduler that hands out units in the order of the collected tests.
+
+    Where a worker dies, xdist's own would try the test that killed it again, and its next worker
+    would wait for ever for a second unit.
+    """
     from xdist.scheduler import LoadFileScheduling  # noqa: PLC0415 - only a parallel run has it
 
     class Scheduling(LoadFileScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
             return unit_of(nodeid)
+
+        def _reschedule(self, node: Any) -> None:
+            """Give a worker units until it has more than two tests; if none is left, let it end."""
+            if node.shutting_down:
+                return
+            while self.workqueue and self._pending_of(self.assigned_work[node]) <= 2:
+                self._assign_work_unit(node)
+            if not self.workqueue:
+                node.shutdown()
+
+        def remove_node(self, node: Any) -> str | None:
+            """Forget a worker; what it left goes to others, except for the test that killed it."""
+            units = self.assigned_work[node]
+            left = [(unit, test) for unit in units.values() for test in unit if not unit[test]]
+            if left:
+                left[0][0][left[0][1]] = True
+            for name in [name for name, unit in units.items() if all(unit.values())]:
+                del units[name]
+            super().remove_node(node)
+            return left[0][1] if left else None
 
     config.option.loadscopereorder = False
     return Scheduling(config, log)

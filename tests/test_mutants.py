@@ -97,7 +97,7 @@ def test_a_seed_chooses_the_same_changes_whatever_else_changes() -> None:
 
 
 def test_a_change_is_covered_by_the_tests_that_enter_its_function(tmp_path: Path) -> None:
-    path = "zaqar_lite/domain/backoff.py"
+    path = "zaqar_lite/domain/quotas.py"
     changes = find(path, (ROOT / path).read_bytes())
     function = next(name for change in changes if (name := enclosing(change)))
     others = {"functions": ["zaqar_lite/domain/ids.py f", f"{path} {function}", f"{path} other"]}

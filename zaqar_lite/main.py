@@ -22,61 +22,58 @@ from zaqar_lite.server.policy_file import PolicyFile
 from zaqar_lite.server.stores import Pooling, drainer_of, make_stores
 from zaqar_lite.server.transports import guard_of, webhooks_and_mail
 from zaqar_lite.service.audit import make_trail
-from zaqar_lite.service.claims import Claims
-from zaqar_lite.service.delivery.confirming import Confirming
-from zaqar_lite.service.delivery.courier import Courier
-from zaqar_lite.service.delivery.delivering import Deliveries
-from zaqar_lite.service.delivery.listeners import SCHEME, Listeners
-from zaqar_lite.service.delivery.log import DeliveryLog
-from zaqar_lite.service.delivery.notes import Notes
-from zaqar_lite.service.delivery.queue_posts import QueuePosts
-from zaqar_lite.service.delivery.reports import DeliveryReports
-from zaqar_lite.service.events import Events
-from zaqar_lite.service.health import Health
-from zaqar_lite.service.identity.admin_key import AdminKey
-from zaqar_lite.service.identity.authority import Authority, Defaults
-from zaqar_lite.service.identity.identity import Identity
-from zaqar_lite.service.identity.keys import Keys
-from zaqar_lite.service.identity.rechecks import Rechecks
+from zaqar_lite.service.claims import Claims, Settling
+from zaqar_lite.service.delivery.attempt import DeliverySender
+from zaqar_lite.service.delivery.attempt_log import AttemptLog
+from zaqar_lite.service.delivery.confirmation import Confirmation
+from zaqar_lite.service.delivery.connected_subscribers import SCHEME, ConnectedSubscribers
+from zaqar_lite.service.delivery.deliveries import Deliveries
+from zaqar_lite.service.delivery.inspection import DeliveryInspection
+from zaqar_lite.service.delivery.outbox import Outbox
+from zaqar_lite.service.delivery.queue_target import QueueTarget
+from zaqar_lite.service.event_streams import EventStreams
+from zaqar_lite.service.health import Health, Readiness
+from zaqar_lite.service.identity.authentication import Authenticator
+from zaqar_lite.service.identity.authorization import Authorizer, Defaults
+from zaqar_lite.service.identity.keys import AdminKey, Keys
+from zaqar_lite.service.identity.revalidation import Revalidation
 from zaqar_lite.service.identity.trusts import Trusts
 from zaqar_lite.service.janitor import Janitor
 from zaqar_lite.service.jobs.bulk import Bulk
 from zaqar_lite.service.jobs.jobs import Jobs
 from zaqar_lite.service.jobs.runner import JobRunner
+from zaqar_lite.service.long_polling import LongPolling
 from zaqar_lite.service.messages import Messages
-from zaqar_lite.service.metrics.board import Board, Place
-from zaqar_lite.service.metrics.census import Census
-from zaqar_lite.service.metrics.families import Families
-from zaqar_lite.service.metrics.metered import metered
+from zaqar_lite.service.metrics.instrumented_store import instrumented
+from zaqar_lite.service.metrics.metric_families import MetricFamilies
 from zaqar_lite.service.metrics.metrics import Metrics
+from zaqar_lite.service.metrics.queue_depths import QueueDepths
+from zaqar_lite.service.metrics.shared_counters import Place, SharedCounters
 from zaqar_lite.service.policy import Policies
+from zaqar_lite.service.presigned_urls import Keyring, PresignedUrls, Revocations
 from zaqar_lite.service.queues import Queues
-from zaqar_lite.service.quotas.connected import Connected
+from zaqar_lite.service.quotas.concurrency_limits import (
+    ConcurrencyLeases,
+    ConcurrencyLimit,
+    ConnectionLimits,
+)
+from zaqar_lite.service.quotas.quota_usage import MessageQuota, QuotaUsage
 from zaqar_lite.service.quotas.quotas import Quotas
-from zaqar_lite.service.quotas.rates import Rates
-from zaqar_lite.service.quotas.seats import Leases, Seats
-from zaqar_lite.service.quotas.shared_rates import SharedRates
-from zaqar_lite.service.quotas.stock import Stock
-from zaqar_lite.service.quotas.usage import Usage
-from zaqar_lite.service.readiness import Readiness
+from zaqar_lite.service.quotas.rate_limits import RateLimits, SharedRateLimits
 from zaqar_lite.service.routing import Router
 from zaqar_lite.service.schedules.scheduler import Scheduler
 from zaqar_lite.service.schedules.schedules import Schedules
-from zaqar_lite.service.settling import Settling
-from zaqar_lite.service.sharing import Sharing
-from zaqar_lite.service.signing import Keyring, Revocations
 from zaqar_lite.service.startup import Startup
-from zaqar_lite.service.subscriptions.subscribers import Subscribers
+from zaqar_lite.service.subscriptions.subscriber_cache import SubscriberCache
 from zaqar_lite.service.subscriptions.subscriptions import Subscriptions
 from zaqar_lite.service.topics import Topics
-from zaqar_lite.service.waiting import Waiting
 from zaqar_lite.settings import Settings
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
 from zaqar_lite.ui.page import Page
 
 if TYPE_CHECKING:
-    from zaqar_lite.service.encryption.vault import Vault
+    from zaqar_lite.service.encryption.encryption_keys import EncryptionKeys
 
 _IN_PROCESS = ("memory", "embedded")
 """The schemes of stores that are asked without waiting."""
@@ -93,18 +90,18 @@ def create_app(settings: Settings | None = None, place: Place | None = None) -> 
     settings = settings or load(environment=os.environ)
     clock = Clock(offset_file=settings.clock_offset_file)
     messages, management, one_store, shared, pools = make_stores(settings, clock)
-    stores, vault = (messages, management), _vault(settings, management, clock)
-    if vault is not None:
-        from zaqar_lite.service.encryption.opening import sealing  # noqa: PLC0415 - its library
+    stores, encryption_keys = (messages, management), _encryption_keys(settings, management, clock)
+    if encryption_keys is not None:
+        from zaqar_lite.service.encryption.sealed_stores import sealing  # noqa: PLC0415 - its library
 
-        management = sealing(management, vault)
+        management = sealing(management, encryption_keys)
     keys = Keys(management, clock) if "keys" in settings.providers else None
     identity, connections, trusts = authentication(settings, keys, management, clock)
     limits = settings.limits()
     quotas = Quotas(management, settings.default_quota, clock, shared=shared)
-    stock = Stock(messages, management, quotas.of, shared=shared)
-    leases = Leases(management, workers=settings.workers) if shared else None
-    families, board = Families(), Board(place)
+    stock = MessageQuota(messages, management, quotas.of, shared=shared)
+    leases = ConcurrencyLeases(management, workers=settings.workers) if shared else None
+    families, board = MetricFamilies(), SharedCounters(place)
     services = _services(
         settings,
         messages,
@@ -115,14 +112,14 @@ def create_app(settings: Settings | None = None, place: Place | None = None) -> 
         trusts=trusts,
         quotas=quotas,
         stock=stock,
-        seats=Seats if leases is None else leases.of,
+        seats=ConcurrencyLimit if leases is None else leases.of,
         one_store=one_store,
         limits=limits,
-        counted=metered(messages, families, board.row),
+        counted=instrumented(messages, families, board.row),
         pools=pools,
-        vault=vault,
+        encryption_keys=encryption_keys,
     )
-    census = Census(*stores, board, interval=settings.count_interval)
+    census = QueueDepths(*stores, board, interval=settings.count_interval)
     store = settings.store.partition(":")[0]
     metrics = Metrics(families, board, census, clock, version=__version__, store=store)
     waiting = services.waiting
@@ -147,7 +144,7 @@ def create_app(settings: Settings | None = None, place: Place | None = None) -> 
             *(quotas, stock),
             leases,
             services.trail,
-            SharedRates(services.rates, management, share=1 / settings.workers)
+            SharedRateLimits(services.rates, management, share=1 / settings.workers)
             if management.shares_rates
             else None,
             JobRunner(services.jobs, clock, lambda: metrics.asked),
@@ -197,7 +194,7 @@ def create_app(settings: Settings | None = None, place: Place | None = None) -> 
     return app
 
 
-def _policy(path: Path, authority: Authority, routes: Iterable[Route]) -> PolicyFile:
+def _policy(path: Path, authority: Authorizer, routes: Iterable[Route]) -> PolicyFile:
     """The operator's own rules, over the defaults of all routes."""
     rules = [route.access for route in routes if route.access.rule is not None]
     defaults = {str(access.rule): authority.default_rule(access.verb) for access in rules}
@@ -225,34 +222,34 @@ def _services(
     clock: Clock,
     *,
     keys: Keys | None,
-    identity: Identity | None,
+    identity: Authenticator | None,
     trusts: Trusts | None,
     quotas: Quotas,
-    stock: Stock,
-    seats: Callable[[str], Seats],
+    stock: MessageQuota,
+    seats: Callable[[str], ConcurrencyLimit],
     one_store: bool,
     limits: Limits,
     counted: MessageStore,
     pools: Pooling | None,
-    vault: "Vault | None",
+    encryption_keys: "EncryptionKeys | None",
 ) -> Services:
     """Make the services; those that serve requests use `counted`, the store that counts calls."""
     policies = Policies(management, limits, checked=one_store)
     if pools is not None:
-        pools.registry.management = management
+        pools.registry.keep_in(management)
     # Deliveries keep what they send sealed, so they see the store as it is.
-    opened = counted if vault is None else _opened(counted, vault)
+    opened = counted if encryption_keys is None else _opened(counted, encryption_keys)
     queues = Queues(
         management,
         messages,
         policies,
         limits,
         quotas.of,
-        encrypts=vault is not None,
+        encrypts=encryption_keys is not None,
         catalogue=None if pools is None else pools.catalogue,
     )
     router = Router(management, limits)
-    notes = Notes(policies, clock)
+    notes = Outbox(policies, clock)
     service = Messages(
         opened,
         queues,
@@ -262,28 +259,28 @@ def _services(
         limits=limits,
         clock=clock,
         stock=stock,
-        vault=vault,
+        encryption_keys=encryption_keys,
     )
     claims = Claims(opened, queues, policies, limits)
-    waiting = Waiting(
+    waiting = LongPolling(
         messages,
         most=limits.max_waiters,
         most_per_project=limits.max_waiters_per_project,
         quota_of=quotas.of,
         seats=seats("waiters"),
     )
-    sharing = Sharing(
+    sharing = PresignedUrls(
         Keyring(*signing_keys(settings)),
         Revocations(management),
         max_expires=settings.signed_url_max_expires,
     )
-    subscribers = Subscribers(management)
+    subscribers = SubscriberCache(management)
     subscriptions = Subscriptions(
         management,
         queues,
         policies,
         subscribers,
-        confirmations=Confirming(messages, sharing, clock, public_url=settings.public_url)
+        confirmations=Confirmation(messages, sharing, clock, public_url=settings.public_url)
         if settings.require_confirmation
         else None,
         limits=limits,
@@ -292,18 +289,20 @@ def _services(
         quota_of=quotas.of,
         left=None if trusts is None else trusts.left,
     )
-    connected = Connected(quotas, seats("connections"))
-    rates = Rates(quotas, share=1.0 if management.shares_rates else 1 / settings.workers)
+    connected = ConnectionLimits(quotas, seats("connections"))
+    rates = RateLimits(quotas, share=1.0 if management.shares_rates else 1 / settings.workers)
     quotas.changed = rates.refresh
-    listeners = Listeners(messages, waiting, vault)
+    listeners = ConnectedSubscribers(messages, waiting, encryption_keys)
     guard = guard_of(settings)
     transports = {
         **webhooks_and_mail(settings, trusts, guard),
-        "queue": QueuePosts(service, clock),
+        "queue": QueueTarget(service, clock),
         SCHEME: listeners,
     }
-    courier = Courier(transports, clock, has_ended=subscribers.has_ended, refusal=guard.refusal)
-    log = DeliveryLog(management, clock)
+    courier = DeliverySender(
+        transports, clock, has_ended=subscribers.has_ended, refusal=guard.refusal
+    )
+    log = AttemptLog(management, clock)
     deliveries = Deliveries(
         messages,
         management,
@@ -316,7 +315,7 @@ def _services(
         clock=clock,
         confirmed_only=settings.require_confirmation,
         disable_after=settings.delivery_disable_after,
-        vault=vault,
+        encryption_keys=encryption_keys,
     )
     trail = None
     if settings.audit is not None:
@@ -335,32 +334,40 @@ def _services(
         ),
         subscriptions=subscriptions,
         deliveries=deliveries,
-        reports=DeliveryReports(
-            messages, subscriptions, courier, log, limits=limits, clock=clock, vault=vault
+        reports=DeliveryInspection(
+            messages,
+            subscriptions,
+            courier,
+            log,
+            limits=limits,
+            clock=clock,
+            encryption_keys=encryption_keys,
         ),
         listeners=listeners,
-        authority=Authority(Defaults(settings.role_defaults)),
+        authority=Authorizer(Defaults(settings.role_defaults)),
         jobs=Jobs(opened, management, bulk, limits=limits, clock=clock),
         schedules=Schedules(management, service, clock),
         topics=Topics(management, messages, limits=limits, clock=clock, turns=policies.turns),
-        events=Events(opened, policies, waiting, limits),
+        events=EventStreams(opened, policies, waiting, limits),
         quotas=quotas,
-        usage=Usage(queues, stock, subscriptions, waiting, connected),
+        usage=QuotaUsage(queues, stock, subscriptions, waiting, connected),
         connected=connected,
-        rechecks=Rechecks(),
+        rechecks=Revalidation(),
         rates=rates,
         trail=trail,
         identity=identity,
         trusts=trusts,
         keys=keys,
-        vault=vault,
+        encryption_keys=encryption_keys,
         registry=None if pools is None else pools.registry,
         catalogue=None if pools is None else pools.catalogue,
         drains=None if pools is None else pools.drains,
     )
 
 
-def _vault(settings: Settings, management: ManagementStore, clock: Clock) -> "Vault | None":
+def _encryption_keys(
+    settings: Settings, management: ManagementStore, clock: Clock
+) -> "EncryptionKeys | None":
     """The keys of encrypted queues, if the server has any.
 
     Raises:
@@ -369,16 +376,16 @@ def _vault(settings: Settings, management: ManagementStore, clock: Clock) -> "Va
     if settings.encryption_key_file is None:
         return None
     try:
-        from zaqar_lite.service.encryption.vault import Vault, read_key_file  # noqa: PLC0415
+        from zaqar_lite.service.encryption.encryption_keys import EncryptionKeys, read_key_file  # noqa: PLC0415
     except ModuleNotFoundError as exc:
         raise ConfigurationError(
             f"encryption_key_file needs the Python package {exc.name!r}: "
             "pip install 'zaqar-lite[encryption]'."
         ) from exc
-    return Vault(management, read_key_file(settings.encryption_key_file), clock)
+    return EncryptionKeys(management, read_key_file(settings.encryption_key_file), clock)
 
 
-def _opened(messages: MessageStore, vault: "Vault") -> MessageStore:
-    from zaqar_lite.service.encryption.opening import opening  # noqa: PLC0415 - with its library
+def _opened(messages: MessageStore, encryption_keys: "EncryptionKeys") -> MessageStore:
+    from zaqar_lite.service.encryption.sealed_stores import opening  # noqa: PLC0415 - with its library
 
-    return opening(messages, vault)
+    return opening(messages, encryption_keys)

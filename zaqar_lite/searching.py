@@ -4,14 +4,13 @@ The words `orders ready>100 oldest>5m dead>0` find queues with `orders` in their
 100 ready messages, one of them older than five minutes, and dead letters.
 """
 
-import math
 import operator
 import re
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
-_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
+from zaqar_lite.durations import seconds_of
+
 _COMPARED = re.compile(r"(ready|delayed|claimed|dead|oldest)(<=|>=|<|>|=)(.+)")
 _OPERATORS: dict[str, Callable[[float, float], bool]] = {
     "<": operator.lt,
@@ -20,22 +19,6 @@ _OPERATORS: dict[str, Callable[[float, float], bool]] = {
     "<=": operator.le,
     ">=": operator.ge,
 }
-
-
-def seconds_of(text: str) -> float:
-    """Return the seconds of a duration such as 30s, 5m or 1h30m; a plain number is seconds.
-
-    Raises:
-        ValueError: the text is no duration.
-    """
-    parts = _PART.findall(text)
-    if parts and "".join(map("".join, parts)) == text:
-        return sum(float(number) * UNITS[unit] for number, unit in parts)
-    number = float(text)
-    if not 0 <= number < math.inf:
-        message = f"{text!r} is no duration"
-        raise ValueError(message)
-    return number
 
 
 class Search(NamedTuple):

@@ -32,7 +32,7 @@ from zaqar_lite.server.reloading import Reloading, Source
 from zaqar_lite.server.sockets import SocketProtocol
 from zaqar_lite.server.tls import Certificate
 from zaqar_lite.server.workers import NEVER_WORKS, Workers
-from zaqar_lite.service.metrics.board import Place, make_file
+from zaqar_lite.service.metrics.shared_counters import Place, make_file
 from zaqar_lite.settings import Settings
 
 logger = logging.getLogger("zaqar_lite")

@@ -2,9 +2,14 @@
 
 import asyncio
 import contextlib
+import gzip
 import re
+import shutil
 import socket
+import subprocess
+import sys
 import time
+import tomllib
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +27,8 @@ from zaqar_lite.server.connections import Bounds, connections_of
 POST = "/v2/queues/q/messages"
 WAITS = {"Expect": "100-continue"}
 MESSAGE = b'{"messages": [{"body": 1}]}'
+KEY = {"Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==", "Sec-WebSocket-Version": "13"}
+PYPROJECT = Path(zaqar_lite.__file__).parents[1] / "pyproject.toml"
 
 
 @pytest.fixture(scope="module")
@@ -236,6 +243,19 @@ def test_a_reader_who_reads_slowly_gets_all_of_its_answer(strict: ServerProcess)
             time.sleep(0.08 if time.monotonic() - started < 5 else 0)
 
 
+def test_a_head_may_be_as_large_as_the_setting_says(strict: ServerProcess) -> None:
+    """It is parsed in pieces of 8 KiB, and refused at the first one that ends beyond the bound."""
+    few = {f"X-{n}": "x" * 13_000 for n in range(4)}
+    for size, statuses in ((65_536, [200, 200]), (65_536 + 8_193, [431])):
+        rest = size - len(request("GET", "/v2/queues", headers={**few, "X-4": ""}))
+        named = {**few, "X-4": "x" * min(rest, 16_000), "X-5": "x" * max(rest - 16_007, 0)}
+        with Raw(strict) as raw:
+            raw.send(request("GET", "/v2/queues", headers=named))
+            if statuses == [200, 200]:
+                raw.send(request("GET", "/v2/queues"))
+            assert [raw.answer().status for _ in statuses] == statuses
+
+
 @pytest.mark.parametrize(
     "begun", [b"GET /v2/queues HTTP/1.1\r\nX: ", request("POST", POST, b"{", length=9_000)]
 )
@@ -365,6 +385,30 @@ def test_a_chunked_body_is_bounded_by_its_route(server: ServerProcess) -> None:
         assert raw.rest() == b""
 
 
+LARGEST = 262_144
+"""Bytes of a post, where the settings do not say otherwise."""
+
+
+@pytest.mark.parametrize("size", [LARGEST, LARGEST + 1])
+@pytest.mark.parametrize("encoding", ["identity", "gzip"])
+@pytest.mark.parametrize("is_chunked", [False, True])
+def test_a_body_may_be_as_large_as_its_route_allows(
+    server: ServerProcess, size: int, encoding: str, is_chunked: bool
+) -> None:
+    """However it comes: what counts is what it holds, not what is sent."""
+    frame = len(MESSAGE) - 1
+    body = MESSAGE.replace(b"1", b'"%b"' % (b"x" * (size - frame - 2)))
+    assert len(body) == size
+    sent = body if encoding == "identity" else gzip.compress(body)
+    named = {"Content-Encoding": encoding}
+    with Raw(server) as raw:
+        if is_chunked:
+            raw.send(chunked("POST", POST, sent[:100], sent[100:], **named))
+        else:
+            raw.send(request("POST", POST, sent, headers=named))
+        assert raw.answer().status == (201 if size == LARGEST else 400)
+
+
 def test_a_body_with_two_lengths_is_refused(server: ServerProcess) -> None:
     """Two servers could see two requests in it."""
     for two in (
@@ -430,6 +474,40 @@ def test_only_what_uvicorn_documents_is_used_of_it() -> None:
         if re.match(r"\s*(from|import) uvicorn", line)
     ]
     assert found == ["import uvicorn"]
+
+
+@pytest.fixture(scope="module")
+def oldest_uvicorn(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with the oldest uvicorn that may be installed; the tests have the newest one."""
+    requirements = tomllib.loads(PYPROJECT.read_text())["project"]["optional-dependencies"][
+        "server"
+    ]
+    wanted = next(one for one in requirements if one.startswith("uvicorn>="))
+    oldest = wanted.partition(">=")[2].partition(",")[0]
+    place = tmp_path_factory.mktemp("uvicorn")
+    pip = ["uv", "pip"] if shutil.which("uv") else [sys.executable, "-m", "pip"]
+    install = [*pip, "install", "--quiet", "--no-deps", "--target", str(place)]
+    if subprocess.run([*install, f"uvicorn=={oldest}.0"], check=False).returncode:
+        pytest.skip("needs a package index")
+    return place
+
+
+def test_the_oldest_uvicorn_serves_too(oldest_uvicorn: Path) -> None:
+    """Requests one after the other, at once and in chunks, a WebSocket's handshake, and the end."""
+    env = {"PYTHONPATH": f"{oldest_uvicorn}:{PYPROJECT.parent}"}
+    with ServerProcess("memory://", env=env) as server:
+        with Raw(server) as raw:
+            assert raw.call("POST", POST, MESSAGE).status == 201
+            raw.send(chunked("POST", POST, MESSAGE) + request("GET", POST) * 2)
+            assert [raw.answer().status for _ in range(3)] == [201, 200, 200]
+            raw.send(request("POST", POST, length=LARGEST + 1))
+            assert raw.answer().headers["connection"] == "close"
+        with Raw(server) as raw:
+            upgrade = {"Upgrade": "websocket", "Connection": "upgrade"}
+            raw.send(request("GET", "/v2/ws", headers={**upgrade, **KEY}))
+            raw.socket.settimeout(10)
+            assert raw.socket.recv(12) == b"HTTP/1.1 101"
+        assert server.terminate() == 0
 
 
 class Answering:

@@ -18,7 +18,7 @@ from zaqar_lite.domain.models import QueueRef, Record, StoreOptions
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.domain.subscriptions import KIND as SUBSCRIPTION
 from zaqar_lite.server.stores import make_stores
-from zaqar_lite.service.encryption.vault import KIND, Vault, read_key_file
+from zaqar_lite.service.encryption.encryption_keys import KIND, EncryptionKeys, read_key_file
 from zaqar_lite.service.schedules.schedule import KIND as SCHEDULE
 from zaqar_lite.storage.memory import create
 
@@ -195,12 +195,12 @@ async def test_a_data_key_that_is_gone_is_replaced_for_new_messages(file: Path) 
     clock = Clock()
     _, management = create("memory://", clock=clock, options=StoreOptions())
     queue, new = QueueRef("p", "q"), [NewMessage(b"1", 60_000)]
-    await Vault(management, read_key_file(file), clock).seal(queue, new)
+    await EncryptionKeys(management, read_key_file(file), clock).seal(queue, new)
     [known] = await management.list_records(KIND, "p", limit=10)
     await management.delete_record(KIND, "p", known.name)
-    vault = Vault(management, read_key_file(file), clock)
-    [sealed] = await vault.seal(queue, new)
-    assert await vault.open_body("p", sealed.body) == b"1"
+    encryption_keys = EncryptionKeys(management, read_key_file(file), clock)
+    [sealed] = await encryption_keys.seal(queue, new)
+    assert await encryption_keys.open_body("p", sealed.body) == b"1"
 
 
 async def test_a_data_key_whose_answer_was_lost_is_kept(
@@ -216,10 +216,13 @@ async def test_a_data_key_whose_answer_was_lost_is_kept(
         return await put(*args, **options)
 
     monkeypatch.setattr(management, "put_record", put_twice)
-    vault = Vault(management, read_key_file(file), clock)
-    [sealed] = await vault.seal(QueueRef("p", "q"), [NewMessage(b"1", 60_000)])
+    encryption_keys = EncryptionKeys(management, read_key_file(file), clock)
+    [sealed] = await encryption_keys.seal(QueueRef("p", "q"), [NewMessage(b"1", 60_000)])
     assert len(await management.list_records(KIND, "p", limit=10)) == 1
-    assert await Vault(management, read_key_file(file), clock).open_body("p", sealed.body) == b"1"
+    assert (
+        await EncryptionKeys(management, read_key_file(file), clock).open_body("p", sealed.body)
+        == b"1"
+    )
 
 
 async def test_without_a_key_a_queue_cannot_be_encrypted(make_api: MakeApi) -> None:

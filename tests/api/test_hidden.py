@@ -16,11 +16,11 @@ from zaqar_lite.commands.contexts import Place
 from zaqar_lite.domain.subscriptions import Secret
 from zaqar_lite.push.mail import Smtp
 from zaqar_lite.server.loading import load
-from zaqar_lite.service.delivery.courier import Notification
+from zaqar_lite.service.delivery.attempt import Notification
 from zaqar_lite.service.identity import trusts
 from zaqar_lite.service.identity.keystone import Answer
-from zaqar_lite.service.pooling.pool import Pool
-from zaqar_lite.service.sharing import SignedUrl
+from zaqar_lite.service.pooling.pools import Pool
+from zaqar_lite.service.presigned_urls import SignedUrl
 from zaqar_lite.service.subscriptions.subscriptions import Subscribed
 from zaqar_lite.ui.calls import Caller
 from zaqar_lite.ui.session import Session

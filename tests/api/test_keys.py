@@ -11,7 +11,7 @@ import pytest
 
 from tests.api.conftest import Api, MakeApi
 from zaqar_lite.api.application import Application
-from zaqar_lite.service.identity import identity
+from zaqar_lite.service.identity import authentication as identity
 
 pytestmark = pytest.mark.anyio
 UNAUTHORIZED = {

@@ -16,9 +16,8 @@ from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError, TooMany, Unauthenticated, Unavailable
 from zaqar_lite.server.keystone import KeystoneServer
 from zaqar_lite.server.loading import load
-from zaqar_lite.service.identity.identity import Identity
+from zaqar_lite.service.identity.authentication import Authenticator, Credential, Place
 from zaqar_lite.service.identity.keystone import Keystone as KeystoneTokens
-from zaqar_lite.service.identity.provider import Credential, Place
 
 pytestmark = pytest.mark.anyio
 QUEUES = "/v2/queues"
@@ -177,7 +176,7 @@ async def test_guessing_costs_keystone_one_call_a_second_and_good_tokens_nothing
     keystone: Keystone,
 ) -> None:
     server = KeystoneServer(keystone.url, ca_file=None, timeout=60)
-    identity = Identity([provider_of(server)], 60, Clock())
+    identity = Authenticator([provider_of(server)], 60, Clock())
     good, new = token_of(keystone.issue()), token_of(keystone.issue())
     await identity.identify(good, "192.0.2.1")
     begun = time.monotonic()
@@ -200,7 +199,7 @@ async def test_guessing_costs_keystone_one_call_a_second_and_good_tokens_nothing
 
 async def test_guesses_of_many_addresses_share_one_call_a_second(keystone: Keystone) -> None:
     server = KeystoneServer(keystone.url, ca_file=None, timeout=60)
-    identity = Identity([provider_of(server)], 60, Clock())
+    identity = Authenticator([provider_of(server)], 60, Clock())
     addresses = [f"192.0.2.{number}" for number in range(1, 51)]
 
     async def guess(name: str) -> list[BaseException | object]:
@@ -240,7 +239,7 @@ async def test_guesses_of_many_addresses_share_one_call_a_second(keystone: Keyst
 
 async def test_a_login_that_outlives_the_server_leaves_no_connection(keystone: Keystone) -> None:
     server = KeystoneServer(keystone.url, ca_file=None, timeout=60)
-    identity = Identity([provider_of(server)], 60, Clock())
+    identity = Authenticator([provider_of(server)], 60, Clock())
     looking = asyncio.create_task(identity.identify(token_of(keystone.issue()), "192.0.2.1"))
     await asyncio.sleep(0)
     await server.stop()
@@ -248,7 +247,7 @@ async def test_a_login_that_outlives_the_server_leaves_no_connection(keystone: K
         await looking
     assert keystone.lookups == []
     server.start()
-    identity = Identity([provider_of(server)], 60, Clock())
+    identity = Authenticator([provider_of(server)], 60, Clock())
     assert (await identity.identify(token_of(keystone.issue()), "192.0.2.2")).user == "alice"
     await server.stop()
 

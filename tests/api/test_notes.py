@@ -3,7 +3,7 @@
 import pytest
 
 from tests.api.conftest import MakeApi
-from zaqar_lite.service.delivery.notes import NOTES, notes_of
+from zaqar_lite.service.delivery.outbox import OUTBOX_QUEUES, outbox_queue
 
 pytestmark = pytest.mark.anyio
 
@@ -24,4 +24,4 @@ async def test_notes_that_pile_up_stop_no_post(make_api: MakeApi) -> None:
 
 
 def test_projects_are_spread_over_the_lanes() -> None:
-    assert {notes_of(f"project-{n}") for n in range(50)} == set(NOTES)
+    assert {outbox_queue(f"project-{n}") for n in range(50)} == set(OUTBOX_QUEUES)

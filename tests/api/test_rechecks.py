@@ -10,7 +10,8 @@ import pytest
 from tests.api.conftest import PROJECT, MakeApi
 from tests.api.test_events import SIGNED, listening, make_key, signed
 from tests.keystone import Keystone
-from zaqar_lite.service.identity import identity, rechecks
+from zaqar_lite.service.identity import authentication as identity
+from zaqar_lite.service.identity import revalidation as rechecks
 
 pytestmark = pytest.mark.anyio
 EVERY, LOOK = rechecks.LOOK_EVERY, 0.02
@@ -65,7 +66,7 @@ async def test_a_stream_ends_when_its_key_is_revoked(
 async def test_a_stream_ends_within_five_seconds_of_what_another_process_revoked(
     make_api: MakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(identity.Identity, "forget", lambda _: None)  # nobody tells this one
+    monkeypatch.setattr(identity.Authenticator, "forget", lambda _: None)  # nobody tells this one
     async with make_api(auth="keys", admin_key_file=tmp_path / "admin.key") as api:
         operator = {"Authorization": f"Bearer {(tmp_path / 'admin.key').read_text().strip()}"}
         key = await make_key(api, tmp_path)

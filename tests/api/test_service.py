@@ -7,7 +7,7 @@ import pytest
 from tests.api.conftest import Api, MakeApi
 from zaqar_lite.main import create_app
 from zaqar_lite.server.loading import load
-from zaqar_lite.service import readiness
+from zaqar_lite.service import health as readiness
 
 pytestmark = pytest.mark.anyio
 

@@ -20,7 +20,7 @@ from tests.api.conftest import Api, MakeApi
 from zaqar_lite.domain.errors import ConfigurationError, Unauthenticated, Unavailable
 from zaqar_lite.server.loading import load
 from zaqar_lite.server.published import KeySet
-from zaqar_lite.service.identity.tokens import PublishedKeys
+from zaqar_lite.service.identity.oidc import PublishedKeys
 
 pytestmark = pytest.mark.anyio
 ISSUER = "https://issuer.example.org"

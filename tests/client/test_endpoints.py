@@ -7,7 +7,6 @@ import enum
 import json
 import re
 import uuid
-from collections.abc import Callable
 from typing import NamedTuple
 
 import pytest
@@ -120,14 +119,13 @@ def test_a_request_of_messages_with_keys_has_none() -> None:
     assert [entry.keyed for entry in entries] == [True, False]
 
 
-@pytest.mark.parametrize("cut", [serialization.raw_bodies, serialization.standard_raw_bodies])
-def test_bodies_are_cut_out_as_they_are(cut: Callable[[Response], list[RawBody]]) -> None:
+def test_bodies_are_cut_out_as_they_are() -> None:
     texts = [b'{"body" : 1.00, "body":2}', b'[ 0.1234567890123456789 ,"}]\\""]', b"null"]
     entries = b", ".join(b'{"id": "1", "body": ' + t + b', "headers": {"body": 3}}' for t in texts)
     page = b'{"links": [{"body": 4}], "messages": [' + entries + b"]}"
-    assert cut(Response(200, {}, page)) == texts
+    assert serialization.raw_bodies(Response(200, {}, page)) == texts
     with pytest.raises(BadAnswer):
-        cut(Response(200, {}, b'{"messages": [{"id": "1"}]}'))
+        serialization.raw_bodies(Response(200, {}, b'{"messages": [{"id": "1"}]}'))
 
 
 def test_zaqars_own_message_without_details_is_read() -> None:
@@ -234,14 +232,13 @@ def test_a_pace_keeps_the_rate_over_any_while() -> None:
         Pace(0)
 
 
-@pytest.mark.parametrize("dumps", [serialization.dumps, serialization.standard_dumps])
-def test_both_encoders_write_the_same(dumps: Callable[[object], bytes]) -> None:
-    values: list[object] = [{"a": [1, 2.5, None, True]}, "ünï\n\u2028", {1: "one"}, [{}]]
+def test_a_body_is_written_as_the_standard_library_writes_it() -> None:
+    values: list[object] = [{"a": [1, 2.5, None, True]}, "ünï\n\u2028", {1: "one"}, [{}], 2**70]
     for value in values:
-        assert json.loads(dumps(value)) == json.loads(json.dumps(value))
-        assert b" " not in dumps(value)
+        assert json.loads(serialization.dumps(value)) == json.loads(json.dumps(value))
+        assert b" " not in serialization.dumps(value)
     with pytest.raises(ValueError, match="JSON does not have"):
-        dumps([None, float("nan")])
+        serialization.dumps([None, float("nan")])
 
 
 @dataclasses.dataclass
@@ -252,13 +249,12 @@ class Order:
     kind: Color
 
 
-@pytest.mark.parametrize("dumps", [serialization.dumps, serialization.standard_dumps])
-def test_both_encoders_take_the_same_python_values(dumps: Callable[[object], bytes]) -> None:
+def test_a_body_may_hold_values_that_json_does_not_know() -> None:
     number = uuid.UUID(int=7)
     at = dt.datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=dt.UTC)
     order = Order(number, at, decimal.Decimal("1.10"), Color.RED)
     value = [order, at.date(), at.time(), Pair(1, 2), Level.LOW, Word.A, {number: 1, Color.RED: at}]
-    assert json.loads(dumps(value)) == [
+    assert json.loads(serialization.dumps(value)) == [
         {"_id": str(number), "at": at.isoformat(), "price": "1.10", "kind": "red"},
         "2026-01-02",
         "03:04:05.000006",
@@ -269,11 +265,11 @@ def test_both_encoders_take_the_same_python_values(dumps: Callable[[object], byt
     ]
     for wrong in (object(), {1, 2}, [Order], {(1, 2): 3}, dt.timedelta(1), 1j):
         with pytest.raises(TypeError):
-            dumps(wrong)
+            serialization.dumps(wrong)
     with pytest.raises(ValueError, match="JSON does not have"):
-        dumps(decimal.Decimal("nan"))
+        serialization.dumps(decimal.Decimal("nan"))
     with pytest.raises(ValueError, match="JSON does not have"):
-        dumps(Order(number, at, decimal.Decimal(1), float("nan")))  # type: ignore[arg-type]
+        serialization.dumps(Order(number, at, decimal.Decimal(1), float("nan")))  # type: ignore[arg-type]
 
 
 def test_an_encoder_of_ones_own_makes_every_body() -> None:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import datetime as dt
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -23,8 +23,8 @@ class Whole:
     count: int | None
     body: Any
     first: Part | None = None
-    parts: Sequence[Part] = ()
-    words: Sequence[str] = ("none",)
+    parts: tuple[Part, ...] = ()
+    words: tuple[str, ...] = ("none",)
     sizes: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
 
@@ -38,7 +38,7 @@ def test_every_kind_of_field_is_read() -> None:
         "count": 0,
         "body": [1],
         "first": PART,
-        "parts": [PART, {"name": "q"}],
+        "parts": [PART, {"name": "q", "at": None}],
         "words": ["x", "y"],
         "sizes": {"s": 1},
         "newer": "than this client",
@@ -57,7 +57,7 @@ def test_what_is_absent_or_null_is_the_default_or_none() -> None:
 
 @pytest.mark.parametrize("entry", [{}, {"id": None}, {"identity": "a"}])
 def test_a_field_that_must_be_there_is_asked_for(entry: dict[str, Any]) -> None:
-    with pytest.raises(KeyError, match="id"):
+    with pytest.raises(ValueError, match="id"):
         reader(Whole)(entry)
 
 
@@ -67,9 +67,7 @@ def test_a_field_may_have_another_key() -> None:
 
 
 def test_the_sdks_own_records_are_read() -> None:
-    key = reader(AccessKey)(
-        {"id": "k", "project": None, "grants": ["*:*"], "disabled": False, "expires_at": "no time"}
-    )
+    key = reader(AccessKey)({"id": "k", "project": None, "grants": ["*:*"], "disabled": False})
     assert key == AccessKey("k", None, ("*:*",), None, None, disabled=False)
     newest = {"href": "/m", "age": 1, "created": PART["at"]}
     stats = reader(Stats)({"total": 2, "free": 1, "claimed": 1, "newest": newest})

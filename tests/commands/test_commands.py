@@ -18,8 +18,9 @@ from tests.server import ServerProcess
 from tests.services.process import free_port
 from zaqar_lite import __version__, cli
 from zaqar_lite.client import Client, base_client
-from zaqar_lite.commands import completing, values
+from zaqar_lite.commands import completing
 from zaqar_lite.commands.running import add_connection
+from zaqar_lite.durations import duration_shown
 
 
 def test_the_installed_command_runs(server: ServerProcess) -> None:
@@ -287,7 +288,7 @@ def test_durations_are_written_as_people_do(run: Run, queue: str, client: Client
     [(0, "0s"), (0.5, "0.5s"), (59, "59s"), (3541, "59m1s"), (3600, "1h"), (86_460, "1d")],
 )
 def test_durations_are_shown_by_their_largest_units(seconds: float, text: str) -> None:
-    assert values.duration_shown(seconds) == text
+    assert duration_shown(seconds) == text
 
 
 def test_options_may_stand_before_the_command(run: Run, server: ServerProcess, queue: str) -> None:

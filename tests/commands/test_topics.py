@@ -52,7 +52,7 @@ def test_the_methods_of_queues_take_a_topic(client: Client, queue: str) -> None:
     client.purge(topic)
     assert list(client.list_subscriptions(topic)) == []
     permit = client.share(topic, methods=["POST"])
-    assert permit.paths == (f"/v2/topics/{queue}/messages",)
+    assert list(permit.paths) == [f"/v2/topics/{queue}/messages"]
 
 
 def test_tail_asks_again_and_again_where_the_server_has_no_streams(

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from tests.contract.stores import Stores
 from zaqar_lite.domain.attempts import Attempt, Backoff
 from zaqar_lite.domain.errors import NotFound
-from zaqar_lite.domain.idempotency import identify
 from zaqar_lite.domain.ids import Marker
 from zaqar_lite.domain.models import (
     DEFAULT_PRIORITY,
@@ -31,7 +30,7 @@ from zaqar_lite.domain.models import (
     Swept,
     Take,
 )
-from zaqar_lite.domain.posts import Copy, IdempotencyKey, NewMessage, Posted
+from zaqar_lite.domain.posts import Copy, IdempotencyKey, NewMessage, Posted, identify
 from zaqar_lite.domain.settlements import Act, Outcome, Settled, Settlement
 
 SECOND = 1_000

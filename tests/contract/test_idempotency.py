@@ -7,7 +7,7 @@ from tests.contract.subject import MINUTE, QueueUnderTest, new
 from zaqar_lite.domain.errors import KeyReused, LimitReached
 from zaqar_lite.domain.models import Capability
 from zaqar_lite.domain.posts import Posted, Recalled
-from zaqar_lite.service.drafts import Draft, is_repeated
+from zaqar_lite.service.post_validation import Draft, is_repeated
 
 pytestmark = pytest.mark.anyio
 

@@ -10,9 +10,9 @@ from zaqar_lite.domain.errors import QuotaReached
 from zaqar_lite.domain.models import DelayMode, QueueRef, Take
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.domain.quotas import Quota
-from zaqar_lite.service.quotas import stock as stock_module
+from zaqar_lite.service.quotas import quota_usage as stock_module
+from zaqar_lite.service.quotas.quota_usage import COUNT_EVERY, MessageQuota
 from zaqar_lite.service.quotas.quotas import Quotas
-from zaqar_lite.service.quotas.stock import COUNT_EVERY, Stock
 
 pytestmark = pytest.mark.anyio
 HOUR = 3_600_000
@@ -32,7 +32,7 @@ async def test_messages_of_all_queues_of_a_project_are_counted(
         await stores.management.create_queue(ref, {}, max_queues=10)
         new = [NewMessage(b'"1234567"', HOUR) for _ in range(count)]
         await stores.messages.post(ref, new, client_id="c" * 32, version=None)
-    stock = Stock(stores.messages, stores.management, lambda _: Quota(messages=6))
+    stock = MessageQuota(stores.messages, stores.management, lambda _: Quota(messages=6))
     assert await stock.counted(project) == (5, 45)
     assert await stock.counted(f"{project}-other") == (0, 0)
     await stock.admit(project, 1, 9)
@@ -46,7 +46,9 @@ async def test_bytes_are_right_where_messages_leave_in_the_order_they_came(
     """Sizes from 100 to 10,000 bytes, in a backlog that grows."""
     ref, now, sizes = QueueRef(project, "q"), [0.0], random.Random(7)
     await stores.management.create_queue(ref, {}, max_queues=10)
-    stock = Stock(stores.messages, stores.management, lambda _: Quota(), monotonic=lambda: now[0])
+    stock = MessageQuota(
+        stores.messages, stores.management, lambda _: Quota(), monotonic=lambda: now[0]
+    )
     there: deque[int] = deque()
     worst = 0.0
     for _ in range(12):
@@ -65,7 +67,7 @@ async def test_bytes_are_right_where_messages_leave_in_the_order_they_came(
         if len(there) > 15:  # a few messages are no average
             worst = max(worst, abs(counted.bytes / sum(there) - 1))
     assert 0 < worst < 0.15, worst
-    started = Stock(stores.messages, stores.management, lambda _: Quota())
+    started = MessageQuota(stores.messages, stores.management, lambda _: Quota())
     guessed = await started.counted(project)  # a process that posted none of them
     assert guessed is not None
     assert guessed.messages == len(there)

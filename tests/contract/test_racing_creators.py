@@ -21,26 +21,25 @@ from zaqar_lite.domain.subscriptions import SubscriptionDraft
 from zaqar_lite.domain.topics import KIND as TOPIC
 from zaqar_lite.domain.topics import topic_ref
 from zaqar_lite.domain.turns import Turns
+from zaqar_lite.service import bounds
 from zaqar_lite.service import topics as topics_module
-from zaqar_lite.service.delivery.notes import Notes
+from zaqar_lite.service.delivery.outbox import Outbox
 from zaqar_lite.service.identity import keys as keys_module
 from zaqar_lite.service.identity.keys import Keys
 from zaqar_lite.service.messages import Messages
 from zaqar_lite.service.policy import Policies
-from zaqar_lite.service.pooling import registry as registry_module
-from zaqar_lite.service.pooling.pool import Pool
-from zaqar_lite.service.pooling.registry import FLAVOR, POOL, Kind, Registry
+from zaqar_lite.service.pooling import pools as registry_module
+from zaqar_lite.service.pooling.pools import FLAVOR, POOL, Pool, PoolRegistry, StoreKind
 from zaqar_lite.service.queues import Queues
 from zaqar_lite.service.quotas import quotas as quotas_module
-from zaqar_lite.service.quotas import reservations
 from zaqar_lite.service.quotas.quotas import Quotas
 from zaqar_lite.service.routing import Router
 from zaqar_lite.service.schedules import schedules as schedules_module
 from zaqar_lite.service.schedules.schedule import KIND as SCHEDULE
 from zaqar_lite.service.schedules.schedule import Plan
 from zaqar_lite.service.schedules.schedules import Schedules
-from zaqar_lite.service.subscriptions import marks
-from zaqar_lite.service.subscriptions.subscribers import Subscribers
+from zaqar_lite.service.subscriptions import queue_flags as marks
+from zaqar_lite.service.subscriptions.subscriber_cache import SubscriberCache
 from zaqar_lite.service.subscriptions.subscriptions import Subscriptions
 from zaqar_lite.service.topics import Topics
 
@@ -64,8 +63,8 @@ def small_and_patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quotas_module, "MAX_PROJECTS", MOST)
     for module in (metadata, marks):
         monkeypatch.setattr(module, "MAX_ORDERED", MOST)
-    monkeypatch.setattr(reservations, "PATIENCE", 60.0)
-    monkeypatch.setattr(reservations, "LIVES", 120.0)
+    monkeypatch.setattr(bounds, "PATIENCE", 60.0)
+    monkeypatch.setattr(bounds, "LIVES", 120.0)
 
 
 @dataclass
@@ -76,7 +75,7 @@ class Server:
     schedules: Schedules
     keys: Keys
     subscriptions: Subscriptions
-    pools: Registry
+    pools: PoolRegistry
     quotas: Quotas
 
 
@@ -93,7 +92,7 @@ def serve(stores: Stores) -> Server:
                 queues,
                 policies,
                 Router(management, LIMITS),
-                Notes(policies, clock),
+                Outbox(policies, clock),
                 limits=LIMITS,
                 clock=clock,
             ),
@@ -104,13 +103,13 @@ def serve(stores: Stores) -> Server:
             management,
             queues,
             policies,
-            Subscribers(management),
+            SubscriberCache(management),
             confirmations=None,
             limits=LIMITS,
             clock=clock,
             refused={},
         ),
-        Registry(management, lambda _: Kind("memory"), clock),
+        PoolRegistry(management, lambda _: StoreKind("memory"), clock),
         Quotas(management, UNLIMITED, clock, shared=True),
     )
 

@@ -6,8 +6,8 @@ from tests.contract.stores import Stores
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.models import DelayMode, QueueRef, Selection, Take
 from zaqar_lite.domain.posts import NewMessage
-from zaqar_lite.service.encryption.opening import opening
-from zaqar_lite.service.encryption.vault import Vault
+from zaqar_lite.service.encryption.encryption_keys import EncryptionKeys
+from zaqar_lite.service.encryption.sealed_stores import opening
 
 pytestmark = pytest.mark.anyio
 KEYS = {"first": b"1" * 32}
@@ -16,9 +16,9 @@ BODY = '{"card": "4111 1111", "name": "Zoë"}'.encode()
 
 async def test_a_sealed_body_is_opened_on_every_way_out(stores: Stores, project: str) -> None:
     ref = QueueRef(project, "sealed")
-    vault = Vault(stores.management, KEYS, Clock())
-    store = opening(stores.messages, vault)
-    sealed = await vault.seal(ref, [NewMessage(BODY, 300_000) for _ in range(3)])
+    encryption_keys = EncryptionKeys(stores.management, KEYS, Clock())
+    store = opening(stores.messages, encryption_keys)
+    sealed = await encryption_keys.seal(ref, [NewMessage(BODY, 300_000) for _ in range(3)])
     assert all(b"card" not in one.body for one in sealed)
     posted = await store.post(ref, sealed, client_id="c", version=None)
     ids = [one.id for one in posted]
@@ -37,9 +37,9 @@ async def test_a_sealed_body_is_opened_on_every_way_out(stores: Stores, project:
 
 async def test_processes_that_begin_at_once_agree_on_a_key(stores: Stores, project: str) -> None:
     ref = QueueRef(project, "sealed")
-    vaults = [Vault(stores.management, KEYS, Clock()) for _ in range(3)]
+    vaults = [EncryptionKeys(stores.management, KEYS, Clock()) for _ in range(3)]
     sealed = [(await one.seal(ref, [NewMessage(BODY, 300_000)]))[0].body for one in vaults]
     assert len(await vaults[0].list_keys(ref.project)) == 1
     for body in sealed:
-        for vault in vaults:
-            assert await vault.open_body(ref.project, body) == BODY
+        for encryption_keys in vaults:
+            assert await encryption_keys.open_body(ref.project, body) == BODY

@@ -15,12 +15,12 @@ from zaqar_lite.domain.quotas import UNLIMITED, Quota
 from zaqar_lite.domain.subscriptions import SubscriptionDraft
 from zaqar_lite.domain.topics import topic_ref
 from zaqar_lite.domain.turns import Turns
-from zaqar_lite.service.delivery.notes import decode_note, notes_of
-from zaqar_lite.service.drafts import Draft
+from zaqar_lite.service import bounds
+from zaqar_lite.service.delivery.outbox import decode_outbox_message, outbox_queue
 from zaqar_lite.service.policy import Policies
+from zaqar_lite.service.post_validation import Draft
 from zaqar_lite.service.queues import Queues
-from zaqar_lite.service.quotas import reservations
-from zaqar_lite.service.subscriptions.subscribers import Subscribers
+from zaqar_lite.service.subscriptions.subscriber_cache import SubscriberCache
 from zaqar_lite.service.subscriptions.subscriptions import Subscribed, Subscriptions
 from zaqar_lite.service.topics import Topics
 
@@ -31,8 +31,8 @@ LIMITS = Limits()
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait for racing requests as long as a store on a busy machine takes."""
-    monkeypatch.setattr(reservations, "PATIENCE", 60.0)
-    monkeypatch.setattr(reservations, "LIVES", 120.0)
+    monkeypatch.setattr(bounds, "PATIENCE", 60.0)
+    monkeypatch.setattr(bounds, "LIVES", 120.0)
 
 
 class Rules:
@@ -44,7 +44,7 @@ class Rules:
         self.stores = stores
         self.policies = Policies(stores.management, LIMITS, checked=True)
         self.queues = Queues(stores.management, stores.messages, self.policies, LIMITS)
-        self.subscribers = Subscribers(stores.management)
+        self.subscribers = SubscriberCache(stores.management)
         self.subscriptions = Subscriptions(
             stores.management,
             self.queues,
@@ -140,7 +140,7 @@ async def test_racing_subscribers_fill_a_bound_exactly(
         await servers[0].subscriptions.delete(queue.ref, one)
     # Those that fit are not refused.
     assert len(await race(servers, queue, range(6, 8), refusal)) == 2
-    assert await servers[1].subscriptions.room.count(queue.ref.project, 10) == 3
+    assert await servers[1].subscriptions.count(queue.ref.project, 10) == 3
 
 
 async def test_a_full_queue_takes_no_room_from_another(
@@ -184,7 +184,7 @@ async def test_other_servers_learn_of_a_topics_subscriptions_from_its_messages(
     topics = Topics(
         stores.management, stores.messages, limits=LIMITS, clock=stores.clock, turns=Turns()
     )
-    lane = notes_of(topic.project)
+    lane = outbox_queue(topic.project)
     seen: list[int] = []
     made = None
     for _ in range(3):
@@ -193,7 +193,7 @@ async def test_other_servers_learn_of_a_topics_subscriptions_from_its_messages(
             topic, [Draft(b"1")], client_id="c", batch_key=None, admitted=admitted
         )
         (message,) = await stores.messages.get_messages(lane, [posted[0].id])
-        note = decode_note(message.body)
+        note = decode_outbox_message(message.body)
         found = await other.subscribers.of(topic, note.version)
         seen.append(len(found))
         await stores.messages.delete(lane, [message.id], claim_ids=None)

@@ -1,27 +1,18 @@
 """Grants: what they read, whom they let do what, and that a denial outweighs them all."""
 
-import fnmatch
 import time
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from zaqar_lite.domain.errors import Invalid
-from zaqar_lite.domain.identity import MAX_GRANTS, Verb, matches, may, parse_grant, parse_grants
-
-NAMES = st.text("ab.-_", min_size=1, max_size=12)
-
-
-@given(pattern=st.text("ab.-_*?", min_size=1, max_size=12), name=NAMES)
-def test_a_pattern_matches_the_whole_name_as_a_glob_does(pattern: str, name: str) -> None:
-    assert matches(pattern, name) == fnmatch.fnmatchcase(name, pattern)
+from zaqar_lite.domain.identity import MAX_GRANTS, Grant, Verb, may, parse_grant, parse_grants
 
 
 def test_a_pattern_of_many_stars_takes_no_time() -> None:
+    grant = Grant(Verb.SEND, "*a" * 31 + "*b")
     begun = time.perf_counter()
     for _ in range(1_000):
-        assert not matches("*a" * 31 + "*b", "a" * 64)
+        assert not grant.covers(Verb.SEND, "a" * 64)
     assert time.perf_counter() - begun < 10  # an exponential one would take years
 
 

@@ -2,17 +2,17 @@
 
 EXPLAINED: dict[tuple[str, str, str], str] = {
     (
-        "zaqar_lite/service/delivery/delivering.py",
+        "zaqar_lite/service/delivery/deliveries.py",
         "if subscription.created_at <= note.posted_at + _SKEW_MS",
         "<",
     ): "A tolerance of ten seconds for clocks that differ: a millisecond of it is no promise.",
     (
-        "zaqar_lite/service/delivery/delivering.py",
+        "zaqar_lite/service/delivery/deliveries.py",
         "return delivery, LEASE_MS / 1000",
         "1001",
     ): "When a delivery that failed by a bug is tried again: the lease's time, or 0.1 % before it.",
     (
-        "zaqar_lite/service/subscriptions/names.py",
+        "zaqar_lite/service/subscriptions/subscriptions.py",
         "ttl_ms=made.ttl * 1000,",
         "1001",
     ): "A name that outlives its subscription by 0.1 % is taken over, as one that a crash left.",
@@ -22,17 +22,17 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
         "405",
     ): "Whether a line is logged when a trust ends by itself between two calls.",
     (
-        "zaqar_lite/service/delivery/ordering.py",
+        "zaqar_lite/service/delivery/strict_order.py",
         "_PAGE = 20",
         "21",
     ): "How many notes one page has; the next page has the others.",
     (
-        "zaqar_lite/service/delivery/ordering.py",
+        "zaqar_lite/service/delivery/strict_order.py",
         "_HELD_MS = 60_000",
         "60001",
     ): "How long a line is held beyond the longest turn; not told to anybody.",
     (
-        "zaqar_lite/service/quotas/shared_rates.py",
+        "zaqar_lite/service/quotas/rate_limits.py",
         "_AT_ONCE = 100",
         "101",
     ): "How many projects one round writes at once; the same are written.",
@@ -47,7 +47,7 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
         "True",
     ): "The default is for queues without a record, which have no subscribers to find.",
     (
-        "zaqar_lite/service/quotas/seats.py",
+        "zaqar_lite/service/quotas/concurrency_limits.py",
         "if left < 0:",
         "1",
     ): "The size of the reply is bounded; whether its last byte is used is no promise.",
@@ -108,7 +108,7 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
         "13",
     ): "The key leaves out the highest byte of a claim count, which differs from 16,777,216 on.",
     (
-        "zaqar_lite/service/quotas/shared_rates.py",
+        "zaqar_lite/service/quotas/rate_limits.py",
         "for bucket, tokens in zip(buckets, left, strict=True):",
         "False",
     ): "It checks what the store promises: one answer for each bucket.",
@@ -128,7 +128,7 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
         ">=",
     ): "A queue is read as one with priorities, where all have the same.",
     (
-        "zaqar_lite/service/quotas/stock.py",
+        "zaqar_lite/service/quotas/quota_usage.py",
         "if not self.added or self.took > _QUICK:",
         ">=",
     ): "A measured time that is the bound to the last bit of a float.",

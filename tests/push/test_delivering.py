@@ -19,7 +19,7 @@ from tests.api.conftest import Api, MakeApi, make_api  # noqa: F401 - a fixture
 from tests.api.test_encryption import write
 from tests.push.receiver import Receiver
 from zaqar_lite.domain.models import QueueRef
-from zaqar_lite.service.delivery.notes import NOTES
+from zaqar_lite.service.delivery.outbox import OUTBOX_QUEUES
 from zaqar_lite.storage.memory.messages import MemoryMessageStore
 from zaqar_lite.webhooks import InvalidSignature, verify
 
@@ -414,11 +414,11 @@ async def test_many_messages_take_few_steps_and_few_connections(api: Api) -> Non
     real_claim, real_delete = MemoryMessageStore.claim, MemoryMessageStore.delete
 
     async def claim(self: Any, queue: QueueRef, take: Any) -> Any:
-        calls["claim"] += queue in NOTES
+        calls["claim"] += queue in OUTBOX_QUEUES
         return await real_claim(self, queue, take)
 
     async def delete(self: Any, queue: QueueRef, ids: Any, **options: Any) -> Any:
-        calls["delete"] += queue in NOTES
+        calls["delete"] += queue in OUTBOX_QUEUES
         return await real_delete(self, queue, ids, **options)
 
     ports = set()

@@ -14,7 +14,7 @@ from tests.push.receiver import Receiver
 from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.push.guard import Guard, Refused, denied_networks, is_denied, port_of
 from zaqar_lite.push.webhook import Webhooks
-from zaqar_lite.service.delivery.courier import Notification
+from zaqar_lite.service.delivery.attempt import Notification
 
 pytestmark = pytest.mark.anyio
 LISTED = [

@@ -14,8 +14,13 @@ from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.domain.subscriptions import Subscription
 from zaqar_lite.push.guard import Guard
 from zaqar_lite.push.webhook import _MOST_PIECES, Webhooks
-from zaqar_lite.service.delivery.courier import Answer, Courier, DeliveryOutcome, Notification
-from zaqar_lite.service.delivery.notes import Delivery
+from zaqar_lite.service.delivery.attempt import (
+    Answer,
+    DeliveryOutcome,
+    DeliverySender,
+    Notification,
+)
+from zaqar_lite.service.delivery.outbox import Delivery
 
 pytestmark = pytest.mark.anyio
 OK = b"HTTP/1.1 200 OK\r\n"
@@ -183,7 +188,7 @@ class Broken:
 
 
 async def test_a_bug_in_a_transport_is_a_failed_attempt() -> None:
-    courier = Courier({"http": Broken()}, Clock(), has_ended=lambda _: False)
+    courier = DeliverySender({"http": Broken()}, Clock(), has_ended=lambda _: False)
     queue = QueueRef("p", "orders")
     delivery = Delivery("p", "orders", "s", "m", 0, msgspec.Raw(b"{}"))
     subscription = Subscription("s", queue, "http://example.org/", 60, {}, 0, 0)

@@ -19,7 +19,7 @@ from zaqar_lite.domain.errors import ConfigurationError, Invalid
 from zaqar_lite.domain.subscriptions import check_subscriber
 from zaqar_lite.push.mail import Mail, Smtp
 from zaqar_lite.server.loading import load
-from zaqar_lite.service.delivery.courier import Answer, Notification
+from zaqar_lite.service.delivery.attempt import Answer, Notification
 
 pytestmark = pytest.mark.anyio
 

@@ -12,8 +12,8 @@ import pytest
 from tests.rabbitmq.conftest import Host
 from zaqar_lite.domain.errors import Conflict, Forbidden, NotFound, Unavailable
 from zaqar_lite.rabbitmq import amqp
-from zaqar_lite.rabbitmq.definitions import definitions
 from zaqar_lite.rabbitmq.drift import Kind
+from zaqar_lite.rabbitmq.exports import definitions
 from zaqar_lite.rabbitmq.management import Management
 from zaqar_lite.rabbitmq.topology import Anchor, QueueType, Topology, Unroutable
 
@@ -51,7 +51,8 @@ async def test_what_was_applied_verifies_and_applying_again_changes_nothing(
             elif by == "management":
                 management.apply(topology)
             else:
-                management.load(definitions(topology))
+                path = f"definitions/{quote(host.name, safe='')}"
+                host.put(path, definitions(topology), method="POST")
         assert management.verify(topology) == []
         assert management.apply(topology, prune=True) == []
 
@@ -156,7 +157,7 @@ async def test_a_queue_with_messages_is_not_pruned(host: Host) -> None:
         async with amqp.connected(host.amqp_url) as connection, connection.channel() as channel:
             exchange = await channel.get_exchange("delay.ingest", ensure=False)
             await exchange.publish(aio_pika.Message(b"1"), Topology(5).routing_key(31))
-            assert until(lambda: management.waiting(Topology(5)), bool) == {"delay.16": 1}
+            assert until(host.messages, bool) == {"delay.16": 1}
             with pytest.raises(Conflict, match=r"still wait in delay\.16"):
                 management.apply(Topology(4), prune=True, settle=0)
             await (await channel.get_queue("delay.16", ensure=False)).purge()

@@ -11,11 +11,11 @@ import hcl2
 import pytest
 
 from zaqar_lite.domain.errors import Invalid
-from zaqar_lite.rabbitmq import terraform
+from zaqar_lite.rabbitmq import exports
 from zaqar_lite.rabbitmq.topology import Anchor, Binding, Head, QueueType, Topology, Unroutable
 
 TERRAFORM = shutil.which("terraform") or shutil.which("tofu")
-MODULE = Path(terraform.__file__).parent / "terraform"
+MODULE = Path(exports.__file__).parent / "terraform"
 TOPOLOGIES = [
     Topology(1),
     Topology(4),
@@ -28,7 +28,7 @@ TOPOLOGIES = [
 
 
 def parsed(name: str) -> dict[str, Any]:
-    text: dict[str, Any] = hcl2.loads(terraform.files(Topology(4))[name])
+    text: dict[str, Any] = hcl2.loads(exports.terraform_files(Topology(4))[name])
     return text
 
 
@@ -39,7 +39,10 @@ def names(blocks: list[dict[str, Any]]) -> set[str]:
 def test_the_module_parses_and_has_what_people_expect() -> None:
     topology = Topology(4)
     own = {"vhost", "growing_from_bits", "publishers", "relays"}
-    assert names(parsed("variables.tf")["variable"]) == set(terraform.variables(topology)) | own
+    assert (
+        names(parsed("variables.tf")["variable"])
+        == set(exports.terraform_variables(topology)) | own
+    )
     assert {"ingest_exchange", "bits", "bindings"} <= names(parsed("outputs.tf")["output"])
     assert names(parsed("main.tf")["resource"]) == {
         "rabbitmq_exchange",
@@ -49,9 +52,9 @@ def test_the_module_parses_and_has_what_people_expect() -> None:
     }
     queues = next(r for r in parsed("main.tf")["resource"] if '"rabbitmq_queue"' in r)
     assert "'prevent_destroy': True" in str(queues)
-    assert terraform.files(topology)["versions.tf"].count("< 2.0") == 2
-    assert "cyrilgdn/rabbitmq" in terraform.files(topology)["versions.tf"]
-    hcl = [text for name, text in terraform.files(topology).items() if name.endswith(".tf")]
+    assert exports.terraform_files(topology)["versions.tf"].count("< 2.0") == 2
+    assert "cyrilgdn/rabbitmq" in exports.terraform_files(topology)["versions.tf"]
+    hcl = [text for name, text in exports.terraform_files(topology).items() if name.endswith(".tf")]
     assert 'provider "' not in "".join(hcl)  # the caller's to give
 
 
@@ -92,9 +95,9 @@ def test_the_files_are_formatted(tmp_path: Path) -> None:
 def without_resources(place: Path) -> None:
     """Write the module without its resources, which alone need the provider."""
     module = place / "module"
-    terraform.write(module, Topology(4))
+    exports.write_terraform(module, Topology(4))
     (module / "versions.tf").unlink()
-    (module / terraform.VARIABLES).unlink()
+    (module / exports.TERRAFORM_VARIABLES).unlink()
     main = module / "main.tf"
     main.write_text(main.read_text().partition('resource "')[0])
 
@@ -125,7 +128,7 @@ def test_terraform_grows_in_the_stages_of_python(tmp_path: Path) -> None:
     """In the first stage the publishers' keys of fewer digits are still routed."""
     without_resources(tmp_path)
     old, new = Topology(4), Topology(6, draining_bits=4)
-    call = {"source": "./module", **terraform.variables(new), "growing_from_bits": 4}
+    call = {"source": "./module", **exports.terraform_variables(new), "growing_from_bits": 4}
     output = {"t": {"value": "${module.t.bindings}"}}
     (tmp_path / "main.tf.json").write_text(json.dumps({"module": {"t": call}, "output": output}))
     run(tmp_path, "init", "-input=false")
@@ -141,7 +144,7 @@ def test_terraform_computes_what_python_computes(tmp_path: Path) -> None:
     without_resources(tmp_path)
     calls, outputs = {}, {}
     for number, topology in enumerate(TOPOLOGIES):
-        calls[f"t{number}"] = {"source": "./module", **terraform.variables(topology)}
+        calls[f"t{number}"] = {"source": "./module", **exports.terraform_variables(topology)}
         outputs[f"t{number}"] = {"value": f"${{module.t{number}}}"}
     (tmp_path / "main.tf.json").write_text(json.dumps({"module": calls, "output": outputs}))
     run(tmp_path, "init", "-input=false")

@@ -15,7 +15,7 @@ from tests.rabbitmq.test_commands import delay
 from tests.rabbitmq.test_terraform import MODULE, TERRAFORM, run
 from tests.rabbitmq.traffic import collecting, publish_units
 from tests.services.terraform import rabbitmq_provider
-from zaqar_lite.rabbitmq import amqp, terraform
+from zaqar_lite.rabbitmq import amqp, exports
 from zaqar_lite.rabbitmq.topology import Topology
 
 pytestmark = [
@@ -53,7 +53,7 @@ def verified(host: Host, topology: Topology) -> bool:
 @pytest.fixture
 def place(host: Host, tmp_path: Path) -> Path:
     """The exported module, with this broker's provider."""
-    terraform.write(tmp_path, OLD)
+    exports.write_terraform(tmp_path, OLD)
     parts = urlsplit(host.management_url)
     provider = {
         "endpoint": f"http://{parts.hostname}:{parts.port}",
@@ -66,8 +66,8 @@ def place(host: Host, tmp_path: Path) -> Path:
 
 
 def choose(place: Path, host: Host, topology: Topology, **more: object) -> None:
-    chosen = {**terraform.variables(topology), "vhost": host.name, **more}
-    (place / terraform.VARIABLES).write_text(json.dumps(chosen))
+    chosen = {**exports.terraform_variables(topology), "vhost": host.name, **more}
+    (place / exports.TERRAFORM_VARIABLES).write_text(json.dumps(chosen))
 
 
 async def test_a_topology_grows_by_terraform_with_messages_on_their_way(

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.rabbitmq.simulator import Simulator, topic_matches
 from zaqar_lite.domain.errors import Invalid
-from zaqar_lite.rabbitmq.simulator import Simulator, topic_matches
 from zaqar_lite.rabbitmq.topology import (
     Anchor,
     Binding,

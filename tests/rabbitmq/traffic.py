@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import aio_pika
 from aio_pika.abc import AbstractConnection, AbstractIncomingMessage, AbstractQueue
 
-from zaqar_lite.rabbitmq.headers import DUE
+from zaqar_lite.rabbitmq.messages import DUE
 from zaqar_lite.rabbitmq.publisher import Publisher
 from zaqar_lite.rabbitmq.topology import Topology
 

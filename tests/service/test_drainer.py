@@ -9,7 +9,6 @@ import pytest
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import KeyReused, NotFound, Unavailable
-from zaqar_lite.domain.idempotency import identify
 from zaqar_lite.domain.models import (
     Capability,
     DeadLetter,
@@ -24,11 +23,10 @@ from zaqar_lite.domain.models import (
     StoreOptions,
     Take,
 )
-from zaqar_lite.domain.posts import NewMessage
+from zaqar_lite.domain.posts import NewMessage, identify
 from zaqar_lite.domain.settlements import Act, Outcome, Settlement
 from zaqar_lite.domain.turns import Turns
-from zaqar_lite.service.pooling.catalogue import Catalogue, Place
-from zaqar_lite.service.pooling.drainer import Drainer
+from zaqar_lite.service.pooling.drain_worker import Drainer, Targets
 from zaqar_lite.service.pooling.drains import (
     ARRIVES_MS,
     DRAIN,
@@ -38,12 +36,11 @@ from zaqar_lite.service.pooling.drains import (
     decode,
     encode,
 )
-from zaqar_lite.service.pooling.open_stores import OpenStores
-from zaqar_lite.service.pooling.places import Places
-from zaqar_lite.service.pooling.pool import Pool
-from zaqar_lite.service.pooling.registry import Kind, Registry
-from zaqar_lite.service.pooling.stores import PooledMessages
-from zaqar_lite.service.pooling.targets import Targets
+from zaqar_lite.service.pooling.open_connections import OpenConnections
+from zaqar_lite.service.pooling.placement import Place, Placements
+from zaqar_lite.service.pooling.pooled_store import PooledMessages
+from zaqar_lite.service.pooling.pools import Pool, PoolRegistry, StoreKind
+from zaqar_lite.service.pooling.store_resolver import StoreResolver
 from zaqar_lite.storage.memory import create
 from zaqar_lite.storage.memory.messages import MemoryMessageStore
 from zaqar_lite.storage.memory.state import State
@@ -110,12 +107,12 @@ class Pools:
             "new": self.new,
             "newer": MemoryMessageStore(State(), clock, OPTIONS),
         }
-        kind = Kind("memory", {Capability.FAN_OUT})
-        registry = Registry(self.management, lambda _: kind, clock)
-        catalogue = Catalogue(self.management, registry, clock)
-        open_stores = OpenStores(lambda pool: stores[pool.name])
+        kind = StoreKind("memory", {Capability.FAN_OUT})
+        registry = PoolRegistry(self.management, lambda _: kind, clock)
+        catalogue = Placements(self.management, registry, clock)
+        open_stores = OpenConnections(lambda pool: stores[pool.name])
         self.drains = Drains(self.management, registry, clock)
-        places = Places(home, registry, catalogue, open_stores, self.drains, clock=clock)
+        places = StoreResolver(home, registry, catalogue, open_stores, self.drains, clock=clock)
         self.messages = PooledMessages(places, hold=0.02)
         self.old.pooled = self.new.pooled = self.messages
         self.registry, self.catalogue = registry, catalogue
@@ -441,7 +438,7 @@ async def test_a_redrive_that_goes_by_an_older_place_strands_nothing(pools: Pool
     (letter,) = await pools.old.post(
         LETTERS, (NewMessage(b"1", 60_000),), client_id=CLIENT, version=None
     )
-    await Catalogue(pools.management, pools.registry, pools.clock).put(QUEUE, "new")
+    await Placements(pools.management, pools.registry, pools.clock).put(QUEUE, "new")
     outcomes = await pools.messages.move(LETTERS, [letter.id], Move(QUEUE, 3_600_000))
     assert outcomes == [Outcome.DONE]
     async with draining(pools):

@@ -10,7 +10,7 @@ from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.models import QueueRef, Selection, StoreOptions
 from zaqar_lite.service import audit
-from zaqar_lite.service.delivery.notes import Notes
+from zaqar_lite.service.delivery.outbox import Outbox
 from zaqar_lite.service.messages import Messages
 from zaqar_lite.service.policy import Policies
 from zaqar_lite.service.queues import Queues
@@ -35,7 +35,7 @@ async def test_an_event_is_stored_or_told_to_be_lost(
         Queues(management, store, policies, limits),
         policies,
         Router(management, limits),
-        Notes(policies, clock),
+        Outbox(policies, clock),
         limits=limits,
         clock=clock,
     )

@@ -15,9 +15,9 @@ from zaqar_lite.domain.models import DelayMode, QueueRef, StoreOptions, Take
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.domain.quotas import UNLIMITED, Quota
 from zaqar_lite.service.quotas import quotas as module
+from zaqar_lite.service.quotas.quota_usage import COUNT_AGAIN, COUNT_EVERY, MessageQuota
 from zaqar_lite.service.quotas.quotas import Quotas
-from zaqar_lite.service.quotas.rates import MANAGE, READ, WRITE, Rates
-from zaqar_lite.service.quotas.stock import COUNT_AGAIN, COUNT_EVERY, Stock
+from zaqar_lite.service.quotas.rate_limits import MANAGE, READ, WRITE, RateLimits
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
 from zaqar_lite.storage.memory import create
@@ -46,13 +46,13 @@ class House:
         self.messages, self.management = made
         self.time = Time()
         self.stock, self.other = (
-            Stock(
+            MessageQuota(
                 self.messages, self.management, lambda _: quota, shared=shared, monotonic=self.time
             )
             for _ in range(2)
         )
 
-    async def post(self, stock: Stock, *sizes: int) -> None:
+    async def post(self, stock: MessageQuota, *sizes: int) -> None:
         """Post messages by one of the processes."""
         await stock.admit("p", len(sizes), sum(sizes))
         new = [NewMessage(b"x" * size, 60_000) for size in sizes]
@@ -143,7 +143,7 @@ async def test_removed_messages_count_as_average_ones() -> None:
     counted = await it.stock.counted("p")
     assert counted is not None
     assert counted == (1, 400)
-    again = Stock(it.messages, it.management, lambda _: UNLIMITED, monotonic=it.time)
+    again = MessageQuota(it.messages, it.management, lambda _: UNLIMITED, monotonic=it.time)
     assert await again.counted("p") == (1, 200)  # a new process looks at the ends of the queues
 
 
@@ -175,6 +175,7 @@ async def test_projects_without_such_a_quota_are_not_counted() -> None:
 
 
 async def test_another_process_follows_what_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_PROJECTS", 1)
     management = House(UNLIMITED).management
     defaults = Quota(queues=5)
     one, two = (Quotas(management, defaults, Clock(), shared=True) for _ in range(2))
@@ -195,19 +196,18 @@ async def test_another_process_follows_what_is_set(monkeypatch: pytest.MonkeyPat
     await one.reset("p")
     await two.load()
     assert (two.of("p"), two.has_rates) == (defaults, False)
-    monkeypatch.setattr(module, "MAX_PROJECTS", 1)
     await one.set("a", {})
     with pytest.raises(Invalid):
         await one.set("b", {})
     await one.set("a", {"queues": 1})
 
 
-async def metered(time: Time, **rates: int) -> Rates:
+async def metered(time: Time, **rates: int) -> RateLimits:
     quotas = Quotas(House(UNLIMITED).management, UNLIMITED.changed(rates), Clock(), shared=False)
-    return Rates(quotas, monotonic=time)
+    return RateLimits(quotas, monotonic=time)
 
 
-def spent(rates: Rates, kind: int, size: int = 0) -> int:
+def spent(rates: RateLimits, kind: int, size: int = 0) -> int:
     """How many requests in a row are let through, up to a thousand."""
     for count in range(1_000):
         try:
@@ -257,7 +257,7 @@ async def test_bytes_that_were_answered_are_paid_by_those_who_come_after() -> No
 async def test_a_process_has_its_share_and_forgets_who_is_idle() -> None:
     time = Time()
     quotas = Quotas(House(UNLIMITED).management, Quota(read_requests=10), Clock(), shared=False)
-    rates = Rates(quotas, share=1 / 2, monotonic=time)
+    rates = RateLimits(quotas, share=1 / 2, monotonic=time)
     assert spent(rates, READ) == 10
     for number in range(10_001):
         rates.spend(f"p{number}", READ, 0)
@@ -272,7 +272,7 @@ async def test_a_process_has_its_share_and_forgets_who_is_idle() -> None:
 
 async def test_many_projects_at_once_do_not_cost_a_look_at_all_others_each() -> None:
     quotas = Quotas(House(UNLIMITED).management, Quota(read_requests=10), Clock(), shared=False)
-    rates = Rates(quotas, monotonic=Time())
+    rates = RateLimits(quotas, monotonic=Time())
     for number in range(10_000):
         rates.spend(f"p{number}", READ, 0)
     begun = process_time()

@@ -1,13 +1,13 @@
 """What services of records share: changes that are repeated, and lists that are read in pages."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 
 import pytest
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import (
-    Conflict,
+    LimitReached,
     NotFound,
     QueueChanged,
     RecordChanged,
@@ -15,15 +15,14 @@ from zaqar_lite.domain.errors import (
     ZaqarLiteError,
 )
 from zaqar_lite.domain.limits import Limits
-from zaqar_lite.domain.models import QueueRef, Record, StoreOptions
+from zaqar_lite.domain.models import QueueRef, StoreOptions
 from zaqar_lite.domain.topics import topic_ref
 from zaqar_lite.domain.turns import Turns
 from zaqar_lite.service.records import (
     TRIES,
-    Decoding,
+    Kind,
+    Most,
     all_records,
-    count_records,
-    full_page,
     retried,
 )
 from zaqar_lite.service.topics import Topics
@@ -49,10 +48,6 @@ class Counter:
             raise self._error
         return by
 
-    @retried("The thing", Conflict)
-    async def refuse(self) -> None:
-        raise self._error
-
 
 @pytest.mark.parametrize("error", [RecordChanged("now"), QueueChanged("now")])
 async def test_a_change_that_loses_races_begins_anew(error: ZaqarLiteError) -> None:
@@ -68,16 +63,23 @@ async def test_a_change_that_loses_every_race_says_what_is_changed_too_often() -
     assert counter.calls == TRIES
 
 
-async def test_another_error_can_stand_for_too_many_races() -> None:
-    with pytest.raises(Conflict, match=r"^The thing is being changed too often"):
-        await Counter(0, RecordChanged("now")).refuse()
-
-
 async def test_any_other_error_ends_a_change_at_once() -> None:
     counter = Counter(1, NotFound("gone"))
     with pytest.raises(NotFound):
         await counter.change(QUEUE, by=3)
     assert counter.calls == 1
+
+
+def things(management: ManagementStore, most: int | None = None) -> Kind[str]:
+    """Records whose value is their name; with a bound, if one is given."""
+    return Kind(
+        management,
+        "thing",
+        "Thing",
+        encode=str.encode,
+        decode=lambda record: record.name,
+        most=None if most is None else Most(most, LimitReached, "as many as may be", Clock()),
+    )
 
 
 @pytest.fixture
@@ -113,7 +115,7 @@ async def test_no_more_records_are_read_than_were_asked_for(
 async def test_records_are_counted_up_to_a_number(
     management: ManagementStore, most: int, count: int
 ) -> None:
-    assert await count_records(management, "thing", "a", most=most) == count
+    assert await things(management).count("a", most) == count
 
 
 async def test_records_are_read_in_steps(management: ManagementStore) -> None:
@@ -132,7 +134,7 @@ async def test_large_records_are_decoded_in_steps() -> None:
     for number in range(40):
         await management.put_record("thing", "p", f"{number:02}", b"x" * 60_000, expected=0)
     records = await management.list_records("thing", "p", limit=100)
-    rounds, task = 0, asyncio.ensure_future(Decoding().all(records, lambda one: one.name))
+    rounds, task = 0, asyncio.ensure_future(things(management).decoded(records))
     while not task.done():
         await asyncio.sleep(0)
         rounds += 1
@@ -165,20 +167,50 @@ async def test_no_page_is_empty_or_short_before_the_end(limit: int | None) -> No
     await management.put_record("thing", "p", "b/0", b"{}", expected=0)
     asked = 0
 
-    async def show(records: Sequence[Record]) -> Sequence[str]:
+    def keep(name: str) -> bool:
         nonlocal asked
         asked += 1
-        return [record.name for record in records if record.name > "a/050"]
+        return name > "a/050"
 
     pages: list[list[str]] = []
-    after = "a/"
-    while page := await full_page(
-        management, "thing", "p", show, after=after, limit=limit, prefix="a/"
-    ):
+    after = ""
+    while page := await things(management).page("p", after, limit, prefix="a/", keep=keep):
         pages.append(page)
-        after = page[-1]
+        after = page[-1].removeprefix("a/")
     shown = [name for page in pages for name in page]
     assert shown == [f"a/{number:03}" for number in range(51, 300)]
     if limit is not None:
         assert all(len(page) == limit for page in pages[:-1])
-    assert asked < len(pages) + 10
+    assert asked < 300 + 100 * len(pages)
+
+
+async def test_a_record_is_made_replaced_changed_and_deleted() -> None:
+    management = create_stores("memory://", clock=Clock(), options=StoreOptions())[1]
+    kind = things(management, most=1)
+
+    async def build(old: str | None) -> str:
+        return "new" if old is None else "next"
+
+    assert await kind.write("p", "a", build) == ("new", True)
+    assert await kind.write("p", "a", build) == ("next", False)
+    with pytest.raises(LimitReached, match="as many as may be"):
+        await kind.write("p", "b", build)
+    with pytest.raises(RecordChanged):  # it is there: its bound is no reason
+        await kind.make("p", "a", "again")
+    with pytest.raises(NotFound, match="Thing b does not exist"):
+        await kind.change("p", "b", build)
+    assert await kind.change("p", "a", build) == "next"
+    assert await kind.delete("p", "a")
+    assert await kind.find("p", "a") is None
+
+
+async def test_a_change_that_changes_nothing_writes_nothing() -> None:
+    management = create_stores("memory://", clock=Clock(), options=StoreOptions())[1]
+    kind = things(management)
+    version = await kind.put("p", "a", "a", 0)
+
+    async def same(old: str) -> str:
+        return old
+
+    await kind.change("p", "a", same)
+    assert await kind.read("p", "a") == ("a", version)

@@ -25,7 +25,8 @@ from tests.server import ServerProcess
 from tests.spark.measure import ROWS, SETTINGS, told
 from zaqar_lite.bench import machine
 from zaqar_lite.client import Client
-from zaqar_lite.spark import claiming, options, register
+from zaqar_lite.spark import options, register
+from zaqar_lite.spark.claims import claim_messages, delete_claimed
 from zaqar_lite.spark.ledger import Ledger
 from zaqar_lite.spark.rows import COLUMNS, to_batch
 from zaqar_lite.spark.session import session
@@ -56,14 +57,14 @@ def claimer(given: dict[str, str], most: int, batch: int, pipe: Connection) -> N
         pipe.recv()
         before, number = time.process_time(), 0
         while most > 0:
-            held = claiming.claim(client, parsed, min(most, batch))
+            held = claim_messages(client, parsed, min(most, batch))
             if not held:
                 break
             rows = pa.Table.from_batches([to_batch(one.messages, COLUMNS) for one in held])
             claims = [(one.id, [message.id for message in one.messages]) for one in held]
             number, most = number + 1, most - rows.num_rows
             ledger.write(number, claims, rows)
-            claiming.delete(client, parsed, claims)
+            delete_claimed(client, parsed, claims)
             ledger.remove(number)
         pipe.send(time.process_time() - before)
 

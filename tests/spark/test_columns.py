@@ -11,8 +11,7 @@ from pyspark.sql import types
 
 from tests.server import ServerProcess
 from zaqar_lite.client import Client, NewMessage
-from zaqar_lite.spark.columns import InvalidRow, check
-from zaqar_lite.spark.messages import Messages
+from zaqar_lite.spark.messages import InvalidRow, Messages, check
 from zaqar_lite.spark.options import OptionError, parse
 from zaqar_lite.spark.writer import Sender
 

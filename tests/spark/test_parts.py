@@ -31,15 +31,13 @@ from tests.services.s3 import S3Server
 from tests.spark.conftest import in_bucket, in_hdfs
 from tests.spark.losing_proxy import LosingProxy
 from zaqar_lite.client import Client
+from zaqar_lite.spark.batch_reader import PushdownReader, ZaqarReader
 from zaqar_lite.spark.browse_stream import BrowseStream, DataLoss
 from zaqar_lite.spark.claim_stream import ClaimStream
-from zaqar_lite.spark.claiming import claim
-from zaqar_lite.spark.columns import InvalidRow
-from zaqar_lite.spark.files import ArrowFiles, files_of
-from zaqar_lite.spark.ledger import Ledger
-from zaqar_lite.spark.messages import Messages
+from zaqar_lite.spark.claims import claim_messages
+from zaqar_lite.spark.ledger import ArrowDirectory, Ledger, open_directory
+from zaqar_lite.spark.messages import InvalidRow, Messages
 from zaqar_lite.spark.options import OptionError, Options, parse
-from zaqar_lite.spark.reader import PushdownReader, ZaqarReader
 from zaqar_lite.spark.rows import columns_of
 from zaqar_lite.spark.writer import Sender, ZaqarWriter
 
@@ -248,9 +246,9 @@ def test_a_batch_is_planned_as_soon_as_a_message_comes(
 ) -> None:
     client.create_queue(queue)
     given = options(server.url, queue, pageSize=4)
-    assert claim(client, given, 8) == []
+    assert claim_messages(client, given, 8) == []
     with Client(server.url) as waiting, ThreadPoolExecutor(1) as thread:
-        held = thread.submit(claim, waiting, given, 8, wait=60)
+        held = thread.submit(claim_messages, waiting, given, 8, wait=60)
         time.sleep(0.5)  # long enough for an answer that does not wait
         posted = client.post(queue, "late")
         assert [message.id for one in held.result(30) for message in one.messages] == [posted]
@@ -274,7 +272,7 @@ def test_a_ledger_of_another_queue_checkpoint_or_running_query_is_refused(
 
 def test_a_ledger_on_a_file_system_without_locks_is_the_last_ones(tmp_path: Path) -> None:
     check_last_has_it(
-        lambda: Ledger(ArrowFiles(fs.LocalFileSystem(), f"{tmp_path}/far/away/"), "q")
+        lambda: Ledger(ArrowDirectory(fs.LocalFileSystem(), f"{tmp_path}/far/away/"), "q")
     )
 
 
@@ -301,13 +299,13 @@ def test_a_ledger_lies_in_hdfs(hdfs_server: Service, monkeypatch: pytest.MonkeyP
 
 def test_a_ledger_in_an_hdfs_that_no_configuration_names_is_refused() -> None:
     with pytest.raises(OptionError, match="'hdfs://nowhere/orders' can't be reached"):
-        files_of("hdfs://nowhere/orders")
+        open_directory("hdfs://nowhere/orders")
 
 
 def test_hdfs_names_the_package_that_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "hdfs_native", None)
     with pytest.raises(OptionError, match=r"zaqar-lite\[spark-hdfs\]"):
-        files_of("hdfs://namenode:8020/streams/orders")
+        open_directory("hdfs://namenode:8020/streams/orders")
 
 
 def test_a_ledger_out_of_reach_is_no_acknowledged_batch(
@@ -318,7 +316,7 @@ def test_a_ledger_out_of_reach_is_no_acknowledged_batch(
         "<value>1</value></property></configuration>"
     )
     monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
-    files = files_of(f"hdfs://127.0.0.1:{free_port()}/streams/orders")
+    files = open_directory(f"hdfs://127.0.0.1:{free_port()}/streams/orders")
     with pytest.raises(OSError, match="refused"):
         files.read("000000000001.json")
     with pytest.raises(OSError, match="refused"):
@@ -390,8 +388,8 @@ def wait_for(condition: Callable[[], bool]) -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"batchSize": "many"}, "integer"),
-        ({"batchSize": "0"}, "between"),
+        ({"batchSize": "many"}, "'batchSize' must be `int`, not 'many'"),
+        ({"batchSize": "0"}, "must be `int` >= 1, not '0'"),
         ({"onInvalidRow": "ignore"}, "one of"),
         ({"onInvalidRow": "deadletter"}, "deadLetterQueue"),
         ({"keys": "requests", "onInvalidRow": "skip"}, "keys=rows"),

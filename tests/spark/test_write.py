@@ -168,11 +168,11 @@ def test_what_is_wrong_with_an_option_or_a_column_is_said(
         write(rows, server.url, queue)
     with pytest.raises(PySparkException, match="Unknown option 'batchsizes'"):
         write(rows.select("body"), server.url, queue, batchSizes=1)
-    with pytest.raises(PySparkException, match="'rate' must not be negative"):
+    with pytest.raises(PySparkException, match=r"'rate' must be `float` >= 0.0, not '-1'"):
         write(rows.select("body"), server.url, queue, rate=-1)
     # A stream's options, too, at load(), and its schema when it begins, with the reason.
     reader = spark.readStream.format("zaqar").option("endpoint", server.url)
-    with pytest.raises(PySparkException, match="'batchSize' must be between"):
+    with pytest.raises(PySparkException, match="'batchSize' must be `int` >= 1"):
         reader.option("batchSize", "0").load(queue)
     with pytest.raises(PySparkException, match="option 'queue'"):
         spark.readStream.format("zaqar").option("endpoint", server.url).load()

@@ -37,39 +37,37 @@ from zaqar_lite.api.v2.topics import TopicActions, topic_messages
 from zaqar_lite.api.websocket.conversation import SocketHost
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.service.audit import Trail
-from zaqar_lite.service.claims import Claims
-from zaqar_lite.service.delivery.delivering import Deliveries
-from zaqar_lite.service.delivery.listeners import Listeners
-from zaqar_lite.service.delivery.reports import DeliveryReports
-from zaqar_lite.service.events import Events
-from zaqar_lite.service.health import Health
-from zaqar_lite.service.identity.authority import Authority
-from zaqar_lite.service.identity.identity import Identity
+from zaqar_lite.service.claims import Claims, Settling
+from zaqar_lite.service.delivery.connected_subscribers import ConnectedSubscribers
+from zaqar_lite.service.delivery.deliveries import Deliveries
+from zaqar_lite.service.delivery.inspection import DeliveryInspection
+from zaqar_lite.service.event_streams import EventStreams
+from zaqar_lite.service.health import Health, Readiness
+from zaqar_lite.service.identity.authentication import Authenticator
+from zaqar_lite.service.identity.authorization import Authorizer
 from zaqar_lite.service.identity.keys import Keys
-from zaqar_lite.service.identity.rechecks import Rechecks
+from zaqar_lite.service.identity.revalidation import Revalidation
 from zaqar_lite.service.identity.trusts import Trusts
 from zaqar_lite.service.jobs.jobs import Jobs
+from zaqar_lite.service.long_polling import LongPolling
 from zaqar_lite.service.messages import Messages
 from zaqar_lite.service.metrics.metrics import Metrics
 from zaqar_lite.service.policy import Policies
-from zaqar_lite.service.pooling.catalogue import Catalogue
 from zaqar_lite.service.pooling.drains import Drains
-from zaqar_lite.service.pooling.registry import Registry
+from zaqar_lite.service.pooling.placement import Placements
+from zaqar_lite.service.pooling.pools import PoolRegistry
+from zaqar_lite.service.presigned_urls import PresignedUrls
 from zaqar_lite.service.queues import Queues
-from zaqar_lite.service.quotas.connected import Connected
+from zaqar_lite.service.quotas.concurrency_limits import ConnectionLimits
+from zaqar_lite.service.quotas.quota_usage import QuotaUsage
 from zaqar_lite.service.quotas.quotas import Quotas
-from zaqar_lite.service.quotas.rates import Rates
-from zaqar_lite.service.quotas.usage import Usage
-from zaqar_lite.service.readiness import Readiness
+from zaqar_lite.service.quotas.rate_limits import RateLimits
 from zaqar_lite.service.schedules.schedules import Schedules
-from zaqar_lite.service.settling import Settling
-from zaqar_lite.service.sharing import Sharing
 from zaqar_lite.service.subscriptions.subscriptions import Subscriptions
 from zaqar_lite.service.topics import Topics
-from zaqar_lite.service.waiting import Waiting
 
 if TYPE_CHECKING:
-    from zaqar_lite.service.encryption.vault import Vault
+    from zaqar_lite.service.encryption.encryption_keys import EncryptionKeys
 
 
 _OPEN_METRICS = ("metrics", "queue_metrics")
@@ -85,30 +83,30 @@ class Services:
     messages: Messages
     claims: Claims
     settling: Settling
-    waiting: Waiting
-    sharing: Sharing
+    waiting: LongPolling
+    sharing: PresignedUrls
     health: Health
     subscriptions: Subscriptions
     deliveries: Deliveries
-    reports: DeliveryReports
-    listeners: Listeners
-    authority: Authority
+    reports: DeliveryInspection
+    listeners: ConnectedSubscribers
+    authority: Authorizer
     quotas: Quotas
-    usage: Usage
-    connected: Connected
-    rechecks: Rechecks
-    rates: Rates
+    usage: QuotaUsage
+    connected: ConnectionLimits
+    rechecks: Revalidation
+    rates: RateLimits
     jobs: Jobs
     schedules: Schedules
-    events: Events
+    events: EventStreams
     topics: Topics
     trail: Trail | None = None
-    identity: Identity | None = None
+    identity: Authenticator | None = None
     trusts: Trusts | None = None
     keys: Keys | None = None
-    vault: "Vault | None" = None
-    registry: Registry | None = None
-    catalogue: Catalogue | None = None
+    encryption_keys: "EncryptionKeys | None" = None
+    registry: PoolRegistry | None = None
+    catalogue: Placements | None = None
     drains: Drains | None = None
 
 
@@ -176,8 +174,7 @@ def build_app(
         checks,
         gate=gate,
         gateways=options.gateways,
-        meter=Meter(services.rates, tree.routes),
-        connected=services.connected,
+        meter=Meter(services.rates, services.connected, tree.routes),
         long_requests=long_requests,
         describe=describe,
         lifespan=lifespan,
@@ -192,7 +189,7 @@ def build_app(
     )
     application.sockets = SocketHost(
         tree,
-        application.perform,
+        application.answer,
         checks,
         gate=gate,
         gateways=options.gateways,
@@ -242,8 +239,8 @@ def _routes(
         ScheduleActions(services.schedules, authority),
         QuotaActions(services.quotas, services.usage),
     ]
-    if services.vault is not None:
-        actions.append(EncryptionActions(services.vault))
+    if services.encryption_keys is not None:
+        actions.append(EncryptionActions(services.encryption_keys))
     if services.keys is not None:
         actions.append(KeyActions(services.keys))
     registry, catalogue, drains = services.registry, services.catalogue, services.drains

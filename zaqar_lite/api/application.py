@@ -6,7 +6,9 @@ every error has the same form. `server` calls `answer` for HTTP and WebSocket, `
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
+from itertools import count
 from random import getrandbits
 from typing import TYPE_CHECKING
 
@@ -14,7 +16,7 @@ from zaqar_lite.api import asgi
 from zaqar_lite.api.access import FAILED, SLOW, log_request
 from zaqar_lite.api.asgi import AsgiApp, Receive, Scope, Send
 from zaqar_lite.api.auditing import Auditor
-from zaqar_lite.api.call import INVALID_REQUEST, NAMING, Action, Call, Result, Route
+from zaqar_lite.api.call import INVALID_REQUEST, Call, Check, Result, Route
 from zaqar_lite.api.checks import Checks
 from zaqar_lite.api.errors import to_result
 from zaqar_lite.api.gate import Gate, LongRequests
@@ -23,18 +25,20 @@ from zaqar_lite.api.lifespan import Lifespan, serve_lifespan
 from zaqar_lite.api.metering import Meter
 from zaqar_lite.api.refused import Refused
 from zaqar_lite.api.routes import OPEN_PATHS, OPENAPI_PATH, Node, RouteTree
-from zaqar_lite.api.signed_queries import EVENTS, take_signature
+from zaqar_lite.api.signed_queries import take_signature
 from zaqar_lite.api.websocket.conversation import SocketHost
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.quotas import Quota
 from zaqar_lite.service.metrics.metrics import Metrics
-from zaqar_lite.service.quotas.connected import Connected
 
 if TYPE_CHECKING:
     from zaqar_lite.api.tracing import RequestTraces
 
 _PAGE = "/ui"
+_FIRST_DIGITS = f"req-{getrandbits(32):08x}-{getrandbits(16):04x}-4{getrandbits(12):03x}-a000-"
+"""What the ids of this process's requests begin with: they have OpenStack's form, a UUID's."""
+_numbers = count(getrandbits(40))
 _STOPS = Unavailable("The server is stopping; whether this was carried out is not known.")
 
 
@@ -52,7 +56,6 @@ class Application:
         gate: Gate | None,
         gateways: Gateways | None,
         meter: Meter,
-        connected: Connected,
         long_requests: LongRequests,
         describe: AsgiApp,
         lifespan: Lifespan,
@@ -69,8 +72,7 @@ class Application:
         self._checks = checks
         self._gate = gate
         self._gateways = gateways
-        self._meter, self._rates = meter, meter.rates
-        self._connected = connected
+        self._meter, self._rates, self._connected = meter, meter.rates, meter.connected
         self._long_requests = long_requests
         self._describe = describe
         self._lifespan = lifespan
@@ -97,6 +99,15 @@ class Application:
         self._access_log = access_log
         self._answers_at_once = answers_at_once
         self._trusts_heads = gate is None and gateways is None
+        who = None if gate is None else gate.admit
+        through = None if gateways is None else gateways.check_request
+        before = (checks.check_headers, take_signature, through, who)
+        self._before: tuple[Check, ...] = tuple(one for one in before if one is not None)
+        self._before_frames = tuple(one for one in self._before if one != through)
+        for template, node in tree.nodes.items():
+            node.otherwise = self._checks_of(template, node, None)
+            for method, route in node.routes.items():
+                node.checks[method] = self._checks_of(template, node, route)
 
     def reopen(self) -> None:
         """Go on with the audit trail in a new file where the old one was moved away."""
@@ -123,71 +134,53 @@ class Application:
             await send({"type": "websocket.close"})
 
     async def answer(self, call: Call) -> Result:
-        """Answer a request over HTTP. Every error becomes a result, and so does the server's stop.
+        """Answer a request. Every error becomes a result, and so does the server's stop.
 
-        A stream that is the answer must be run, and `ended` called then.
+        A stream that is the answer must be run, and `ended` called then. The document of what
+        answers a frame is left as it is.
         """
-        call.request_id = _new_request_id()
-        if call.route is None:  # else its head has been through all this before
+        call.request_id = f"{_FIRST_DIGITS}{next(_numbers):012x}"
+        if call.route is None and call.checks is None:
             call.headers = dict(call.headers)
             found = await self._answer_elsewhere(call)
             if found is not None:
                 return found
-        result = await self._answer(call, None, None)
-        if result.stream is not None:
-            self._hold(call, result)
-        return result
-
-    async def perform(self, call: Call, node: Node, action: Action) -> Result:
-        """Answer what came over another transport, and so names a route's place and no path.
-
-        It passes every check that a request does, but those of a gateway, which its connection
-        passed. The document of the result is left as it is.
-        """
-        call.request_id = _new_request_id()
-        return await self._answer(call, node, action)
-
-    async def _answer(self, call: Call, node: Node | None, action: Action | None) -> Result:
-        """Let a request in, run its action, and tell the log and others how it was answered."""
         span = None if self.traces is None else self.traces.begin(call)
         started = time.perf_counter()
-        route = call.route
         try:
-            if route is None:
-                result = await self._admit(call, node)
-                route = call.route
-            else:
-                result = None
+            result = None
+            if call.route is None:
+                result = await self._admit(call)
+            else:  # its head has been through all this before
                 self._check_store()
-            if route is not None:
-                call.most = route.largest_body
-                if self._rates.is_on and call.project:
-                    self._meter.admit(call, route)
-            if self._connected.is_on and call.link is not None and call.project:
-                await self._connected.serve(call.link, call.project)
-            if route is not None:
+            route = call.route
+            if result is None and route is not None:
+                if self._rates.is_on or self._connected.is_on:
+                    await self._meter.admit(call, route)
                 self.metrics.asked += route.hot
-                result = await (action or route.action)(call)
-                if action is None or self._rates.is_on:
-                    result.body = result.text()
-                    if self._rates.is_on:
-                        self._meter.answered(call, route, len(result.body))
+                result = await (call.action or route.action)(call)
+                result.body = result.text() if call.checks is None else b""
+                if self._rates.is_on:
+                    self._meter.answered(call, route, result)
             assert result is not None  # noqa: S101 - without a route, `_admit` has answered
         except (Exception, asyncio.CancelledError) as exc:  # noqa: BLE001 - a bug is a 500, logged
             # Cancelled at the end of `shutdown_timeout`, or by a second Ctrl-C. Were it raised, the
             # client would learn nothing.
             error = _STOPS if isinstance(exc, asyncio.CancelledError) else exc
-            title = INVALID_REQUEST if route is None else route.invalid_title
+            title = INVALID_REQUEST if call.route is None else call.route.invalid_title
             result = to_result(error, invalid_title=title, request_id=call.request_id)
             result.body = result.text()
         if call.record_act is not None:
             call.record_act(result)
         seconds = time.perf_counter() - started
-        self.metrics.request("" if call.route is None else call.route.name, result.status, seconds)
+        route = call.route
+        self.metrics.request("" if route is None else route.name, result.status, seconds)
         if self._access_log or seconds > SLOW or result.status >= FAILED:
             log_request(call, result.status, seconds, every=self._access_log)
         if self.traces is not None and span is not None:
             self.traces.end(span, call, result.status)
+        if result.stream is not None:
+            self._hold(call, result)
         return result
 
     async def _answer_elsewhere(self, call: Call) -> Result | None:
@@ -221,29 +214,23 @@ class Application:
             meter = self._meter
             result.stream = lambda write: stream(meter.counted(write, project))
 
-    async def _admit(self, call: Call, node: Node | None) -> Result | None:
-        """Find out who asks, for what, and whether it may now; `node` where that is known.
+    async def _admit(self, call: Call) -> Result | None:
+        """Find out who asks, for what, and whether it may now: one check after the other.
 
-        It sets the call's route, or answers a request that needs none.
+        They set the call's route; a request that needs none is answered.
         """
-        self._checks.check_headers(call)
-        if call.query_string and call.path.endswith(EVENTS):
-            take_signature(call)
-        if self._gateways is not None and node is None:
-            self._gateways.check_request(call)
-        if self._gate is not None:
-            await self._gate.admit(call)
-        node = node or self._find(call)
-        if call.method == "OPTIONS":
-            return Result(200, b"", ((b"allow", node.allow()),))
-        route = self._route(call, node)
-        if b"url-signature" in call.headers:
-            if route.names_queue:
-                await self._checks.check_revoked(call)
-        elif route.hot and self._trusts_heads and b"content-encoding" not in call.headers:
-            self._keep(call, route)
-        if call.size < 0 or b"content-encoding" in call.headers:
-            await call.receive()  # now its length is known
+        checks = call.checks
+        for check in self._before if checks is None else self._before_frames:
+            if (waits := check(call)) is not None:
+                await waits
+        if checks is None:
+            node = self._find(call)
+            if call.method == "OPTIONS":
+                return Result(200, b"", ((b"allow", node.allow()),))
+            checks = node.checks.get(call.method, node.otherwise)
+        for check in checks:
+            if (waits := check(call)) is not None:
+                await waits
         return None
 
     def _find(self, call: Call) -> Node:
@@ -257,49 +244,58 @@ class Application:
         node, call.path_values = place
         return node
 
-    def _route(self, call: Call, node: Node) -> Route:
-        """Find the route, and run the checks that need only what is known by now."""
-        route = node.routes.get(call.method)
-        if call.path not in OPEN_PATHS:
-            self._checks.run(
-                call,
-                names_queue=call.path.startswith(NAMING),
-                plain=route is not None and route.plain,
-                streams=route is not None and route.streams,
-            )
-        if route is None:
-            raise Refused(405, "405 Method Not Allowed", headers=((b"allow", node.allow()),))
-        call.route, call.most = route, route.largest_body
-        if self._auditor is not None:
-            call.record_act = self._auditor.recorder(call, route)
-        if self._gate is not None:
-            self._gate.authorise(call, route)
-        call.check_size(call.size)
-        if route.needs_store:
-            self._check_store()
-        return route
+    def _checks_of(self, template: str, node: Node, route: Route | None) -> tuple[Check, ...]:
+        """What a request to a path must pass, in upstream's order, where `route` answers it.
 
-    def _keep(self, call: Call, route: Route) -> None:
+        Where none does, the last check refuses. A check of what is switched off is left out.
+        """
+        found = () if template in OPEN_PATHS else self._checks.of(template, route)
+        if route is None:
+            return (*found, partial(_refuse_method, node))
+        enter, read = partial(_enter, route), _read_if_unknown
+        record = None if self._auditor is None else self._auditor.recorder(route)
+        authorise = None if self._gate is None else self._gate.authorise
+        store = self._need_store if route.needs_store else None
+        revoked = self._checks.check_revoked if route.names_queue else None
+        keep = partial(self._keep, route) if route.hot and self._trusts_heads else None
+        more = (enter, record, authorise, _check_size, store, revoked, keep, read)
+        return (*found, *(check for check in more if check is not None))
+
+    def _need_store(self, _: Call) -> None:
+        self._check_store()
+
+    def _keep(self, route: Route, call: Call) -> None:
         """Keep with the head what it decides: the next request with the same one is let in by it.
 
-        Only requests for messages are kept, so there is nothing to be told to the audit trail.
+        Only requests for messages are kept, so there is nothing to be told to the audit trail. A
+        signature may be revoked, and a length that is not in the head must be checked.
         """
         head = call.head
-        head.path_values, head.project, head.client_id = (
-            call.path_values,
-            call.project,
-            call.client_id,
-        )
+        if b"url-signature" in call.headers or b"content-encoding" in call.headers:
+            return
+        head.path_values, head.queue = call.path_values, call.queue
+        head.project, head.client_id = call.project, call.client_id
         head.parameters = call.parameters
         head.at_once = self._answers_at_once and "wait" not in head.parameters
-        head.route = route
+        head.route, head.most = route, route.largest_body
 
 
 def _nothing() -> None:
     """Take over nothing."""
 
 
-def _new_request_id() -> str:
-    """A request id in OpenStack's form, a random UUID; it tells requests apart and is no secret."""
-    digits = f"{getrandbits(128):032x}"
-    return f"req-{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-a{digits[17:20]}-{digits[20:]}"
+def _enter(route: Route, call: Call) -> None:
+    call.route, call.most = route, route.largest_body
+
+
+def _refuse_method(node: Node, _: Call) -> None:
+    raise Refused(405, "405 Method Not Allowed", headers=((b"allow", node.allow()),))
+
+
+def _check_size(call: Call) -> None:
+    call.check_size(call.size)
+
+
+def _read_if_unknown(call: Call) -> Awaitable[object] | None:
+    """Read a body whose length is known by that alone: one that is chunked, or compressed."""
+    return call.receive() if call.size < 0 or b"content-encoding" in call.headers else None

@@ -19,17 +19,18 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 Answer = Callable[[Call], Coroutine[Any, Any, Result]]
 
-_NO_CONTENT_STATUSES = (204, 304)
+NO_CONTENT_STATUSES = (204, 304)
+"""Statuses whose answers have no Content-Length, as they have no body."""
 _LARGEST_FORM = 4_194_304
 """Bytes of a body for another application, which are all read before it is asked."""
 
 
-def header_list(call: Call, result: Result) -> list[tuple[bytes, bytes]]:
+def _header_list(call: Call, result: Result) -> list[tuple[bytes, bytes]]:
     """All headers of a result; without a body there is no Content-Type, for 204 no length."""
     headers = [(b"x-openstack-request-id", call.request_id.encode())]
     if result.body or result.stream is not None:
         headers.append((b"content-type", result.media_type))
-    if result.stream is None and result.status not in _NO_CONTENT_STATUSES:
+    if result.stream is None and result.status not in NO_CONTENT_STATUSES:
         headers.append((b"content-length", b"%d" % len(result.body)))
     headers.extend(result.headers)
     return headers
@@ -49,7 +50,7 @@ async def serve(answer: Answer, scope: Scope, receive: Receive, send: Send) -> N
     call.address = client[0] if client else ""
     call.is_secure = scope.get("scheme") == "https"
     result = await answer(call)
-    headers = header_list(call, result)
+    headers = _header_list(call, result)
     await send({"type": "http.response.start", "status": result.status, "headers": headers})
     if result.stream is None:
         body = b"" if call.method == "HEAD" else result.body

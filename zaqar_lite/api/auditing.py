@@ -8,11 +8,10 @@ say who sent the request, and with what program.
 
 import socket
 import uuid
-from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
 
-from zaqar_lite.api.call import Call, Result, Route
+from zaqar_lite.api.call import Call, Check, Result, Route
 from zaqar_lite.domain.identity import How, Verb
 from zaqar_lite.service.audit import Act, Event, Trail
 
@@ -43,10 +42,13 @@ class Auditor:
         self._acts = {route.name: _act(route) for route in routes if is_managing(route)}
         self.reopen = trail.reopen
 
-    def recorder(self, call: Call, route: Route) -> Callable[[Result], None] | None:
-        """A function to call with the answer of a managing route; None for any other route."""
+    def recorder(self, route: Route) -> Check | None:
+        """What lets requests of a managing route be recorded; None for any other route."""
         act = self._acts.get(route.name)
-        return None if act is None else partial(self._record, call, act)
+        return None if act is None else partial(self._watch, act)
+
+    def _watch(self, act: Act, call: Call) -> None:
+        call.record_act = partial(self._record, call, act)
 
     def _record(self, call: Call, act: Act, result: Result) -> None:
         """Record that an act was tried, and how it ended."""

@@ -18,8 +18,7 @@ from zaqar_lite.api.refused import Refused, bad_body
 from zaqar_lite.domain.identity import TRUSTED, Access, Principal
 from zaqar_lite.domain.limits import Limits, check_limit
 from zaqar_lite.domain.models import QueueRef
-from zaqar_lite.domain.topics import topic_ref
-from zaqar_lite.service.quotas.connected import Link
+from zaqar_lite.service.quotas.concurrency_limits import Link
 
 TOPICS = "/v2/topics/"
 """What the path of a topic begins with."""
@@ -37,6 +36,7 @@ NAMING = ("/v2/queues/", "/v2/topics/")
 """What the paths begin with that name a queue or a topic."""
 SMALL_BODY = 4_096
 """Bytes: what a document that is neither messages nor metadata may have."""
+_NO_QUEUE = QueueRef("", "")
 _GZIP = 16 + zlib.MAX_WBITS
 _LONGEST_LENGTH = 18
 
@@ -75,7 +75,7 @@ class Result:
         document = self.document
         if document is None:
             return b""
-        return document if isinstance(document, bytes) else orjson.dumps(document)
+        return document if type(document) is bytes else orjson.dumps(document)
 
 
 NO_CONTENT = Result(204)
@@ -98,8 +98,9 @@ class Head:
     """
 
     __slots__ = (
-        *("at_once", "client_id", "headers", "keeps_alive", "method", "parameters", "path"),
-        *("path_values", "project", "query_string", "raw_path", "repeated", "route", "size"),
+        *("at_once", "client_id", "headers", "keeps_alive", "method", "most", "parameters", "path"),
+        *("path_values", "project", "query_string", "queue", "raw_path", "repeated", "route"),
+        "size",
     )
 
     def __init__(
@@ -126,6 +127,7 @@ class Head:
         self.route: Route | None = None
         self.path_values: tuple[str, ...] = ()
         self.project = self.client_id = ""
+        self.queue, self.most = _NO_QUEUE, 0
         self.parameters: dict[str, list[str]] | None = None
         self.at_once = False
 
@@ -152,25 +154,39 @@ class Source(Protocol):
 class Call:
     """A request, whichever transport brought it: who asks, for what, with which document.
 
-    `headers` has lower-case names; of a repeated header the last value holds. `path_values` are
-    the variable segments of the path, in order; `size` is how many bytes the document has, -1 until
-    a chunked one has come, and `most` how many it may have; `route` answers it; `waits` is how many
-    seconds it may wait for a message. `principal` is who sent it: whoever its headers name where
-    nobody authenticates; with `signed_query` its signature came in the query. `link` is the
-    client's connection: `address` is where it comes from, `peer_names` are the names in the
-    certificate that it showed, and `is_secure` tells whether it came over TLS. If the audit trail
-    is on, `record_act` is called with the result before the answer leaves. `end` ends the stream
-    that answers it. `listener` is who subscribes if the document names no subscriber: the
-    connection itself. `source` is asked for what has not come.
+    `headers` has lower-case names; of a repeated header the last value holds. `path_values` are the
+    variable segments of the path, in order, and `queue` is the queue or the topic that it names, if
+    it names one; `size` is how many bytes the document has, -1 until a chunked one has come, and
+    `most` how many it may have; `route` answers it; `waits` is how many seconds it may wait for a
+    message. `principal` is who sent it: whoever its headers name where nobody authenticates; with
+    `signed_query` its signature came in the query. `link` is the client's connection: `address` is
+    where it comes from, `peer_names` are the names in the certificate that it showed, and
+    `is_secure` tells whether it came over TLS. If the audit trail is on, `record_act` is called
+    with the result before the answer leaves. `end` ends the stream that answers it. `listener` is
+    who subscribes if the document names no subscriber: the connection itself. `source` is asked for
+    what has not come. A frame of a WebSocket has no path: `checks` are what its request must pass,
+    and `action` answers it.
 
     All attributes are slots, which Python finds faster than entries of a dictionary in each
     instance: with those, a list of messages took 3 us more.
     """
 
     __slots__ = (
-        *("__weakref__", "_parameters", "address", "client_id", "document", "end", "head"),
-        *("headers", "is_read", "is_secure", "link", "listener", "method", "most", "path"),
-        *("path_values", "peer_names", "principal", "project", "query_string", "record_act"),
+        *("__weakref__", "_parameters", "action", "address", "checks", "client_id", "document"),
+        *(
+            "end",
+            "head",
+            "headers",
+            "is_read",
+            "is_secure",
+            "link",
+            "listener",
+            "method",
+            "most",
+            "path",
+        ),
+        *("path_values", "peer_names", "principal", "project", "query_string", "queue"),
+        "record_act",
         *("request_id", "route", "signed_query", "size", "source", "waits"),
     )
 
@@ -182,6 +198,7 @@ class Call:
         self.query_string = head.query_string
         self.path_values = head.path_values
         self.project = head.project
+        self.queue = head.queue
         self.client_id = head.client_id
         self.size = head.size
         self.route: Route | None = head.route
@@ -190,9 +207,12 @@ class Call:
         self.source = source
         self.is_read = self.is_secure = self.signed_query = False
         self.request_id = self.address = self.listener = ""
-        self.waits = self.most = 0
+        self.most = head.most
+        self.waits = 0
         self.peer_names: frozenset[str] = frozenset()
         self.link: Link | None = None
+        self.checks: tuple[Check, ...] | None = None
+        self.action: Action | None = None
         self.record_act: Callable[[Result], None] | None = None
         self.end: Callable[[], None] | None = None
         self.principal: Principal = TRUSTED
@@ -226,7 +246,7 @@ class Call:
             Refused: 400, less has come than was announced, or none that could be decompressed; or
                 it is larger than the route allows.
         """
-        if self.source is not None and self.size:
+        if self.source is not None and len(self.document) != self.size:
             self.document = await self.source.receive(self)
         self.is_read = True
         if self.headers.get(b"content-encoding") == b"gzip" and self.document:
@@ -249,13 +269,6 @@ class Call:
         if title is None:
             raise Refused(413, "Request body too large", description)
         raise Refused(400, title, description)
-
-    @property
-    def queue(self) -> QueueRef:
-        """The queue, or the topic, that the path names."""
-        if self.path.startswith(TOPICS):
-            return topic_ref(self.project, self.path_values[0])
-        return QueueRef(self.project, self.path_values[0])
 
     def text(self, name: str) -> str | None:
         """The last value of a parameter."""
@@ -302,6 +315,8 @@ class Call:
 
 
 Action = Callable[[Call], Awaitable[Result]]
+Check = Callable[[Call], Awaitable[object] | None]
+"""Raises unless a request passes; what it answers, if anything, must be awaited."""
 A = TypeVar("A", bound=Callable[..., Awaitable[Result]])
 
 

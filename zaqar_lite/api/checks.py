@@ -3,17 +3,19 @@
 import ipaddress
 import re
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NoReturn
 
-from zaqar_lite.api.call import TOPICS, Call
+from zaqar_lite.api.call import NAMING, TOPICS, Call, Check, Route
 from zaqar_lite.api.refused import Refused
 from zaqar_lite.domain.identity import INTERNAL_PROJECTS, SIGNED, How
 from zaqar_lite.domain.limits import MAX_PROJECT_ID
 from zaqar_lite.domain.metadata import is_queue_name
-from zaqar_lite.service.sharing import Sharing
+from zaqar_lite.domain.models import QueueRef
+from zaqar_lite.domain.topics import topic_ref
+from zaqar_lite.service.presigned_urls import PresignedUrls
 
 _HEX_ID = re.compile(rb"[0-9a-fA-F]{32}|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _REFUSED = re.compile(r"q=0(?:\.0*)?")
@@ -24,6 +26,8 @@ _INVALID_HEADER = "Invalid header value"
 _JSON_RANGES = {"*/*": 0, "application/*": 1, "application/json": 2}
 """The media ranges that admit JSON; the higher its number, the more a range has to say."""
 
+_ALL_JSON = (b"*/*", b"application/json")
+_SIGNATURE = b"url-signature"
 _ENCODINGS = (b"gzip", b"identity")
 _SINGLE = frozenset(
     (
@@ -41,7 +45,7 @@ _ACCEPT_LINK = {
 }
 _NOT_FOUND = "404 Not Found"
 _IN_A_PROJECT = ("/v2/queues", "/v2/topics", "/v2/schedules", "/v2/data-keys", "/v2/quota")
-_NAMES_ITS_PROJECT = "/v2/quotas/"
+"""What the paths begin with of what lies in a project, but for /v2/quotas/, which names its own."""
 _KEY = How.KEY  # an attribute of an enumeration is found slowly
 
 
@@ -61,7 +65,7 @@ class Checks:
     """
 
     def __init__(
-        self, *, client_ids: ClientIds, sharing: Sharing, hosts: frozenset[str] | None
+        self, *, client_ids: ClientIds, sharing: PresignedUrls, hosts: frozenset[str] | None
     ) -> None:
         self._client_ids = client_ids
         self._known_client = lru_cache(maxsize=1_024)(self._client_id)  # few send most requests
@@ -91,52 +95,45 @@ class Checks:
                 "127.0.0.1 or localhost, or add the name to its setting allowed_hosts.",
             )
 
-    def run(
-        self, call: Call, *, names_queue: bool, plain: bool = False, streams: bool = False
-    ) -> None:
-        """Check a request to a known path; a `plain` one needs no Client-ID, and takes any Accept.
+    def of(self, template: str, route: Route | None) -> tuple[Check, ...]:
+        """What a request to a path must pass, in upstream's order; `route` answers it, if any does.
 
-        One that `streams` may accept events alone.
-
-        Raises:
-            Refused: the first check that fails.
+        A plain route needs no Client-ID, and takes any Accept; one that streams may be asked for
+        events alone.
         """
-        headers = call.headers
-        if b"url-signature" in headers:
-            self._check_signature(call)
-        _check_content(call)
-        if plain:
-            if names_queue:
-                call.project = _project(headers)
-                _check_queue(call)
-            return
-        accept = headers.get(b"accept")
-        if (
-            accept
-            and accept not in (b"*/*", b"application/json")
-            and not (streams and EVENT_STREAM in accept.lower())
-        ):
-            _check_accept(accept.decode("latin-1"))
-        call.client_id = self._known_client(headers.get(b"client-id"))
-        if call.principal.how is not _KEY or _is_in_a_project(call):
-            call.project = _project(headers)
-        if names_queue:
-            _check_queue(call)
+        found: list[Check] = [self._check_signature, _check_content]
+        names_queue = template.startswith(NAMING)
+        if route is not None and route.plain:
+            return (*found, _set_project, _check_queue) if names_queue else tuple(found)
+        streams = route is not None and route.streams
+        found += [_check_stream_accept if streams else _check_accept, self._set_client]
+        found.append(_set_project if _is_in_a_project(template) else _set_project_if_any)
+        return (*found, _check_queue) if names_queue else tuple(found)
 
-    async def check_revoked(self, call: Call) -> None:
-        """Refuse a signature that fits and was revoked; it is behind `run`.
+    def check_revoked(self, call: Call) -> Awaitable[None] | None:
+        """Refuse a signature that fits and was revoked; it is behind those of `of`.
 
         Raises:
             Refused: 404, as for any signature that does not admit.
         """
-        signature = call.headers[b"url-signature"].decode("latin-1")
+        return self._refuse_revoked(call) if _SIGNATURE in call.headers else None
+
+    async def _refuse_revoked(self, call: Call) -> None:
+        signature = call.headers[_SIGNATURE].decode("latin-1")
         if not await self._sharing.admits(call.queue, signature):
             raise Refused(404, _NOT_FOUND)
 
+    def _set_client(self, call: Call) -> None:
+        call.client_id = self._known_client(call.headers.get(b"client-id"))
+
     def _check_signature(self, call: Call) -> None:
+        """Refuse a signature that does not fit; what else the headers name counts for nothing."""
+
         def header(name: bytes) -> str:
             return call.headers.get(name, b"").decode("latin-1")
 
+        if _SIGNATURE not in call.headers:
+            return
         if not self._sharing.verify(
             path=call.path,
             method=call.method,
@@ -147,7 +144,7 @@ class Checks:
             expires=header(b"url-expires"),
         ):
             raise Refused(404, _NOT_FOUND)
-        call.principal = SIGNED  # whoever else its headers name
+        call.principal = SIGNED
 
     def _client_id(self, value: bytes | None) -> str:
         if value is None:
@@ -229,9 +226,17 @@ def _check_content(call: Call) -> None:
         )
 
 
-def _check_accept(accept: str) -> None:
+def _check_stream_accept(call: Call) -> None:
+    if EVENT_STREAM not in call.headers.get(b"accept", b"").lower():
+        _check_accept(call)
+
+
+def _check_accept(call: Call) -> None:
+    accept = call.headers.get(b"accept")
+    if not accept or accept in _ALL_JSON:
+        return
     best, admitted = -1, False
-    for entry in accept.split(","):
+    for entry in accept.decode("latin-1").split(","):
         media_type, *parameters = (part.strip().lower() for part in entry.split(";"))
         rank = _JSON_RANGES.get(media_type, -1)
         if rank < 0 or rank < best:
@@ -248,9 +253,13 @@ def _check_accept(accept: str) -> None:
     )
 
 
-def _project(headers: dict[bytes, bytes]) -> str:
-    """The project; X-Tenant-Id counts only where there is no X-Project-ID, as upstream has it."""
-    value = headers.get(b"x-project-id", headers.get(b"x-tenant-id"))
+def _set_project(call: Call) -> None:
+    """Take the project; X-Tenant-Id counts only where there is no X-Project-ID, as upstream has it.
+
+    Raises:
+        Refused: 400, it is missing, empty, no UTF-8, or the server's own.
+    """
+    value = call.headers.get(b"x-project-id", call.headers.get(b"x-tenant-id"))
     if value is None:
         raise Refused(
             400, "Project-Id Missing", "The header X-PROJECT-ID was missing from the request."
@@ -267,20 +276,27 @@ def _project(headers: dict[bytes, bytes]) -> str:
         )
     if project in INTERNAL_PROJECTS:
         raise Refused(400, _INVALID_HEADER, f"X-Project-ID: {project} is the server's own project.")
-    return project
+    call.project = project
 
 
-def _is_in_a_project(call: Call) -> bool:
-    """Tell whether a request says, or must say, which project it is for."""
-    if b"x-project-id" in call.headers:
-        return True
-    path = call.path
-    return path.startswith(_IN_A_PROJECT) and not path.startswith(_NAMES_ITS_PROJECT)
+def _is_in_a_project(template: str) -> bool:
+    return template.startswith(_IN_A_PROJECT) and not template.startswith("/v2/quotas/")
+
+
+def _set_project_if_any(call: Call) -> None:
+    """Take the project where a path needs none; a client with a key may belong to none."""
+    if call.principal.how is not _KEY or b"x-project-id" in call.headers:
+        _set_project(call)
 
 
 def _check_queue(call: Call) -> None:
-    name = call.path_values[0]
-    kind = "topic" if call.path.startswith(TOPICS) else "queue"
+    """Check the name of a queue or a topic; it is the call's from then on.
+
+    Raises:
+        Refused: 400, that is no name, or the project's is too long.
+    """
+    name, is_topic = call.path_values[0], call.path.startswith(TOPICS)
+    kind = "topic" if is_topic else "queue"
     if not is_queue_name(name):
         raise Refused(
             400,
@@ -294,6 +310,7 @@ def _check_queue(call: Call) -> None:
             f"Invalid {kind} identification",
             f"A project id has at most {MAX_PROJECT_ID} characters.",
         )
+    call.queue = topic_ref(call.project, name) if is_topic else QueueRef(call.project, name)
 
 
 def _text(value: bytes) -> str:

@@ -7,17 +7,16 @@ for nothing: X-Project-ID is compared, or belongs to a signed URL, and the other
 import re
 from collections.abc import Callable
 
-from zaqar_lite.api.call import INVALID_REQUEST, Call, Result, Route
+from zaqar_lite.api.call import INVALID_REQUEST, Call, Result
 from zaqar_lite.api.checks import Checks
 from zaqar_lite.api.errors import to_result
 from zaqar_lite.api.refused import Refused
 from zaqar_lite.api.routes import OPEN_PATHS
 from zaqar_lite.domain.errors import Denied, Unauthenticated
 from zaqar_lite.domain.identity import SIGNED, Access, Principal, Verb
-from zaqar_lite.service.identity.authority import Authority
-from zaqar_lite.service.identity.identity import Identity
-from zaqar_lite.service.identity.provider import Credential, Place
-from zaqar_lite.service.identity.rechecks import Rechecks
+from zaqar_lite.service.identity.authentication import Authenticator, Credential, Place
+from zaqar_lite.service.identity.authorization import Authorizer
+from zaqar_lite.service.identity.revalidation import Revalidation
 
 _PROJECT = b"x-project-id"
 _IDENTITY = re.compile(
@@ -38,7 +37,7 @@ class Gate:
     """Let in the clients that a provider knows, and refuse what they may not do."""
 
     def __init__(
-        self, identity: Identity, authority: Authority, check_store: Callable[[], None]
+        self, identity: Authenticator, authority: Authorizer, check_store: Callable[[], None]
     ) -> None:
         self._identity = identity
         self._authority = authority
@@ -121,7 +120,7 @@ class Gate:
         except Unauthenticated:
             return None
 
-    async def readmit(self, call: Call, route: Route) -> None:
+    async def readmit(self, call: Call) -> None:
         """Check a request again that was let in before.
 
         Raises:
@@ -135,14 +134,16 @@ class Gate:
         if principal.project != call.principal.project:
             raise Denied("it is of another project by now")
         call.principal = principal
-        self.authorise(call, route)
+        self.authorise(call)
 
-    def authorise(self, call: Call, route: Route) -> None:
+    def authorise(self, call: Call) -> None:
         """Refuse what the request's principal may not do.
 
         Raises:
             Denied: it may not.
         """
+        route = call.route
+        assert route is not None  # noqa: S101 - the check before this one has set it
         access = route.access
         if access.consuming and not access.consuming.isdisjoint(call.parameters):
             access = Access(access.rule, Verb.RECEIVE)
@@ -161,7 +162,7 @@ class Gate:
 class LongRequests:
     """End streams, and requests that wait, once they would not be let in any more."""
 
-    def __init__(self, gate: Gate | None, checks: Checks, rechecks: Rechecks) -> None:
+    def __init__(self, gate: Gate | None, checks: Checks, rechecks: Revalidation) -> None:
         self._gate = gate
         self._checks = checks
         self._rechecks = rechecks
@@ -187,9 +188,10 @@ class LongRequests:
 
     async def _look(self, call: Call) -> None:
         if b"url-signature" in call.headers:
-            await self._checks.check_revoked(call)
-        elif self._gate is not None and call.route is not None:
-            await self._gate.readmit(call, call.route)
+            if (revoked := self._checks.check_revoked(call)) is not None:
+                await revoked
+        elif self._gate is not None:
+            await self._gate.readmit(call)
 
 
 def _nothing() -> None:

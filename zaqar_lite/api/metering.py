@@ -1,32 +1,40 @@
-"""Which of a project's rates a request counts against, and counting it."""
+"""Count requests against the rates of their projects, and connections against quotas."""
 
-from zaqar_lite.api.call import Call, Route, Write
+from zaqar_lite.api.call import Call, Result, Route, Write
 from zaqar_lite.domain.identity import Verb
-from zaqar_lite.service.quotas.rates import MANAGE, READ, WRITE, Rates
+from zaqar_lite.service.quotas.concurrency_limits import ConnectionLimits
+from zaqar_lite.service.quotas.rate_limits import MANAGE, READ, WRITE, RateLimits
 
 
 class Meter:
-    """Count the requests of routes; one without a verb, such as a ping, is not counted."""
+    """Count requests against rates, and connections; a route without a verb has no rate."""
 
-    def __init__(self, rates: Rates, routes: tuple[Route, ...]) -> None:
+    def __init__(
+        self, rates: RateLimits, connected: ConnectionLimits, routes: tuple[Route, ...]
+    ) -> None:
         self.rates = rates
+        self.connected = connected
         kinds = ((route.name, _kind(route)) for route in routes)
         self._kinds = {name: kind for name, kind in kinds if kind is not None}
 
-    def admit(self, call: Call, route: Route) -> None:
-        """Count a request by what it asks for: a body that is written, or managed by.
+    async def admit(self, call: Call, route: Route) -> None:
+        """Count a request by what it asks for, and its connection for its project.
 
         Raises:
             TooMany: its project is too fast.
+            QuotaReached: its project has too many other connections.
         """
+        if not call.project:
+            return
         kind = self._kinds.get(route.name)
-        if kind is not None:
-            size = 0 if kind == READ else call.size
-            self.rates.spend(call.project, kind, size)
+        if kind is not None and self.rates.is_on:
+            self.rates.spend(call.project, kind, 0 if kind == READ else call.size)
+        if call.link is not None and self.connected.is_on:
+            await self.connected.serve(call.link, call.project)
 
-    def answered(self, call: Call, route: Route, size: int) -> None:
+    def answered(self, call: Call, route: Route, result: Result) -> None:
         """Count the bytes that a reader was answered."""
-        if size and self._kinds.get(route.name) == READ:
+        if self._kinds.get(route.name) == READ and (size := len(result.body or result.text())):
             self.rates.charge(call.project, READ, size)
 
     def counted(self, write: Write, project: str) -> Write:

@@ -8,9 +8,9 @@ from zaqar_lite.api.call import INVALID_REQUEST, A, Call, Parameter, Result
 from zaqar_lite.api.refused import Refused
 from zaqar_lite.api.routes import route
 from zaqar_lite.domain.models import QueueRef
+from zaqar_lite.service.health import Readiness
+from zaqar_lite.service.metrics.exposition import Exposition
 from zaqar_lite.service.metrics.metrics import Metrics
-from zaqar_lite.service.metrics.rendering import Page
-from zaqar_lite.service.readiness import Readiness
 
 TEXT = b"text/plain; charset=utf-8"
 _STATES = ("ready", "delayed", "claimed")
@@ -111,5 +111,5 @@ def _wants(call: Call, media_type: bytes) -> bool:
     return media_type in call.headers.get(b"accept", b"").lower()
 
 
-def _shown(page: Page) -> Result:
+def _shown(page: Exposition) -> Result:
     return Result(200, page.text().encode(), media_type=page.media_type.encode())

@@ -9,7 +9,7 @@ from zaqar_lite.api.gate import LongRequests
 from zaqar_lite.api.refused import Refused
 from zaqar_lite.domain.errors import Denied
 from zaqar_lite.domain.models import QueueRef
-from zaqar_lite.service.waiting import Waiting
+from zaqar_lite.service.long_polling import LongPolling
 
 T = TypeVar("T")
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 class Patience:
     """Ask again until there is an answer, the time is over, or the client has gone."""
 
-    def __init__(self, waiting: Waiting, long_requests: LongRequests, *, longest: int) -> None:
+    def __init__(self, waiting: LongPolling, long_requests: LongRequests, *, longest: int) -> None:
         self._waiting = waiting
         self._long_requests = long_requests
         self._longest = longest

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any
 
-from zaqar_lite.api.call import Parameter, Route
+from zaqar_lite.api.call import Check, Parameter, Route
 from zaqar_lite.domain.identity import Access, Verb
 from zaqar_lite.domain.limits import Limits
 
@@ -102,11 +102,16 @@ def _common(route: Route) -> tuple[int, ...]:
 
 @dataclass(slots=True)
 class Node:
-    """A place in the tree of paths: literal children, at most one variable child, methods."""
+    """A place in the tree of paths: literal children, at most one variable child, methods.
+
+    `checks` are what a request of each method must pass, `otherwise` what refuses any other method.
+    """
 
     children: dict[str, "Node"] = field(default_factory=dict)
     variable: "Node | None" = None
     routes: dict[str, Route] = field(default_factory=dict)
+    checks: dict[str, tuple[Check, ...]] = field(default_factory=dict)
+    otherwise: tuple[Check, ...] = ()
 
     def allow(self) -> bytes:
         """The value of the Allow header here."""
@@ -118,6 +123,8 @@ class RouteTree:
 
     def __init__(self, routes: tuple[Route, ...]) -> None:
         self.routes = routes
+        self.nodes: dict[str, Node] = {}
+        """The place of each route, by its template."""
         self._root = Node()
         self.known: dict[str, tuple[Node, tuple[str, ...]]] = {}
         """Places that were found, by path."""
@@ -130,6 +137,7 @@ class RouteTree:
                 else:
                     node = node.children.setdefault(segment, Node())
             node.routes[route.method] = route
+            self.nodes[route.template] = node
 
     def find(self, path: str) -> tuple[Node, tuple[str, ...]] | None:
         """The node of a path and the values of its variable segments; None for an unknown path."""

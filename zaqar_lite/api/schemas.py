@@ -8,14 +8,14 @@ from zaqar_lite.domain.groups import MAX_GROUP
 from zaqar_lite.domain.limits import MAX_PROJECT_ID, Limits
 from zaqar_lite.domain.quotas import LARGEST, NAMES, RATES
 from zaqar_lite.domain.subscriptions import MAX_SUBSCRIBER, MIN_TTL
-from zaqar_lite.service.events import LONGEST
+from zaqar_lite.service.event_streams import LONGEST
 from zaqar_lite.service.identity.keys import (
     LONGEST_LIFE,
     LONGEST_OVERLAP,
     MAX_DESCRIPTION,
     MOST_LISTED,
 )
-from zaqar_lite.service.pooling.pool import MAX_TEXT, MAX_WEIGHT
+from zaqar_lite.service.pooling.pools import MAX_TEXT, MAX_WEIGHT
 
 Schema = dict[str, Any]
 _PROPERTY = re.compile(r"(?P<name>\w+)(?P<needed>!?)(?::(?P<kind>\w+))?(?P<null>\??)")

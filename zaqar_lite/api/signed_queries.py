@@ -9,7 +9,7 @@ from urllib.parse import unquote_plus
 from zaqar_lite.api.call import Call
 from zaqar_lite.api.refused import Refused
 
-EVENTS = "/events"
+_EVENTS = "/events"
 """What the path of every stream ends with."""
 _SIGNATURE = b"url-signature"
 _CARRIED = frozenset(
@@ -24,6 +24,8 @@ def take_signature(call: Call) -> None:
     Raises:
         Refused: 400, one of them is there twice, or beside another credential.
     """
+    if not (call.query_string and call.path.endswith(_EVENTS)):
+        return
     pairs = [pair.partition(b"=") for pair in call.query_string.split(b"&")[:256]]
     names = [name.lower() for name, _, _ in pairs]
     if _SIGNATURE not in names:

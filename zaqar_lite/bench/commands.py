@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from zaqar_lite.bench import machine, pickup, webhook
 from zaqar_lite.bench.connection import Connection, Pace, Script, Tally
-from zaqar_lite.bench.scenarios import SCENARIOS, Counter, Scenario, Target, fill
+from zaqar_lite.bench.scenarios import SCENARIOS, Scenario, Target, fill
 from zaqar_lite.commands.running import FAILED, OK, UNAVAILABLE, USAGE
 from zaqar_lite.commands.values import above_zero, at_least
 from zaqar_lite.environment import client_value
@@ -115,7 +115,6 @@ async def measure(
 ) -> Result:
     """Run a scenario; the CPU of processes that serve as its store counts as the server's."""
     target = _target(arguments, arguments.url)
-    counter = Counter()
     needed = max(scenario.filled, int(scenario.filled_per_second * arguments.seconds))
     if needed:
         await _play([fill(target, needed)], target, Tally(), Pace(None), float("inf"))
@@ -128,14 +127,12 @@ async def measure(
         post_to = _target(arguments, arguments.post_url or arguments.url)
         post_to.queue = target.queue
         workers, rate = arguments.connections, arguments.rate
-        await pickup.measure(target, post_to, workers, tally, counter, rate=rate, until=until)
-    elif scenario.name.startswith("webhook"):
-        batch = int(scenario.name[7:] or 1)
-        await webhook.measure(
-            target, arguments.connections, tally, counter, batch=batch, until=until
-        )
+        await pickup.measure(target, post_to, workers, tally, rate=rate, until=until)
+    elif scenario.script is None:
+        batch = int(scenario.name.removeprefix("webhook") or 1)
+        await webhook.measure(target, arguments.connections, tally, batch=batch, until=until)
     else:
-        scripts = [scenario.script(target, counter) for _ in range(arguments.connections)]
+        scripts = [scenario.script(target, tally) for _ in range(arguments.connections)]
         await _play(scripts, target, tally, Pace(arguments.rate), until)
     elapsed = max(tally.last_answer - started, 1e-9)
     server, own = machine.cpu_seconds(pids) - server_before, _own_cpu() - own_before
@@ -145,7 +142,7 @@ async def measure(
         scenario=scenario.name,
         seconds=elapsed,
         requests_per_second=count / elapsed,
-        messages_per_second=counter.messages / elapsed,
+        messages_per_second=tally.messages / elapsed,
         p50_ms=statistics.median(tally.latencies) * 1000 if count else 0.0,
         p99_ms=sorted(tally.latencies)[int(count * 0.99)] * 1000 if count else 0.0,
         max_ms=max(tally.latencies, default=0.0) * 1000,

@@ -1,12 +1,13 @@
-"""One keep-alive HTTP connection that plays a script of prepared requests, as cheaply as it can.
+"""Keep-alive HTTP connections: one plays a script, as cheaply as it can, one is asked by a task.
 
 A script is a generator: it yields the bytes of a request and is sent (status, body) of the answer.
 """
 
 import asyncio
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Generator
+from contextlib import suppress
 
 Script = Generator[bytes, tuple[int, bytes], None]
 _END = b"\r\n\r\n"
@@ -14,12 +15,25 @@ _LENGTH = b"content-length:"
 
 
 class Tally:
-    """The results of all connections of a run: latencies in seconds, and refusals by status."""
+    """The results of all connections of a run.
+
+    Attributes:
+        messages: how many messages were moved.
+        latencies: in seconds.
+        refused: answers from 400 on, by status.
+        last_answer: the instant of the last answer that was counted.
+    """
 
     def __init__(self) -> None:
+        self.messages = 0
         self.latencies: list[float] = []
-        self.refused: dict[int, int] = {}
+        self.refused: Counter[int] = Counter()
         self.last_answer = 0.0
+
+    def count(self, latency: float, at: float) -> None:
+        """Count an answer that came at the instant `at`."""
+        self.latencies.append(latency)
+        self.last_answer = at
 
 
 class Pace:
@@ -95,19 +109,15 @@ class Connection(asyncio.Protocol):
         if end < 0:
             self._buffer = data
             return
-        head = data[:end].lower()
-        at = head.find(_LENGTH)
-        length = 0 if at < 0 else int(head[at + 15 :].split(b"\r\n", 1)[0])
+        status, length = _read_head(data[:end])
         if len(data) < end + 4 + length:
             self._buffer = data
             return
         self._buffer = b""
         now = time.perf_counter()
-        self._tally.latencies.append(now - self._due)
-        self._tally.last_answer = now
-        status = int(head[9:12])
+        self._tally.count(now - self._due, now)
         if status >= 400:
-            self._tally.refused[status] = self._tally.refused.get(status, 0) + 1
+            self._tally.refused[status] += 1
         try:
             self._request = self._script.send((status, data[end + 4 :]))
         except StopIteration:
@@ -125,3 +135,43 @@ class Connection(asyncio.Protocol):
             self.done.set_result(None)
         if self._transport is not None:
             self._transport.close()
+
+
+class StreamConnection:
+    """One keep-alive connection; requests one after another."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    @classmethod
+    async def open(cls, host: str, port: int) -> "StreamConnection":
+        """Connect."""
+        return cls(*await asyncio.open_connection(host, port))
+
+    def close(self) -> None:
+        """Close the connection."""
+        with suppress(OSError):
+            self._writer.close()
+
+    async def ask(self, request: bytes) -> tuple[int, bytes, float]:
+        """Send a request; its status, its body and the instant of the answer.
+
+        Raises:
+            OSError: the server closed the connection.
+        """
+        self._writer.write(request)
+        try:
+            status, length = _read_head(await self._reader.readuntil(_END))
+            body = await self._reader.readexactly(length)
+        except asyncio.IncompleteReadError:
+            raise ConnectionError("the server closed the connection") from None
+        return status, body, time.perf_counter()
+
+
+def _read_head(head: bytes) -> tuple[int, int]:
+    """Return the status of an answer, and the bytes of its body."""
+    head = head.lower()
+    at = head.find(_LENGTH)
+    length = 0 if at < 0 else int(head[at + len(_LENGTH) :].split(b"\r\n", 1)[0])
+    return int(head[9:12]), length

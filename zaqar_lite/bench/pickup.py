@@ -10,10 +10,9 @@ import asyncio
 import json
 import random
 import time
-from contextlib import suppress
 
 from zaqar_lite.bench.connection import Tally
-from zaqar_lite.bench.scenarios import CLAIMED, Counter, Target, message_body
+from zaqar_lite.bench.scenarios import CLAIMED, Target, message_body
 
 _WAIT = 20
 _POLL = 1.0
@@ -26,7 +25,6 @@ async def measure(
     post_to: Target,
     workers: int,
     tally: Tally,
-    counter: Counter,
     *,
     rate: float | None,
     until: float,
@@ -36,7 +34,7 @@ async def measure(
     Raises:
         OSError: a server closed a connection.
     """
-    run = _Run(target, tally, counter, until)
+    run = _Run(target, tally, until)
     working = [asyncio.create_task(run.work()) for _ in range(workers)]
     posting = asyncio.create_task(run.post(post_to, workers, rate))
     try:
@@ -50,10 +48,9 @@ async def measure(
 class _Run:
     """What the poster and the workers of a run share."""
 
-    def __init__(self, target: Target, tally: Tally, counter: Counter, until: float) -> None:
+    def __init__(self, target: Target, tally: Tally, until: float) -> None:
         self._target = target
         self._tally = tally
-        self._counter = counter
         self._until = until
         self._posted: dict[bytes, float] = {}
         self._taken: dict[bytes, float] = {}
@@ -62,7 +59,7 @@ class _Run:
 
     async def post(self, target: Target, workers: int, rate: float | None) -> None:
         """Post one message at a time; at the end one for each worker, so that no worker waits."""
-        line = await Line.open(target)
+        line = await target.connect()
         request = target.request("POST", "/messages", message_body(1))
         due = time.perf_counter()
         while time.perf_counter() < self._until:
@@ -74,7 +71,7 @@ class _Run:
                 self._match(name)
                 await self._picked_up.wait()
             else:
-                self._refuse(status)
+                self._tally.refused[status] += 1
             due += 0 if rate is None else 1 / rate
             pause = random.uniform(_LEAST_PAUSE, _LONGEST_PAUSE)  # noqa: S311 - spreads posts
             await asyncio.sleep(pause if rate is None else due - time.perf_counter())
@@ -84,7 +81,7 @@ class _Run:
 
     async def work(self) -> None:
         """Claim one message, delete it, and again, until the run is over."""
-        line = await Line.open(self._target)
+        line = await self._target.connect()
         path = f"/claims?limit=1&wait={_WAIT}"
         request = self._target.request("POST", path, b'{"ttl": 300, "grace": 60}')
         while not self._over:
@@ -99,7 +96,7 @@ class _Run:
                 await line.ask(self._target.request("DELETE", path))
                 continue
             if status != 204:
-                self._refuse(status)
+                self._tally.refused[status] += 1
             if at - asked < _POLL:
                 await asyncio.sleep(_POLL - (at - asked))
         line.close()
@@ -109,44 +106,6 @@ class _Run:
         if self._over or name not in self._posted or name not in self._taken:
             return
         taken = self._taken.pop(name)
-        self._tally.latencies.append(max(0.0, taken - self._posted.pop(name)))
-        self._tally.last_answer = taken
-        self._counter.messages += 1
+        self._tally.count(max(0.0, taken - self._posted.pop(name)), taken)
+        self._tally.messages += 1
         self._picked_up.set()
-
-    def _refuse(self, status: int) -> None:
-        self._tally.refused[status] = self._tally.refused.get(status, 0) + 1
-
-
-class Line:
-    """One keep-alive connection; requests one after another."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self._writer = writer
-
-    @classmethod
-    async def open(cls, target: Target) -> "Line":
-        """Connect."""
-        return cls(*await asyncio.open_connection(target.host, target.port))
-
-    def close(self) -> None:
-        """Close the connection."""
-        with suppress(OSError):
-            self._writer.close()
-
-    async def ask(self, request: bytes) -> tuple[int, bytes, float]:
-        """Send a request; its status, its body and the instant of the answer.
-
-        Raises:
-            OSError: the server closed the connection.
-        """
-        self._writer.write(request)
-        try:
-            head = (await self._reader.readuntil(b"\r\n\r\n")).lower()
-            at = head.find(b"content-length:")
-            length = 0 if at < 0 else int(head[at + 15 :].split(b"\r\n", 1)[0])
-            body = await self._reader.readexactly(length)
-        except asyncio.IncompleteReadError:
-            raise ConnectionError("the server closed the connection") from None
-        return int(head[9:12]), body, time.perf_counter()

@@ -3,9 +3,11 @@
 import json
 import re
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
-from zaqar_lite.bench.connection import Script
+from zaqar_lite.bench.connection import Script, StreamConnection, Tally
 
 CLAIMED = re.compile(rb'"href": ?"[^"]*/messages/([^"?]+)\?claim_id=([^"]+)"')
 _NEXT = re.compile(rb'"href": ?"([^"]*[?&]marker=[^"]*)"')
@@ -34,6 +36,10 @@ class Target:
             head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
         return head.encode() + b"\r\n" + (body or b"")
 
+    async def connect(self) -> StreamConnection:
+        """Open a connection for a task."""
+        return await StreamConnection.open(self.host, self.port)
+
     def keyed(self, request: bytes) -> bytes:
         """Add a fresh Idempotency-Key to a post, when keys were asked for."""
         if not self.keys:
@@ -49,23 +55,16 @@ def message_body(count: int) -> bytes:
     return json.dumps({"messages": [{"body": text, "ttl": 3600}] * count}).encode()
 
 
-class Counter:
-    """How many messages the scripts of a run have moved."""
-
-    def __init__(self) -> None:
-        self.messages = 0
-
-
-def post(target: Target, counter: Counter, batch: int) -> Script:
+def post(target: Target, tally: Tally, batch: int) -> Script:
     """Post batches for ever."""
     prepared = target.request("POST", "/messages", message_body(batch))
     while True:
         status, _ = yield target.keyed(prepared)
         if status == 201:
-            counter.messages += batch
+            tally.messages += batch
 
 
-def get(target: Target, counter: Counter) -> Script:
+def get(target: Target, tally: Tally) -> Script:
     """Post one message, then get it for ever."""
     _, body = yield target.request("POST", "/messages", message_body(1))
     message_id = json.loads(body)["resources"][0].rsplit("/", 1)[1]
@@ -73,16 +72,16 @@ def get(target: Target, counter: Counter) -> Script:
     while True:
         status, _ = yield prepared
         if status == 200:
-            counter.messages += 1
+            tally.messages += 1
 
 
-def browse(target: Target, counter: Counter) -> Script:
+def browse(target: Target, tally: Tally) -> Script:
     """List the queue page by page, again and again."""
     first = target.request("GET", "/messages?limit=20&echo=true")
     request, queue = first, f"/v2/queues/{target.queue}".encode()
     while True:
         _, body = yield request
-        counter.messages += body.count(b'"age"')
+        tally.messages += body.count(b'"age"')
         following = _NEXT.search(body)
         if following is None:
             request = first
@@ -91,7 +90,7 @@ def browse(target: Target, counter: Counter) -> Script:
             request = target.request("GET", path)
 
 
-def claim(target: Target, counter: Counter, limit: int) -> Script:
+def claim(target: Target, tally: Tally, limit: int) -> Script:
     """Claim up to `limit` messages and delete them, until the queue is empty."""
     prepared = target.request("POST", f"/claims?limit={limit}", b'{"ttl": 300, "grace": 60}')
     while True:
@@ -109,10 +108,10 @@ def claim(target: Target, counter: Counter, limit: int) -> Script:
             path = f"/messages?ids={','.join(ids)}&claim_ids={claim_id}"
         status, _ = yield target.request("DELETE", path)
         if status == 204:
-            counter.messages += len(ids)
+            tally.messages += len(ids)
 
 
-def cycle(target: Target, counter: Counter) -> Script:
+def cycle(target: Target, tally: Tally) -> Script:
     """Post one, claim one, delete it, for ever."""
     posting = target.request("POST", "/messages", message_body(1))
     claiming = target.request("POST", "/claims?limit=1", b'{"ttl": 300, "grace": 60}')
@@ -125,7 +124,7 @@ def cycle(target: Target, counter: Counter) -> Script:
         message_id, claim_id = held.group(1).decode(), held.group(2).decode()
         status, _ = yield target.request("DELETE", f"/messages/{message_id}?claim_id={claim_id}")
         if status == 204:
-            counter.messages += 1
+            tally.messages += 1
 
 
 def fill(target: Target, count: int) -> Script:
@@ -139,39 +138,29 @@ def fill(target: Target, count: int) -> Script:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A kind of run: how its scripts are made and how many messages must be there first."""
+    """A kind of run: how a connection's script is made, and how many messages must be there first.
+
+    Those without a script are measured by modules of their own.
+    """
 
     name: str
     description: str
+    script: Callable[[Target, Tally], Script] | None = None
     filled_per_second: int = 0
     filled: int = 0
-
-    def script(self, target: Target, counter: Counter) -> Script:
-        """Make the script of one connection."""
-        match self.name:
-            case "post1" | "post20" | "post100":
-                return post(target, counter, int(self.name[4:]))
-            case "get1":
-                return get(target, counter)
-            case "list20":
-                return browse(target, counter)
-            case "claim1" | "claim20":
-                return claim(target, counter, int(self.name[5:]))
-            case _:
-                return cycle(target, counter)
 
 
 SCENARIOS = {
     scenario.name: scenario
     for scenario in (
-        Scenario("post1", "post one message of 200 bytes"),
-        Scenario("post20", "post twenty messages of 200 bytes"),
-        Scenario("post100", "post a hundred messages of 200 bytes"),
-        Scenario("get1", "get one message by its id"),
-        Scenario("list20", "list a queue of 2,000 by pages of twenty", filled=2_000),
-        Scenario("claim1", "claim one message and delete it", filled_per_second=6_000),
-        Scenario("claim20", "claim twenty and delete them", filled_per_second=30_000),
-        Scenario("cycle", "post one, claim one, delete it"),
+        Scenario("post1", "post one message of 200 bytes", partial(post, batch=1)),
+        Scenario("post20", "post twenty messages of 200 bytes", partial(post, batch=20)),
+        Scenario("post100", "post a hundred messages of 200 bytes", partial(post, batch=100)),
+        Scenario("get1", "get one message by its id", get),
+        Scenario("list20", "list a queue of 2,000 by pages of twenty", browse, filled=2_000),
+        Scenario("claim1", "claim one message and delete it", partial(claim, limit=1), 6_000),
+        Scenario("claim20", "claim twenty and delete them", partial(claim, limit=20), 30_000),
+        Scenario("cycle", "post one, claim one, delete it", cycle),
         Scenario("webhook", "post one, until a subscriber has it; so many (connections) at a time"),
         Scenario("webhook20", "post twenty, until a subscriber has them, likewise"),
         Scenario("pickup", "post one, until one of so many waiting claims (connections) has it"),

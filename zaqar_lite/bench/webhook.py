@@ -13,8 +13,7 @@ import time
 from collections.abc import Callable
 
 from zaqar_lite.bench.connection import Tally
-from zaqar_lite.bench.pickup import Line
-from zaqar_lite.bench.scenarios import Counter, Target, message_body
+from zaqar_lite.bench.scenarios import Target, message_body
 
 _ID = re.compile(rb"webhook-id: ?msg_(\w+)", re.IGNORECASE)
 _LENGTH = re.compile(rb"content-length: ?(\d+)", re.IGNORECASE)
@@ -24,18 +23,18 @@ _PATIENCE = 10.0
 
 
 async def measure(
-    target: Target, connections: int, tally: Tally, counter: Counter, *, batch: int, until: float
+    target: Target, connections: int, tally: Tally, *, batch: int, until: float
 ) -> None:
     """Post and receive until the instant `until`; the latencies go into `tally`.
 
     Raises:
         OSError: the server closed a connection, or delivers nothing.
     """
-    arrivals = _Arrivals(tally, counter)
+    arrivals = _Arrivals(tally)
     loop = asyncio.get_running_loop()
     server = await loop.create_server(lambda: Receiver(arrivals.arrived), target.host, 0)
     port = server.sockets[0].getsockname()[1]
-    line = await Line.open(target)
+    line = await target.connect()
     document = json.dumps({"subscriber": f"http://{target.host}:{port}/"}).encode()
     status, _, _ = await line.ask(target.request("POST", "/subscriptions", document))
     line.close()
@@ -51,9 +50,8 @@ async def measure(
 class _Arrivals:
     """Matches what was posted with what arrived."""
 
-    def __init__(self, tally: Tally, counter: Counter) -> None:
+    def __init__(self, tally: Tally) -> None:
         self._tally = tally
-        self._counter = counter
         self._arrived: dict[bytes, float] = {}
         self._awaited: dict[bytes, asyncio.Future[float]] = {}
 
@@ -68,12 +66,12 @@ class _Arrivals:
 
     async def post(self, target: Target, request: bytes, until: float) -> None:
         """Post, wait for all of it, and again."""
-        line = await Line.open(target)
+        line = await target.connect()
         loop = asyncio.get_running_loop()
         while time.perf_counter() < until:
             status, body, posted_at = await line.ask(target.keyed(request))
             if status != 201:
-                self._tally.refused[status] = self._tally.refused.get(status, 0) + 1
+                self._tally.refused[status] += 1
                 continue
             for href in json.loads(body)["resources"]:
                 name = href.rsplit("/", 1)[1].encode()
@@ -88,9 +86,8 @@ class _Arrivals:
                             "a message did not arrive: may the server call this machine "
                             "(delivery_allowed)?"
                         ) from None
-                self._tally.latencies.append(max(0.0, at - posted_at))
-                self._tally.last_answer = at
-                self._counter.messages += 1
+                self._tally.count(max(0.0, at - posted_at), at)
+                self._tally.messages += 1
         line.close()
 
 

@@ -314,7 +314,7 @@ def _read(call: Call[T], response: Response) -> T:
     """Read the result; whatever the reader stumbles over is the answer's fault."""
     try:
         return call.read(response)
-    except (KeyError, TypeError, IndexError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise bad_answer(response, f"the answer is not as expected ({error!r})") from error
 
 

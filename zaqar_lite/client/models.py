@@ -77,9 +77,9 @@ class Attempt:
     """
 
     number: int
-    claimed_at: dt.datetime | None
-    ended_at: dt.datetime | None
-    outcome: str
+    claimed_at: dt.datetime | None = None
+    ended_at: dt.datetime | None = None
+    outcome: str = ""
     delay: int = 0
     reason: str | None = None
     detail: str | None = None
@@ -95,10 +95,10 @@ class DeadLetter:
     """
 
     source: str
-    moved_at: dt.datetime | None
-    claim_count: int
-    last_claim_id: str | None
-    last_client_id: str | None
+    moved_at: dt.datetime | None = None
+    claim_count: int = 0
+    last_claim_id: str | None = None
+    last_client_id: str | None = None
     reason: str | None = None
     redriven: int = 0
 
@@ -117,7 +117,7 @@ class Message(Generic[B]):
     id: str
     body: B
     ttl: int
-    age: float
+    age: int | float
     href: str
     claim_id: str | None = None
     checksum: str | None = None
@@ -128,7 +128,7 @@ class Message(Generic[B]):
     dead_letter: DeadLetter | None = None
     failure_count: int | None = None
     parked_until: dt.datetime | None = None
-    attempts: Sequence[Attempt] | None = None
+    attempts: tuple[Attempt, ...] | None = None
     group: str | None = None
 
     def decoded(self, decoder: Callable[[Any], D]) -> "Message[D]":
@@ -163,7 +163,7 @@ class AccessKey:
 
     id: str
     project: str | None
-    grants: Sequence[str]
+    grants: tuple[str, ...]
     created_at: dt.datetime | None
     expires_at: dt.datetime | None
     disabled: bool
@@ -211,8 +211,8 @@ class MessageAge:
     """The oldest or newest message of a queue; `age` in seconds."""
 
     href: str
-    age: float
-    created: dt.datetime | None
+    age: int | float
+    created: dt.datetime | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -249,7 +249,7 @@ class Held:
     id: str
     queue: str
     ttl: int
-    age: float
+    age: int | float
     messages: Sequence[Message]
 
 
@@ -297,7 +297,7 @@ class Done:
     id: str
     at: dt.datetime | None
     attempts: int
-    consumers: Sequence[str]
+    consumers: tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -324,8 +324,8 @@ class Flavor:
     """A name for some pools; a queue with it lies in one of them."""
 
     name: str
-    pools: Sequence[str]
-    capabilities: Sequence[str] = ()
+    pools: tuple[str, ...]
+    capabilities: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -437,7 +437,7 @@ class Job:
     refused: Mapping[str, int]
     rate: float
     remaining: int | None
-    sample: Sequence[Mapping[str, Any]] = ()
+    sample: tuple[Mapping[str, Any], ...] = ()
     error: str | None = None
     targets: Mapping[str, int] = dataclasses.field(default_factory=dict)
 

@@ -1,9 +1,8 @@
-"""Messages and answers to JSON and back.
+"""Messages and answers to JSON and back, by orjson and msgspec.
 
-orjson and msgspec do it where they are installed, else the standard library, with one outcome: what
-is sent does not depend on the extras that are installed. Beyond what JSON knows, a body may hold
-datetime, date and time (ISO 8601), UUID and Decimal (as strings, so that no digit is lost), Enum
-(its value), dataclasses (objects of their fields) and tuples.
+Beyond what JSON knows, a body may hold datetime, date and time (ISO 8601), UUID and Decimal (as
+strings, so that no digit is lost), Enum (its value), dataclasses (objects of their fields) and
+tuples.
 """
 
 import dataclasses
@@ -12,10 +11,12 @@ import decimal
 import enum
 import json
 import math
-import re
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeGuard, TypeVar, get_args, get_origin
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeGuard, TypeVar
+
+import msgspec
+import orjson
 
 from zaqar_lite.client import arguments
 from zaqar_lite.client.calls import Response, bad_answer
@@ -24,6 +25,11 @@ from zaqar_lite.client.models import NewMessage, RawBody
 T = TypeVar("T")
 Encoder = Callable[[Any], bytes | str]
 """Makes the JSON of a body; `Client(encoder=...)` replaces `dumps` by another."""
+# Dataclasses and instants go to `plain`: orjson would leave out fields that begin with "_".
+_OPTIONS = (
+    orjson.OPT_NON_STR_KEYS | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
+)
+loads: Callable[[bytes], Any] = orjson.loads
 
 
 def plain(value: object) -> object:
@@ -54,78 +60,50 @@ def plain(value: object) -> object:
     raise TypeError(message)
 
 
-def _with_text_keys(value: object) -> object:
-    """Return a value whose objects have keys that the standard library writes."""
-    if isinstance(value, dict):
-        return {_key(key): _with_text_keys(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_with_text_keys(item) for item in value]
-    if value is None or isinstance(value, str | int | float):
-        return value
-    return _with_text_keys(plain(value))
+def dumps(value: object) -> bytes:
+    """Return a body as JSON.
 
-
-def _key(key: object) -> object:
-    while not (key is None or isinstance(key, str | int | float)):
-        key = plain(key)
-        if isinstance(key, list | dict):
-            message = "keys of an object must be strings, or what becomes one"
-            raise TypeError(message)
-    return key
-
-
-def standard_dumps(value: object) -> bytes:
-    """Return a body as JSON, by the standard library alone."""
+    Raises:
+        TypeError: it holds what JSON can't.
+        ValueError: it holds NaN, an infinity, half of a surrogate pair, or itself.
+    """
     try:
-        text = _json(value)
-    except TypeError:
-        text = _json(_with_text_keys(value))
+        encoded = orjson.dumps(value, default=plain, option=_OPTIONS)
+    except orjson.JSONEncodeError:
+        return _dumps_slowly(value)
+    if b"null" in encoded:
+        _refuse_nan(value)
+    return encoded
+
+
+def _dumps_slowly(value: object) -> bytes:
+    """Return a body that orjson refuses: integers of any size are JSON, and errors say why."""
     try:
+        text = json.dumps(
+            value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=plain
+        )
         return text.encode("utf-8")
     except UnicodeEncodeError as error:
         message = "a body can't hold half of a surrogate pair, which UTF-8 does not have"
         raise ValueError(message) from error
-
-
-def _json(value: object) -> str:
-    try:
-        return json.dumps(
-            value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=plain
-        )
     except ValueError as error:
-        if "Out of range" not in str(error):
-            raise  # a circle, or what `plain` refuses
+        if "Out of range" in str(error):
+            _refuse_nan(value)
+        raise  # a circle, or what `plain` refuses
+
+
+def _refuse_nan(value: object) -> None:
+    """Refuse NaN and infinities, which orjson writes as null: a body never changes silently."""
+    if isinstance(value, float) and not math.isfinite(value):
         message = "a body can't hold NaN or an infinity, which JSON does not have"
-        raise ValueError(message) from error
-
-
-dumps: Callable[[object], bytes] = standard_dumps
-loads: Callable[[bytes], Any] = json.loads
-
-try:
-    import orjson
-except ModuleNotFoundError:
-    pass
-else:
-    # Dataclasses and instants go to `plain`: orjson would leave out fields that begin with "_".
-    _OPTIONS = (
-        orjson.OPT_NON_STR_KEYS | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
-    )
-
-    def _orjson_dumps(value: object) -> bytes:
-        try:
-            encoded = orjson.dumps(value, default=plain, option=_OPTIONS)
-        except orjson.JSONEncodeError:
-            # The standard library takes a few things more (integers of any size) and says better
-            # why it does not take the others.
-            return standard_dumps(value)
-        if b"null" in encoded:
-            # orjson writes NaN as null; a body must never change silently, so the standard
-            # library, which refuses NaN, has the last word wherever a null came out.
-            standard_dumps(value)
-        return encoded
-
-    dumps, loads = _orjson_dumps, orjson.loads
+        raise ValueError(message)
+    if isinstance(value, dict):
+        value = [*value, *value.values()]
+    if isinstance(value, list | tuple):
+        for one in value:
+            _refuse_nan(one)
+    elif value is not None and not isinstance(value, str | int | float):
+        _refuse_nan(plain(value))
 
 
 def encode_body(body: object, encoder: Encoder | None = None) -> bytes:
@@ -244,157 +222,50 @@ def objects(response: Response, key: str) -> list[dict[str, Any]]:
     return entries
 
 
-def instant(text: object) -> dt.datetime | None:
-    """Read the server's YYYY-MM-DDTHH:MM:SSZ; None for anything else."""
-    if not isinstance(text, str):
-        return None
-    try:
-        at = dt.datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    return at if at.tzinfo is not None else at.replace(tzinfo=dt.UTC)
+class _Entry(msgspec.Struct):
+    body: msgspec.Raw
 
 
-_SPACE = re.compile(r"[ \t\n\r]*")
-_DECODER = json.JSONDecoder()
+class _Page(msgspec.Struct):
+    messages: list[_Entry]
 
 
-def standard_raw_bodies(response: Response) -> list[RawBody]:
-    """Return the bodies of an answer as JSON text, by the standard library alone."""
-    text = response.body.decode("utf-8")
-    found: list[RawBody] = []
-    for key, start, _ in _members(text, _skip(text, 0)):
-        if key == "messages":
-            for at in _items(text, start):
-                for name, begin, end in _members(text, at):
-                    if name == "body":
-                        found.append(RawBody(text[begin:end].encode("utf-8")))
-                        break
-                else:
-                    raise bad_answer(response, "a message has no body")
-            break
-    return found
-
-
-def _skip(text: str, at: int) -> int:
-    """Return the next place that is not white space."""
-    match = _SPACE.match(text, at)
-    return at if match is None else match.end()
-
-
-def _members(text: str, at: int) -> Iterator[tuple[str, int, int]]:
-    """Yield key, begin and end of each value of the object that begins at `at`."""
-    if text[at] != "{":
-        return
-    at = _skip(text, at + 1)
-    while text[at] != "}":
-        key, at = _DECODER.raw_decode(text, at)
-        begin = _skip(text, _skip(text, at) + 1)
-        _, end = _DECODER.raw_decode(text, begin)
-        yield key, begin, end
-        at = _skip(text, end)
-        if text[at] == ",":
-            at = _skip(text, at + 1)
-
-
-def _items(text: str, at: int) -> Iterator[int]:
-    """Yield where each item of the array that begins at `at` begins."""
-    if text[at] != "[":
-        return
-    at = _skip(text, at + 1)
-    while text[at] != "]":
-        yield at
-        _, end = _DECODER.raw_decode(text, at)
-        at = _skip(text, end)
-        if text[at] == ",":
-            at = _skip(text, at + 1)
-
-
-try:
-    import msgspec
-except ModuleNotFoundError:
-    _cut: Callable[[Response], list[RawBody]] = standard_raw_bodies
-else:
-
-    class _Entry(msgspec.Struct):
-        body: msgspec.Raw
-
-    class _Page(msgspec.Struct):
-        messages: list[_Entry]
-
-    _decode_page = msgspec.json.Decoder(_Page).decode
-
-    def _cut(response: Response) -> list[RawBody]:
-        try:
-            return [RawBody(entry.body) for entry in _decode_page(response.body).messages]
-        except msgspec.DecodeError as error:
-            raise bad_answer(response, str(error)) from error
+_decode_page = msgspec.json.Decoder(_Page).decode
 
 
 def raw_bodies(response: Response) -> list[RawBody]:
     """Return the bodies of an answer's messages as the JSON text they are in.
 
     Decoding and encoding again would change a body: digits of long fractions, repeated keys,
-    spaces. So the text is cut where the values begin and end; msgspec does it where it is
-    installed, many times faster.
+    spaces.
 
     Raises:
         BadAnswer: a message has none.
     """
-    return _cut(response)
+    try:
+        return [RawBody(entry.body) for entry in _decode_page(response.body).messages]
+    except msgspec.DecodeError as error:
+        raise bad_answer(response, str(error)) from error
 
 
 def reader(kind: type[T], **keys: str) -> Callable[[Mapping[str, Any]], T]:
     """Return a function that makes a dataclass of an object of an answer.
 
-    A field is read from the key of its own name, or from the key that `keys` gives for it. Times
-    become instants, lists become tuples, and objects become dataclasses, as the field's type says.
-    A key that is absent or null leaves the field its default, or else None. For a field that takes
-    neither, the function raises KeyError. Keys without a field are left out, so that a newer server
-    can be read.
+    A field is read from the key of its own name, or from the key that `keys` gives for it. A key
+    that is absent or null leaves the field its default, or else None. Keys without a field are left
+    out, so that a newer server can be read.
+
+    The function raises ValueError for what the type of a field does not take.
     """
-    fields = [_Field(field, keys.get(field.name, field.name)) for field in dataclasses.fields(kind)]  # type: ignore[arg-type] # a dataclass
+    nothing = {
+        one.name: None
+        for one in dataclasses.fields(kind)  # type: ignore[arg-type] # a dataclass
+        if one.default is one.default_factory is dataclasses.MISSING
+    }
 
     def read(entry: Mapping[str, Any]) -> T:
-        given: dict[str, Any] = {}
-        for field in fields:
-            value = entry.get(field.key)
-            if value is not None:
-                given[field.name] = field.convert(value)
-            elif field.may_be_none:
-                given[field.name] = None
-            elif not field.has_default:
-                raise KeyError(field.key)
-        return kind(**given)
+        renamed = {name: entry.get(key) for name, key in keys.items()}
+        given = {name: value for name, value in {**entry, **renamed}.items() if value is not None}
+        return msgspec.convert(nothing | given, kind, strict=False)
 
     return read
-
-
-class _Field:
-    """How one field is read."""
-
-    def __init__(self, field: "dataclasses.Field[Any]", key: str) -> None:
-        kinds = arguments.alternatives(field.type)
-        self.name = field.name
-        self.key = key
-        self.convert = next(filter(None, map(_converter, kinds)), _as_it_is)
-        self.has_default = (
-            field.default is not dataclasses.MISSING
-            or field.default_factory is not dataclasses.MISSING
-        )
-        self.may_be_none = not self.has_default and (type(None) in kinds or Any in kinds)
-
-
-def _converter(kind: Any) -> Callable[[Any], Any] | None:  # noqa: ANN401 - a part of an annotation
-    if kind is dt.datetime:
-        return instant
-    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
-        return reader(kind)
-    if get_origin(kind) is Sequence:
-        one = _converter(get_args(kind)[0])
-        return tuple if one is None else lambda items: tuple(map(one, items))
-    return None
-
-
-def _as_it_is(value: object) -> object:
-    return value

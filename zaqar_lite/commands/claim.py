@@ -14,7 +14,8 @@ from zaqar_lite.commands.running import (
     add_noun,
     why_empty,
 )
-from zaqar_lite.commands.values import at_least, duration_shown
+from zaqar_lite.commands.values import at_least
+from zaqar_lite.durations import duration_shown
 
 if TYPE_CHECKING:
     from zaqar_lite.client import Client

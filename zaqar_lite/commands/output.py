@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from zaqar_lite.commands.values import duration_shown
+from zaqar_lite.durations import duration_shown
 
 # A table needs its rows in memory to align them, so a long listing is several tables.
 ROWS_PER_TABLE = 500

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from zaqar_lite.commands.output import printable
-from zaqar_lite.commands.values import duration_shown
+from zaqar_lite.durations import duration_shown
 
 if TYPE_CHECKING:
     from zaqar_lite.client import Resend

@@ -10,8 +10,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from zaqar_lite.searching import UNITS
-from zaqar_lite.searching import seconds_of as parse
+from zaqar_lite.durations import seconds_of as parse
 
 
 class UsageError(Exception):
@@ -102,19 +101,6 @@ def seconds_above_zero(text: str) -> float:
         message = f"a duration above 0, such as 0.5s, 5m, 1h, or seconds is needed, not {text!r}"
         raise argparse.ArgumentTypeError(message)
     return seconds
-
-
-def duration_shown(seconds: float) -> str:
-    """Return a duration for a person, by its two largest units."""
-    if seconds < 10 and seconds != int(seconds):
-        return f"{seconds:.1f}s"
-    left = round(seconds)
-    parts: list[str] = []
-    for unit in ("d", "h", "m", "s"):
-        count, left = divmod(left, int(UNITS[unit]))
-        if count or (parts and left):
-            parts.append(f"{count}{unit}")
-    return "".join(part for part in parts[:2] if not part.startswith("0")) or "0s"
 
 
 def signed_seconds(text: str) -> int:

@@ -1,9 +1,13 @@
-"""The clock of the single-process stores, and the offset by which tests move every store's time."""
+"""Instants as users write them, and the clock of the stores, which tests move by an offset."""
 
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
+from zaqar_lite.domain.errors import Invalid
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SETTLED_NS = 100_000_000
 """Nanoseconds after which a file's time of writing tells it from a later one."""
 
@@ -70,3 +74,23 @@ class Clock:
         except FileNotFoundError:
             return 0
         return self._offset_ms
+
+
+def read_instant(text: str) -> int:
+    """Read an instant by RFC 3339 as milliseconds since 1970.
+
+    Raises:
+        Invalid: it is none, or has no offset from UTC.
+    """
+    try:
+        instant = datetime.fromisoformat(text)
+    except ValueError:
+        instant = None
+    if instant is None or instant.tzinfo is None or "T" not in text.upper():
+        raise Invalid(
+            f"{text[:64]!r} is not an instant: write it by RFC 3339, as 2030-01-31T08:00:00Z."
+        )
+    try:
+        return int((instant - _EPOCH).total_seconds() * 1000)
+    except OverflowError:
+        raise Invalid(f"{text[:64]!r} is too far away.") from None

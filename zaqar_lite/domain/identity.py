@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from fnmatch import fnmatchcase
 from typing import NamedTuple, TypeGuard
 
 from zaqar_lite.domain.access_rules import AccessRule
@@ -69,7 +70,7 @@ class Grant(NamedTuple):
 
     def covers(self, verb: Verb, queue: str) -> bool:
         """Tell whether it says anything about this verb on this queue."""
-        return self.verb in (None, verb) and matches(self.pattern, queue)
+        return self.verb in (None, verb) and fnmatchcase(queue, self.pattern)
 
 
 def parse_grant(text: str) -> Grant:
@@ -101,29 +102,6 @@ def parse_grants(texts: Iterable[str]) -> tuple[Grant, ...]:
     if not any(grant.allows for grant in grants):
         raise Invalid("No grant allows anything: give at least one, such as 'send:orders*'.")
     return grants
-
-
-def matches(pattern: str, name: str) -> bool:
-    """Tell whether a pattern matches a whole name, in time proportional to both lengths.
-
-    A regular expression with many `*` would try exponentially many ways.
-    """
-    if pattern in (_ANY, name):
-        return True
-    at = place = 0
-    star, resumed = -1, 0
-    while place < len(name):
-        if at < len(pattern) and pattern[at] == _ANY:
-            star, resumed = at, place
-            at += 1
-        elif at < len(pattern) and pattern[at] in ("?", name[place]):
-            at, place = at + 1, place + 1
-        elif star >= 0:
-            resumed += 1
-            at, place = star + 1, resumed
-        else:
-            return False
-    return not pattern[at:].strip(_ANY)
 
 
 def may(grants: Sequence[Grant], verb: Verb, queue: str | None) -> bool:

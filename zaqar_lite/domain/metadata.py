@@ -1,20 +1,26 @@
-"""Queue metadata: the reserved attributes, what they may hold, and what they mean.
+"""Queue metadata: the reserved attributes, what they may hold and mean, and how patches change it.
 
 Keys that begin with `_` are reserved; unknown ones are stored as they are. Zaqar's own attributes
 are matched exactly (zaqar-behaviour 2.1, 2.2) except where upstream crashes or accepts what cannot
 work: those are refused here (`""` for a number, a threshold below 1, a queue that is its own
 dead-letter queue).
+
+`_retry_backoff` says how long a message waits after each failure, in one of three forms, in
+seconds; `jitter` (0 to 1, default 0) may stand in each:
+
+    {"type": "exponential", "min": 1, "max": 3600}    1, 2, 4, ... 3600
+    {"type": "linear", "min": 10, "max": 600}         10, 20, 30, ... 600
+    {"type": "list", "delays": [5, 300, 1800]}        these, and the last one from then on
 """
 
 import difflib
 import json
 import re
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from zaqar_lite.domain.backoff import ATTRIBUTE as BACKOFF
-from zaqar_lite.domain.backoff import parse_backoff
-from zaqar_lite.domain.errors import Invalid
+from zaqar_lite.domain.attempts import MAX_BACKOFF_STEPS, Backoff
+from zaqar_lite.domain.errors import Conflict, Invalid
 from zaqar_lite.domain.limits import MAX_CLAIM_COUNT, MAX_QUEUE_NAME, MIN_MESSAGE_TTL, Limits
 from zaqar_lite.domain.models import (
     MAX_REDRIVEN,
@@ -28,7 +34,15 @@ from zaqar_lite.domain.retry_policy import ATTRIBUTE as RETRY_POLICY
 from zaqar_lite.domain.retry_policy import check_policy
 
 _QUEUE_NAME = re.compile(r"[a-zA-Z0-9_\-.]+")
+_BAD_ESCAPE = re.compile(r"~(?![01])")
+_PATCHES = ("add", "remove", "replace")
 
+BACKOFF = "_retry_backoff"
+_BACKOFF_FIELDS = {
+    "exponential": {"type", "min", "max", "jitter"},
+    "linear": {"type", "min", "max", "jitter"},
+    "list": {"type", "delays", "jitter"},
+}
 FILTER = "_filter"
 NOTIFY_ON_POST = "_notify_on_post"
 ENCRYPT = "_enable_encrypt_messages"
@@ -146,20 +160,14 @@ def validate(queue: QueueRef, metadata: Mapping[str, Any], limits: Limits) -> No
     _whole(metadata, MAX_REDRIVES, 1, MAX_REDRIVEN)
     check_policy(metadata.get(RETRY_POLICY))
     for key in (NOTIFY_ON_POST, MONITOR, TTL_AFTER_DELAY):
-        value = metadata.get(key)
-        if value is not None and not isinstance(value, bool):
+        if not isinstance(metadata.get(key), bool | None):
             raise Invalid(f"{key} must be true or false.")
     _dead_letter_queue(queue, metadata.get("_dead_letter_queue"))
     if metadata.get(ENCRYPT) not in (None, False, True):
         raise Invalid(f"{ENCRYPT} must be true or false.")
-    for key, kind, word in (
-        ("_flavor", str, "a string"),
-        (FILTER, str, "a string"),
-        (PRIORITY, str, "a string"),
-    ):
-        value = metadata.get(key)
-        if value is not None and not isinstance(value, kind):
-            raise Invalid(f"{key} must be {word}.")
+    for key in ("_flavor", FILTER, PRIORITY):
+        if not isinstance(metadata.get(key), str | None):
+            raise Invalid(f"{key} must be a string.")
 
 
 def unknown_keys(metadata: Mapping[str, Any]) -> str | None:
@@ -281,3 +289,129 @@ def _dead_letter_queue(queue: QueueRef, name: Any) -> None:  # noqa: ANN401 - an
         )
     if name == queue.name:
         raise Invalid("_dead_letter_queue must be another queue than the queue itself.")
+
+
+def parse_backoff(value: Any, longest: int) -> Backoff | None:  # noqa: ANN401 - any JSON
+    """Read the attribute; None where it is absent. No delay is above `longest` seconds.
+
+    Raises:
+        Invalid: says what is wrong and what is allowed.
+    """
+    if value is None:
+        return None
+    kind = value.get("type") if isinstance(value, dict) else None
+    if not isinstance(kind, str) or kind not in _BACKOFF_FIELDS:
+        raise Invalid(
+            f'{BACKOFF} must be an object with "type" one of {", ".join(_BACKOFF_FIELDS)}.'
+        )
+    unknown = sorted(set(value) - _BACKOFF_FIELDS[kind])
+    if unknown:
+        raise Invalid(
+            f"{BACKOFF} has an unknown field {unknown[0]!r}: {kind} takes "
+            f"{', '.join(sorted(_BACKOFF_FIELDS[kind]))}."
+        )
+    delays = (
+        _listed_delays(value, longest) if kind == "list" else _computed_delays(kind, value, longest)
+    )
+    return Backoff(tuple(delay * 1000 for delay in delays), _jitter(value))
+
+
+def _listed_delays(value: Mapping[str, Any], longest: int) -> list[int]:
+    delays = value.get("delays")
+    if not isinstance(delays, list) or not 1 <= len(delays) <= MAX_BACKOFF_STEPS:
+        raise Invalid(f"{BACKOFF}: delays must be a list of 1 to {MAX_BACKOFF_STEPS} seconds.")
+    return [_seconds("each of the delays", delay, 0, longest) for delay in delays]
+
+
+def _computed_delays(kind: str, value: Mapping[str, Any], longest: int) -> list[int]:
+    first = _seconds("min", value.get("min"), 1, longest)
+    last = _seconds("max", value.get("max"), first, longest)
+    delays = [first]
+    while delays[-1] < last:
+        following = delays[-1] * 2 if kind == "exponential" else delays[-1] + first
+        delays.append(min(following, last))
+        if len(delays) > MAX_BACKOFF_STEPS:
+            raise Invalid(
+                f"{BACKOFF}: a linear max may be at most {MAX_BACKOFF_STEPS} times its min."
+            )
+    return delays
+
+
+def _seconds(what: str, value: Any, least: int, most: int) -> int:  # noqa: ANN401 - any JSON
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        found = "missing" if value is None else repr(value)
+        raise Invalid(
+            f"{BACKOFF}: {what} must be whole seconds from {least} to {most}; it is {found}."
+        )
+    return value
+
+
+def _jitter(value: Mapping[str, Any]) -> float:
+    jitter = value.get("jitter", 0)
+    if not isinstance(jitter, int | float) or isinstance(jitter, bool) or not 0 <= jitter <= 1:
+        raise Invalid(f"{BACKOFF}: jitter must be a number from 0 to 1; it is {jitter!r}.")
+    return float(jitter)
+
+
+class Operation(NamedTuple):
+    """One step of a patch on a top-level metadata key."""
+
+    op: str
+    key: str
+    value: Any = None
+
+
+def parse_patch(document: Any) -> Sequence[Operation]:  # noqa: ANN401 - any JSON
+    """Read a patch document: an array of objects `{op, path, value?}`.
+
+    Raises:
+        Invalid: names the operation that is wrong and why.
+    """
+    if not isinstance(document, list):
+        raise Invalid("A patch must be an array of operations.")
+    return [_operation(index, item) for index, item in enumerate(document)]
+
+
+def apply_patch(
+    operations: Sequence[Operation], metadata: Mapping[str, Any], shown: Collection[str]
+) -> dict[str, Any]:
+    """Apply operations in order to a copy of `metadata`; `shown` are the overlay's keys.
+
+    Raises:
+        Conflict: a key to replace or remove is neither stored nor one that every queue shows.
+    """
+    patched = dict(metadata)
+    for op, key, value in operations:
+        if op != "add" and key not in patched and key not in shown:
+            raise Conflict(f"Can't {op} the metadata key {key!r}: the queue does not have it.")
+        if op == "remove":
+            patched.pop(key, None)
+        else:
+            patched[key] = value
+    return patched
+
+
+def _operation(index: int, item: Any) -> Operation:  # noqa: ANN401 - any JSON
+    where = f"Operation {index}"
+    if not isinstance(item, dict):
+        raise Invalid(f"{where} must be an object.")
+    op = item.get("op")
+    if op not in _PATCHES:
+        raise Invalid(f"{where}: 'op' must be one of {', '.join(_PATCHES)}.")
+    if op != "remove" and "value" not in item:
+        raise Invalid(f"{where}: {op!r} needs a 'value'.")
+    return Operation(op, _key(where, op, item.get("path")), item.get("value"))
+
+
+def _key(where: str, op: str, path: Any) -> str:  # noqa: ANN401 - any JSON
+    if not isinstance(path, str) or not path.startswith("/"):
+        raise Invalid(f"{where}: 'path' must be a string that begins with '/'.")
+    if _BAD_ESCAPE.search(path):
+        raise Invalid(f"{where}: 'path' may escape only '~0' and '~1'.")
+    segments = [segment.strip() for segment in path[1:].split("/")]
+    if len(segments) != 2 or not all(segments):
+        raise Invalid(f"{where}: 'path' must be '/metadata/' and one key.")
+    first, key = (segment.replace("~1", "/").replace("~0", "~") for segment in segments)
+    if op != "remove" and first.lower() != "metadata":
+        raise Invalid(f"{where}: 'path' must begin with '/metadata/'.")
+    return key

@@ -4,12 +4,16 @@ Durations are milliseconds, instants milliseconds since 1970 (see `models`). Wha
 thousands of is hidden from the garbage collector, whose visits would hold up every request.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import blake2b
 from typing import NamedTuple
 
 from msgspec import Struct
 
 from zaqar_lite.domain.models import DEFAULT_PRIORITY, QueueRef
+
+DIGEST_SIZE = 16
+"""Bytes."""
 
 
 class Copy(Struct, frozen=True, gc=False):
@@ -24,8 +28,10 @@ class Copy(Struct, frozen=True, gc=False):
 class IdempotencyKey(NamedTuple):
     """A key that makes a post repeatable, and what it stands for.
 
-    `digest` is 16 bytes over what was posted under the key (`domain/idempotency.py`): the same
-    key with another digest is a mistake of the client, not a repetition.
+    `digest` is over the bodies that were posted under the key: the same key with another digest is
+    a mistake of the client, not a repetition. Headers, ttl and delay are not part of it: a producer
+    that computes these anew for each try (a trace id, a deadline from its clock) still posts the
+    same message.
     """
 
     text: str
@@ -91,3 +97,22 @@ class Posted(Struct, frozen=True, gc=False):
 
     id: str
     duplicate: bool = False
+
+
+def identify(queue: QueueRef, text: str, bodies: Iterable[bytes]) -> IdempotencyKey:
+    """Bind the key `text` to the bodies, as they were posted, that it stands for.
+
+    It is bound to the queue, too, so that equal bodies elsewhere have other digests.
+    """
+    digest = blake2b(digest_size=DIGEST_SIZE)
+    for part in (queue.project, queue.name, text):
+        _add(digest, part.encode())
+    for body in bodies:
+        _add(digest, body)
+    return IdempotencyKey(text, digest.digest())
+
+
+def _add(digest: blake2b, part: bytes) -> None:
+    """Add a part behind its length, so that no two lists of parts read the same."""
+    digest.update(b"%d:" % len(part))
+    digest.update(part)

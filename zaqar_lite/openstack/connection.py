@@ -1,8 +1,11 @@
-"""A client of the SDK that uses the login of the `openstack` command."""
+"""Commands for one queue, with a client of the SDK that uses the `openstack` command's login."""
 
+import argparse
 import logging
 from collections.abc import Mapping
 from typing import Any
+
+from osc_lib.command import command
 
 from zaqar_lite.client import Client
 
@@ -51,3 +54,17 @@ def connect(app: Any) -> Client:  # noqa: ANN401 - cliff's application
         auth=OpenStackAuth(app.client_manager),
         on_warning=lambda warning: LOG.warning("%s", warning.description),
     )
+
+
+class QueueCommand(command.Command):
+    """A command whose first argument is a queue."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Declare the arguments."""
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        parser.add_argument("queue", metavar="<queue>")
+        self.arguments(parser)
+        return parser
+
+    def arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Declare the arguments besides the queue."""

@@ -8,14 +8,10 @@ from typing import Any
 from osc_lib.command import command
 
 from zaqar_lite.client import Message
-from zaqar_lite.openstack.connection import connect
+from zaqar_lite.openstack.connection import QueueCommand, connect
 from zaqar_lite.openstack.messages import Table
 
 LOG = logging.getLogger(__name__)
-
-
-def _queue(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("queue", metavar="<queue>", help="The dead-letter queue")
 
 
 def _letter(letter: Message) -> tuple[Any, ...]:
@@ -31,15 +27,11 @@ def _letter(letter: Message) -> tuple[Any, ...]:
     )
 
 
-class ListDeadLetters(command.Lister):
+class ListDeadLetters(QueueCommand, command.Lister):
     """List dead letters with the queue that they came from."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Declare the arguments."""
-        parser: argparse.ArgumentParser = super().get_parser(prog_name)
-        _queue(parser)
+    def arguments(self, parser: argparse.ArgumentParser) -> None:  # noqa: D102
         parser.add_argument("--source", metavar="<queue>", help="Only letters of this queue")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         """List them."""
@@ -49,14 +41,8 @@ class ListDeadLetters(command.Lister):
             return columns, [_letter(letter) for letter in letters]
 
 
-class CountDeadLetters(command.Lister):
+class CountDeadLetters(QueueCommand, command.Lister):
     """Count dead letters by the queue that they came from."""
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Declare the arguments."""
-        parser: argparse.ArgumentParser = super().get_parser(prog_name)
-        _queue(parser)
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         """Count them."""
@@ -65,18 +51,14 @@ class CountDeadLetters(command.Lister):
             return ("Source", "Letters"), [(source.queue, source.letters) for source in sources]
 
 
-class RedriveDeadLetters(command.Lister):
+class RedriveDeadLetters(QueueCommand, command.Lister):
     """Move dead letters back; it may be killed and run again."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Declare the arguments."""
-        parser: argparse.ArgumentParser = super().get_parser(prog_name)
-        _queue(parser)
+    def arguments(self, parser: argparse.ArgumentParser) -> None:  # noqa: D102
         parser.add_argument("--to", metavar="<queue>", help="Else each goes to its own source")
         parser.add_argument("--source", metavar="<queue>", help="Only letters of this queue")
         parser.add_argument("--limit", metavar="<count>", type=int)
         parser.add_argument("--dry-run", action="store_true", help="Only count")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         """Move them."""

@@ -9,7 +9,7 @@ from typing import Any
 from osc_lib.command import command
 
 from zaqar_lite.client import Client, Message
-from zaqar_lite.openstack.connection import connect
+from zaqar_lite.openstack.connection import QueueCommand, connect
 
 Table = tuple[tuple[str, ...], Iterable[tuple[Any, ...]]]
 COLUMNS = ("ID", "Age", "TTL", "Claim Count", "Delayed Until", "Body")
@@ -36,15 +36,11 @@ def delayed(client: Client, queue: str) -> Iterator[Message]:
             yield message
 
 
-class ShowMessage(command.Lister):
+class ShowMessage(QueueCommand, command.Lister):
     """Show messages by id, whatever their state."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Declare the arguments."""
-        parser: argparse.ArgumentParser = super().get_parser(prog_name)
-        parser.add_argument("queue", metavar="<queue>")
+    def arguments(self, parser: argparse.ArgumentParser) -> None:  # noqa: D102
         parser.add_argument("id", metavar="<id>", nargs="+")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         """Fetch them."""
@@ -53,18 +49,14 @@ class ShowMessage(command.Lister):
             return COLUMNS, [row(message) for message in found]
 
 
-class DeleteMessage(command.Command):
+class DeleteMessage(QueueCommand):
     """Delete messages; claimed ones need the id of their claim."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Declare the arguments."""
-        parser: argparse.ArgumentParser = super().get_parser(prog_name)
-        parser.add_argument("queue", metavar="<queue>")
+    def arguments(self, parser: argparse.ArgumentParser) -> None:  # noqa: D102
         parser.add_argument("id", metavar="<id>", nargs="+")
         group = parser.add_mutually_exclusive_group()
         group.add_argument("--claim-id", metavar="<claim>", help="The claim that holds them")
         group.add_argument("--force", action="store_true", help="Delete them whoever holds them")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         """Delete them."""
@@ -76,18 +68,14 @@ class DeleteMessage(command.Command):
                 client.delete_message(parsed_args.queue, one, claim_id=parsed_args.claim_id)
 
 
-class EditMessage(command.ShowOne):
+class EditMessage(QueueCommand, command.ShowOne):
     """Change a message that is still delayed."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Declare the arguments."""
-        parser: argparse.ArgumentParser = super().get_parser(prog_name)
-        parser.add_argument("queue", metavar="<queue>")
+    def arguments(self, parser: argparse.ArgumentParser) -> None:  # noqa: D102
         parser.add_argument("id", metavar="<id>")
         parser.add_argument("--body", metavar="<json>", type=json.loads, default=..., help="JSON")
         parser.add_argument("--message-ttl", metavar="<seconds>", type=int)
         parser.add_argument("--delay", metavar="<seconds>", type=int, help="Counted from now")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Any]:
         """Change it."""
@@ -103,14 +91,8 @@ class EditMessage(command.ShowOne):
             return COLUMNS, row(changed)
 
 
-class ListDelayed(command.Lister):
+class ListDelayed(QueueCommand, command.Lister):
     """List the messages that cannot be claimed yet."""
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Declare the arguments."""
-        parser: argparse.ArgumentParser = super().get_parser(prog_name)
-        parser.add_argument("queue", metavar="<queue>")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> Table:
         """List them."""
@@ -118,17 +100,13 @@ class ListDelayed(command.Lister):
             return COLUMNS, [row(message) for message in delayed(client, parsed_args.queue)]
 
 
-class CancelDelayed(command.Command):
+class CancelDelayed(QueueCommand):
     """Take messages back before anyone has claimed them."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Declare the arguments."""
-        parser: argparse.ArgumentParser = super().get_parser(prog_name)
-        parser.add_argument("queue", metavar="<queue>")
+    def arguments(self, parser: argparse.ArgumentParser) -> None:  # noqa: D102
         group = parser.add_mutually_exclusive_group(required=True)
         group.add_argument("id", metavar="<id>", nargs="*", default=[])
         group.add_argument("--all", action="store_true", help="All that are still delayed")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         """Take them back."""

@@ -9,7 +9,7 @@ import aiosmtplib
 
 from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.domain.subscriptions import mail_address
-from zaqar_lite.service.delivery.courier import Answer, Notification
+from zaqar_lite.service.delivery.attempt import Answer, Notification
 
 _TIMEOUT = 20.0
 _SUBJECT = "A message of a queue"

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 
 from zaqar_lite.domain.errors import NotFound, Unavailable
-from zaqar_lite.service.delivery.courier import Answer, Notification, Transport
+from zaqar_lite.service.delivery.attempt import Answer, Notification, Transport
 
 
 class TrustedWebhooks:

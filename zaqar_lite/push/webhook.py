@@ -17,7 +17,7 @@ from aiohappyeyeballs import AddrInfoType
 from aiohttp.abc import AbstractResolver, ResolveResult
 
 from zaqar_lite.push.guard import Guard, Refused
-from zaqar_lite.service.delivery.courier import Answer, Notification
+from zaqar_lite.service.delivery.attempt import Answer, Notification
 
 _CONNECT = 5.0
 _TOTAL = 20.0

@@ -3,6 +3,6 @@
 A message waits in at most one queue per binary digit of its delay; when the last wait is over it
 lies in the queue of its destination, and the relay posts it to a Zaqar queue.
 
-`topology`, `keys`, `simulator`, `definitions`, `pictures` and `terraform` compute and do no I/O;
-`amqp` and `management` carry a topology to a broker and compute nothing.
+`topology`, `drift` and `exports` compute; `amqp` and `management` carry a topology to a broker and
+compute nothing.
 """

@@ -66,12 +66,12 @@ async def declare(connection: AbstractConnection, topology: Topology) -> None:
             declaring = channel.declare_exchange(
                 exchange.name, exchange.type, durable=True, arguments=dict(exchange.arguments)
             )
-            await _told(declaring, f"exchange {exchange.name}")
+            await _translated(declaring, f"exchange {exchange.name}")
         for queue in topology.queues:
             opening = channel.declare_queue(
                 queue.name, durable=True, arguments=dict(queue.arguments)
             )
-            await _told(opening, f"queue {queue.name}")
+            await _translated(opening, f"queue {queue.name}")
         for binding in topology.bindings:
             await _bind(channel, binding)
 
@@ -80,13 +80,13 @@ async def _bind(channel: AbstractChannel, binding: Binding) -> None:
     what = f"binding {binding.source} -> {binding.destination}"
     if binding.destination_type == "queue":
         queue = await channel.get_queue(binding.destination, ensure=False)
-        await _told(queue.bind(binding.source, binding.routing_key), what)
+        await _translated(queue.bind(binding.source, binding.routing_key), what)
     else:
         exchange = await channel.get_exchange(binding.destination, ensure=False)
-        await _told(exchange.bind(binding.source, binding.routing_key), what)
+        await _translated(exchange.bind(binding.source, binding.routing_key), what)
 
 
-async def _told(work: Awaitable[T], what: str) -> T:
+async def _translated(work: Awaitable[T], what: str) -> T:
     """Await a declaration; translate the broker's refusal into our errors."""
     try:
         return await work

@@ -9,7 +9,7 @@ import sys
 import uuid
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 
 from zaqar_lite.client import (
@@ -32,12 +32,13 @@ from zaqar_lite.environment import client_value
 from zaqar_lite.rabbitmq import amqp, cancellations
 from zaqar_lite.rabbitmq.drift import Kind
 from zaqar_lite.rabbitmq.management import Management
+from zaqar_lite.rabbitmq.messages import for_zaqar
 from zaqar_lite.rabbitmq.metrics import served
 from zaqar_lite.rabbitmq.migrate import Migrated
 from zaqar_lite.rabbitmq.migrate import migrate as move
-from zaqar_lite.rabbitmq.publisher import Publisher, for_zaqar
+from zaqar_lite.rabbitmq.publisher import Publisher
 from zaqar_lite.rabbitmq.relay import Relay, RelayOptions
-from zaqar_lite.rabbitmq.topology import Topology
+from zaqar_lite.rabbitmq.topology import Topology, bits_for
 
 Say = Callable[..., None]
 
@@ -78,18 +79,19 @@ async def _declare(url: str, topology: Topology) -> None:
         await amqp.declare(connection, topology)
 
 
-def verify(arguments: argparse.Namespace, topology: Topology, say: Say) -> bool:
-    """Print all differences from the topology; True if they may make delays wrong."""
+def verify(arguments: argparse.Namespace, topology: Topology, say: Say) -> int:
+    """Print all differences from the topology; 2 if they may make delays wrong."""
     with Management(arguments.management_url, vhost=arguments.vhost) as management:
         findings = management.verify(topology)
+    drift = any(each.is_drift for each in findings)
     if arguments.json:
         entries = [{**asdict(each), "drift": each.is_drift} for each in findings]
         say(json.dumps(entries, indent=2, default=dict))
     else:
         for each in findings:
             say(f"{each.kind:<10} {each.subject}: {each.detail}")
-        say("drift" if any(each.is_drift for each in findings) else "no drift")
-    return any(each.is_drift for each in findings)
+        say("drift" if drift else "no drift")
+    return 2 if drift else 0
 
 
 def remove(arguments: argparse.Namespace, topology: Topology, say: Say) -> int:
@@ -111,8 +113,11 @@ def remove(arguments: argparse.Namespace, topology: Topology, say: Say) -> int:
     return 0
 
 
-def migrate(arguments: argparse.Namespace, old: Topology, new: Topology, say: Say) -> int:
+def migrate(arguments: argparse.Namespace, old: Topology, say: Say) -> int:
     """Move the messages of one topology to another; 2 if some could not be moved."""
+    unit_ms = arguments.to_unit_ms or old.unit_ms
+    bits = arguments.to_bits or bits_for(arguments.to_max_delay, unit_ms=unit_ms)
+    new = replace(old, prefix=arguments.to_prefix, bits=bits, unit_ms=unit_ms, draining_bits=None)
 
     async def work() -> Migrated:
         async with amqp.connected(arguments.amqp_url) as connection:

@@ -23,8 +23,8 @@ from aio_pika.exceptions import ChannelPreconditionFailed, DeliveryError
 from aiormq.exceptions import ChannelAccessRefused, ConnectionNotImplemented
 
 from zaqar_lite.domain.errors import Invalid, Unavailable
-from zaqar_lite.rabbitmq import headers as names
 from zaqar_lite.rabbitmq.amqp import LOST
+from zaqar_lite.rabbitmq.messages import UNTIL
 from zaqar_lite.rabbitmq.topology import Topology
 
 LOG = logging.getLogger(__name__)
@@ -150,7 +150,7 @@ class Cancellations:
 
     async def _take(self, entry: AbstractIncomingMessage) -> None:
         self._next = int(str(entry.headers["x-stream-offset"])) + 1
-        until, message_id = entry.headers.get(names.UNTIL), entry.message_id or ""
+        until, message_id = entry.headers.get(UNTIL), entry.message_id or ""
         if isinstance(until, int) and until > self._now() * 1000:
             self._until[message_id] = until
             if len(self._until) % _TIDIED == 0:
@@ -172,7 +172,7 @@ async def _write(channel: AbstractChannel, topology: Topology, message_id: str, 
     entry = aio_pika.Message(
         b"",
         message_id=message_id,
-        headers={names.UNTIL: until},
+        headers={UNTIL: until},
         delivery_mode=aio_pika.DeliveryMode.PERSISTENT,
     )
     await channel.default_exchange.publish(

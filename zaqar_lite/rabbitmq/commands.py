@@ -9,14 +9,13 @@ import logging
 import sys
 import uuid
 from collections.abc import Callable
-from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from zaqar_lite.domain.errors import Invalid, ZaqarLiteError
-from zaqar_lite.rabbitmq import pictures, terraform
-from zaqar_lite.rabbitmq.definitions import definitions
-from zaqar_lite.rabbitmq.keys import seconds
+from zaqar_lite.durations import seconds_of
+from zaqar_lite.rabbitmq import exports
 from zaqar_lite.rabbitmq.topology import (
     Anchor,
     Head,
@@ -24,11 +23,10 @@ from zaqar_lite.rabbitmq.topology import (
     Topology,
     Unroutable,
     bits_for,
+    seconds,
 )
 
 OK, FAILED, DRIFT = 0, 1, 2
-
-_SUFFIXES = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800, "y": 31_536_000}
 
 Command = Callable[[argparse.Namespace, Topology], int]
 
@@ -46,15 +44,18 @@ def add_commands(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser
         parser.set_defaults(run=lambda arguments: _run(run, arguments))
         return parser
 
+    def ask(name: str, text: str, *parents: argparse.ArgumentParser) -> argparse.ArgumentParser:
+        return add(name, _on_broker(name), text, amqp, *parents)
+
     add("plan", _plan, "print what a topology consists of")
-    apply = add("apply", _apply, "make what is missing on the broker", amqp, management)
+    apply = ask("apply", "make what is missing on the broker", management)
     apply.add_argument("--via", choices=["management", "amqp"], default="management")
     apply.add_argument("--prune", action="store_true", help="delete what is extra (management)")
-    verify = add("verify", _verify, "compare the broker with the topology", management)
+    verify = add("verify", _on_broker("verify"), "compare the broker with the topology", management)
     verify.add_argument("--json", action="store_true", help="print the findings as JSON")
-    remove = add("remove", _remove, "delete the topology, if no messages wait", amqp)
+    remove = ask("remove", "delete the topology, if no messages wait")
     remove.add_argument("--force", action="store_true", help="also with messages in it: lose them")
-    migrate = add("migrate", _migrate, "move what waits to another topology", amqp)
+    migrate = ask("migrate", "move what waits to another topology")
     migrate.add_argument("--to-prefix", required=True, help="the other topology's, applied before")
     larger = migrate.add_mutually_exclusive_group(required=True)
     larger.add_argument("--to-max-delay", type=duration, help="its longest delay")
@@ -63,7 +64,7 @@ def add_commands(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser
     export = add("export", _export, "write the topology in another tool's form")
     export.add_argument("format", choices=["definitions", "terraform", "mermaid", "dot"])
     export.add_argument("--output", type=Path, help="a file; for terraform a directory")
-    publish = add("publish", _publish, "publish a message for a Zaqar queue", amqp)
+    publish = ask("publish", "publish a message for a Zaqar queue")
     publish.add_argument("queue", help="the Zaqar queue")
     publish.add_argument("body", help="JSON, or '-' to read it from standard input")
     publish.add_argument("--delay", type=duration, default=0.0, help="for example 90, 36h, 31d")
@@ -71,9 +72,9 @@ def add_commands(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser
     publish.add_argument("--ttl", type=duration, default=3600.0, help="counted from delivery")
     publish.add_argument("--project", default="default")
     publish.add_argument("--destination", default="zaqar")
-    cancel = add("cancel", _cancel, "keep a message that waits from being posted", amqp)
+    cancel = ask("cancel", "keep a message that waits from being posted")
     cancel.add_argument("message_id", help="its id, as `publish` has printed it")
-    relay = add("relay", _relay, "post due messages to Zaqar until SIGTERM", amqp)
+    relay = ask("relay", "post due messages to Zaqar until SIGTERM")
     relay.add_argument(
         "--zaqar-url", help="default http://127.0.0.1:8888, or where the cloud's catalogue says"
     )
@@ -89,11 +90,11 @@ def add_commands(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser
     )
     relay.add_argument("--destination", default="zaqar")
     relay.add_argument(
-        "--prefetch", type=_between(1, 65_535), default=32, help="messages held at most"
+        "--prefetch", type=_whole(1, 65_535), default=32, help="messages held at most"
     )
     relay.add_argument(
         "--metrics-port",
-        type=_between(0, 65_535),
+        type=_whole(0, 65_535),
         help="serve Prometheus' metrics on 127.0.0.1; 0 picks a port",
     )
     explain = add("explain", _explain, "show the key and the way of one delay")
@@ -102,12 +103,10 @@ def add_commands(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser
 
 
 def duration(text: str) -> float:
-    """Read seconds: a number, or one with ms, s, m, h, d, w or y (365 days) behind it."""
-    digits = text.rstrip("mshdwy")
-    suffix = text[len(digits) :] or "s"
+    """Read seconds: a number, or words as 500ms, 36h, 1h30m, 31d, 2w, 4y (of 365 days)."""
     try:
-        return float(digits) * _SUFFIXES[suffix]
-    except (ValueError, KeyError) as error:
+        return seconds_of(text)
+    except ValueError as error:
         raise argparse.ArgumentTypeError(
             f"{text!r} is no duration: use seconds, or 500ms, 15m, 36h, 31d, 2w, 4y"
         ) from error
@@ -145,7 +144,7 @@ def _url(*schemes: str) -> Callable[[str], str]:
     return read
 
 
-def _between(least: int, most: int) -> Callable[[str], int]:
+def _whole(least: int, most: int) -> Callable[[str], int]:
     """Return a parser of whole numbers in a range."""
 
     def read(text: str) -> int:
@@ -224,6 +223,17 @@ def _topology(arguments: argparse.Namespace) -> Topology:
         destinations=targets,
         draining_bits=arguments.draining_bits,
     )
+
+
+def _on_broker(name: str) -> Command:
+    """Return a command that speaks to a broker; its libraries are imported when it runs."""
+
+    def run(arguments: argparse.Namespace, topology: Topology) -> int:
+        commands = import_module("zaqar_lite.rabbitmq.broker_commands")
+        code: int = getattr(commands, name)(arguments, topology, _say)
+        return code
+
+    return run
 
 
 def _run(command: Command, arguments: argparse.Namespace) -> int:
@@ -306,13 +316,13 @@ def _export(arguments: argparse.Namespace, topology: Topology) -> int:
     output: Path | None = arguments.output
     if arguments.format == "terraform":
         directory = output or Path("rabbitmq-delay")
-        for name in terraform.write(directory, topology, dry_run=arguments.dry_run):
+        for name in exports.write_terraform(directory, topology, dry_run=arguments.dry_run):
             _say(str(directory / name))
         return OK
     texts: dict[str, Callable[[], str]] = {
-        "definitions": lambda: json.dumps(definitions(topology), indent=2) + "\n",
-        "mermaid": lambda: pictures.mermaid(topology),
-        "dot": lambda: pictures.dot(topology),
+        "definitions": lambda: json.dumps(exports.definitions(topology), indent=2) + "\n",
+        "mermaid": lambda: exports.mermaid(topology),
+        "dot": lambda: exports.dot(topology),
     }
     text = texts[arguments.format]()
     if output is None:
@@ -322,53 +332,3 @@ def _export(arguments: argparse.Namespace, topology: Topology) -> int:
             output.write_text(text, encoding="utf-8")
         _say(str(output))
     return OK
-
-
-# The commands below speak to a broker; its libraries are only imported when one of them runs.
-
-
-def _apply(arguments: argparse.Namespace, topology: Topology) -> int:
-    from zaqar_lite.rabbitmq import broker_commands  # noqa: PLC0415
-
-    return broker_commands.apply(arguments, topology, _say)
-
-
-def _verify(arguments: argparse.Namespace, topology: Topology) -> int:
-    from zaqar_lite.rabbitmq import broker_commands  # noqa: PLC0415
-
-    return DRIFT if broker_commands.verify(arguments, topology, _say) else OK
-
-
-def _remove(arguments: argparse.Namespace, topology: Topology) -> int:
-    from zaqar_lite.rabbitmq import broker_commands  # noqa: PLC0415
-
-    return broker_commands.remove(arguments, topology, _say)
-
-
-def _migrate(arguments: argparse.Namespace, topology: Topology) -> int:
-    from zaqar_lite.rabbitmq import broker_commands  # noqa: PLC0415
-
-    unit_ms = arguments.to_unit_ms or topology.unit_ms
-    bits = arguments.to_bits or bits_for(arguments.to_max_delay, unit_ms=unit_ms)
-    new = replace(
-        topology, prefix=arguments.to_prefix, bits=bits, unit_ms=unit_ms, draining_bits=None
-    )
-    return broker_commands.migrate(arguments, topology, new, _say)
-
-
-def _publish(arguments: argparse.Namespace, topology: Topology) -> int:
-    from zaqar_lite.rabbitmq import broker_commands  # noqa: PLC0415
-
-    return broker_commands.publish(arguments, topology, _say)
-
-
-def _cancel(arguments: argparse.Namespace, topology: Topology) -> int:
-    from zaqar_lite.rabbitmq import broker_commands  # noqa: PLC0415
-
-    return broker_commands.cancel(arguments, topology, _say)
-
-
-def _relay(arguments: argparse.Namespace, topology: Topology) -> int:
-    from zaqar_lite.rabbitmq import broker_commands  # noqa: PLC0415
-
-    return broker_commands.relay(arguments, topology, _say)

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Any
 from urllib.parse import quote
 
-from zaqar_lite.rabbitmq import definitions
+from zaqar_lite.rabbitmq.exports import binding_body, exchange_body, queue_body
 from zaqar_lite.rabbitmq.topology import Binding, Topology
 
 Entry = Mapping[str, Any]
@@ -116,12 +116,12 @@ def _is_ours(topology: Topology, name: str) -> bool:
 
 
 def _exchanges(topology: Topology, found: Snapshot) -> Iterator[Finding]:
-    wanted = {one.name: definitions.exchange_body(one) for one in topology.exchanges}
+    wanted = {one.name: exchange_body(one) for one in topology.exchanges}
     return _of_kind(topology, found.vhost, "exchange", wanted, found.exchanges)
 
 
 def _queues(topology: Topology, found: Snapshot) -> Iterator[Finding]:
-    wanted = {one.name: definitions.queue_body(one) for one in topology.queues}
+    wanted = {one.name: queue_body(one) for one in topology.queues}
     return _of_kind(topology, found.vhost, "queue", wanted, found.queues)
 
 
@@ -165,7 +165,7 @@ def _bindings(topology: Topology, found: Snapshot) -> Iterator[Finding]:
             there[Binding(*ends, entry["routing_key"])] = entry
     for want in topology.bindings:
         if want not in there:
-            call = Call("POST", _between(found, want), definitions.binding_body(want))
+            call = Call("POST", _between(found, want), binding_body(want))
             yield Finding(Kind.MISSING, _named(want), "is not there", call)
     wanted = set(topology.bindings)
     for entry in found.bindings:

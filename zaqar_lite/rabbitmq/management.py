@@ -76,19 +76,6 @@ class Management:
             self._prune([each for each in chosen if each.kind is Kind.EXTRA], settle, sleep)
         return chosen
 
-    def load(self, definitions: dict[str, Any]) -> None:
-        """Import definitions into the virtual host; an import adds and never deletes."""
-        self._send(Call("POST", path("definitions", self.vhost), definitions))
-
-    def waiting(self, topology: Topology) -> dict[str, int]:
-        """Return queue -> messages in it, ready, held and being handed on; up to 10 s old."""
-        names = {queue.name for queue in topology.queues}
-        counts = {
-            entry["name"]: entry.get("messages", 0) + entry.get("messages_dlx", 0)
-            for entry in self._list("queues", self.vhost)
-        }
-        return {name: count for name, count in counts.items() if count and name in names}
-
     def _prune(self, extra: list[Finding], settle: float, sleep: Callable[[float], None]) -> None:
         """Delete bindings, then queues that are empty, then exchanges."""
         by_word: dict[str, list[Finding]] = {"binding": [], "queue": [], "exchange": []}

@@ -16,7 +16,7 @@ from aio_pika.abc import AbstractConnection, AbstractIncomingMessage, AbstractQu
 from aio_pika.exceptions import ChannelNotFoundEntity
 
 from zaqar_lite.domain.errors import Invalid, Unavailable
-from zaqar_lite.rabbitmq import headers as names
+from zaqar_lite.rabbitmq.messages import DUE
 from zaqar_lite.rabbitmq.publisher import Publisher
 from zaqar_lite.rabbitmq.topology import Anchor, Topology
 
@@ -90,7 +90,7 @@ async def _move(
     now: Callable[[], float],
 ) -> bool:
     """Move a message; False where the new topology can't take it."""
-    due = message.headers.get(names.DUE)
+    due = message.headers.get(DUE)
     if not isinstance(due, int):
         return False
     copy = aio_pika.Message(

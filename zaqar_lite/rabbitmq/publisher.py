@@ -4,7 +4,6 @@ A publish is persistent, mandatory and confirmed: when it returns, the first lev
 message on disk. The message id is required, because it is what removes duplicates at the end.
 """
 
-import json
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -17,13 +16,9 @@ from aio_pika.abc import AbstractChannel, AbstractConnection, AbstractExchange
 from aio_pika.exceptions import ChannelNotFoundEntity, DeliveryError, PublishError
 
 from zaqar_lite.domain.errors import Invalid, Unavailable
-from zaqar_lite.domain.limits import MAX_IDEMPOTENCY_KEY, MIN_MESSAGE_TTL, Limits
-from zaqar_lite.rabbitmq import headers as names
 from zaqar_lite.rabbitmq.amqp import LOST
-from zaqar_lite.rabbitmq.keys import seconds
-from zaqar_lite.rabbitmq.topology import Topology
-
-LIMITS = Limits()
+from zaqar_lite.rabbitmq.messages import DUE, LIMITS, for_zaqar, is_trace
+from zaqar_lite.rabbitmq.topology import Topology, seconds
 
 Wall = Callable[[], float]
 
@@ -144,8 +139,8 @@ class Publisher:
             raise Invalid("expiration would end the wait early; give a ttl to its destination")
         key = self.topology.routing_key(delay, destination)
         message.headers = {
-            **{name: value for name, value in message.headers.items() if not names.is_trace(name)},
-            names.DUE: math.ceil(self._now() * 1000) + units * self.topology.unit_ms,
+            **{name: value for name, value in message.headers.items() if not is_trace(name)},
+            DUE: math.ceil(self._now() * 1000) + units * self.topology.unit_ms,
         }
         message.delivery_mode = aio_pika.DeliveryMode.PERSISTENT
         await self._send(message, key)
@@ -187,63 +182,3 @@ class Publisher:
             queue, body, message_id=message_id, ttl=ttl, project=project, headers=headers
         )
         await self.publish(message, delay=delay, at=at, destination=destination)
-
-
-def for_zaqar(
-    queue: str,
-    body: object,
-    *,
-    message_id: str,
-    ttl: int = LIMITS.default_message_ttl,
-    project: str = "default",
-    headers: Mapping[str, str] | None = None,
-) -> aio_pika.Message:
-    """Return the message that the relay posts to a Zaqar queue when it is due.
-
-    Args:
-        queue: the Zaqar queue.
-        body: anything that JSON can say.
-        message_id: 1..128 printable ASCII characters; posting it twice stores it once.
-        ttl: seconds that the message lives in Zaqar, counted from its delivery there.
-        project: the tenant.
-        headers: for the message in Zaqar.
-
-    Raises:
-        Invalid: Zaqar could never take the message: found now, not in years.
-    """
-    _check_for_zaqar(project, queue, message_id, ttl)
-    try:
-        data = json.dumps(body, allow_nan=False, separators=(",", ":")).encode()
-    except (TypeError, ValueError) as error:
-        raise Invalid(f"the body is not JSON: {error}") from error
-    # The rest of the envelope that it is posted in takes some bytes too.
-    if len(data) > LIMITS.max_messages_post_size - names.ENVELOPE:
-        raise Invalid(
-            f"the body is {len(data)} bytes; Zaqar takes {LIMITS.max_messages_post_size} "
-            f"in a request, {names.ENVELOPE} of them for what is around the body"
-        )
-    return aio_pika.Message(
-        data,
-        content_type="application/json",
-        message_id=message_id,
-        headers={
-            names.PROJECT: project,
-            names.QUEUE: queue,
-            names.TTL: ttl,
-            **{names.FORWARD + name: value for name, value in (headers or {}).items()},
-        },
-    )
-
-
-def _check_for_zaqar(project: str, queue: str, message_id: str, ttl: int) -> None:
-    """Refuse now what the server would refuse when the message is due."""
-    if not names.is_project(project):
-        raise Invalid(f"a project is up to 256 printable ASCII characters, not {project!r}")
-    if not names.is_queue(queue):
-        raise Invalid(f"a queue's name is 1..64 letters, digits, '_' and '-', not {queue!r}")
-    if not names.is_key(message_id):
-        raise Invalid(f"a message id is 1..{MAX_IDEMPOTENCY_KEY} printable ASCII characters")
-    if type(ttl) is not int or not MIN_MESSAGE_TTL <= ttl <= LIMITS.max_message_ttl:
-        raise Invalid(
-            f"a ttl is {MIN_MESSAGE_TTL}..{LIMITS.max_message_ttl} seconds from delivery, not {ttl}"
-        )

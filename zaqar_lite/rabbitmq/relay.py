@@ -35,10 +35,9 @@ from zaqar_lite.client.errors import (
     ZaqarError,
 )
 from zaqar_lite.domain.errors import Invalid, Unavailable
-from zaqar_lite.rabbitmq import headers as names
 from zaqar_lite.rabbitmq.amqp import LOST, connected
 from zaqar_lite.rabbitmq.cancellations import Cancellations
-from zaqar_lite.rabbitmq.letter import Letter
+from zaqar_lite.rabbitmq.messages import DUE, FAILED_REASON, FAILED_STATUS, ZaqarMessage, is_trace
 from zaqar_lite.rabbitmq.metrics import RelayMetrics
 from zaqar_lite.rabbitmq.topology import Topology
 
@@ -215,8 +214,8 @@ class Relay:
         self.metrics.redelivered += bool(message.redelivered)
         try:
             try:
-                letter = Letter.read(message)
-                if await self._deliver(letter, message.message_id, ending):
+                post = ZaqarMessage.read(message)
+                if await self._deliver(post, message.message_id, ending):
                     await message.ack()
                     self._note_lateness(message)
                 elif not channel.is_closed:
@@ -240,7 +239,9 @@ class Relay:
         finally:
             self.metrics.in_flight -= 1
 
-    async def _deliver(self, letter: Letter, message_id: str | None, ending: asyncio.Event) -> bool:
+    async def _deliver(
+        self, post: ZaqarMessage, message_id: str | None, ending: asyncio.Event
+    ) -> bool:
         """Post until it is stored; False when it should be given back.
 
         Raises:
@@ -257,12 +258,12 @@ class Relay:
             if self._cancelled.has(message_id):  # it may have been while Zaqar was away
                 raise _Cancelled
             try:
-                await self._post(letter)
+                await self._post(post)
             except (ServerFault, BadAnswer) as error:
                 faults += 1
                 if faults >= self._options.faults:
                     raise
-                LOG.warning("answer %s to a post to %s", error.status, letter.queue)
+                LOG.warning("answer %s to a post to %s", error.status, post.queue)
                 await _wait(ending, self._backoff(faults))
             except Refused as error:
                 if error.status not in _COME_BACK:
@@ -275,16 +276,16 @@ class Relay:
                 return True
         return False
 
-    async def _post(self, letter: Letter) -> None:
+    async def _post(self, post: ZaqarMessage) -> None:
         status = "none"
         try:
-            await self._client_for(letter.project).post(
-                letter.queue,
-                letter.body,
-                ttl=letter.ttl,
+            await self._client_for(post.project).post(
+                post.queue,
+                post.body,
+                ttl=post.ttl,
                 delay=0,  # the wait is over, whatever the queue's default delay is
-                idempotency_key=letter.key,
-                headers=letter.headers,
+                idempotency_key=post.key,
+                headers=post.headers,
             )
             status = "201"
         except ZaqarError as error:
@@ -311,9 +312,9 @@ class Relay:
         parked = aio_pika.Message(
             message.body,
             headers={
-                **{k: v for k, v in message.headers.items() if not names.is_trace(k)},
-                names.FAILED_STATUS: status,
-                names.FAILED_REASON: reason[:1000],
+                **{k: v for k, v in message.headers.items() if not is_trace(k)},
+                FAILED_STATUS: status,
+                FAILED_REASON: reason[:1000],
             },
             content_type=message.content_type,
             message_id=message.message_id,
@@ -330,7 +331,7 @@ class Relay:
         LOG.warning("message %s parked: %s", message.message_id, reason)
 
     def _note_lateness(self, message: AbstractIncomingMessage) -> None:
-        due = message.headers.get(names.DUE)
+        due = message.headers.get(DUE)
         if isinstance(due, int):
             self.metrics.late(time.time() - due / 1000)
 

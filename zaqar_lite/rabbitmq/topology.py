@@ -23,20 +23,22 @@ missing destination stops a whole level: at-least-once dead-lettering waits for 
 Everything here is pure and frozen; nothing imports an AMQP library.
 """
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from fractions import Fraction
 from functools import cached_property
 from types import MappingProxyType
 
 from zaqar_lite.domain.errors import Invalid
-from zaqar_lite.rabbitmq import keys
 
 MAX_TTL_MS = 315_360_000_000  # RabbitMQ refuses a longer x-message-ttl: ten years
 MAX_PREFIX = 60
+MAX_KEY_BYTES = 255  # AMQP 0-9-1: a routing key is a short string
 
-_PREFIX = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*", re.ASCII)
+_WORDS = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*", re.ASCII)
 
 Arguments = Mapping[str, str | int]
 
@@ -93,7 +95,71 @@ def bits_for(maximum: float, *, unit_ms: int = 1000) -> int:
     """
     _check_count("unit_ms", unit_ms)
     most = (MAX_TTL_MS // unit_ms).bit_length()
-    return max(1, keys.units(maximum, unit_ms, 2**most - 1).bit_length())
+    return max(1, units_for(maximum, unit_ms, 2**most - 1).bit_length())
+
+
+def units_for(delay: float, unit_ms: int, maximum: int) -> int:
+    """Return how many units of `unit_ms` milliseconds cover a delay of `delay` seconds.
+
+    Rounds up: a message is never early. A float stands for the decimal number that prints it, so
+    0.1 s is 100 ms and not the 101 ms that its binary value would need.
+
+    Raises:
+        Invalid: the delay is no number, not finite, negative, or more than `maximum` units.
+    """
+    if isinstance(delay, bool) or not isinstance(delay, int | float):
+        raise Invalid(f"a delay is a number of seconds, not {delay!r}")
+    if not math.isfinite(delay):
+        raise Invalid(f"a delay is a finite number of seconds, not {delay}")
+    if delay < 0:
+        raise Invalid(f"a delay cannot be negative: {delay} s")
+    count = math.ceil(Fraction(str(delay)) * 1000 / unit_ms)
+    if count > maximum:
+        raise Invalid(
+            f"a delay of {delay} s is beyond the maximum of this topology, "
+            f"{seconds(maximum, unit_ms)} s ({maximum} units of {unit_ms} ms)"
+        )
+    return count
+
+
+def seconds(count: int, unit_ms: int) -> str:
+    """Return a number of units as seconds, in decimal."""
+    whole, milliseconds = divmod(count * unit_ms, 1000)
+    return f"{whole}.{milliseconds:03d}".rstrip("0").rstrip(".")
+
+
+def digits(count: int, bits: int) -> str:
+    """Return a number of units as exactly `bits` binary digits, the greatest first, with dots."""
+    return ".".join(format(count, f"0{bits}b"))
+
+
+def check_destination(destination: str, bits: int, *, outer: int) -> None:
+    """Refuse a destination that is ambiguous beside `bits` digits in a routing key.
+
+    The word with index `outer`, the one farthest from the digits, may be no bare digit:
+    `1.0.0.0.0` could then be a delay of 16 units written for a topology of 4 bits, and would be
+    taken for destination `1` without delay.
+
+    Raises:
+        Invalid: with what is wrong and what may be used.
+    """
+    if not destination:
+        return
+    if not _WORDS.fullmatch(destination):
+        raise Invalid(
+            f"a destination is words of letters, digits, '_' and '-' with dots between them, "
+            f"not {destination!r}"
+        )
+    if (word := destination.split(".")[outer]) in {"0", "1"}:
+        raise Invalid(
+            f"the word {word!r} at the end of the destination {destination!r} reads as a digit of "
+            "the delay; use a letter"
+        )
+    if len(destination) + 2 * bits > MAX_KEY_BYTES:
+        raise Invalid(
+            f"the destination is {len(destination)} bytes; beside {bits} digits a routing key has "
+            f"room for {MAX_KEY_BYTES - 2 * bits}"
+        )
 
 
 def _check_count(name: str, number: int) -> None:
@@ -204,7 +270,7 @@ class Topology:
 
     def _check_names(self) -> None:
         if (
-            not _PREFIX.fullmatch(self.prefix)
+            not _WORDS.fullmatch(self.prefix)
             or len(self.prefix) > MAX_PREFIX
             or self.prefix.startswith("amq.")
         ):
@@ -214,7 +280,7 @@ class Topology:
             )
         outer = -1 if self.anchor is Anchor.LEFT else 0
         for destination, queue in self.targets.items():
-            keys.check_destination(destination, self.bits, outer=outer)
+            check_destination(destination, self.bits, outer=outer)
             words = destination.count(".") + 1 if destination else 0
             if self.head is not Head.ANY and words != len(self.head):
                 raise Invalid(
@@ -222,7 +288,7 @@ class Topology:
                     f"destination {destination!r} through"
                 )
             own = queue.removeprefix(f"{self.prefix}.")
-            if not queue or len(queue.encode()) > keys.MAX_KEY_BYTES or queue.startswith("amq."):
+            if not queue or len(queue.encode()) > MAX_KEY_BYTES or queue.startswith("amq."):
                 raise Invalid(f"not a queue's name (1..255 bytes, not 'amq.'): {queue!r}")
             if own != queue and (own.isdigit() or own in {"unroutable", "failed", "cancelled"}):
                 raise Invalid(f"the topology itself has a queue {queue!r}; name another one")
@@ -369,7 +435,7 @@ class Topology:
         Raises:
             Invalid: it is not a number of seconds from 0 to the maximum.
         """
-        return keys.units(delay, self.unit_ms, self.maximum)
+        return units_for(delay, self.unit_ms, self.maximum)
 
     def routing_key(self, delay: float, destination: str = "zaqar") -> str:
         """Return the key of a message that is due in `delay` seconds.
@@ -380,7 +446,7 @@ class Topology:
         if destination not in self.targets:
             known = ", ".join(map(repr, self.targets))
             raise Invalid(f"there is no destination {destination!r} here, only {known}")
-        return self._key(keys.digits(self.units(delay), self.bits), destination)
+        return self._key(digits(self.units(delay), self.bits), destination)
 
     def _key(self, digits: str, destination: str) -> str:
         parts = (digits, destination) if self.anchor is Anchor.LEFT else (destination, digits)

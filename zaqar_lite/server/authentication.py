@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from zaqar_lite.api.gateways import Gateways
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError
-from zaqar_lite.service.identity.identity import Identity
+from zaqar_lite.service.identity.authentication import Authenticator, Provider
 from zaqar_lite.service.identity.keys import Keys
 from zaqar_lite.service.identity.keystone import Account, Keystone
-from zaqar_lite.service.identity.provider import Provider
 from zaqar_lite.service.identity.trusts import Trusts
 from zaqar_lite.service.startup import Worker
 from zaqar_lite.settings import Settings, comma_list
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 class Authentication(NamedTuple):
     """What identifies clients, the workers that it needs, and what makes trusts in Keystone."""
 
-    identity: Identity | None
+    identity: Authenticator | None
     connections: Sequence[Worker]
     trusts: Trusts | None
 
@@ -54,7 +53,7 @@ def authentication(
             providers.append(keys)
     if not providers:
         return Authentication(None, (), None)
-    identity = Identity(providers, settings.max_failed_logins, clock)
+    identity = Authenticator(providers, settings.max_failed_logins, clock)
     if keys is not None:
         keys.changed = identity.forget
     return Authentication(identity, connections, trusts)
@@ -121,14 +120,14 @@ def _tokens(settings: Settings) -> Provider:
     from zaqar_lite.server.published import KeySet  # noqa: PLC0415 - its library takes long
 
     try:
-        from zaqar_lite.service.identity.tokens import Issuer, Tokens  # noqa: PLC0415
+        from zaqar_lite.service.identity.oidc import Issuer, OpenIdConnect  # noqa: PLC0415
     except ModuleNotFoundError as exc:
         if exc.name != "jwt":
             raise
         raise ConfigurationError(
             "auth jwt needs the Python package 'jwt': pip install 'zaqar-lite[jwt]'."
         ) from None
-    return Tokens(
+    return OpenIdConnect(
         Issuer(
             settings.jwt_issuer or "",
             settings.jwt_audience or "",

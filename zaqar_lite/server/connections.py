@@ -296,7 +296,8 @@ class HttpConnection(asyncio.Protocol):
             part = data[start : start + _PARSED]
             start += len(part)
             self._feed(part)
-        self._start_next()  # even if its body has not come
+        if self._queue:
+            self._start_next()  # even if its body has not come
 
     def _feed(self, part: bytes, *, is_head: bool = False) -> None:
         """Have a part parsed."""
@@ -448,7 +449,7 @@ class HttpConnection(asyncio.Protocol):
         """Write an answer, or begin a stream; tell whether there is still a client."""
         transport = self._transport
         self._arrived = None
-        if self._is_closed:
+        if self.lost or self._discarded is not None or transport.is_closing():
             self._is_busy = False
             if result.stream is not None:
                 self._begin_stream(result)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.domain.identity import Principal
-from zaqar_lite.service.identity.authority import Rules
+from zaqar_lite.service.identity.authorization import Rules
 
 if TYPE_CHECKING:
     from oslo_policy.policy import Enforcer

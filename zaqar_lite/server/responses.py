@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from http import HTTPStatus
 
-from zaqar_lite.api.asgi import header_list
+from zaqar_lite.api.asgi import NO_CONTENT_STATUSES
 from zaqar_lite.api.call import Call, Result
 
 _STATUS_LINES = {
@@ -62,18 +62,24 @@ def written(call: Call, result: Result, more: bytes, *, closes: bool) -> bytes:
     Raises:
         ValueError: a header has a line break.
     """
-    headers = header_list(call, result)
-    lines = b"".join([b"%b: %b\r\n" % header for header in headers])
-    if lines.count(b"\n") + lines.count(b"\r") != 2 * len(headers):
-        raise ValueError("a header of an answer has a line break")
-    body = b"" if call.method == "HEAD" else result.body
-    return b"%b%b%b%b%b\r\n%b" % (
+    body = result.body
+    lines = _CLOSE if closes else b""
+    for name, value in result.headers:
+        if b"\n" in value or b"\r" in value:
+            raise ValueError(f"the header {name.decode()} of an answer has a line break")
+        lines += b"%b: %b\r\n" % (name, value)
+    if result.stream is not None:
+        lines += b"content-type: %b\r\n%b" % (result.media_type, _CHUNKED)
+    elif body:
+        lines += b"content-type: %b\r\ncontent-length: %d\r\n" % (result.media_type, len(body))
+    elif result.status not in NO_CONTENT_STATUSES:
+        lines += b"content-length: 0\r\n"
+    return b"%b%bx-openstack-request-id: %b\r\n%b\r\n%b" % (
         _STATUS_LINES[result.status],
         more,
+        call.request_id.encode(),
         lines,
-        _CLOSE if closes else b"",
-        b"" if result.stream is None else _CHUNKED,
-        body,
+        b"" if call.method == "HEAD" else body,
     )
 
 

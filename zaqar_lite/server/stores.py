@@ -6,15 +6,13 @@ from typing import NamedTuple
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.models import Capability, QueueRef, StoreOptions
 from zaqar_lite.domain.turns import Turns
-from zaqar_lite.service.pooling.catalogue import Catalogue
-from zaqar_lite.service.pooling.drainer import Drainer
+from zaqar_lite.service.pooling.drain_worker import Drainer, Targets
 from zaqar_lite.service.pooling.drains import Drains
-from zaqar_lite.service.pooling.open_stores import OpenStores
-from zaqar_lite.service.pooling.places import Places
-from zaqar_lite.service.pooling.pool import Pool
-from zaqar_lite.service.pooling.registry import FRESH, Kind, Registry
-from zaqar_lite.service.pooling.stores import PooledMessages
-from zaqar_lite.service.pooling.targets import Targets
+from zaqar_lite.service.pooling.open_connections import OpenConnections
+from zaqar_lite.service.pooling.placement import Placements
+from zaqar_lite.service.pooling.pooled_store import PooledMessages
+from zaqar_lite.service.pooling.pools import FRESH, Pool, PoolRegistry, StoreKind
+from zaqar_lite.service.pooling.store_resolver import StoreResolver
 from zaqar_lite.settings import Settings
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
@@ -25,8 +23,8 @@ class Pooling(NamedTuple):
     """The store of a server with pools, and what manages its pools."""
 
     messages: PooledMessages
-    registry: Registry
-    catalogue: Catalogue
+    registry: PoolRegistry
+    catalogue: Placements
     drains: Drains
     targets: Targets
 
@@ -124,18 +122,18 @@ def _pooling(
         )
         return messages
 
-    def check(pool: Pool | None) -> Kind:
+    def check(pool: Pool | None) -> StoreKind:
         # A store can keep a history only if it has the records of its queues too.
         if pool is None:
             lacks = () if one_store else (Capability.HISTORY,)
-            return Kind("", home.capabilities.difference(lacks))
+            return StoreKind("", home.capabilities.difference(lacks))
         driver, can = find_driver(pool.uri), make(pool).capabilities - {Capability.HISTORY}
-        return Kind(driver.name, can, driver.options)
+        return StoreKind(driver.name, can, driver.options)
 
-    registry = Registry(management, check, clock)
-    catalogue = Catalogue(management, registry, clock)
+    registry = PoolRegistry(management, check, clock)
+    catalogue = Placements(management, registry, clock)
     drains = Drains(management, registry, clock)
-    places = Places(home, registry, catalogue, OpenStores(make), drains, clock=clock)
+    places = StoreResolver(home, registry, catalogue, OpenConnections(make), drains, clock=clock)
     pooled = PooledMessages(places, hold=hold)
     return Pooling(
         pooled,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.push.guard import Guard, port_of
 from zaqar_lite.push.trusted import TrustedWebhooks
-from zaqar_lite.service.delivery.courier import Answer, Notification, Transport
+from zaqar_lite.service.delivery.attempt import Answer, Notification, Transport
 from zaqar_lite.service.identity.trusts import Trusts
 from zaqar_lite.settings import Settings
 

@@ -19,8 +19,8 @@ from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.metadata import is_queue_name
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.service.background import Background, BackgroundWorker
-from zaqar_lite.service.drafts import Draft
 from zaqar_lite.service.messages import Messages
+from zaqar_lite.service.post_validation import Draft
 
 logger = logging.getLogger("zaqar_lite")
 Event = Mapping[str, Any]

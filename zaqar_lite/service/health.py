@@ -1,18 +1,21 @@
-"""Health: operations really executed on a queue of their own, timed one by one."""
+"""Health: operations really executed on a queue of their own; and readiness for requests."""
 
+import asyncio
 import logging
+import os
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from pathlib import Path
+from typing import NamedTuple, Protocol
 
 from zaqar_lite.domain.errors import Unavailable, ZaqarLiteError
 from zaqar_lite.domain.ids import new_claim_id
 from zaqar_lite.domain.models import Capability, QueueRef, Stats
 from zaqar_lite.service.claims import Claims
-from zaqar_lite.service.drafts import Draft
 from zaqar_lite.service.messages import Messages
+from zaqar_lite.service.post_validation import Draft
 from zaqar_lite.service.queues import Queues
 from zaqar_lite.storage.base import MessageStore
 
@@ -214,3 +217,66 @@ async def _timed(name: str, operation: Callable[[], Awaitable[None]]) -> Outcome
         logger.warning("health: %s failed, ref %s: %s", name, reference, exc)
         return Outcome(False, time.perf_counter() - started, reference)
     return Outcome(True, time.perf_counter() - started, None)
+
+
+_PATIENCE = 2.0
+"""Seconds that the store has to answer; probes give up after little more."""
+MIN_FREE = 16 << 20
+"""Bytes that the disk of a store with files must have free."""
+
+
+class Check(NamedTuple):
+    """One thing that was looked at; `problem` says what is wrong, None when it is well."""
+
+    name: str
+    problem: str | None
+
+
+class Readiness:
+    """Tell whether the server is ready: its store is open and takes writes, and it does not stop.
+
+    Anybody may ask, so no problem says where the store is: the log does. `directory` is where the
+    store's files lie, None for a store elsewhere.
+    """
+
+    def __init__(
+        self, store: MessageStore, check_open: Callable[[], None], directory: Path | None
+    ) -> None:
+        self._store = store
+        self._check_open = check_open
+        self._directory = directory
+        self._draining = False
+
+    def drain(self) -> None:
+        """Be unready from now on: the server is about to stop, and still serves."""
+        self._draining = True
+
+    async def checks(self) -> tuple[Check, ...]:
+        """Look at everything; never raises."""
+        return (
+            Check("store", await self._store_problem()),
+            Check("disk", self._disk_problem()),
+            Check("draining", "the server is stopping" if self._draining else None),
+        )
+
+    async def _store_problem(self) -> str | None:
+        try:
+            self._check_open()
+            await asyncio.wait_for(self._store.ping(), _PATIENCE)
+        except TimeoutError:
+            return f"it did not answer within {_PATIENCE:.0f} s"
+        except Unavailable as exc:
+            return exc.shown
+        return None
+
+    def _disk_problem(self) -> str | None:
+        if self._directory is None:
+            return None
+        try:
+            found = os.statvfs(self._directory)
+        except OSError as exc:
+            return f"the store's directory: {exc.strerror}"
+        free = found.f_bavail * found.f_frsize
+        if free < MIN_FREE:
+            return f"{free >> 20} MiB are free; {MIN_FREE >> 20} are needed"
+        return None

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Conflict, Forbidden, Invalid, NotFound
-from zaqar_lite.domain.idempotency import identify
 from zaqar_lite.domain.ids import Marker, is_claim_id, is_message_id, parse_marker
 from zaqar_lite.domain.limits import Limits, check_limit
 from zaqar_lite.domain.models import (
@@ -20,18 +19,18 @@ from zaqar_lite.domain.models import (
     Selection,
     Take,
 )
-from zaqar_lite.domain.posts import NewMessage, Posted
-from zaqar_lite.service.delivery.notes import Notes
-from zaqar_lite.service.drafts import Draft, Drafts, is_repeated
+from zaqar_lite.domain.posts import NewMessage, Posted, identify
+from zaqar_lite.service.delivery.outbox import Outbox
 from zaqar_lite.service.policy import Policies, Policy
+from zaqar_lite.service.post_validation import Draft, PostValidation, is_repeated
 from zaqar_lite.service.queues import Queues
-from zaqar_lite.service.quotas.stock import Stock
+from zaqar_lite.service.quotas.quota_usage import MessageQuota
 from zaqar_lite.service.routing import Router
-from zaqar_lite.service.turns import STEP, cut
+from zaqar_lite.service.yielding import STEP, cut
 from zaqar_lite.storage.base import MessageStore
 
 if TYPE_CHECKING:
-    from zaqar_lite.service.encryption.vault import Vault
+    from zaqar_lite.service.encryption.encryption_keys import EncryptionKeys
 
 
 class Receipt(NamedTuple):
@@ -50,14 +49,14 @@ class Messages:
         queues: Queues,
         policies: Policies,
         router: Router,
-        notes: Notes,
+        notes: Outbox,
         *,
         limits: Limits,
         clock: Clock,
-        stock: Stock | None = None,
-        vault: "Vault | None" = None,
+        stock: MessageQuota | None = None,
+        encryption_keys: "EncryptionKeys | None" = None,
     ) -> None:
-        self._vault = vault
+        self._encryption_keys = encryption_keys
         self._messages = messages
         self._stock = stock
         self._queues = queues
@@ -65,7 +64,7 @@ class Messages:
         self._router = router
         self._notes = notes
         self._limits = limits
-        self._drafts = Drafts(limits, clock)
+        self._drafts = PostValidation(limits, clock)
         self.turns = policies.turns
         """Large posts are read, checked and prepared in these turns."""
 
@@ -76,7 +75,8 @@ class Messages:
             Invalid: larger than the queue or the server allows.
         """
         policy = await self._policies.get(queue)
-        self._check_size(policy.max_post_size, size)
+        if size > policy.max_post_size:
+            raise _too_large(size, policy.max_post_size)
         return policy
 
     async def post(
@@ -104,17 +104,20 @@ class Messages:
                 stored.
         """
         self._drafts.check_post(drafts, batch_key)
-        large, timed = len(drafts) > STEP, False
+        large = len(drafts) > STEP
         if large:
+            timed = delayed = False
             for first, part in cut(drafts):
                 await self.turns.wait()
-                timed = self._drafts.check(first, part) or timed
+                is_timed, is_delayed = self._drafts.check(first, part)
+                timed, delayed = timed or is_timed, delayed or is_delayed
         else:
-            timed = self._drafts.check(0, drafts)
+            timed, delayed = self._drafts.check(0, drafts)
         whole = batch_key and identify(queue, batch_key, (draft.body for draft in drafts))
 
         async def act(policy: Policy) -> Receipt:
-            self._check_size(policy.max_post_size, size)
+            if size > policy.max_post_size:
+                raise _too_large(size, policy.max_post_size)
             if timed and not policy.default_delay_ms:
                 raise Invalid(
                     f"{queue.name} is a normal queue, which does not keep messages until a "
@@ -140,7 +143,7 @@ class Messages:
             posted = await self._messages.post(
                 queue, new, client_id=client_id, batch_key=whole or None, version=policy.version
             )
-            if not policy.default_delay_ms and any(draft.delay for draft in drafts):
+            if delayed and not policy.default_delay_ms:
                 return Receipt(
                     posted,
                     f"The delay was ignored: {queue.name} is a normal queue. A queue whose "
@@ -254,7 +257,8 @@ class Messages:
             )
 
         async def act(policy: Policy) -> Message:
-            self._check_size(policy.max_post_size, size)
+            if size > policy.max_post_size:
+                raise _too_large(size, policy.max_post_size)
             if not is_message_id(message_id):
                 raise NotFound(f"Message {message_id!r} does not exist.")
             if policy.delay_mode is not DelayMode.HONOUR:
@@ -366,13 +370,13 @@ class Messages:
             raise Invalid(f"'count' must be between 1 and {self._limits.max_ranges}.")
         return await self._messages.split(queue, count)
 
-    def _sealing(self) -> "Vault":
-        if self._vault is None:
+    def _sealing(self) -> "EncryptionKeys":
+        if self._encryption_keys is None:
             raise Invalid(
                 "The queue is encrypted, and this server has no encryption_key_file: nothing was "
                 "stored."
             )
-        return self._vault
+        return self._encryption_keys
 
     async def _is_live(self, queue: QueueRef, claim_id: str) -> bool:
         try:
@@ -390,10 +394,9 @@ class Messages:
             )
 
     @staticmethod
-    def _check_size(most: int, size: int) -> None:
-        if size > most:
-            raise Invalid(f"The messages have {size} bytes; this queue takes at most {most}.")
-
-    @staticmethod
     def _marker(text: str | None) -> Marker | None:
         return None if text is None else parse_marker(text)
+
+
+def _too_large(size: int, most: int) -> Invalid:
+    return Invalid(f"The messages have {size} bytes; this queue takes at most {most}.")

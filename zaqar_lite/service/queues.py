@@ -15,16 +15,15 @@ from zaqar_lite.domain.errors import (
 )
 from zaqar_lite.domain.histories import HistoryPage, HistoryState
 from zaqar_lite.domain.limits import Limits, check_limit
-from zaqar_lite.domain.metadata_patch import Operation
-from zaqar_lite.domain.metadata_patch import apply as apply_patch
+from zaqar_lite.domain.metadata import Operation, apply_patch
 from zaqar_lite.domain.models import Capability, DelayMode, QueueRecord, QueueRef, Stats
 from zaqar_lite.domain.quotas import QuotaOf, unlimited
-from zaqar_lite.service.metrics.recent import Recent
+from zaqar_lite.service.metrics.recent_rates import RecentRates
 from zaqar_lite.service.policy import Policies, Policy
-from zaqar_lite.service.pooling.catalogue import Catalogue
+from zaqar_lite.service.pooling.placement import Placements
 from zaqar_lite.service.records import retried
 from zaqar_lite.service.routing import compile_route
-from zaqar_lite.service.subscriptions.subscribers import list_subscriptions
+from zaqar_lite.service.subscriptions.subscriber_cache import list_subscriptions
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
 
@@ -45,7 +44,7 @@ class Queues:
         quota_of: QuotaOf = unlimited,
         *,
         encrypts: bool = False,
-        catalogue: Catalogue | None = None,
+        catalogue: Placements | None = None,
     ) -> None:
         self._encrypts = encrypts
         self._catalogue = catalogue
@@ -58,7 +57,7 @@ class Queues:
         self._alone = policies.checked and Capability.SHARED not in messages.capabilities
         self._seen: dict[QueueRef, float] = {}
         """Until when (monotonic clock) a dead-letter queue is assumed to have a record."""
-        self.recent = Recent(messages)
+        self.recent = RecentRates(messages)
         """What the queues that somebody looks at held in the last hour."""
 
     async def create(self, queue: QueueRef, metadata: Mapping[str, Any]) -> bool:

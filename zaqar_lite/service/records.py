@@ -1,12 +1,25 @@
-"""What every service of records does: repeat a change that lost a race, and read page by page."""
+"""Records: what is neither a queue nor a message, such as a subscription, a pool or a schedule.
+
+A `Kind` is all that its service needs of them: read, make within a bound, change with a retry when
+another writer was faster, list by pages, count and delete.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
-from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from dataclasses import dataclass
+from functools import partial, wraps
+from typing import Any, Generic, ParamSpec, TypeVar
 
-from zaqar_lite.domain.errors import QueueChanged, RecordChanged, Unavailable, ZaqarLiteError
+from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.errors import (
+    NotFound,
+    QueueChanged,
+    RecordChanged,
+    Unavailable,
+    ZaqarLiteError,
+)
 from zaqar_lite.domain.models import Record
+from zaqar_lite.service.bounds import Bound, Bounds
 from zaqar_lite.storage.management import ManagementStore
 
 P = ParamSpec("P")
@@ -19,7 +32,7 @@ _DECODED_AT_ONCE = 65_536
 
 
 def retried(
-    what: str, error: type[ZaqarLiteError] = Unavailable
+    what: str,
 ) -> Callable[[Callable[P, Coroutine[Any, Any, T]]], Callable[P, Coroutine[Any, Any, T]]]:
     """Repeat a change from its start when another writer was faster, up to TRIES times.
 
@@ -27,7 +40,7 @@ def retried(
     the error of the last try, where `{1}` is the first argument of the call behind `self`.
 
     Raises:
-        Unavailable: the record changed at every try; another `error` if one is named.
+        Unavailable: the record changed at every try.
     """
 
     def decorate(act: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
@@ -38,7 +51,7 @@ def retried(
                     return await act(*args, **named)
                 except (RecordChanged, QueueChanged):
                     continue
-            raise error(f"{what.format(*args, **named)} is being changed too often.")
+            raise Unavailable(f"{what.format(*args, **named)} is being changed too often.")
 
         return change
 
@@ -72,56 +85,183 @@ async def all_records(
         await asyncio.sleep(0)
 
 
-async def full_page(
-    management: ManagementStore,
-    kind: str,
-    project: str,
-    show: Callable[[Sequence[Record]], Awaitable[Sequence[T]]],
-    *,
-    after: str,
-    limit: int | None,
-    prefix: str = "",
-) -> list[T]:
-    """What the records of a project after a name show: `limit` things, or all that are left.
+@dataclass(frozen=True, slots=True)
+class Most:
+    """How many records of a kind a project may have, and the error where it has as many."""
 
-    `show` leaves out what can't or shall not be shown, in the order of the records. Clients take
-    an empty page for the end of a list, so records are read until the page is full or the list
-    ends. The names begin with `prefix`, and so does `after`.
+    count: int
+    error: type[ZaqarLiteError]
+    text: str
+    clock: Clock
+
+
+class Kind(Generic[T]):
+    """The records of one kind; `what` names one in errors.
+
+    `lives` answers for how many milliseconds a record lives that is written now; None is for ever.
+    The bound is that of a project, or of all projects together where they are `of_server`.
     """
-    found: list[T] = []
-    size = limit or _READ_AT_ONCE
-    while True:
-        page = await management.list_records(kind, project, after=(project, after), limit=size)
-        named = [record for record in page if record.name.startswith(prefix)]
-        found += await show(named)
-        is_full = limit is not None and len(found) >= limit
-        if is_full or len(named) < size:
-            return found[:limit]
-        after, size = page[-1].name, max(size, _READ_AT_ONCE)
-        await asyncio.sleep(0)
 
+    def __init__(
+        self,
+        management: ManagementStore,
+        name: str,
+        what: str,
+        *,
+        encode: Callable[[T], bytes],
+        decode: Callable[[Record], T],
+        most: Most | None = None,
+        lives: Callable[[T], int | None] = lambda _: None,
+        of_server: bool = False,
+    ) -> None:
+        self.management = management
+        self.name = name
+        self._what = what
+        self._encode = encode
+        self._decode = decode
+        self._most = most
+        self._bounds = None if most is None else Bounds(management, most.clock)
+        self._lives = lives
+        self._of_server = of_server
 
-class Decoding:
-    """Decodes records one after the other, so that others have their turn after each 64 KiB."""
+    async def read(self, project: str, name: str) -> tuple[T | None, int]:
+        """Read a record and its version; None and 0 where there is none."""
+        record = await self.management.get_record(self.name, project, name)
+        return (None, 0) if record is None else (self._decode(record), int(record.version))
 
-    def __init__(self) -> None:
-        self._size = 0
+    async def find(self, project: str, name: str) -> T | None:
+        """Read a record, if there is one."""
+        return (await self.read(project, name))[0]
 
-    async def decode(self, record: Record, decode: Callable[[Record], T]) -> T:
-        """Decode a record."""
-        self._size += len(record.value)
-        if self._size >= _DECODED_AT_ONCE:
-            self._size = 0
+    async def get(self, project: str, name: str) -> T:
+        """Read a record.
+
+        Raises:
+            NotFound: there is none.
+        """
+        found = await self.find(project, name)
+        if found is None:
+            raise NotFound(f"{self._what} {name[:64]} does not exist.")
+        return found
+
+    async def put(self, project: str, name: str, value: T, expected: int | None) -> int:
+        """Write a record at the version that was read, 0 for a new one; answer the new version.
+
+        Raises:
+            RecordChanged: another writer was faster.
+        """
+        record = await self.management.put_record(
+            self.name,
+            project,
+            name,
+            self._encode(value),
+            expected=expected,
+            ttl_ms=self._lives(value),
+        )
+        return record.version
+
+    async def make(self, project: str, name: str, value: T) -> None:
+        """Write a new record, within the bound of its kind.
+
+        Raises:
+            RecordChanged: there is one of this name.
+            ZaqarLiteError: the project has as many as it may have.
+        """
+        most = self._most
+        if most is None or self._bounds is None:
+            await self.put(project, name, value, 0)
+            return
+        place = "" if self._of_server else project
+        count = partial(self.count, None if self._of_server else project)
+        bound = Bound(place, self.name, most.count, count, most.error(most.text))
+        try:
+            async with self._bounds.room(bound, partial(self.delete, project, name)):
+                await self.put(project, name, value, 0)
+        except most.error as exc:
+            if exc is bound.reached and await self.find(project, name) is not None:
+                raise RecordChanged("Another request has made it in the last room.") from None
+            raise
+
+    async def write(
+        self, project: str, name: str, build: Callable[[T | None], Awaitable[T]]
+    ) -> tuple[T, bool]:
+        """Make a record, or replace the one that `build` is given; answer it and if it is new.
+
+        Raises:
+            Unavailable: it is being changed too often.
+        """
+        for _ in range(TRIES):
+            old, version = await self.read(project, name)
+            new = await build(old)
+            try:
+                if not version:
+                    await self.make(project, name, new)
+                elif new is not old:
+                    await self.put(project, name, new, version)
+            except RecordChanged:
+                continue
+            return new, not version
+        raise Unavailable(f"{self._what} {name[:64]} is being changed too often.")
+
+    async def change(self, project: str, name: str, change: Callable[[T], Awaitable[T]]) -> T:
+        """Change a record, exclusive against other changes; answer the new one.
+
+        Raises:
+            NotFound: there is none.
+            Unavailable: it is being changed too often.
+        """
+
+        async def build(old: T | None) -> T:
+            if old is None:
+                raise NotFound(f"{self._what} {name[:64]} does not exist.")
+            return await change(old)
+
+        return (await self.write(project, name, build))[0]
+
+    async def delete(self, project: str, name: str) -> bool:
+        """Delete a record; answer whether there was one."""
+        return await self.management.delete_record(self.name, project, name)
+
+    async def count(self, project: str | None, most: int) -> int:
+        """Count the records of a project, or of all, up to `most`."""
+        return len([1 async for _ in all_records(self.management, self.name, project, most=most)])
+
+    async def page(
+        self,
+        project: str,
+        after: str | None,
+        limit: int | None,
+        *,
+        prefix: str = "",
+        keep: Callable[[T], bool] = lambda _: True,
+    ) -> list[T]:
+        """List what to `keep` of a project's records after a name: `limit`, or all that are left.
+
+        Clients take an empty page for the end of a list, so records are read until the page is
+        full or the list ends. The names begin with `prefix`, which `after` leaves out. What is
+        sealed is opened; a damaged record is left out.
+        """
+        found: list[T] = []
+        size, after = limit or _READ_AT_ONCE, prefix + (after or "")
+        while True:
+            page = await self.management.list_records(
+                self.name, project, after=(project, after), limit=size
+            )
+            named = [record for record in page if record.name.startswith(prefix)]
+            found += filter(keep, await self.decoded(named))
+            if (limit is not None and len(found) >= limit) or len(named) < size:
+                return found[:limit]
+            after, size = page[-1].name, max(size, _READ_AT_ONCE)
             await asyncio.sleep(0)
-        return decode(record)
 
-    async def all(self, records: Sequence[Record], decode: Callable[[Record], T]) -> list[T]:
-        """Decode records."""
-        return [await self.decode(record, decode) for record in records]
-
-
-async def count_records(
-    management: ManagementStore, kind: str, project: str | None, *, most: int
-) -> int:
-    """Count the live records of a kind in a project, or in all, up to `most`."""
-    return len([None async for _ in all_records(management, kind, project, most=most)])
+    async def decoded(self, records: Sequence[Record]) -> list[T]:
+        """Open and decode records; others have their turn after each 64 KiB."""
+        found: list[T] = []
+        size = 0
+        for record in await self.management.opened(records):
+            size += len(record.value)
+            if size >= _DECODED_AT_ONCE:
+                size = 0
+                await asyncio.sleep(0)
+            found.append(self._decode(record))
+        return found

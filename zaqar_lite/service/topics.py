@@ -13,16 +13,13 @@ from typing import Any, NamedTuple
 import msgspec
 
 from zaqar_lite.domain import metadata as rules
-from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.errors import Invalid, LimitReached, NotFound, RecordChanged
-from zaqar_lite.domain.idempotency import identify
-from zaqar_lite.domain.instants import read_instant
+from zaqar_lite.domain.clock import Clock, read_instant
+from zaqar_lite.domain.errors import Invalid, LimitReached, RecordChanged
 from zaqar_lite.domain.json_values import holds_all
 from zaqar_lite.domain.limits import Limits, check_limit
-from zaqar_lite.domain.metadata_patch import Operation
-from zaqar_lite.domain.metadata_patch import apply as apply_patch
-from zaqar_lite.domain.models import MAX_RECORD, QueueRef, Record
-from zaqar_lite.domain.posts import IdempotencyKey, NewMessage, Posted
+from zaqar_lite.domain.metadata import Operation, apply_patch
+from zaqar_lite.domain.models import MAX_RECORD, QueueRef
+from zaqar_lite.domain.posts import IdempotencyKey, NewMessage, Posted, identify
 from zaqar_lite.domain.topics import (
     KIND,
     MAX_TOPICS,
@@ -31,11 +28,17 @@ from zaqar_lite.domain.topics import (
     with_topic_overlay,
 )
 from zaqar_lite.domain.turns import Turns
-from zaqar_lite.service.delivery.notes import CLIENT_ID, Note, Sent, encode, notes_of, trace_of
-from zaqar_lite.service.drafts import Draft, Drafts
-from zaqar_lite.service.quotas.reservations import RecordRoom
-from zaqar_lite.service.records import Decoding, full_page, retried
-from zaqar_lite.service.turns import STEP, cut
+from zaqar_lite.service.delivery.outbox import (
+    CLIENT_ID,
+    OutboxMessage,
+    Sent,
+    encode,
+    outbox_queue,
+    trace_of,
+)
+from zaqar_lite.service.post_validation import Draft, PostValidation
+from zaqar_lite.service.records import Kind, Most
+from zaqar_lite.service.yielding import STEP, cut
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
 
@@ -69,17 +72,18 @@ class Topics:
         clock: Clock,
         turns: Turns,
     ) -> None:
-        self._management = management
         self._messages = messages
         self._limits = limits
         self._clock = clock
-        self._drafts = Drafts(limits, clock)
-        self._room = RecordRoom(
+        self._drafts = PostValidation(limits, clock)
+        full = f"The project has {MAX_TOPICS} topics, as many as it may have."
+        self._kind = Kind(
             management,
-            clock,
             KIND,
-            MAX_TOPICS,
-            (LimitReached, f"The project has {MAX_TOPICS} topics, as many as it may have."),
+            "Topic",
+            encode=_encode,
+            decode=lambda record: Topic(record.name, json.loads(record.value)),
+            most=Most(MAX_TOPICS, LimitReached, full, clock),
         )
         self.turns = turns
         """In which large posts are read, checked and prepared."""
@@ -92,35 +96,28 @@ class Topics:
             LimitReached: the project has too many topics.
         """
         rules.validate(topic, metadata, self._limits)
-        value = _encode(metadata)
         if await self.exists(topic):
             return False
+        made = Topic(name_of(topic), metadata)
         try:
-            async with self._room.held_for(
-                topic.project, name_of(topic), lambda: self.delete(topic)
-            ):
-                await self._put(topic, value, expected=0)
+            await self._kind.make(topic.project, made.name, made)
         except RecordChanged:
             return False
-        except LimitReached:
-            if await self.exists(topic):
-                return False  # a request for the same topic took the last room
-            raise
         return True
 
     async def exists(self, topic: QueueRef) -> bool:
         """Tell whether there is such a topic."""
-        return await self._get(topic) is not None
+        return await self._kind.find(topic.project, name_of(topic)) is not None
 
     async def metadata(self, topic: QueueRef) -> dict[str, Any]:
         """The metadata with the defaults filled in, also of a topic that is not there."""
-        return self.shown(await self._stored(topic) or {})
+        found = await self._kind.find(topic.project, name_of(topic))
+        return self.shown({} if found is None else found.metadata)
 
     def shown(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
         """Metadata with the defaults filled in."""
         return with_topic_overlay(metadata, self._limits)
 
-    @retried("The topic")
     async def patch(self, topic: QueueRef, operations: Sequence[Operation]) -> dict[str, Any]:
         """Change metadata, all operations or none, exclusive against other patches.
 
@@ -129,19 +126,19 @@ class Topics:
             Conflict: an operation on a key that the topic does not have.
             Invalid: the outcome breaks a rule of `create`.
         """
-        record = await self._get(topic)
-        if record is None:
-            raise NotFound(f"Topic {name_of(topic)} does not exist.")
-        old = json.loads(record.value)
-        patched = apply_patch(operations, old, topic_overlay(self._limits))
-        rules.validate(topic, patched, self._limits)
-        rules.check_size(patched, self._limits)
-        await self._put(topic, _encode(patched), expected=record.version)
-        return self.shown(patched)
+
+        async def change(old: Topic) -> Topic:
+            patched = apply_patch(operations, dict(old.metadata), topic_overlay(self._limits))
+            rules.validate(topic, patched, self._limits)
+            rules.check_size(patched, self._limits)
+            return Topic(old.name, patched)
+
+        changed = await self._kind.change(topic.project, name_of(topic), change)
+        return self.shown(changed.metadata)
 
     async def delete(self, topic: QueueRef) -> None:
         """Delete a topic; no error when it is not there. Its subscriptions stay, as a queue's."""
-        await self._management.delete_record(KIND, topic.project, name_of(topic))
+        await self._kind.delete(topic.project, name_of(topic))
 
     async def list_topics(
         self,
@@ -158,15 +155,14 @@ class Topics:
             Invalid: the limit is out of range.
         """
         check_limit(limit, self._limits.max_queues_per_page)
-        decoding = Decoding()
-
-        async def show(records: Sequence[Record]) -> Sequence[Topic]:
-            named = [one for one in records if name_contains is None or name_contains in one.name]
-            topics = await decoding.all(named, _topic)
-            return [topic for topic in topics if holds_all(topic.metadata, metadata)]
-
-        return await full_page(
-            self._management, KIND, project, show, after=marker or "", limit=limit
+        return await self._kind.page(
+            project,
+            marker,
+            limit,
+            keep=lambda topic: (
+                (name_contains is None or name_contains in topic.name)
+                and holds_all(topic.metadata, metadata)
+            ),
         )
 
     async def admit(self, topic: QueueRef, size: int) -> Admitted | None:
@@ -175,13 +171,13 @@ class Topics:
         Raises:
             Invalid: larger than the topic or the server allows.
         """
-        record = await self._get(topic)
-        metadata = json.loads(record.value) if record else {}
+        found, version = await self._kind.read(topic.project, name_of(topic))
+        metadata = {} if found is None else found.metadata
         most = self._limits.max_messages_post_size
         most = min(metadata.get("_max_messages_post_size") or most, most)
         if size > most:
             raise Invalid(f"The body has {size} bytes; {most} are allowed.")
-        return Admitted(metadata, int(record.version)) if record else None
+        return None if found is None else Admitted(metadata, version)
 
     async def post(
         self,
@@ -192,7 +188,7 @@ class Topics:
         batch_key: str | None,
         admitted: Admitted | None,
     ) -> Sequence[Posted]:
-        """Note messages for the topic's subscriptions; make the topic unless it is there.
+        """Write outbox messages for the topic's subscriptions; make the topic unless it is there.
 
         Raises:
             Invalid: a message breaks a rule; names it by its index.
@@ -216,7 +212,7 @@ class Topics:
                 await self.turns.wait()
             new += [self._note(topic, draft, admitted, client_id) for draft in part]
         return await self._messages.post(
-            notes_of(topic.project),
+            outbox_queue(topic.project),
             new,
             client_id=CLIENT_ID,
             batch_key=_own(topic, whole) if whole else None,
@@ -233,7 +229,7 @@ class Topics:
             delay = metadata.get("_default_message_delay")
         seconds = (ttl or self._limits.default_message_ttl) + (delay or 0)
         now = self._clock.now_ms()
-        note = Note(
+        note = OutboxMessage(
             "",
             topic.project,
             topic.name,
@@ -256,28 +252,9 @@ class Topics:
             return draft.delay
         return max(0, -(-(read_instant(draft.deliver_at) - self._clock.now_ms()) // 1000))
 
-    async def _get(self, topic: QueueRef) -> Record | None:
-        return await self._management.get_record(KIND, topic.project, name_of(topic))
 
-    async def _stored(self, topic: QueueRef) -> Mapping[str, Any] | None:
-        record = await self._get(topic)
-        if record is None:
-            return None
-        stored: Mapping[str, Any] = json.loads(record.value)
-        return stored
-
-    async def _put(self, topic: QueueRef, value: bytes, *, expected: int) -> None:
-        await self._management.put_record(
-            KIND, topic.project, name_of(topic), value, expected=expected
-        )
-
-
-def _topic(record: Record) -> Topic:
-    return Topic(record.name, json.loads(record.value))
-
-
-def _encode(metadata: Mapping[str, Any]) -> bytes:
-    encoded = json.dumps(metadata, ensure_ascii=False, separators=(",", ":")).encode()
+def _encode(topic: Topic) -> bytes:
+    encoded = json.dumps(topic.metadata, ensure_ascii=False, separators=(",", ":")).encode()
     if len(encoded) > MAX_RECORD:
         raise Invalid(f"The metadata have {len(encoded)} bytes; {MAX_RECORD} are allowed.")
     return encoded

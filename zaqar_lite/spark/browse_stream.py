@@ -25,9 +25,9 @@ from pyspark.sql.types import StructType
 
 from zaqar_lite.client import Client
 from zaqar_lite.spark import lag
+from zaqar_lite.spark.batch_reader import QueueRange, browse
 from zaqar_lite.spark.options import OptionError, Options
-from zaqar_lite.spark.queue_names import queues_to_read
-from zaqar_lite.spark.reader import QueueRange, browse
+from zaqar_lite.spark.queues import queues_to_read
 from zaqar_lite.spark.rows import columns_of
 
 _LOOK_AGAIN = 10.0
@@ -51,7 +51,7 @@ class BrowseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._queues: tuple[str, ...] = options.queues
         self._looked: float | None = None
         self._read: Mapping[str, str] = {}
-        self._patience = lag.Patience(options)
+        self._trigger = lag.BatchTrigger(options)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return where a new stream begins: `startingPosition` as a marker for each queue."""
@@ -86,7 +86,7 @@ class BrowseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._read = markers
         # Spark compares offsets as text: only what is new may differ from `start`.
         frozen = self._targets is not None
-        if not counts or self._patience.waits(sum(counts.values()), frozen=frozen):
+        if not counts or self._trigger.waits(sum(counts.values()), frozen=frozen):
             return start
         return {"markers": markers, "counts": counts}
 

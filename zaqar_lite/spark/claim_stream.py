@@ -23,12 +23,11 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from zaqar_lite.spark import claiming
-from zaqar_lite.spark.lag import Patience, lag_of
+from zaqar_lite.spark.claims import Renewal, claim_messages, delete_claimed, renew_claim
+from zaqar_lite.spark.lag import BatchTrigger, lag_of
 from zaqar_lite.spark.ledger import Claims, Ledger
 from zaqar_lite.spark.options import OptionError, Options
-from zaqar_lite.spark.queue_names import check_queues
-from zaqar_lite.spark.renewal import Renewal, renew
+from zaqar_lite.spark.queues import check_queues
 from zaqar_lite.spark.rows import COLUMNS, columns_of, to_batch
 
 logger = logging.getLogger(__name__)
@@ -62,7 +61,7 @@ class ClaimStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._ledger = Ledger(options.state_dir or "", self._queue)
         self._left: int | None = None
         self._known = False
-        self._patience = Patience(options)
+        self._trigger = BatchTrigger(options)
         self._renewal = Renewal(options)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
@@ -94,11 +93,11 @@ class ClaimStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._known = True
             if self._options.min_messages_per_trigger > 1:
                 ready = int(lag_of(client, self._queue, None)["ready"])
-                if self._patience.waits(ready, frozen=self._left is not None):
+                if self._trigger.waits(ready, frozen=self._left is not None):
                     return start
             # An `availableNow` query reads what is there already; any other waits at the server.
             wait = _WAIT if self._left is None else 0
-            held = claiming.claim(client, self._options, most, wait=wait)
+            held = claim_messages(client, self._options, most, wait=wait)
         if not held:
             return start
         columns = tuple(dict.fromkeys((*COLUMNS, *self._columns)))
@@ -164,7 +163,7 @@ class ClaimStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if claims is None:
                 continue
             with self._options.client() as client:
-                claims = [one for one in claims if renew(client, self._options, one[0])]
+                claims = [one for one in claims if renew_claim(client, self._options, one[0])]
             held = pa.array([message_id for _, ids in claims for message_id in ids], pa.string())
             rows = self._ledger.rows(number)
             rows = rows.filter(pc.is_in(rows["id"], value_set=held))
@@ -188,7 +187,7 @@ class ClaimStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _delete(self, claims: Claims) -> None:
         with self._options.client() as client:
-            deleted = claiming.delete(client, self._options, claims)
+            deleted = delete_claimed(client, self._options, claims)
         if deleted.lapsed:
             logger.warning(
                 "%d claims on %r lapsed before their batch was processed; %d messages are held by "

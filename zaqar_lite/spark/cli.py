@@ -18,14 +18,19 @@ from pyspark.sql import SparkSession
 
 from zaqar_lite.client import ZaqarError
 from zaqar_lite.spark import jobs, register
-from zaqar_lite.spark.jobs.progress import Progress
 from zaqar_lite.spark.jobs.publish import FORMATS, Publication
 from zaqar_lite.spark.jobs.redrive import Redrive
 from zaqar_lite.spark.jobs.target import Summary, Target
 from zaqar_lite.spark.options import OptionError
 from zaqar_lite.spark.session import remote_session, session
 
-Job = Callable[[SparkSession, Target, argparse.Namespace], Summary]
+Job = Callable[..., Summary]
+_ACCESS = ("keyFile", "signedFile", "cloud", "caFile", "retryTimeout")
+_COMMON = {
+    "job", "run", "queue", "endpoint", "project", "page_size", "master", "remote", "conf",
+    "progress", *_ACCESS,
+}  # fmt: skip
+"""Arguments that every job has; the others are those of its function, by the same names."""
 DONE, FAILED, USAGE, INCOMPLETE, INTERRUPTED = 0, 1, 2, 3, 130
 
 
@@ -37,9 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     started = time.monotonic()
     try:
         spark = _session(arguments)
-        # The progress bar counts tasks, which Spark Connect does not report.
-        with Progress(spark, arguments.job, shown=arguments.progress and not arguments.remote):
-            summary = arguments.run(spark, target, arguments)
+        summary = arguments.run(spark, target, **_own_arguments(arguments))
     except KeyboardInterrupt:
         return INTERRUPTED
     except (PySparkException, ZaqarError, OSError, ValueError, RuntimeError) as error:
@@ -72,13 +75,13 @@ def parser() -> argparse.ArgumentParser:
     )
     publish.add_argument("--partitions", type=int, default=4)
 
-    archive = _add(subparsers, "archive", "archive a queue as Parquet", _archive)
+    archive = _add(subparsers, "archive", "archive a queue as Parquet", jobs.archive)
     archive.add_argument("path", help="where the files go")
     archive.add_argument("--state", required=True, help="a directory that remembers the progress")
     archive.add_argument("--remove", action="store_true", help="delete what is archived")
     archive.add_argument("--batch", type=int, default=10_000)
 
-    report = _add(subparsers, "dlq-report", "find patterns in a dead-letter queue", _dlq_report)
+    report = _add(subparsers, "dlq-report", "find patterns in a dead-letter queue", jobs.dlq_report)
     report.add_argument("output", help="a directory for the tables and report.html")
     report.add_argument("--samples", choices=("none", "keys", "full"), default="keys")
     report.add_argument("--letters", metavar="PATH", help="read an archive, not the queue")
@@ -95,27 +98,33 @@ def parser() -> argparse.ArgumentParser:
     redrive.add_argument("--batch", type=int, default=10_000)
     redrive.add_argument("--ttl", type=int, help="seconds to live in the target")
 
-    backfill = _add(subparsers, "backfill", "fill a queue from an archive", _backfill)
+    backfill = _add(subparsers, "backfill", "fill a queue from an archive", jobs.backfill)
     backfill.add_argument("path", help="the archive")
     backfill.add_argument("--where", metavar="SQL")
     backfill.add_argument("--ttl", type=int, help="seconds to live anew, expired ones too")
     backfill.add_argument("--rate", type=float, help="messages a second")
 
-    stats = _add(subparsers, "stats", "count a queue by the hour", _stats)
+    stats = _add(subparsers, "stats", "count a queue by the hour", jobs.stats)
     stats.add_argument("--archive", metavar="PATH", help="read an archive, not the queue")
     stats.add_argument("--output", metavar="PATH", help="write the rollup here as Parquet")
 
-    generate = _add(subparsers, "generate", "post synthetic messages", _generate)
+    generate = _add(subparsers, "generate", "post synthetic messages", jobs.generate)
     generate.add_argument("count", type=int)
-    generate.add_argument("--bytes", type=int, default=200)
+    generate.add_argument("--bytes", dest="body_bytes", metavar="BYTES", type=int, default=200)
     generate.add_argument("--delay", type=int, default=0, help="spread over so many seconds")
     return made
 
 
 def _target(given: argparse.Namespace) -> Target:
-    names = ("keyFile", "signedFile", "cloud", "caFile", "retryTimeout")
-    access = {name: getattr(given, name) for name in names if getattr(given, name) is not None}
+    access = {name: getattr(given, name) for name in _ACCESS if getattr(given, name) is not None}
     return Target(given.endpoint, given.queue, given.project, given.page_size, access)
+
+
+def _own_arguments(given: argparse.Namespace) -> dict[str, Any]:
+    own = {name: value for name, value in vars(given).items() if name not in _COMMON}
+    if given.run is jobs.archive and given.progress:
+        own["on_progress"] = _show_rows
+    return own
 
 
 def _add(subparsers: Any, name: str, text: str, job: Job) -> argparse.ArgumentParser:  # noqa: ANN401
@@ -137,90 +146,28 @@ def _add(subparsers: Any, name: str, text: str, job: Job) -> argparse.ArgumentPa
     where.add_argument("--master", help="where Spark runs; by default here, on all cores")
     where.add_argument("--remote", metavar="sc://HOST", help="a server of Spark Connect")
     added.add_argument("--conf", action="append", default=[], metavar="NAME=VALUE")
-    added.add_argument("--progress", action=argparse.BooleanOptionalAction, default=_watched())
+    added.add_argument("--progress", action=argparse.BooleanOptionalAction, default=_on_terminal())
     added.add_argument("--dry-run", action="store_true", help="change nothing, count only")
     return added
 
 
-def _publish(spark: SparkSession, target: Target, given: argparse.Namespace) -> Summary:
-    names = [
-        "path",
-        "format",
-        "body",
-        "ttl",
-        "delay",
-        "key",
-        "idempotency_key",
-        "group",
-        "where",
-        "run_id",
-        "rate",
-        "rejects",
-        "on_ignored_delay",
-        "partitions",
-    ]
-    publication = Publication(**{name: getattr(given, name) for name in names})
-    return jobs.publish(spark, target, publication, dry_run=given.dry_run)
+def _publish(spark: SparkSession, target: Target, *, dry_run: bool, **plan: Any) -> Summary:  # noqa: ANN401
+    return jobs.publish(spark, target, Publication(**plan), dry_run=dry_run)
 
 
-def _archive(spark: SparkSession, target: Target, given: argparse.Namespace) -> Summary:
-    return jobs.archive(
-        spark,
-        target,
-        given.path,
-        given.state,
-        remove=given.remove,
-        batch=given.batch,
-        dry_run=given.dry_run,
-    )
+def _redrive(spark: SparkSession, target: Target, *, dry_run: bool, **plan: Any) -> Summary:  # noqa: ANN401
+    return jobs.redrive(spark, target, Redrive(**plan), dry_run=dry_run)
 
 
-def _dlq_report(spark: SparkSession, target: Target, given: argparse.Namespace) -> Summary:
-    if given.dry_run:
-        rows = spark.read.parquet(given.letters) if given.letters else target.read(spark)
-        return {"dry_run": True, "letters": rows.count()}
-    return jobs.dlq_report(
-        spark, target, given.output, samples=given.samples, letters=given.letters
-    )
-
-
-def _redrive(spark: SparkSession, target: Target, given: argparse.Namespace) -> Summary:
-    names = ["to", "where", "body", "rate", "run_id", "batch", "ttl", "server"]
-    plan = Redrive(**{name: getattr(given, name) for name in names})
-    return jobs.redrive(spark, target, plan, dry_run=given.dry_run)
-
-
-def _backfill(spark: SparkSession, target: Target, given: argparse.Namespace) -> Summary:
-    return jobs.backfill(
-        spark,
-        target,
-        given.path,
-        where=given.where,
-        ttl=given.ttl,
-        rate=given.rate,
-        dry_run=given.dry_run,
-    )
-
-
-def _stats(spark: SparkSession, target: Target, given: argparse.Namespace) -> Summary:
-    return jobs.stats(
-        spark, target, archive=given.archive, output=given.output, dry_run=given.dry_run
-    )
-
-
-def _generate(spark: SparkSession, target: Target, given: argparse.Namespace) -> Summary:
-    return jobs.generate(
-        spark,
-        target,
-        given.count,
-        body_bytes=given.bytes,
-        delay=given.delay,
-        dry_run=given.dry_run,
-    )
+def _show_rows(rows: int) -> None:
+    sys.stderr.write(f"\r{rows:,} rows")
+    sys.stderr.flush()
 
 
 def _session(given: argparse.Namespace) -> SparkSession:
-    settings = dict(one.split("=", 1) for one in given.conf)
+    # Spark Connect has no progress bar: the server's tasks are not this process's.
+    settings = {"spark.ui.showConsoleProgress": str(given.progress and not given.remote).lower()}
+    settings |= dict(one.split("=", 1) for one in given.conf)
     if given.remote:
         connected = remote_session(given.remote, **settings)
         register(connected)
@@ -232,7 +179,7 @@ def _session(given: argparse.Namespace) -> SparkSession:
     return made
 
 
-def _watched() -> bool:
+def _on_terminal() -> bool:
     return sys.stderr.isatty()
 
 

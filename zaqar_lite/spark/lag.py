@@ -55,7 +55,7 @@ def lag_of(client: Client, queue: str, marker: str | None) -> dict[str, Any]:
     }
 
 
-class Patience:
+class BatchTrigger:
     """Wait for a batch of `minMessagesPerTrigger`, up to `maxTriggerDelay` after the last one."""
 
     def __init__(self, options: Options) -> None:

@@ -7,18 +7,28 @@ A directory beside the checkpoint, used by one query at a time:
     NNN.arrow        the rows of batch NNN, with their bodies
     NNN.json         its claims: a batch is there when this file is
 
-A file is written as a whole, and rows before their claims; Spark's offset is the batch's number
-with the ledger's id. Both are removed once the messages are acknowledged, the claims before the
-rows.
+Rows are written before their claims; Spark's offset is the batch's number with the ledger's id.
+Both are removed once the messages are acknowledged, the claims before the rows.
+
+The directory is a path, or a URI as Spark has them: `file:` is this machine; `hdfs:` and `s3a:`
+(and `s3:`, `gs:`) are reached without Hadoop's own client, since the process that Spark plans a
+stream in has no Java.
 """
 
+import contextlib
+import fcntl
 import json
+import os
+import time
 import uuid
-from typing import Any
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import IO, Any
+from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
+from pyarrow import fs
 
-from zaqar_lite.spark.files import Files, files_of
 from zaqar_lite.spark.options import OptionError
 
 Claims = list[tuple[str, list[str]]]  # a claim's id, and those of its messages
@@ -27,6 +37,52 @@ Claims = list[tuple[str, list[str]]]  # a claim's id, and those of its messages
 _PATIENCE = 30.0
 _CHUNK = 10_000  # rows
 _IDENTITY = "identity.json"
+_OWNER = "lock"
+
+
+class Directory(ABC):
+    """A directory that a query keeps its state in, for itself alone.
+
+    A file is written as a whole: a reader never sees a part of one.
+    """
+
+    @abstractmethod
+    def lock(self, patience: float) -> None:
+        """Make the directory, and take it for this query.
+
+        Raises:
+            OptionError: another query has it, for `patience` seconds.
+        """
+
+    def check(self) -> None:  # noqa: B027 - a lock that is held needs no check
+        """Make sure that this query still owns the directory.
+
+        Raises:
+            OptionError: another query took it.
+        """
+
+    def unlock(self) -> None:  # noqa: B027 - without locks the next query takes it
+        """Release the lock, so that another query can take the directory."""
+
+    @abstractmethod
+    def names(self) -> list[str]:
+        """Return the names of the files in it."""
+
+    @abstractmethod
+    def read(self, name: str) -> pa.Buffer:
+        """Read a file.
+
+        Raises:
+            FileNotFoundError: there is none.
+        """
+
+    @abstractmethod
+    def write(self, name: str, content: pa.Buffer | bytes) -> None:
+        """Write a file durably, in place of one that is there."""
+
+    @abstractmethod
+    def remove(self, name: str) -> None:
+        """Remove a file; one that is gone is no error."""
 
 
 class Ledger:
@@ -35,17 +91,19 @@ class Ledger:
     `place` is a path or a URI, or the directory itself.
     """
 
-    def __init__(self, place: str | Files, queue: str) -> None:
+    def __init__(self, place: str | Directory, queue: str) -> None:
         self._place = place
         self._queue = queue
-        self._opened: Files | None = None
+        self._opened: Directory | None = None
         self._id = ""
 
     @property
-    def _files(self) -> Files:
+    def _directory(self) -> Directory:
         # Made where it is used: a connection can't be pickled.
         if self._opened is None:
-            self._opened = files_of(self._place) if isinstance(self._place, str) else self._place
+            self._opened = (
+                open_directory(self._place) if isinstance(self._place, str) else self._place
+            )
         return self._opened
 
     def open(self, patience: float = _PATIENCE) -> str:
@@ -56,12 +114,12 @@ class Ledger:
         """
         if self._id:
             return self._id
-        self._files.lock(patience)
-        if _IDENTITY not in self._files.names():
-            self._files.write(_IDENTITY, _json({"queue": self._queue, "id": uuid.uuid4().hex}))
-        known = json.loads(self._files.read(_IDENTITY).to_pybytes())
+        self._directory.lock(patience)
+        if _IDENTITY not in self._directory.names():
+            self._directory.write(_IDENTITY, _json({"queue": self._queue, "id": uuid.uuid4().hex}))
+        known = json.loads(self._directory.read(_IDENTITY).to_pybytes())
         if known["queue"] != self._queue:
-            self._files.unlock()
+            self._directory.unlock()
             raise OptionError(
                 f"The stateDir {self._place} belongs to the queue {known['queue']!r}."
             )
@@ -70,7 +128,7 @@ class Ledger:
 
     def close(self) -> None:
         """Release the directory, so that another query can open it."""
-        self._files.unlock()
+        self._directory.unlock()
         self._id = ""
 
     def write(self, number: int, claims: Claims, rows: pa.Table) -> None:
@@ -79,12 +137,12 @@ class Ledger:
         Raises:
             OptionError: another query took the directory meanwhile.
         """
-        self._files.check()
+        self._directory.check()
         sink = pa.BufferOutputStream()
         with pa.ipc.new_file(sink, rows.schema) as writer:
             writer.write_table(rows.combine_chunks(), max_chunksize=_CHUNK)
-        self._files.write(_name(number, "arrow"), sink.getvalue())
-        self._files.write(_name(number), _json({"rows": rows.num_rows, "claims": claims}))
+        self._directory.write(_name(number, "arrow"), sink.getvalue())
+        self._directory.write(_name(number), _json({"rows": rows.num_rows, "claims": claims}))
 
     def claims(self, number: int) -> Claims | None:
         """Read the claims of a batch; None when it is acknowledged."""
@@ -102,22 +160,22 @@ class Ledger:
         Raises:
             FileNotFoundError: it is acknowledged.
         """
-        source = self._files.read(_name(number, "arrow"))
+        source = self._directory.read(_name(number, "arrow"))
         return pa.ipc.open_file(source).read_all().slice(first, count)
 
     def remove(self, number: int) -> None:
         """Remove a batch that is acknowledged."""
-        self._files.remove(_name(number))
-        self._files.remove(_name(number, "arrow"))
+        self._directory.remove(_name(number))
+        self._directory.remove(_name(number, "arrow"))
 
     def numbers(self) -> list[int]:
         """Return the numbers of the batches in the ledger, in order."""
-        found = [name.removesuffix(".json") for name in self._files.names()]
+        found = [name.removesuffix(".json") for name in self._directory.names()]
         return sorted(int(name) for name in found if name.isdigit())
 
     def _claims_file(self, number: int) -> dict[str, Any] | None:
         try:
-            found: dict[str, Any] = json.loads(self._files.read(_name(number)).to_pybytes())
+            found: dict[str, Any] = json.loads(self._directory.read(_name(number)).to_pybytes())
         except FileNotFoundError:
             return None
         return found
@@ -129,3 +187,165 @@ def _name(number: int, suffix: str = "json") -> str:
 
 def _json(document: dict[str, Any]) -> bytes:
     return json.dumps(document).encode()
+
+
+def open_directory(place: str) -> Directory:
+    """Return the directory that a path or a URI names.
+
+    Raises:
+        OptionError: nothing here reads such a URI.
+    """
+    parts = urlsplit(place)
+    if not parts.scheme:
+        return LocalDirectory(Path(place))
+    if parts.scheme == "file":
+        return LocalDirectory(Path(unquote(parts.path)))
+    try:
+        if parts.scheme == "hdfs":
+            return HdfsDirectory(f"hdfs://{parts.netloc}", parts.path)
+        return ArrowDirectory(*fs.FileSystem.from_uri(place.replace("s3a://", "s3://", 1)))
+    except (pa.ArrowException, ImportError, OSError, RuntimeError, ValueError) as error:
+        raise OptionError(f"The stateDir {place!r} can't be reached: {error}") from error
+
+
+class LocalDirectory(Directory):
+    """A directory of this machine, locked as long as the query's process lives."""
+
+    def __init__(self, place: Path) -> None:
+        self._place = place
+        self._lock: IO[str] | None = None
+
+    def lock(self, patience: float) -> None:  # noqa: D102
+        self._place.mkdir(parents=True, exist_ok=True)
+        lock = (self._place / _OWNER).open("w")
+        until = time.monotonic() + patience
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                if time.monotonic() < until:
+                    time.sleep(0.05)
+                    continue
+                lock.close()
+                raise OptionError(
+                    f"The stateDir {self._place} is in use: one query, one stateDir."
+                ) from None
+            self._lock = lock
+            return
+
+    def unlock(self) -> None:  # noqa: D102
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def names(self) -> list[str]:  # noqa: D102
+        return [path.name for path in self._place.glob("*")]
+
+    def read(self, name: str) -> pa.Buffer:  # noqa: D102
+        with pa.memory_map(str(self._place / name)) as source:
+            return source.read_buffer()
+
+    def write(self, name: str, content: pa.Buffer | bytes) -> None:  # noqa: D102
+        temporary = self._place / f"{name}.new"
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.rename(self._place / name)
+        directory = os.open(self._place, os.O_RDONLY)
+        try:
+            os.fsync(directory)  # the rename itself
+        finally:
+            os.close(directory)
+
+    def remove(self, name: str) -> None:  # noqa: D102
+        (self._place / name).unlink(missing_ok=True)
+
+
+class UnlockedDirectory(Directory):
+    """A directory of a file system without locks: the query that opened it last owns it.
+
+    Before each batch that it writes, a query checks that no other has opened it since.
+    """
+
+    def __init__(self, place: str) -> None:
+        self._place = place.rstrip("/")
+        self._owner = uuid.uuid4().hex.encode()
+
+    def _make(self) -> None:
+        """Make the directory unless it is there."""
+        raise NotImplementedError
+
+    def lock(self, patience: float) -> None:  # noqa: D102 - who came before may be dead
+        self._make()
+        self.write(_OWNER, self._owner)
+
+    def check(self) -> None:  # noqa: D102
+        if self.read(_OWNER).to_pybytes() != self._owner:
+            raise OptionError(
+                f"The stateDir {self._place} was taken by another query: one query, one stateDir."
+            )
+
+
+class ArrowDirectory(UnlockedDirectory):
+    """A directory of one of Arrow's file systems."""
+
+    def __init__(self, system: fs.FileSystem, place: str) -> None:
+        super().__init__(place)
+        self._system = system
+
+    def _make(self) -> None:
+        self._system.create_dir(self._place, recursive=True)
+
+    def names(self) -> list[str]:  # noqa: D102
+        found = self._system.get_file_info(fs.FileSelector(self._place, allow_not_found=True))
+        return [one.base_name for one in found]
+
+    def read(self, name: str) -> pa.Buffer:  # noqa: D102
+        with self._system.open_input_file(f"{self._place}/{name}") as file:
+            return file.read_buffer()
+
+    def write(self, name: str, content: pa.Buffer | bytes) -> None:  # noqa: D102
+        temporary = f"{self._place}/{name}.new"
+        with self._system.open_output_stream(temporary) as file:
+            file.write(content)
+        self._system.move(temporary, f"{self._place}/{name}")
+
+    def remove(self, name: str) -> None:  # noqa: D102
+        with contextlib.suppress(FileNotFoundError):
+            self._system.delete_file(f"{self._place}/{name}")
+
+
+class HdfsDirectory(UnlockedDirectory):
+    """A directory in HDFS, through a client that needs neither Java nor Hadoop's C library.
+
+    Not through Arrow: its own HDFS can't rename over a file that is there, and what it makes of
+    fsspec's takes a namenode that does not answer for a file that does not exist.
+    """
+
+    def __init__(self, system: str, place: str) -> None:
+        try:
+            import hdfs_native  # noqa: PLC0415 - only users of HDFS have it
+        except ModuleNotFoundError as error:
+            raise ImportError("hdfs: needs pip install 'zaqar-lite[spark-hdfs]'") from error
+        super().__init__(place)
+        self._client = hdfs_native.Client(system)
+        self._replacing = hdfs_native.WriteOptions(overwrite=True)
+
+    def _make(self) -> None:
+        self._client.mkdirs(self._place, create_parent=True)
+
+    def names(self) -> list[str]:  # noqa: D102
+        return [one.path.rpartition("/")[2] for one in self._client.list_status(self._place)]
+
+    def read(self, name: str) -> pa.Buffer:  # noqa: D102
+        return pa.py_buffer(self._client.read(f"{self._place}/{name}").read())
+
+    def write(self, name: str, content: pa.Buffer | bytes) -> None:  # noqa: D102
+        temporary = f"{self._place}/{name}.new"
+        with self._client.create(temporary, self._replacing) as file:
+            file.write(content)
+        self._client.rename(temporary, f"{self._place}/{name}", overwrite=True)
+
+    def remove(self, name: str) -> None:  # noqa: D102
+        self._client.delete(f"{self._place}/{name}")

@@ -11,11 +11,11 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from zaqar_lite.spark.batch_reader import PushdownReader, ZaqarReader
 from zaqar_lite.spark.browse_stream import BrowseStream
 from zaqar_lite.spark.claim_stream import ClaimStream
 from zaqar_lite.spark.options import OptionError, parse
-from zaqar_lite.spark.queue_names import named
-from zaqar_lite.spark.reader import PushdownReader, ZaqarReader
+from zaqar_lite.spark.queues import named
 from zaqar_lite.spark.rows import schema_with
 from zaqar_lite.spark.writer import Sender, ZaqarStreamWriter, ZaqarWriter
 

@@ -29,12 +29,12 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from zaqar_lite.client import BadRequest, Client, NewMessage, Rejected
-from zaqar_lite.spark.columns import InvalidRow, check
-from zaqar_lite.spark.messages import Messages, Row
+from zaqar_lite.client import BadRequest, Client, NewMessage, Rejected, Unreachable
+from zaqar_lite.client.calls import Request, Response
+from zaqar_lite.client.transports import Transport
+from zaqar_lite.spark.messages import InvalidRow, Messages, Row, check
 from zaqar_lite.spark.options import OptionError, Options
-from zaqar_lite.spark.pace import SharedPace
-from zaqar_lite.spark.watched import Watched
+from zaqar_lite.spark.rate_limit import SharedRateLimit
 
 MOST_REFUSED = 10_000  # that a task tells of
 MOST_LETTER = 16_384  # characters of a row that its letter holds
@@ -65,6 +65,45 @@ class Written(WriterCommitMessage):
     refused: list[dict[str, str | None]] = field(default_factory=list)
 
 
+class CountedTransport:
+    """Count repeated requests, and note when posting began and ended; threads share it.
+
+    Attributes:
+        first: when the first POST was sent, in seconds since 1970; None before.
+        last: when the last answer to a POST came.
+    """
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self._failures: list[None] = []
+        self.first: float | None = None
+        self.last: float | None = None
+
+    @property
+    def failures(self) -> int:
+        """Requests without an answer, or with one that asks to try again."""
+        return len(self._failures)
+
+    def send(self, base: str, request: Request) -> Response:
+        """Send a request through the transport below."""
+        if self.first is None and request.method == "POST":
+            self.first = time.time()
+        try:
+            response = self._transport.send(base, request)
+        except Unreachable:
+            self._failures.append(None)
+            raise
+        if request.method == "POST":
+            self.last = time.time()
+        if response.status in {429, 503}:
+            self._failures.append(None)
+        return response
+
+    def close(self) -> None:
+        """Close the transport below."""
+        self._transport.close()
+
+
 class Sender:
     """Send the rows of one task; pickled to the executors, so it holds no connection."""
 
@@ -79,7 +118,9 @@ class Sender:
         self._delays = bool(options.delay) or not {"delay", "deliver_at"}.isdisjoint(schema.names)
         self._checked: set[str] = set()
         self._host = socket.gethostname()
-        self._pace = options.rate and SharedPace(self._run_id, options.rate / options.hosts)
+        self._rate_limit: SharedRateLimit | None = None
+        if options.rate:
+            self._rate_limit = SharedRateLimit(self._run_id, options.rate / options.hosts)
 
     def check(self) -> Self:
         """Check before the first row that the queue does not ignore delays; return the sender.
@@ -115,7 +156,7 @@ class Sender:
             InvalidRow: a row can't be a message, and onInvalidRow is fail.
         """
         started = time.monotonic()
-        if self._pace and self._options.hosts == 1 and socket.gethostname() != self._host:
+        if self._rate_limit and self._options.hosts == 1 and socket.gethostname() != self._host:
             raise OptionError(
                 "The option 'rate' holds for each machine, and tasks run on others than the "
                 "driver's: say with 'hosts' how many write, and each takes its share."
@@ -127,7 +168,7 @@ class Sender:
         scope = f"{run}/{partition}"
         made = Messages(self._options, scope)
         with self._options.client() as client:
-            client.transport = transport = Watched(client.transport)
+            client.transport = transport = CountedTransport(client.transport)
 
             def refuse(row: Row, key: str | None, error: InvalidRow) -> None:
                 self._invalid(client, row, key, error, written)
@@ -151,8 +192,8 @@ class Sender:
 
         Spark commits in a process of its own, so a file is the way back to the caller.
         """
-        if self._pace:
-            self._pace.end()
+        if self._rate_limit:
+            self._rate_limit.end()
         if self._options.report_path is None:
             return
         totals: Counter[str] = Counter(batch=batch)
@@ -197,9 +238,13 @@ class Sender:
             self._invalid(client, row, refusal.item.idempotency_key, error, written)
 
         by_request = self._options.keys == "requests"
+        if self._rate_limit is not None:
+            messages = self._rate_limit.limited(messages, self._options.batch_size)
         summary = client.post_all(
             queue,
-            self._pace.paced(messages, self._options.batch_size) if self._pace else messages,
+            self._rate_limit.limited(messages, self._options.batch_size)
+            if self._rate_limit
+            else messages,
             batch_size=self._options.batch_size,
             batch_bytes=self._options.batch_bytes,
             in_flight=self._options.concurrency,

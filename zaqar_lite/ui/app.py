@@ -14,7 +14,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from zaqar_lite import __version__
-from zaqar_lite.ui import actions, formats, project_screens, queue_screens, session
+from zaqar_lite.ui import actions, formats, project_screens, queue_screens, server_screen, session
 from zaqar_lite.ui.calls import OWN, App, Caller, Refused
 from zaqar_lite.ui.paths import project_address, queue_address
 from zaqar_lite.ui.session import Forged, Session
@@ -37,6 +37,22 @@ _NO_PROJECT = (
 )
 Screen = Callable[[Caller, Request], Awaitable[dict[str, Any]]]
 Action = Callable[[Caller, Request, dict[str, str]], Awaitable[str]]
+_PROJECT = "/ui/p/{project}"
+_QUEUE = _PROJECT + "/q/{queue}"
+_SCREENS: tuple[tuple[str, str, Screen, Action | None], ...] = (
+    (f"{_PROJECT}/", "queues.html", project_screens.queues, actions.create_queue),
+    (f"{_PROJECT}/schedules", "schedules.html", project_screens.schedules, actions.on_schedules),
+    (f"{_PROJECT}/server", "server.html", server_screen.server, None),
+    (f"{_PROJECT}/pools", "pools.html", project_screens.pools, actions.on_pools),
+    (f"{_QUEUE}/", "queue.html", queue_screens.queue, actions.on_queue),
+    (f"{_QUEUE}/dead", "dead.html", queue_screens.dead_letters, actions.redrive),
+    (f"{_QUEUE}/subscriptions", "subscriptions.html", queue_screens.subscriptions, None),
+    (f"{_QUEUE}/claims", "claims.html", queue_screens.claims, actions.release),
+    (f"{_QUEUE}/jobs", "jobs.html", queue_screens.jobs, actions.on_delayed),
+    (f"{_QUEUE}/jobs/{{job}}", "job.html", queue_screens.job, actions.cancel_job),
+    (f"{_QUEUE}/m/{{message}}", "message.html", queue_screens.message, actions.on_message),
+)
+"""Each screen: its address, its template, what it shows, and what its forms do."""
 
 
 def make_page(api: App, *, authenticates: bool) -> Starlette:
@@ -52,34 +68,13 @@ class _Page:
         self._templates = templates()
 
     def routes(self) -> list[Route]:
-        project = "/ui/p/{project}"
-        queue = project + "/q/{queue}"
         return [
             Route("/ui", self._home),
             Route("/ui/", self._home),
             Route("/ui/static/{name}", _static),
             Route("/ui/sign-in", self._sign_in, methods=["GET", "POST"]),
             Route("/ui/sign-out", self._sign_out, methods=["POST"]),
-            self._route(project + "/", "queues.html", project_screens.queues, actions.create_queue),
-            self._route(
-                project + "/schedules",
-                "schedules.html",
-                project_screens.schedules,
-                actions.on_schedules,
-            ),
-            self._route(project + "/server", "server.html", project_screens.server, None),
-            self._route(project + "/pools", "pools.html", project_screens.pools, actions.on_pools),
-            self._route(queue + "/", "queue.html", queue_screens.queue, actions.on_queue),
-            self._route(queue + "/dead", "dead.html", queue_screens.dead_letters, actions.redrive),
-            self._route(
-                queue + "/subscriptions", "subscriptions.html", queue_screens.subscriptions, None
-            ),
-            self._route(queue + "/claims", "claims.html", queue_screens.claims, actions.release),
-            self._route(queue + "/jobs", "jobs.html", queue_screens.jobs, actions.on_delayed),
-            self._route(queue + "/jobs/{job}", "job.html", queue_screens.job, actions.cancel_job),
-            self._route(
-                queue + "/m/{message}", "message.html", queue_screens.message, actions.on_message
-            ),
+            *(self._route(*one) for one in _SCREENS),
         ]
 
     def _route(self, path: str, template: str, screen: Screen, action: Action | None) -> Route:
@@ -181,17 +176,7 @@ def templates() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    found.filters.update(
-        bound=formats.bound,
-        count=formats.count,
-        duration=formats.duration,
-        one_line=formats.one_line,
-        pretty=formats.pretty,
-        rate=formats.rate,
-        short=formats.short,
-        spark=formats.spark,
-        state=formats.state,
-    )
+    found.filters.update({name: getattr(formats, name) for name in formats.FILTERS})
     found.globals.update(version=__version__, files=_digest())
     return found
 

@@ -7,10 +7,15 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-_UNITS = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
+from zaqar_lite.durations import duration_shown
+
 _HORIZONS = ((1_200, 60), (7_200, 300), (43_200, 1_800), (86_400, 3_600), (1_209_600, 86_400))
 """Up to how many seconds ahead a timeline has slots of which size."""
 _MOST_SLOTS, _TALLEST = 24, 60
+FILTERS = (
+    "bound", "count", "duration", "one_line", "pretty", "rate", "short", "spark", "state",
+)  # fmt: skip
+"""Functions that templates call by these names."""
 WAITS_AGAIN = "waits to be tried again"
 _LONGEST = 100_000
 """Characters of a body that a page shows."""
@@ -70,15 +75,7 @@ def rate(a_minute: float) -> str:
 
 def duration(seconds: float | None) -> str:
     """Write seconds by their two largest units; nothing for None."""
-    if seconds is None:
-        return ""
-    left = round(seconds)
-    parts: list[str] = []
-    for unit, size in _UNITS:
-        count, left = divmod(left, size)
-        if count or (parts and left):
-            parts.append(f"{count}{unit}")
-    return " ".join(parts[:2]) or "0s"
+    return "" if seconds is None else duration_shown(seconds)
 
 
 def short(seconds: float) -> str:

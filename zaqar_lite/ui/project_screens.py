@@ -1,4 +1,4 @@
-"""The screens of more than one queue: all queues, schedules, and the server itself."""
+"""The screens of more than one queue: all queues, schedules and pools."""
 
 import asyncio
 import time
@@ -7,7 +7,6 @@ from typing import Any
 from starlette.requests import Request
 
 from zaqar_lite.searching import Search, by_trouble, search
-from zaqar_lite.ui import measurements
 from zaqar_lite.ui.calls import Caller, Refused, refused
 from zaqar_lite.ui.paths import quoted
 from zaqar_lite.ui.queue_screens import counts_of, next_of
@@ -83,23 +82,6 @@ async def schedules(caller: Caller, request: Request) -> Values:
         "schedules": found,
         "next": next_of(answer.document) if len(found) == _PAGE else None,
     }
-
-
-async def server(caller: Caller, _: Request) -> Values:
-    """The server: its store, how fast it answers, what the sweep owes, how late messages are."""
-    answer = await caller.call("GET", "/metrics")
-    return {
-        **measurements.summary(measurements.read(answer.document)),
-        "pools": await _has_pools(caller),
-    }
-
-
-async def _has_pools(caller: Caller) -> bool:
-    try:
-        await caller.call("GET", "/v2/pools", {"limit": 1})
-    except Refused:
-        return False
-    return True
 
 
 async def pools(caller: Caller, request: Request) -> Values:

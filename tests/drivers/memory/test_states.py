@@ -4,7 +4,6 @@ import pytest
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError, NotFound, Unsupported
-from zaqar_lite.domain.idempotency import identify
 from zaqar_lite.domain.models import (
     DeadLetter,
     DelayMode,
@@ -16,7 +15,7 @@ from zaqar_lite.domain.models import (
     StoreOptions,
     Take,
 )
-from zaqar_lite.domain.posts import NewMessage
+from zaqar_lite.domain.posts import NewMessage, identify
 from zaqar_lite.storage.memory import create
 from zaqar_lite.storage.memory.messages import MemoryMessageStore
 

@@ -33,8 +33,8 @@ from tests.services import MongoServer
 from zaqar_lite.domain.errors import LimitReached
 from zaqar_lite.domain.models import Claimed, DelayMode, QueueRef, Retries
 from zaqar_lite.domain.settlements import Outcome
-from zaqar_lite.service.metrics import census
-from zaqar_lite.service.metrics.board import Board
+from zaqar_lite.service.metrics import queue_depths as census
+from zaqar_lite.service.metrics.shared_counters import SharedCounters
 from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.mongodb import claiming, posting, readiness
 from zaqar_lite.storage.mongodb.indexes import MESSAGES
@@ -77,7 +77,9 @@ async def test_a_count_of_all_queues_takes_five_commands_each_and_a_scrape_none(
     for number in range(30):
         queue = QueueUnderTest(stores, QueueRef("project", f"q-{number}"))
         await queue.post(*map(str, range(number % 3 + 1)))
-    counting = census.Census(stores.messages, stores.management, Board(None), interval=3_600)
+    counting = census.QueueDepths(
+        stores.messages, stores.management, SharedCounters(None), interval=3_600
+    )
     commands.clear()
     for _ in range(1_500):
         found = await counting.latest()

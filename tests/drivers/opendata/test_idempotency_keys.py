@@ -6,8 +6,7 @@ import pytest
 
 from tests.drivers.opendata.store import HOUR, QUEUE, Store
 from zaqar_lite.domain.errors import KeyReused
-from zaqar_lite.domain.idempotency import identify
-from zaqar_lite.domain.posts import NewMessage, Posted
+from zaqar_lite.domain.posts import NewMessage, Posted, identify
 from zaqar_lite.storage.opendata.format import keys
 from zaqar_lite.storage.opendata.format.bookkeeping import encode_keys
 from zaqar_lite.storage.opendata.format.keys import RecordType

@@ -11,8 +11,7 @@ from zaqar_lite.domain.errors import TooMany
 from zaqar_lite.domain.models import Spent
 from zaqar_lite.domain.quotas import Quota
 from zaqar_lite.service.quotas.quotas import Quotas
-from zaqar_lite.service.quotas.rates import WRITE, Rates
-from zaqar_lite.service.quotas.shared_rates import SharedRates
+from zaqar_lite.service.quotas.rate_limits import WRITE, RateLimits, SharedRateLimits
 from zaqar_lite.storage.management import ManagementStore
 
 pytestmark = pytest.mark.anyio
@@ -34,8 +33,8 @@ class Process:
 
     def __init__(self, management: ManagementStore, time: Time) -> None:
         quotas = Quotas(management, Quota(write_requests=RATE), Clock(), shared=True)
-        self.rates = Rates(quotas, monotonic=time)
-        self.shared = SharedRates(self.rates, management, share=1 / 2)
+        self.rates = RateLimits(quotas, monotonic=time)
+        self.shared = SharedRateLimits(self.rates, management, share=1 / 2)
 
     def post(self, project: str, wanted: int) -> int:
         """Send requests of a project; answer how many were let in."""

@@ -17,7 +17,7 @@ from tests.drivers.redis.conftest import Open
 from tests.drivers.redis.test_cluster import queues_on_every_node
 from tests.services import RedisServer
 from zaqar_lite.domain.models import Claimed, DeadLetter, QueueRef, Retries
-from zaqar_lite.service.waiting import Waiting
+from zaqar_lite.service.long_polling import LongPolling
 from zaqar_lite.storage.redis import readiness
 from zaqar_lite.storage.redis.keys import keys_of
 from zaqar_lite.storage.redis.messages import RedisMessageStore
@@ -41,7 +41,7 @@ class Consumer:
     """Waits for messages of queues as requests do."""
 
     def __init__(self, queue: QueueUnderTest) -> None:
-        self._waiting = Waiting(queue.stores.messages, most=2_000, most_per_project=2_000)
+        self._waiting = LongPolling(queue.stores.messages, most=2_000, most_per_project=2_000)
 
     async def claim(self, queue: QueueUnderTest, seconds: float) -> Claimed | None:
         async def ask() -> Claimed | None:

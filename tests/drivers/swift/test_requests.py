@@ -23,8 +23,8 @@ from tests.drivers.swift.faulty_proxy import FaultyProxy
 from tests.drivers.swift.together import OpenSwift
 from zaqar_lite.domain.errors import QueueChanged
 from zaqar_lite.domain.models import DelayMode, QueueRecord
-from zaqar_lite.service.metrics import census
-from zaqar_lite.service.metrics.board import Board
+from zaqar_lite.service.metrics import queue_depths as census
+from zaqar_lite.service.metrics.shared_counters import SharedCounters
 from zaqar_lite.storage.swift import claiming
 
 pytestmark = pytest.mark.anyio
@@ -385,8 +385,8 @@ async def test_counting_all_queues_is_a_listing_each(
     await queues[1].release((await queues[1].claim(1)).claim_id or "")
     assert (await queues[1].claim(1, dead_letter=letters.as_dead_letter_queue(1))).moved == 1
     await letters.delete(*ids((await letters.page()).messages)[:2])
-    board = Board(None)
-    counting = census.Census(stores.messages, stores.management, board, interval=0.0)
+    board = SharedCounters(None)
+    counting = census.QueueDepths(stores.messages, stores.management, board, interval=0.0)
     for first in (True, False):
         proxy.kinds()
         before = board.read().get("at", 0)

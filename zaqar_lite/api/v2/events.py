@@ -13,7 +13,7 @@ from zaqar_lite.api.refused import Refused
 from zaqar_lite.api.render import Renderer, to_json
 from zaqar_lite.api.routes import DETAILS, route
 from zaqar_lite.domain.errors import Unavailable
-from zaqar_lite.service.events import LONGEST, Event, Events, Stream
+from zaqar_lite.service.event_streams import LONGEST, Event, EventStreams, Stream
 
 RETRY = 2_000
 """Milliseconds after which a browser connects again."""
@@ -29,7 +29,7 @@ _LINE_END = re.compile(rb"\r\n|\r|\n")
 class EventActions:
     """The action of `/v2/queues/{queue_name}/events`."""
 
-    def __init__(self, events: Events, renderer: Renderer) -> None:
+    def __init__(self, events: EventStreams, renderer: Renderer) -> None:
         self._events = events
         self._renderer = renderer
         self._blocked: set[asyncio.Task[object]] = set()

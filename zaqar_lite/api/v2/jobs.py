@@ -12,7 +12,7 @@ from zaqar_lite.api.render import instant
 from zaqar_lite.api.routes import route
 from zaqar_lite.api.v2.messages import if_due
 from zaqar_lite.domain.errors import DueChanged, NotFound
-from zaqar_lite.service.identity.authority import Authority
+from zaqar_lite.service.identity.authorization import Authorizer
 from zaqar_lite.service.jobs.bulk import DUE_CHANGED
 from zaqar_lite.service.jobs.job import Job, JobAct, Order
 from zaqar_lite.service.jobs.jobs import Jobs
@@ -23,7 +23,7 @@ _decoder = msgspec.json.Decoder(Order)
 class JobActions:
     """The actions under `/v2/queues/{queue_name}/redrives` and `.../delayed/{act}`."""
 
-    def __init__(self, jobs: Jobs, authority: Authority) -> None:
+    def __init__(self, jobs: Jobs, authority: Authorizer) -> None:
         self._jobs = jobs
         self._authority = authority
 

@@ -27,19 +27,15 @@ from zaqar_lite.api.routes import (
     route,
 )
 from zaqar_lite.api.v2.settling import SettlingActions
+from zaqar_lite.domain.clock import read_instant
 from zaqar_lite.domain.errors import Invalid, NotFound
 from zaqar_lite.domain.ids import format_marker
-from zaqar_lite.domain.instants import read_instant
 from zaqar_lite.domain.models import Message, Page, QueueRef
 from zaqar_lite.domain.posts import Posted
-from zaqar_lite.domain.turns import Turns
-from zaqar_lite.service.drafts import Draft
 from zaqar_lite.service.messages import Messages
 
 DEFAULT_LIMIT = 10
-LARGE_POST = 32_768
-"""Bytes: a larger post is read and answered in turns with other large ones."""
-
+_KEY = b"idempotency-key"
 _LONGEST_LOCATION = 7_680
 """Bytes: many clients and proxies take 8 KiB of headers."""
 
@@ -66,21 +62,19 @@ class MessageActions:
     )
     async def post_messages(self, call: Call) -> Result:
         """Post messages."""
-        queue = call.queue
-        size = call.size
+        queue, size = call.queue, call.size
         policy = await self._messages.admit(queue, size)
-        drafts = await sent_drafts(call, self._messages.turns)
         posted, warned = await self._messages.post(
             queue,
-            drafts,
+            await documents.sent_messages(call, self._messages.turns),
             size=size,
             client_id=call.client_id,
-            batch_key=idempotency_key(call),
+            batch_key=idempotency_key(call) if _KEY in call.headers else None,
             policy=policy,
         )
-        if size > LARGE_POST:
+        if size > documents.LARGE_POST:
             await self._messages.turns.wait()
-        return stored(_path(queue), posted, warned)
+        return stored(call.path, posted, warned)
 
     @route(
         "GET /v2/queues/{queue_name}/messages -> MessageList",
@@ -296,28 +290,22 @@ def _link_parameters(call: Call, delayed: bool, marker: str) -> list[tuple[str, 
 
 
 def stored(path: str, posted: Sequence[Posted], warned: str | None = None) -> Result:
-    """Answer a post to the queue or topic at `path`."""
-    ids = [entry.id for entry in posted]
-    shown = {"resources": [f"{path}/messages/{message_id}" for message_id in ids]}
-    duplicates = [entry.id for entry in posted if entry.duplicate]
+    """Answer a post to `path`, the place of a queue's or topic's messages."""
+    ids: list[str] = []
+    duplicates: list[str] = []
+    for one in posted:
+        ids.append(one.id)
+        if one.duplicate:
+            duplicates.append(one.id)
+    shown = {"resources": [f"{path}/{message_id}" for message_id in ids]}
+    location = f"{path}?ids={','.join(ids)}".encode()
+    # To a client that refuses a long header the post would seem to have failed.
+    headers: Headers = ((b"location", location),) if len(location) <= _LONGEST_LOCATION else ()
     if duplicates:
         shown["duplicates"] = duplicates
-    location = f"{path}/messages?ids={','.join(ids)}".encode()
-    # To a client that refuses a long header the post would seem to have failed.
-    headers = [(b"location", location)] if len(location) <= _LONGEST_LOCATION else []
-    if len(duplicates) == len(posted):
-        headers.append((b"idempotent-replayed", b"true"))
-    if warned:
-        headers += warning(warned)
-    return Result(201, shown, tuple(headers))
-
-
-async def sent_drafts(call: Call, turns: Turns) -> Sequence[Draft]:
-    """Read the messages of a post, in turns with other large ones."""
-    document = await call.read()
-    if call.size > LARGE_POST:
-        return await documents.parse_in_turns(document, turns)
-    return documents.parse_messages(document)
+        if len(duplicates) == len(ids):
+            headers = (*headers, (b"idempotent-replayed", b"true"))
+    return Result(201, shown, (*headers, *warning(warned)) if warned else headers)
 
 
 def idempotency_key(call: Call) -> str | None:
@@ -326,7 +314,7 @@ def idempotency_key(call: Call) -> str | None:
     Raises:
         Refused: 400, it is no printable ASCII.
     """
-    value = call.headers.get(b"idempotency-key")
+    value = call.headers.get(_KEY)
     if value is None:
         return None
     key = value.decode("latin-1")

@@ -11,10 +11,9 @@ from zaqar_lite.api.render import instant, next_page, yes_no
 from zaqar_lite.api.routes import MARKER, route
 from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.domain.limits import Limits
-from zaqar_lite.service.pooling.catalogue import Catalogue
 from zaqar_lite.service.pooling.drains import Drain, Drains
-from zaqar_lite.service.pooling.pool import MAX_TEXT, MAX_WEIGHT, Flavor, Pool
-from zaqar_lite.service.pooling.registry import Registry
+from zaqar_lite.service.pooling.placement import Placements
+from zaqar_lite.service.pooling.pools import MAX_TEXT, MAX_WEIGHT, Flavor, Pool, PoolRegistry
 
 DEFAULT_LIMIT = 10
 _POOL_FIELDS = ("uri", "weight", "flavor", "options")
@@ -26,7 +25,7 @@ _FLAVOR_FIELDS = ("pool_list", "capabilities")
 class PoolActions:
     """The actions under `/v2/pools`."""
 
-    def __init__(self, registry: Registry, catalogue: Catalogue, limits: Limits) -> None:
+    def __init__(self, registry: PoolRegistry, catalogue: Placements, limits: Limits) -> None:
         self._registry = registry
         self._catalogue = catalogue
         self._limits = limits
@@ -131,7 +130,7 @@ class DrainActions:
 class FlavorActions:
     """The actions under `/v2/flavors`."""
 
-    def __init__(self, registry: Registry, limits: Limits) -> None:
+    def __init__(self, registry: PoolRegistry, limits: Limits) -> None:
         self._registry = registry
         self._limits = limits
 

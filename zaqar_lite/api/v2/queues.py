@@ -10,14 +10,12 @@ from zaqar_lite.api.render import instant, link, next_page, yes_no
 from zaqar_lite.api.routes import DETAILS, INVALID_BODY, LIMIT, MARKER, METADATA, QUEUE_LIMIT, route
 from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.domain.histories import HistoryState
-from zaqar_lite.domain.metadata import idle_limit, unknown_keys, visible
-from zaqar_lite.domain.metadata_patch import Operation
-from zaqar_lite.domain.metadata_patch import parse as parse_patch
+from zaqar_lite.domain.metadata import Operation, idle_limit, parse_patch, unknown_keys, visible
 from zaqar_lite.domain.models import Message
 from zaqar_lite.domain.topics import name_of
-from zaqar_lite.service.identity.authority import Authority
+from zaqar_lite.service.identity.authorization import Authorizer
+from zaqar_lite.service.presigned_urls import PresignedUrls
 from zaqar_lite.service.queues import Queues
-from zaqar_lite.service.sharing import Sharing
 from zaqar_lite.service.subscriptions.subscriptions import Subscriptions
 
 DEFAULT_LIMIT = 10
@@ -30,7 +28,11 @@ class QueueActions:
     """The actions under `/v2/queues`, except for messages and claims."""
 
     def __init__(
-        self, queues: Queues, subscriptions: Subscriptions, sharing: Sharing, authority: Authority
+        self,
+        queues: Queues,
+        subscriptions: Subscriptions,
+        sharing: PresignedUrls,
+        authority: Authorizer,
     ) -> None:
         self._queues = queues
         self._subscriptions = subscriptions
@@ -249,14 +251,14 @@ def named_page(
     return document
 
 
-async def sent_metadata(call: Call, authority: Authority) -> dict[str, Any]:
+async def sent_metadata(call: Call, authority: Authorizer) -> dict[str, Any]:
     """Read the metadata of a queue or topic that is to be created, and check the right to it."""
     metadata = await documents.sent_object(call) if call.size else {}
     authority.check_metadata(call.principal, metadata)
     return metadata
 
 
-async def sent_patch(call: Call, authority: Authority) -> Sequence[Operation]:
+async def sent_patch(call: Call, authority: Authorizer) -> Sequence[Operation]:
     """Read a patch of metadata, and check the right to it.
 
     Raises:

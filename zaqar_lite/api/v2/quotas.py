@@ -6,14 +6,14 @@ from typing import Any
 from zaqar_lite.api import documents
 from zaqar_lite.api.call import NO_CONTENT, Call, Result
 from zaqar_lite.api.routes import route
+from zaqar_lite.service.quotas.quota_usage import QuotaUsage
 from zaqar_lite.service.quotas.quotas import Quotas
-from zaqar_lite.service.quotas.usage import Usage
 
 
 class QuotaActions:
     """The actions of `/v2/quota` and `/v2/quotas`."""
 
-    def __init__(self, quotas: Quotas, usage: Usage) -> None:
+    def __init__(self, quotas: Quotas, usage: QuotaUsage) -> None:
         self._quotas = quotas
         self._usage = usage
 

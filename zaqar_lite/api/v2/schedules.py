@@ -12,7 +12,7 @@ from zaqar_lite.api.call import NO_CONTENT, Call, Parameter, Result
 from zaqar_lite.api.render import instant, next_page
 from zaqar_lite.api.routes import MARKER, route
 from zaqar_lite.domain.limits import MAX_BODY_DEPTH
-from zaqar_lite.service.identity.authority import Authority
+from zaqar_lite.service.identity.authorization import Authorizer
 from zaqar_lite.service.schedules.schedule import Plan, Schedule
 from zaqar_lite.service.schedules.schedules import Schedules
 
@@ -25,7 +25,7 @@ DEFAULT_LIMIT = 20
 class ScheduleActions:
     """The actions of `/v2/schedules`."""
 
-    def __init__(self, schedules: Schedules, authority: Authority) -> None:
+    def __init__(self, schedules: Schedules, authority: Authorizer) -> None:
         self._schedules = schedules
         self._authority = authority
 
@@ -46,7 +46,7 @@ class ScheduleActions:
     @route("GET /v2/schedules/{schedule_name} -> Schedule", "schedules:get read", (200, 404))
     async def show_schedule(self, call: Call) -> Result:
         """Show a schedule."""
-        schedule, _ = await self._schedules.load(call.project, call.path_values[0])
+        schedule = await self._schedules.get(call.project, call.path_values[0])
         return Result(200, self._shown(schedule))
 
     @route(

@@ -22,7 +22,7 @@ from zaqar_lite.api.routes import route
 from zaqar_lite.domain.errors import Forbidden
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.settlements import Act, Outcome, Settlement
-from zaqar_lite.service.settling import Settling, explain
+from zaqar_lite.service.claims import Settling, explain
 
 _STATUS = {Outcome.NOT_FOUND: 404, Outcome.LAPSED: 409, Outcome.HELD: 403, Outcome.NO_TARGET: 409}
 _LARGEST = 16_384

@@ -21,8 +21,8 @@ from zaqar_lite.domain.subscriptions import (
     shown_options,
 )
 from zaqar_lite.domain.topics import name_of, queue_in
-from zaqar_lite.service.delivery.reports import DeliveryReports, Failed
-from zaqar_lite.service.identity.authority import Authority
+from zaqar_lite.service.delivery.inspection import DeliveryInspection, Failed
+from zaqar_lite.service.identity.authorization import Authorizer
 from zaqar_lite.service.identity.trusts import MakeTrust, Trusts
 from zaqar_lite.service.subscriptions.subscriptions import Subscriptions
 
@@ -39,7 +39,7 @@ class SubscriptionActions:
     def __init__(
         self,
         subscriptions: Subscriptions,
-        authority: Authority,
+        authority: Authorizer,
         trusts: Trusts | None,
         *,
         doubt: Callable[[str | None], str | None],
@@ -225,7 +225,7 @@ class SubscriptionActions:
 class DeliveryActions:
     """The actions under `.../subscriptions/{subscription_id}` that are about deliveries."""
 
-    def __init__(self, reports: DeliveryReports) -> None:
+    def __init__(self, reports: DeliveryInspection) -> None:
         self._reports = reports
 
     @route(

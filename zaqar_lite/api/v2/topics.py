@@ -3,13 +3,12 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+from zaqar_lite.api import documents
 from zaqar_lite.api.call import NO_CONTENT, Call, Parameter, Result, Route, warning
 from zaqar_lite.api.routes import MARKER, QUEUE_LIMIT, on_topics, topic_twin
 from zaqar_lite.api.v2.messages import (
-    LARGE_POST,
     MessageActions,
     idempotency_key,
-    sent_drafts,
     stored,
 )
 from zaqar_lite.api.v2.queues import (
@@ -21,8 +20,7 @@ from zaqar_lite.api.v2.queues import (
     wanted_page,
 )
 from zaqar_lite.domain.metadata import unknown_keys
-from zaqar_lite.domain.topics import path_of
-from zaqar_lite.service.identity.authority import Authority
+from zaqar_lite.service.identity.authorization import Authorizer
 from zaqar_lite.service.subscriptions.subscriptions import Subscriptions
 from zaqar_lite.service.topics import Topics
 
@@ -52,7 +50,7 @@ class TopicActions:
         topics: Topics,
         queues: QueueActions,
         subscriptions: Subscriptions,
-        authority: Authority,
+        authority: Authorizer,
     ) -> None:
         self._topics = topics
         self._queues = queues
@@ -122,14 +120,13 @@ class TopicActions:
         """Post messages to a topic."""
         topic = call.queue
         admitted = await self._topics.admit(topic, call.size)
-        drafts = await sent_drafts(call, self._topics.turns)
         posted = await self._topics.post(
             topic,
-            drafts,
+            await documents.sent_messages(call, self._topics.turns),
             client_id=call.client_id,
             batch_key=idempotency_key(call),
             admitted=admitted,
         )
-        if call.size > LARGE_POST:
+        if call.size > documents.LARGE_POST:
             await self._topics.turns.wait()
-        return stored(path_of(topic), posted)
+        return stored(call.path, posted)

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from zaqar_lite.api.call import Action, Call, Head, Route
+from zaqar_lite.api.call import Action, Call, Check, Head, Route
 from zaqar_lite.api.render import yes_no
-from zaqar_lite.api.routes import Node, RouteTree
+from zaqar_lite.api.routes import RouteTree
 from zaqar_lite.api.websocket import answers
 from zaqar_lite.api.websocket.answers import Show
 from zaqar_lite.api.websocket.encoding import Frame
@@ -176,13 +176,13 @@ ACTIONS = (
 
 
 class ServedAction:
-    """An action that this server has: its route, the route's node, and the fields of a frame."""
+    """An action that this server has: its route, what a frame must pass, and a frame's fields."""
 
-    def __init__(self, declared: SocketAction, route: Route, node: Node) -> None:
+    def __init__(self, declared: SocketAction, route: Route, checks: tuple[Check, ...]) -> None:
         self.declared = declared
         self.route = route
-        self.node = node
-        self.action: Action = route.framed or route.action
+        self._checks = checks
+        self._action: Action = route.framed or route.action
         self.path = tuple(_VARIABLE.findall(route.template))
         self.parameters = frozenset(parameter.name for parameter in route.parameters)
         self.fields = (
@@ -212,6 +212,7 @@ class ServedAction:
         head = Head(self.route.method, b"", b"", tuple(headers.items()), path=path)
         head.parameters = {}
         call = Call(head)
+        call.checks, call.action = self._checks, self._action
         call.path_values = tuple(given[name] for name in self.path)
         call.document = self.declared.empty
         parts = []
@@ -238,10 +239,10 @@ def served_actions(tree: RouteTree) -> dict[str, ServedAction | None]:
     served: dict[str, ServedAction | None] = {}
     for declared in ACTIONS:
         route = routes.get(declared.route)
-        place = None if route is None else tree.find(route.template)
         served[declared.name] = None
-        if route is not None and place is not None:
-            served[declared.name] = ServedAction(declared, route, place[0])
+        if route is not None:
+            checks = tree.nodes[route.template].checks[route.method]
+            served[declared.name] = ServedAction(declared, route, checks)
     return served
 
 

@@ -7,22 +7,22 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
-from zaqar_lite.api.call import INVALID_REQUEST, Action, Call, Head, Result
+from zaqar_lite.api.call import INVALID_REQUEST, Call, Head, Result
 from zaqar_lite.api.checks import Checks
 from zaqar_lite.api.errors import to_result
 from zaqar_lite.api.gate import Gate
 from zaqar_lite.api.gateways import Gateways
 from zaqar_lite.api.refused import Refused
-from zaqar_lite.api.routes import Node, RouteTree
+from zaqar_lite.api.routes import RouteTree
 from zaqar_lite.api.websocket.actions import ServedAction, served_actions
 from zaqar_lite.api.websocket.answers import NO_SCHEMA, NOT_AUTHENTIFIED, Answer, error, refused
 from zaqar_lite.api.websocket.encoding import UNREAD, Frame, Unreadable, notification, read, write
 from zaqar_lite.domain.errors import Denied, Unavailable, ZaqarLiteError
 from zaqar_lite.domain.identity import Principal
 from zaqar_lite.domain.models import QueueRef
-from zaqar_lite.service.delivery.listeners import Listeners
-from zaqar_lite.service.identity.rechecks import Rechecks
-from zaqar_lite.service.quotas.connected import Connected, Link
+from zaqar_lite.service.delivery.connected_subscribers import ConnectedSubscribers
+from zaqar_lite.service.identity.revalidation import Revalidation
+from zaqar_lite.service.quotas.concurrency_limits import ConnectionLimits, Link
 from zaqar_lite.service.subscriptions.subscriptions import Subscriptions
 
 logger = logging.getLogger(__name__)
@@ -35,8 +35,6 @@ _PASSED = ("Client-ID", "X-Project-ID", "Idempotency-Key")
 _NO_SUCH_PLACE = {"title": "404 Not Found"}
 """What a signed URL that does not fit is answered."""
 _CREATED = 201
-Perform = Callable[[Call, Node, Action], Awaitable[Result]]
-"""Has an action answer a call, past every check."""
 Push = Callable[[bytes], bool]
 """Sends a document on a connection; False where that has ended."""
 
@@ -200,7 +198,7 @@ class Conversation:
         call = served.call(frame, headers)
         if served.declared.listens and (frame.body or {}).get("subscriber") is None:
             call.listener = self._subscriber(binary=frame.binary).listener
-        result = await self._host.perform(served, call, self._socket)
+        result = await self._host.perform(call, self._socket)
         if self._socket.lost and result.undo is not None:
             with suppress(Unavailable):  # then its lease lapses
                 await result.undo()
@@ -241,18 +239,18 @@ class SocketHost:
     def __init__(
         self,
         tree: RouteTree,
-        perform: Perform,
+        answer: Callable[[Call], Awaitable[Result]],
         checks: Checks,
         *,
         gate: Gate | None,
         gateways: Gateways | None,
-        connected: Connected,
-        rechecks: Rechecks,
+        connected: ConnectionLimits,
+        rechecks: Revalidation,
         origins: frozenset[str] | None,
         subscriptions: Subscriptions,
-        listeners: Listeners,
+        listeners: ConnectedSubscribers,
     ) -> None:
-        self._perform = perform
+        self._answer = answer
         self._checks = checks
         self._gate = gate
         self._gateways = gateways
@@ -314,10 +312,10 @@ class SocketHost:
 
         return self._rechecks.hold(may, partial(socket.close, EXPIRED, "Authentication revoked."))
 
-    async def perform(self, served: ServedAction, call: Call, socket: Socket) -> Result:
-        """Answer a call by its route."""
+    async def perform(self, call: Call, socket: Socket) -> Result:
+        """Answer the request that a frame of a socket is."""
         call.address, call.link = socket.address, socket
-        return await self._perform(call, served.node, served.action)
+        return await self._answer(call)
 
     def listen(self, push: Push) -> str:
         """Register a connection as a subscriber; answer the name that it has as such."""

@@ -10,6 +10,8 @@ from numbers import Integral
 from typing import Any
 from urllib.parse import unquote
 
+import msgspec
+
 from zaqar_lite.client import arguments, serialization
 from zaqar_lite.client.base_client import BaseClient, chunks
 from zaqar_lite.client.calls import Call, Operation, Page, Request, Response, Steps, bad_answer
@@ -33,11 +35,8 @@ from zaqar_lite.client.errors import (
     NotDelayed,
 )
 from zaqar_lite.client.methods import Pages, listing, method
-from zaqar_lite.client.models import Attempt, DeadLetter, Ids, Message, MessagePage, NewMessage
-from zaqar_lite.client.serialization import Encoder, encode_body, reader
-
-_ATTEMPT = reader(Attempt)
-_DEAD_LETTER = reader(DeadLetter)
+from zaqar_lite.client.models import Ids, Message, MessagePage, NewMessage
+from zaqar_lite.client.serialization import Encoder, encode_body
 
 
 class Messages(BaseClient):
@@ -518,27 +517,14 @@ def read_messages(queue: str, response: Response, *, raw: bool = False) -> list[
 def read_message(queue: str, entry: Mapping[str, Any]) -> Message:
     """Read one message object; keys that this version does not know are left out."""
     href = entry.get("href", "")
-    letter, attempts = entry.get("dead_letter"), entry.get("attempts")
     path, _, query = href.partition("?")
-    return Message(
-        queue=queue,
-        id=entry.get("id") or path.rpartition("/")[2],
-        body=entry["body"],
-        ttl=entry["ttl"],
-        age=entry["age"],
-        href=href,
-        claim_id=_claim_id(query) or entry.get("claim_id"),
-        checksum=entry.get("checksum"),
-        claim_count=entry.get("claim_count"),
-        created=serialization.instant(entry.get("created")),
-        delay_expires=serialization.instant(entry.get("delay_expires")),
-        headers=entry.get("headers"),
-        dead_letter=None if letter is None else _DEAD_LETTER(letter),
-        failure_count=entry.get("failure_count"),
-        parked_until=serialization.instant(entry.get("parked_until")),
-        attempts=None if attempts is None else tuple(map(_ATTEMPT, attempts)),
-        group=entry.get("group"),
-    )
+    named = {
+        "queue": queue,
+        "id": entry.get("id") or path.rpartition("/")[2],
+        "href": href,
+        "claim_id": _claim_id(query) or entry.get("claim_id"),
+    }
+    return msgspec.convert({**entry, **named}, Message, strict=False)
 
 
 def _claim_id(query: str) -> str | None:

@@ -8,7 +8,6 @@ from zaqar_lite.client.base_client import BaseClient
 from zaqar_lite.client.calls import Steps
 from zaqar_lite.client.endpoints.requests import ask, list_page, path_of, tell
 from zaqar_lite.client.methods import Async, Pages, Sync, listing, method
-from zaqar_lite.client.serialization import instant
 
 T = TypeVar("T")
 
@@ -124,4 +123,4 @@ def _message_id(document: Any) -> str:  # noqa: ANN401 - JSON is anything
 
 
 def _next_instants(schedule: Any) -> Sequence[dt.datetime]:  # noqa: ANN401 - JSON is anything
-    return [at for text in schedule["next"] if (at := instant(text)) is not None]
+    return [dt.datetime.fromisoformat(text) for text in schedule["next"]]

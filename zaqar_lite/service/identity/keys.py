@@ -7,15 +7,19 @@ random bits: a slow hash would cost each login a lot and a guess nothing.
 
 import hmac
 import json
+import logging
+import os
 import re
 import secrets
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
+from pathlib import Path
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import (
+    ConfigurationError,
     Denied,
     Invalid,
     NotFound,
@@ -27,9 +31,8 @@ from zaqar_lite.domain.errors import (
 from zaqar_lite.domain.identity import Grant, How, Principal, is_project_id, parse_grants
 from zaqar_lite.domain.limits import MAX_PROJECT_ID
 from zaqar_lite.domain.models import Record
-from zaqar_lite.service.identity.provider import Credential, Known, Place
-from zaqar_lite.service.quotas.reservations import RecordRoom
-from zaqar_lite.service.records import full_page, retried
+from zaqar_lite.service.identity.authentication import Credential, Known, Place
+from zaqar_lite.service.records import Kind, Most
 from zaqar_lite.storage.management import ManagementStore
 
 KIND, LISTED = "key", "key-of"
@@ -43,18 +46,13 @@ BELIEVED_FOR = 5.0
 LONGEST_OVERLAP = 31 * 86_400
 LONGEST_LIFE = 3_653 * 86_400
 _KEY = re.compile(r"zq_(?P<id>[0-9a-f]{16})_(?P<secret>[0-9a-f]{48})")
-_SERVER = Principal(How.HEADERS)
-"""The server itself, which may change the keys of all projects."""
+_FORMER = ("successor", "replaces")
+"""What earlier versions stored of a rotation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A key as it is stored: everything but its secret. `project` is None for an operator's.
-
-    A rotation is complete once the old key names the new one as its `successor`. Until then the
-    new one names the old one in `replaces`, opens nothing and is not shown: if the rotation fails,
-    nobody has seen its secret.
-    """
+    """A key as it is stored: everything but its secret. `project` is None for an operator's."""
 
     id: str
     project: str | None
@@ -65,8 +63,6 @@ class Key:
     disabled: bool = False
     description: str = ""
     hash: str = field(default="", repr=False)
-    successor: str | None = None
-    replaces: str | None = None
 
     def is_live(self, now_ms: int) -> bool:
         """Tell whether it opens anything now."""
@@ -80,10 +76,17 @@ class Keys:
     is_remote = False
 
     def __init__(self, management: ManagementStore, clock: Clock) -> None:
-        self._management = management
         self._clock = clock
         full = f"A project may have {MAX_KEYS} keys: delete those that are expired."
-        self._room = RecordRoom(management, clock, LISTED, MAX_KEYS, (Invalid, full))
+        self._keys = Kind(management, KIND, "The key", encode=_write, decode=_read)
+        self._listed = Kind[str](
+            management,
+            LISTED,
+            "The key",
+            encode=lambda _: b"{}",
+            decode=lambda record: record.name,
+            most=Most(MAX_KEYS, Invalid, full, clock),
+        )
         self.changed: Callable[[], None] = lambda: None
         """Called when a key was changed here: what is believed of it must be forgotten."""
 
@@ -96,12 +99,10 @@ class Keys:
         found = _KEY.fullmatch(credential.text)
         if found is None:
             raise Unauthenticated("what begins like a key is none")
-        record = await self._management.get_record(KIND, NO_PROJECT, found["id"])
-        key = None if record is None else _read(record)
+        key = await self._keys.find(NO_PROJECT, found["id"])
         expected = _hash("") if key is None else key.hash
         fits = hmac.compare_digest(_hash(found["secret"]), expected)
-        is_live = key is not None and key.is_live(self._clock.now_ms())
-        if key is None or not fits or not is_live or not await self._is_complete(key):
+        if key is None or not fits or not key.is_live(self._clock.now_ms()):
             raise Unauthenticated(f"the key {found['id']} is wrong, expired or disabled")
         principal = Principal(
             How.KEY, key.project, key.id, grants=key.grants, expires_at=key.expires_at
@@ -147,7 +148,12 @@ class Keys:
         Raises:
             NotFound: there is none, or it is of a project that is none of the asker's business.
         """
-        return (await self._find(maker, key_id))[0]
+        key = None
+        if re.fullmatch("[0-9a-f]{16}", key_id):
+            key = await self._keys.find(NO_PROJECT, key_id)
+        if key is None or not _is_of(maker, key.project):
+            raise NotFound(f"The key {key_id!r} does not exist.")
+        return key
 
     async def list_keys(
         self, maker: Principal, project: str | None, *, marker: str | None, limit: int
@@ -155,18 +161,14 @@ class Keys:
         """List a project's keys by id, after `marker`; expired and disabled ones too."""
         _check_project(maker, project)
 
-        async def show(listed: Sequence[Record]) -> Sequence[Key]:
-            found = [
-                await self._management.get_record(KIND, NO_PROJECT, record.name)
-                for record in listed
-            ]
-            keys = [_read(record) for record in found if record is not None]
-            return [key for key in keys if await self._is_complete(key)]
-
-        place = project or NO_PROJECT
-        return await full_page(
-            self._management, LISTED, place, show, after=marker or "", limit=limit
-        )
+        found: list[Key] = []
+        while True:
+            names = await self._listed.page(project or NO_PROJECT, marker, limit)
+            keys = [await self._keys.find(NO_PROJECT, name) for name in names]
+            found += [key for key in keys if key is not None]
+            if len(found) >= limit or len(names) < limit:
+                return found[:limit]
+            marker = names[-1]
 
     async def set_disabled(self, maker: Principal, key_id: str, disabled: bool) -> Key:
         """Let a key open nothing any more, or again: here at once, elsewhere within 5 s.
@@ -189,31 +191,20 @@ class Keys:
         now = self._clock.now_ms()
         if not old.is_live(now):
             raise Invalid(f"The key {key_id} is disabled or expired: create a new one.")
-        await self._complete(old.successor)
         until = now + overlap * 1000
         new, text = await self._make(
-            replace(
-                old,
-                id=secrets.token_hex(8),
-                created_at=now,
-                created_by=maker.user,
-                successor=None,
-                replaces=key_id,
-            )
+            replace(old, id=secrets.token_hex(8), created_at=now, created_by=maker.user)
         )
-
-        def end(key: Key) -> Key:
-            until_then = min(until, key.expires_at or until)
-            return replace(key, expires_at=until_then, successor=new.id)
-
         try:
-            await self._change(maker, key_id, end)
+            await self._change(
+                maker,
+                key_id,
+                lambda key: replace(key, expires_at=min(until, key.expires_at or until)),
+            )
         except ZaqarLiteError:
-            with suppress(Unavailable):  # it opens nothing, whether it is removed or not
+            with suppress(Unavailable):  # nobody has seen its secret
                 await self._remove(new)
             raise
-        with suppress(ZaqarLiteError):  # until then it is complete as the old key's successor
-            await self._complete(new.id)
         return new, text
 
     async def delete(self, maker: Principal, key_id: str) -> None:
@@ -228,7 +219,6 @@ class Keys:
             return
         if key.project is None:
             raise Invalid("A key that is bound to no project can be disabled, not deleted.")
-        await self._complete(key.successor)
         await self._remove(key)
 
     async def adopt(self, text: str) -> bool:
@@ -242,71 +232,41 @@ class Keys:
         found = _KEY.fullmatch(text)
         if found is None:
             raise Invalid("it holds no key (zq_<id>_<secret>)")
-        if await self._management.get_record(KIND, NO_PROJECT, found["id"]) is not None:
+        if await self._keys.find(NO_PROJECT, found["id"]) is not None:
             return False
         now = self._clock.now_ms()
         key = Key(found["id"], None, parse_grants(["*:*"]), now, description="admin_key_file")
+        await self._listed.put(NO_PROJECT, key.id, key.id, None)
         try:
-            await self._store(replace(key, hash=_hash(found["secret"])))
+            await self._keys.put(NO_PROJECT, key.id, replace(key, hash=_hash(found["secret"])), 0)
         except RecordChanged:
             return False
+        self.changed()
         return True
 
     async def _make(self, key: Key) -> tuple[Key, str]:
         text = new_key(key.id)
         key = replace(key, hash=_hash(text.rpartition("_")[2]))
-        place = key.project or NO_PROJECT
-        async with self._room.held_for(place, key.id, lambda: self._remove(key)):
-            await self._store(key)
+        # The list comes first: what it names and is not there is passed over.
+        await self._listed.make(key.project or NO_PROJECT, key.id, key.id)
+        await self._keys.put(NO_PROJECT, key.id, key, 0)
+        self.changed()
         return key, text
 
-    async def _store(self, key: Key) -> None:
-        """Write a new key. The list comes first: what it names and is not there is passed over."""
-        await self._management.put_record(
-            LISTED, key.project or NO_PROJECT, key.id, b"{}", expected=None
-        )
-        await self._management.put_record(KIND, NO_PROJECT, key.id, _write(key), expected=0)
-        self.changed()
-
     async def _remove(self, key: Key) -> None:
-        await self._management.delete_record(KIND, NO_PROJECT, key.id)
+        await self._keys.delete(NO_PROJECT, key.id)
         self.changed()
-        await self._management.delete_record(LISTED, key.project or NO_PROJECT, key.id)
+        await self._listed.delete(key.project or NO_PROJECT, key.id)
 
-    async def _is_complete(self, key: Key) -> bool:
-        """Tell whether the rotation that made a key, if one did, has come to its end."""
-        if key.replaces is None:
-            return True
-        old = await self._management.get_record(KIND, NO_PROJECT, key.replaces)
-        return old is not None and _read(old).successor == key.id
-
-    async def _complete(self, key_id: str | None) -> None:
-        """Let the successor of a key, if it has one, stand without that key."""
-        record = key_id and await self._management.get_record(KIND, NO_PROJECT, key_id)
-        if not record or _read(record).replaces is None:
-            return
-        with suppress(NotFound):
-            await self._change(_SERVER, record.name, lambda key: replace(key, replaces=None))
-
-    @retried("The key {2}")
     async def _change(self, maker: Principal, key_id: str, change: Callable[[Key], Key]) -> Key:
-        key, version = await self._find(maker, key_id)
-        changed = change(key)
-        await self._management.put_record(
-            KIND, NO_PROJECT, key_id, _write(changed), expected=version
-        )
-        self.changed()
-        return changed
+        await self.get(maker, key_id)
 
-    async def _find(self, maker: Principal, key_id: str) -> tuple[Key, int]:
-        record = None
-        if re.fullmatch("[0-9a-f]{16}", key_id):
-            record = await self._management.get_record(KIND, NO_PROJECT, key_id)
-        key = None if record is None else _read(record)
-        is_seen = key is not None and _is_of(maker, key.project) and await self._is_complete(key)
-        if record is None or key is None or not is_seen:
-            raise NotFound(f"The key {key_id!r} does not exist.")
-        return key, record.version
+        async def changed(key: Key) -> Key:
+            return change(key)
+
+        key = await self._keys.change(NO_PROJECT, key_id, changed)
+        self.changed()
+        return key
 
 
 def new_key(key_id: str) -> str:
@@ -343,12 +303,65 @@ def _write(key: Key) -> bytes:
         "disabled": key.disabled,
         "description": key.description,
         "hash": key.hash,
-        **({} if key.successor is None else {"successor": key.successor}),
-        **({} if key.replaces is None else {"replaces": key.replaces}),
     }
     return json.dumps(stored, ensure_ascii=False).encode()
 
 
 def _read(record: Record) -> Key:
     stored = json.loads(record.value)
-    return Key(record.name, **{**stored, "grants": parse_grants(stored["grants"])})
+    known = {name: value for name, value in stored.items() if name not in _FORMER}
+    return Key(record.name, **{**known, "grants": parse_grants(stored["grants"])})
+
+
+logger = logging.getLogger("zaqar_lite")
+
+
+class AdminKey:
+    """Make the key's file where there is none, and let the store know the key."""
+
+    def __init__(self, path: Path, keys: Keys) -> None:
+        self._path = path
+        self._keys = keys
+
+    async def ensure(self) -> None:
+        """Do so; several processes may at once.
+
+        A key whose id the store knows already stays as it is there: disabled, for example.
+
+        Raises:
+            ConfigurationError: the file can't be made or read, or holds something else.
+            Unavailable: the store can't keep it now.
+        """
+        try:
+            if not self._path.exists():
+                self._make()
+            text = self._path.read_text(encoding="ascii").strip()
+            is_open = self._path.stat().st_mode & 0o077
+        except (OSError, UnicodeDecodeError) as exc:
+            why = exc.strerror if isinstance(exc, OSError) else "it holds no key"
+            raise ConfigurationError(f"admin_key_file: {self._path}: {why}.") from None
+        if is_open:
+            logger.warning("others may read the admin key in %s: chmod 600 it", self._path)
+        try:
+            made = await self._keys.adopt(text)
+        except Invalid as exc:
+            raise ConfigurationError(f"admin_key_file: {self._path}: {exc}.") from None
+        if made:
+            logger.info("the admin key is in %s", self._path)
+
+    def _make(self) -> None:
+        """Write a new key. It appears whole under its name, and of racing writers one wins."""
+        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        draft = self._path.with_name(f".{self._path.name}.{secrets.token_hex(4)}")
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            with os.fdopen(descriptor, "w", encoding="ascii") as file:
+                file.write(new_key(secrets.token_hex(8)) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+            try:
+                os.link(draft, self._path)
+            except FileExistsError:
+                return
+        finally:
+            draft.unlink()

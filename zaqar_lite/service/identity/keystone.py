@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from zaqar_lite.domain.access_rules import AccessRule
 from zaqar_lite.domain.errors import Unauthenticated, Unavailable
 from zaqar_lite.domain.identity import How, Principal, is_project_id
-from zaqar_lite.service.identity.provider import Credential, Known, Place
+from zaqar_lite.service.identity.authentication import Credential, Known, Place
 
 logger = logging.getLogger("zaqar_lite")
 SERVICE_TYPE = "messaging"

@@ -5,9 +5,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.clock import Clock, read_instant
 from zaqar_lite.domain.errors import Conflict, DueChanged, Invalid, NotFound
-from zaqar_lite.domain.instants import read_instant
 from zaqar_lite.domain.limits import MIN_MESSAGE_TTL, Limits
 from zaqar_lite.domain.metadata import MAX_REDRIVES, max_redrives
 from zaqar_lite.domain.models import (

@@ -10,10 +10,10 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
+from zaqar_lite.domain.clock import read_instant
 from zaqar_lite.domain.filters.matching import Filter
 from zaqar_lite.domain.filters.text import parse_filter
 from zaqar_lite.domain.groups import group_of
-from zaqar_lite.domain.instants import read_instant
 from zaqar_lite.domain.json_values import is_same
 from zaqar_lite.domain.models import Message
 

@@ -8,11 +8,10 @@ import asyncio
 import secrets
 from collections.abc import Callable, Sequence
 
-from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.clock import Clock, read_instant
 from zaqar_lite.domain.errors import Conflict, Invalid, NotFound, RecordChanged
 from zaqar_lite.domain.groups import check_group
 from zaqar_lite.domain.ids import is_message_id
-from zaqar_lite.domain.instants import read_instant
 from zaqar_lite.domain.limits import MIN_MESSAGE_TTL, Limits
 from zaqar_lite.domain.metadata import is_queue_name
 from zaqar_lite.domain.models import QueueRef, Record
@@ -130,7 +129,7 @@ class Jobs:
         jobs = [] if running is None else [Job.decode(running.value)]
         return [*jobs, *reversed(ended)]
 
-    @retried("The job", Conflict)
+    @retried("The job")
     async def cancel(self, queue: QueueRef, act: JobAct, job_id: str) -> None:
         """Cancel a job; what it has done stays done. No error when the job has ended.
 

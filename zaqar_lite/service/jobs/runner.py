@@ -28,7 +28,7 @@ from zaqar_lite.service.background import Background, BackgroundWorker, cancelle
 from zaqar_lite.service.jobs.bulk import is_waiting
 from zaqar_lite.service.jobs.job import SAMPLE, Chooser, Job, JobAct, Order
 from zaqar_lite.service.jobs.jobs import Jobs, running_name
-from zaqar_lite.service.turns import STEP, Pace
+from zaqar_lite.service.yielding import STEP, Pace
 
 logger = logging.getLogger(__name__)
 _HELD_MS = 3_000

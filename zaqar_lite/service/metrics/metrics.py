@@ -13,10 +13,10 @@ from typing import Any
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.models import QueueRef, Swept
 from zaqar_lite.service.background import cancelled
-from zaqar_lite.service.metrics.board import Board
-from zaqar_lite.service.metrics.census import Census, Depth
-from zaqar_lite.service.metrics.families import LATENCIES, STATUSES, Families, Kind
-from zaqar_lite.service.metrics.rendering import Page, Sample
+from zaqar_lite.service.metrics.exposition import Exposition, Sample
+from zaqar_lite.service.metrics.metric_families import LATENCIES, STATUSES, Kind, MetricFamilies
+from zaqar_lite.service.metrics.queue_depths import Depth, QueueDepths
+from zaqar_lite.service.metrics.shared_counters import SharedCounters
 
 _QUICK = LATENCIES[0]
 _STATES = ("ready", "delayed", "claimed")
@@ -31,7 +31,12 @@ class Metrics:
     """
 
     def __init__(
-        self, families: Families, board: Board, census: Census, clock: Clock, **info: str
+        self,
+        families: MetricFamilies,
+        board: SharedCounters,
+        census: QueueDepths,
+        clock: Clock,
+        **info: str,
     ) -> None:
         self.families = families
         self._board = board
@@ -121,14 +126,14 @@ class Metrics:
             family = getattr(self.families, name)
             self._row.set(family.first, value())
 
-    async def page(self, *, openmetrics: bool) -> Page:
+    async def page(self, *, openmetrics: bool) -> Exposition:
         """Write everything: counters, and the counts of the queues that are worth looking at."""
         return self.show(await self._census.latest(), openmetrics=openmetrics)
 
-    def show(self, found: Mapping[str, Any], *, openmetrics: bool) -> Page:
+    def show(self, found: Mapping[str, Any], *, openmetrics: bool) -> Exposition:
         """Write everything, with what a pass over the queues found."""
         self._show_gauges()
-        page = Page(openmetrics=openmetrics)
+        page = Exposition(openmetrics=openmetrics)
         cells = self._board.sums(largest=(self.families.sweep_debt.first,))
         for family in self.families.all:
             page.add_cells(family, cells)
@@ -139,9 +144,9 @@ class Metrics:
             self._write_queues(page, depths)
         return page
 
-    async def queue_page(self, queue: QueueRef, *, openmetrics: bool) -> Page:
+    async def queue_page(self, queue: QueueRef, *, openmetrics: bool) -> Exposition:
         """Write the counts of one queue, as they are now."""
-        page = Page(openmetrics=openmetrics)
+        page = Exposition(openmetrics=openmetrics)
         self._write_queues(page, [(queue, await self._census.depth(queue))])
         return page
 
@@ -151,7 +156,7 @@ class Metrics:
         age = depth.age(self._clock.now_ms())
         return {**dict(zip(_STATES, depth.counts, strict=True)), "oldest_ready_seconds": age}
 
-    def _write_process(self, page: Page) -> None:
+    def _write_process(self, page: Exposition) -> None:
         reloaded, at = self.reloads()
         used = resource.getrusage(resource.RUSAGE_SELF)
         cpu, memory = "process_cpu_seconds_total", "process_resident_memory_bytes"
@@ -180,7 +185,7 @@ class Metrics:
         text = "Version, store and Python of this server."
         page.add("zaqar_lite_build_info", Kind.GAUGE, text, [(self._info, 1)])
 
-    def _write_totals(self, page: Page, found: Mapping[str, Any]) -> None:
+    def _write_totals(self, page: Exposition, found: Mapping[str, Any]) -> None:
         store = {"store": self._info.get("store", "")}
         since = found["since"]
         age = 0.0 if since is None else max(0, self._clock.now_ms() - since) / 1000
@@ -211,7 +216,7 @@ class Metrics:
         ):
             page.add(f"zaqar_lite_{name}", Kind.GAUGE, text, [(store, value)])
 
-    def _write_queues(self, page: Page, depths: Sequence[tuple[QueueRef, Depth]]) -> None:
+    def _write_queues(self, page: Exposition, depths: Sequence[tuple[QueueRef, Depth]]) -> None:
         now = self._clock.now_ms()
         named = [
             ({"project": queue.project, "queue": queue.name}, depth) for queue, depth in depths

@@ -7,7 +7,7 @@ import msgspec
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Conflict, NotFound
 from zaqar_lite.domain.models import QueueRef
-from zaqar_lite.service.pooling.registry import Registry
+from zaqar_lite.service.pooling.pools import PoolRegistry
 from zaqar_lite.service.records import retried
 from zaqar_lite.storage.management import ManagementStore
 
@@ -85,7 +85,7 @@ decode = msgspec.json.Decoder(Drain).decode
 class Drains:
     """Begin to drain pools, and tell how far it is."""
 
-    def __init__(self, management: ManagementStore, registry: Registry, clock: Clock) -> None:
+    def __init__(self, management: ManagementStore, registry: PoolRegistry, clock: Clock) -> None:
         self._management = management
         self._registry = registry
         self._clock = clock
@@ -108,7 +108,7 @@ class Drains:
         """Let messages go on that come to a pool for queues of others, in the next seconds."""
         await self._begin(pool, arrivals=True)
 
-    @retried("The drain of the pool {1}", Conflict)
+    @retried("The drain of the pool {1}")
     async def _begin(self, pool: str, *, arrivals: bool) -> Drain:
         record = await self._management.get_record(DRAIN, "", pool)
         drain, now = None if record is None else decode(record.value), self._clock.now_ms()

@@ -6,17 +6,15 @@ counts the changes; other processes look at it every few seconds, and read all w
 
 import json
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.errors import Invalid, RecordChanged
+from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.domain.identity import DELIVERIES_PROJECT, INTERNAL_PROJECTS
 from zaqar_lite.domain.limits import MAX_PROJECT_ID
 from zaqar_lite.domain.quotas import UNLIMITED, Quota
 from zaqar_lite.service.background import Background, BackgroundWorker
-from zaqar_lite.service.quotas.reservations import Bound, Reservations
-from zaqar_lite.service.records import all_records, count_records, retried
+from zaqar_lite.service.records import Kind, Most, all_records
 from zaqar_lite.storage.management import ManagementStore
 
 KIND, CHANGES = "quota", "quota-changes"
@@ -36,7 +34,16 @@ class Quotas(BackgroundWorker):
         self, management: ManagementStore, defaults: Quota, clock: Clock, *, shared: bool
     ) -> None:
         self._management = management
-        self._reservations = Reservations(management, clock, is_there=self._is_there)
+        full = f"{MAX_PROJECTS} projects may have quotas of their own: reset some."
+        self._kind = Kind[Mapping[str, Any]](
+            management,
+            KIND,
+            "The quota",
+            encode=lambda document: json.dumps(dict(document)).encode(),
+            decode=lambda record: json.loads(record.value),
+            most=Most(MAX_PROJECTS, Invalid, full, clock),
+            of_server=True,
+        )
         self._defaults = defaults
         self._shared = shared
         self._own: dict[str, Mapping[str, Any]] = {}
@@ -62,8 +69,7 @@ class Quotas(BackgroundWorker):
             Invalid: there can be no such project.
         """
         _check(project)
-        record = await self._management.get_record(KIND, project, _NAME)
-        return {} if record is None else json.loads(record.value)
+        return await self._kind.find(project, _NAME) or {}
 
     async def set(self, project: str, document: Mapping[str, Any]) -> None:
         """Replace a project's quotas; those that are not named get the defaults.
@@ -76,36 +82,14 @@ class Quotas(BackgroundWorker):
         """
         _check(project)
         self._defaults.changed(document)
-        await self._write(project, json.dumps(dict(document)).encode())
+
+        async def build(_: Mapping[str, Any] | None) -> Mapping[str, Any]:
+            return document
+
+        await self._kind.write(project, _NAME, build)
         own = {**self._own, project: dict(document)}
         self._replace(own, {**self._set, project: self._defaults.changed(document)})
         await self._tell()
-
-    @retried("The quotas of {1}")
-    async def _write(self, project: str, value: bytes) -> None:
-        put = partial(self._management.put_record, KIND, project, _NAME, value)
-        record = await self._management.get_record(KIND, project, _NAME)
-        if record is not None:
-            await put(expected=record.version)
-            return
-        bound = Bound(
-            "",
-            KIND,
-            MAX_PROJECTS,
-            lambda most: count_records(self._management, KIND, None, most=most),
-            Invalid(f"{MAX_PROJECTS} projects may have quotas of their own: reset some."),
-        )
-        undo = partial(self._management.delete_record, KIND, project, _NAME)
-        try:
-            async with self._reservations.room(bound, project, undo):
-                await put(expected=0)
-        except Invalid:
-            if await self._is_there("", project):
-                raise RecordChanged("Another request has set them in the last room.") from None
-            raise
-
-    async def _is_there(self, _: str, project: str) -> bool:
-        return await self._management.get_record(KIND, project, _NAME) is not None
 
     async def reset(self, project: str) -> None:
         """Give a project the default quotas again.
@@ -114,7 +98,7 @@ class Quotas(BackgroundWorker):
             Invalid: there can be no such project.
         """
         _check(project)
-        await self._management.delete_record(KIND, project, _NAME)
+        await self._kind.delete(project, _NAME)
         own, kept = dict(self._own), dict(self._set)
         own.pop(project, None)
         kept.pop(project, None)

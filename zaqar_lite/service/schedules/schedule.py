@@ -8,11 +8,11 @@ from typing import Literal
 import msgspec
 from msgspec import Raw, Struct
 
+from zaqar_lite.domain.clock import read_instant
 from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.domain.groups import GROUP_HEADER, check_group
-from zaqar_lite.domain.instants import read_instant
 from zaqar_lite.domain.sealed import check_opened
-from zaqar_lite.service.drafts import Draft
+from zaqar_lite.service.post_validation import Draft
 from zaqar_lite.service.schedules.timing import (
     LAST,
     Cron,

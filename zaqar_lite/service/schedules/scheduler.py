@@ -17,7 +17,6 @@ import logging
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import (
-    NotFound,
     RecordChanged,
     Unavailable,
     ZaqarLiteError,
@@ -93,9 +92,8 @@ class Scheduler(BackgroundWorker):
             return False
 
     async def _handle(self, due: DueEntry) -> bool:
-        try:
-            schedule, version = await self._schedules.load(due.project, due.name)
-        except NotFound:
+        schedule, version = await self._schedules.read(due.project, due.name)
+        if schedule is None:
             await self._schedules.remove_entry(due)
             return True
         now = self._clock.now_ms()

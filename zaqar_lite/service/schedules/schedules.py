@@ -15,12 +15,11 @@ from typing import NamedTuple
 import msgspec
 
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.errors import Conflict, Invalid, LimitReached, NotFound, RecordChanged
+from zaqar_lite.domain.errors import Invalid, LimitReached
 from zaqar_lite.domain.metadata import is_queue_name
 from zaqar_lite.domain.models import QueueRef, Record
 from zaqar_lite.service.messages import Messages
-from zaqar_lite.service.quotas.reservations import RecordRoom
-from zaqar_lite.service.records import Decoding, full_page, retried
+from zaqar_lite.service.records import Kind, Most
 from zaqar_lite.service.schedules.schedule import KIND, NEVER, Plan, Schedule, check
 from zaqar_lite.storage.management import ManagementStore
 
@@ -50,11 +49,17 @@ class Schedules:
         self._messages = messages
         self._clock = clock
         full = f"The project has {MAX_SCHEDULES} schedules, the most that it may have."
-        self._room = RecordRoom(management, clock, KIND, MAX_SCHEDULES, (LimitReached, full))
+        self._kind = Kind(
+            management,
+            KIND,
+            "Schedule",
+            encode=Schedule.encode,
+            decode=lambda record: Schedule.decode(record.value),
+            most=Most(MAX_SCHEDULES, LimitReached, full, clock),
+        )
         self.wake_scheduler: Callable[[], None] = lambda: None
         """Called when something may be due earlier than was known."""
 
-    @retried("The schedule", Conflict)
     async def put(self, project: str, name: str, plan: Plan) -> tuple[Schedule, bool]:
         """Make or replace a schedule; answer whether it is new.
 
@@ -63,22 +68,17 @@ class Schedules:
             LimitReached: the project has as many as it may have.
         """
         self._check(name, plan)
-        record = await self._management.get_record(KIND, project, name)
-        schedule = Schedule(name, plan, self._clock.now_ms())
-        schedule.set_next(schedule.created_at)
-        if record is not None:
-            await self.save(project, schedule, record.version)
-            return schedule, False
-        try:
-            async with self._room.held_for(project, name, lambda: self.delete(project, name)):
-                await self.save(project, schedule, 0)
-        except LimitReached:
-            if await self._room.is_there(project, name):
-                raise RecordChanged("Another request has made it in the last room.") from None
-            raise
-        return schedule, True
 
-    @retried("The schedule", Conflict)
+        async def build(_: Schedule | None) -> Schedule:
+            schedule = Schedule(name, plan, self._clock.now_ms())
+            schedule.set_next(schedule.created_at)
+            await self._add_entry(project, schedule)
+            return schedule
+
+        made = await self._kind.write(project, name, build)
+        self.wake_scheduler()
+        return made
+
     async def change(self, project: str, name: str, apply: Callable[[Plan], Plan]) -> Schedule:
         """Change the plan of a schedule by `apply`; its counts stay.
 
@@ -86,39 +86,37 @@ class Schedules:
             NotFound: no such schedule.
             Invalid: it would break a rule.
         """
-        schedule, version = await self.load(project, name)
-        schedule.plan = apply(schedule.plan)
-        self._check(name, schedule.plan)
-        schedule.set_next(self._clock.now_ms())
-        await self.save(project, schedule, version)
-        return schedule
 
-    async def load(self, project: str, name: str) -> tuple[Schedule, int]:
-        """Read a schedule and its record's version.
+        async def change(schedule: Schedule) -> Schedule:
+            schedule = msgspec.structs.replace(schedule, plan=apply(schedule.plan))
+            self._check(name, schedule.plan)
+            schedule.set_next(self._clock.now_ms())
+            await self._add_entry(project, schedule)
+            return schedule
+
+        changed = await self._kind.change(project, name, change)
+        self.wake_scheduler()
+        return changed
+
+    async def get(self, project: str, name: str) -> Schedule:
+        """Read a schedule.
 
         Raises:
             NotFound: no such schedule.
         """
-        record = await self._management.get_record(KIND, project, name)
-        if record is None:
-            raise NotFound(f"Schedule {name[:64]} does not exist.")
-        return Schedule.decode(record.value), record.version
+        return await self._kind.get(project, name)
+
+    async def read(self, project: str, name: str) -> tuple[Schedule | None, int]:
+        """Read a schedule and its record's version."""
+        return await self._kind.read(project, name)
 
     async def page(self, project: str, after: str | None, limit: int) -> Sequence[Schedule]:
         """List a project's schedules by name, those after `after`; a damaged one is left out."""
-        decoding = Decoding()
-
-        async def show(records: Sequence[Record]) -> Sequence[Schedule]:
-            opened = await self._management.opened(records)
-            return await decoding.all(opened, lambda one: Schedule.decode(one.value))
-
-        return await full_page(
-            self._management, KIND, project, show, after=after or "", limit=limit
-        )
+        return await self._kind.page(project, after, limit)
 
     async def delete(self, project: str, name: str) -> None:
         """Delete a schedule; its messages stay. No error when there is none."""
-        await self._management.delete_record(KIND, project, name)
+        await self._kind.delete(project, name)
 
     async def fire(self, project: str, name: str, may_post: Callable[[str], None]) -> str:
         """Post a schedule's message now, beside its instants; answer the message's id.
@@ -130,7 +128,7 @@ class Schedules:
             NotFound: no such schedule.
             Invalid: the queue does not take the message.
         """
-        schedule, _ = await self.load(project, name)
+        schedule = await self.get(project, name)
         may_post(schedule.plan.queue)
         return (await self.post(project, schedule, keyed=None))[0]
 
@@ -170,16 +168,17 @@ class Schedules:
         Raises:
             RecordChanged: it is at another version.
         """
+        await self._add_entry(project, schedule)
+        written = await self._kind.put(project, schedule.name, schedule, version)
+        self.wake_scheduler()
+        return written
+
+    async def _add_entry(self, project: str, schedule: Schedule) -> None:
         if schedule.due_at != NEVER:
             value = msgspec.json.encode([project, schedule.name])
             await self._management.put_record(
                 DUE, _DUE_PROJECT, _due_key(project, schedule), value, expected=None
             )
-        record = await self._management.put_record(
-            KIND, project, schedule.name, schedule.encode(), expected=version
-        )
-        self.wake_scheduler()
-        return record.version
 
     async def due(self, limit: int, after: str | None = None) -> Sequence[DueEntry]:
         """The entries of the index that are due first, or those after the entry `after`."""

@@ -5,9 +5,11 @@ from being there twice. The queue's own record is marked in the same request: so
 without a call of its own whether the queue has subscriptions.
 """
 
+import hashlib
 import hmac
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+import json
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple, Protocol
@@ -18,6 +20,7 @@ from zaqar_lite.domain.errors import (
     Invalid,
     LimitReached,
     NotFound,
+    QuotaReached,
     RecordChanged,
     Unavailable,
     ZaqarLiteError,
@@ -27,7 +30,6 @@ from zaqar_lite.domain.limits import Limits, check_limit
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.domain.quotas import QuotaOf, unlimited
 from zaqar_lite.domain.subscriptions import (
-    KIND,
     Secret,
     Subscription,
     SubscriptionDraft,
@@ -36,20 +38,19 @@ from zaqar_lite.domain.subscriptions import (
     new_token,
 )
 from zaqar_lite.domain.topics import check_subscription, queue_in
+from zaqar_lite.service.bounds import Bound, Bounds
 from zaqar_lite.service.identity.trusts import MakeTrust, trusted
 from zaqar_lite.service.policy import Policies
 from zaqar_lite.service.queues import Queues
-from zaqar_lite.service.records import retried
-from zaqar_lite.service.subscriptions.marks import Marks
-from zaqar_lite.service.subscriptions.names import Name, SubscriberNames
-from zaqar_lite.service.subscriptions.room import Room
-from zaqar_lite.service.subscriptions.subscribers import (
-    Subscribers,
-    list_subscriptions,
+from zaqar_lite.service.subscriptions.queue_flags import QueueFlags
+from zaqar_lite.service.subscriptions.subscriber_cache import (
+    SubscriberCache,
     subscription_ids,
+    subscription_kind,
 )
 from zaqar_lite.storage.management import ManagementStore
 
+_NAMED = "subscriber"
 _MAX_ROUNDS = 20
 _OLD_SECRET_MS = 86_400_000
 
@@ -62,6 +63,13 @@ class Confirmations(Protocol):
 
     async def tell_unsubscribed(self, subscription: Subscription) -> None:
         """Send word that the subscription was refused."""
+
+
+class _Name(NamedTuple):
+    """The subscription that a subscriber's name stands for, and the version of its record."""
+
+    id: str
+    version: int
 
 
 class Subscribed(NamedTuple):
@@ -79,7 +87,7 @@ class Subscriptions:
         management: ManagementStore,
         queues: Queues,
         policies: Policies,
-        subscribers: Subscribers,
+        subscribers: SubscriberCache,
         *,
         confirmations: Confirmations | None,
         limits: Limits,
@@ -91,10 +99,10 @@ class Subscriptions:
         self._management = management
         self._left = left or (lambda _: None)
         self._subscribers = subscribers
-        self._names = SubscriberNames(management)
-        self.room = Room(management, clock, limits, quota_of)
-        """Room for new subscriptions, which also counts those of a project."""
-        self.marks = Marks(management, queues, policies)
+        self._kind = subscription_kind(management, clock)
+        self._bounds = Bounds(management, clock)
+        self._quota_of = quota_of
+        self.marks = QueueFlags(management, queues, policies)
         """The marks by which a post knows that its queue has subscriptions."""
         self._confirmations = confirmations
         self._limits = limits
@@ -141,18 +149,20 @@ class Subscriptions:
             # has crashed. The first to write it under that id has made it.
             is_begun = named is not None and existing is None
             made = self._new(named.id if named and is_begun else None, queue, draft)
+            made = await trusted(made, trust)
             try:
-                async with self.room.held_for(made, partial(self.delete, queue, made.id)):
-                    made = await trusted(made, trust)
-                    value = made.encode()
+                async with AsyncExitStack() as stack:
+                    for bound in self._bounds_of(queue):
+                        undo = partial(self.delete, queue, made.id)
+                        await stack.enter_async_context(self._bounds.room(bound, undo))
                     if not is_begun:
-                        await self._names.take(made, expected=named.version if named else 0)
-                    await self._management.put_record(
-                        KIND, queue.project, made.name, value, expected=0, ttl_ms=made.ttl * 1000
-                    )
+                        await self._name(made, expected=named.version if named else 0)
+                    await self._kind.put(queue.project, made.name, made, 0)
             except RecordChanged:
+                self._left(made)
                 continue
             except LimitReached:
+                self._left(made)
                 _, existing = await self._find_by(queue, subscriber)
                 if existing is None or existing.subscriber != subscriber:
                     raise
@@ -175,7 +185,7 @@ class Subscriptions:
         """
         found = await self._get(queue, subscription_id)
         if found is None:
-            raise NotFound(f"Subscription {subscription_id!r} does not exist.")
+            raise _missing(subscription_id)
         return found
 
     async def page(
@@ -187,7 +197,7 @@ class Subscriptions:
             Invalid: the limit is out of range.
         """
         check_limit(limit, self._limits.max_subscriptions_per_page)
-        return await list_subscriptions(self._management, queue, after=marker or "", limit=limit)
+        return await self._kind.page(queue.project, marker, limit, prefix=f"{queue.name}/")
 
     async def update(
         self,
@@ -225,9 +235,9 @@ class Subscriptions:
                 is_same = existing is not None and existing.subscriber == new.subscriber
                 if existing is not None and is_same and existing.id != old.id:
                     raise Conflict("The queue has another subscription with this subscriber.")
-                await self._names.take(new, expected=named.version if named else 0)
+                await self._name(new, expected=named.version if named else 0)
             elif draft.ttl is not None:
-                await self._names.take(new, expected=None)
+                await self._name(new, expected=None)
             if (draft.ttl, new.subscriber, new.disabled) != (None, old.subscriber, old.disabled):
                 new = await trusted(new, trust)
             return new
@@ -248,7 +258,7 @@ class Subscriptions:
         if old.is_ordered and not new.is_ordered:
             await self.marks.order(queue, new.id, ordered=False)
         if new.subscriber != old.subscriber:
-            await self._names.release(old)
+            await self._release_name(old)
             await self._ask(new)
 
     async def delete(self, queue: QueueRef, subscription_id: str) -> None:
@@ -264,9 +274,8 @@ class Subscriptions:
         except Unavailable:  # if the store is away, the deletion below raises too
             existing = None
         if existing is not None:
-            await self._names.release(existing)
-        name = f"{queue.name}/{subscription_id}"
-        await self._management.delete_record(KIND, queue.project, name)
+            await self._release_name(existing)
+        await self._kind.delete(queue.project, f"{queue.name}/{subscription_id}")
         if existing is not None:
             self._left(existing)
         self._subscribers.end(queue, subscription_id)
@@ -332,7 +341,6 @@ class Subscriptions:
         if self._confirmations is not None and not subscription.confirmed:
             await self._confirmations.ask(subscription)
 
-    @retried("Subscription {2!r}")
     async def _change(
         self,
         queue: QueueRef,
@@ -341,37 +349,83 @@ class Subscriptions:
     ) -> tuple[Subscription, Subscription]:
         """Change a subscription, exclusive against other changes; answer the old and the new."""
         old = await self.get(queue, subscription_id)
-        new = await change(old)
-        if new == old:
-            return old, new
-        left = old.expires_at - self._clock.now_ms()
-        ttl_ms = new.ttl * 1000 if new.renewed_at != old.renewed_at else max(left, 1)
-        await self._management.put_record(
-            KIND,
-            queue.project,
-            new.name,
-            new.encode(),
-            expected=old.version,
-            ttl_ms=ttl_ms,
-        )
+
+        async def changed(found: Subscription) -> Subscription:
+            nonlocal old
+            old = found
+            return await change(found)
+
+        try:
+            new = await self._kind.change(queue.project, old.name, changed)
+        except NotFound as exc:
+            raise _missing(subscription_id) from exc
         if new.trust != old.trust or new.disabled is not None:
             self._left(old)
         self._subscribers.forget(queue)
         return old, new
 
+    async def count(self, project: str, most: int) -> int:
+        """Count the live subscriptions of a project, up to `most`."""
+        return await self._kind.count(project, most)
+
+    def _bounds_of(self, queue: QueueRef) -> Iterator[Bound]:
+        """The bounds of new subscriptions: of their queue, and of their project's quota."""
+
+        async def count(most: int) -> int:
+            return len(await subscription_ids(self._management, queue, most=most))
+
+        most, quota = self._limits.max_subscriptions_per_queue, self._quota_of(queue.project)
+        full = LimitReached(f"The queue has {most} subscriptions, as many as it may have.")
+        yield Bound(queue.project, f"subscriptions/{queue.name}", most, count, full)
+        if quota.subscriptions is not None:
+            full = QuotaReached(
+                f"The project has {quota.subscriptions} subscriptions, as many as its quota "
+                "allows: end some, or ask the operator of this server for more."
+            )
+            of_project = partial(self.count, queue.project)
+            yield Bound(queue.project, "subscriptions", quota.subscriptions, of_project, full)
+
+    async def _name(self, made: Subscription, *, expected: int | None) -> None:
+        """Let its subscriber's name stand for a subscription, as long as that lives.
+
+        A name is a digest of the subscriber; its record keeps one from being in a queue twice.
+
+        Raises:
+            RecordChanged: the record is not at the version `expected` (0: there is none).
+        """
+        await self._management.put_record(
+            _NAMED,
+            made.queue.project,
+            _name_of(made.queue, made.subscriber),
+            json.dumps({"id": made.id}).encode(),
+            expected=expected,
+            ttl_ms=made.ttl * 1000,
+        )
+
+    async def _release_name(self, old: Subscription) -> None:
+        """Release a name, unless it stands for another subscription by now."""
+        project, name = old.queue.project, _name_of(old.queue, old.subscriber)
+        record = await self._management.get_record(_NAMED, project, name)
+        if record is not None and json.loads(record.value)["id"] == old.id:
+            with suppress(RecordChanged):
+                await self._management.delete_record(_NAMED, project, name, expected=record.version)
+
     async def _find_by(
         self, queue: QueueRef, subscriber: str
-    ) -> tuple[Name | None, Subscription | None]:
+    ) -> tuple[_Name | None, Subscription | None]:
         """What the name of a subscriber stands for; it may belong to another one by now."""
-        named = await self._names.find(queue, subscriber)
-        return named, None if named is None else await self._get(queue, named.id)
+        record = await self._management.get_record(
+            _NAMED, queue.project, _name_of(queue, subscriber)
+        )
+        if record is None:
+            return None, None
+        named = _Name(json.loads(record.value)["id"], record.version)
+        return named, await self._get(queue, named.id)
 
     async def _get(self, queue: QueueRef, subscription_id: str) -> Subscription | None:
         if not is_message_id(subscription_id):
             return None
-        name = f"{queue.name}/{subscription_id}"
-        record = await self._management.get_record(KIND, queue.project, name)
-        return None if record is None else Subscription.decode(record)
+        return await self._kind.find(queue.project, f"{queue.name}/{subscription_id}")
 
     def _new(
         self, identifier: str | None, queue: QueueRef, draft: SubscriptionDraft
@@ -389,3 +443,11 @@ class Subscriptions:
             secrets=(Secret(new_secret()),),
             token=new_token(),
         )
+
+
+def _missing(subscription_id: str) -> NotFound:
+    return NotFound(f"Subscription {subscription_id!r} does not exist.")
+
+
+def _name_of(queue: QueueRef, subscriber: str) -> str:
+    return f"{queue.name}/{hashlib.sha256(subscriber.encode()).hexdigest()}"

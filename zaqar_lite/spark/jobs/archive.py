@@ -1,13 +1,15 @@
 """Archive a queue as Parquet files by queue and date."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pyspark.sql import Row, SparkSession
 from pyspark.sql.functions import expr
+from pyspark.sql.streaming.query import StreamingQuery
 
-from zaqar_lite.spark.jobs.progress import OBSERVED
 from zaqar_lite.spark.jobs.target import Summary, Target
+
+_OBSERVED = "zaqar"  # the name of the query's metrics
 
 
 def archive(
@@ -19,12 +21,14 @@ def archive(
     remove: bool = False,
     batch: int = 10_000,
     dry_run: bool = False,
+    on_progress: Callable[[int], object] | None = None,
 ) -> Summary:
     """Append what is in the queue now, and was not archived yet, to `path`.
 
     `state` is a directory (a path or a URI) that remembers what is archived; keep one per queue
     and path. The files are written exactly once. With `remove` messages are claimed, and deleted
     only after their files are complete; delayed messages and those that others hold are left.
+    `on_progress` is told about once a second how many rows are archived so far.
     """
     if dry_run:
         return {"dry_run": True, "rows": target.read(spark, includeBody="false").count()}
@@ -36,22 +40,29 @@ def archive(
     rows = spark.readStream.format("zaqar").options(**options).load()
     query = (
         rows.selectExpr("*", "current_timestamp() as archived", "to_date(created) as date")
-        .observe(OBSERVED, expr("count(*) as rows"), expr("sum(octet_length(body)) as bytes"))
+        .observe(_OBSERVED, expr("count(*) as rows"), expr("sum(octet_length(body)) as bytes"))
         .writeStream.format("parquet")
         .partitionBy("queue", "date")
         .option("checkpointLocation", f"{state}/checkpoint-{options.get('mode')}")
         .trigger(availableNow=True)
         .start(path)
     )
-    query.awaitTermination()
-    told = [_observed(one.observedMetrics.get(OBSERVED)) for one in query.recentProgress]
-    batches = [(rows, octets or 0) for rows, octets in told if rows]
+    while not query.awaitTermination(1):
+        if on_progress is not None:
+            on_progress(sum(rows for rows, _octets in _batches(query)))
+    batches = _batches(query)
     return {
         "rows": sum(rows for rows, _octets in batches),
         "bytes": sum(octets for _rows, octets in batches),
         "batches": len(batches),
         "removed": remove,
     }
+
+
+def _batches(query: StreamingQuery) -> list[tuple[int, int]]:
+    """Return the rows and bytes of each batch that had any."""
+    told = [_observed(one.observedMetrics.get(_OBSERVED)) for one in query.recentProgress]
+    return [(rows, octets or 0) for rows, octets in told if rows]
 
 
 def _observed(row: Row | None) -> Sequence[Any]:

@@ -7,21 +7,23 @@ are masked unless asked for.
 """
 
 import datetime as dt
+import json
 import shutil
 import time
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import unquote, urlsplit
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import expr
 
-from zaqar_lite.spark.jobs.masking import Samples, mask
-from zaqar_lite.spark.jobs.page import Report, page
+from zaqar_lite.spark.jobs.report_page import Report, page
 from zaqar_lite.spark.jobs.target import Summary, Target
 
+Samples = Literal["none", "keys", "full"]
+_MOST = 2_000  # characters of a body that a sample shows
 # Why the last attempt failed, as its worker or the server said.
 _REASON = """nullif(concat_ws(': ', try_element_at(attempts, -1).reason,
     try_element_at(attempts, -1).detail), '')"""
@@ -50,6 +52,7 @@ def dlq_report(
     samples: Samples = "keys",
     partitions: int = 8,
     letters: str | None = None,
+    dry_run: bool = False,
 ) -> Summary:
     """Write `patterns/`, `histogram/`, `samples/` and `report.html` under `output`.
 
@@ -60,10 +63,14 @@ def dlq_report(
         samples: what is shown of bodies: "none", "keys" or "full".
         partitions: ranges that are read side by side.
         letters: Parquet files (an archive) to read instead of the queue.
+        dry_run: count the letters, and write nothing.
 
     Returns:
         Letters, patterns, sources, the page, and the seconds of the read and of the rest.
     """
+    if dry_run:
+        rows = spark.read.parquet(letters) if letters else target.read(spark)
+        return {"dry_run": True, "letters": rows.count()}
     place = Path(unquote(urlsplit(output).path) if output.startswith("file:") else output)
     place.mkdir(parents=True, exist_ok=True)
     if letters:
@@ -197,3 +204,28 @@ def _samples(found: DataFrame, top: list[dict[str, Any]], samples: Samples) -> l
         for row in top
         for one in dict.fromkeys((row["sample_first"], row["sample_last"]))
     ]
+
+
+def mask(body: str | None, samples: Samples) -> str | None:
+    """Return what may be shown of a body: nothing, its keys with types for values, or all of it.
+
+    At most 2,000 characters.
+    """
+    if body is None or samples == "none":
+        return None
+    if samples == "full":
+        return body[:_MOST]
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError):
+        return "(not JSON)"
+    return json.dumps(_types(value), ensure_ascii=False)[:_MOST]
+
+
+def _types(value: Any) -> Any:  # noqa: ANN401 - any JSON
+    if isinstance(value, dict):
+        return {key: _types(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_types(one) for one in value[:1]]
+    names = {bool: "boolean", int: "number", float: "number", str: "string", type(None): "null"}
+    return names[type(value)]

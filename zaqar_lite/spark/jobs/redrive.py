@@ -7,6 +7,8 @@ which the server recognises, and then deleted. What the filter leaves, and what 
 stays in the queue.
 """
 
+import contextlib
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,16 +17,16 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col, concat, expr, lit
 
-from zaqar_lite.client import Client, Held
+from zaqar_lite.client import Client, Held, NotFound, Refused
 from zaqar_lite.client.models import Job
-from zaqar_lite.spark import claiming
-from zaqar_lite.spark.jobs import server_job
+from zaqar_lite.spark.claims import Renewal, claim_messages, delete_claimed, release_claims
 from zaqar_lite.spark.jobs.target import Summary, Target
 from zaqar_lite.spark.options import OptionError, Options, parse
-from zaqar_lite.spark.renewal import Renewal
 from zaqar_lite.spark.rows import COLUMNS, SCHEMA, to_batch
 
 _SHOWN = 20
+_POLL = 0.2  # seconds between two looks at the server's job
+_NO_SUCH_ROUTE = {404, 405, 501}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +81,9 @@ def redrive(
         with target.client() as client:
             order: dict[str, Any] = {"filter": {}, "to": plan.to, "ttl": plan.ttl}
             order["max_per_second"] = plan.rate and max(1, int(plan.rate))
-            job = server_job.redrive(client, target.queue, order)
+            job = _run_server_job(client, target.queue, order)
         if job is not None:
-            return _told(job)
+            return _summary_of(job)
     summary: Summary = {"moved": 0, "left": 0, "rejected": 0, "lost": 0, "retries": 0}
     summary["refused"] = []
     options = parse(target.options() | {"claimTtl": str(plan.claim_ttl)})
@@ -91,7 +93,7 @@ def redrive(
     with target.client() as client:
         try:
             number = 0
-            while held := claiming.claim(client, options, plan.batch):
+            while held := claim_messages(client, options, plan.batch):
                 number += 1
                 batch = [one.id for one in held]
                 renewal.add(number, [(claim_id, []) for claim_id in batch])
@@ -104,11 +106,36 @@ def redrive(
                 batch = []
         finally:
             renewal.stop()
-            claiming.release(client, target.queue, unmoved + batch)
+            release_claims(client, target.queue, unmoved + batch)
     return summary
 
 
-def _told(job: Job) -> Summary:
+def _run_server_job(client: Client, queue: str, order: dict[str, Any]) -> Job | None:
+    """Redrive by a job and wait for its end; None if the server has no such jobs.
+
+    If the wait is interrupted, the job is cancelled: moved messages stay moved, others stay.
+
+    Raises:
+        Conflict: a redrive of this queue is under way.
+    """
+    try:
+        job = client.start_redrive(queue, **order)
+    except Refused as error:
+        if error.status in _NO_SUCH_ROUTE:
+            return None
+        raise
+    try:
+        while not job.is_over:
+            time.sleep(_POLL)
+            job = client.get_job(job.path)
+    except BaseException:
+        with contextlib.suppress(NotFound):  # over already
+            client.cancel_job(job.path)
+        raise
+    return job
+
+
+def _summary_of(job: Job) -> Summary:
     """Convert the result of a server's job into a summary.
 
     Raises:
@@ -164,7 +191,7 @@ def _delete(
 ) -> None:
     """Delete the letters that were moved; those whose claim lapsed may be in both queues."""
     mine = [(one.id, [m.id for m in one.messages if m.id in moved]) for one in held]
-    deleted = claiming.delete(client, options, mine)
+    deleted = delete_claimed(client, options, mine)
     summary["moved"] += len(moved) - deleted.lost
     summary["lost"] += deleted.lost
 

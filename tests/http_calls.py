@@ -1,0 +1,168 @@
+"""Count what one post on memory:// costs without sockets: `python tests/http_calls.py`.
+
+It prints JSON: the calls that cProfile counts, those of them that are Python's, the functions of
+`zaqar_lite` that run between `data_received` and the store's `post`, how many of these are entered
+one inside the other, and the microseconds of a post. PYTHONPATH chooses the checkout.
+"""
+
+import asyncio
+import cProfile
+import json
+import pstats
+import sys
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import uvloop
+from uvicorn.server import ServerState
+
+import zaqar_lite.serve
+from zaqar_lite.main import create_app
+from zaqar_lite.server.loading import load
+
+_BODY = b'{"messages":[{"body":{"event":"made","id":1},"ttl":300}]}'
+_REQUEST = b"\r\n".join(
+    (
+        b"POST /v2/queues/q/messages HTTP/1.1",
+        b"Host: localhost",
+        b"Client-ID: 3381af92-2b9e-11e3-b191-71861300734c",
+        b"X-Project-ID: p",
+        b"Content-Length: %d" % len(_BODY),
+        b"",
+        _BODY,
+    )
+)
+_WARM_UP, _POSTS = 300, 200
+
+
+class _Transport(asyncio.Transport):
+    """A transport that tells when something is written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = asyncio.Event()
+        self.answer = b""
+
+    def write(self, data: Any) -> None:
+        self.answer += bytes(data)
+        if b"resources" in self.answer:
+            self.written.set()
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        addresses = {"peername": ("127.0.0.1", 1), "sockname": ("127.0.0.1", 2)}
+        return addresses.get(name, default)
+
+    def is_closing(self) -> bool:
+        return False
+
+    def pause_reading(self) -> None:
+        """Do nothing."""
+
+    def resume_reading(self) -> None:
+        """Do nothing."""
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def close(self) -> None:
+        raise AssertionError(self.answer)
+
+
+class _Walk:
+    """The functions of `zaqar_lite` that run until the store's `post` is entered."""
+
+    def __init__(self) -> None:
+        self.seen: set[object] = set()
+        self.depth = 0
+        self._has_ended = False
+
+    def look(self, frame: FrameType, event: str, _: object) -> None:
+        """Note a function that is entered."""
+        path = frame.f_code.co_filename
+        if event != "call" or self._has_ended or "/zaqar_lite/" not in path:
+            return
+        if "/storage/" in path and frame.f_code.co_name == "post":
+            self._has_ended, at = True, frame.f_back
+            while at is not None:
+                self.depth += "/zaqar_lite/" in at.f_code.co_filename
+                at = at.f_back
+        else:
+            self.seen.add(frame.f_code)
+
+
+async def _counted() -> dict[str, float]:
+    settings = load(environment={}, overrides={"store": "memory://"})
+    app = create_app(settings)
+    config = zaqar_lite.serve._config(settings, app, None)
+    config.load()
+    state = ServerState()
+    state.default_headers = [(b"date", b"Fri, 27 Nov 2026 12:00:00 GMT")]
+    make: Callable[..., Any] = config.http_protocol_class
+    connection, transport = make(config=config, server_state=state, app_state={}), _Transport()
+    connection.connection_made(transport)
+
+    async def post(times: int) -> None:
+        for _ in range(times):
+            transport.written.clear()
+            transport.answer = b""
+            connection.data_received(_REQUEST)
+            if not transport.written.is_set():
+                await transport.written.wait()
+
+    async with _lifespan(app):
+        await post(_WARM_UP)
+        walk = _Walk()
+        sys.setprofile(walk.look)
+        await post(1)
+        sys.setprofile(None)
+        profile = cProfile.Profile()
+        profile.enable()
+        await post(_POSTS)
+        profile.disable()
+        spent = []
+        for _ in range(10):
+            begun = time.process_time()
+            await post(_POSTS)
+            spent.append((time.process_time() - begun) / _POSTS)
+    stats: Any = pstats.Stats(profile)
+    ours = sum(counts[1] for place, counts in stats.stats.items() if place[0] != "~")
+    return {
+        "calls": stats.total_calls / _POSTS,
+        "python_calls": ours / _POSTS,
+        "functions": len(walk.seen),
+        "depth": walk.depth,
+        "microseconds": min(spent) * 1e6,
+    }
+
+
+class _lifespan:  # noqa: N801 - it is used like a function
+    """Open the application's stores, by the lifespan of ASGI."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+        self._opened, self._ends = asyncio.Event(), asyncio.Event()
+
+    async def __aenter__(self) -> None:
+        self._task = asyncio.create_task(self._run())
+        await self._opened.wait()
+
+    async def __aexit__(self, *_: object) -> None:
+        self._ends.set()
+        await self._task
+
+    async def _run(self) -> None:
+        async def receive() -> dict[str, str]:
+            if self._opened.is_set():
+                await self._ends.wait()
+            return {"type": "lifespan"}
+
+        async def send(_: object) -> None:
+            self._opened.set()
+
+        await self._app({"type": "lifespan"}, receive, send)
+
+
+if __name__ == "__main__":
+    print(json.dumps(uvloop.run(_counted())))

@@ -1,0 +1,190 @@
+"""The waiting lines: no herd, no lost place, bounded, and nothing left behind."""
+
+import asyncio
+import tracemalloc
+from collections import Counter
+
+import pytest
+
+from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.errors import TooMany
+from zaqar_lite.domain.models import DelayMode, QueueRef, Selection, StoreOptions, Take
+from zaqar_lite.domain.posts import NewMessage
+from zaqar_lite.service.long_polling import LongPolling
+from zaqar_lite.storage.base import MessageStore
+from zaqar_lite.storage.memory import create
+
+pytestmark = pytest.mark.anyio
+QUEUES = [QueueRef("p", f"queue-{number}") for number in range(1_000)]
+TAKE = Take(1, None, DelayMode.IGNORE, ttl_ms=60_000, client_id="c")
+
+
+class House:
+    """A memory store, its waiting lines, and how often each queue was asked."""
+
+    def __init__(self, *, most: int = 100_000) -> None:
+        self.messages: MessageStore = create("memory://", clock=Clock(), options=StoreOptions())[0]
+        self.waiting = LongPolling(self.messages, most=most, most_per_project=most)
+        self.asked: Counter[QueueRef] = Counter()
+
+    async def wait(self, queue: QueueRef, seconds: float = 600) -> str | None:
+        """Wait for a message; answer its id."""
+
+        async def ask() -> str | None:
+            self.asked[queue] += 1
+            claimed = await self.messages.claim(queue, TAKE)
+            return claimed.messages[0].id if claimed.messages else None
+
+        gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        return await self.waiting.until_found(queue, seconds, ask, gone=gone)
+
+    async def post(self, queue: QueueRef, count: int = 1) -> list[str]:
+        new = [NewMessage(b"1", 3_600_000)] * count
+        return [one.id for one in await self.messages.post(queue, new, client_id="p", version=None)]
+
+
+async def turns() -> None:
+    for _ in range(30):
+        await asyncio.sleep(0)
+
+
+async def test_ten_thousand_waiters_ask_once_and_no_message_wakes_a_herd() -> None:
+    house = House()
+    waiting = {
+        queue: [asyncio.create_task(house.wait(queue)) for _ in range(10)] for queue in QUEUES
+    }
+    await turns()
+    assert house.waiting.count == 10_000
+    assert house.asked.total() <= 2 * len(QUEUES), "those behind the first need not ask"
+    house.asked.clear()
+    posted = await house.post(QUEUES[7], 3)
+    await turns()
+    assert sorted(task.result() or "" for task in waiting[QUEUES[7]][:3]) == sorted(posted)
+    assert not any(task.done() for task in waiting[QUEUES[7]][3:])
+    assert house.asked == {QUEUES[7]: 3}, "three messages wake three"
+    house.waiting.close()
+    await asyncio.gather(*(task for line in waiting.values() for task in line))
+    assert house.waiting.count == 0
+
+
+async def test_a_waiter_costs_little_memory() -> None:
+    house = House()
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    waiting = [asyncio.create_task(house.wait(queue)) for queue in QUEUES for _ in range(10)]
+    await turns()
+    grown = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    assert grown / len(waiting) < 12_000, "bytes a waiter"
+    house.waiting.close()
+    await asyncio.gather(*waiting)
+
+
+async def test_who_finds_nothing_keeps_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    house = House()
+    first = asyncio.create_task(house.wait(QUEUES[0]))
+    await turns()
+    second = asyncio.create_task(house.wait(QUEUES[0]))
+    await turns()
+    house.waiting._announced(QUEUES[0], 1)  # a hint that was wrong
+    await turns()
+    (posted,) = await house.post(QUEUES[0])
+    assert await asyncio.wait_for(first, 5) == posted
+    assert not second.done()
+    second.cancel()
+    await asyncio.gather(second, return_exceptions=True)
+    assert house.waiting.count == 0
+
+
+async def test_what_is_posted_while_the_first_enters_is_found() -> None:
+    """Between the first look and the announcement a post goes unheard; the second look finds it."""
+    house = House()
+    watch = house.messages.watch
+
+    async def late(queue: QueueRef) -> None:
+        await house.post(queue)
+        await watch(queue)
+
+    house.messages.watch = late  # type: ignore[method-assign]
+    assert await asyncio.wait_for(house.wait(QUEUES[0]), 5) is not None
+
+
+async def test_a_reader_is_told_whether_something_came() -> None:
+    """What comes while it looks ends the next sleep at once; after nothing it need not look."""
+    house = House()
+    gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    place = await house.waiting.join(QUEUES[0], gone)
+    place.ask()
+    assert not await place.sleep(0.01)
+    await house.post(QUEUES[0])
+    assert await asyncio.wait_for(place.sleep(600), 5)
+    place.ask()
+    sleeping = asyncio.create_task(place.sleep(600))
+    await turns()
+    await house.post(QUEUES[0])
+    assert await asyncio.wait_for(sleeping, 5)
+    await place.leave()
+    assert house.waiting.count == 0
+
+
+async def test_the_safety_poll_finds_what_no_hint_told() -> None:
+    house = House()
+    house.messages.poll_interval_ms = 50
+    waiting = asyncio.create_task(house.wait(QUEUES[0]))
+    await turns()
+    house.messages.listen(lambda *_: None)
+    await house.post(QUEUES[0])
+    assert await asyncio.wait_for(waiting, 10) is not None
+
+
+async def test_one_too_many_is_refused_and_frees_nothing() -> None:
+    house = House(most=1)
+    waiting = asyncio.create_task(house.wait(QUEUES[0]))
+    await turns()
+    with pytest.raises(TooMany):
+        await house.wait(QUEUES[1])
+    assert house.waiting.count == 1
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    assert house.waiting.count == 0
+    assert not house.waiting._lines
+
+
+async def test_what_is_due_and_not_to_be_had_is_asked_for_less_and_less_often() -> None:
+    house = House()
+
+    async def due(queue: QueueRef) -> int | None:
+        return 0
+
+    house.messages.next_due = due  # type: ignore[method-assign]
+    assert await house.wait(QUEUES[0], seconds=1.5) is None
+    assert house.asked[QUEUES[0]] <= 12, "50 a second before"
+
+
+async def test_a_reader_that_sees_late_what_a_sweep_made_ready_is_woken_again() -> None:
+    """A stream of events tells what is due a millisecond later than the store has it ready."""
+    house, queue = House(), QUEUES[0]
+
+    async def ask() -> bool | None:
+        page = await house.messages.list_messages(queue, Selection(limit=9, include_delayed=True))
+        (message,) = page.messages
+        return (message.delay_expires_at or 0) < message.now or None
+
+    async def sweep() -> None:
+        while True:
+            await house.messages.sweep(100)
+            await asyncio.sleep(0)
+
+    sweeping = asyncio.create_task(sweep())
+    loop, seconds = asyncio.get_running_loop(), []
+    for _ in range(12):
+        begun = loop.time()
+        new = [NewMessage(b"1", 3_600_000, delay_ms=25)]
+        await house.messages.post(queue, new, client_id="p", version=None)
+        gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        assert await house.waiting.until_found(queue, 60, ask, gone=gone, reads=True)
+        seconds.append(loop.time() - begun)
+        await house.messages.purge(queue)
+    sweeping.cancel()
+    assert max(seconds) < 30, "it was not the last look, at the end of the wait"
+    house.waiting.close()

@@ -1,0 +1,128 @@
+"""The catalogue of pools forgets where deleted queues lay."""
+
+import asyncio
+
+import pytest
+
+from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.errors import ConfigurationError, Invalid
+from zaqar_lite.domain.models import Capability, QueueRef, Record, StoreOptions
+from zaqar_lite.service.pooling import placement as module
+from zaqar_lite.service.pooling.placement import HOME, LEFT_MS, Placements
+from zaqar_lite.service.pooling.pools import Pool, PoolRegistry, StoreKind
+from zaqar_lite.storage.memory import create
+from zaqar_lite.storage.memory.management import MemoryManagementStore
+from zaqar_lite.storage.memory.state import State
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_queues_that_come_and_go_keep_no_other_from_being_forgotten() -> None:
+    clock = Clock()
+    _, management = create("memory://", clock=clock, options=StoreOptions())
+    catalogue = Placements(
+        management, PoolRegistry(management, lambda _: StoreKind("memory"), clock), clock
+    )
+
+    async def made_and_deleted(name: str) -> None:
+        await catalogue.put(QueueRef("p", name), "pool")
+        await catalogue.leave(QueueRef("p", name))
+
+    await made_and_deleted("z-the-last-by-name")
+    clock.advance(LEFT_MS + 1)
+    for number in range(100):
+        await made_and_deleted(f"a-{number:03}")
+    assert sum([await catalogue.tidy() for _ in range(6)]) == 1
+    clock.advance(LEFT_MS + 1)
+    assert sum([await catalogue.tidy() for _ in range(6)]) == 100
+
+
+class Counting(MemoryManagementStore):
+    """Counts the records that are read one by one."""
+
+    read = 0
+
+    async def get_record(self, kind: str, project: str, name: str) -> Record | None:
+        self.read += 1
+        return await super().get_record(kind, project, name)
+
+
+async def test_a_filter_looks_at_each_queue_of_its_project_once_at_most() -> None:
+    clock = Clock()
+    management = Counting(State(), clock)
+    registry = PoolRegistry(management, lambda _: StoreKind("memory", {Capability.FAN_OUT}), clock)
+    catalogue = Placements(management, registry, clock)
+    await registry.put_pool(Pool("one", "memory://one", 1))
+    for number in range(50):
+        queue = QueueRef("p", f"queue-{number:02}")
+        await catalogue.put(queue, "one")
+        await management.create_queue(queue, {}, max_queues=100)
+    new, metadata = QueueRef("p", "filtered"), {"_filter": "a = 1"}
+    management.read = 0
+    await catalogue.check(new, metadata)
+    assert (await catalogue.decide(new, metadata)).pool == "one"
+    assert management.read < 60
+    await catalogue.put(QueueRef("p", "queue-01"), "two")
+    management.read = 0
+    with pytest.raises(Invalid):
+        await catalogue.check(new, metadata)
+    assert management.read < 5
+
+
+async def test_a_pool_that_can_not_be_made_can_do_nothing_and_is_made_once_else() -> None:
+    _, management = create("memory://", clock=Clock(), options=StoreOptions())
+    asked: list[str] = []
+    broken: set[str] = set()
+
+    def check(pool: Pool | None) -> StoreKind:
+        assert pool is not None
+        asked.append(pool.name)
+        if pool.name in broken:
+            raise ConfigurationError("its library is not installed")
+        return StoreKind("memory", {Capability.FAN_OUT})
+
+    registry = PoolRegistry(management, check, Clock())
+    for name in ("lacks", "has"):
+        await registry.put_pool(Pool(name, f"memory://{name}", 1))
+    broken.add("lacks")
+    for _ in range(3):
+        assert await registry.missing("lacks", {"_priority": "1"}) == "_priority"
+        assert await registry.missing("has", {"_priority": "1"}) is None
+    assert asked.count("has") == 2
+    await registry.put_pool(Pool("has", "memory://other", 1))
+    assert await registry.missing("has", {"_priority": "1"}) is None
+    assert asked.count("has") == 4
+
+
+async def test_a_queue_in_no_pool_is_looked_up_once() -> None:
+    clock = Clock()
+    management = Counting(State(), clock)
+    catalogue = Placements(
+        management, PoolRegistry(management, lambda _: StoreKind("memory"), clock), clock
+    )
+    assert [await catalogue.place(QueueRef("p", "q")) for _ in range(3)] == [HOME] * 3
+    assert management.read == 1
+
+
+@pytest.mark.parametrize("held", [False, True])
+async def test_a_look_at_all_queues_gives_way_to_others(
+    monkeypatch: pytest.MonkeyPatch, held: bool
+) -> None:
+    monkeypatch.setattr(module, "_READ_AT_ONCE", 10)
+    monkeypatch.setattr(module, "_PAGE", 10)
+    clock = Clock()
+    _, management = create("memory://", clock=clock, options=StoreOptions())
+    catalogue = Placements(
+        management, PoolRegistry(management, lambda _: StoreKind("memory"), clock), clock
+    )
+    for number in range(200):
+        queue = QueueRef("p", f"q{number}")
+        await management.create_queue(queue, {}, max_queues=1_000)
+        await catalogue.put(queue, "one")
+    look = catalogue.holds("another") if held else catalogue._places("p", 2)
+    turns, looking = 0, asyncio.ensure_future(look)
+    while not looking.done():
+        await asyncio.sleep(0)
+        turns += 1
+    await looking
+    assert turns >= 20

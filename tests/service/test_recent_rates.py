@@ -1,0 +1,127 @@
+"""The last hour of queues that somebody looks at."""
+
+import asyncio
+
+import pytest
+
+from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.models import NO_RETRIES, DelayMode, QueueRef, Stats, StoreOptions, Take
+from zaqar_lite.domain.posts import IdempotencyKey, NewMessage
+from zaqar_lite.domain.settlements import Act, Settlement
+from zaqar_lite.service.metrics import recent_rates as recent
+from zaqar_lite.service.metrics.instrumented_store import instrumented
+from zaqar_lite.service.metrics.metric_families import MetricFamilies, Row
+from zaqar_lite.service.metrics.recent_rates import Rates, RecentRates, Sample
+from zaqar_lite.storage.base import MessageStore
+from zaqar_lite.storage.registry import create_stores
+
+pytestmark = pytest.mark.anyio
+QUEUE = QueueRef("p", "q")
+
+
+class Minutes:
+    """A clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now * 60
+
+
+async def post(store: MessageStore, queue: QueueRef, count: int) -> None:
+    new = [NewMessage(b"1", 3_600_000) for _ in range(count)]
+    await store.post(queue, new, client_id="c", version=None)
+
+
+async def test_keeps_an_hour_of_what_is_looked_at_and_forgets_the_rest() -> None:
+    store, _ = create_stores("memory://", clock=Clock(), options=StoreOptions())
+    minutes = Minutes()
+    kept = RecentRates(store, minutes)
+    assert kept.look(QUEUE, Stats(ready=0)) == [Sample(0, 0, 0, 0)]
+    for _ in range(70):
+        minutes.now += 1
+        await post(store, QUEUE, 1)
+        if minutes.now < 60:
+            await kept.sample()
+    seen = kept.look(QUEUE, await store.stats(QUEUE))
+    assert seen[0] == Sample(59, 11, 0, 0)
+    assert seen[-2:] == [Sample(11, 59, 0, 0), Sample(0, 70, 0, 0)]
+    minutes.now += 60
+    await kept.sample()
+    assert kept.look(QUEUE, Stats(ready=7)) == [Sample(0, 7, 0, 0)]
+
+
+async def test_counts_few_queues_and_those_that_were_looked_at_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(recent, "MOST", 2)
+    store, _ = create_stores("memory://", clock=Clock(), options=StoreOptions())
+    minutes = Minutes()
+    kept = RecentRates(store, minutes)
+    one, two, three = (QueueRef("p", name) for name in ("one", "two", "three"))
+    for queue in (one, two, one, three):
+        kept.look(queue, Stats(ready=1))
+    minutes.now += 1
+    await kept.sample()
+    assert [len(kept.look(queue, Stats())) for queue in (one, three, two)] == [2, 2, 1]
+    assert set(kept.flows) == {three, two}
+
+
+async def test_requests_run_between_two_queues_that_are_counted() -> None:
+    store, _ = create_stores("memory://", clock=Clock(), options=StoreOptions())
+    kept = RecentRates(store, Minutes())
+    for number in range(100):
+        kept.look(QueueRef("p", f"q{number}"), Stats())
+    turns = 0
+
+    async def request() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    running = asyncio.create_task(request())
+    await kept.sample()
+    running.cancel()
+    assert turns >= 100
+
+
+async def test_rates_are_of_what_came_through_since_a_queue_was_looked_at() -> None:
+    store, _ = create_stores("memory://", clock=Clock(), options=StoreOptions())
+    families, row = MetricFamilies(), Row()
+    row.cells = [0] * families.size
+    counted = instrumented(store, families, row)
+    minutes = Minutes()
+    kept = RecentRates(store, minutes)
+    kept.flows = row.flows
+    await post(counted, QUEUE, 3)
+    assert row.flows == {}
+    kept.look(QUEUE, Stats())
+    assert kept.rates(QUEUE) is None
+    await post(counted, QUEUE, 1)
+    await post(counted, QUEUE, 5)
+    await post(counted, QueueRef("p", "other"), 5)
+    keyed = [NewMessage(b"1", 3_600_000, idempotency_key=IdempotencyKey("k", b"d"))]
+    for _ in range(2):
+        await counted.post(QUEUE, keyed, client_id="c", version=None)
+    take = Take(4, None, DelayMode.IGNORE, ttl_ms=60_000, grace_ms=60_000, client_id="c")
+    held = await counted.claim(QUEUE, take)
+    one, two, three, _ = (message.id for message in held.messages)
+    await counted.delete(QUEUE, [one, two], claim_ids=[held.claim_id or ""])
+    settlements = [Settlement(three, Act.ACK)]
+    await counted.settle(QUEUE, held.claim_id or "", settlements, retries=NO_RETRIES)
+    assert len((await counted.pop(QUEUE, take)).messages) == 4
+    minutes.now = 0.1
+    assert kept.rates(QUEUE) is None
+    minutes.now = 0.5
+    assert kept.rates(QUEUE) == Rates(30.0, posted=14.0, claimed=16.0, deleted=14.0)
+    for _ in range(20):
+        minutes.now += 1
+        await post(counted, QUEUE, 2)
+        await kept.sample()
+    assert kept.rates(QUEUE) == Rates(300.0, posted=2.0, claimed=0.0, deleted=0.0)
+    minutes.now += 61
+    await kept.sample()
+    assert row.flows == {}
+    assert kept.rates(QUEUE) is None

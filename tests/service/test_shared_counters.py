@@ -1,0 +1,45 @@
+"""The board on which the processes of a server show each other what they counted."""
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from zaqar_lite.service.metrics.shared_counters import Place, SharedCounters, make_file
+
+
+@pytest.fixture
+def path() -> Path:
+    """The file of a board of two rows of three cells."""
+    return make_file(2, 3)
+
+
+def at(path: Path, own: int) -> SharedCounters:
+    board = SharedCounters(Place(path, 2, own))
+    board.lay_out(3)
+    return board
+
+
+def test_rows_are_added_up_and_taken_over(path: Path) -> None:
+    try:
+        one, other = at(path, 0), at(path, 1)
+        one.row.cells[:] = [1, 2, 3]
+        other.row.cells[:] = [10, 20, 30]
+        other.publish()
+        assert one.sums(largest=(2,)) == [11, 22, 30]
+        assert at(path, 1).row.cells == [10, 20, 30]
+    finally:
+        path.unlink()
+
+
+def test_a_process_counts_alone_where_the_file_is_gone(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What tidies up a temporary directory must not keep workers from being replaced."""
+    path.unlink()
+    with caplog.at_level(logging.WARNING):
+        board = at(path, 0)
+    assert str(path) in caplog.text
+    board.row.cells[0] = 5
+    board.write({"at": 1})
+    assert (board.is_shared, board.sums(), board.read()) == (False, [5, 0, 0], {"at": 1})

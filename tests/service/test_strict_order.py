@@ -1,0 +1,266 @@
+"""Turns at the lines of ordered subscriptions, where the clocks of processes differ."""
+
+import asyncio
+import json
+from collections.abc import Mapping
+
+import msgspec
+import pytest
+
+from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.errors import Invalid
+from zaqar_lite.domain.limits import Limits
+from zaqar_lite.domain.models import DelayMode, QueueRef, Selection, StoreOptions, Take
+from zaqar_lite.domain.posts import NewMessage
+from zaqar_lite.domain.subscriptions import Subscription, SubscriptionDraft
+from zaqar_lite.domain.topics import topic_ref
+from zaqar_lite.service.delivery.attempt import Answer, DeliverySender, Notification, Transport
+from zaqar_lite.service.delivery.attempt_log import AttemptLog
+from zaqar_lite.service.delivery.deliveries import Deliveries
+from zaqar_lite.service.delivery.outbox import (
+    Delivery,
+    Outbox,
+    OutboxMessage,
+    Sent,
+    decode_delivery,
+    encode,
+    failed_queue,
+    ordered_queue,
+    outbox_queue,
+    retry_queue,
+)
+from zaqar_lite.service.delivery.strict_order import KIND, StrictOrder
+from zaqar_lite.service.long_polling import LongPolling
+from zaqar_lite.service.policy import Policies
+from zaqar_lite.service.queues import Queues
+from zaqar_lite.service.subscriptions.subscriber_cache import SubscriberCache
+from zaqar_lite.service.subscriptions.subscriptions import Subscriptions
+from zaqar_lite.storage.base import MessageStore
+from zaqar_lite.storage.management import ManagementStore
+from zaqar_lite.storage.memory import create
+
+pytestmark = pytest.mark.anyio
+QUEUE = QueueRef("p", "orders")
+
+
+class Process:
+    """What a process has over its stores to take turns."""
+
+    def __init__(self, messages: MessageStore, management: ManagementStore, clock: Clock) -> None:
+        self.messages, self.management, self.clock = messages, management, clock
+        limits = Limits()
+        self.policies = policies = Policies(management, limits, checked=True)
+        self.queues = Queues(management, messages, policies, limits)
+        self.subscribers = SubscriberCache(management)
+        self.subscriptions = Subscriptions(
+            management,
+            self.queues,
+            policies,
+            self.subscribers,
+            confirmations=None,
+            limits=limits,
+            clock=clock,
+            refused={},
+        )
+
+    async def subscribe(self, host: str = "receiver.example", *, ordered: bool = True) -> str:
+        """Make a subscription; answer its id."""
+        draft = SubscriptionDraft(f"http://{host}/", options={"ordered": ordered})
+        return (await self.subscriptions.create(QUEUE, draft)).id
+
+    def deliver(self, transports: Mapping[str, Transport]) -> Deliveries:
+        """Make what delivers by these transports."""
+        return Deliveries(
+            self.messages,
+            self.management,
+            self.queues,
+            self.subscriptions,
+            subscribers=self.subscribers,
+            waiting=LongPolling(self.messages, most=10, most_per_project=10),
+            courier=DeliverySender(transports, self.clock, has_ended=lambda _: False),
+            log=AttemptLog(self.management, self.clock),
+            clock=self.clock,
+            confirmed_only=False,
+            disable_after=60,
+        )
+
+
+async def test_while_a_turn_delivers_no_other_process_takes_one() -> None:
+    clock = Clock()
+    messages, management = create("memory://", clock=clock, options=StoreOptions())
+    process = Process(messages, management, clock)
+    made, now, delivered = await process.subscribe(), clock.now_ms(), []
+
+    async def look(note: OutboxMessage, _: QueueRef) -> OutboxMessage | None:
+        return note
+
+    async def end(delivery: Delivery, _: Subscription) -> float | None:
+        delivered.append(delivery.id)
+        return None
+
+    async def try_meanwhile(delivery: Delivery, subscription: Subscription) -> float | None:
+        clock.advance(10_000)
+        later = await second.take_turn(QUEUE, made)
+        assert later is not None
+        assert later > clock.now_ms()
+        return await end(delivery, subscription)
+
+    first, second = (
+        StrictOrder(messages, management, process.subscriptions, clock, deliver=deliver, look=look)
+        for deliver in (try_meanwhile, end)
+    )
+    notes = [
+        OutboxMessage(name, QUEUE.project, QUEUE.name, now, now + 60_000, 60, msgspec.Raw(b"1"))
+        for name in ("a", "b")
+    ]
+    line = ordered_queue(QUEUE.project, made)
+    new = [NewMessage(encode(note), 60_000) for note in notes]
+    await messages.post(line, new, client_id="c", version=None)
+    assert await first.take_turn(QUEUE, made) is None
+    assert delivered == ["a", "b"]
+
+
+async def test_a_turn_that_comes_too_early_by_this_clock_is_taken_again() -> None:
+    """It was posted by a process whose clock is ahead; its key must not stop the next one."""
+    store_clock, clock = Clock(), Clock()
+    messages, management = create("memory://", clock=store_clock, options=StoreOptions())
+    process = Process(messages, management, clock)
+    deliveries = process.deliver({})
+    made = await process.subscribe()
+    line = (await process.subscriptions.get(QUEUE, made)).name
+    held = {"until": clock.now_ms() + 5_000}
+    await management.put_record(KIND, QUEUE.project, line, json.dumps(held).encode(), expected=0)
+    await deliveries._take_turn(QUEUE, made)
+    lane = retry_queue(QUEUE.project)
+    for advanced in (5_000, 5_100):
+        store_clock.advance(advanced)
+        take = Take(1, None, DelayMode.HONOUR, 60_000, client_id="worker")
+        (turn,) = (await messages.claim(lane, take)).messages
+        await deliveries._deliver_again(turn)
+        await messages.delete(lane, [turn.id], claim_ids=None)
+    assert (await messages.stats(lane)).total == 1
+
+
+class Recorder:
+    """A transport that notes what it was sent."""
+
+    def __init__(self, status: int = 204) -> None:
+        self.sent: list[str] = []
+        self._status = status
+
+    async def send(self, notification: Notification) -> Answer:
+        self.sent.append(notification.subscriber)
+        return Answer(status=self._status)
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+async def test_a_turn_that_fails_repeats_no_delivery_to_others() -> None:
+    clock = Clock(wall=lambda: 1_800_000_000.0, monotonic=lambda: 0.0)
+    messages, management = create("memory://", clock=clock, options=StoreOptions())
+    process, recorder = Process(messages, management, clock), Recorder()
+    deliveries = process.deliver({"http": recorder})
+    ordered = await process.subscribe()
+    await process.subscribe("other.example", ordered=False)
+    line = ordered_queue(QUEUE.project, ordered)
+    await messages.post(line, [NewMessage(b"no note", 60_000)], client_id="c", version=None)
+    now = clock.now_ms()
+    note = OutboxMessage(
+        "a", "p", "orders", now, now + 60_000, 60, msgspec.Raw(b"1"), ordered=(ordered,)
+    )
+    lane = outbox_queue(QUEUE.project)
+    await messages.post(lane, [NewMessage(encode(note), 60_000)], client_id="c", version=None)
+    (message,) = (await messages.list_messages(lane, Selection(1))).messages
+    for _ in range(2):  # they share one later turn
+        await deliveries._deliver_note(message)
+    assert recorder.sent == ["http://other.example/"] * 2
+    later = await messages.list_messages(
+        retry_queue(QUEUE.project), Selection(10, include_delayed=True)
+    )
+    assert [decode_delivery(one.body).subscription for one in later.messages] == [ordered]
+
+
+async def test_what_no_queue_takes_is_kept_to_be_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    messages, management = create("memory://", clock=clock, options=StoreOptions())
+    process = Process(messages, management, clock)
+    deliveries = process.deliver({})
+    draft = SubscriptionDraft("http://r.example/", options={"dead_letter_queue": "letters"})
+    made = (await process.subscriptions.create(QUEUE, draft)).id
+    subscription = await process.subscriptions.get(QUEUE, made)
+
+    async def refuse(_: QueueRef) -> None:
+        raise Invalid("No pool that fits can do it.")
+
+    monkeypatch.setattr(process.queues, "ensure", refuse)
+    delivery = Delivery("p", "orders", made, "a", 0, msgspec.Raw(b"1"))
+    await deliveries.undeliverable.bury(delivery, subscription, "the receiver answered 404")
+    (kept,) = (await messages.list_messages(failed_queue("p", made), Selection(10))).messages
+    assert "did not take it: No pool" in decode_delivery(kept.body).reason
+
+
+@pytest.mark.parametrize(("count", "is_allowed"), [(1_000, True), (1_001, False)])
+async def test_a_post_makes_so_many_deliveries_in_order(count: int, is_allowed: bool) -> None:
+    clock = Clock()
+    messages, management = create("memory://", clock=clock, options=StoreOptions())
+    process = Process(messages, management, clock)
+    for number in range(10):
+        await process.subscribe(f"r{number}.example")
+    policy = await process.policies.get(QUEUE)
+    new = [NewMessage(b"1", 60_000)] * count
+    notes = Outbox(process.policies, clock)
+    if not is_allowed:
+        with pytest.raises(Invalid, match="1001 messages would make 10010 deliveries in order"):
+            await notes.with_notes(QUEUE, policy, new)
+        return
+    noted = await notes.with_notes(QUEUE, policy, new)
+    assert sum(len(message.companions) for message in noted) == 11 * count
+
+
+@pytest.mark.parametrize("status", [204, 500])
+async def test_a_large_message_is_sent_to_many_in_steps(status: int) -> None:
+    clock = Clock()
+    messages, management = create("memory://", clock=clock, options=StoreOptions())
+    process, recorder = Process(messages, management, clock), Recorder(status)
+    deliveries = process.deliver({"http": recorder})
+    for number in range(20):
+        await process.subscribe(f"r{number}.example", ordered=False)
+    now = clock.now_ms()
+    body = msgspec.Raw(b'"%s"' % (b"x" * 200_000))
+    note = OutboxMessage("a" * 32, "p", "orders", now, now + 600_000, 600, body)
+    lane = outbox_queue(QUEUE.project)
+    await messages.post(lane, [NewMessage(encode(note), 60_000)], client_id="c", version=None)
+    (message,) = (await messages.list_messages(lane, Selection(1))).messages
+    delivering = asyncio.ensure_future(deliveries._deliver_note(message))
+    most_at_once = sent = 0
+    while not delivering.done():
+        await asyncio.sleep(0)
+        most_at_once, sent = max(most_at_once, len(recorder.sent) - sent), len(recorder.sent)
+    await delivering
+    assert (len(recorder.sent), most_at_once) == (20, 1)
+    again = await messages.stats(retry_queue(QUEUE.project))
+    assert again.total == (20 if status == 500 else 0)
+
+
+async def test_a_topics_message_goes_to_its_queues_in_steps() -> None:
+    clock = Clock()
+    messages, management = create("memory://", clock=clock, options=StoreOptions())
+    process, recorder = Process(messages, management, clock), Recorder()
+    deliveries, topic = process.deliver({"queue": recorder}), topic_ref("p", "t")
+    for number in range(50):
+        await process.subscriptions.create(topic, SubscriptionDraft(f"queue:q{number}"))
+    now = clock.now_ms()
+    note = OutboxMessage(
+        "", "p", topic.name, now, now + 60_000, 60, msgspec.Raw(b"1"), sent=Sent("c")
+    )
+    lane = outbox_queue(QUEUE.project)
+    await messages.post(lane, [NewMessage(encode(note), 60_000)], client_id="c", version=None)
+    (message,) = (await messages.list_messages(lane, Selection(1))).messages
+    delivering = asyncio.ensure_future(deliveries._deliver_note(message))
+    most_at_once = sent = 0
+    while not delivering.done():
+        await asyncio.sleep(0)
+        most_at_once, sent = max(most_at_once, len(recorder.sent) - sent), len(recorder.sent)
+    await delivering
+    assert (len(recorder.sent), most_at_once) == (50, 20)

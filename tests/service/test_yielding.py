@@ -1,0 +1,146 @@
+"""Large posts are made in turns: the event loop goes round between their steps."""
+
+import asyncio
+from collections.abc import Awaitable
+from typing import TypeVar
+
+import pytest
+
+from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.errors import Invalid
+from zaqar_lite.domain.limits import Limits
+from zaqar_lite.domain.models import QueueRef, StoreOptions
+from zaqar_lite.domain.turns import Turns
+from zaqar_lite.service.delivery.outbox import Outbox
+from zaqar_lite.service.messages import Messages
+from zaqar_lite.service.policy import Policies
+from zaqar_lite.service.post_validation import Draft
+from zaqar_lite.service.queues import Queues
+from zaqar_lite.service.routing import Router
+from zaqar_lite.service.topics import Admitted, Topics
+from zaqar_lite.service.yielding import STEP, Pace
+from zaqar_lite.storage.memory import create
+
+pytestmark = pytest.mark.anyio
+QUEUE = QueueRef("p", "q")
+T = TypeVar("T")
+
+
+@pytest.fixture
+def service() -> Messages:
+    """The rules of messages over a memory store."""
+    clock = Clock()
+    messages, management = create("memory://", clock=clock, options=StoreOptions())
+    limits = Limits()
+    policies = Policies(management, limits, checked=True)
+    queues = Queues(management, messages, policies, limits)
+    router = Router(management, limits)
+    notes = Outbox(policies, clock)
+    return Messages(messages, queues, policies, router, notes, limits=limits, clock=clock)
+
+
+async def _rounds_of(work: Awaitable[T]) -> int:
+    """How often the event loop goes round while something is done."""
+    task = asyncio.ensure_future(work)
+    rounds = 0
+    while not task.done():
+        await asyncio.sleep(0)
+        rounds += 1
+    await task
+    return rounds
+
+
+def _drafts(count: int) -> list[Draft]:
+    return [Draft(b"1", 300, None, str(number)) for number in range(count)]
+
+
+@pytest.mark.parametrize("count", [1, STEP, STEP + 1, 10 * STEP])
+async def test_a_post_to_a_topic_is_made_in_turns(count: int) -> None:
+    clock = Clock()
+    messages, management = create("memory://", clock=clock, options=StoreOptions())
+    topics = Topics(management, messages, limits=Limits(), clock=clock, turns=Turns())
+    posted = topics.post(
+        QUEUE, _drafts(count), client_id="c", batch_key=None, admitted=Admitted({}, 1)
+    )
+    rounds = await _rounds_of(posted)
+    parts = -(-count // STEP)
+    # To check and to prepare a part is a turn each, before which the loop goes round.
+    assert rounds >= 4 * parts if count > STEP else rounds <= 4
+
+
+async def test_a_small_post_waits_for_no_turn(service: Messages) -> None:
+    small = await _rounds_of(service.post(QUEUE, _drafts(1), size=1, client_id="c"))
+    more = await _rounds_of(service.post(QUEUE, _drafts(STEP), size=1, client_id="c"))
+    assert more <= small
+
+
+async def test_a_large_post_lets_others_on_between_its_steps(service: Messages) -> None:
+    steps = 2 * (5_000 // STEP)  # checked, and prepared
+    assert await _rounds_of(service.post(QUEUE, _drafts(5_000), size=1, client_id="c")) >= steps
+
+
+async def test_a_step_of_one_large_post_runs_between_two_rounds() -> None:
+    """Whatever the number of large posts, the others wait for one step of one of them."""
+    turns = Turns()
+    here = 0
+    taken: list[int] = []
+
+    async def work() -> None:
+        for _ in range(10):
+            await turns.wait()
+            taken.append(here)
+
+    working = [asyncio.create_task(work()) for _ in range(5)]
+    while not all(task.done() for task in working):
+        await asyncio.sleep(0)
+        here += 1
+    assert len(taken) == 50
+    assert len(set(taken)) == 50, "two in one round"
+
+
+async def test_a_mistake_is_named_by_its_place_in_the_whole_post(service: Messages) -> None:
+    drafts = _drafts(2 * STEP)
+    drafts[STEP + 7] = Draft(b"1", 1)
+    with pytest.raises(Invalid, match=f"Message {STEP + 7}:"):
+        await service.post(QUEUE, drafts, size=1, client_id="c")
+
+
+async def test_what_came_during_a_step_is_answered_before_the_next() -> None:
+    """A request is read in one round of the loop and answered in the next, between two steps."""
+    turns = Turns()
+    seen: list[str] = []
+    loop = asyncio.get_running_loop()
+
+    def read() -> None:
+        loop.call_soon(seen.append, "answered")
+
+    async def work() -> None:
+        for _ in range(2):
+            await turns.wait()
+            seen.append("step")
+            loop.call_soon(read)
+
+    await asyncio.gather(work(), work())
+    assert seen == ["step", "answered"] * 4
+
+
+async def test_a_job_is_large_alone_and_small_beside_others() -> None:
+    asked = 0
+    pace = Pace(lambda: asked, 0.0)
+    sizes = []
+    for step in range(8):
+        sizes.append(pace.most(step / 10))
+        assert pace.rest(0.1) == 0
+    assert sizes == sorted(sizes)
+    assert sizes[-1] == STEP
+    asked += 4  # a few requests in a second are nobody in a hurry
+    assert pace.most(0.9) == STEP
+    asked += 4
+    assert pace.most(1.0) < 50
+    assert pace.rest(0.1) >= 0.2
+    assert pace.most(2.9) < 50
+    assert (pace.most(3.1), pace.rest(0.1)) == (STEP, 0)
+    pace.heed(4.0)
+    assert pace.most(5.0) < 50
+    assert pace.rest(2.0) > 0
+    assert pace.most(7.0) == STEP // 2, "a step took so long that the next one is smaller"

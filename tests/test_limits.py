@@ -1,0 +1,122 @@
+"""A test that hangs, and a worker that dies, are named, and the run goes on to its end."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+HANGING = """
+import asyncio, time
+import pytest
+
+pytestmark = [pytest.mark.timeout(1), pytest.mark.anyio]
+
+@pytest.fixture(scope="module")
+async def shared():
+    yield
+
+async def test_that_waits_for_ever(shared):
+    async def wait_for_nobody():
+        await asyncio.Event().wait()
+    await wait_for_nobody()
+
+async def test_whose_task_blocks_the_loop(shared):
+    async def block():
+        time.sleep(50)
+    task = asyncio.create_task(block())
+    await asyncio.Event().wait()
+
+def test_that_blocks():
+    time.sleep(50)
+
+@pytest.fixture
+def never_ended():
+    yield
+    time.sleep(50)
+
+def test_whose_fixture_hangs_after_a_failure(never_ended):
+    assert False
+
+async def test_after_them(shared):
+    pass
+"""
+STARTING = """
+import time
+import pytest
+
+pytestmark = pytest.mark.timeout(1)
+
+@pytest.fixture(scope="session")
+def server():
+    time.sleep(1.2)
+    yield
+    time.sleep(1.2)
+
+def test_that_waits_for_a_server_of_the_session(server):
+    pass
+
+def test_that_hangs_after_it(server):
+    time.sleep(50)
+
+def test_the_last(server):
+    pass
+"""
+DYING = """
+import os, time
+
+def test_before():
+    pass
+
+def test_that_dies():
+    os._exit(1)
+
+def test_after():
+    pass
+"""
+
+
+def run_pytest(folder: Path, *words: str, **files: str) -> str:
+    """Run files of tests with our hooks, in a process of their own; return what it prints."""
+    (folder / "pytest.ini").write_text("[pytest]\ntimeout = 60\nmarkers = slow\n")
+    hooks = (ROOT / "tests" / "conftest.py").read_text(encoding="utf-8")
+    (folder / "conftest.py").write_text(hooks)
+    for name, text in files.items():
+        (folder / f"{name}.py").write_text(text)
+    ran = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *words, str(folder)],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+    assert ran.returncode == 1, ran.stdout + ran.stderr
+    return ran.stdout
+
+
+def test_a_test_that_hangs_fails_with_all_stacks_and_the_next_one_passes(tmp_path: Path) -> None:
+    printed = run_pytest(tmp_path, "-n", "1", "--dist", "loadfile", test_hanging=HANGING)
+    assert "4 failed, 1 passed, 1 error" in printed
+    assert "test_that_waits_for_ever took longer than 1 s" in printed
+    assert "--- thread MainThread" in printed
+    assert "await wait_for_nobody()" in printed
+    assert "await asyncio.Event().wait()" in printed
+    assert "time.sleep(50)" in printed
+
+
+def test_the_servers_of_the_session_have_a_time_of_their_own(tmp_path: Path) -> None:
+    printed = run_pytest(tmp_path, test_starting=STARTING)
+    assert "1 failed, 2 passed" in printed
+    assert "test_that_hangs_after_it took longer than 1 s" in printed
+
+
+@pytest.mark.parametrize("others", [0, 3])
+def test_a_worker_that_dies_names_its_test_and_the_others_run(tmp_path: Path, others: int) -> None:
+    files = {f"test_{number}": "def test(): pass" for number in range(others)}
+    printed = run_pytest(tmp_path, "-n", "2", "--dist", "loadfile", test_dying=DYING, **files)
+    assert f"1 failed, {2 + others} passed" in printed
+    assert "crashed while running 'test_dying.py::test_that_dies'" in printed

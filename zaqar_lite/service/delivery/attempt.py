@@ -1,0 +1,227 @@
+"""One attempt to deliver: what is sent, what the answer means, and when it is tried again."""
+
+import logging
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from random import random
+from typing import NamedTuple, Protocol
+
+from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.errors import ZaqarLiteError
+from zaqar_lite.domain.retry_policy import ATTRIBUTE as RETRY_POLICY
+from zaqar_lite.domain.retry_policy import chosen_policy, retry_delay
+from zaqar_lite.domain.subscriptions import Subscription
+from zaqar_lite.domain.topics import queue_in
+from zaqar_lite.domain.turns import Turns
+from zaqar_lite.service.delivery.circuit_breaker import Endpoints, Health
+from zaqar_lite.service.delivery.outbox import Delivery
+from zaqar_lite.webhooks import signed_headers
+
+logger = logging.getLogger(__name__)
+_PATIENCE = 1.0
+"""Seconds that a delivery waits for a place in its endpoint's window."""
+_MAX_RETRY_AFTER = 3_600.0
+_LARGE = 16_384
+"""Bytes of a payload from which on it is signed in a turn: a message may go to 200 subscribers."""
+_SHORTEST_DEFERRAL = 1.0
+_TOKEN = b'"$zaqar_message$"'
+_TRY_AGAIN = frozenset((408, 425, 429))
+
+
+class Notification(NamedTuple):
+    """What a subscriber is sent: a message, or a request to confirm."""
+
+    subscriber: str
+    headers: Mapping[str, str]
+    body: bytes
+    options: Mapping[str, object]
+    project: str = ""
+    id: str = ""
+    trust: str = ""
+
+    def __repr__(self) -> str:
+        """Show neither headers nor a body, which may hold secrets."""
+        return f"Notification({self.id!r}, {self.project!r})"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came back: a status, or an error; `text` is the first KiB of the body.
+
+    `refused` means that this server will never send there, because of the SSRF guard for example.
+    """
+
+    status: int | None = None
+    error: str = ""
+    text: str = ""
+    retry_after: float | None = None
+    refused: bool = False
+
+
+class Transport(Protocol):
+    """What sends notifications to the subscribers of some schemes."""
+
+    async def send(self, notification: Notification) -> Answer:
+        """Send a notification; whatever goes wrong is in the answer."""
+
+    async def close(self) -> None:
+        """Close all connections; a later `send` opens new ones."""
+
+
+class DeliveryOutcome(Enum):
+    """What one attempt to deliver led to.
+
+    DONE      it was received.
+    AGAIN     it is tried again later.
+    FINAL     it can't be delivered.
+    GONE      the receiver wants no more messages.
+    DEFERRED  it was not tried: its endpoint is failing, or has as many calls as it may have.
+    """
+
+    DONE = "delivered"
+    AGAIN = "failed"
+    FINAL = "undeliverable"
+    GONE = "gone"
+    DEFERRED = "deferred"
+
+
+class Result(NamedTuple):
+    """The outcome of an attempt, the seconds until the next one, and what was answered."""
+
+    outcome: DeliveryOutcome
+    wait: float = 0.0
+    answer: Answer = Answer()
+    milliseconds: int = 0
+    at: int = 0
+
+
+class DeliverySender:
+    """Attempt deliveries, within the window of each endpoint."""
+
+    def __init__(
+        self,
+        transports: Mapping[str, Transport],
+        clock: Clock,
+        *,
+        has_ended: Callable[[Subscription], bool],
+        refusal: Callable[[str], str | None] = lambda _: None,
+    ) -> None:
+        self.refusal = refusal
+        """Tells why a subscriber can't be called, as far as its URL shows that."""
+        self._transports = transports
+        self._clock = clock
+        self._has_ended = has_ended
+        self._endpoints = Endpoints()
+        self._turns = Turns()
+
+    async def close(self) -> None:
+        """Close all connections."""
+        for transport in {id(one): one for one in self._transports.values()}.values():
+            await transport.close()
+
+    async def attempt(
+        self,
+        delivery: Delivery,
+        subscription: Subscription,
+        queue_policy: object,
+        *,
+        is_fresh: bool,
+    ) -> Result:
+        """Try once. The first try of a delivery is deferred while its endpoint is failing."""
+        endpoint = self._endpoints.of(subscription.queue.project, subscription.subscriber)
+        if is_fresh and endpoint.health is Health.FAILING:
+            return Result(DeliveryOutcome.DEFERRED, endpoint.closed_for())
+        if not await endpoint.enter(_PATIENCE):
+            return Result(DeliveryOutcome.DEFERRED, max(endpoint.closed_for(), _SHORTEST_DEFERRAL))
+        if self._has_ended(subscription):  # while it waited for its place
+            endpoint.leave(None)
+            return Result(DeliveryOutcome.DEFERRED)
+        at, begun = self._clock.now_ms(), time.perf_counter()
+        succeeded: bool | None = None
+        slow = False
+        try:
+            answer = await self._answer(delivery, subscription)
+            status = answer.status
+            slow = status is None or status == 429 or status >= 500
+            if not answer.refused:
+                succeeded = not slow and status not in _TRY_AGAIN
+        finally:
+            endpoint.leave(succeeded, is_slow=slow)
+        milliseconds = round((time.perf_counter() - begun) * 1000)
+        outcome = _outcome(answer)
+        wait = 0.0
+        if outcome is DeliveryOutcome.AGAIN:
+            delay = self._delay(delivery, subscription, queue_policy, answer)
+            if delay is None:
+                outcome = DeliveryOutcome.FINAL
+            else:
+                wait = delay
+        return Result(outcome, wait, answer, milliseconds, at)
+
+    async def _answer(self, delivery: Delivery, subscription: Subscription) -> Answer:
+        """Send a delivery. A bug of a transport is a failed attempt, so retries come to an end."""
+        try:
+            return await self._send(delivery, subscription)
+        except ZaqarLiteError:
+            raise  # a store is away, so nothing was attempted
+        except Exception:
+            logger.exception("a delivery could not be sent")
+            return Answer(error="this server could not send it")
+
+    async def _send(self, delivery: Delivery, subscription: Subscription) -> Answer:
+        transport = self._transports.get(subscription.subscriber.partition(":")[0].lower())
+        if transport is None:
+            return Answer(error="this server does not deliver to this scheme", refused=True)
+        if len(bytes(delivery.payload)) >= _LARGE:
+            await self._turns.wait()
+        if queue_in(subscription.subscriber) is None:
+            return await transport.send(self.notification(delivery, subscription))
+        project, body = delivery.project, bytes(delivery.payload)
+        return await transport.send(
+            Notification(
+                subscription.subscriber, {}, body, subscription.options, project, delivery.id
+            )
+        )
+
+    def notification(self, delivery: Delivery, subscription: Subscription) -> Notification:
+        """Write what is sent: upstream's document, and the headers of Standard Webhooks."""
+        body = bytes(delivery.payload)
+        options = subscription.options
+        post_data = options.get("post_data")
+        if isinstance(post_data, str) and post_data:
+            body = post_data.encode().replace(_TOKEN, body)
+        headers = {"content-type": "application/json", "user-agent": "zaqar-lite", **delivery.trace}
+        own = options.get("post_headers")
+        if isinstance(own, dict):
+            headers |= {name.lower(): value for name, value in own.items()}
+        now = self._clock.now_ms()
+        live = [key.text for key in subscription.secrets if key.until is None or key.until > now]
+        message_id = f"msg_{delivery.id or secrets.token_hex(16)}"
+        headers |= signed_headers(live, message_id=message_id, timestamp=now // 1000, body=body)
+        return Notification(
+            subscription.subscriber, headers, body, options, trust=subscription.trust
+        )
+
+    @staticmethod
+    def _delay(
+        delivery: Delivery, subscription: Subscription, queue_policy: object, answer: Answer
+    ) -> float | None:
+        policy = chosen_policy(queue_policy, subscription.options.get(RETRY_POLICY))
+        delay = retry_delay(policy, delivery.attempts + 1, random())  # noqa: S311 - jitter
+        if delay is None or answer.retry_after is None:
+            return delay
+        return max(delay, min(answer.retry_after, _MAX_RETRY_AFTER))
+
+
+def _outcome(answer: Answer) -> DeliveryOutcome:
+    if answer.refused:
+        return DeliveryOutcome.FINAL
+    status = answer.status
+    if status is None or status in _TRY_AGAIN or status >= 500:
+        return DeliveryOutcome.AGAIN
+    if 200 <= status < 300:
+        return DeliveryOutcome.DONE
+    return DeliveryOutcome.GONE if status == 410 else DeliveryOutcome.FINAL

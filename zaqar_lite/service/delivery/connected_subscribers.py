@@ -1,0 +1,116 @@
+"""Subscribers that are connections: what is delivered goes out on a socket of some process.
+
+A subscriber of this kind is `websocket:NODE/ID`: the server itself writes it, no client can. A
+process without the connection hands the notification to the one that has it, through a queue of the
+server's own. If that process has ended, the notification expires a minute later. Nothing is kept
+for a connection that has gone: its subscriptions end with it.
+"""
+
+import asyncio
+import secrets
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from zaqar_lite.domain.identity import DELIVERIES_PROJECT
+from zaqar_lite.domain.models import Message, QueueRef
+from zaqar_lite.domain.posts import NewMessage
+from zaqar_lite.domain.sealed import is_sealed
+from zaqar_lite.service.background import cancelled
+from zaqar_lite.service.delivery.attempt import Answer, Notification
+from zaqar_lite.service.delivery.outbox import encode, put
+from zaqar_lite.service.delivery.queue_worker import QueueWorker
+from zaqar_lite.service.long_polling import LongPolling
+from zaqar_lite.storage.base import MessageStore
+
+if TYPE_CHECKING:
+    from zaqar_lite.service.encryption.encryption_keys import EncryptionKeys
+
+SCHEME = "websocket"
+_HANDED_MS = 60_000
+Push = Callable[[bytes], bool]
+"""Sends a document on a connection; False where that has ended."""
+
+
+class _Handed(msgspec.Struct):
+    """A notification for another process: who listens there, and what it is sent."""
+
+    listener: str
+    text: str
+
+
+_decode = msgspec.json.Decoder(_Handed).decode
+
+
+def process_queue(node: str) -> QueueRef:
+    """The queue of what others hand to a process."""
+    return QueueRef(DELIVERIES_PROJECT, f"~socket.{node}")
+
+
+class ConnectedSubscribers:
+    """The connections of this process that listen, as a transport of notifications."""
+
+    def __init__(
+        self,
+        messages: MessageStore,
+        waiting: LongPolling,
+        encryption_keys: "EncryptionKeys | None" = None,
+    ) -> None:
+        self._node = secrets.token_hex(8)
+        self._encryption_keys = encryption_keys
+        self._messages = messages
+        self._pushes: dict[str, Push] = {}
+        self._lane = QueueWorker(
+            process_queue(self._node), self._take, messages=messages, waiting=waiting
+        )
+        self._task: asyncio.Task[None] | None = None
+
+    def add(self, push: Push) -> str:
+        """Let a connection listen; answer its subscriber."""
+        if self._task is None:  # a process on which nobody listens looks for no notifications
+            self._task = asyncio.create_task(self._lane.run(), name="listeners")
+        listener = secrets.token_hex(16)
+        self._pushes[listener] = push
+        return f"{SCHEME}:{self._node}/{listener}"
+
+    def remove(self, subscriber: str) -> None:
+        """Let a connection listen no more."""
+        self._pushes.pop(subscriber.rpartition("/")[2], None)
+
+    def start(self) -> None:
+        """Nothing is done before a connection listens."""
+
+    async def stop(self) -> None:
+        """Take nothing more."""
+        await cancelled(self._task)
+
+    async def send(self, notification: Notification) -> Answer:
+        """Send a notification, or hand it to the process that has the connection."""
+        node, _, listener = notification.subscriber.partition(":")[2].partition("/")
+        if node == self._node:
+            return self._push(listener, notification.body)
+        lane = process_queue(node)
+        handed = encode(_Handed(listener, notification.body.decode("utf-8", "replace")))
+        if (
+            self._encryption_keys is not None
+        ):  # the notification was opened to be sent, not to be kept
+            handed = await self._encryption_keys.seal_body(lane, handed)
+        await put(self._messages, lane, NewMessage(handed, _HANDED_MS))
+        return Answer(status=202)
+
+    async def close(self) -> None:
+        """Nothing is open here: connections end by themselves."""
+
+    async def _take(self, message: Message) -> None:
+        body = message.body
+        if self._encryption_keys is not None and is_sealed(body):
+            body = await self._encryption_keys.open_body(process_queue(self._node).project, body)
+        handed = _decode(body)
+        self._push(handed.listener, handed.text.encode())
+
+    def _push(self, listener: str, body: bytes) -> Answer:
+        push = self._pushes.get(listener)
+        if push is None or not push(body):
+            return Answer(status=410, error="the connection has ended")
+        return Answer(status=200)

@@ -1,0 +1,494 @@
+"""The workers that deliver notes: they claim them, try each subscription, and note what failed.
+
+There are lanes of two kinds. Fresh notes go to endpoints that answer, or that nobody has called
+yet. What fails, and what is for an endpoint that is failing, goes to a lane of retries as a
+delivery of its own, so a dead endpoint never delays others. A killed server's notes come again
+when its lease ends.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from random import uniform
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.errors import LimitReached, Unavailable, ZaqarLiteError
+from zaqar_lite.domain.models import DelayMode, Message, QueueRecord, QueueRef
+from zaqar_lite.domain.posts import IdempotencyKey, NewMessage
+from zaqar_lite.domain.retry_policy import ATTRIBUTE as RETRY_POLICY
+from zaqar_lite.domain.subscriptions import Subscription
+from zaqar_lite.domain.topics import name_of, queue_in
+from zaqar_lite.service.background import Background, cancelled
+from zaqar_lite.service.delivery.attempt import DeliveryOutcome, DeliverySender, Result
+from zaqar_lite.service.delivery.attempt_log import MAX_ANSWER, AttemptLog
+from zaqar_lite.service.delivery.outbox import (
+    OUTBOX_QUEUES,
+    RETRY_QUEUES,
+    Delivery,
+    Forwarded,
+    OutboxMessage,
+    Sent,
+    decode_delivery,
+    decode_outbox_message,
+    encode,
+    failed_queue,
+    outbox_queue,
+    payload_of,
+    put,
+    retry_queue,
+)
+from zaqar_lite.service.delivery.queue_worker import LEASE_MS, QueueWorker
+from zaqar_lite.service.delivery.strict_order import StrictOrder
+from zaqar_lite.service.long_polling import LongPolling
+from zaqar_lite.service.queues import Queues
+from zaqar_lite.service.subscriptions.subscriber_cache import SubscriberCache, record_of
+from zaqar_lite.service.subscriptions.subscriptions import Subscriptions
+from zaqar_lite.storage.base import MessageStore
+from zaqar_lite.storage.management import ManagementStore
+
+if TYPE_CHECKING:
+    from zaqar_lite.service.encryption.encryption_keys import EncryptionKeys
+
+logger = logging.getLogger(__name__)
+FAILED_MS = 604_800_000
+"""How long what could not be delivered is kept to be listed and retried: 7 days."""
+
+
+class DeadDeliveries:
+    """Keep what can't be delivered, and disable subscriptions that have failed for too long."""
+
+    def __init__(
+        self,
+        messages: MessageStore,
+        queues: Queues,
+        subscriptions: Subscriptions,
+        log: AttemptLog,
+        clock: Clock,
+        *,
+        disable_after: int,
+    ) -> None:
+        self._messages = messages
+        self._queues = queues
+        self._subscriptions = subscriptions
+        self._log = log
+        self._clock = clock
+        self._disable_after_ms = disable_after * 1000
+        self.on_disabled: Callable[[], None] = lambda: None
+        """Called when a subscription was disabled."""
+
+    async def bury(self, delivery: Delivery, subscription: Subscription, reason: str) -> None:
+        """Keep what can't be delivered in the subscription's dead-letter queue, or to be listed."""
+        if delivery.kind != "Notification":
+            return
+        target = subscription.options.get("dead_letter_queue")
+        if isinstance(target, str):
+            letter = {
+                "subscription_id": subscription.id,
+                "subscriber": subscription.subscriber,
+                "message_id": delivery.id,
+                "reason": reason,
+                "attempts": delivery.attempts,
+                "message": delivery.payload,
+            }
+            try:
+                await self._tell(QueueRef(delivery.project, target), letter)
+            except ZaqarLiteError as exc:  # it is full, for example, or no pool can take it
+                if isinstance(exc, Unavailable) and not isinstance(exc, LimitReached):
+                    raise
+                reason = f"{reason}; the queue {target!r} did not take it: {exc}"
+            else:
+                return
+        delivery.reason = reason
+        failed = failed_queue(delivery.project, subscription.id)
+        await put(self._messages, failed, NewMessage(encode(delivery), FAILED_MS))
+
+    async def check_failing(self, subscription: Subscription) -> None:
+        """Disable a subscription that has only failed for too long."""
+        since = await self._log.failing_since(subscription)
+        if since is not None and self._clock.now_ms() - since >= self._disable_after_ms:
+            days = self._disable_after_ms / 86_400_000
+            await self.disable(subscription, f"nothing but failures for {days:g} days")
+
+    async def disable(self, subscription: Subscription, reason: str) -> None:
+        """Stop delivering to a subscription, and say so: in the log, and where it asked for it."""
+        if not await self._subscriptions.disable(subscription, reason):
+            return
+        self.on_disabled()
+        await self._log.forget(subscription)
+        logger.warning(
+            "subscription %s of queue %r is disabled: %s",
+            subscription.id,
+            subscription.queue.name,
+            reason,
+        )
+        target = subscription.options.get("events_queue")
+        if isinstance(target, str):
+            event = {
+                "event": "subscription.disabled",
+                "subscription_id": subscription.id,
+                "queue_name": name_of(subscription.queue),
+                "reason": reason,
+            }
+            try:
+                await self._tell(QueueRef(subscription.queue.project, target), event)
+            except ZaqarLiteError as exc:
+                logger.warning("the queue %r was not told of that: %s", target, exc)
+
+    async def _tell(self, queue: QueueRef, document: object) -> None:
+        """Post to a user's queue, which is made unless it is there; nobody is notified of that."""
+        await self._queues.ensure(queue)
+        await put(self._messages, queue, NewMessage(encode(document), FAILED_MS))
+
+
+_TURN = "~turn"
+_SKEW_MS = 10_000
+"""How far the clocks of servers may be apart."""
+_LEAST_LIFE_MS = 1_000
+_AT_ONCE = 20
+"""Deliveries of a topic's message that begin in one round of the event loop."""
+_AGAIN_BYTES = 1_048_576
+
+
+class Deliveries:
+    """Deliver what was noted until it is stopped."""
+
+    def __init__(
+        self,
+        messages: MessageStore,
+        management: ManagementStore,
+        queues: Queues,
+        subscriptions: Subscriptions,
+        *,
+        subscribers: SubscriberCache,
+        waiting: LongPolling,
+        courier: DeliverySender,
+        log: AttemptLog,
+        clock: Clock,
+        confirmed_only: bool,
+        disable_after: int,
+        encryption_keys: "EncryptionKeys | None" = None,
+    ) -> None:
+        self._encryption_keys = encryption_keys
+        self._messages = messages
+        self._management = management
+        self._subscriptions = subscriptions
+        self._subscribers = subscribers
+        self._courier = courier
+        self._log = log
+        self._clock = clock
+        self._confirmed_only = confirmed_only
+        self.undeliverable = DeadDeliveries(
+            messages, queues, subscriptions, log, clock, disable_after=disable_after
+        )
+        self.on_outcome: Callable[[str], None] = lambda _: None
+        """Called with the outcome of each attempt."""
+        self._ordering = StrictOrder(
+            messages,
+            management,
+            subscriptions,
+            clock,
+            deliver=self._deliver_in_order,
+            look=self._look_at_due,
+        )
+        self._tasks: list[asyncio.Task[None]] = []
+        self._writing = Background("the log of deliveries", log.write, rest=1.0)
+        acts = [(queue, self._deliver_note) for queue in OUTBOX_QUEUES]
+        acts += [(queue, self._deliver_again) for queue in RETRY_QUEUES]
+        self._lanes = [
+            QueueWorker(queue, act, messages=messages, waiting=waiting) for queue, act in acts
+        ]
+
+    def start(self) -> None:
+        """Begin to deliver in tasks of the running event loop."""
+        self._tasks = [asyncio.create_task(lane.run(), name="deliveries") for lane in self._lanes]
+        self._writing.start()
+
+    async def stop(self) -> None:
+        """End the tasks; what is under way comes again when its lease ends."""
+        await self._writing.stop()
+        if self._tasks:
+            await cancelled(*self._tasks)
+            self._tasks = []
+            await self._courier.close()
+            try:
+                for lane in self._lanes:
+                    await lane.delete_done()
+                await self._log.flush()
+            except Unavailable as exc:
+                logger.warning("some deliveries come again: %s", exc)
+
+    async def _deliver_note(self, message: Message) -> None:
+        """Send a message to all who subscribed before it was posted.
+
+        A turn at a line may last for as long as half a lease, so the others do not wait for it.
+        """
+        note = decode_outbox_message(message.body)
+        queue = QueueRef(note.project, note.queue)
+        outcomes = await asyncio.gather(
+            *(self._begin_turn(queue, one) for one in note.ordered),
+            self._deliver_to_others(note, message.id, queue),
+            return_exceptions=True,
+        )
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+
+    async def _begin_turn(self, queue: QueueRef, subscription_id: str) -> None:
+        """Take a turn for a note. One that fails is taken again later, and not with the note.
+
+        If the note came again, all other subscribers would get its message again.
+        """
+        try:
+            await self._take_turn(queue, subscription_id)
+        except Exception as exc:
+            if isinstance(exc, ZaqarLiteError):
+                logger.warning("a turn at a line is taken again: %s", exc)
+            else:
+                logger.exception("a turn at a line failed, and is taken again")
+            minutes = self._clock.now_ms() // LEASE_MS + 1  # one for all notes of this minute
+            await self._post_turn(queue, subscription_id, minutes * LEASE_MS)
+
+    async def _deliver_to_others(
+        self, note: OutboxMessage, message_id: str, queue: QueueRef
+    ) -> None:
+        """Send a message to all but the subscriptions that have a line."""
+        if note.until <= self._clock.now_ms():
+            return
+        due = await self._look_at_due(note) if note.due_at else note
+        if due is None:
+            return
+        record = await record_of(self._management, queue)
+        version = note.version if record is None else max(note.version, record.version)
+        all_of_queue = await self._subscribers.of(queue, version)
+        if not all_of_queue:
+            await self._subscriptions.marks.clear(queue)
+            return
+        policy = record.metadata.get(RETRY_POLICY) if isinstance(record, QueueRecord) else None
+        payload = msgspec.Raw(payload_of(due))
+        if note.sent is not None:
+            note.id = message_id
+            await self._deliver_topic(note, note.sent, all_of_queue, payload)
+            return
+        again = await asyncio.gather(
+            *(
+                self._deliver_fresh(due.to(subscription.id, payload), subscription, policy)
+                for subscription in all_of_queue
+                if subscription.created_at <= note.posted_at + _SKEW_MS
+                and subscription.id not in note.ordered
+            )
+        )
+        await self._post_again([one for one in again if one is not None])
+
+    async def _deliver_topic(
+        self,
+        note: OutboxMessage,
+        sent: Sent,
+        subscriptions: Sequence[Subscription],
+        payload: msgspec.Raw,
+    ) -> None:
+        """Send a topic's message to all who subscribed before it was posted.
+
+        Subscribers that are queues get it now, and delay it themselves; others get it when it is
+        due.
+        """
+        now = self._clock.now_ms()
+        wait = ((sent.delay or 0) * 1000 - (now - note.posted_at)) / 1000
+        forwarded = msgspec.Raw(
+            encode(
+                Forwarded(
+                    note.body, sent.ttl, sent.delay, sent.headers, sent.client_id, note.posted_at
+                )
+            )
+        )
+        first: list[Awaitable[tuple[Delivery, float] | None]] = []
+        later: list[tuple[Delivery, float]] = []
+        for one in subscriptions:
+            if one.created_at > note.posted_at + _SKEW_MS:
+                continue
+            is_queue = queue_in(one.subscriber) is not None
+            delivery = note.to(one.id, forwarded if is_queue else payload)
+            if is_queue or wait <= 0:
+                rounds = len(first) // _AT_ONCE
+                first.append(self._deliver_fresh(delivery, one, None, after=rounds))
+            else:
+                later.append((delivery, wait))
+        again = await asyncio.gather(*first)
+        await self._post_again([*later, *(one for one in again if one is not None)])
+
+    async def _deliver_again(self, message: Message) -> None:
+        """Try one delivery once more."""
+        delivery = decode_delivery(message.body)
+        queue = QueueRef(delivery.project, delivery.queue)
+        if delivery.kind == _TURN:
+            await self._take_turn(queue, delivery.subscription, delivery.until)
+            return
+        found = await self._subscribers.one(queue, delivery.subscription)
+        if found is None:
+            return  # it ended: nothing more is sent
+        if delivery.until <= self._clock.now_ms() + _LEAST_LIFE_MS:
+            await self.undeliverable.bury(delivery, found, "the message's ttl ended")
+            return
+        policy = await self._policy_of(queue)
+        again = await self._deliver(delivery, found, policy, is_fresh=False)
+        if again is not None:
+            await self._post_again([again])
+
+    async def _take_turn(self, queue: QueueRef, subscription_id: str, taken: int = 0) -> None:
+        """Take a turn at the line of an ordered subscription, and post the next turn.
+
+        `taken` is the instant of this turn. The next one is later even if this turn came too early
+        by this process's clock: its key is made of its instant, and that of this turn is used.
+        """
+        at = await self._ordering.take_turn(queue, subscription_id)
+        if at is not None:
+            await self._post_turn(queue, subscription_id, max(at, taken + 1))
+
+    async def _post_turn(self, queue: QueueRef, subscription_id: str, at: int) -> None:
+        """Let the turn of an instant (ms) come; more than one call makes one turn of it."""
+        delivery = Delivery(
+            queue.project, queue.name, subscription_id, "", at, msgspec.Raw(b"null"), kind=_TURN
+        )
+        wait = max(at - self._clock.now_ms(), 0)
+        key = IdempotencyKey(f"{subscription_id}.{at}", bytes(16))
+        turn = NewMessage(encode(delivery), wait + FAILED_MS, wait, key)
+        await put(self._messages, retry_queue(queue.project), turn)
+
+    async def _deliver_in_order(
+        self, delivery: Delivery, subscription: Subscription
+    ) -> float | None:
+        """Attempt the first delivery of a line; answer the seconds until it is tried again."""
+        if delivery.until <= self._clock.now_ms() + _LEAST_LIFE_MS:
+            await self.undeliverable.bury(delivery, subscription, "the message's ttl ended")
+            return None
+        policy = await self._policy_of(subscription.queue)
+        again = await self._deliver(delivery, subscription, policy, is_fresh=False)
+        return None if again is None else again[1]
+
+    async def _look_at_due(
+        self, note: OutboxMessage, lane: QueueRef | None = None
+    ) -> OutboxMessage | None:
+        """Read a delayed message just before it is due: it may be deleted or edited by now.
+
+        None when it is not to be delivered now. If the message was due before this look, it is
+        delivered as it was posted: a consumer may have taken and deleted it already.
+        """
+        queue = QueueRef(note.project, note.queue)
+        now = self._clock.now_ms()
+        found = await self._messages.get_messages(queue, (note.id,))
+        if not found:
+            record = await self._management.get_queue(queue)
+            delays = record is not None and record.delay_mode is DelayMode.HONOUR
+            return None if delays and now < note.due_at else note
+        due_at = found[0].delay_expires_at or 0
+        note.body = msgspec.Raw(found[0].body)
+        note.ttl, note.until = found[0].ttl_ms // 1000, found[0].expires_at
+        if due_at > note.due_at and due_at > now:  # it was edited to be due later
+            note.due_at = due_at
+            wait = max(due_at - now - LEASE_MS // 120, 0)
+            again = NewMessage(encode(note), note.until - now, wait)
+            await put(self._messages, lane or outbox_queue(note.project), again)
+            return None
+        if due_at > now:
+            await asyncio.sleep((due_at - now) / 1000)
+        return note
+
+    async def _opened(self, delivery: Delivery) -> Delivery:
+        """The delivery with the body that was posted; what is kept of it stays sealed."""
+        if self._encryption_keys is None:
+            return delivery
+        payload = await self._encryption_keys.open_in(delivery.project, bytes(delivery.payload))
+        return msgspec.structs.replace(delivery, payload=msgspec.Raw(payload))
+
+    async def _deliver_fresh(
+        self, delivery: Delivery, subscription: Subscription, policy: object, *, after: int = 0
+    ) -> tuple[Delivery, float] | None:
+        """Attempt one of a note's deliveries; when it fails, the others are not repeated.
+
+        It begins after so many rounds of the event loop, because a post to a queue in this process
+        waits for nothing.
+        """
+        for _ in range(after):
+            await asyncio.sleep(0)
+        try:
+            return await self._deliver(delivery, subscription, policy, is_fresh=True)
+        except ZaqarLiteError as exc:
+            logger.warning("a delivery is tried again: %s", exc)
+        except Exception:
+            logger.exception("a delivery failed, and is tried again")
+        return delivery, LEASE_MS / 1000
+
+    async def _deliver(
+        self, delivery: Delivery, subscription: Subscription, policy: object, *, is_fresh: bool
+    ) -> tuple[Delivery, float] | None:
+        """Attempt a delivery; answer it with the seconds to its next try, None without one."""
+        if subscription.disabled is not None or subscription.expires_at <= self._clock.now_ms():
+            return None
+        if self._confirmed_only and not subscription.confirmed and delivery.kind == "Notification":
+            return None
+        opened = await self._opened(delivery)
+        result = await self._courier.attempt(opened, subscription, policy, is_fresh=is_fresh)
+        if result.outcome is DeliveryOutcome.DEFERRED:
+            return delivery, result.wait * uniform(1.0, 1.3)  # noqa: S311 - jitter
+        delivery.attempts += 1
+        now = self._clock.now_ms()
+        is_late = (
+            result.outcome is DeliveryOutcome.AGAIN and now + result.wait * 1000 >= delivery.until
+        )
+        self._note_attempt(delivery, subscription, result)
+        match result.outcome:
+            case DeliveryOutcome.DONE:
+                return None
+            case DeliveryOutcome.AGAIN if not is_late:
+                await self.undeliverable.check_failing(subscription)
+                return delivery, result.wait
+            case DeliveryOutcome.GONE:
+                await self.undeliverable.disable(subscription, "the receiver answered 410")
+        await self.undeliverable.bury(delivery, subscription, _why(result, is_late=is_late))
+        if result.outcome is not DeliveryOutcome.GONE:
+            await self.undeliverable.check_failing(subscription)
+        return None
+
+    async def _post_again(self, deliveries: Sequence[tuple[Delivery, float]]) -> None:
+        """Let deliveries come again, about a mebibyte of them in one step."""
+        new: list[NewMessage] = []
+        now, size = self._clock.now_ms(), 0
+        for number, (delivery, wait) in enumerate(deliveries, 1):
+            body = encode(delivery)
+            ttl_ms = max(delivery.until - now, _LEAST_LIFE_MS) + LEASE_MS
+            new.append(NewMessage(body, ttl_ms, round(wait * 1000)))
+            size += len(body)
+            if size >= _AGAIN_BYTES or number == len(deliveries):
+                await put(self._messages, retry_queue(delivery.project), *new)
+                await asyncio.sleep(0)
+                new, size = [], 0
+
+    def _note_attempt(self, delivery: Delivery, subscription: Subscription, result: Result) -> None:
+        answer = result.answer
+        attempt = {
+            "id": delivery.id,
+            "at": result.at,
+            "attempt": delivery.attempts,
+            "outcome": result.outcome.value,
+            "status": answer.status,
+            "milliseconds": result.milliseconds,
+            "answer": answer.text[:MAX_ANSWER],
+            "error": answer.error,
+            "next_at": result.at + round(result.wait * 1000)
+            if result.outcome is DeliveryOutcome.AGAIN
+            else None,
+        }
+        self.on_outcome(result.outcome.value)
+        self._log.add(subscription, attempt, succeeded=result.outcome is DeliveryOutcome.DONE)
+
+    async def _policy_of(self, queue: QueueRef) -> object:
+        record = await self._management.get_queue(queue)
+        return None if record is None else record.metadata.get(RETRY_POLICY)
+
+
+def _why(result: Result, *, is_late: bool) -> str:
+    answer = result.answer
+    what = answer.error or f"the receiver answered {answer.status}"
+    return f"{what}; the message's ttl would end before the next try" if is_late else what

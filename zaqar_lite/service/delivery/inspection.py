@@ -1,0 +1,262 @@
+"""What a project may ask of its deliveries: the last attempts, what failed, another try, a ping."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.errors import Invalid, NotFound
+from zaqar_lite.domain.ids import Marker, format_marker, is_message_id, parse_marker
+from zaqar_lite.domain.limits import Limits, check_limit
+from zaqar_lite.domain.models import Message, QueueRef, Selection
+from zaqar_lite.domain.posts import NewMessage
+from zaqar_lite.domain.subscriptions import Subscription
+from zaqar_lite.service.delivery.attempt import DeliveryOutcome, DeliverySender, Result
+from zaqar_lite.service.delivery.attempt_log import Attempt, AttemptLog
+from zaqar_lite.service.delivery.outbox import (
+    Delivery,
+    OutboxMessage,
+    decode_delivery,
+    encode,
+    failed_queue,
+    put,
+    retry_queue,
+    trace_of,
+)
+from zaqar_lite.service.delivery.queue_worker import LEASE_MS
+from zaqar_lite.service.subscriptions.subscriptions import Subscriptions
+from zaqar_lite.storage.base import MessageStore
+
+if TYPE_CHECKING:
+    from zaqar_lite.service.encryption.encryption_keys import EncryptionKeys
+
+_RETRIED_MS = 3_600_000
+"""How long a delivery that is retried by hand is tried at least, even if its message expired."""
+
+MOST_REPLAYED = 500
+"""Messages that one call of `replay` looks at."""
+_PAGE, _MOST_BYTES = 50, 4_194_304
+"""How many it reads at a time, and the bytes of bodies after which it leaves the rest."""
+
+
+class Failed(NamedTuple):
+    """A delivery that was given up; `failed_at` in milliseconds."""
+
+    id: str
+    message_id: str
+    reason: str
+    attempts: int
+    failed_at: int
+    payload: bytes
+
+
+class Replayed(NamedTuple):
+    """How many messages are delivered again, and the marker of the rest; None when it was all."""
+
+    messages: int
+    marker: str | None
+
+
+class DeliveryInspection:
+    """Show and repeat the deliveries of a subscription."""
+
+    def __init__(
+        self,
+        messages: MessageStore,
+        subscriptions: Subscriptions,
+        courier: DeliverySender,
+        log: AttemptLog,
+        *,
+        limits: Limits,
+        clock: Clock,
+        encryption_keys: "EncryptionKeys | None" = None,
+    ) -> None:
+        self._messages = messages
+        self._subscriptions = subscriptions
+        self._courier = courier
+        self._log = log
+        self._encryption_keys = encryption_keys
+        self._limits = limits
+        self._clock = clock
+
+    async def attempts(self, queue: QueueRef, subscription_id: str) -> Sequence[Attempt]:
+        """The last attempts to deliver to a subscription, the newest first.
+
+        Raises:
+            NotFound: no such subscription.
+        """
+        await self._subscriptions.get(queue, subscription_id)
+        return await self._log.read(queue, subscription_id)
+
+    async def failed(
+        self, queue: QueueRef, subscription_id: str, *, marker: str | None, limit: int
+    ) -> Sequence[Failed]:
+        """List what could not be delivered in the last 7 days, the oldest first.
+
+        Raises:
+            NotFound: no such subscription.
+            Invalid: the limit is out of range.
+        """
+        check_limit(limit, self._limits.max_messages_per_page)
+        await self._subscriptions.get(queue, subscription_id)
+        after = None if marker is None else parse_marker(marker)
+        if marker is not None and after is None:
+            return ()
+        page = await self._messages.list_messages(
+            failed_queue(queue.project, subscription_id), Selection(limit, after)
+        )
+        found = []
+        for message in page.messages:
+            delivery = decode_delivery(message.body)
+            found.append(
+                Failed(
+                    message.id,
+                    delivery.id,
+                    delivery.reason,
+                    delivery.attempts,
+                    message.created_at,
+                    await self._opened(delivery),
+                )
+            )
+        return found
+
+    async def _opened(self, delivery: Delivery) -> bytes:
+        """What a receiver would have got."""
+        payload = bytes(delivery.payload)
+        return (
+            payload
+            if self._encryption_keys is None
+            else await self._encryption_keys.open_in(delivery.project, payload)
+        )
+
+    async def _enabled(self, queue: QueueRef, subscription_id: str) -> Subscription:
+        subscription = await self._subscriptions.get(queue, subscription_id)
+        if subscription.disabled is not None:
+            raise Invalid(
+                'The subscription is disabled: PATCH it with {"disabled": false} before messages '
+                "are delivered again."
+            )
+        return subscription
+
+    async def retry(self, queue: QueueRef, subscription_id: str, delivery_id: str) -> None:
+        """Deliver again: a failed delivery by its id, or a message that the queue still has.
+
+        Raises:
+            NotFound: no such subscription; or neither a delivery nor a message with this id.
+            Invalid: the subscription is disabled, so that nothing would be sent.
+        """
+        await self._enabled(queue, subscription_id)
+        failed = failed_queue(queue.project, subscription_id)
+        now = self._clock.now_ms()
+        ids = (delivery_id,) if is_message_id(delivery_id) else ()
+        if ids and (found := await self._messages.get_messages(failed, ids)):
+            delivery = decode_delivery(found[0].body)
+            delivery.until = max(delivery.until, now + _RETRIED_MS)
+        elif ids and (found := await self._messages.get_messages(queue, ids)):
+            delivery = _note(queue, found[0]).to(subscription_id)
+        else:
+            raise NotFound(f"There is no delivery and no message {delivery_id!r} (any more).")
+        delivery.attempts, delivery.reason = 0, ""
+        again = NewMessage(encode(delivery), delivery.until - now + LEASE_MS)
+        await put(self._messages, retry_queue(queue.project), again)
+        await self._messages.delete(failed, ids, claim_ids=None)
+
+    async def replay(
+        self,
+        queue: QueueRef,
+        subscription_id: str,
+        *,
+        since: int | None,
+        until: int | None,
+        marker: str | None,
+    ) -> Replayed:
+        """Deliver again what was posted from `since` on and before `until` (ms), and still lives.
+
+        One call looks at MOST_REPLAYED messages after `marker`; the answer's leads to the rest.
+        Messages that are not due yet are left out: they will be delivered anyway.
+
+        Raises:
+            NotFound: no such subscription.
+            Invalid: the marker can't be read, or the subscription is disabled.
+        """
+        subscription = await self._enabled(queue, subscription_id)
+        after = None if marker is None else parse_marker(marker)
+        if marker is not None and after is None:
+            raise Invalid("The marker can't be read.")
+        looked = size = count = 0
+        while True:
+            page = await self._messages.list_messages(
+                queue, Selection(_PAGE, after, include_claimed=True)
+            )
+            if page.marker is None or not page.messages:  # a page may be short before the end
+                return Replayed(count, None)
+            looked, after = looked + len(page.messages), Marker(page.marker)
+            size += sum(len(message.body) for message in page.messages)
+            chosen = [
+                message
+                for message in page.messages
+                if (since is None or message.created_at >= since)
+                and (until is None or message.created_at < until)
+            ]
+            await self._deliver_again(queue, subscription, chosen)
+            count += len(chosen)
+            if looked >= MOST_REPLAYED or size >= _MOST_BYTES:
+                return Replayed(count, format_marker(page.marker))
+
+    async def _deliver_again(
+        self, queue: QueueRef, subscription: Subscription, messages: Sequence[Message]
+    ) -> None:
+        now = self._clock.now_ms()
+        new = [
+            NewMessage(
+                encode(_note(queue, message).to(subscription.id)),
+                message.expires_at - now + LEASE_MS,
+            )
+            for message in messages
+        ]
+        if new:
+            await put(self._messages, retry_queue(queue.project), *new)
+
+    def doubt(self, subscriber: str | None) -> str | None:
+        """Return what to warn of where nothing will be delivered to a subscriber."""
+        refusal = None if subscriber is None else self._courier.refusal(subscriber)
+        if refusal is None:
+            return None
+        return f"Nothing will be delivered to this subscriber: {refusal} (delivery_allowed)."
+
+    async def ping(self, queue: QueueRef, subscription_id: str) -> Result:
+        """Send a test notification at once, and answer what came back.
+
+        Raises:
+            NotFound: no such subscription.
+        """
+        subscription = await self._subscriptions.get(queue, subscription_id)
+        payload = encode({"body": None, "queue_name": queue.name, "Message_Type": "Ping"})
+        delivery = Delivery(
+            queue.project,
+            queue.name,
+            subscription.id,
+            "",
+            self._clock.now_ms(),
+            msgspec.Raw(payload),
+            kind="Ping",
+        )
+        result = await self._courier.attempt(delivery, subscription, None, is_fresh=False)
+        if result.outcome is DeliveryOutcome.DEFERRED:
+            return result._replace(wait=max(result.wait, 1.0))
+        return result
+
+
+def _note(queue: QueueRef, message: Message) -> OutboxMessage:
+    """A note of a message that the queue still has."""
+    return OutboxMessage(
+        message.id,
+        queue.project,
+        queue.name,
+        message.created_at,
+        message.expires_at,
+        message.ttl_ms // 1000,
+        msgspec.Raw(message.body),
+        trace=trace_of(message.headers),
+    )

@@ -1,0 +1,283 @@
+"""What a post leaves for its subscribers: one durable note per message, in the server's queue.
+
+A note is a companion of its message: the store writes both in one step. So a message that was
+acknowledged has its note, and one that was refused has none. Two writes would not do. If the note
+were written second, that write could fail after the message is there. If it were written first, it
+would need the message's id before the post; and a note without a message could mean that the
+message was never stored, or that it was deleted already. The note of a delayed message waits until
+its message is due.
+
+The notes of a store are spread over SHARDS queues by their project, and so are deliveries that are
+tried again. So a project with many slow receivers delays only the projects in its lane. The queues
+of this module have names that no client can use (with `~`), no records, and no limit that stops a
+post.
+"""
+
+import asyncio
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+from zlib import crc32
+
+import msgspec
+from msgspec.structs import replace
+
+from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.errors import Invalid
+from zaqar_lite.domain.identity import DELIVERIES_PROJECT
+from zaqar_lite.domain.models import QueueRef
+from zaqar_lite.domain.posts import Companion, NewMessage
+from zaqar_lite.domain.topics import name_of
+from zaqar_lite.service.yielding import cut
+
+if TYPE_CHECKING:
+    from zaqar_lite.service.policy import Policies, Policy
+    from zaqar_lite.storage.base import MessageStore
+
+CLIENT_ID = "7a6171617200400080006c6974650000"
+"""The Client-ID by which the server posts to, and claims from, the queues of this module."""
+SHARDS = 4
+OUTBOX_QUEUES = tuple(
+    QueueRef(DELIVERIES_PROJECT, f"~new.{n}" if n else "~new") for n in range(SHARDS)
+)
+RETRY_QUEUES = tuple(
+    QueueRef(DELIVERIES_PROJECT, f"~again.{n}" if n else "~again") for n in range(SHARDS)
+)
+MAX_ORDERED_DELIVERIES = 10_000
+"""Outbox messages of ordered subscriptions that one post may write, all in the post's step."""
+LEAD_MS = 500
+"""How long before it is due a delayed message is read again, because it may have been changed."""
+_BURIED_MS = 46_800_000
+"""How long a line keeps expired messages, which wait behind one that is tried again.
+
+They are reported as failed when their turn comes.
+"""
+_NO_ID = "0" * 32
+
+
+class Sent(msgspec.Struct, omit_defaults=True):
+    """What a message was posted to a topic with; None where the client gave nothing."""
+
+    client_id: str
+    ttl: int | None = None
+    delay: int | None = None
+    headers: dict[str, str] | None = None
+
+
+class OutboxMessage(msgspec.Struct, omit_defaults=True):
+    """A message to deliver: instants in milliseconds, `ttl` and `delay` in seconds.
+
+    `version` is that of the queue's record at the post. `ordered` are the subscriptions that have a
+    note of the message in their lines. `trace` is what `trace_of` found in the message's headers.
+    `sent` is there for a topic's message, whose id is that of its note.
+    """
+
+    id: str
+    project: str
+    queue: str
+    posted_at: int
+    until: int
+    ttl: int
+    body: msgspec.Raw
+    delay: int | None = None
+    due_at: int = 0
+    version: int = 0
+    ordered: tuple[str, ...] = ()
+    trace: dict[str, str] = {}
+    sent: Sent | None = None
+
+    def to(self, subscription: str, payload: msgspec.Raw | None = None) -> "Delivery":
+        """Make the first delivery to a subscription, by its id; None sends a usual notification."""
+        sent = msgspec.Raw(payload_of(self)) if payload is None else payload
+        return Delivery(
+            self.project, self.queue, subscription, self.id, self.until, sent, trace=self.trace
+        )
+
+
+_TRACE_PARENT = re.compile("[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+_TRACE_STATE = re.compile("[\x20-\x7e]{1,512}")
+_ID_AT = len('{"id":"')
+
+
+class Delivery(msgspec.Struct, omit_defaults=True):
+    """A message on its way to one subscription, for a later try; `payload` is what it is sent.
+
+    `attempts` counts the tries so far. `kind` is Zaqar's `Message_Type`.
+    """
+
+    project: str
+    queue: str
+    subscription: str
+    id: str
+    until: int
+    payload: msgspec.Raw
+    attempts: int = 0
+    kind: str = "Notification"
+    reason: str = ""
+    trace: dict[str, str] = {}
+
+
+class Forwarded(msgspec.Struct, omit_defaults=True):
+    """A message on its way to a queue. Times are seconds, and None where none was given.
+
+    Its delay counts from `posted_at` (ms).
+    """
+
+    body: msgspec.Raw
+    ttl: int | None = None
+    delay: int | None = None
+    headers: dict[str, str] | None = None
+    client_id: str = ""
+    posted_at: int = 0
+
+    def delay_left(self, now: int) -> int | None:
+        """The seconds that the queue must delay it: what is left of its delay, rounded up."""
+        if self.delay is None or not self.posted_at:
+            return self.delay
+        return max(self.delay - max(now - self.posted_at, 0) // 1000, 0)
+
+
+encode = msgspec.json.encode
+decode_forwarded = msgspec.json.Decoder(Forwarded).decode
+decode_outbox_message = msgspec.json.Decoder(OutboxMessage).decode
+decode_delivery = msgspec.json.Decoder(Delivery).decode
+
+
+def failed_queue(project: str, subscription_id: str) -> QueueRef:
+    """The queue of what could not be delivered to a subscription."""
+    return QueueRef(project, f"~failed.{subscription_id}")
+
+
+def outbox_queue(project: str) -> QueueRef:
+    """The lane of a project's notes."""
+    return OUTBOX_QUEUES[crc32(project.encode("utf-8", "surrogatepass")) % SHARDS]
+
+
+def retry_queue(project: str) -> QueueRef:
+    """The lane of a project's deliveries that are tried again."""
+    return RETRY_QUEUES[crc32(project.encode("utf-8", "surrogatepass")) % SHARDS]
+
+
+def ordered_queue(project: str, subscription_id: str) -> QueueRef:
+    """The queue of what is to be delivered in strict order to a subscription."""
+    return QueueRef(project, f"~ordered.{subscription_id}")
+
+
+def is_internal(queue: QueueRef) -> bool:
+    """Whether a queue is one of the server's own, of which no client knows."""
+    return queue.name.startswith("~")
+
+
+def is_pending(queue: QueueRef) -> bool:
+    """Whether what lies in a queue of the server's own is still to be delivered."""
+    return queue.name.startswith(("~new", "~again", "~ordered."))
+
+
+class Outbox:
+    """Write the notes of posts."""
+
+    def __init__(self, policies: "Policies", clock: Clock) -> None:
+        self._policies = policies
+        self._clock = clock
+
+    async def with_notes(
+        self, queue: QueueRef, policy: "Policy", new: Sequence[NewMessage]
+    ) -> Sequence[NewMessage]:
+        """Add notes to messages: for subscribers of the queue, and of queues that get copies.
+
+        Raises:
+            Invalid: they have more ordered subscriptions than such a large post can have.
+        """
+        listening = {queue: policy} if policy.subscribed else {}
+        for target in {copy.queue for message in new for copy in message.copies if message.copies}:
+            if (of_copy := await self._policies.get(target)).subscribed:
+                listening[target] = of_copy
+        if not listening:
+            return new
+        _check_lines(new, queue, {to: len(policy.ordered) for to, policy in listening.items()})
+        noted: list[NewMessage] = []
+        now = self._clock.now_ms()
+        for first, part in cut(new):
+            if first:
+                await asyncio.sleep(0)
+            for message in part:
+                entries = [(queue, message.ttl_ms, message.delay_ms)]
+                entries += [(copy.queue, copy.ttl_ms, copy.delay_ms) for copy in message.copies]
+                notes = [
+                    note
+                    for to, ttl_ms, delay_ms in entries
+                    if to in listening
+                    for note in _notes(to, listening[to], message, now, ttl_ms, delay_ms)
+                ]
+                noted.append(replace(message, companions=tuple(notes)))
+        return noted
+
+
+def _check_lines(new: Sequence[NewMessage], queue: QueueRef, lines: Mapping[QueueRef, int]) -> None:
+    """Refuse a post that would write too many notes; `lines` are those of each queue."""
+    if not any(lines.values()):
+        return
+    count = len(new) * lines.get(queue, 0)
+    count += sum(lines.get(copy.queue, 0) for message in new for copy in message.copies)
+    if count > MAX_ORDERED_DELIVERIES:
+        raise Invalid(
+            f"{len(new)} messages would make {count} deliveries in order; one post may make "
+            f"{MAX_ORDERED_DELIVERIES}: post fewer messages at once."
+        )
+
+
+def _notes(  # noqa: PLR0917 - the parts of an entry in their order
+    queue: QueueRef, policy: "Policy", message: NewMessage, now: int, ttl_ms: int, delay_ms: int
+) -> list[Companion]:
+    delays = policy.default_delay_ms > 0
+    waits_ms = delay_ms if delays and not policy.notify_on_post else 0
+    note = OutboxMessage(
+        _NO_ID,
+        queue.project,
+        queue.name,
+        now,
+        now + ttl_ms,
+        ttl_ms // 1000,
+        msgspec.Raw(message.body),
+        delay_ms // 1000 if delays else None,
+        now + waits_ms if waits_ms else 0,
+        int(policy.version or 0),
+        policy.ordered,
+        trace_of(message.headers),
+    )
+    body, wait = encode(note), max(waits_ms - LEAD_MS, 0)
+    # The lines' notes come first: a process that finds the last one finds the others in the lines.
+    notes = [
+        Companion(ordered_queue(queue.project, one), body, _ID_AT, ttl_ms + _BURIED_MS, wait)
+        for one in policy.ordered
+    ]
+    notes.append(Companion(outbox_queue(queue.project), body, _ID_AT, ttl_ms + LEAD_MS, wait))
+    return notes
+
+
+def trace_of(headers: Mapping[str, str] | None) -> dict[str, str]:
+    """The W3C trace context in the headers of a message; empty if there is none."""
+    if not headers:
+        return {}
+    given = {name.lower(): value for name, value in headers.items()}
+    if not _TRACE_PARENT.fullmatch(given.get("traceparent", "")):
+        return {}
+    found = {"traceparent": given["traceparent"]}
+    if _TRACE_STATE.fullmatch(state := given.get("tracestate", "")):
+        found["tracestate"] = state
+    return found
+
+
+def payload_of(note: OutboxMessage) -> bytes:
+    """The notification of a message, with upstream's keys and no others."""
+    document: dict[str, object] = {"body": note.body, "ttl": note.ttl}
+    if note.delay is not None:
+        document["delay"] = note.delay
+    document["queue_name"] = name_of(QueueRef(note.project, note.queue))
+    document["Message_Type"] = "Notification"
+    return encode(document)
+
+
+async def put(messages: "MessageStore", queue: QueueRef, *new: NewMessage) -> None:
+    """Post as the server itself."""
+    await messages.post(queue, new, client_id=CLIENT_ID, version=None)

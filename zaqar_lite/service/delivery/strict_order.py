@@ -1,0 +1,189 @@
+"""Strict order (`options.ordered`): the next message only after the one before it has ended.
+
+An ordered subscription has a line of its own, a queue to which each post brings a note in the
+post's own step; so the line's order is the queue's. One process at a time works a line: it holds a
+record that says until when, and tries the first message until that is delivered or can't be. Then
+it goes on, or writes down when the first is due again, and leaves.
+
+A process that finds a note of an ordered subscription takes a turn at its line. A turn that comes
+too early, or while another process works, is taken again later: it is a message of its own in the
+lane of retries, so a process that is killed leaves its turn to others.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+
+import msgspec
+
+from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.errors import NotFound, RecordChanged
+from zaqar_lite.domain.models import Message, QueueRef, Selection
+from zaqar_lite.domain.subscriptions import Subscription
+from zaqar_lite.service.delivery.outbox import (
+    Delivery,
+    OutboxMessage,
+    decode_outbox_message,
+    encode,
+    ordered_queue,
+)
+from zaqar_lite.service.subscriptions.subscriptions import Subscriptions
+from zaqar_lite.storage.base import MessageStore
+from zaqar_lite.storage.management import ManagementStore
+
+KIND = "ordered"
+_HELD_MS = 60_000
+_TURN_MS = 20_000
+"""A turn begins no attempt after this time. The hold lasts as long as the last attempt, and more:
+an attempt takes less than 30 s."""
+_RACE_MS = 1_000
+_KEPT_MS = 172_800_000
+_PAGE = 20
+
+Deliver = Callable[[Delivery, Subscription], Awaitable[float | None]]
+"""Attempt a delivery; answer the seconds until it is tried again, None when it has ended."""
+Look = Callable[[OutboxMessage, QueueRef], Awaitable[OutboxMessage | None]]
+"""Read a delayed message before it is due; None when it is not to be delivered now."""
+
+
+class _State(msgspec.Struct, omit_defaults=True):
+    """Until when a line is held; its first message's attempts, and when that is due again (ms)."""
+
+    until: int = 0
+    id: str = ""
+    attempts: int = 0
+    next_at: int = 0
+
+
+class _Held:
+    """A line that this process works on."""
+
+    def __init__(self, management: ManagementStore, queue: QueueRef, name: str) -> None:
+        self.state = _State()
+        self._management = management
+        self._project = queue.project
+        self._name = name
+        self._version = 0
+
+    async def read(self) -> None:
+        """Learn the state of the line."""
+        record = await self._management.get_record(KIND, self._project, self._name)
+        if record is not None:
+            self.state = msgspec.json.decode(record.value, type=_State)
+            self._version = record.version
+
+    async def write(self) -> None:
+        """Write the state down.
+
+        Raises:
+            RecordChanged: another process holds the line by now.
+        """
+        record = await self._management.put_record(
+            KIND,
+            self._project,
+            self._name,
+            encode(self.state),
+            expected=self._version,
+            ttl_ms=_KEPT_MS,
+        )
+        self._version = record.version
+
+    async def forget(self) -> None:
+        """Remove the state of a line that is empty."""
+        await self._management.delete_record(
+            KIND, self._project, self._name, expected=self._version
+        )
+
+
+class StrictOrder:
+    """Take turns at the lines of ordered subscriptions."""
+
+    def __init__(
+        self,
+        messages: MessageStore,
+        management: ManagementStore,
+        subscriptions: Subscriptions,
+        clock: Clock,
+        *,
+        deliver: Deliver,
+        look: Look,
+    ) -> None:
+        self._messages = messages
+        self._management = management
+        self._subscriptions = subscriptions
+        self._clock = clock
+        self._deliver = deliver
+        self._look = look
+        self._at_work: dict[tuple[QueueRef, str], bool] = {}
+
+    async def take_turn(self, queue: QueueRef, subscription_id: str) -> int | None:
+        """Work on a line; answer the instant (ms) of the next turn, None when none is needed."""
+        key = queue, subscription_id
+        if key in self._at_work:
+            self._at_work[key] = True  # the turn that goes on here looks once more
+            return None
+        self._at_work[key] = True
+        try:
+            again: int | None = None
+            while self._at_work[key]:
+                self._at_work[key] = False
+                again = await self._work(queue, subscription_id)
+            return again
+        finally:
+            del self._at_work[key]
+
+    async def _work(self, queue: QueueRef, subscription_id: str) -> int | None:
+        try:
+            subscription = await self._subscriptions.get(queue, subscription_id)
+        except NotFound:
+            await self._messages.drop(ordered_queue(queue.project, subscription_id))
+            await self._subscriptions.marks.order(queue, subscription_id, ordered=False)
+            return None
+        held = _Held(self._management, queue, subscription.name)
+        await held.read()
+        now = self._clock.now_ms()
+        if (later := max(held.state.until, held.state.next_at)) > now:
+            return later
+        held.state.until = now + _HELD_MS
+        try:
+            await held.write()
+            return await self._go_on(subscription, held, now + _TURN_MS)
+        except RecordChanged:
+            return now + _RACE_MS
+
+    async def _go_on(self, subscription: Subscription, held: _Held, until: int) -> int | None:
+        line = ordered_queue(subscription.queue.project, subscription.id)
+        while messages := await self._first(line, _PAGE):
+            for message in messages:
+                now = self._clock.now_ms()
+                if now >= until:
+                    held.state.until = 0
+                    await held.write()
+                    return now
+                wait = await self._try(message, subscription, held.state, line)
+                if wait is not None:
+                    held.state.until = 0
+                    held.state.next_at = self._clock.now_ms() + round(wait * 1000)
+                    await held.write()
+                    return held.state.next_at
+                await self._messages.delete(line, (message.id,), claim_ids=None)
+        await held.forget()
+        # A note that came since was for a turn that found the line held.
+        return self._clock.now_ms() if await self._first(line, 1) else None
+
+    async def _first(self, line: QueueRef, count: int) -> Sequence[Message]:
+        return (await self._messages.list_messages(line, Selection(count))).messages
+
+    async def _try(
+        self, message: Message, subscription: Subscription, state: _State, line: QueueRef
+    ) -> float | None:
+        """Try the first message of a line; answer the seconds to its next try, None without one."""
+        posted = decode_outbox_message(message.body)
+        if state.id != posted.id:
+            state.id, state.attempts, state.next_at = posted.id, 0, 0
+        note = await self._look(posted, line) if posted.due_at else posted
+        if note is None:
+            return None
+        delivery = note.to(subscription.id)
+        delivery.attempts = state.attempts
+        wait = await self._deliver(delivery, subscription)
+        state.attempts = delivery.attempts
+        return wait

@@ -1,0 +1,277 @@
+"""Find out who sends a request, by its credential; what was found is cached."""
+
+import asyncio
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import dataclass, field
+from enum import Enum
+from hashlib import sha256
+from typing import NamedTuple, Protocol
+
+from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.errors import TooMany, Unauthenticated
+from zaqar_lite.domain.identity import Principal
+from zaqar_lite.service.identity.login_throttle import LoginThrottle, LookupLimits
+
+
+class Place(Enum):
+    """Where a request carried its credential."""
+
+    BEARER = "Authorization: Bearer"
+    TOKEN = "X-Auth-Token"  # noqa: S105 - the header's name
+
+
+@dataclass(frozen=True, slots=True)
+class Credential:
+    """What a request brings to prove who sends it; its texts are in no `repr` and no log.
+
+    `service` is the token of a service that passes a user's request on, beside the user's own.
+    """
+
+    place: Place
+    text: str = field(repr=False)
+    service: str | None = field(default=None, repr=False)
+
+    @property
+    def digest(self) -> bytes:
+        """Its key in a cache. A header holds no line break, so two credentials never look alike."""
+        whole = f"{self.place.name}:{self.text}\n{self.service or ''}"
+        return sha256(whole.encode("utf-8", "surrogateescape")).digest()
+
+
+class Known(NamedTuple):
+    """Whom a credential stands for, and for how many seconds that may be believed."""
+
+    principal: Principal
+    seconds: float
+
+
+class Provider(Protocol):
+    """One way to know who is asking."""
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether each credential costs a call of another server."""
+        ...
+
+    @property
+    def challenge(self) -> str:
+        """The WWW-Authenticate of an answer 401."""
+        ...
+
+    def recognises(self, credential: Credential) -> bool:
+        """Tell whether this credential is of its kind; then no other provider is asked."""
+        ...
+
+    async def authenticate(self, credential: Credential) -> Known:
+        """Find out whom a credential stands for; the caller caches the answer.
+
+        Raises:
+            Unauthenticated: the credential is wrong, expired or revoked.
+            Unavailable: that can't be found out now.
+        """
+        ...
+
+
+REFUSED_FOR = 10.0
+"""Seconds for which a refused credential stays refused without another look."""
+LASTING_FOR = 1.0
+"""Seconds for which a stream goes on without another check, where a check asks no other server."""
+SLOWED = 1.0
+"""Seconds by which a refusal is delayed for an address that is refused too often."""
+_LATE_A_SECOND = 500
+"""Delayed refusals that are answered in a second, so that guesses cost little together."""
+_LATEST = 10.0
+"""Seconds that a delayed refusal waits for its turn among these, at most."""
+_ADDRESSES = 10
+"""All addresses together may fail as often as this many may."""
+_MAX_CACHED = 10_000
+_EVERYBODY = ""
+_TOO_MANY = "Too many logins from this address failed."
+Turn = AbstractAsyncContextManager[None]
+
+
+class _Entry(NamedTuple):
+    """Whom a credential stands for, and until when that is believed; None where it is refused.
+
+    A stream that was let in before believes it until `lasts_until`. `generation` is how often keys
+    had been changed in this process before: an entry of an earlier generation counts for nothing.
+    """
+
+    principal: Principal | None
+    until: float
+    lasts_until: float
+    generation: int
+
+
+class Authenticator:
+    """The providers of a server, behind one bounded cache.
+
+    A credential belongs to the first provider that recognises it, and its verdict is final. An
+    address that fails too often has to wait. A credential that was good at its last check never has
+    to, so that wrong ones from the same address do not lock it out.
+
+    `max_failed` is how often an address may fail in a minute. Providers that ask another server
+    are asked at that pace, so that guesses are no load for that server.
+    """
+
+    def __init__(self, providers: Sequence[Provider], max_failed: int, clock: Clock) -> None:
+        self._providers = providers
+        self._failures = LoginThrottle(max_failed)
+        self._pace = LookupLimits(max_failed)
+        self._refusals = LoginThrottle(max_failed)
+        self._together = LoginThrottle(max_failed * _ADDRESSES)
+        self._last_at = float("-inf")
+        self._clock = clock
+        self._cache: OrderedDict[bytes, _Entry] = OrderedDict()
+        self._running: dict[bytes, asyncio.Task[Principal]] = {}
+        self._generation = 0
+
+    @property
+    def challenges(self) -> Sequence[str]:
+        """The WWW-Authenticate of each provider."""
+        return tuple(provider.challenge for provider in self._providers)
+
+    def forget(self) -> None:
+        """Check every credential anew: a key was changed."""
+        self._generation += 1
+        self._running.clear()
+
+    async def identify(self, credential: Credential | None, address: str | None) -> Principal:
+        """Find out who sent a credential from this address; None where it was let in before.
+
+        The refusal is delayed by SLOWED or more where the address was refused more than
+        `max_failed` times in a minute, so that each connection makes one guess in that time.
+
+        Raises:
+            Unauthenticated: no provider lets it in.
+            TooMany: too many logins from there failed lately.
+            Unavailable: that can't be found out now.
+        """
+        try:
+            return await self._identify(credential, address)
+        except (Unauthenticated, TooMany):
+            if address and self._refusals.take(address):
+                await self.be_late()
+            raise
+
+    def refuses(self, address: str, credential: Credential) -> Unauthenticated | TooMany | None:
+        """Why a credential is refused without asking a provider; None where it is not.
+
+        It is where its address, or all addresses together, failed too often, unless it was good
+        before. Such a guess costs next to nothing. Call `be_late` before you answer.
+        """
+        wait = max(self._failures.lack(address), self._together.lack(_EVERYBODY))
+        if not wait:
+            return None
+        entry = self._cache.get(credential.digest)
+        if entry is not None and entry.principal is not None:
+            return None
+        if entry is not None and self._is_known(entry, entry.until):
+            return Unauthenticated("it was refused before")
+        return TooMany(_TOO_MANY, retry_after=math.ceil(wait))
+
+    def has_failed(self, address: str) -> bool:
+        """Tell whether an address brought a wrong credential lately."""
+        return self._failures.has_failed(address)
+
+    async def be_late(self) -> None:
+        """Delay a refusal, unless too many are delayed already."""
+        now = asyncio.get_running_loop().time()
+        turn_at = max(self._last_at + 1 / _LATE_A_SECOND, now + SLOWED)
+        if turn_at <= now + SLOWED + _LATEST:
+            self._last_at = turn_at
+            await asyncio.sleep(turn_at - now)
+
+    async def _identify(self, credential: Credential | None, address: str | None) -> Principal:
+        if credential is None:
+            raise Unauthenticated("no credential")
+        digest = credential.digest
+        entry = self._cache.get(digest)
+        until = 0.0
+        if entry is not None:
+            until = entry.lasts_until if address is None else entry.until
+        if entry is not None and self._is_known(entry, until):
+            if entry.principal is None:
+                raise self._wrong("it was refused before", address)
+            return entry.principal
+        provider = next((one for one in self._providers if one.recognises(credential)), None)
+        if provider is None:
+            raise self._wrong("no provider recognises it", address)
+        if address is None or (entry is not None and entry.principal is not None):
+            return await self._look(digest, provider, credential, None)
+        if provider.is_remote:
+            try:
+                return await self._look(digest, provider, credential, self._pace.turn(address))
+            except Unauthenticated as exc:
+                raise self._wrong(str(exc), address) from None
+        wait = self._failures.take(address)
+        if wait:
+            raise TooMany(_TOO_MANY, retry_after=math.ceil(wait))
+        try:
+            principal = await self._look(digest, provider, credential, None)
+        except Unauthenticated:
+            self._together.take(_EVERYBODY)
+            raise
+        except BaseException:
+            self._failures.give_back(address)  # it was not the credential that failed
+            raise
+        self._failures.give_back(address)
+        return principal
+
+    def _is_known(self, entry: _Entry, until: float) -> bool:
+        return entry.generation == self._generation and self._clock.now_ms() / 1000 < until
+
+    def _wrong(self, why: str, address: str | None) -> Unauthenticated:
+        """Note that a credential was wrong."""
+        if address:
+            self._failures.take(address)
+            self._together.take(_EVERYBODY)
+        return Unauthenticated(why)
+
+    async def _look(
+        self, digest: bytes, provider: Provider, credential: Credential, turn: Turn | None
+    ) -> Principal:
+        """Ask the provider, once for all requests that bring this credential now."""
+        running = self._running.get(digest)
+        if running is None:
+            running = asyncio.create_task(self._ask(digest, provider, credential, turn))
+            self._running[digest] = running
+            running.add_done_callback(self._done(digest))
+        return await asyncio.shield(running)
+
+    def _done(self, digest: bytes) -> "Callable[[asyncio.Task[Principal]], None]":
+        def done(task: "asyncio.Task[Principal]") -> None:
+            if self._running.get(digest) is task:
+                del self._running[digest]
+            if not task.cancelled():
+                task.exception()  # or asyncio complains where every request has gone
+
+        return done
+
+    async def _ask(
+        self, digest: bytes, provider: Provider, credential: Credential, turn: Turn | None
+    ) -> Principal:
+        generation = self._generation  # what is changed meanwhile may be this
+        try:
+            async with turn or nullcontext():
+                known = await provider.authenticate(credential)
+        except Unauthenticated:
+            until = self._clock.now_ms() / 1000 + REFUSED_FOR
+            self._keep(digest, _Entry(None, until, until, generation))
+            raise
+        principal, now = known.principal, self._clock.now_ms() / 1000
+        until = now + known.seconds
+        if principal.expires_at is not None:
+            until = min(until, principal.expires_at / 1000)
+        lasts = until if provider.is_remote else min(until, now + LASTING_FOR)
+        self._keep(digest, _Entry(principal, until, lasts, generation))
+        return principal
+
+    def _keep(self, digest: bytes, entry: _Entry) -> None:
+        self._cache[digest] = entry
+        self._cache.move_to_end(digest)
+        if len(self._cache) > _MAX_CACHED:
+            self._cache.popitem(last=False)

@@ -1,0 +1,231 @@
+"""How often each address may fail to log in, and how fast its credentials are looked up."""
+
+import asyncio
+import ipaddress
+import math
+import time
+from collections import OrderedDict, deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from random import uniform
+
+from zaqar_lite.domain.errors import TooMany, Unauthenticated
+
+_MAX_ADDRESSES = 10_000
+_LATELY = 60.0
+"""Seconds after its last failure for which an address counts as one that failed lately."""
+_IPV6_SITE = 64
+
+
+class LoginThrottle:
+    """A token bucket for each address.
+
+    A try takes a token and gives it back when it was good, so tries that are under way count too.
+    The addresses of one IPv6 site (/64) share a bucket. Only the addresses that failed last are
+    remembered; forgetting one can only let it try sooner.
+    """
+
+    def __init__(self, per_minute: int, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._rate = per_minute / 60
+        self._most = max(per_minute / 2, 1.0)
+        self._monotonic = monotonic
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def take(self, address: str) -> float:
+        """Take a token; answer 0, or how many seconds to wait because there was none."""
+        site, left, now = self._look(address)
+        if left >= 1:
+            self._keep(site, left - 1, now)
+        return self._lack(left)
+
+    def lack(self, address: str) -> float:
+        """How many seconds to wait for a token; 0 where one is there."""
+        return self._lack(self._look(address)[1])
+
+    def has_failed(self, address: str) -> bool:
+        """Tell whether the address took a token lately, and did not give it back."""
+        found = self._buckets.get(site_of(address))
+        return found is not None and self._monotonic() - found[1] < _LATELY
+
+    def give_back(self, address: str) -> None:
+        """Give a token back: the try was good."""
+        site, left, now = self._look(address)
+        self._keep(site, min(left + 1, self._most), now)
+
+    def _lack(self, left: float) -> float:
+        return max(0.0, (1 - left) / self._rate)
+
+    def _look(self, address: str) -> tuple[str, float, float]:
+        site, now = site_of(address), self._monotonic()
+        left, seen = self._buckets.get(site, (self._most, now))
+        return site, min(self._most, left + (now - seen) * self._rate), now
+
+    def _keep(self, site: str, left: float, now: float) -> None:
+        if left >= self._most:
+            self._buckets.pop(site, None)
+            return
+        self._buckets[site] = (left, now)
+        self._buckets.move_to_end(site)
+        if len(self._buckets) > _MAX_ADDRESSES:
+            self._buckets.popitem(last=False)
+
+
+def site_of(address: str) -> str:
+    """The address, or the IPv6 site that it is of: what counts as one client."""
+    if ":" not in address:
+        return address
+    try:
+        return str(ipaddress.ip_network(f"{address.partition('%')[0]}/{_IPV6_SITE}", strict=False))
+    except ValueError:
+        return address
+
+
+WIDEST = 16
+"""Credentials of one address that are checked at the same time, at most."""
+LONGEST = 3.0
+"""Seconds that a request waits for its turn, at most."""
+SUSPECTED = 600.0
+"""Seconds for which an address is suspected after a refusal, unless a good one comes."""
+_MOST_WAITING = 256
+_MOST_PAUSES = 10
+_MAX_SITES = 10_000
+
+
+@dataclass(slots=True, eq=False)
+class _Site:
+    """One address: how many checks may run, how many do, and the requests that wait for theirs."""
+
+    width: int = 1
+    running: int = 0
+    suspected_until: float = float("-inf")
+    is_queued: bool = False
+    waiting: deque[asyncio.Future[None]] = field(default_factory=deque)
+
+    @property
+    def is_suspected(self) -> bool:
+        return time.monotonic() < self.suspected_until
+
+
+class LookupLimits:
+    """Turns for each address: one at a time at first, and one more after each good credential.
+
+    An address whose last credential was refused is suspected. All suspected addresses share one
+    turn in each pause, one address after the other, and every refusal takes a pause of its own. So
+    guesses, from however many addresses, cost the other server one call in that time, and one more
+    for each address. Good credentials from elsewhere are not slowed down. The addresses of one IPv6
+    site (/64) count as one.
+    """
+
+    def __init__(self, per_minute: int) -> None:
+        self._pause = 60 / per_minute
+        self._sites: OrderedDict[str, _Site] = OrderedDict()
+        self._suspects: deque[_Site] = deque()
+        self._opens_at = float("-inf")
+        self._alarm: asyncio.TimerHandle | None = None
+
+    @asynccontextmanager
+    async def turn(self, address: str) -> AsyncIterator[None]:
+        """Wait for a turn, and learn from how the block ends.
+
+        Raises:
+            TooMany: too many wait already, or it would take too long.
+        """
+        site = self._site(site_of(address))
+        await self._enter(site)
+        try:
+            yield
+        except Unauthenticated:
+            if not site.is_suspected:  # else its turn has taken the pause
+                self._take_pause()
+            site.width = 1
+            site.suspected_until = time.monotonic() + SUSPECTED
+            raise
+        else:
+            if site.is_suspected:
+                self._opens_at -= self._pause
+            site.suspected_until = float("-inf")
+            site.width = min(site.width + 1, WIDEST)
+        finally:
+            site.running -= 1
+            self._wake(site)
+
+    async def _enter(self, site: _Site) -> None:
+        too_late = site.is_suspected and self._opens_at > time.monotonic() + LONGEST
+        if len(site.waiting) >= _MOST_WAITING or too_late:
+            raise self._too_many(site)
+        turn = asyncio.get_running_loop().create_future()
+        site.waiting.append(turn)
+        self._wake(site)
+        try:
+            # With jitter, or all that came together would give up at the same instant.
+            async with asyncio.timeout(LONGEST * uniform(0.5, 1)):  # noqa: S311 - jitter
+                await turn
+        except BaseException as exc:
+            if turn.done() and not turn.cancelled():  # it came just then
+                site.running -= 1
+                self._wake(site)
+            elif turn in site.waiting:
+                site.waiting.remove(turn)
+            if isinstance(exc, TimeoutError):
+                raise self._too_many(site) from None
+            raise
+
+    def _wake(self, site: _Site) -> None:
+        """Give turns to the requests that wait, in order; a suspect queues with the others."""
+        if not site.is_suspected:
+            while site.running < site.width and self._give(site):
+                pass
+        elif site.waiting and not site.running and not site.is_queued:
+            site.is_queued = True
+            self._suspects.append(site)
+            self._wake_suspects()
+
+    def _wake_suspects(self) -> None:
+        """Give the next suspect its turn, or set a timer for when that may be."""
+        while self._suspects:
+            wait = self._opens_at - time.monotonic()
+            if wait > 0:
+                if self._alarm is None:
+                    self._alarm = asyncio.get_running_loop().call_later(wait, self._ring)
+                return
+            site = self._suspects.popleft()
+            site.is_queued = False
+            if not site.is_suspected:
+                self._wake(site)
+            elif self._give(site):
+                self._take_pause()
+
+    def _ring(self) -> None:
+        self._alarm = None
+        self._wake_suspects()
+
+    def _give(self, site: _Site) -> bool:
+        """Give a turn to the first request that still waits; answer whether there was one."""
+        while site.waiting:
+            turn = site.waiting.popleft()
+            if not turn.done():
+                site.running += 1
+                turn.set_result(None)
+                return True
+        return False
+
+    def _take_pause(self) -> None:
+        now = time.monotonic()
+        self._opens_at = min(
+            max(self._opens_at, now) + self._pause, now + _MOST_PAUSES * self._pause
+        )
+
+    def _too_many(self, site: _Site) -> TooMany:
+        what, wait = "There are too many new logins from this address at once.", 0
+        if site.is_suspected:
+            what = "Too many logins from this address failed."
+            wait = math.ceil(self._opens_at - time.monotonic())
+        return TooMany(what, retry_after=max(1, wait))
+
+    def _site(self, name: str) -> _Site:
+        site = self._sites.setdefault(name, _Site())
+        self._sites.move_to_end(name)
+        if len(self._sites) > _MAX_SITES:
+            self._sites.popitem(last=False)
+        return site

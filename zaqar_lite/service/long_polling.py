@@ -1,0 +1,328 @@
+"""Requests that wait until a queue has messages, first come, first served, without polling.
+
+A waiter asks the store once, joins the line of its queue, asks again if it is the first there, and
+then sleeps. It is woken by the store's hint that messages became ready, when a message becomes due,
+or by a poll in case a hint was lost. n messages wake at most n claimers, in the order in which they
+came; one that finds nothing keeps its place. A timer wakes the first claimer, and each one that
+finds something wakes the next. Readers are all woken, and take no claimer's turn. A waiter holds no
+connection of the store, no thread and no claim.
+"""
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
+from random import uniform
+from typing import Any, TypeVar
+
+from zaqar_lite.domain.errors import QuotaReached, TooMany, Unavailable
+from zaqar_lite.domain.models import QueueRef
+from zaqar_lite.domain.quotas import QuotaOf, unlimited
+from zaqar_lite.service.quotas.concurrency_limits import ConcurrencyLimit
+from zaqar_lite.storage.base import MessageStore
+
+T = TypeVar("T")
+_LEAST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
+"""Seconds between two alarms; doubled each time nothing was found although it was due."""
+_BEHIND = 0.002
+"""Seconds after the due time at which an alarm rings: event streams count it due 1 ms later."""
+
+
+class _Waiter:
+    """A request that waits: a claimer, which has its turn, or a reader."""
+
+    __slots__ = ("_future", "counted", "missed", "reads")
+
+    def __init__(self, *, reads: bool) -> None:
+        self.reads = reads
+        self.missed = False  # woken while it was asking: the answer may be out of date
+        self.counted = False  # woken by a hint that woke one waiter for each message already
+        self._future: asyncio.Future[bool] | None = None
+
+    @property
+    def sleeps(self) -> bool:
+        return self._future is not None and not self._future.done()
+
+    def wake(self) -> None:
+        if self._future is not None and not self._future.done():
+            self._future.set_result(True)
+        else:
+            self.missed = True
+
+    def _time_out(self) -> None:
+        if self._future is not None and not self._future.done():
+            self._future.set_result(False)
+
+    async def sleep(self, seconds: float) -> bool:
+        """Sleep for at most `seconds`; return whether it was woken before.
+
+        It does not sleep if it was woken while it was asking.
+        """
+        if self.missed:
+            return True
+        loop = asyncio.get_running_loop()
+        self._future = loop.create_future()
+        timer = loop.call_later(max(seconds, 0), self._time_out)
+        try:
+            return await self._future
+        finally:
+            timer.cancel()
+            self._future = None
+
+
+class _Line:
+    """The waiters of one queue in the order in which they came, and the task of their alarm."""
+
+    def __init__(self) -> None:
+        self.waiters: dict[_Waiter, None] = {}
+        self.alarm: asyncio.Task[None] | None = None
+        self.changed = asyncio.Event()
+
+    def claims(self) -> bool:
+        """Whether a claimer is in the line."""
+        return any(not waiter.reads for waiter in self.waiters)
+
+    def wake(self, count: int, *, counted: bool = False) -> None:
+        """Wake the first `count` sleeping claimers, and all readers."""
+        for waiter in self.waiters:
+            if waiter.reads:
+                waiter.wake()
+            elif count > 0 and waiter.sleeps:
+                waiter.counted = counted
+                waiter.wake()
+                count -= 1
+
+
+class Place:
+    """A reader's place in a line, for several waits; its holder must call `leave` at the end."""
+
+    __slots__ = ("_line", "_queue", "_waiter", "_waiting")
+
+    def __init__(
+        self, waiting: "LongPolling", queue: QueueRef, line: _Line, waiter: _Waiter
+    ) -> None:
+        self._waiting = waiting
+        self._queue = queue
+        self._line = line
+        self._waiter = waiter
+
+    def ask(self) -> None:
+        """Call this before asking the store: what comes from now on ends the next `sleep`."""
+        self._waiter.missed = False
+
+    def sleep(self, seconds: float) -> Coroutine[Any, Any, bool]:
+        """Sleep until something came, the client has gone or the server stops; at most `seconds`.
+
+        Returns whether it was woken before that time.
+        """
+        return self._waiter.sleep(seconds)
+
+    async def leave(self) -> None:
+        """Leave the line."""
+        await self._waiting.leave(self._queue, self._line, self._waiter)
+
+
+class LongPolling:
+    """Lets requests wait for messages: at most `most` in this process, `most_per_project` of each.
+
+    `seats` hold a project's waiters in all processes together to its quota.
+    """
+
+    def __init__(
+        self,
+        messages: MessageStore,
+        *,
+        most: int,
+        most_per_project: int,
+        quota_of: QuotaOf = unlimited,
+        seats: ConcurrencyLimit | None = None,
+    ) -> None:
+        self._messages = messages
+        self._quota_of = quota_of
+        self._most = most
+        self._most_per_project = most_per_project
+        self._lines: dict[QueueRef, _Line] = {}
+        self._seats = seats or ConcurrencyLimit("waiters")
+        self._closed = False
+        messages.listen(self._announced)
+
+    @property
+    def count(self) -> int:
+        """How many requests wait, including the server's own workers."""
+        return self._seats.count
+
+    def count_of(self, project: str) -> int:
+        """How many requests of a project wait in this process."""
+        return self._seats.count_of(project)
+
+    async def total_of(self, project: str) -> int:
+        """How many requests of a project wait in all processes that share the store.
+
+        Raises:
+            Unavailable: that can't be read.
+        """
+        return await self._seats.total_of(project)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether waiting has ended because the server stops."""
+        return self._closed
+
+    def close(self) -> None:
+        """End all waits at once, and let no request wait from now on."""
+        self._closed = True
+        for line in self._lines.values():
+            for waiter in line.waiters:
+                waiter.wake()
+
+    async def until_found(
+        self,
+        queue: QueueRef,
+        seconds: float,
+        ask: Callable[[], Awaitable[T | None]],
+        *,
+        gone: asyncio.Future[None],
+        reads: bool = False,
+    ) -> T | None:
+        """Call `ask` until it returns something; None after `seconds` or if the client has gone.
+
+        Raises:
+            TooMany: too many wait already, of this project or in this process.
+            QuotaReached: as many wait as the project's quota allows.
+        """
+        line = self._lines.get(queue)
+        if reads or line is None or not line.claims():
+            found = await ask()
+            if found is not None or seconds <= 0 or self._closed:
+                return found
+        deadline = asyncio.get_running_loop().time() + seconds
+        line, waiter = await self._enter(queue, gone, reads=reads)
+        try:
+            await self._begin(queue, line)
+            found = await self._wait(line, waiter, ask, deadline, gone)
+        finally:
+            await self.leave(queue, line, waiter)
+        if found is not None and not (reads or waiter.counted):
+            line.wake(1)  # there may be more than it could take
+        return found
+
+    async def join(self, queue: QueueRef, gone: asyncio.Future[None]) -> Place:
+        """Join a queue's line as a reader, for several waits.
+
+        Raises:
+            TooMany: too many wait already, of this project or in this process.
+            QuotaReached: as many wait as the project's quota allows.
+        """
+        line, waiter = await self._enter(queue, gone, reads=True)
+        try:
+            await self._begin(queue, line)
+        except BaseException:
+            await self.leave(queue, line, waiter)
+            raise
+        return Place(self, queue, line, waiter)
+
+    async def _wait(
+        self,
+        line: _Line,
+        waiter: _Waiter,
+        ask: Callable[[], Awaitable[T | None]],
+        deadline: float,
+        gone: asyncio.Future[None],
+    ) -> T | None:
+        """Call `ask` in this waiter's turns until it returns something; None at the deadline."""
+        time = asyncio.get_running_loop().time
+        asks = waiter.reads or next(iter(line.waiters)) is waiter
+        while not (gone.done() or self._closed):
+            if asks:
+                waiter.missed = False
+                found = await ask()
+                if found is not None:
+                    return found
+            left = deadline - time()
+            if left <= 0 or gone.done() or self._closed:
+                return None
+            await waiter.sleep(left)
+            asks = True
+        return None
+
+    async def _sit(self, project: str) -> None:
+        if self.count_of(project) >= self._most_per_project:
+            raise TooMany(
+                f"{self._most_per_project} requests of this project wait already: let one request "
+                "claim more messages, or wait less long."
+            )
+        if self.count >= self._most:
+            raise TooMany("Too many requests wait on this server already.")
+        quota = self._quota_of(project).waiters
+        if not await self._seats.take(project, quota):
+            raise QuotaReached(
+                f"The project's quota is {quota} requests that wait: do not wait, or ask who runs "
+                "this server for more."
+            )
+
+    async def _enter(
+        self, queue: QueueRef, gone: asyncio.Future[None], *, reads: bool
+    ) -> tuple[_Line, _Waiter]:
+        """Join the line of a queue, within the bounds."""
+        await self._sit(queue.project)
+        waiter = _Waiter(reads=reads)
+        gone.add_done_callback(lambda _: waiter.wake())
+        line = self._lines.setdefault(queue, _Line())
+        line.waiters[waiter] = None
+        return line, waiter
+
+    async def _begin(self, queue: QueueRef, line: _Line) -> None:
+        """Start the alarm of a new line, and have the store announce what becomes ready."""
+        if line.alarm is not None:
+            return
+        line.alarm = asyncio.create_task(self._ring(queue, line), name="alarm")
+        with suppress(Unavailable):  # without hints the safety poll goes on
+            await self._messages.watch(queue)
+
+    async def leave(self, queue: QueueRef, line: _Line, waiter: _Waiter) -> None:
+        """Leave the line."""
+        del line.waiters[waiter]
+        self._seats.leave(queue.project)
+        if not line.waiters and self._lines.get(queue) is line:
+            del self._lines[queue]
+            if line.alarm is not None:
+                line.alarm.cancel()
+            with suppress(Unavailable):
+                await self._messages.unwatch(queue)
+
+    def _announced(self, queue: QueueRef, count: int) -> None:
+        """Wake waiters by a hint of the store (see `MessageStore.listen`)."""
+        line = self._lines.get(queue)
+        if line is not None:
+            if count:
+                line.wake(abs(count), counted=count > 0)
+            line.changed.set()
+
+    async def _ring(self, queue: QueueRef, line: _Line) -> None:
+        """Wake one waiter whenever a message is due, or a hint may have been lost."""
+        least, rings_at, time = _LEAST_PAUSE, math.inf, asyncio.get_running_loop().time
+        while True:
+            line.changed.clear()
+            pause = self._messages.poll_interval_ms / 1000 * uniform(0.8, 1.2)  # noqa: S311 - jitter
+            due = await self._due_in(queue)
+            if due is None or due >= least:
+                least = _LEAST_PAUSE
+            # An alarm that was set rings even if what it was set for is ready by now.
+            if due is not None:
+                rings_at = min(rings_at, time() + max(due + _BEHIND, least))
+            try:
+                async with asyncio.timeout(min(pause, max(rings_at - time(), 0.0))):
+                    await line.changed.wait()
+                least = _LEAST_PAUSE
+            except TimeoutError:
+                line.wake(1)
+                rings_at = math.inf
+                if due is not None and due < least:
+                    least = min(2 * least, _LONGEST_PAUSE)
+
+    async def _due_in(self, queue: QueueRef) -> float | None:
+        try:
+            due_ms = await self._messages.next_due(queue)
+        except Unavailable:
+            return None
+        return None if due_ms is None else due_ms / 1000

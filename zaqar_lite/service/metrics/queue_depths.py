@@ -1,0 +1,216 @@
+"""Count the messages of all queues, when somebody asks, without reading any message.
+
+A pass asks the store for the counts that it keeps of each queue, a few queues at once. It works a
+twentieth of the time and rests for the others. It begins when a scrape finds the last pass too old,
+so a server that nobody watches pays nothing. A scrape shows the last pass that ended, and its age.
+"""
+
+import asyncio
+import heapq
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, NamedTuple, TypeVar
+
+from zaqar_lite.domain.errors import Unavailable
+from zaqar_lite.domain.metadata import MONITOR
+from zaqar_lite.domain.models import QueueRef, Stats
+from zaqar_lite.domain.subscriptions import KIND
+from zaqar_lite.service.background import cancelled
+from zaqar_lite.service.delivery import outbox as notes
+from zaqar_lite.service.metrics.shared_counters import SharedCounters
+from zaqar_lite.storage.base import MessageStore
+from zaqar_lite.storage.management import ManagementStore
+
+logger = logging.getLogger(__name__)
+MOST_SHOWN = 20
+"""Queues that are shown by their oldest message, and as many by their dead letters."""
+MOST_MONITORED = 100
+_MARKED = 10
+"""After so many passes the metadata of queues are read again, to find those with `_monitor`."""
+_AT_ONCE = 16
+"""Queues that are counted at once where the store has to be waited for."""
+_SHARE = 19
+"""A pass rests so many times as long as it worked."""
+_STEP = 0.01
+_PAGE = 500
+_NEVER = 1 << 62
+T = TypeVar("T")
+
+
+class Depth(NamedTuple):
+    """The counts of one queue; `since` is when its oldest ready message became ready, if one is."""
+
+    ready: int
+    delayed: int
+    claimed: int
+    since: int | None
+    letters: bool
+
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        """How many are ready, delayed and claimed."""
+        return self.ready, self.delayed, self.claimed
+
+    def age(self, now: int) -> float:
+        """Seconds that the oldest ready message has been ready."""
+        return 0.0 if self.since is None else max(0, now - self.since) / 1000
+
+
+def depth_of(stats: Stats) -> Depth:
+    """The counts of a queue, of its statistics."""
+    oldest, since = stats.oldest, None
+    if stats.ready:
+        since = stats.ready_since
+        if since is None and oldest is not None:
+            since = max(oldest.created_at, oldest.delay_expires_at or 0)
+            since = min(since, oldest.now)
+    letters = oldest is not None and oldest.origin is not None
+    return Depth(stats.ready, stats.delayed, stats.claimed, since, letters)
+
+
+class QueueDepths:
+    """Keep the counts of all queues on the board, at most `interval` seconds old when asked."""
+
+    def __init__(
+        self,
+        messages: MessageStore,
+        management: ManagementStore,
+        board: SharedCounters,
+        *,
+        interval: float,
+    ) -> None:
+        self._messages = messages
+        self._management = management
+        self._board = board
+        self._interval = interval
+        self._pass: asyncio.Task[None] | None = None
+        self._passes, self._waits = 0, False
+        self._monitored: set[QueueRef] = set()
+
+    async def stop(self) -> None:
+        """End the pass that runs, if any."""
+        await cancelled(self._pass)
+        self._pass = None
+
+    async def latest(self) -> dict[str, Any]:
+        """The last pass; begins a new one where that is too old, and waits for it a moment."""
+        found = self._board.read()
+        running = self._pass is not None and not self._pass.done()
+        if not running and time.time() - found.get("at", 0) >= self._interval:
+            self._pass = asyncio.create_task(self._run(), name="census")
+        if self._pass is not None:
+            await asyncio.wait({self._pass}, timeout=_STEP)
+        return self._board.read()
+
+    async def depth(self, queue: QueueRef) -> Depth:
+        """The counts of one queue, now."""
+        return depth_of(await self._messages.stats(queue))
+
+    async def _run(self) -> None:
+        try:
+            await self._count()
+        except Unavailable as exc:
+            logger.warning("the queues were not counted: %s", exc)
+        except Exception:
+            logger.exception("counting the queues failed")
+
+    async def _count(self) -> None:
+        begun = time.perf_counter()
+        totals = [0, 0, 0]
+        queues, pending, since = 0, 0, _NEVER
+        oldest: list[tuple[int, QueueRef, Depth]] = []
+        letters: list[tuple[int, QueueRef, Depth]] = []
+        monitored: dict[QueueRef, Depth] = {}
+        reads_marks = self._passes % _MARKED == 0
+        async for queue, depth, is_monitored in self._depths(reads_marks=reads_marks):
+            if notes.is_internal(queue):
+                pending += sum(depth.counts) if notes.is_pending(queue) else 0
+            else:
+                queues += 1
+                totals = [sum(pair) for pair in zip(totals, depth.counts, strict=True)]
+                if depth.since is not None:
+                    since = min(since, depth.since)
+                    _keep(oldest, (-depth.since, queue, depth))
+                if depth.letters:
+                    _keep(letters, (sum(depth.counts), queue, depth))
+                if is_monitored and len(monitored) < MOST_MONITORED:
+                    monitored[queue] = depth
+        self._passes, self._monitored = self._passes + 1, set(monitored)
+        subscriptions = await self._count_subscriptions()
+        shown = {queue: depth for _, queue, depth in (*oldest, *letters)} | monitored
+        self._board.write(
+            {
+                "at": time.time(),
+                "took": time.perf_counter() - begun,
+                "totals": totals,
+                "queues": queues,
+                "subscriptions": subscriptions,
+                "pending": pending,
+                "since": None if since == _NEVER else since,
+                "shown": [[*queue, *depth] for queue, depth in shown.items()],
+            }
+        )
+
+    async def _count_subscriptions(self) -> int:
+        """Count them by their records, a page at a time."""
+        count, after = 0, None
+        while True:
+            begun = time.perf_counter()
+            page = await self._management.list_records(KIND, after=after, limit=_PAGE)
+            count += len(page)
+            if len(page) < _PAGE:
+                return count
+            after = page[-1].project, page[-1].name
+            await asyncio.sleep((time.perf_counter() - begun) * _SHARE)
+
+    async def _depths(self, *, reads_marks: bool) -> AsyncIterator[tuple[QueueRef, Depth, bool]]:
+        """Count queue after queue, and tell whether each is monitored; rest in between."""
+        resumed, self._waits = time.perf_counter(), False
+        async for group in _groups(self._messages.census()):
+            counts = await self._ask(self._messages.outline, group)
+            marks = [queue in self._monitored for queue in group]
+            if reads_marks:
+                marks = await self._ask(self._is_monitored, group)
+            for queue, one, is_monitored in zip(group, counts, marks, strict=True):
+                yield queue, depth_of(one), is_monitored
+            worked = time.perf_counter() - resumed
+            if worked >= _STEP:
+                await asyncio.sleep(worked * _SHARE)
+                resumed = time.perf_counter()
+
+    async def _ask(self, ask: Callable[[QueueRef], Awaitable[T]], group: list[QueueRef]) -> list[T]:
+        """Ask for each queue: one by one, or at once after a group that let the event loop turn."""
+        if self._waits:
+            return await asyncio.gather(*map(ask, group))
+        turns: list[None] = []
+        asyncio.get_running_loop().call_soon(turns.append, None)
+        found = [await ask(queue) for queue in group]
+        self._waits = bool(turns)
+        return found
+
+    async def _is_monitored(self, queue: QueueRef) -> bool:
+        if notes.is_internal(queue):
+            return False
+        record = await self._management.get_queue(queue)
+        return record is not None and record.metadata.get(MONITOR) is True
+
+
+async def _groups(queues: AsyncIterator[QueueRef]) -> AsyncIterator[list[QueueRef]]:
+    """Queues that are counted together."""
+    group: list[QueueRef] = []
+    async for queue in queues:
+        group.append(queue)
+        if len(group) == _AT_ONCE:
+            yield group
+            group = []
+    if group:
+        yield group
+
+
+def _keep(best: list[tuple[int, QueueRef, Depth]], found: tuple[int, QueueRef, Depth]) -> None:
+    """Keep what was found, if it is among the largest."""
+    if len(best) < MOST_SHOWN:
+        heapq.heappush(best, found)
+    elif found > best[0]:
+        heapq.heapreplace(best, found)

@@ -1,0 +1,379 @@
+"""The catalogue: in which pool each queue lies, decided once, before the queue's record is made.
+
+A queue without an entry lies in the server's own store: it is older than pooling, or nobody has
+made it yet. What a process has read of an entry it goes by for FRESH seconds, so an entry that ends
+with its queue is kept for LEFT_MS, marked: whoever makes the queue again within that time finds it
+in the same place, and nobody who still goes by the entry posts to where no one looks.
+"""
+
+import asyncio
+import logging
+import random
+import time
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from zaqar_lite.domain import metadata as rules
+from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.errors import Invalid, NotFound, RecordChanged, Unavailable
+from zaqar_lite.domain.models import QueueRef
+from zaqar_lite.service.pooling.pools import FRESH, Pool, PoolRegistry
+from zaqar_lite.service.records import retried
+from zaqar_lite.storage.management import ManagementStore
+
+logger = logging.getLogger(__name__)
+PLACE, LEFT = "placement", "placement-left"
+FLAVOR = "_flavor"
+LEFT_MS = 60_000
+_MAX_CACHED = 10_000
+_PAGE = 1_000
+_READ_AT_ONCE = 100
+"""Queues whose entries are read one by one before others have their turn."""
+_FEW = 20
+
+
+class Place(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Where a queue lies; no `pool`: in the server's own store.
+
+    `draining` names a pool that has messages which go on to `pool`: the one that the queue is moved
+    out of, or one where a redrive put them, at `arrives_at` last. `keys_in` names the one that
+    remembers idempotency keys of it, which it left at `moved_at`. `left` is when it was deleted;
+    all in milliseconds. `beside` names the queue of an ordered subscription's line.
+    """
+
+    pool: str | None = None
+    draining: str | None = None
+    keys_in: str | None = None
+    moved_at: int = 0
+    arrives_at: int = 0
+    left: int = 0
+    beside: str | None = None
+
+
+HOME = Place()
+"""The server's own store."""
+_encode = msgspec.json.encode
+_decode = msgspec.json.Decoder(Place).decode
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """A place with the version of its record; 0 where there is none."""
+
+    place: Place
+    version: int
+
+
+class Placements:
+    """Decide and tell where queues lie."""
+
+    def __init__(self, management: ManagementStore, registry: PoolRegistry, clock: Clock) -> None:
+        self._management = management
+        self._registry = registry
+        self._clock = clock
+        self._cache: OrderedDict[QueueRef, tuple[float, Place]] = OrderedDict()
+        self._tidied: tuple[str, str] | None = None
+
+    async def place(self, queue: QueueRef) -> Place:
+        """Where a queue lies, as of FRESH seconds ago at most."""
+        found = self._cache.get(queue)
+        if found is not None and time.monotonic() - found[0] < FRESH:
+            return found[1]
+        return (await self.entry(queue)).place
+
+    async def entry(self, queue: QueueRef) -> Entry:
+        """Where a queue lies now."""
+        begun = time.monotonic()
+        record = await self._management.get_record(PLACE, *queue)
+        if record is None:
+            self._keep(queue, HOME, begun)
+            return Entry(HOME, 0)
+        entry = Entry(_decode(record.value), record.version)
+        self._keep(queue, entry.place, begun)
+        return entry
+
+    async def check(self, queue: QueueRef, metadata: Mapping[str, Any]) -> None:
+        """Refuse metadata that ask for another pool than the one where the queue lies.
+
+        Raises:
+            Invalid: `_flavor` names none, or one whose pools the queue does not lie in; the
+                dead-letter queue lies in another pool, or for a filter any queue of the project;
+                or the store of the pool can't do what they ask for.
+        """
+        flavor = await self._flavor(queue, metadata)
+        target = _target(queue, metadata)
+        if metadata.get(rules.FILTER) is not None:
+            await self._check_filter(queue)
+        own = await self._placed(queue)
+        if own is None:
+            own = await self._required(queue, metadata)
+        if own is None:
+            return
+        if missing := await self._registry.missing(own.pool, metadata):
+            raise Invalid(f"{missing} can't be set: {queue.name!r} lies in {_named(own)}.")
+        if flavor is not None and own.pool not in flavor:
+            raise Invalid(
+                f"The queue {queue.name!r} lies in {_named(own)}, and the flavor "
+                f"{metadata[FLAVOR]!r} has other pools. A queue stays where it is: its dead "
+                "letters, the queues that they come from, and all queues of a project with a "
+                "_filter lie in one pool."
+            )
+        if target is not None:
+            theirs = await self._placed(target)
+            if theirs is not None and theirs.pool != own.pool:
+                raise Invalid(
+                    f"_dead_letter_queue can't be {target.name!r}: it lies in {_named(theirs)}, "
+                    f"and {queue.name!r} in {_named(own)}. A queue and its dead-letter queue must "
+                    "lie in the same pool."
+                )
+
+    @retried("The pool of {1.name!r}")
+    async def decide(self, queue: QueueRef, metadata: Mapping[str, Any]) -> Place:
+        """Choose where a queue lies, and its dead letters with it, unless that is decided.
+
+        To be called before the queue's record is made, with metadata that were checked.
+
+        Raises:
+            Invalid: the flavor was deleted meanwhile.
+            Unavailable: no pool of its flavor takes new queues.
+        """
+        entry = await self.entry(queue)
+        if (entry.version and not entry.place.left) or await self._has_record(queue):
+            place = entry.place
+        else:
+            place = await self._choose(queue, metadata, entry.place if entry.version else None)
+            await self._write(queue, place, entry.version)
+            if place.pool is not None and place.pool not in await self._registry.pools():
+                await self._mark(queue, place)
+                raise RecordChanged("The pool was deleted meanwhile.")
+        target = _target(queue, metadata)
+        if target is not None:
+            await self.join(target, place)
+        return place
+
+    @retried("The pool of {1.name!r}")
+    async def join(self, queue: QueueRef, place: Place) -> None:
+        """Let a queue that nobody has made yet lie where another one does."""
+        entry = await self.entry(queue)
+        if entry.version and not entry.place.left:
+            return
+        if place == HOME and not entry.version:
+            return
+        if await self._has_record(queue):
+            return
+        await self._write(queue, place, entry.version)
+
+    @retried("The pool of {2.name!r}")
+    async def follow(self, line: QueueRef, queue: QueueRef, place: Place) -> None:
+        """Let the line of an ordered subscription lie where its queue does.
+
+        Raises:
+            Unavailable: it is still moved out of another pool.
+        """
+        if (await self.place(line)).pool == place.pool:
+            return
+        entry = await self.entry(line)
+        if entry.place.pool == place.pool:
+            return
+        if entry.place.draining is not None:
+            raise Unavailable(f"The subscriptions of {queue.name!r} are being moved.")
+        before = entry.place.pool if entry.version and not entry.place.left else None
+        await self._write(
+            line, Place(place.pool, draining=before, beside=queue.name), entry.version
+        )
+
+    async def put(self, queue: QueueRef, pool: str | None) -> None:
+        """Let a new queue lie in this pool, whatever would be chosen."""
+        await self._write(queue, Place(pool), None)
+
+    async def change(self, queue: QueueRef, place: Place, version: int) -> None:
+        """Change an entry that is at `version`.
+
+        Raises:
+            RecordChanged: it is at another one.
+        """
+        await self._write(queue, place, version)
+
+    async def leave(self, queue: QueueRef) -> None:
+        """Mark the entry of a queue whose record is about to be deleted."""
+        entry = await self.entry(queue)
+        if entry.version and not entry.place.left:
+            await self._management.put_record(LEFT, *queue, b"{}", expected=None)
+            await self._mark(queue, entry.place)
+
+    async def tidy(self) -> int:
+        """Remove some entries whose queues were deleted long enough ago; answer how many.
+
+        Each call looks at the next few marks, so that none stays behind those that are young.
+        """
+        records = await self._management.list_records(LEFT, after=self._tidied, limit=_FEW)
+        last = records[-1] if len(records) == _FEW else None
+        self._tidied = None if last is None else (last.project, last.name)
+        removed = 0
+        for record in records:
+            queue = QueueRef(record.project, record.name)
+            entry = await self.entry(queue)
+            if entry.place.left and not await self._has_record(queue):
+                if self._clock.now_ms() - entry.place.left < LEFT_MS:
+                    continue
+                try:
+                    await self._management.delete_record(PLACE, *queue, expected=entry.version)
+                except RecordChanged:
+                    continue
+                self._cache.pop(queue, None)
+            elif entry.place.left:  # its record was never deleted, or it was made without us
+                try:
+                    await self._write(
+                        queue, msgspec.structs.replace(entry.place, left=0), entry.version
+                    )
+                except RecordChanged:
+                    continue
+            await self._management.delete_record(LEFT, *queue)
+            removed += 1
+        return removed
+
+    async def queues_of(
+        self, pool: str, after: tuple[str, str] | None, limit: int
+    ) -> tuple[Sequence[QueueRef], tuple[str, str] | None]:
+        """Some queues that lie in a pool, or are moved out of it, and where to go on; None: end."""
+        page = await self._management.list_records(PLACE, after=after, limit=limit)
+        places = ((QueueRef(one.project, one.name), _decode(one.value)) for one in page)
+        found = [
+            queue
+            for queue, at in places
+            if pool in (at.pool, at.draining, at.keys_in) and not at.left
+        ]
+        return found, (page[-1].project, page[-1].name) if len(page) == limit else None
+
+    async def holds(self, pool: str) -> QueueRef | None:
+        """A queue that lies in a pool."""
+        after: tuple[str, str] | None = None
+        while True:
+            found, after = await self.queues_of(pool, after, _PAGE)
+            if found:
+                return found[0]
+            if after is None:
+                return None
+            await asyncio.sleep(0)  # others have their turn
+
+    async def _choose(
+        self, queue: QueueRef, metadata: Mapping[str, Any], before: Place | None
+    ) -> Place:
+        required = await self._required(queue, metadata)
+        if required is not None:
+            return Place(required.pool)
+        flavor = flavor_name(metadata)
+        try:
+            pools = await self._registry.fitting(queue.project, flavor)
+        except NotFound as exc:
+            raise Invalid(str(exc)) from exc
+        fitting = [one for one in pools if not await self._registry.missing(one.name, metadata)]
+        if not fitting and (missing := await self._registry.missing(None, metadata)):
+            raise Invalid(f"{missing} can't be set: no pool that fits can do it.")
+        if not fitting and pools and flavor is not None:
+            raise Invalid(f"No pool of the flavor {flavor} can do what is asked for.")
+        if before is not None and (
+            before.pool in {pool.name for pool in fitting} or (not fitting and before.pool is None)
+        ):
+            return Place(before.pool)
+        return Place(_pick(fitting))
+
+    async def _required(self, queue: QueueRef, metadata: Mapping[str, Any]) -> Place | None:
+        """Where a queue must lie, for its dead letters or for those that come to it."""
+        target = _target(queue, metadata)
+        if target is not None and (found := await self._placed(target)) is not None:
+            return found
+        for source in await self._management.dead_letter_sources(queue, limit=1):
+            return await self._placed(QueueRef(queue.project, source))
+        if metadata.get(rules.FILTER) is not None:
+            for place in await self._places(queue.project, 1):
+                return place
+        for record in await self._management.filtered_queues(queue.project):
+            return await self._placed(record.queue)
+        return None
+
+    async def _check_filter(self, queue: QueueRef) -> None:
+        """A filter sees all queues of its project, in one step of one store."""
+        if len(await self._places(queue.project, 2)) > 1:
+            raise Invalid(
+                f"{rules.FILTER} can't be set: it sees what is posted to any queue of the project, "
+                "so all of them must lie in one pool, and they lie in several."
+            )
+
+    async def _places(self, project: str, most: int) -> Sequence[Place]:
+        """Where the queues of a project lie, each pool once, until `most` are found."""
+        found: dict[str | None, Place] = {}
+        marker: str | None = None
+        limit = 1 if most == 1 else _READ_AT_ONCE
+        while True:
+            page = await self._management.list_queues(
+                project, marker=marker, limit=limit, name_contains=None, metadata={}
+            )
+            for record in page:
+                place = (await self.entry(record.queue)).place
+                found.setdefault(place.pool, place)
+                if len(found) == most:
+                    return list(found.values())
+            if len(page) < limit:
+                return list(found.values())
+            marker = page[-1].queue.name
+            await asyncio.sleep(0)  # others have their turn
+
+    async def _placed(self, queue: QueueRef) -> Place | None:
+        """Where a queue lies for good; None where that is not decided."""
+        entry = await self.entry(queue)
+        if entry.version and not entry.place.left:
+            return entry.place
+        return entry.place if await self._has_record(queue) else None
+
+    async def _flavor(self, queue: QueueRef, metadata: Mapping[str, Any]) -> Sequence[str] | None:
+        name = flavor_name(metadata)
+        if name is None:
+            return None
+        try:
+            return (await self._registry.flavor(queue.project, name)).pools
+        except NotFound as exc:
+            raise Invalid(str(exc)) from exc
+
+    async def _has_record(self, queue: QueueRef) -> bool:
+        return await self._management.get_queue(queue) is not None
+
+    async def _mark(self, queue: QueueRef, place: Place) -> None:
+        left = msgspec.structs.replace(place, left=max(self._clock.now_ms(), 1))
+        await self._write(queue, left, None)
+
+    async def _write(self, queue: QueueRef, place: Place, expected: int | None) -> None:
+        begun = time.monotonic()
+        self._cache.pop(queue, None)
+        await self._management.put_record(PLACE, *queue, _encode(place), expected=expected)
+        self._keep(queue, place, begun)
+
+    def _keep(self, queue: QueueRef, place: Place, at: float) -> None:
+        self._cache[queue] = at, place
+        self._cache.move_to_end(queue)
+        if len(self._cache) > _MAX_CACHED:
+            self._cache.popitem(last=False)
+
+
+def _pick(pools: Sequence[Pool]) -> str | None:
+    """One of the pools, by their weights; None: the server's own store."""
+    if not pools:
+        return None
+    return random.choices(pools, [pool.weight for pool in pools])[0].name  # noqa: S311 - a share
+
+
+def flavor_name(metadata: Mapping[str, Any]) -> str | None:
+    """The flavor that a queue's metadata name."""
+    name = metadata.get(FLAVOR)
+    return name if isinstance(name, str) and name else None
+
+
+def _target(queue: QueueRef, metadata: Mapping[str, Any]) -> QueueRef | None:
+    name = rules.dead_letter_target(metadata)
+    return None if name is None else QueueRef(queue.project, name)
+
+
+def _named(place: Place) -> str:
+    return "the server's own store" if place.pool is None else f"the pool {place.pool!r}"

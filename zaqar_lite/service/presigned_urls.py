@@ -1,0 +1,245 @@
+r"""Pre-signed URLs (zaqar-behaviour 6).
+
+The signature is hex(HMAC-SHA256(secret, text)), or names its key too (`signing.py`); text is the
+sorted paths joined by ',', the sorted methods joined by ',', the project and the expiry, joined by
+the two characters `\` and `n` (upstream's format, which clients compute too). Methods must be HTTP
+verbs and no field may hold the separator or a comma, so that no two requests have the same text.
+"""
+
+import hmac
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
+
+from zaqar_lite.domain.errors import Invalid
+from zaqar_lite.domain.models import QueueRef
+from zaqar_lite.domain.topics import path_of
+from zaqar_lite.service.records import retried
+from zaqar_lite.storage.management import ManagementStore
+
+SEPARATOR = "\\n"
+KIND = "signatures"
+NO_ID = ""
+"""The id of the key that signs in upstream's form."""
+_LONGEST_EPOCH = 15
+
+
+class Keyring:
+    """Keys by their ids: all of them verify, one signs. `NO_ID` may be among them."""
+
+    def __init__(self, keys: Mapping[str, str], current: str | None) -> None:
+        self._keys = {key_id: secret.encode() for key_id, secret in keys.items()}
+        self._current = current
+
+    @property
+    def can_sign(self) -> bool:
+        """Whether there is a key that signs."""
+        return self._current is not None
+
+    def sign(self, text: str, epoch: int) -> str:
+        """Sign a text for a queue whose signatures were revoked `epoch` times."""
+        key_id = self._current or NO_ID
+        if key_id == NO_ID and not epoch:
+            return _digest(self._keys[key_id], text)
+        digits = _digest(self._keys[key_id], _extended(text, key_id, str(epoch)))
+        return f"{key_id}.{epoch}.{digits}"
+
+    def fits(self, text: str, signature: str) -> bool:
+        """Tell whether one of the keys signed a text, in constant time for each key."""
+        key_id, _, rest = signature.partition(".")
+        if not rest:
+            key_id, digits = NO_ID, signature
+        else:
+            epoch, _, digits = rest.partition(".")
+            text = _extended(text, key_id, epoch)
+        secret = self._keys.get(key_id)
+        if secret is None:
+            return False
+        return hmac.compare_digest(_digest(secret, text).encode(), digits.encode())
+
+
+class Revocations:
+    """How often the signatures of a queue were revoked; deleting the queue changes nothing."""
+
+    def __init__(self, management: ManagementStore) -> None:
+        self._management = management
+
+    async def epoch(self, queue: QueueRef) -> int:
+        """How often the signatures of a queue were revoked."""
+        return (await self._read(queue))[0]
+
+    async def admits(self, queue: QueueRef, signature: str) -> bool:
+        """Tell whether a valid signature was made after the last revocation."""
+        _, _, rest = signature.partition(".")
+        text = rest.partition(".")[0] or "0"
+        known = await self.epoch(queue)
+        return len(text) <= _LONGEST_EPOCH and text.isdigit() and int(text) == known
+
+    @retried("The record of the queue's signatures")
+    async def revoke(self, queue: QueueRef) -> None:
+        """Make invalid all signatures of a queue that were made until now."""
+        epoch, version = await self._read(queue)
+        value = json.dumps({"epoch": epoch + 1}).encode()
+        await self._management.put_record(KIND, queue.project, queue.name, value, expected=version)
+
+    async def _read(self, queue: QueueRef) -> tuple[int, int]:
+        record = await self._management.get_record(KIND, queue.project, queue.name)
+        return (0, 0) if record is None else (json.loads(record.value)["epoch"], record.version)
+
+
+def _extended(text: str, key_id: str, epoch: str) -> str:
+    return SEPARATOR.join((text, key_id, epoch))
+
+
+def _digest(secret: bytes, text: str) -> str:
+    return hmac.new(secret, text.encode(), sha256).hexdigest()
+
+
+RESOURCES = ("messages", "subscriptions", "claims", "events")
+METHODS = ("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT")
+DEFAULT_EXPIRES = timedelta(days=1)
+_TIME_FORMAT = "%Y-%m-%dT%H:%M:%S"
+
+
+@dataclass(frozen=True, slots=True)
+class SignedUrl:
+    """What `share` answers: everything that a client needs to sign a request."""
+
+    paths: Sequence[str]
+    methods: Sequence[str]
+    project: str
+    expires: str
+    signature: str = field(repr=False)
+
+
+class PresignedUrls:
+    """Make, verify and revoke pre-signed URLs."""
+
+    def __init__(self, keyring: Keyring, revocations: Revocations, *, max_expires: int) -> None:
+        self._keyring = keyring
+        self._revocations = revocations
+        self._max_expires = timedelta(seconds=max_expires)
+
+    async def share(
+        self,
+        queue: QueueRef,
+        *,
+        resources: Sequence[str],
+        methods: Sequence[str],
+        expires: str | None,
+    ) -> SignedUrl:
+        """Sign the use of a queue's resources by these methods until `expires` (ISO 8601).
+
+        Raises:
+            Invalid: a path, a method or the expiry is not allowed, or no key is configured.
+        """
+        if not self._keyring.can_sign:
+            raise Invalid(
+                "This server can't sign URLs: its settings signed_url_secret_key and "
+                "signed_url_keys are not set."
+            )
+        for resource in resources:
+            if resource not in RESOURCES:
+                raise Invalid(f"'paths' may hold only {', '.join(RESOURCES)}.")
+        for method in methods:
+            if method not in METHODS:
+                raise Invalid(f"'methods' may hold only {', '.join(METHODS)}.")
+        if SEPARATOR in queue.project or "," in queue.project:
+            raise Invalid("The project id holds a ',' or the separator, so it can't be signed.")
+        base = path_of(queue)
+        paths = sorted({f"{base}/{resource}" for resource in resources or ("messages",)})
+        verbs = sorted(set(methods or ("GET",)))
+        until = self._expiry(expires).strftime(_TIME_FORMAT)
+        epoch = await self._revocations.epoch(queue)
+        signature = self._keyring.sign(_text(paths, verbs, queue.project, until), epoch)
+        return SignedUrl(paths, verbs, queue.project, until, signature)
+
+    async def sign_path(
+        self, queue: QueueRef, path: str, method: str, until: datetime
+    ) -> SignedUrl:
+        """Sign one request about a queue, whatever it is, until an instant.
+
+        Raises:
+            Invalid: the project can't be signed, or no key is configured.
+        """
+        project = queue.project
+        if not self._keyring.can_sign or SEPARATOR in project or "," in project:
+            raise Invalid("The project id holds a ',' or the separator, or there is no key.")
+        expires = until.strftime(_TIME_FORMAT)
+        epoch = await self._revocations.epoch(queue)
+        signature = self._keyring.sign(_text([path], [method], project, expires), epoch)
+        return SignedUrl([path], [method], project, expires, signature)
+
+    async def unshare(self, queue: QueueRef) -> None:
+        """Revoke all that was signed for a queue until now, requests to confirm included."""
+        await self._revocations.revoke(queue)
+
+    async def admits(self, queue: QueueRef, signature: str) -> bool:
+        """Tell whether a verified signature for a queue was not revoked."""
+        return await self._revocations.admits(queue, signature)
+
+    def verify(  # one reason a line, in upstream's order
+        self,
+        *,
+        path: str,
+        method: str,
+        project: str,
+        signature: str,
+        paths: str,
+        methods: str,
+        expires: str,
+    ) -> bool:
+        """Tell whether a signed request is good, unless it was revoked (`admits`).
+
+        `paths` and `methods` are comma lists.
+        """
+        verbs = sorted(methods.split(","))
+        if method not in verbs:
+            return False
+        allowed = sorted(paths.split(","))
+        if not any(path == entry or path.startswith(entry + "/") for entry in allowed if entry):
+            return False
+        if SEPARATOR in project or "," in project or any(SEPARATOR in text for text in allowed):
+            return False
+        try:
+            until = _parse_time(expires)
+        except ValueError:
+            return False
+        if until <= datetime.now(UTC):
+            return False
+        text = _text(allowed, verbs, project, until.strftime(_TIME_FORMAT))
+        return self._keyring.fits(text, signature)
+
+    def _expiry(self, expires: str | None) -> datetime:
+        now = datetime.now(UTC)
+        if expires is None:
+            return now + min(DEFAULT_EXPIRES, self._max_expires)
+        try:
+            until = _parse_time(expires)
+        except ValueError:
+            raise Invalid(
+                "'expires' must be a date and time in ISO 8601, such as 2030-01-31T12:00:00."
+            ) from None
+        if until <= now:
+            raise Invalid("'expires' must be in the future.")
+        if until > now + self._max_expires:
+            days = self._max_expires.total_seconds() / 86_400
+            raise Invalid(f"'expires' must be within {days:g} days (signed_url_max_expires).")
+        return until
+
+
+def _text(paths: Sequence[str], methods: Sequence[str], project: str, expires: str) -> str:
+    """What is signed."""
+    return SEPARATOR.join((",".join(paths), ",".join(methods), project, expires))
+
+
+def _parse_time(text: str) -> datetime:
+    if text.isdigit():
+        raise ValueError(text)
+    parsed = datetime.fromisoformat(text)
+    try:
+        return parsed.replace(tzinfo=UTC) if parsed.tzinfo is None else parsed.astimezone(UTC)
+    except OverflowError:  # its zone takes it out of the years 1 to 9999
+        raise ValueError(text) from None

@@ -1,0 +1,310 @@
+"""Bound what a project uses at a time, such as connections, in all processes together.
+
+A seat is the right to one of them. Processes that share a store lease seats of a project's quota: a
+record of the project says how many seats each process has, and a record of each process shows that
+it lives. Taking a seat that is already leased needs no call to the store. If it needs more, the
+process leases more, but all processes together never exceed the quota; seats that it has not
+needed for a while are given back. A killed process keeps its seats until its record expires, after
+LIVES seconds. While the store is unavailable, each process may use an equal part of the quota.
+
+The record of a process also holds what it uses, so that a project's whole use can be shown.
+"""
+
+import asyncio
+import json
+import secrets
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Protocol
+from weakref import WeakValueDictionary
+
+from zaqar_lite.domain.errors import QuotaReached, Unavailable
+from zaqar_lite.domain.identity import DELIVERIES_PROJECT
+from zaqar_lite.service.background import Background, BackgroundWorker
+from zaqar_lite.service.quotas.quotas import Quotas
+from zaqar_lite.service.records import retried
+from zaqar_lite.storage.management import ManagementStore
+
+KIND, PROCESS = "seats", "process"
+LIVES = 20.0
+"""Seconds for which a process without a sign of life keeps its leased seats."""
+BEAT = 4.0
+"""Seconds between two signs of life. Seats not needed in between are given back."""
+_SPARE = 8
+_MAX_PROCESSES = 1_000
+_MOST_PROJECTS, _MOST_REPORTED = 1_000, 40_000
+"""The most projects whose use a process reports, and the most characters of the report."""
+
+
+class Shared(Protocol):
+    """The seats of all kinds that a process has leased."""
+
+    async def lease(self, kind: str, project: str, quota: int, used: int) -> int:
+        """Lease up to `used` seats, as far as the quota has them; return how many are leased."""
+
+    def leased(self, kind: str, project: str) -> int:
+        """How many seats this process has leased."""
+
+    async def used_elsewhere(self, kind: str, project: str) -> int:
+        """How many seats other processes use."""
+
+
+class ConcurrencyLimit:
+    """The seats of one kind in this process; `leases` if other processes use the store too."""
+
+    def __init__(self, kind: str, leases: Shared | None = None) -> None:
+        self.kind = kind
+        self._leases = leases
+        self._used: Counter[str] = Counter()
+
+    @property
+    def count(self) -> int:
+        """How many are in use here."""
+        return self._used.total()
+
+    def count_of(self, project: str) -> int:
+        """How many a project uses here."""
+        return self._used.get(project, 0)
+
+    def counts(self) -> list[tuple[str, int]]:
+        """The projects that use most and how many seats; without the server's own."""
+        most = self._used.most_common(_MOST_PROJECTS)
+        return [(name, count) for name, count in most if name != DELIVERIES_PROJECT]
+
+    async def total_of(self, project: str) -> int:
+        """How many a project uses in all processes; others reported at most BEAT seconds ago.
+
+        Raises:
+            Unavailable: the reports can't be read.
+        """
+        own, leases = self.count_of(project), self._leases
+        return own if leases is None else own + await leases.used_elsewhere(self.kind, project)
+
+    async def take(self, project: str, quota: int | None) -> bool:
+        """Take a seat, which `leave` gives back; return whether one was free."""
+        self._used[project] += 1
+        if quota is None:
+            return True
+        used, leases = self._used[project], self._leases
+        if leases is None:
+            leased = quota
+        else:
+            leased = leases.leased(self.kind, project)
+            if used > leased and used <= quota:
+                try:
+                    leased = await leases.lease(self.kind, project, quota, used)
+                except BaseException:
+                    self.leave(project)
+                    raise
+        if used <= min(leased, quota):
+            return True
+        self.leave(project)
+        return False
+
+    def leave(self, project: str) -> None:
+        """Give a seat back."""
+        self._used[project] -= 1
+        if not self._used[project]:
+            del self._used[project]
+
+
+class ConcurrencyLeases(BackgroundWorker):
+    """Lease seats for this process in records that all processes update.
+
+    While the store is unavailable, a quota is divided by `workers`.
+    """
+
+    def __init__(
+        self,
+        management: ManagementStore,
+        *,
+        workers: int,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._management = management
+        self._workers = workers
+        self._monotonic = monotonic
+        self._me = secrets.token_hex(8)
+        self._has: dict[tuple[str, str], int] = {}
+        self._needed: dict[tuple[str, str], int] = {}
+        self._asking: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
+        self._heard_at = float("-inf")
+        self._seats: list[ConcurrencyLimit] = []
+        self._reported = False  # whether the last sign of life reported any use
+        self._work = Background("leasing seats", self._beat, rest=BEAT)
+
+    def of(self, kind: str) -> ConcurrencyLimit:
+        """Make the seats of a kind, leased here."""
+        made = ConcurrencyLimit(kind, self)
+        self._seats.append(made)
+        return made
+
+    async def stop(self) -> None:
+        """Stop that task and give back all seats."""
+        await super().stop()
+        try:
+            await self._management.delete_record(PROCESS, "", self._me)
+        except Unavailable:
+            return
+
+    def leased(self, kind: str, project: str) -> int:
+        """How many seats this process has."""
+        return self._has.get((kind, project), 0)
+
+    async def used_elsewhere(self, kind: str, project: str) -> int:
+        """How many seats other processes use, by their latest reports."""
+        alive = await self._management.list_records(PROCESS, "", limit=_MAX_PROCESSES)
+        reports = [json.loads(one.value) for one in alive if one.name != self._me]
+        return sum(used.get(kind, {}).get(project, 0) for used in reports)
+
+    async def lease(self, kind: str, project: str, quota: int, used: int) -> int:
+        """Lease as many seats as are `used`, or as there are; answer how many this process has."""
+        place = kind, project
+        lock = self._asking.setdefault(place, asyncio.Lock())
+        async with lock:
+            has = self._has.get(place, 0)
+            if used <= has:
+                return has
+
+            def wanted(others: int) -> int:
+                free = max(quota - others, 0)
+                return min(free, used + max(free - used, 0) // _SPARE)
+
+            try:
+                if self._monotonic() - self._heard_at > BEAT:
+                    await self._live()
+                return await self._write(place, wanted)
+            except Unavailable:
+                return max(has, -(-quota // self._workers))
+
+    async def _live(self) -> None:
+        begun, uses = self._monotonic(), self._uses()
+        # A seat that is still being asked for is reported too; if it is refused, a later beat
+        # corrects it.
+        self._reported = any(uses.values())
+        value = json.dumps(uses).encode()
+        await self._management.put_record(
+            PROCESS, "", self._me, value, expected=None, ttl_ms=round(LIVES * 1000)
+        )
+        self._heard_at = begun
+
+    def _uses(self) -> dict[str, dict[str, int]]:
+        """What this process uses, by kind and project."""
+        uses: dict[str, dict[str, int]] = {}
+        left = _MOST_REPORTED
+        for seats in self._seats:
+            used = uses[seats.kind] = {}
+            for project, count in seats.counts():
+                left -= len(json.dumps(project)) + len(str(count)) + 4
+                if left < 0:
+                    break
+                used[project] = count
+        return uses
+
+    @retried("The record of the project's seats")
+    async def _write(self, place: tuple[str, str], wanted: Callable[[int], int]) -> int:
+        """Write how many seats this process has: `wanted(seats of the others)`."""
+        kind, project = place
+        record = await self._management.get_record(KIND, project, kind)
+        held: dict[str, int] = {} if record is None else json.loads(record.value)
+        # Read after the leases: a process gives a sign of life before it leases.
+        alive = await self._management.list_records(PROCESS, "", limit=_MAX_PROCESSES)
+        live = {one.name for one in alive} - {self._me}
+        others = {name: count for name, count in held.items() if name in live}
+        own = wanted(sum(others.values()))
+        new = {**others, **({self._me: own} if own else {})}
+        version = 0 if record is None else record.version
+        delete, put = self._management.delete_record, self._management.put_record
+        if new:
+            await put(KIND, project, kind, json.dumps(new).encode(), expected=version)
+        elif record is not None:
+            await delete(KIND, project, kind, expected=version)
+        self._keep(place, own)
+        return own
+
+    def _keep(self, place: tuple[str, str], own: int) -> None:
+        if own:
+            self._has[place] = own
+        else:
+            self._has.pop(place, None)
+            self._needed.pop(place, None)
+
+    async def _beat(self) -> float:
+        """Give a sign of life while seats are in use, and give back those not needed."""
+        if self._has and self._monotonic() - self._heard_at > LIVES - BEAT:
+            self._has.clear()  # others may have taken the seats: those in use are leased again
+        if self._has or self._reported or any(self._uses().values()):
+            await self._live()
+        for seats in self._seats:
+            for place in [place for place in self._has if place[0] == seats.kind]:
+                await self._give_back(place, seats)
+        return BEAT
+
+    async def _give_back(self, place: tuple[str, str], seats: ConcurrencyLimit) -> None:
+        async with self._asking.setdefault(place, asyncio.Lock()):
+            used = seats.count_of(place[1])
+            needed = max(self._needed.get(place, self._has[place]), used)
+            self._needed[place] = used
+            if needed + needed // _SPARE >= self._has[place]:
+                return
+            self._keep(place, needed)  # first, so that nobody here takes what is given back
+            await self._write(place, lambda _: needed)
+
+
+class Link(Protocol):
+    """A client's connection."""
+
+    project: str
+    """The project that it was counted for, or empty."""
+    lost: bool
+    """Whether it has ended."""
+    on_lost: Callable[[], None]
+    """Called when it ends."""
+
+
+class ConnectionLimits:
+    """Count the connections of projects, and refuse those beyond a quota of all processes."""
+
+    def __init__(self, quotas: Quotas, seats: ConcurrencyLimit) -> None:
+        self._quotas = quotas
+        self._seats = seats
+
+    @property
+    def is_on(self) -> bool:
+        """Whether any project has such a quota."""
+        return self._quotas.has_connections
+
+    async def total_of(self, project: str) -> int:
+        """Count the connections of a project, in all processes that share the store.
+
+        Raises:
+            Unavailable: that can't be read.
+        """
+        return await self._seats.total_of(project)
+
+    async def serve(self, link: Link, project: str) -> None:
+        """Serve a request of a project on a connection.
+
+        Raises:
+            QuotaReached: the project has as many other connections as its quota allows.
+        """
+        if link.project == project:
+            return
+        quota = self._quotas.of(project).connections
+        if not await self._seats.take(project, quota):
+            raise QuotaReached(
+                f"The project's quota is {quota} connections: close some, or ask the "
+                "operator of this server for more."
+            )
+        self._leave(link)
+        if link.lost:  # else it would be counted for ever
+            self._seats.leave(project)
+            return
+        link.project = project
+        link.on_lost = lambda: self._leave(link)
+
+    def _leave(self, link: Link) -> None:
+        if link.project:
+            self._seats.leave(link.project)
+        link.project = ""
