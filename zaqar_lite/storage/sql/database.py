@@ -223,7 +223,7 @@ class Database:
             Unavailable: nothing was stored, or it is not known whether it was.
         """
         if self._gate is not None:
-            await self._pass_gate()
+            await self.pass_gate()
         with self.step:
             result = work(self, *args, **kwargs)
         if self.place.syncs:
@@ -239,7 +239,7 @@ class Database:
     ) -> T:
         """Run an operation that reads a queue; wait until what it saw is durable."""
         if self._gate is not None:
-            await self._pass_gate()
+            await self.pass_gate()
         self.check_readable()
         try:
             queue = self.queue(ref)
@@ -260,12 +260,8 @@ class Database:
             batch.waiting.append(future)
             await future
 
-    @property
-    def is_gated(self) -> bool:
-        """Whether statements wait, because the log is begun anew."""
-        return self._gate is not None
-
-    async def _pass_gate(self) -> None:
+    async def pass_gate(self) -> None:
+        """Wait while the log is begun anew: until the next await, statements may run then."""
         while self._gate is not None:
             await asyncio.shield(self._gate)
 

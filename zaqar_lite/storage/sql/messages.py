@@ -95,6 +95,7 @@ class SqlMessageStore(MessageStore):
         return await self._db.read(queue, reading.recall, queue, messages, batch)
 
     async def remembers(self, queue: QueueRef) -> bool:
+        await self._db.pass_gate()
         now = self._db.clock.now_ms()
         found = self._db.queue(queue)
         if found is not None and found.keys_at <= now:
@@ -130,11 +131,9 @@ class SqlMessageStore(MessageStore):
 
     async def _finds_nothing(self, queue: QueueRef, take: Take) -> bool:
         """Whether nothing is ready; then no batch is needed."""
-        if not self._db.is_gated:
-            self._db.check_readable()
-            found = self._db.queue_at(queue, take.version)
-            return claiming.has_nothing(self._db, found, take)
-        return False
+        await self._db.pass_gate()
+        self._db.check_readable()
+        return claiming.has_nothing(self._db, self._db.queue_at(queue, take.version), take)
 
     async def get_claim(self, queue: QueueRef, claim_id: str, *, details: bool = False) -> Claim:
         return await self._db.read(queue, claims.get_claim, queue, claim_id, details=details)
@@ -172,6 +171,7 @@ class SqlMessageStore(MessageStore):
         await self._db.write(importing.adopt, queue, messages, source, number)
 
     async def next_due(self, queue: QueueRef) -> int | None:
+        await self._db.pass_gate()
         found = self._db.queue(queue)
         instant = NEVER if found is None else found.next_ready_at
         return None if instant >= NEVER else max(0, instant - self._db.clock.now_ms())

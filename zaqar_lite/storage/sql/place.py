@@ -106,9 +106,12 @@ class Place:
         """Whether the disk has room beyond the reserve, which is for whoever empties the store."""
         return True
 
-    def give_back_pages(self) -> bool:
-        """Give some free pages of the file back to the disk; answer whether there may be more."""
+    def has_spare_pages(self) -> bool:
+        """Whether the file has many pages that nothing uses."""
         return False
+
+    def give_back_pages(self) -> None:
+        """Give some of these pages back to the disk."""
 
 
 class InFile(Place):
@@ -334,13 +337,15 @@ class InFile(Place):
             reserve = min(_RESERVE_MOST, max(size // 100, _RESERVE_LEAST))
         return disk.f_bavail * disk.f_frsize >= reserve
 
-    def give_back_pages(self) -> bool:
-        """Give some free pages of the file back to the disk; answer whether there may be more."""
+    def has_spare_pages(self) -> bool:
+        """Whether the file has many pages that nothing uses."""
         writer = self._writer
-        if writer is None or int(writer.pragma("freelist_count")) <= _SPARE_PAGES:
-            return False
-        writer.execute("PRAGMA incremental_vacuum(64)").fetchall()
-        return True
+        return writer is not None and int(writer.pragma("freelist_count")) > _SPARE_PAGES
+
+    def give_back_pages(self) -> None:
+        """Give some of these pages back to the disk."""
+        if self._writer is not None:
+            self._writer.execute("PRAGMA incremental_vacuum(64)").fetchall()
 
 
 def sync_data(descriptor: int) -> None:

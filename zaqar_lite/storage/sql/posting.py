@@ -75,6 +75,7 @@ async def post(db: Database, wanted: Post) -> Sequence[Posted]:
 
 async def _make_room(db: Database, wanted: Post) -> None:
     """Remove what has expired and what keys have ended, in bounded steps, where that is needed."""
+    await db.pass_gate()
     now, most = db.clock.now_ms(), db.options.max_messages
     needed = Counter({wanted.ref: len(wanted.messages)})
     for message in wanted.messages:

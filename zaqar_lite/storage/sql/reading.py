@@ -113,9 +113,10 @@ def get_messages(
 
 async def tidy(db: Database, ref: QueueRef) -> None:
     """Let time have its effect on a queue's counts, in bounded steps; leases stay as they are."""
-    while (queue := db.queue(ref)) is not None:
-        now = db.clock.now_ms()
-        if min(queue.expiry_at, queue.delayed_at, queue.parked_at) > now:
+    while True:
+        await db.pass_gate()
+        queue, now = db.queue(ref), db.clock.now_ms()
+        if queue is None or min(queue.expiry_at, queue.delayed_at, queue.parked_at) > now:
             return
         await db.write(_tidy_step, ref, now)
         await db.turns.wait()

@@ -24,15 +24,11 @@ async def sweep(db: Database, limit: int, retries_of: RetriesOf) -> Swept:
     """Tidy up about `limit` entries; see the seam."""
     db.check_writable()
     swept = Swept()
-    now = db.clock.now_ms()
-    visited = 0
-    while swept.total < limit and visited < _VISITS:
-        ref = await db.read(_NO_QUEUE, _next_due, now)
-        if ref is None:
+    for _ in range(_VISITS):
+        now, ref = await db.read(_NO_QUEUE, _next_due)
+        if ref is None or swept.total >= limit:
             break
-        visited += 1
-        queue = db.queue(ref)
-        has_lapsed = queue is not None and queue.lease_at <= now
+        has_lapsed = await db.read(ref, _has_lapsed, ref, now)
         retries = await retries_of(ref) if has_lapsed else NO_RETRIES
         done = await db.write(_visit, ref, now, min(_STEP, limit - swept.total), retries)
         swept = swept.plus(done)
@@ -40,14 +36,16 @@ async def sweep(db: Database, limit: int, retries_of: RetriesOf) -> Swept:
             await db.turns.wait()
     deleted = 0
     while swept.total + deleted < limit:
-        step = await db.write(_delete_garbage) if _has_garbage(db) else 0
+        has_garbage = await db.read(_NO_QUEUE, _has_garbage)
+        step = await db.write(_delete_garbage) if has_garbage else 0
         if not step:
             break
         deleted += step
         await db.turns.wait()
-    for _ in range(_GIVEN_BACK if db.place.syncs else 0):
-        if not await db.write(_give_back_pages):
+    for _ in range(_GIVEN_BACK):
+        if not await db.read(_NO_QUEUE, _has_spare_pages):
             break
+        await db.write(_give_back_pages)
         await db.turns.wait()
     return swept._replace(deleted=swept.deleted + deleted)
 
@@ -55,14 +53,21 @@ async def sweep(db: Database, limit: int, retries_of: RetriesOf) -> Swept:
 _NO_QUEUE = QueueRef("", "")
 
 
-def _next_due(db: Database, now: int) -> QueueRef | None:
+def _next_due(db: Database) -> tuple[int, QueueRef | None]:
+    """The instant, and the queue that has been due for longest."""
     db.write_queues()  # so that their rows say when something is due
+    now = db.clock.now_ms()
     row = db.execute(
         "SELECT project, name FROM queue INDEXED BY sweeping"
         " WHERE sweep_at IS NOT NULL AND sweep_at <= ? ORDER BY sweep_at LIMIT 1",
         (now,),
     ).fetchone()
-    return None if row is None else QueueRef(*row)
+    return now, None if row is None else QueueRef(*row)
+
+
+def _has_lapsed(db: Database, ref: QueueRef, now: int) -> bool:
+    queue = db.queue(ref)
+    return queue is not None and queue.lease_at <= now
 
 
 def _visit(db: Database, ref: QueueRef, now: int, limit: int, retries: Retries) -> Swept:
@@ -127,5 +132,9 @@ _LEFT = (
 """What a queue has beside its entries: the table, the index by queue, and the table's key."""
 
 
-def _give_back_pages(db: Database) -> bool:
-    return db.place.give_back_pages()
+def _has_spare_pages(db: Database) -> bool:
+    return db.place.has_spare_pages()
+
+
+def _give_back_pages(db: Database) -> None:
+    db.place.give_back_pages()
