@@ -173,8 +173,8 @@ class Database:
         self.connection = connection
         self.execute: Callable[..., Any] = connection.execute
         self.executemany = connection.executemany
-        counters = self.execute("SELECT number, position, version, instant FROM counter")
-        self._number, self._position, self._version, instant = counters.fetchone()
+        (counters,) = self.execute("SELECT number, position, version, instant FROM counter")
+        self._number, self._position, self._version, instant = counters
         self.clock.not_before(instant)
 
     # -- opening and closing --
@@ -539,7 +539,8 @@ class Database:
                 batch = self._commit()
                 if batch is not None:
                     await self._sync(batch, restarts=must_restart)
-                self._open_gate()
+                else:
+                    self._open_gate()
         except BaseException as exc:
             logger.exception("the store's commit task failed")
             self.fail_batch(exc)
@@ -563,7 +564,7 @@ class Database:
 
     async def _sync(self, batch: Batch, *, restarts: bool) -> None:
         loop = asyncio.get_running_loop()
-        if self.shares is not None:
+        if self.shares is not None and not restarts:
             self.shares.next_batch()
         self._syncing = batch
         watch = loop.call_later(PATIENCE, self._stall, batch)
@@ -585,6 +586,9 @@ class Database:
         finally:
             watch.cancel()
             self._syncing, self._is_late = None, False
+            self._open_gate()
+            if self.shares is not None and restarts:
+                self.shares.next_batch()
 
     def _copied(self, copying: "asyncio.Future[None]") -> None:
         self._copying = None

@@ -1,6 +1,7 @@
 """Rows of messages: what readers see of them, and the statements that several operations share."""
 
 import json
+import struct
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -8,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from zaqar_lite.domain.attempts import Attempt, Ended
-from zaqar_lite.domain.ids import MAX_POSITION, is_message_id
+from zaqar_lite.domain.ids import MAX_POSITION, are_message_ids, is_message_id
 from zaqar_lite.domain.models import Message, Origin
 from zaqar_lite.storage.sql.queues import NEVER, Queue
 
@@ -111,23 +112,28 @@ def in_lists(values: Sequence[Any]) -> Iterator[tuple[tuple[Any, ...], str]]:
         yield (*part, *[part[-1]] * (size - len(part))), text
 
 
-def places_of(ids: Iterable[str]) -> dict[bytes, int]:
+def places_of(ids: Collection[str]) -> dict[bytes, int]:
     """The ids that have the form of one, as bytes, and the position that each begins with."""
-    places = {}
-    for text in ids:
-        if is_message_id(text):
-            number = bytes.fromhex(text)
-            places[number] = min(int.from_bytes(number[:8], "big"), MAX_POSITION)
-    return places
+    if not are_message_ids(ids):
+        ids = [text for text in ids if is_message_id(text)]
+    numbers = bytes.fromhex("".join(ids))
+    firsts = struct.unpack(">" + "Q8x" * len(ids), numbers)
+    cuts = range(0, len(numbers), 16)
+    return {
+        numbers[at : at + 16]: min(first, MAX_POSITION)
+        for at, first in zip(cuts, firsts, strict=True)
+    }
 
 
-def find(db: "Database", queue: Queue, ids: Iterable[str], now: int) -> dict[str, Entry]:
+def find(db: "Database", queue: Queue, ids: Collection[str], now: int) -> dict[str, Entry]:
     """The live entries with these ids, by id."""
     entries = map(Entry._make, _rows_of(db, queue, ids, f"SELECT {_ENTRY} FROM entry e"))
     return {entry.id.hex(): entry for entry in entries if entry.expires > now}
 
 
-def find_messages(db: "Database", queue: Queue, ids: Iterable[str], now: int) -> dict[str, Message]:
+def find_messages(
+    db: "Database", queue: Queue, ids: Collection[str], now: int
+) -> dict[str, Message]:
     """The live messages with these ids, by id."""
     rows = _rows_of(db, queue, ids, f"{MESSAGES} CROSS JOIN body b ON b.number = e.body")
     found = (message_of(row, now) for row in rows)
@@ -135,7 +141,7 @@ def find_messages(db: "Database", queue: Queue, ids: Iterable[str], now: int) ->
 
 
 def _rows_of(
-    db: "Database", queue: Queue, ids: Iterable[str], select: str
+    db: "Database", queue: Queue, ids: Collection[str], select: str
 ) -> list[tuple[Any, ...]]:
     """Rows of entries by id: where the id says, else by the index of what was moved."""
     places = places_of(ids)
@@ -200,22 +206,17 @@ def delete_bodies(db: "Database", entries: Collection[Entry]) -> None:
         db.executemany("DELETE FROM attempts WHERE id = ?", kept)
 
 
-def leave_state(db: "Database", queue: Queue, entries: Iterable[Entry]) -> None:
+def leave_state(db: "Database", queue: Queue, entries: Collection[Entry]) -> None:
     """Take entries out of the counts of their states, and out of the claims that hold them."""
     db.touch(queue)
-    claims: Counter[bytes | None] = Counter()
-    for entry in entries:
-        state = entry.state
-        if state == READY:
-            queue.ready -= 1
-        elif state == LEASED:
-            queue.leased -= 1
-            claims[entry.claim] += 1
-        elif state == DELAYED:
-            queue.delayed -= 1
-        else:
-            queue.parked -= 1
-    for claim, count in claims.items():
+    states = Counter([entry.state for entry in entries])
+    queue.ready -= states[READY]
+    queue.delayed -= states[DELAYED]
+    queue.leased -= states[LEASED]
+    queue.parked -= states[PARKED]
+    if not states[LEASED]:
+        return
+    for claim, count in Counter([one.claim for one in entries if one.state == LEASED]).items():
         db.execute("UPDATE claim SET held = held - ? WHERE id = ?", (count, claim))
         db.execute("DELETE FROM claim WHERE id = ? AND held <= 0", (claim,))
 

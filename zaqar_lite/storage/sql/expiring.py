@@ -116,8 +116,13 @@ def forget_keys(db: Database, queue: Queue, now: int, limit: int) -> int:
     )
     queue.keys -= len(rows)
     if len(rows) < limit:
-        queue.keys_at = entries.first_of(db, _NEXT_KEY, (queue.number,))
+        queue.keys_at = next_key_end(db, queue)
     return len(rows)
+
+
+def next_key_end(db: Database, queue: Queue) -> int:
+    """When the next idempotency key of a queue is forgotten."""
+    return entries.first_of(db, _NEXT_KEY, (queue.number,))
 
 
 def forget_keys_of(db: Database, ref: QueueRef, now: int, limit: int) -> int:

@@ -86,8 +86,7 @@ class SqlMessageStore(MessageStore):
         batch_key: IdempotencyKey | None = None,
         version: int | None,
     ) -> Sequence[Posted]:
-        wanted = posting.Post(queue, messages, client_id, batch_key, version)
-        return await posting.post(self._db, wanted)
+        return await posting.post(self._db, queue, messages, client_id, batch_key, version)
 
     async def recall(
         self, queue: QueueRef, messages: Collection[str], batch: str | None = None

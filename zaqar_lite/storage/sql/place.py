@@ -32,7 +32,7 @@ FORMAT = 1
 SAFE_SQLITE = 3_051_003
 """Before 3.51.3 two connections that write or checkpoint at once can corrupt a file in WAL mode."""
 
-PAGE_SIZE = 8_192
+PAGE_SIZE = 4_096
 _FRAME = PAGE_SIZE + 24
 _WAL_HEADER = 32
 _COPY_AT = 2 << 20

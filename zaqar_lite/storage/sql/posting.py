@@ -36,13 +36,15 @@ _INSERT_ENTRY = """INSERT INTO entry (queue, position, id, state, priority, due,
 
 
 class Post(NamedTuple):
-    """What a client posts."""
+    """What a client posts: messages, and whether any of them has a key, or brings others along."""
 
     ref: QueueRef
     messages: Sequence[NewMessage]
     client_id: str
     batch_key: IdempotencyKey | None
     version: int | None
+    has_keys: bool
+    brings: bool
 
 
 class Plan(NamedTuple):
@@ -57,9 +59,19 @@ class Plan(NamedTuple):
     firsts: dict[int, int]
 
 
-async def post(db: Database, wanted: Post) -> Sequence[Posted]:
+async def post(  # noqa: PLR0917 - as the seam has it
+    db: Database,
+    ref: QueueRef,
+    messages: Sequence[NewMessage],
+    client_id: str,
+    batch_key: IdempotencyKey | None,
+    version: int | None,
+) -> Sequence[Posted]:
     """Store messages; see the seam."""
-    ref, messages = wanted.ref, wanted.messages
+    has_keys = batch_key is not None or any(one.idempotency_key for one in messages)
+    brings = any(one.copies or one.companions for one in messages)
+    wanted = Post(ref, messages, client_id, batch_key, version, has_keys, brings)
+    await db.pass_gate()
     cost = cost_of(messages)
     if db.shares is not None and not db.shares.joins(ref.project, cost):
         await db.shares.wait(ref.project, cost)
@@ -75,22 +87,18 @@ async def post(db: Database, wanted: Post) -> Sequence[Posted]:
 
 async def _make_room(db: Database, wanted: Post) -> None:
     """Remove what has expired and what keys have ended, in bounded steps, where that is needed."""
-    await db.pass_gate()
     now, most = db.clock.now_ms(), db.options.max_messages
-    needed = Counter({wanted.ref: len(wanted.messages)})
-    for message in wanted.messages:
-        if message.copies:
-            needed.update(copy.queue for copy in message.copies)
+    needed = _copies(wanted.messages) if wanted.brings else Counter()
+    needed[wanted.ref] += len(wanted.messages)
     for ref, count in needed.items():
+        await db.pass_gate()
         while (queue := db.queue(ref)) is not None and queue.expiry_at <= now:
             if queue.total + queue.reserved + count <= most:
                 break
             if not await db.write(expiring.expire_in, ref, now, MAX_EXAMINED // 4):
                 break
             await db.turns.wait()
-    if wanted.batch_key is None and not any(one.idempotency_key for one in wanted.messages):
-        return
-    while (queue := db.queue(wanted.ref)) is not None and queue.keys_at <= now:
+    while wanted.has_keys and (queue := db.queue(wanted.ref)) and queue.keys_at <= now:
         if not await db.write(expiring.forget_keys_of, wanted.ref, now, MAX_EXAMINED):
             break
 
@@ -102,17 +110,18 @@ def _post_at_once(db: Database, wanted: Post) -> Sequence[Posted]:
     if known is not None:
         return known
     queue, plan = _prepare(db, wanted, now)
-    ids = _store(db, queue, plan.new, wanted.client_id, now_us) if plan.new else []
+    ids = _store(db, queue, plan.new, wanted, now_us)
     return _answer(db, queue, wanted, plan, ids, now)
 
 
 async def _post_in_steps(db: Database, wanted: Post) -> Sequence[Posted]:
     """Store a large post in steps of one batch; others run in between."""
-    if wanted.ref in db.posting:
-        await db.posting[wanted.ref].wait()
+    while (busy := db.posting.get(wanted.ref)) is not None:
+        await busy.wait()
     done = db.posting[wanted.ref] = asyncio.Event()
     reserved: list[tuple[Queue, int]] = []
     try:
+        await db.pass_gate()
         with db.hold() as hold:
             answer = await _steps(db, wanted, hold, reserved)
             future = db.future() if db.place.syncs else None
@@ -135,7 +144,7 @@ async def _steps(
         if known is not None:
             return known
         queue, plan = _prepare(db, wanted, now)
-        for ref, count in _copies(plan.new).items():
+        for ref, count in (_copies(plan.new) if wanted.brings else {}).items():
             target = db.make_queue(ref)
             target.reserved += count
             reserved.append((target, count))
@@ -146,7 +155,7 @@ async def _steps(
             hold.check()
         with db.step:
             queue = db.make_queue(wanted.ref)
-            ids += _store(db, queue, part, wanted.client_id, db.clock.now_us())
+            ids += _store(db, queue, part, wanted, db.clock.now_us())
         hold.is_begun = True
     with db.step:
         return _answer(db, db.make_queue(wanted.ref), wanted, plan, ids, now)
@@ -194,24 +203,28 @@ def _prepare(db: Database, wanted: Post, now: int) -> tuple[Queue, Plan]:
     """Check keys and limits; nothing is stored yet."""
     db.check_growth()
     queue = db.make_queue(wanted.ref)
-    plan = _plan(db, queue, wanted.messages, now)
+    plan = Plan(wanted.messages, {}, {})
+    if wanted.has_keys:
+        plan = _plan(db, queue, wanted.messages, now)
+        _check_keys(db, queue, wanted, plan, now)
     most = db.options.max_messages
     if queue.total + queue.reserved + len(plan.new) > most:
         raise too_many_messages(wanted.ref, most)
-    for ref, count in _copies(plan.new).items():
+    for ref, count in (_copies(plan.new) if wanted.brings else {}).items():
         target = db.queue(ref)
         if count + (0 if target is None else target.total + target.reserved) > most:
             raise too_many_messages(ref, most)
+    return queue, plan
+
+
+def _check_keys(db: Database, queue: Queue, wanted: Post, plan: Plan, now: int) -> None:
+    """Refuse a post whose new keys are more than the queue may remember."""
     added = sum(message.idempotency_key is not None for message in plan.new)
     added += wanted.batch_key is not None
-    most_keys = db.options.max_idempotency_keys
-    if added and queue.keys + added > most_keys:
-        ends = entries.first_of(
-            db, "SELECT min(ends) FROM idempotency INDEXED BY ending_key WHERE queue = ?",
-            (queue.number,),
-        )  # fmt: skip
-        raise too_many_keys(wanted.ref, most_keys, wait_ms=max(0, min(ends, now + 10**9) - now))
-    return queue, plan
+    most = db.options.max_idempotency_keys
+    if added and queue.keys + added > most:
+        ends = expiring.next_key_end(db, queue)
+        raise too_many_keys(wanted.ref, most, wait_ms=ends - now if queue.keys else 0)
 
 
 def _plan(db: Database, queue: Queue, messages: Sequence[NewMessage], now: int) -> Plan:
@@ -221,8 +234,6 @@ def _plan(db: Database, queue: Queue, messages: Sequence[NewMessage], now: int) 
         KeyReused: a key stands for another message.
     """
     keys = [one.idempotency_key for one in messages if one.idempotency_key is not None]
-    if not keys:
-        return Plan(messages, {}, {})
     known = find_keys(db, queue, MESSAGE, [key.text for key in keys], now) if queue.keys else {}
     plan = Plan(new := [], {}, {})
     earlier: dict[str, tuple[int, bytes]] = {}
@@ -265,11 +276,8 @@ def _answer(  # noqa: PLR0917 - a post, what is planned for it, and what was sto
     db: Database, queue: Queue, wanted: Post, plan: Plan, ids: Sequence[str], now: int
 ) -> Sequence[Posted]:
     """Remember the keys of a post, and answer for all of its messages."""
-    if wanted.batch_key is None and not plan.repeats and not plan.firsts:
-        posted = list(map(Posted, ids))
-        if plan.new and any(one.idempotency_key for one in plan.new):
-            _remember(db, queue, wanted, posted, now)
-        return posted
+    if not wanted.has_keys:
+        return list(map(Posted, ids))
     fresh = iter(ids)
     posted = []
     for index in range(len(wanted.messages)):
@@ -308,10 +316,13 @@ def _remember(db: Database, queue: Queue, wanted: Post, posted: Sequence[Posted]
 
 
 def _store(
-    db: Database, queue: Queue, new: Sequence[NewMessage], client_id: str, now_us: int
+    db: Database, queue: Queue, new: Sequence[NewMessage], wanted: Post, now_us: int
 ) -> list[str]:
     """Insert messages, their copies and their outbox messages; answer the messages' ids."""
-    ids = insert(db, queue, new, client_id, now_us)
+    client_id = wanted.client_id
+    ids = insert(db, queue, new, client_id, now_us) if new else []
+    if not wanted.brings:
+        return ids
     copies: dict[QueueRef, list[tuple[NewMessage, int]]] = defaultdict(list)
     brought: dict[QueueRef, list[NewMessage]] = defaultdict(list)
     for message, own_id in zip(new, ids, strict=True):
