@@ -123,6 +123,8 @@ def create_app(settings: Settings | None = None, place: Place | None = None) -> 
     store = settings.store.partition(":")[0]
     metrics = Metrics(families, board, census, clock, version=__version__, store=store)
     waiting = services.waiting
+    metrics.gauges["disk_is_low"] = lambda: messages.condition().is_low
+    metrics.gauges["log_bytes"] = lambda: messages.condition().log_bytes
     metrics.gauges["waiters"] = lambda: waiting.count - waiting.count_of(DELIVERIES_PROJECT)
     services.queues.recent.flows = board.row.flows
     services.deliveries.on_outcome = metrics.delivered
@@ -177,7 +179,7 @@ def create_app(settings: Settings | None = None, place: Place | None = None) -> 
         answers_at_once=store in _IN_PROCESS,
     )
     readiness = Readiness(
-        messages, startup.check, settings.data_directory if settings.keeps_files else None
+        messages, startup.check, settings.data_directory if settings.needs_free_disk else None
     )
     app = build_app(
         services, options, startup.running, startup.check, readiness=readiness, metrics=metrics

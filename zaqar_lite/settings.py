@@ -384,6 +384,11 @@ class Settings(BaseModel):
         return scheme in ("embedded", "opendata+sqlite", "opendata+slatedb")
 
     @property
+    def needs_free_disk(self) -> bool:
+        """Whether the store stops where its disk is full, because it keeps no reserve itself."""
+        return self.store.startswith("opendata+slatedb:")
+
+    @property
     def shows_page(self) -> bool:
         """Whether the page for people is served: never behind a gateway that authenticates."""
         if self.providers:

@@ -48,7 +48,7 @@ async def test_tells_anybody_that_it_lives_and_is_ready(
             assert head.headers[name] == answer.headers[name]
     verbose = await api.call("GET", "/readyz?verbose")
     assert verbose.text == "store: ok\ndisk: ok\ndraining: ok\nok\n"
-    async with make_api(store=f"embedded:{tmp_path}", auth="keys") as files:
+    async with make_api(store=f"opendata+slatedb:{tmp_path}", auth="keys") as files:
         files.http.headers.clear()
         assert (await files.call("GET", "/readyz")).status_code == 200
         monkeypatch.setattr(readiness, "MIN_FREE", 1 << 60)
@@ -59,6 +59,28 @@ async def test_tells_anybody_that_it_lives_and_is_ready(
         head = await files.call("HEAD", "/readyz")
         assert (head.status_code, head.content) == (503, b"")
         assert (await files.call("GET", "/livez")).status_code == 200
+
+
+async def test_a_low_disk_refuses_posts_and_lets_consumers_make_room(
+    make_api: MakeApi, tmp_path: Path
+) -> None:
+    options = {"disk_reserve": 0}
+    async with make_api(store=f"embedded:{tmp_path}", store_options=options) as api:
+        posted = {"messages": [{"body": 1}, {"body": 2}]}
+        assert (await api.call("POST", "/v2/queues/low/messages", posted)).status_code == 201
+    options = {"disk_reserve": 1 << 60}
+    async with make_api(store=f"embedded:{tmp_path}", store_options=options) as api:
+        refused = await api.call("POST", "/v2/queues/low/messages", posted)
+        assert refused.status_code == 503
+        assert "nearly full" in refused.json()["description"]
+        claimed = await api.call("POST", "/v2/queues/low/claims", {"ttl": 60})
+        assert [one["body"] for one in claimed.json()["messages"]] == [1, 2]
+        for one in claimed.json()["messages"]:
+            assert (await api.call("DELETE", one["href"])).status_code == 204
+        ready = await api.call("GET", "/readyz?verbose")
+        assert ready.status_code == 200
+        assert "disk: nearly full: posts are refused" in ready.text
+        assert "zaqar_lite_store_disk_is_low 1" in (await api.call("GET", "/metrics")).text
 
 
 async def test_shows_the_home_document(api: Api) -> None:

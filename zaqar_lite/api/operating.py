@@ -50,7 +50,9 @@ class ProbeActions:
         failed = any(check.problem for check in checks)
         lines = ["not ready" if failed else "ok"]
         if failed or b"verbose" in re.split(rb"[&=]", call.query_string):
-            lines = [f"{check.name}: {check.problem or 'ok'}" for check in checks] + lines
+            lines = [
+                f"{check.name}: {check.problem or check.warning or 'ok'}" for check in checks
+            ] + lines
         text = "".join(f"{line}\n" for line in lines)
         return Result(503 if failed else 200, text.encode(), media_type=TEXT)
 

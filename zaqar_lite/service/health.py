@@ -226,10 +226,14 @@ MIN_FREE = 16 << 20
 
 
 class Check(NamedTuple):
-    """One thing that was looked at; `problem` says what is wrong, None when it is well."""
+    """One thing that was looked at; `problem` says what is wrong, None when it is well.
+
+    A `warning` is for operators: the server is ready nevertheless.
+    """
 
     name: str
     problem: str | None
+    warning: str | None = None
 
 
 class Readiness:
@@ -255,7 +259,7 @@ class Readiness:
         """Look at everything; never raises."""
         return (
             Check("store", await self._store_problem()),
-            Check("disk", self._disk_problem()),
+            Check("disk", self._disk_problem(), self._disk_warning()),
             Check("draining", "the server is stopping" if self._draining else None),
         )
 
@@ -267,6 +271,12 @@ class Readiness:
             return f"it did not answer within {_PATIENCE:.0f} s"
         except Unavailable as exc:
             return exc.shown
+        return None
+
+    def _disk_warning(self) -> str | None:
+        """Say that the disk is low: consumers must get through, because they make room."""
+        if self._store.condition().is_low:
+            return "nearly full: posts are refused; claims, settlements and deletions go on"
         return None
 
     def _disk_problem(self) -> str | None:

@@ -41,6 +41,7 @@ DRIVERS: tuple[Driver, ...] = (
         ("embedded", "opendata+sqlite"),
         "server",
         shared=False,
+        options=("disk_reserve",),
     ),
     Driver(
         "opendata",

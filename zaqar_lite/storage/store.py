@@ -2,7 +2,18 @@
 
 from abc import ABC, abstractmethod
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
+
+
+class Condition(NamedTuple):
+    """What a store tells of its disk, for operators.
+
+    `is_low` says that it refuses whatever makes it grow, and goes on serving who empties it.
+    `log_bytes` is the size of its write-ahead log, 0 where it has none.
+    """
+
+    is_low: bool = False
+    log_bytes: int = 0
 
 
 class Store(ABC):
@@ -33,6 +44,10 @@ class Store(ABC):
         Raises:
             Unavailable: it does not.
         """
+
+    def condition(self) -> Condition:
+        """Tell how the store's disk is; never raises."""
+        return Condition()
 
     async def __aenter__(self) -> Self:
         await self.open()

@@ -4,6 +4,8 @@ import json
 import sqlite3
 from pathlib import Path
 
+from zaqar_lite.storage.opendata.sqlite.writer import table_of
+
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.histories import HistoryEntry, HistoryState
 from zaqar_lite.domain.ids import Marker
@@ -25,7 +27,6 @@ from zaqar_lite.storage.opendata.format import after_prefix, keys
 from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.messages import OpenDataMessageStore
 from zaqar_lite.storage.opendata.slatedb import SlateDbEngine
-from zaqar_lite.storage.opendata.sqlite.writer import table_of
 
 QUEUE, OTHER, THIRD = (QueueRef("project", name) for name in ("queue", "other", "third"))
 MINUTE, HOUR = 60_000, 3_600_000

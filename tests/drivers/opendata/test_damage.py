@@ -15,6 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from zaqar_lite.storage.opendata.sqlite.reading import CHUNK
+from zaqar_lite.storage.opendata.sqlite.writer import PAYLOAD
 
 from tests.drivers.opendata.store import OTHER, QUEUE, THIRD, Store, listed
 from zaqar_lite.cli import main
@@ -23,8 +25,6 @@ from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.storage.opendata.engine import Batch, Row, Unreadable
 from zaqar_lite.storage.opendata.format import after_prefix
 from zaqar_lite.storage.opendata.sqlite import FILE_NAME, SqliteEngine
-from zaqar_lite.storage.opendata.sqlite.reading import CHUNK
-from zaqar_lite.storage.opendata.sqlite.writer import PAYLOAD
 from zaqar_lite.store.checking import check
 
 pytestmark = pytest.mark.anyio

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from zaqar_lite.storage.opendata.sqlite.writer import table_of
 
 from tests.drivers.opendata.contract_hooks import check_database
 from tests.drivers.opendata.store import flip_in_row, place_of
@@ -32,7 +33,6 @@ from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.messages import OpenDataMessageStore
 from zaqar_lite.storage.opendata.slatedb import SlateDbEngine
 from zaqar_lite.storage.opendata.sqlite import SqliteEngine
-from zaqar_lite.storage.opendata.sqlite.writer import table_of
 from zaqar_lite.storage.registry import create_stores
 
 pytestmark = pytest.mark.anyio

@@ -7,6 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from zaqar_lite.storage.opendata.sqlite.writer import LOG, PAYLOAD, SCHEMA
 
 from tests.drivers.opendata.contract_hooks import check_database
 from tests.drivers.opendata.store import HOUR, OTHER, QUEUE, THIRD, Store, listed
@@ -16,7 +17,6 @@ from zaqar_lite.storage.opendata.entries import PAGE_SIZE
 from zaqar_lite.storage.opendata.format import keys
 from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.sqlite import FILE_NAME
-from zaqar_lite.storage.opendata.sqlite.writer import LOG, PAYLOAD, SCHEMA
 
 pytestmark = pytest.mark.anyio
 LOCAL = 8_192 - 35 - 40

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import pytest
+from zaqar_lite.storage.opendata.sqlite.writer import open_file
 
 from tests.drivers.opendata.store import HOUR, MINUTE, OTHER, QUEUE, Store, listed, texts
 from tests.drivers.opendata.test_writer import writer_of
@@ -16,7 +17,6 @@ from zaqar_lite.domain.models import NO_RETRIES, Claimed, DelayMode, Edit, Queue
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.storage.opendata import claiming
 from zaqar_lite.storage.opendata.engine import Batch, Stored
-from zaqar_lite.storage.opendata.sqlite.writer import open_file
 
 pytestmark = pytest.mark.anyio
 

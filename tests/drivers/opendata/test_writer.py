@@ -20,6 +20,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from zaqar_lite.storage.opendata.sqlite.writer import Database
 
 from tests.drivers.opendata.contract_hooks import check_database
 from tests.drivers.opendata.store import Store, texts
@@ -33,7 +34,6 @@ from zaqar_lite.storage.opendata.engine import Batch, Engine
 from zaqar_lite.storage.opendata.slatedb import SlateDbEngine
 from zaqar_lite.storage.opendata.sqlite import FILE_NAME, SqliteEngine, WriterLink
 from zaqar_lite.storage.opendata.sqlite import writer as sqlite_writer
-from zaqar_lite.storage.opendata.sqlite.writer import Database
 
 pytestmark = pytest.mark.anyio
 HEADERS = {"Client-ID": str(uuid.uuid4()), "X-Project-Id": "writer"}

@@ -175,6 +175,12 @@ class MetricFamilies:
         self.sweep_debt = self._gauge(
             "sweep_debt_seconds", "Seconds since the sweep last had no work left."
         )
+        self.disk_is_low = self._gauge(
+            "store_disk_is_low", "1 while the store refuses posts, because its disk is nearly full."
+        )
+        self.log_bytes = self._gauge(
+            "store_log_bytes", "Bytes of the embedded store's write-ahead log."
+        )
         self.waiters = self._gauge("waiting_requests", "Requests that are waiting for a message.")
         self.connections = self._gauge("connections", "Open connections of clients.")
         self.sockets = self._gauge("websockets", "Open connections that are WebSockets.")

@@ -41,6 +41,7 @@ from zaqar_lite.domain.posts import IdempotencyKey, NewMessage, Posted, Recalled
 from zaqar_lite.domain.settlements import Outcome, Settled, Settlement
 from zaqar_lite.service.pooling.store_resolver import StoreResolver
 from zaqar_lite.storage.base import Listener, MessageStore
+from zaqar_lite.storage.store import Condition
 
 
 async def post_unknown(
@@ -116,6 +117,10 @@ class PooledMessages(MessageStore):
     async def ping(self) -> None:
         """Return when the server's own store answers."""
         await self._home.ping()
+
+    def condition(self) -> Condition:
+        """Tell how the disk of the server's own store is."""
+        return self._home.condition()
 
     async def post(
         self,

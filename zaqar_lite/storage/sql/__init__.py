@@ -26,6 +26,9 @@ from zaqar_lite.storage.sql.messages import SqlMessageStore
 from zaqar_lite.storage.sql.place import InFile, Place
 from zaqar_lite.storage.sql.records import SqlManagementStore
 
+DISK_RESERVE = "disk_reserve"
+"""The option of embedded:// for the bytes of the disk that only who empties the store may use."""
+
 
 def create(
     uri: str, *, clock: Clock, options: StoreOptions
@@ -35,15 +38,15 @@ def create(
     Raises:
         ConfigurationError: the URI is wrong.
     """
-    db = Database(place_of(uri), clock, options)
+    db = Database(place_of(uri, options.extra.get(DISK_RESERVE)), clock, options)
     return SqlMessageStore(db), SqlManagementStore(db)
 
 
-def place_of(uri: str) -> Place:
-    """Where the tables of a URI lie.
+def place_of(uri: str, reserve: object = None) -> Place:
+    """Where the tables of a URI lie; `reserve` is the option DISK_RESERVE, in bytes.
 
     Raises:
-        ConfigurationError: the URI is wrong.
+        ConfigurationError: the URI or the option is wrong.
     """
     parts = urlsplit(uri)
     if parts.scheme.lower() == "memory":
@@ -52,7 +55,9 @@ def place_of(uri: str) -> Place:
                 "The memory store has nothing to configure: write 'memory://', and nothing more."
             )
         return Place()
-    return InFile(directory_of(uri))
+    if reserve is not None and (isinstance(reserve, bool) or not isinstance(reserve, int)):
+        raise ConfigurationError(f"{DISK_RESERVE} must be a number of bytes, such as 67108864.")
+    return InFile(directory_of(uri), reserve=reserve)
 
 
 def directory_of(uri: str) -> Path:

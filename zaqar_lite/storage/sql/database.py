@@ -18,7 +18,7 @@ import asyncio
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -27,13 +27,14 @@ import apsw
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Unavailable, ZaqarLiteError
-from zaqar_lite.domain.models import QueueRef, StoreOptions
+from zaqar_lite.domain.models import QueueRecord, QueueRef, StoreOptions
 from zaqar_lite.domain.refusals import queue_changed
 from zaqar_lite.domain.turns import Turns
 from zaqar_lite.storage.base import Listener
 from zaqar_lite.storage.sql.place import Place
 from zaqar_lite.storage.sql.queues import Queue, Queues, write_counts
 from zaqar_lite.storage.sql.shares import Shares
+from zaqar_lite.storage.store import Condition
 
 logger = logging.getLogger(__name__)
 P = ParamSpec("P")
@@ -149,6 +150,8 @@ class Database:
         """The number of the last batch that is durable."""
         self.records_epoch = 0
         """The batch that changed the records of kinds last."""
+        self.filtered: dict[str, Sequence[QueueRecord]] = {}
+        """The records with a filter, by project: each post asks for them."""
         self._batch: Batch | None = None
         self._syncing: Batch | None = None
         self._touched: dict[Queue, None] = {}
@@ -308,6 +311,13 @@ class Database:
                 logger.warning("the store's disk has room again")
         return self._has_room
 
+    def condition(self) -> Condition:
+        """How the store's disk is; never raises."""
+        try:
+            return Condition(not self.has_room(), self.place.wal_bytes)
+        except OSError:
+            return Condition(is_low=True, log_bytes=self.place.wal_bytes)
+
     def queue(self, ref: QueueRef) -> Queue | None:
         """The queue, if it has a row."""
         return self.queues.get(self.connection, ref)
@@ -351,6 +361,7 @@ class Database:
             self.execute("INSERT INTO garbage VALUES (?)", (queue.number,))
         if queue.version:
             self.count_queues(queue.ref.project, -1)
+            self.filtered.pop(queue.ref.project, None)
         self.execute("DELETE FROM queue WHERE number = ?", (queue.number,))
         self._touched.pop(queue, None)
         self.queues.forget(queue.ref)
@@ -453,6 +464,7 @@ class Database:
         except apsw.Error:
             self.fail_batch(exc)
         else:
+            self.filtered.clear()
             for queue, counts in self.undo.items():
                 if counts is None:
                     self.queues.forget(queue.ref)
@@ -477,6 +489,7 @@ class Database:
 
     def _forget(self) -> None:
         self.queues.forget_all()
+        self.filtered.clear()
         self._touched = {}
         self.undo.clear()
 
@@ -511,7 +524,12 @@ class Database:
     def _commit_in_ram(self) -> None:
         if self._holds:
             return
-        batch = self._commit()
+        try:
+            batch = self._commit()
+        except Exception as exc:  # a bug; the next batch must not wait for this one
+            logger.exception("a batch can't be written")
+            self.fail_batch(exc)
+            return
         if batch is not None:
             self.synced = batch.epoch
             self._announce(batch)

@@ -43,6 +43,7 @@ from zaqar_lite.storage.sql import (
 from zaqar_lite.storage.sql.database import Database
 from zaqar_lite.storage.sql.entries import DELAYED
 from zaqar_lite.storage.sql.queues import NEVER
+from zaqar_lite.storage.store import Condition
 
 _STEP = 250
 """Settlements that are made in one step."""
@@ -76,6 +77,9 @@ class SqlMessageStore(MessageStore):
 
     async def ping(self) -> None:
         self._db.check_writable()
+
+    def condition(self) -> Condition:
+        return self._db.condition()
 
     async def post(
         self,

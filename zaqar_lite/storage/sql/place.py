@@ -76,6 +76,7 @@ class Place:
 
     syncs = False
     """Whether operations wait until a batch is durable."""
+    wal_bytes = 0
     must_restart = False
     """Whether the WAL is so long that it should be begun anew."""
 

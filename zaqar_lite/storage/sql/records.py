@@ -14,6 +14,8 @@ from zaqar_lite.storage.management import ManagementStore
 from zaqar_lite.storage.sql.database import Database
 
 _QUEUE = "SELECT project, name, metadata, version, exposing FROM queue"
+_MOST_PROJECTS = 10_000
+"""Projects whose records with a filter stay in memory."""
 _RECORD = "SELECT kind, project, name, value, version, ends FROM record"
 
 
@@ -94,12 +96,10 @@ class SqlManagementStore(ManagementStore):
         )
 
     async def filtered_queues(self, project: str) -> Sequence[QueueRecord]:
-        return await self._db.read(
-            QueueRef("", ""),
-            _select,
-            "INDEXED BY filtered WHERE has_filter = 1 AND project = ?",
-            (project,),
-        )
+        known = self._db.filtered.get(project)
+        if known is not None:
+            return known
+        return await self._db.read(QueueRef(project, ""), _filtered, project)
 
     async def put_record(
         self,
@@ -179,6 +179,7 @@ def _store(db: Database, record: QueueRecord) -> QueueRecord:
     queue = db.make_queue(record.queue)
     db.touch(queue)
     queue.set_record(stored)
+    db.filtered.pop(record.queue.project, None)
     db.execute(
         "UPDATE queue SET version = ?, metadata = ?, exposing = ?, has_filter = ?,"
         " dead_letter_queue = ? WHERE number = ?",
@@ -205,12 +206,21 @@ def _delete(db: Database, ref: QueueRef, version: int) -> None:
         raise queue_changed(ref)
     db.touch(queue)
     queue.set_record(None)
+    db.filtered.pop(ref.project, None)
     db.count_queues(ref.project, -1)
     db.execute(
         "UPDATE queue SET version = 0, metadata = '{}', exposing = 0, has_filter = 0,"
         " dead_letter_queue = NULL WHERE number = ?",
         (queue.number,),
     )
+
+
+def _filtered(db: Database, project: str) -> Sequence[QueueRecord]:
+    if len(db.filtered) >= _MOST_PROJECTS:
+        db.filtered.clear()
+    clause = "INDEXED BY filtered WHERE has_filter = 1 AND project = ? ORDER BY name"
+    found = db.filtered[project] = _select(db, clause, (project,))
+    return found
 
 
 def _select(db: Database, clause: str, values: Sequence[Any]) -> list[QueueRecord]:
