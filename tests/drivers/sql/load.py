@@ -1,0 +1,121 @@
+"""Random posts, claims and settlements, and what must be there after whatever happened to them.
+
+Noted is what was begun and what was answered. An operation that was not answered may have happened
+or not.
+"""
+
+import asyncio
+import copy
+import json
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Self
+
+from tests.drivers.sql.store import OTHER, QUEUE, THIRD, Store, texts
+from tests.drivers.sql.tables import broken
+from zaqar_lite.domain.errors import Unavailable
+from zaqar_lite.domain.ids import Marker
+from zaqar_lite.domain.models import Claimed, Message, QueueRef, Selection
+from zaqar_lite.domain.settlements import Act, Settlement
+
+QUEUES = (QUEUE, OTHER, THIRD)
+_SIZES = (1, 1, 5, 30)
+
+
+@dataclass
+class Load:
+    """What was begun and what was answered, by the texts of messages, and the refusals by text."""
+
+    begun: set[str] = field(default_factory=set)
+    stored: set[str] = field(default_factory=set)
+    held: dict[str, str] = field(default_factory=dict)
+    """The claims that were answered and that nobody has begun to settle."""
+    ending: set[str] = field(default_factory=set)
+    deleted: set[str] = field(default_factory=set)
+    refusals: Counter[str] = field(default_factory=Counter)
+    is_over: bool = False
+
+    def snapshot(self) -> Self:
+        """What was known at this instant."""
+        return copy.deepcopy(self)
+
+    async def run(self, store: Store, seed: int) -> None:
+        """Work until the load is over."""
+        chance = random.Random(seed)
+        while not self.is_over:
+            queue = chance.choice(QUEUES)
+            try:
+                if chance.random() < 0.5:
+                    await self._post(store, queue, chance.choice(_SIZES), chance)
+                else:
+                    await self._consume(store, queue, chance)
+            except Unavailable as exc:
+                self.refusals[exc.shown] += 1
+                await asyncio.sleep(0.01)
+
+    async def _post(self, store: Store, queue: QueueRef, count: int, chance: random.Random) -> None:
+        new = [f"{chance.getrandbits(64):016x}" for _ in range(count)]
+        self.begun.update(new)
+        await store.post(*new, to=queue)
+        self.stored.update(new)
+
+    async def _consume(self, store: Store, queue: QueueRef, chance: random.Random) -> None:
+        claimed = await store.claim(chance.randint(1, 20), queue=queue)
+        if claimed.claim_id is None:
+            return
+        self.held.update(dict.fromkeys(texts(claimed), claimed.claim_id))
+        if chance.random() < 0.8:
+            await self._settle(store, queue, claimed, chance)
+
+    async def _settle(
+        self, store: Store, queue: QueueRef, claimed: Claimed, chance: random.Random
+    ) -> None:
+        """Acknowledge some messages, give others back, and keep the rest."""
+        done: list[Message] = []
+        back: list[Message] = []
+        for one in claimed.messages:
+            kind = chance.random()
+            if kind < 0.9:
+                (done if kind < 0.7 else back).append(one)
+        for text in texts(Claimed(None, [*done, *back])):
+            self.held.pop(text, None)
+        gone = texts(Claimed(None, done))
+        self.ending.update(gone)
+        settlements = [Settlement(one.id, Act.ACK) for one in done]
+        settlements += [Settlement(one.id, Act.RELEASE, failed=True) for one in back]
+        await store.messages.settle(queue, claimed.claim_id or "", settlements)
+        self.deleted.update(gone)
+
+    async def violations(self, store: Store) -> list[str]:
+        """Compare a store with what was answered before it was opened, or since.
+
+        Claims whatever is ready.
+        """
+        found: Counter[str] = Counter()
+        for queue in QUEUES:
+            found.update(await bodies(store, queue))
+        wrong = [f"lost: {text}" for text in self.stored - self.ending if not found[text]]
+        wrong += [f"twice: {text}" for text, count in found.items() if count > 1]
+        wrong += [f"invented: {text}" for text in found if text not in self.begun]
+        wrong += [f"undone: {text}, which was deleted" for text in self.deleted if found[text]]
+        for queue in QUEUES:
+            while (claimed := await store.claim(500, queue=queue)).claim_id:
+                both = self.held.keys() & set(texts(claimed))
+                wrong += [f"held by {self.held[text]}: {text} was handed out" for text in both]
+        store.db.begin()
+        await store.db.future()
+        return wrong + broken(store.db.connection, store.db.clock.now_ms())
+
+
+async def bodies(store: Store, queue: QueueRef) -> list[str]:
+    """The texts of all messages of a queue, in order."""
+    found: list[str] = []
+    marker = None
+    while True:
+        wanted = Selection(1_000, marker, include_claimed=True, include_delayed=True)
+        page = await store.messages.list_messages(queue, wanted)
+        if not page.messages:
+            return found
+        found += [json.loads(one.body) for one in page.messages]
+        marker = None if page.marker is None else Marker(page.marker)

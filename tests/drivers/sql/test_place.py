@@ -1,0 +1,107 @@
+"""The connections of a file: their settings, their ends, and a log that is begun anew."""
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.drivers.sql.disk import failing_disk
+from tests.drivers.sql.store import QUEUE, Store
+from zaqar_lite.domain.models import QueueRef
+from zaqar_lite.storage.sql import place
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.mark.xfail(
+    reason="execute() of several statements stops at the row of `PRAGMA journal_mode`: what stands"
+    " behind it (synchronous, cache_size, temp_store, journal_size_limit) is never run, so every"
+    " COMMIT syncs on the event loop; memory:// has no temp_store either"
+)
+async def test_settings_of_the_connections_are_in_effect(tmp_path: Path) -> None:
+    async with Store(tmp_path / "data") as store:
+        found = {
+            name: store.db.connection.pragma(name)
+            for name in ("journal_mode", "synchronous", "temp_store", "cache_size", "auto_vacuum")
+        }
+        limit = store.db.connection.pragma("journal_size_limit")
+    in_ram = place.Place().open()
+    assert found == {
+        "journal_mode": "wal",
+        "synchronous": 1,
+        "temp_store": 2,
+        "cache_size": -65_536,
+        "auto_vacuum": 2,
+    }
+    assert 0 < limit <= 64 << 20
+    assert in_ram.pragma("temp_store") == 2
+
+
+@pytest.mark.xfail(reason="every COMMIT syncs the log: synchronous is FULL")
+async def test_the_event_loop_syncs_nothing(tmp_path: Path) -> None:
+    loop_syncs: list[str] = []
+    with failing_disk() as disk:
+        async with Store(tmp_path / "data") as store:
+
+            def note(kind: str, done: str) -> None:
+                try:
+                    asyncio.get_running_loop()
+                except RuntimeError:
+                    return  # another thread
+                if done == "sync":
+                    loop_syncs.append(kind)
+
+            disk.hook = note
+            for _ in range(50):
+                await store.post("text")
+            disk.hook = None
+    assert not loop_syncs
+
+
+@pytest.mark.xfail(
+    reason="a request that waits for its share begins a batch although the gate is closed (so does"
+    " db.hold()): BEGIN IMMEDIATE, then RESTART on the same connection raises LockedError, and the"
+    " store is opened anew"
+)
+async def test_shares_and_a_log_that_begins_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(place, "_RESTART_AT", 256 << 10)
+    async with Store(tmp_path / "data") as store:
+
+        async def post(number: int) -> None:
+            for _ in range(20):
+                large = 600 if number == 1 else 100
+                await store.post(*["x" * 100] * large, to=QueueRef(f"project-{number % 4}", "q"))
+
+        await asyncio.gather(*map(post, range(8)))
+        assert store.place.wal_bytes < 32 << 20
+
+
+@pytest.mark.xfail(
+    reason="close() waits for the commit task, but not for the copying that its last batch begins:"
+    " Connection.close() raises ThreadingViolationError, and the directory stays locked"
+)
+async def test_closing_while_the_log_is_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(place, "_COPY_AT", 0)
+    with failing_disk() as disk:
+        for _ in range(5):
+            store = Store(tmp_path / "data")
+            await store.messages.open()
+            disk.hook = slow_copies
+            posting = asyncio.gather(*[store.post(*["x" * 1_000] * 100) for _ in range(5)])
+            await asyncio.sleep(0)
+            await store.messages.close()
+            await posting
+            disk.hook = None
+    async with Store(tmp_path / "data") as store:
+        assert (await store.messages.stats(QUEUE)).total == 2_500
+
+
+def slow_copies(kind: str, done: str) -> None:
+    """Let a page take a while on its way into the file."""
+    if (kind, done) == ("file", "write"):
+        time.sleep(0.001)
