@@ -2,7 +2,6 @@
 
 import json
 import struct
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -209,16 +208,22 @@ def delete_bodies(db: "Database", entries: Collection[Entry]) -> None:
 def leave_state(db: "Database", queue: Queue, entries: Collection[Entry]) -> None:
     """Take entries out of the counts of their states, and out of the claims that hold them."""
     db.touch(queue)
-    states = Counter([entry.state for entry in entries])
-    queue.ready -= states[READY]
-    queue.delayed -= states[DELAYED]
-    queue.leased -= states[LEASED]
-    queue.parked -= states[PARKED]
-    if not states[LEASED]:
-        return
-    for claim, count in Counter([one.claim for one in entries if one.state == LEASED]).items():
-        db.execute("UPDATE claim SET held = held - ? WHERE id = ?", (count, claim))
-        db.execute("DELETE FROM claim WHERE id = ? AND held <= 0", (claim,))
+    claims: dict[bytes | None, int] = {}
+    for entry in entries:
+        state = entry.state
+        if state == READY:
+            queue.ready -= 1
+        elif state == LEASED:
+            queue.leased -= 1
+            claims[entry.claim] = claims.get(entry.claim, 0) + 1
+        elif state == DELAYED:
+            queue.delayed -= 1
+        else:
+            queue.parked -= 1
+    for claim, count in claims.items():
+        db.execute("DELETE FROM claim WHERE id = ? AND held <= ?", (claim, count))
+        if not db.connection.changes():
+            db.execute("UPDATE claim SET held = held - ? WHERE id = ?", (count, claim))
 
 
 def attempts_of(db: "Database", number: bytes) -> tuple[Attempt, ...]:

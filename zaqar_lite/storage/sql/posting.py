@@ -87,20 +87,24 @@ async def post(  # noqa: PLR0917 - as the seam has it
 
 async def _make_room(db: Database, wanted: Post) -> None:
     """Remove what has expired and what keys have ended, in bounded steps, where that is needed."""
-    now, most = db.clock.now_ms(), db.options.max_messages
-    needed = _copies(wanted.messages) if wanted.brings else Counter()
-    needed[wanted.ref] += len(wanted.messages)
-    for ref, count in needed.items():
-        await db.pass_gate()
-        while (queue := db.queue(ref)) is not None and queue.expiry_at <= now:
-            if queue.total + queue.reserved + count <= most:
-                break
-            if not await db.write(expiring.expire_in, ref, now, MAX_EXAMINED // 4):
-                break
-            await db.turns.wait()
+    now = db.clock.now_ms()
+    await _make_room_in(db, wanted.ref, len(wanted.messages), now)
+    if wanted.brings:
+        for ref, count in _copies(wanted.messages).items():
+            await _make_room_in(db, ref, count, now)
     while wanted.has_keys and (queue := db.queue(wanted.ref)) and queue.keys_at <= now:
         if not await db.write(expiring.forget_keys_of, wanted.ref, now, MAX_EXAMINED):
             break
+
+
+async def _make_room_in(db: Database, ref: QueueRef, count: int, now: int) -> None:
+    await db.pass_gate()
+    while (queue := db.queue(ref)) is not None and queue.expiry_at <= now:
+        if queue.total + queue.reserved + count <= db.options.max_messages:
+            break
+        if not await db.write(expiring.expire_in, ref, now, MAX_EXAMINED // 4):
+            break
+        await db.turns.wait()
 
 
 def _post_at_once(db: Database, wanted: Post) -> Sequence[Posted]:
