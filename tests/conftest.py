@@ -127,6 +127,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         scheduling.sort_items(items)
 
 
+def pytest_collection_finish() -> None:
+    """Set aside what collecting made: the collections of garbage need not go through it."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
     """Keep the order of the collected tests, and a folder that shares a server together."""
@@ -150,12 +156,16 @@ def _printable(text: str) -> str:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print which files took longest, for `scheduling.LONGEST`."""
+    """Print the seconds of each folder, and the longest files, for `scheduling.LONGEST`."""
     found = [entry for kind in terminalreporter.stats.values() for entry in kind]
     reports = [entry for entry in found if isinstance(entry, pytest.TestReport)]
-    terminalreporter.section("longest files")
-    for file, seconds in scheduling.longest(reports):
-        terminalreporter.line(f"{seconds:8.1f}s {file}")
+    for title, place, most in (
+        ("folders", scheduling.folder_of, 100),
+        ("longest files", scheduling.file_of, 10),
+    ):
+        terminalreporter.section(title)
+        for name, seconds, tests in scheduling.longest(reports, place, most):
+            terminalreporter.line(f"{seconds:8.1f}s {tests:5} tests  {name}")
 
 
 def pytest_report_header() -> str:

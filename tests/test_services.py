@@ -186,6 +186,12 @@ def test_a_missing_program_skips_and_fails_in_ci(monkeypatch: pytest.MonkeyPatch
         services.start_redis()
 
 
+def test_a_quick_run_starts_no_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ZAQAR_TEST_QUICK", "1")
+    with pytest.raises(pytest.skip.Exception, match="--quick"):
+        services.start_redis()
+
+
 def test_a_url_from_the_environment_is_taken_apart() -> None:
     swift = services.swift_from("http://acme%3Ajoe:s%2Fcret@swift.example:8080/auth/v1.0")
     assert swift.user == "acme:joe"
