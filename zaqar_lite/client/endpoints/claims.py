@@ -7,15 +7,15 @@ from typing import Any
 
 from zaqar_lite.client import arguments, serialization
 from zaqar_lite.client.base_client import BaseClient, chunks
-from zaqar_lite.client.calls import Call, Operation, Request, Response, Steps, bad_answer
+from zaqar_lite.client.calls import Call, Operation, Request, Response, bad_answer
 from zaqar_lite.client.endpoints.messages import read_messages
 from zaqar_lite.client.endpoints.requests import JSON_TYPE, large, nothing, queue_path, with_query
 from zaqar_lite.client.errors import ClaimLost, Unreachable, Unsupported
 from zaqar_lite.client.long_polling import POLL, Connection
-from zaqar_lite.client.methods import method
 from zaqar_lite.client.models import Held
 from zaqar_lite.client.serialization import dumps, objects, reader
 from zaqar_lite.client.settlements import Settled, Settlement, document
+from zaqar_lite.client.steps import Steps, method
 
 _SETTLED = reader(Settled)
 LOST = {404: ClaimLost}

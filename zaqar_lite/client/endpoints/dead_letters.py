@@ -19,12 +19,13 @@ from typing import Any, TypeVar
 
 from zaqar_lite.client import arguments, serialization
 from zaqar_lite.client.base_client import BaseClient
-from zaqar_lite.client.calls import Call, Page, Sleep, Steps, ToTheEnd
+from zaqar_lite.client.calls import Call
 from zaqar_lite.client.endpoints import claims, jobs, messages, queues
 from zaqar_lite.client.endpoints.requests import queue_path, tell
 from zaqar_lite.client.errors import BadRequest, ClaimLost, Refused, ServerWarning, ZaqarError
-from zaqar_lite.client.methods import Pages, listing, method
 from zaqar_lite.client.models import Ids, Job, Message, NewMessage, RawBody
+from zaqar_lite.client.steps import Page, Pages, Sleep, Steps, listing, method
+from zaqar_lite.client.termination import ToTheEnd
 
 T = TypeVar("T")
 

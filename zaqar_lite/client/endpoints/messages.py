@@ -14,7 +14,7 @@ import msgspec
 
 from zaqar_lite.client import arguments, serialization
 from zaqar_lite.client.base_client import BaseClient, chunks
-from zaqar_lite.client.calls import Call, Operation, Page, Request, Response, Steps, bad_answer
+from zaqar_lite.client.calls import Call, Operation, Request, Response, bad_answer
 from zaqar_lite.client.endpoints.requests import (
     JSON_TYPE,
     NO_QUEUE,
@@ -34,9 +34,9 @@ from zaqar_lite.client.errors import (
     MessageNotFound,
     NotDelayed,
 )
-from zaqar_lite.client.methods import Pages, listing, method
 from zaqar_lite.client.models import Ids, Message, MessagePage, NewMessage
 from zaqar_lite.client.serialization import Encoder, encode_body
+from zaqar_lite.client.steps import Page, Pages, Steps, listing, method
 
 
 class Messages(BaseClient):
