@@ -53,7 +53,7 @@ from zaqar_lite.service.long_polling import LongPolling
 from zaqar_lite.service.messages import Messages
 from zaqar_lite.service.metrics.metrics import Metrics
 from zaqar_lite.service.policy import Policies
-from zaqar_lite.service.pooling.drains import Drains
+from zaqar_lite.service.pooling.drain import Drains
 from zaqar_lite.service.pooling.placement import Placements
 from zaqar_lite.service.pooling.pools import PoolRegistry
 from zaqar_lite.service.presigned_urls import PresignedUrls

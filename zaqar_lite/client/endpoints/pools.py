@@ -65,7 +65,7 @@ class Pools(BaseClient):
 
     @method
     def drain_pool(self, name: str) -> Steps[PoolDrain]:
-        """Begin to move the queues of a pool of weight 0 to others; they serve meanwhile."""
+        """Begin to move the queues of a pool of weight 0 to others; each is frozen meanwhile."""
         return self._exchange(ask("POST", path_of("pools", name, "drain"), _DRAIN))
 
     @method
