@@ -14,7 +14,7 @@ from tests.keystone import Keystone, User
 from tests.services.process import free_port
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError, TooMany, Unauthenticated, Unavailable
-from zaqar_lite.server.keystone import KeystoneServer
+from zaqar_lite.server.identity_servers import KeystoneServer
 from zaqar_lite.server.loading import load
 from zaqar_lite.service.identity.authentication import Authenticator, Credential, Place
 from zaqar_lite.service.identity.keystone import Keystone as KeystoneTokens

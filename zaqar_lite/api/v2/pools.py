@@ -5,8 +5,16 @@ from typing import Any
 from urllib.parse import quote
 
 from zaqar_lite.api import documents
-from zaqar_lite.api.call import NO_CONTENT, Call, Headers, Parameter, Result, warning
-from zaqar_lite.api.refused import Refused, bad_body
+from zaqar_lite.api.call import (
+    NO_CONTENT,
+    Call,
+    Headers,
+    Parameter,
+    Refused,
+    Result,
+    bad_body,
+    warning,
+)
 from zaqar_lite.api.render import instant, next_page, yes_no
 from zaqar_lite.api.routes import MARKER, route
 from zaqar_lite.domain.errors import Invalid
