@@ -14,7 +14,8 @@ Nothing of the server is imported, and the HTTP library only when a client is ma
 from zaqar_lite.client.async_client import AsyncClient
 from zaqar_lite.client.auth import Auth, KeyAuth, KeystoneAuth, NoAuth, SignedAuth
 from zaqar_lite.client.calls import Resend, RetryPolicy
-from zaqar_lite.client.claims import AsyncClaim, Claim, ClaimOptions
+from zaqar_lite.client.claims import AsyncClaim, Claim
+from zaqar_lite.client.endpoints.claims import ClaimOptions
 from zaqar_lite.client.endpoints.dead_letters import Redriven, Source
 from zaqar_lite.client.endpoints.requests import Topic
 from zaqar_lite.client.errors import (

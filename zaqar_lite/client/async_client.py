@@ -4,7 +4,7 @@ from collections.abc import AsyncIterable, Callable, Iterable
 from types import TracebackType
 from typing import Self, TypeVar
 
-from zaqar_lite.client.arguments import several
+from zaqar_lite.client.arguments import options_of, several
 from zaqar_lite.client.calls import Call, Request, Response
 from zaqar_lite.client.claims import AsyncClaim, Claiming
 from zaqar_lite.client.endpoints.claims import Claims
@@ -110,14 +110,5 @@ class AsyncClient(
         `PostOptions` explains the arguments. Without `on_rejected` the first message that is
         refused raises an error; requests that were under way then may have stored theirs.
         """
-        options = PostOptions(
-            batch_size=batch_size,
-            batch_bytes=batch_bytes,
-            in_flight=in_flight,
-            rate=rate,
-            key=key,
-            run=run,
-            on_posted=on_posted,
-            on_rejected=on_rejected,
-        )
+        options: PostOptions[I] = options_of(PostOptions, locals())
         return await post_all_async(self, queue, several(items, "post_all"), options)

@@ -10,17 +10,17 @@ when the loop begins and ends the claim with the loop.
 
 import asyncio
 import contextlib
-import dataclasses
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
-from zaqar_lite.client.arguments import check_fields
+from zaqar_lite.client.arguments import options_of
 from zaqar_lite.client.base_client import BaseClient, chunks
 from zaqar_lite.client.calls import Call
 from zaqar_lite.client.endpoints import claims, messages
+from zaqar_lite.client.endpoints.claims import ClaimOptions
 from zaqar_lite.client.errors import (
     BadRequest,
     ClaimLost,
@@ -36,44 +36,6 @@ from zaqar_lite.client.termination import Hold, ToTheEnd
 
 T = TypeVar("T")
 C = TypeVar("C")
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class ClaimOptions:
-    """How to claim.
-
-    Attributes:
-        limit: messages at most; Zaqar Lite gives 1,000, OpenStack's Zaqar 20.
-        ttl: seconds that the claim lasts without renewal (60 to 43,200).
-        grace: seconds that a message outlives the claim, where its own ttl ends earlier.
-        details: whether to ask for claim counts, times, headers and dead-letter sources.
-        raw: whether bodies stay JSON text (`RawBody`).
-        renew: whether to renew in the background while the block runs.
-        renew_every: seconds between renewals; a third of the ttl by default.
-        wait: seconds to wait for a message.
-        poll: seconds between two requests, about, where the server does not wait.
-    """
-
-    limit: int = 10
-    ttl: int = 300
-    grace: int = 60
-    details: bool = False
-    raw: bool = False
-    renew: bool = True
-    renew_every: float | None = None
-    wait: float = 0
-    poll: float = POLL
-
-    def __post_init__(self) -> None:
-        """Refuse what is not of the kind that a field takes, and renewals without a pause.
-
-        Raises:
-            TypeError, ValueError: the text names the field.
-        """
-        check_fields(self)
-        if self.renew_every is not None and self.renew_every <= 0:
-            message = "renew_every must be above 0; renew=False switches renewals off"
-            raise ValueError(message)
 
 
 class BaseClaim:
@@ -318,19 +280,8 @@ class BaseClaim:
 
     def _create(self) -> Steps[Held | None]:
         """Make the claim; one that waits for messages can be hung up meanwhile."""
-        options = self._options
-        return claims.create(
-            self._client,
-            self.queue,
-            limit=options.limit,
-            ttl=options.ttl,
-            grace=options.grace,
-            details=options.details,
-            raw=options.raw,
-            wait=options.wait,
-            poll=options.poll,
-            connection=self._connection if options.wait else None,
-        )
+        connection = self._connection if self._options.wait else None
+        return claims.create(self._client, self.queue, self._options, connection)
 
     @method
     def delete_done(self) -> Steps[None]:
@@ -611,15 +562,4 @@ class Claiming(BaseClient, Generic[C]):
         Raises:
             ClaimLost: it lapsed meanwhile; someone else may have the messages.
         """
-        options = ClaimOptions(
-            limit=limit,
-            ttl=ttl,
-            grace=grace,
-            details=details,
-            raw=raw,
-            renew=renew,
-            renew_every=renew_every,
-            wait=wait,
-            poll=poll,
-        )
-        return self._claim(self, queue, options)
+        return self._claim(self, queue, options_of(ClaimOptions, locals()))

@@ -28,9 +28,10 @@ from functools import partial
 from numbers import Real
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from zaqar_lite.client.arguments import check_fields, takes, text
+from zaqar_lite.client.arguments import check_fields, options_of, takes, text
 from zaqar_lite.client.base_client import BaseClient
-from zaqar_lite.client.claims import BaseClaim, ClaimOptions
+from zaqar_lite.client.claims import BaseClaim
+from zaqar_lite.client.endpoints.claims import ClaimOptions
 from zaqar_lite.client.errors import (
     BadRequest,
     ClaimLost,
@@ -474,21 +475,7 @@ def worker(
     middleware: Sequence[Middleware] = (),
 ) -> Callable[[Callable[[Message[T]], Any]], Worker]:
     """Make a worker of a function of a message; `WorkerOptions` explains the options."""
-    options = WorkerOptions(
-        concurrency=concurrency,
-        batch=batch,
-        ttl=ttl,
-        grace=grace,
-        poll=poll,
-        longest_pause=longest_pause,
-        details=details,
-        must_exist=must_exist,
-        report_errors=report_errors,
-        time_limit=time_limit,
-        on_failure=on_failure,
-        decoder=decoder,
-        middleware=middleware,
-    )
+    options = options_of(WorkerOptions, locals())
     if callable(queue):
         message = '@worker needs the name of the queue: write @worker("orders")'
         raise TypeError(message)
