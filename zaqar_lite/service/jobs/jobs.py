@@ -38,7 +38,6 @@ _MOMENT = 0.05
 _ROOM_TRIES = 120
 """For six seconds a new job waits for a cancelled one of its kind to be put away."""
 _BESIDE_MS = 5_000
-"""How long it is remembered that a process serves requests beside a job of another process."""
 
 
 class Jobs:
@@ -160,21 +159,16 @@ class Jobs:
         """
         return (await self._put(queue, job, expected=version)).version
 
-    async def note_others(self, queue: QueueRef, act: JobAct) -> None:
-        """Tell the process that runs a job that this process serves other requests."""
+    async def note_requests(self, process: str) -> None:
+        """Note for some seconds that a process serves requests."""
         await self._management.put_record(
-            BESIDE,
-            queue.project,
-            running_name(queue, act),
-            b"{}",
-            expected=None,
-            ttl_ms=_BESIDE_MS,
+            BESIDE, "", process, b"{}", expected=None, ttl_ms=_BESIDE_MS
         )
 
-    async def has_others(self, queue: QueueRef, act: JobAct) -> bool:
-        """Whether another process than the one that runs the job serves requests."""
-        name = running_name(queue, act)
-        return await self._management.get_record(BESIDE, queue.project, name) is not None
+    async def has_others(self, process: str) -> bool:
+        """Whether another process serves requests."""
+        found = await self._management.list_records(BESIDE, "", limit=2)
+        return any(record.name != process for record in found)
 
     async def end(self, queue: QueueRef, job: Job, version: int) -> None:
         """Keep a job that is over for a day; it makes room for the next one of its kind."""
