@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.api.conftest import MakeApi, make_api  # noqa: F401 - a fixture
+from tests.api.conftest import MakeApi
 from tests.push.receiver import Receiver
 
 pytestmark = pytest.mark.anyio
 
 
 async def test_a_queue_in_a_pool_delivers_and_goes_on_when_it_has_moved(
-    make_api: MakeApi,  # noqa: F811 - the fixture above
+    make_api: MakeApi,
     tmp_path: Path,
 ) -> None:
     settings = {"admin_mode": True, "pooling": True, "drain_wait": 0.1}
