@@ -24,7 +24,7 @@ import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -143,47 +143,39 @@ class Drains:
         return decode(record.value)
 
 
+@dataclass(eq=False, repr=False)
 class DrainWorker(BackgroundWorker):
     """Work on the drains that nobody works on, and carry redriven messages to their pools."""
 
-    def __init__(
-        self,
-        messages: PooledMessages,
-        management: ManagementStore,
-        registry: PoolRegistry,
-        placements: Placements,
-        *,
-        clock: Clock,
-        turns: Turns,
-        wait: float,
-    ) -> None:
-        self._messages = messages
-        self._management = management
-        self._registry = registry
-        self._placements = placements
-        self._clock = clock
-        self._turns = turns
-        self._wait = wait
+    messages: PooledMessages
+    management: ManagementStore
+    registry: PoolRegistry
+    placements: Placements
+    clock: Clock
+    turns: Turns
+    wait: float
+
+    def __post_init__(self) -> None:
         self._name = secrets.token_hex(8)
         self._rest = 0.0
         self._work = Background("drains", self._look, rest=_LOOK_EVERY)
 
     async def _look(self) -> float:
-        async for record in all_records(self._management, DRAIN, ""):
+        async for record in all_records(self.management, DRAIN, ""):
             await self._look_at(record)
-        async for record in all_records(self._management, CARRY):
+        async for record in all_records(self.management, CARRY):
             await self._carry_redriven(record)
-        return max(min(_LOOK_EVERY, self._wait), self._rest)
+        return max(min(_LOOK_EVERY, self.wait), self._rest)
 
     async def _look_at(self, record: Record) -> None:
         """Make one round of a drain, unless it is over or another process works on it."""
-        drain, now = decode(record.value), self._clock.now_ms()
+        drain, now = decode(record.value), self.clock.now_ms()
         if drain.is_over and now - drain.ended_at >= KEPT_MS:
             with suppress(RecordChanged):
-                await self._management.delete_record(DRAIN, "", drain.pool, expected=record.version)
+                await self.management.delete_record(DRAIN, "", drain.pool, expected=record.version)
         if drain.is_over or (drain.holder not in ("", self._name) and drain.held_until > now):
             return
-        work = _Work(self._management, drain, record.version, self._clock, self._name)
+        work = _Work(self.management, drain, record.version, self.clock, self._name)
         try:
             await work.save()
             await self._round(work)
@@ -203,7 +195,7 @@ class DrainWorker(BackgroundWorker):
         frozen: dict[str, dict[QueueRef, Entry]] = defaultdict(dict)
         waiting: list[QueueRef] = []
         begun = time.monotonic()
-        async for queue, entry in self._placements.in_pool(drain.pool):
+        async for queue, entry in self.placements.in_pool(drain.pool):
             drain.queues += 1
             if entry.place.group:
                 if entry.place.pool == drain.pool:  # else it comes here, and goes on later
@@ -220,41 +212,41 @@ class DrainWorker(BackgroundWorker):
         for queue in sorted(waiting, key=is_internal):
             if count >= _MOST_FROZEN:
                 break
-            if not (await self._placements.entry(queue)).place.group:
+            if not (await self.placements.entry(queue)).place.group:
                 count += await self._freeze(await self._group_of(queue, drain.pool), drain.pool)
         if not drain.queues and await self._is_empty(drain.pool):
-            drain.state, drain.ended_at = "completed", self._clock.now_ms()
+            drain.state, drain.ended_at = "completed", self.clock.now_ms()
             logger.info("the pool %r is empty: %d messages were moved", drain.pool, drain.moved)
         await work.save()
 
     async def _is_empty(self, pool: str) -> bool:
         """Whether no delivery of a message is left there, and nothing that was redriven."""
-        store = await self._messages.pool(pool)
+        store = await self.messages.pool(pool)
         if any([(await store.stats(queue)).total for queue in OUTBOX_QUEUES]):
             return False
-        carried = all_records(self._management, CARRY)
+        carried = all_records(self.management, CARRY)
         return not [1 async for one in carried if one.name.partition("@")[2] == pool]
 
     # -- groups --
 
     async def _group_of(self, queue: QueueRef, pool: str) -> dict[QueueRef, Entry]:
         """The queues of a pool that must move together with one of them, itself included."""
-        filtered = await self._management.filtered_queues(queue.project)
+        filtered = await self.management.filtered_queues(queue.project)
         todo, seen = [queue], {queue}
         if filtered:
-            todo += [ref for ref, _ in await self._placements.queues_of(queue.project)]
+            todo += [ref for ref, _ in await self.placements.queues_of(queue.project)]
             seen |= {*todo}
         while todo:
             one = todo.pop()
-            record = await self._management.get_queue(one)
+            record = await self.management.get_queue(one)
             metadata = {} if record is None else record.metadata
             names = [rules.dead_letter_target(metadata)]
-            names += await self._management.dead_letter_sources(one, limit=_MOST_SOURCES)
+            names += await self.management.dead_letter_sources(one, limit=_MOST_SOURCES)
             found = {QueueRef(one.project, name) for name in names if name is not None}
             found |= {ordered_queue(one.project, at) for at in metadata.get(rules.ORDERED, ())}
             todo += found - seen
             seen |= found
-        entries = {one: await self._placements.entry(one) for one in seen}
+        entries = {one: await self.placements.entry(one) for one in seen}
         return {one: entry for one, entry in entries.items() if entry.place.pool == pool}
 
     async def _freeze(self, group: Mapping[QueueRef, Entry], pool: str) -> int:
@@ -266,9 +258,9 @@ class DrainWorker(BackgroundWorker):
             name, target = secrets.token_hex(8), await self._target(group, pool)
         for queue, entry in group.items():
             if not entry.place.group:
-                now = self._clock.now_ms()
+                now = self.clock.now_ms()
                 place = Place(pool, to=target, group=name, since=now, keys_in=entry.place.keys_in)
-                await self._placements.change(queue, place, entry.version)
+                await self.placements.change(queue, place, entry.version)
         return len(group)
 
     async def _target(self, group: Collection[QueueRef], pool: str) -> str | None:
@@ -277,22 +269,22 @@ class DrainWorker(BackgroundWorker):
         Raises:
             Unavailable: no pool that fits takes new queues and answers.
         """
-        records = [await self._management.get_queue(queue) for queue in group]
+        records = [await self.management.get_queue(queue) for queue in group]
         needs: list[Mapping[str, Any]] = [one.metadata for one in records if one is not None]
         project = next(iter(group)).project
         flavors = {flavor_name(metadata) for metadata in needs} - {None} or {None}
         fitting = None
         for flavor in flavors:
             try:
-                found = await self._registry.fitting(project, flavor)
+                found = await self.registry.fitting(project, flavor)
             except NotFound:  # the flavor is no more
-                found = await self._registry.fitting(project, None)
+                found = await self.registry.fitting(project, None)
             fitting = found if fitting is None else [one for one in fitting if one in found]
         others = [
             one
             for one in fitting or ()
             if one.name != pool
-            and not any([await self._registry.missing(one.name, each) for each in needs])
+            and not any([await self.registry.missing(one.name, each) for each in needs])
             and await self._answers(one.name)
         ]
         if others:
@@ -303,7 +295,7 @@ class DrainWorker(BackgroundWorker):
 
     async def _answers(self, pool: str) -> bool:
         with suppress(Unavailable):
-            await self._messages.pool(pool)
+            await self.messages.pool(pool)
             return True
         return False
 
@@ -311,17 +303,17 @@ class DrainWorker(BackgroundWorker):
 
     async def _move(self, work: "_Work", group: Mapping[QueueRef, Entry]) -> int:
         """Move the messages of a frozen group as far as that goes now; answer how many thawed."""
-        pool, now = work.drain.pool, self._clock.now_ms()
+        pool, now = work.drain.pool, self.clock.now_ms()
         places = [entry.place for entry in group.values()]
         since = max(place.since for place in places)
-        if now < since + self._wait * 1000:
+        if now < since + self.wait * 1000:
             return 0
         whole = await self._group_of(next(iter(group)), pool)
         if whole.keys() - group.keys():  # a crash came before all were frozen
             await self._freeze({**whole, **group}, pool)
             return 0
         try:
-            old, new = await self._messages.pool(pool), await self._messages.pool(places[0].to)
+            old, new = await self.messages.pool(pool), await self.messages.pool(places[0].to)
         except Unavailable as exc:
             work.drain.problem = exc.shown
             return 0
@@ -329,7 +321,7 @@ class DrainWorker(BackgroundWorker):
         for queue in group:
             async for found in self._movable(old, queue, held=is_sealed):
                 begun = time.monotonic()
-                await self._turns.wait()
+                await self.turns.wait()
                 await self._carry(work, queue, found, old, new)
                 await asyncio.sleep((time.monotonic() - begun) / 4)  # for other requests
         # Twice: a sweep may have moved a dead letter from one of them to another meanwhile.
@@ -343,7 +335,7 @@ class DrainWorker(BackgroundWorker):
         for queue, entry in group.items():
             keys_in = pool if await old.remembers(queue) else None
             place = Place(places[0].to, keys_in=keys_in)
-            await self._placements.change(queue, place, entry.version)
+            await self.placements.change(queue, place, entry.version)
             work.drain.problem = work.drain.problem if keys_in is None else _KEYS
             thawed += keys_in is None
         return thawed
@@ -351,14 +343,14 @@ class DrainWorker(BackgroundWorker):
     async def _seal(self, group: Mapping[QueueRef, Entry]) -> None:
         """Refuse from now on what the holders of claims do."""
         for queue, entry in group.items():
-            place = msgspec.structs.replace(entry.place, sealed=True, since=self._clock.now_ms())
-            await self._placements.change(queue, place, entry.version)
+            place = msgspec.structs.replace(entry.place, sealed=True, since=self.clock.now_ms())
+            await self.placements.change(queue, place, entry.version)
 
     async def _movable(
         self, old: MessageStore, queue: QueueRef, *, held: bool
     ) -> AsyncIterator[list[Message]]:
         """Batches of the messages that move; with `held`, those that claims hold, too."""
-        record = await self._management.get_queue(queue)
+        record = await self.management.get_queue(queue)
         honours = record is None or record.delay_mode is DelayMode.HONOUR
         marker: Marker | None = None
         while True:
@@ -404,12 +396,12 @@ class DrainWorker(BackgroundWorker):
     async def _repeat(self, work: "_Work", batch: Batch) -> None:
         """Go on with a batch that was on its way when a process ended."""
         queue = QueueRef(batch.project, batch.queue)
-        place = (await self._placements.entry(queue)).place
-        old = await self._messages.pool(work.drain.pool)
+        place = (await self.placements.entry(queue)).place
+        old = await self.messages.pool(work.drain.pool)
         if place.group:
-            new = await self._messages.pool(place.to)
+            new = await self.messages.pool(place.to)
             found = await old.get_messages(queue, batch.ids, details=True)
-            record = await self._management.get_queue(queue)
+            record = await self.management.get_queue(queue)
             honours = record is None or record.delay_mode is DelayMode.HONOUR
             moved = [await _as_moved(old, queue, one, honours=honours) for one in found]
             source = f"{work.drain.pool}/{work.drain.id}"
@@ -420,22 +412,22 @@ class DrainWorker(BackgroundWorker):
 
     async def _forget_keys(self, work: "_Work", queue: QueueRef, entry: Entry) -> bool:
         """Note that the old pool remembers no key of a queue; answer whether that is so."""
-        old = await self._messages.pool(work.drain.pool)
+        old = await self.messages.pool(work.drain.pool)
         if await old.remembers(queue):
             work.drain.problem = _KEYS
             return False
-        await self._placements.change(queue, Place(entry.place.pool), entry.version)
+        await self.placements.change(queue, Place(entry.place.pool), entry.version)
         return True
 
     async def _carry_redriven(self, record: Record) -> None:
         """Carry redriven messages from where they wait to their target."""
         name, _, pool = record.name.partition("@")
         target = QueueRef(record.project, name)
-        place = (await self._placements.entry(target)).place
+        place = (await self.placements.entry(target)).place
         if place.group:
             return
         try:
-            old, new = await self._messages.pool(pool), await self._messages.pool(place.pool)
+            old, new = await self.messages.pool(pool), await self.messages.pool(place.pool)
             staging = staging_queue(target)
             is_empty = True
             async for found in self._movable(old, staging, held=False):
@@ -446,8 +438,8 @@ class DrainWorker(BackgroundWorker):
                     await new.adopt(target, (one,), source=source, number=1)
                 await old.delete(staging, [one.id for one in found], claim_ids=None)
             begun = msgspec.json.decode(record.value, type=int)
-            if is_empty and self._clock.now_ms() - begun >= CARRIED_MS:
-                await self._management.delete_record(
+            if is_empty and self.clock.now_ms() - begun >= CARRIED_MS:
+                await self.management.delete_record(
                     CARRY, record.project, record.name, expected=record.version
                 )
         except RecordChanged:
@@ -456,17 +448,15 @@ class DrainWorker(BackgroundWorker):
             logger.warning("redriven messages of %r are carried later: %s", name, exc)
 
 
+@dataclass(eq=False, repr=False)
 class _Work:
     """A drain that this process holds, at the version of its record."""
 
-    def __init__(
-        self, management: ManagementStore, drain: Drain, version: int, clock: Clock, name: str
-    ) -> None:
-        self.drain = drain
-        self._management = management
-        self._version = version
-        self._clock = clock
-        self._name = name
+    management: ManagementStore
+    drain: Drain
+    version: int
+    clock: Clock
+    name: str
 
     async def save(self) -> None:
         """Write how far it is, and hold it for a while from now.
@@ -474,11 +464,11 @@ class _Work:
         Raises:
             RecordChanged: another process holds it.
         """
-        self.drain.holder, self.drain.held_until = self._name, self._clock.now_ms() + _LEASE_MS
-        record = await self._management.put_record(
-            DRAIN, "", self.drain.pool, encode(self.drain), expected=self._version
+        self.drain.holder, self.drain.held_until = self.name, self.clock.now_ms() + _LEASE_MS
+        record = await self.management.put_record(
+            DRAIN, "", self.drain.pool, encode(self.drain), expected=self.version
         )
-        self._version = record.version
+        self.version = record.version
 
 
 async def _as_moved(

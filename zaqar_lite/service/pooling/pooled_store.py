@@ -10,6 +10,7 @@ The queues of outbox messages lie in every store, each beside the messages that 
 
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from zaqar_lite.domain.clock import Clock
@@ -53,27 +54,22 @@ def staging_queue(target: QueueRef) -> QueueRef:
     return QueueRef(target.project, _STAGED + target.name)
 
 
+@dataclass(eq=False, repr=False)
 class PooledMessages(MessageStore):
     """The stores of all pools, and the server's own, as one."""
 
-    def __init__(
-        self,
-        home: MessageStore,
-        registry: PoolRegistry,
-        placements: Placements,
-        connections: OpenConnections,
-        clock: Clock,
-    ) -> None:
-        self._home = home
-        self._registry = registry
-        self._placements = placements
-        self._connections = connections
-        self._clock = clock
+    home: MessageStore
+    registry: PoolRegistry
+    placements: Placements
+    connections: OpenConnections
+    clock: Clock
+
+    def __post_init__(self) -> None:
         self._watched: dict[QueueRef, list[Sequence[MessageStore]]] = {}
         self._turn = 0
-        self.capabilities = home.capabilities
-        self.poll_interval_ms = min(home.poll_interval_ms, MessageStore.poll_interval_ms)
-        self.sweep_step = home.sweep_step
+        self.capabilities = self.home.capabilities
+        self.poll_interval_ms = min(self.home.poll_interval_ms, MessageStore.poll_interval_ms)
+        self.sweep_step = self.home.sweep_step
 
     async def pool(self, name: str | None) -> MessageStore:
         """The open store of a pool; without a name, the server's own.
@@ -82,15 +78,15 @@ class PooledMessages(MessageStore):
             Unavailable: it does not answer, or there is no such pool.
         """
         if not name:
-            return self._home
-        pool = (await self._registry.known()).get(name) or (await self._registry.pools()).get(name)
+            return self.home
+        pool = (await self.registry.known()).get(name) or (await self.registry.pools()).get(name)
         if pool is None:
             raise Unavailable(f"The pool {name!r}, where the queue lies, is not registered.")
-        return await self._connections.store(pool)
+        return await self.connections.store(pool)
 
     def _all_open(self) -> Sequence[MessageStore]:
         """All open stores; each call begins with another one."""
-        stores = (self._home, *self._connections.stores().values())
+        stores = (self.home, *self.connections.stores().values())
         self._turn = (self._turn + 1) % len(stores)
         return (*stores[self._turn :], *stores[: self._turn])
 
@@ -100,7 +96,7 @@ class PooledMessages(MessageStore):
         Raises:
             Unavailable: it is frozen.
         """
-        place = await self._placements.place(queue)
+        place = await self.placements.place(queue)
         if place.group and (place.sealed or not holder):
             raise Unavailable(
                 f"The queue {queue.name!r} is being moved to another pool.",
@@ -115,20 +111,20 @@ class PooledMessages(MessageStore):
         """The stores that have a queue, frozen or not; those of the server itself lie in all."""
         if queue.project == DELIVERIES_PROJECT:
             return self._all_open()
-        return (await self.pool((await self._placements.place(queue)).pool),)
+        return (await self.pool((await self.placements.place(queue)).pool),)
 
     async def open(self) -> None:
         """Open the server's own store; a pool's is opened when it is first needed."""
-        await self._home.open()
+        await self.home.open()
 
     async def close(self) -> None:
         """Close all stores."""
-        await self._connections.close()
-        await self._home.close()
+        await self.connections.close()
+        await self.home.close()
 
     async def ping(self) -> None:
         """Return when the server's own store answers."""
-        await self._home.ping()
+        await self.home.ping()
 
     async def post(
         self,
@@ -155,12 +151,12 @@ class PooledMessages(MessageStore):
 
     async def _follow(self, line: QueueRef, queue: QueueRef, place: Place) -> None:
         """Let the queue of an ordered subscription lie where its own queue does."""
-        found = await self._placements.place(line)
+        found = await self.placements.place(line)
         if found.pool == place.pool:
             return
         if (await (await self.pool(found.pool)).stats(line)).total:
             raise Unavailable(f"Earlier messages of {queue.name!r} are being delivered first.")
-        await self._placements.put(line, place.pool)
+        await self.placements.put(line, place.pool)
 
     async def recall(
         self, queue: QueueRef, messages: Collection[str], batch: str | None = None
@@ -208,7 +204,7 @@ class PooledMessages(MessageStore):
             try:
                 await store.delete(queue, ids, claim_ids=claim_ids)
             except Unavailable:
-                if store is self._home:
+                if store is self.home:
                     raise  # what is left in a pool is claimed again
         return ()
 
@@ -225,7 +221,7 @@ class PooledMessages(MessageStore):
             try:
                 claimed = await store.claim(queue, take)
             except Unavailable as exc:
-                if store is self._home:
+                if store is self.home:
                     raise
                 logger.warning("the deliveries in a pool are put off: %s", exc)
                 continue
@@ -268,11 +264,11 @@ class PooledMessages(MessageStore):
         carried from there: so each is in one store at a time, and arrives once, whatever fails.
         """
         place = await self._place(queue)
-        await self._placements.join(move.target, Place(place.pool))
-        if (await self._placements.entry(move.target)).place.pool != place.pool:
-            now = b"%d" % self._clock.now_ms()
+        await self.placements.join(move.target, Place(place.pool))
+        if (await self.placements.entry(move.target)).place.pool != place.pool:
+            now = b"%d" % self.clock.now_ms()
             name = f"{move.target.name}@{place.pool or ''}"
-            await self._placements.management.put_record(
+            await self.placements.management.put_record(
                 CARRY, queue.project, name, now, expected=None
             )
             move = move._replace(target=staging_queue(move.target))
@@ -291,8 +287,8 @@ class PooledMessages(MessageStore):
 
     def listen(self, listener: Listener) -> None:
         """Announce queues with ready messages in any store."""
-        self._home.listen(listener)
-        self._connections.listener = listener
+        self.home.listen(listener)
+        self.connections.listener = listener
 
     async def watch(self, queue: QueueRef) -> None:
         """Begin to announce a queue, where it lies now."""
@@ -333,14 +329,14 @@ class PooledMessages(MessageStore):
     async def census(self) -> AsyncIterator[QueueRef]:
         """Name the queues of all stores that are open, each where it lies."""
         shared: set[QueueRef] = set()
-        stores = [(None, self._home), *self._connections.stores().items()]
+        stores = [(None, self.home), *self.connections.stores().items()]
         for name, store in stores:
             async for queue in store.census():
                 if queue.project == DELIVERIES_PROJECT:
                     if queue not in shared:
                         yield queue
                     shared.add(queue)
-                elif (await self._placements.place(queue)).pool == name:
+                elif (await self.placements.place(queue)).pool == name:
                     yield queue
 
     async def split(self, queue: QueueRef, count: int) -> Sequence[int]:
@@ -353,14 +349,14 @@ class PooledMessages(MessageStore):
 
     async def sweep(self, limit: int, retries_of: RetriesOf = no_retries) -> Swept:
         """Tidy up in every store that answers, and open those of pools not needed yet."""
-        swept = await self._home.sweep(limit, retries_of)
-        await self._placements.tidy()
-        known = await self._registry.known()
+        swept = await self.home.sweep(limit, retries_of)
+        await self.placements.tidy()
+        known = await self.registry.known()
         for pool in known.values():
-            self._connections.begin(pool)
-        for name, store in self._connections.stores().items():
+            self.connections.begin(pool)
+        for name, store in self.connections.stores().items():
             if name not in known:
-                await self._connections.forget(name)
+                await self.connections.forget(name)
                 continue
             try:
                 swept = swept.plus(await store.sweep(store.sweep_step, retries_of))
