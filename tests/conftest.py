@@ -1,10 +1,16 @@
-"""Fixtures: the real servers, each started when the first test asks for it."""
+"""Fixtures: the real servers, each started when the first test asks for it.
+
+What takes long to start, and has a place of its own for each test, is there once for all workers.
+"""
 
 import gc
 import os
 import ssl
 from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import AbstractContextManager
+from functools import partial
 from importlib import import_module
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import pytest
@@ -44,12 +50,21 @@ S = TypeVar("S", bound=services.Service)
 
 
 def _given_or_started(
-    variable: str, describe: Callable[[str], S], start: Callable[[], S]
+    variable: str, describe: Callable[[str], S], start: Callable[[], AbstractContextManager[S]]
 ) -> Iterator[S]:
     """Use the server whose URL is in the environment, else start one for the session."""
     url = os.environ.get(variable)
     with describe(url) if url else start() as service:
         yield service
+
+
+@pytest.fixture(scope="session")
+def run_folder(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
+    """A directory that the workers of a run have together."""
+    own = tmp_path_factory.getbasetemp()
+    folder = (own if worker_id == "master" else own.parent) / "shared"
+    folder.mkdir(exist_ok=True)
+    return folder
 
 
 @pytest.fixture(scope="session")
@@ -81,36 +96,38 @@ def mongodb_server() -> Iterator[services.MongoServer]:
 
 
 @pytest.fixture(scope="session")
-def swift_server() -> Iterator[services.SwiftServer]:
-    """A Swift node (ZAQAR_TEST_SWIFT_URL, as http://USER:KEY@HOST:PORT/auth/v1.0)."""
-    yield from _given_or_started("ZAQAR_TEST_SWIFT_URL", services.swift_from, services.start_swift)
+def swift_server(run_folder: Path) -> Iterator[services.SwiftServer]:
+    """A Swift node of the run (ZAQAR_TEST_SWIFT_URL, as http://USER:KEY@HOST:PORT/auth/v1.0)."""
+    start = partial(services.shared, "swift", services.start_swift, run_folder)
+    yield from _given_or_started("ZAQAR_TEST_SWIFT_URL", services.swift_from, start)
 
 
 @pytest.fixture(scope="session")
-def keystone_server() -> Iterator[services.KeystoneServer]:
-    """A Keystone of a new cloud."""
-    with services.start_keystone() as service:
+def keystone_server(run_folder: Path) -> Iterator[services.KeystoneServer]:
+    """A Keystone of a new cloud, for the run."""
+    with services.shared("keystone", services.start_keystone, run_folder) as service:
         yield service
 
 
 @pytest.fixture(scope="session")
-def rabbitmq_server() -> Iterator[services.RabbitServer]:
-    """A RabbitMQ broker with the management plugin (ZAQAR_TEST_RABBITMQ_URL)."""
-    yield from _given_or_started(
-        "ZAQAR_TEST_RABBITMQ_URL", services.rabbit_from, services.start_rabbit
-    )
+def rabbitmq_server(run_folder: Path) -> Iterator[services.RabbitServer]:
+    """A RabbitMQ broker of the run, with the management plugin (ZAQAR_TEST_RABBITMQ_URL)."""
+    start = partial(services.shared, "rabbitmq", services.start_rabbit, run_folder)
+    yield from _given_or_started("ZAQAR_TEST_RABBITMQ_URL", services.rabbit_from, start)
 
 
 @pytest.fixture(scope="session")
-def s3_server() -> Iterator[services.S3Server]:
-    """An S3 server in memory (ZAQAR_TEST_S3_URL)."""
-    yield from _given_or_started("ZAQAR_TEST_S3_URL", services.s3_from, services.start_s3)
+def s3_server(run_folder: Path) -> Iterator[services.S3Server]:
+    """An S3 server of the run, in memory (ZAQAR_TEST_S3_URL)."""
+    start = partial(services.shared, "s3", services.start_s3, run_folder)
+    yield from _given_or_started("ZAQAR_TEST_S3_URL", services.s3_from, start)
 
 
 @pytest.fixture(scope="session")
-def hdfs_server() -> Iterator[services.Service]:
-    """An HDFS (ZAQAR_TEST_HDFS_URL, as hdfs://NAMENODE:PORT)."""
-    yield from _given_or_started("ZAQAR_TEST_HDFS_URL", services.hdfs_from, services.start_hdfs)
+def hdfs_server(run_folder: Path) -> Iterator[services.Service]:
+    """An HDFS of the run (ZAQAR_TEST_HDFS_URL, as hdfs://NAMENODE:PORT)."""
+    start = partial(services.shared, "hdfs", services.start_hdfs, run_folder)
+    yield from _given_or_started("ZAQAR_TEST_HDFS_URL", services.hdfs_from, start)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -125,6 +142,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     mark_longer(items)
     if hasattr(config, "workerinput"):
         scheduling.sort_items(items)
+
+
+def pytest_collection_finish() -> None:
+    """Set aside what collecting made: the collections of garbage need not go through it."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -150,12 +173,16 @@ def _printable(text: str) -> str:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print which files took longest, for `scheduling.LONGEST`."""
+    """Print the seconds of each folder, and the longest files, for `scheduling.LONGEST`."""
     found = [entry for kind in terminalreporter.stats.values() for entry in kind]
     reports = [entry for entry in found if isinstance(entry, pytest.TestReport)]
-    terminalreporter.section("longest files")
-    for file, seconds in scheduling.longest(reports):
-        terminalreporter.line(f"{seconds:8.1f}s {file}")
+    for title, place, most in (
+        ("folders", scheduling.folder_of, 100),
+        ("longest files", scheduling.file_of, 10),
+    ):
+        terminalreporter.section(title)
+        for name, seconds, tests in scheduling.longest(reports, place, most):
+            terminalreporter.line(f"{seconds:8.1f}s {tests:5} tests  {name}")
 
 
 def pytest_report_header() -> str:

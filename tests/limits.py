@@ -95,8 +95,14 @@ def pytest_fixture_setup(
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
     """Give the servers of the session time to end: they end with the last test."""
+    if nextitem is None:
+        renew()
+
+
+def renew() -> None:
+    """Give the end of the session's servers its time anew: another worker still uses one."""
     left, again = signal.getitimer(signal.ITIMER_REAL)
-    if nextitem is None and left:
+    if left:
         signal.setitimer(signal.ITIMER_REAL, SERVERS, again)
 
 

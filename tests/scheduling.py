@@ -6,7 +6,7 @@ when the others have nothing left.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -60,12 +60,23 @@ def longest_first(files: Sequence[str]) -> list[str]:
     return sorted(tests, key=rank)
 
 
-def longest(reports: Iterable[pytest.TestReport], most: int = 10) -> list[tuple[str, float]]:
-    """Sum the seconds of tests by file; return the `most` longest files, the longest first."""
+def folder_of(node_id: str) -> str:
+    """Return the folder of a test: a driver's, or the one below tests/."""
+    parts = file_of(node_id).split("/")[:-1]
+    return "/".join(parts[: 3 if parts[1:2] == ["drivers"] else 2])
+
+
+def longest(
+    reports: Iterable[pytest.TestReport], place: Callable[[str], str], most: int
+) -> list[tuple[str, float, int]]:
+    """Return the `most` places whose tests took longest, with their seconds and their tests."""
     seconds: defaultdict[str, float] = defaultdict(float)
+    tests: defaultdict[str, set[str]] = defaultdict(set)
     for report in reports:
-        seconds[file_of(report.nodeid)] += report.duration
-    return sorted(seconds.items(), key=lambda entry: -entry[1])[:most]
+        seconds[place(report.nodeid)] += report.duration
+        tests[place(report.nodeid)].add(report.nodeid)
+    names = sorted(seconds, key=lambda name: -seconds[name])[:most]
+    return [(name, seconds[name], len(tests[name])) for name in names]
 
 
 def unit_of(node_id: str) -> str:

@@ -222,7 +222,7 @@ def test_rabbitmq_health_check_passes_on_a_broker(
 ) -> None:
     _, program, *words = SERVICES["rabbitmq"]["healthcheck"]["test"]
     assert (program, words[-1]) == ("rabbitmq-diagnostics", "5672")
-    if rabbitmq_server.processes:
+    if rabbitmq_server.environment:
         path = find_program(program, "rabbitmq-server", "/usr/lib/rabbitmq/bin")
         words[-1] = str(urlsplit(rabbitmq_server.url).port)
         subprocess.run([path, *words], env=rabbitmq_server.environment, check=True)

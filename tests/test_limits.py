@@ -8,6 +8,19 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+pytestmark = pytest.mark.timeout(180)
+HOOKS = """
+import pytest
+from tests import scheduling
+from tests.limits import *
+
+@pytest.fixture(scope="session")
+def anyio_backend():
+    return "asyncio"
+
+def pytest_xdist_make_scheduler(config, log):
+    return scheduling.make_scheduler(config, log)
+"""
 HANGING = """
 import asyncio, time
 import pytest
@@ -81,8 +94,7 @@ def test_after():
 def run_pytest(folder: Path, *words: str, **files: str) -> str:
     """Run files of tests with our hooks, in a process of their own; return what it prints."""
     (folder / "pytest.ini").write_text("[pytest]\ntimeout = 60\nmarkers = slow\n")
-    hooks = (ROOT / "tests" / "conftest.py").read_text(encoding="utf-8")
-    (folder / "conftest.py").write_text(hooks)
+    (folder / "conftest.py").write_text(HOOKS)
     for name, text in files.items():
         (folder / f"{name}.py").write_text(text)
     ran = subprocess.run(
@@ -91,7 +103,7 @@ def run_pytest(folder: Path, *words: str, **files: str) -> str:
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=150,
         check=False,
     )
     assert ran.returncode == 1, ran.stdout + ran.stderr

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from zaqar_lite.server import seldom
+from zaqar_lite.server import logs
 from zaqar_lite.server.logs import AccessFormatter, JsonFormatter
 
 EVIL = "a\nb\r\x1b[31mred\x85\x7f\u2028c\u2029\u202eright"
@@ -53,9 +53,9 @@ def test_a_traceback_keeps_its_lines_on_a_terminal_and_no_others() -> None:
 async def test_what_clients_cause_is_logged_once_a_minute_and_counted(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(seldom, "INTERVAL", 0.2)
+    monkeypatch.setattr(logs, "INTERVAL", 0.2)
     logger = logging.getLogger("tests.seldom")
-    logger.addFilter(seldom.Seldom("%s is no HTTP"))
+    logger.addFilter(logs.Seldom("%s is no HTTP"))
 
     async def until(lines: int) -> None:
         for _ in range(1_000):

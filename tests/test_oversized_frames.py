@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from websockets.frames import Frame, Opcode
 
-from zaqar_lite.server.oversized_frames import MOST_DISCARDED, FrameFilter, Oversized
+from zaqar_lite.server.sockets import MOST_DISCARDED, FrameFilter, Oversized
 
 LARGEST = 200
 

@@ -11,7 +11,7 @@ import httpx
 import tomlkit
 
 from tests.server import PING_HEADERS, ServerProcess
-from zaqar_lite.server.reloading import RELOADED
+from zaqar_lite.server.loading import RELOADED
 
 URL = "http://203.0.113.1/hook"
 

@@ -1,8 +1,11 @@
 """The servers that the tests start are real, and so are the faults that tests plant in them."""
 
 import os
+import queue
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -170,6 +173,30 @@ def test_a_server_of_somebody_else_is_not_stopped() -> None:
         assert ours.cli("ping").strip() == "PONG"
 
 
+def test_processes_share_a_server_that_ends_with_the_last_of_them(tmp_path: Path) -> None:
+    def use() -> int:
+        with services.shared("redis", services.start_redis, tmp_path) as theirs:
+            assert theirs.cli("ping").strip() == "PONG"
+            with pytest.raises(RuntimeError, match="not ours"):
+                theirs.kill()
+            users.put(theirs.port)
+            assert leave.wait(20)
+        return theirs.port
+
+    users: queue.Queue[int] = queue.Queue()
+    leave = threading.Event()
+    with ThreadPoolExecutor() as pool:
+        with services.shared("redis", services.start_redis, tmp_path) as ours:
+            another = pool.submit(use)
+            assert users.get(timeout=20) == ours.port
+            threading.Timer(0.5, leave.set).start()
+        assert another.done() or leave.is_set()
+        assert another.result() == ours.port
+    assert not ours.processes[0].alive()
+    with services.shared("redis", services.start_redis, tmp_path) as anew:
+        assert anew.port != ours.port
+
+
 def test_a_program_that_ends_at_once_is_reported_with_its_own_words() -> None:
     with pytest.raises(RuntimeError, match=r"ended instead of starting(?s:.)*Bad directive"):
         services.start_redis(options=["--no-such-option", "1"])
@@ -183,6 +210,12 @@ def test_a_missing_program_skips_and_fails_in_ci(monkeypatch: pytest.MonkeyPatch
         services.start_redis()
     monkeypatch.setenv("CI", "true")
     with pytest.raises(pytest.fail.Exception, match="redis-server is missing: apt-get install"):
+        services.start_redis()
+
+
+def test_a_quick_run_starts_no_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ZAQAR_TEST_QUICK", "1")
+    with pytest.raises(pytest.skip.Exception, match="--quick"):
         services.start_redis()
 
 

@@ -14,8 +14,8 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from tests.server import PING_HEADERS, ServerProcess
 from zaqar_lite.domain.errors import ConfigurationError
-from zaqar_lite.server.exporting import request_traces
 from zaqar_lite.server.loading import load
+from zaqar_lite.server.logs import request_traces
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 

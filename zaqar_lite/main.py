@@ -16,8 +16,8 @@ from zaqar_lite.domain.identity import DELIVERIES_PROJECT
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.subscriptions import refused_schemes
 from zaqar_lite.server.authentication import authentication, gateways
-from zaqar_lite.server.exporting import request_traces
 from zaqar_lite.server.loading import load, signing_keys
+from zaqar_lite.server.logs import request_traces
 from zaqar_lite.server.policy_file import PolicyFile
 from zaqar_lite.server.stores import Pooling, drainer_of, make_stores
 from zaqar_lite.server.transports import guard_of, webhooks_and_mail

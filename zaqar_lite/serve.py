@@ -25,13 +25,13 @@ from zaqar_lite.domain.addresses import shown
 from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.environment import PREFIX
 from zaqar_lite.main import create_app
-from zaqar_lite.server import logs, systemd
+from zaqar_lite.server import logs
 from zaqar_lite.server.connections import bounds_of, connections_of
 from zaqar_lite.server.garbage import Collector
-from zaqar_lite.server.reloading import Reloading, Source
+from zaqar_lite.server.loading import Reloading, Source
 from zaqar_lite.server.sockets import SocketProtocol
 from zaqar_lite.server.tls import Certificate
-from zaqar_lite.server.workers import NEVER_WORKS, Workers
+from zaqar_lite.server.workers import NEVER_WORKS, Workers, notify, watchdog_interval
 from zaqar_lite.service.metrics.shared_counters import Place, make_file
 from zaqar_lite.settings import Settings
 
@@ -191,7 +191,7 @@ class _Server(uvicorn.Server):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGHUP,))
         if self._certificate is not None:
             self._background.append(asyncio.create_task(self._certificate.follow()))
-        interval = systemd.watchdog_interval()
+        interval = watchdog_interval()
         if interval is not None:
             self._background.append(asyncio.create_task(_show_life(interval)))
         self._interrupt = partial(loop.call_soon_threadsafe, self._end_start)
@@ -225,7 +225,7 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Serve for `drain_delay`, answer the requests that wait, then wait for the others."""
-        systemd.notify("STOPPING=1")
+        notify("STOPPING=1")
         deadline = time.monotonic() + self._drain_delay
         while time.monotonic() < deadline and not self.force_exit and not self.has_failed:  # noqa: ASYNC110
             await asyncio.sleep(_LOOK)  # what is looked at are flags of uvicorn's
@@ -262,7 +262,7 @@ class _Config(uvicorn.Config):
 async def _show_life(interval: float) -> None:
     """Tell systemd again and again that the event loop runs."""
     while True:
-        systemd.notify("WATCHDOG=1")
+        notify("WATCHDOG=1")
         await asyncio.sleep(interval)
 
 
@@ -339,7 +339,7 @@ def _announce(settings: Settings, listeners: Sequence[socket.socket]) -> Callabl
 
     def announce() -> None:
         logger.info("listening on %s (store %s)", " and ".join(places), shown(settings.store))
-        systemd.notify("READY=1")
+        notify("READY=1")
 
     return announce
 

@@ -1,4 +1,4 @@
-"""Draining pools: queues move to other pools, and serve meanwhile."""
+"""Draining pools: queues move to other pools, and are frozen meanwhile."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -10,6 +10,7 @@ import pytest
 from tests.api.conftest import Api, MakeApi, claim_id_of
 
 pytestmark = pytest.mark.anyio
+_HELD = "Messages of frozen queues are held by claims: they move when these end, or in a minute."
 
 
 class Drained:
@@ -85,26 +86,44 @@ async def test_messages_keep_all_that_they_are_and_the_pool_can_be_deleted(
     assert "later" in [one["body"] for one in await api.claim(20)]
 
 
-async def test_who_holds_a_message_keeps_it_and_new_ones_are_served(drained: Drained) -> None:
+async def test_a_queue_is_frozen_while_a_message_of_it_is_held(drained: Drained) -> None:
     api = drained.api
     await api.post({"body": "held"}, {"body": "lapses"}, {"body": "ready"})
     held, lapses = await api.claim(2, ttl=60, grace=60)
     await drained.drain()
     await drained.until(messages_moved=1)
-    await api.post({"body": "new"})
-    found = await api.claim(10)
-    assert sorted(one["body"] for one in found) == ["new", "ready"]
-    for one in found:
-        assert (await api.call("DELETE", one["href"])).status_code == 204
+    for method, path, document in (
+        ("POST", "messages", {"messages": [{"body": "new"}]}),
+        ("POST", "claims", {}),
+        ("GET", "messages", None),
+    ):
+        refused = await api.call(method, path, document)
+        assert (refused.status_code, refused.headers["Retry-After"]) == (503, "5")
     assert (await api.call("GET", f"claims/{claim_id_of(held)}")).status_code == 200
     assert (await api.call("DELETE", held["href"])).status_code == 204
-    assert await api.claim(10) == []
-    assert (await drained.state())["state"] == "running"
+    await drained.until(state="running", problem=_HELD)
     api.advance(61)
     await drained.until(state="completed")
-    (again,) = await api.claim(10, "&details=true")
-    assert (again["body"], again["claim_count"]) == ("lapses", 2)
-    assert again["id"] == lapses["id"]
+    found = {one["body"]: one for one in await api.claim(10, "&details=true")}
+    assert sorted(found) == ["lapses", "ready"]
+    assert (found["lapses"]["id"], found["lapses"]["claim_count"]) == (lapses["id"], 2)
+
+
+async def test_a_message_that_is_held_for_long_moves_and_stays_hidden(drained: Drained) -> None:
+    api = drained.api
+    await api.post({"body": "held"})
+    (held,) = await api.claim(1, ttl=600, grace=60)
+    await drained.drain()
+    await drained.until(problem=_HELD)
+    api.advance(61)
+    await drained.until(state="completed")
+    assert await api.claim(1) == []
+    assert (await api.call("DELETE", held["href"])).status_code == 400  # its claim has ended
+    api.advance(600)
+    async with asyncio.timeout(60):
+        while not (found := await api.claim(1)):  # noqa: ASYNC110 - as a client
+            await asyncio.sleep(0.05)
+    assert [one["body"] for one in found] == ["held"]
 
 
 async def test_dead_letters_go_with_their_queue(drained: Drained) -> None:

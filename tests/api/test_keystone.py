@@ -14,7 +14,7 @@ from tests.keystone import Keystone, User
 from tests.services.process import free_port
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError, TooMany, Unauthenticated, Unavailable
-from zaqar_lite.server.keystone import KeystoneServer
+from zaqar_lite.server.identity_servers import KeystoneServer
 from zaqar_lite.server.loading import load
 from zaqar_lite.service.identity.authentication import Authenticator, Credential, Place
 from zaqar_lite.service.identity.keystone import Keystone as KeystoneTokens
@@ -172,6 +172,7 @@ async def test_what_was_refused_stays_refused_for_ten_seconds(
     assert len(keystone.lookups) == 2
 
 
+@pytest.mark.slow
 async def test_guessing_costs_keystone_one_call_a_second_and_good_tokens_nothing(
     keystone: Keystone,
 ) -> None:
@@ -197,6 +198,7 @@ async def test_guessing_costs_keystone_one_call_a_second_and_good_tokens_nothing
     assert len(keystone.lookups) == len(guessed) + 2
 
 
+@pytest.mark.slow
 async def test_guesses_of_many_addresses_share_one_call_a_second(keystone: Keystone) -> None:
     server = KeystoneServer(keystone.url, ca_file=None, timeout=60)
     identity = Authenticator([provider_of(server)], 60, Clock())

@@ -18,8 +18,8 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from tests.api.conftest import Api, MakeApi
 from zaqar_lite.domain.errors import ConfigurationError, Unauthenticated, Unavailable
+from zaqar_lite.server.identity_servers import KeySet
 from zaqar_lite.server.loading import load
-from zaqar_lite.server.published import KeySet
 from zaqar_lite.service.identity.oidc import PublishedKeys
 
 pytestmark = pytest.mark.anyio

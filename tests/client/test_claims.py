@@ -21,6 +21,7 @@ from zaqar_lite.client import (
     Unreachable,
 )
 from zaqar_lite.client.calls import Request, Response
+from zaqar_lite.client.steps import Sleep
 from zaqar_lite.client.transports import AsyncTransport
 
 pytestmark = pytest.mark.anyio
@@ -147,10 +148,10 @@ def test_a_lost_claim_ends_the_loop(movable: MovableServer, queue: str) -> None:
         assert client.stats(queue).total == 2
 
 
-def wait_until_it_renews_no_more(claim: Claim) -> None:
-    assert claim._thread is not None
-    claim._thread.join(20)
-    assert not claim._thread.is_alive()
+def wait_until_it_renews_no_more() -> None:
+    (renewing,) = (one for one in threading.enumerate() if one.name == "zaqar-renew")
+    renewing.join(20)
+    assert not renewing.is_alive()
 
 
 def test_a_claim_whose_messages_are_all_deleted_is_over_and_not_lost(
@@ -161,7 +162,7 @@ def test_a_claim_whose_messages_are_all_deleted_is_over_and_not_lost(
         for message in claim:
             client.delete_message(queue, message.id, claim_id=claim.id)
             if message.body == 2:
-                wait_until_it_renews_no_more(claim)
+                wait_until_it_renews_no_more()
         claim.check()
         assert claim.id is not None
         with pytest.raises(ClaimLost):
@@ -170,7 +171,7 @@ def test_a_claim_whose_messages_are_all_deleted_is_over_and_not_lost(
     with client.claim(queue, renew_every=0.02) as claim:
         claim.done(*claim.messages)
         claim.delete_done()
-        wait_until_it_renews_no_more(claim)
+        wait_until_it_renews_no_more()
         claim.check()
 
 
@@ -183,7 +184,7 @@ def test_what_others_deleted_after_the_claims_time_is_lost(
             movable.advance(61)
             claim._until = time.monotonic()  # this process has slept through it too
             client.delete_messages(queue, [one.id for one in claim.messages], force=True)
-            wait_until_it_renews_no_more(claim)
+            wait_until_it_renews_no_more()
             with pytest.raises(ClaimLost):
                 claim.check()
 
@@ -195,8 +196,8 @@ async def test_an_async_claim_is_over_with_its_last_message(
     async with async_client.claim(queue, renew_every=0.02) as claim:
         (message,) = claim
         await async_client.delete_message(queue, message.id, claim_id=claim.id)
-        assert claim._renewing is not None
-        await asyncio.wait_for(claim._renewing, 20)
+        (renewing,) = (one for one in asyncio.all_tasks() if one.get_name() == "zaqar-renew")
+        await asyncio.wait_for(renewing, 20)
         claim.check()
 
 
@@ -333,9 +334,10 @@ async def test_cancelling_when_the_server_has_already_claimed_gives_the_messages
 def test_a_claim_is_renewed_three_times_in_its_life(client: Client, queue: str) -> None:
     client.post(queue, 1)
     with client.claim(queue, ttl=90) as claim:
-        assert claim._renewals() == 30
+        assert next(claim._renewals("id")) == Sleep(30, claim._block)
+        assert claim._end_renewals is not None
     with client.claim(f"{queue}-empty") as empty:
-        assert empty._renewals() is None
+        assert empty._end_renewals is None
 
 
 KILLED_WHILE_CLAIMING = """

@@ -15,6 +15,7 @@ from zaqar_lite.client import (
     BadAnswer,
     BadRequest,
     ClaimLost,
+    ClaimOptions,
     MessageClaimed,
     NewMessage,
     Overloaded,
@@ -27,6 +28,7 @@ from zaqar_lite.client import (
 )
 from zaqar_lite.client.calls import Response, from_response
 from zaqar_lite.client.endpoints import claims, messages, queues
+from zaqar_lite.client.endpoints.messages import Selection
 from zaqar_lite.client.posting import Batcher, Pace, PostOptions
 from zaqar_lite.client.queue_options import KEYS, RESERVED
 from zaqar_lite.domain import metadata
@@ -74,9 +76,9 @@ def test_seconds_are_whole_and_not_cut_down(seconds: float) -> None:
     with pytest.raises(TypeError, match="delay is a whole number"):
         serialization.encode_message(NewMessage(body=1, delay=seconds))  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="delay is a whole number"):
-        messages.edit("q", "m", delay=seconds)  # type: ignore[arg-type]
+        messages.edit("q", "m", NewMessage(body=..., delay=seconds))  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="grace is a whole number"):
-        claims.claim("q", grace=seconds)  # type: ignore[arg-type]
+        claims.renew("q", "c", grace=seconds)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["batch_size", "batch_bytes", "in_flight"])
@@ -94,8 +96,12 @@ def test_an_id_that_would_name_others_is_refused(ids: list[str]) -> None:
 
 
 def test_queries_say_only_what_was_asked() -> None:
-    assert messages.list_messages("q").request.path == "/v2/queues/q/messages?echo=true"
-    listing = messages.list_messages("q", marker="m", until="n", limit=5, include_delayed=True)
+    assert (
+        messages.list_messages("q", Selection()).request.path == "/v2/queues/q/messages?echo=true"
+    )
+    listing = messages.list_messages(
+        "q", Selection(until="n", include_delayed=True), marker="m", limit=5
+    )
     assert listing.request.path.endswith("?marker=m&until=n&limit=5&echo=true&include_delayed=true")
     bulk = messages.delete_messages("q", ["a", "b"], claim_ids=["c", "d"]).request.path
     assert bulk == "/v2/queues/q/messages?ids=a,b&claim_ids=c,d"
@@ -143,7 +149,7 @@ def test_zaqars_own_message_without_details_is_read() -> None:
 
 def test_a_claim_takes_its_id_from_the_location_or_the_messages() -> None:
     body = {"messages": [{"id": "m", "href": "/m?claim_id=c2", "ttl": 60, "age": 0, "body": 1}]}
-    call = claims.claim("q")
+    call = claims.claim("q", ClaimOptions())
     named = call.read(answer(201, body, location="/v2/queues/q/claims/c1"))
     unnamed = call.read(answer(201, body))
     assert named is not None
@@ -279,7 +285,7 @@ def test_an_encoder_of_ones_own_makes_every_body() -> None:
     assert serialization.encode_body({1}, encoder) == b'"mine {1}"'
     assert serialization.encode_body(b"x", encoder) == b"\"mine b'x'\""
     assert serialization.encode_body(RawBody(b"[1]"), encoder) == b"[1]"
-    request = messages.edit("q", "m", body={2}, encoder=encoder).request
+    request = messages.edit("q", "m", NewMessage(body={2}), encoder=encoder).request
     assert request.body == b'{"body":"mine {2}"}'
 
 

@@ -10,7 +10,7 @@ from tests.client.old_server import OldServer
 from tests.conftest import StartServer
 from tests.server import ServerProcess
 from zaqar_lite.client import AsyncClient, Client, NotFound, Resend, RetryPolicy, Unreachable
-from zaqar_lite.client.event_stream import Event, EventParser
+from zaqar_lite.client.endpoints.events import Event, EventParser
 
 pytestmark = pytest.mark.anyio
 

@@ -10,6 +10,7 @@ import pytest
 from tests.client.conftest import MovableServer
 from tests.client.old_server import OldServer
 from tests.client.requests import counted, counted_async
+from tests.client.test_claims import wait_until_it_renews_no_more
 from tests.server import ServerProcess
 from zaqar_lite.client import (
     AsyncClient,
@@ -177,9 +178,7 @@ def test_a_claim_whose_messages_are_all_settled_is_over_and_not_lost(
         first, second = claim.messages
         claim.release(first)
         claim.release(second, delay=30)
-        assert claim._thread is not None
-        claim._thread.join(20)
-        assert not claim._thread.is_alive()
+        wait_until_it_renews_no_more()
         claim.check()
         sent = counted(client)
     assert sent == []

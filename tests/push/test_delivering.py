@@ -4,7 +4,6 @@ import asyncio
 import base64
 import json
 from collections import Counter
-from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,8 +14,9 @@ import pytest
 from aiohttp import web
 from standardwebhooks.webhooks import Webhook
 
-from tests.api.conftest import Api, MakeApi, make_api  # noqa: F401 - a fixture
+from tests.api.conftest import Api, MakeApi
 from tests.api.test_encryption import write
+from tests.push.conftest import LOOPBACK
 from tests.push.receiver import Receiver
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.service.delivery.outbox import OUTBOX_QUEUES
@@ -24,13 +24,41 @@ from zaqar_lite.storage.memory.messages import MemoryMessageStore
 from zaqar_lite.webhooks import InvalidSignature, verify
 
 pytestmark = pytest.mark.anyio
-LOOPBACK = "127.0.0.0/8"
 
 
-@pytest.fixture
-async def api(make_api: MakeApi) -> AsyncIterator[Api]:  # noqa: F811 - the fixture above
-    async with make_api(delivery_allowed=LOOPBACK) as made:
-        yield made
+def policy(at_once: int = 0, minimum: int = 0, delay: int = 0, **rest: Any) -> dict[str, Any]:
+    """A retry policy of tries at once, then of some after the minimum delay, and no others."""
+    return {
+        "retries_with_no_delay": at_once,
+        "minimum_delay_retries": minimum,
+        "maximum_delay_retries": 0,
+        "minimum_delay": delay,
+        "maximum_delay": delay + 10,
+        "retry_backoff_function": "geometric",
+        **rest,
+    }
+
+
+async def deliveries(api: Api, made: str, query: str = "") -> list[Any]:
+    """The failed deliveries of a subscription, once there are some."""
+    path = f"subscriptions/{made}/deliveries?state=failed{query}"
+    async with asyncio.timeout(20):
+        while True:
+            found: list[Any] = (await api.call("GET", path)).json()["deliveries"]
+            if found:
+                return found
+            await asyncio.sleep(0.05)
+
+
+async def dead_letter(api: Api, queue: str) -> Any:
+    """The only message of a dead-letter queue, once it is there."""
+    async with asyncio.timeout(20):
+        while True:
+            listed = await api.call("GET", f"/v2/queues/{queue}/messages?echo=true")
+            if found := listed.json()["messages"]:
+                (letter,) = found
+                return letter["body"]
+            await asyncio.sleep(0.05)
 
 
 async def subscribe(api: Api, url: str, **fields: Any) -> tuple[str, str]:
@@ -60,7 +88,7 @@ async def test_sends_upstreams_document_signed(api: Api) -> None:
 
 
 async def test_an_encrypted_queue_delivers_what_was_posted_and_keeps_it_sealed(
-    make_api: MakeApi,  # noqa: F811 - the fixture above
+    make_api: MakeApi,
     tmp_path: Path,
 ) -> None:
     keys = tmp_path / "keys"
@@ -69,24 +97,11 @@ async def test_an_encrypted_queue_delivers_what_was_posted_and_keeps_it_sealed(
     async with make_api(delivery_allowed=LOOPBACK, **settings) as api:
         await api.call("PUT", "", {"_enable_encrypt_messages": True})
         async with Receiver(500, 400) as receiver:
-            policy = {
-                "retries_with_no_delay": 2,
-                "minimum_delay_retries": 0,
-                "maximum_delay_retries": 0,
-                "minimum_delay": 0,
-                "maximum_delay": 10,
-                "retry_backoff_function": "geometric",
-            }
-            made, _ = await subscribe(api, receiver.url, options={"_retry_policy": policy})
+            made, _ = await subscribe(api, receiver.url, options={"_retry_policy": policy(2)})
             await api.post({"body": {"card": "4111-1111"}})
             first, again = await receiver.wait(2)
             assert first.document["body"] == again.document["body"] == {"card": "4111-1111"}
-            failed: list[Any] = []
-            while not failed:
-                path = f"subscriptions/{made}/deliveries?state=failed"
-                failed = (await api.call("GET", path)).json()["deliveries"]
-                await asyncio.sleep(0.05)
-            assert "4111-1111" in json.dumps(failed)
+            assert "4111-1111" in json.dumps(await deliveries(api, made))
     stored = b"".join(one.read_bytes() for one in (tmp_path / "data").rglob("*") if one.is_file())
     assert b"sealed:1:" in stored
     assert b"4111-1111" not in stored
@@ -97,14 +112,7 @@ async def test_the_context_of_a_message_travels_to_its_receivers(api: Api) -> No
     bad = {"traceparent": "00-zz\r\nx: y", "tracestate": "shop=1"}
     odd = {"traceparent": f"00-{'a1' * 16}-{'b2' * 8}-00", "tracestate": "a\nb: c"}
     async with Receiver(500, 204) as receiver:
-        policy: dict[str, Any] = {
-            "retries_with_no_delay": 3,
-            "minimum_delay": 0,
-            "maximum_delay": 10,
-        }
-        policy |= {"minimum_delay_retries": 0, "maximum_delay_retries": 0}
-        policy |= {"retry_backoff_function": "geometric"}
-        await subscribe(api, receiver.url, options={"_retry_policy": policy})
+        await subscribe(api, receiver.url, options={"_retry_policy": policy(3)})
         await api.post({"body": 1, "headers": traced})
         for one in await receiver.wait(2):  # the second is the retry, from its own record
             assert one.headers["traceparent"] == traced["TraceParent"]
@@ -182,32 +190,17 @@ async def test_what_waits_for_its_place_is_not_sent_after_the_end(api: Api) -> N
 
 
 async def test_tries_again_by_the_policy_and_keeps_what_failed(api: Api) -> None:
-    policy = {
-        "retries_with_no_delay": 2,
-        "minimum_delay_retries": 0,
-        "maximum_delay_retries": 0,
-        "minimum_delay": 0,
-        "maximum_delay": 10,
-        "retry_backoff_function": "geometric",
-    }
     async with Receiver(500, 503, 204) as receiver:
-        _, secret = await subscribe(api, receiver.url, options={"_retry_policy": policy})
+        _, secret = await subscribe(api, receiver.url, options={"_retry_policy": policy(2)})
         (posted,) = await api.post({"body": 1})
         came = await receiver.wait(3)
     assert {verify(one.headers, one.body, secret) for one in came} == {f"msg_{posted}"}
 
 
 async def test_each_try_is_signed_anew_under_the_same_id(api: Api) -> None:
-    policy = {
-        "retries_with_no_delay": 0,
-        "minimum_delay_retries": 2,
-        "maximum_delay_retries": 0,
-        "minimum_delay": 2,
-        "maximum_delay": 20,
-        "retry_backoff_function": "linear",
-    }
+    later = policy(minimum=2, delay=2, retry_backoff_function="linear")
     async with Receiver(500, 204) as receiver:
-        _, secret = await subscribe(api, receiver.url, options={"_retry_policy": policy})
+        _, secret = await subscribe(api, receiver.url, options={"_retry_policy": later})
         (posted,) = await api.post({"body": 1})
         came = await receiver.wait(2, seconds=20)
     for one in came:
@@ -224,22 +217,15 @@ async def test_a_client_error_is_final_and_goes_to_the_dead_letters(api: Api) ->
         )
         (posted,) = await api.post({"body": 1})
         await receiver.wait(1)
-        for _ in range(100):
-            found = (
-                await api.call("GET", f"/v2/queues/{api.queue}-dead/messages?echo=true")
-            ).json()
-            if found["messages"]:
-                break
-            await asyncio.sleep(0.05)
-    (letter,) = found["messages"]
-    assert letter["body"]["message"]["body"] == 1
-    assert letter["body"]["message_id"] == posted
-    assert letter["body"]["subscription_id"] == made
-    assert letter["body"]["reason"] == "the receiver answered 404"
+        letter = await dead_letter(api, f"{api.queue}-dead")
+    assert letter["message"]["body"] == 1
+    assert letter["message_id"] == posted
+    assert letter["subscription_id"] == made
+    assert letter["reason"] == "the receiver answered 404"
     assert len(receiver.received) == 1
 
 
-async def test_a_full_dead_letter_queue_repeats_nothing(make_api: MakeApi) -> None:  # noqa: F811
+async def test_a_full_dead_letter_queue_repeats_nothing(make_api: MakeApi) -> None:
     async with (
         make_api(delivery_allowed=LOOPBACK, max_messages_per_queue=1) as api,
         Receiver() as good,
@@ -250,12 +236,7 @@ async def test_a_full_dead_letter_queue_repeats_nothing(make_api: MakeApi) -> No
         await subscribe(api, good.url)
         made, _ = await subscribe(api, bad.url, options={"dead_letter_queue": full})
         await api.post({"body": 2})
-        for _ in range(100):
-            path = f"subscriptions/{made}/deliveries?state=failed"
-            failed = (await api.call("GET", path)).json()["deliveries"]
-            if failed:
-                break
-            await asyncio.sleep(0.05)
+        failed = await deliveries(api, made)
         assert f"404; the queue '{full}' did not take it" in failed[0]["reason"]
         api.advance(61)
         await asyncio.sleep(0.5)
@@ -303,22 +284,17 @@ async def test_upstreams_way_announces_a_delayed_message_at_its_post(api: Api) -
     assert came.document["delay"] == 600
 
 
-async def test_loopback_is_refused_unless_it_is_allowed(make_api: MakeApi) -> None:  # noqa: F811
+async def test_loopback_is_refused_unless_it_is_allowed(make_api: MakeApi) -> None:
     async with make_api() as api, Receiver() as receiver:
         dead = f"{api.queue}-dead"
         await subscribe(api, receiver.url, options={"dead_letter_queue": dead})
         await api.post({"body": 1})
-        for _ in range(100):
-            found = (await api.call("GET", f"/v2/queues/{dead}/messages?echo=true")).json()
-            if found["messages"]:
-                break
-            await asyncio.sleep(0.05)
-        reason = found["messages"][0]["body"]["reason"]
+        reason = (await dead_letter(api, dead))["reason"]
         assert reason == "refused: the target is in a network that may not be called"
         assert receiver.received == []
 
 
-async def test_confirms_before_it_delivers(make_api: MakeApi) -> None:  # noqa: F811
+async def test_confirms_before_it_delivers(make_api: MakeApi) -> None:
     async with (
         make_api(
             delivery_allowed=LOOPBACK, require_confirmation=True, signed_url_secret_key="k" * 32
@@ -360,13 +336,8 @@ async def test_shows_attempts_and_what_failed_and_delivers_again(api: Api) -> No
         (posted,) = await api.post({"body": 1})
         await receiver.wait(1)
         path = f"subscriptions/{made}/deliveries"
-        for _ in range(100):
-            failed = (await api.call("GET", f"{path}?state=failed&limit=1")).json()
-            if failed["deliveries"]:
-                break
-            await asyncio.sleep(0.05)
+        (one,) = await deliveries(api, made, "&limit=1")
         assert (await api.call("GET", f"{path}?state=failed&limit=0")).status_code == 400
-        (one,) = failed["deliveries"]
         assert (one["message_id"], one["attempts"]) == (posted, 1)
         assert one["reason"] == "the receiver answered 404"
         assert one["message"]["body"] == 1
@@ -506,10 +477,10 @@ async def test_a_large_replay_goes_in_steps(api: Api) -> None:
 
 async def test_strict_order_waits_for_the_message_before(api: Api) -> None:
     """Others are not held up, and an end without success lets the next one through."""
-    policy = {"minimum_delay": 0, "maximum_delay": 10}
+    soon = {"minimum_delay": 0, "maximum_delay": 10}
     async with Receiver(503, 503, 404, 204) as receiver, Receiver() as other:
         made, _ = await subscribe(
-            api, receiver.url, options={"ordered": True, "_retry_policy": policy}
+            api, receiver.url, options={"ordered": True, "_retry_policy": soon}
         )
         await subscribe(api, other.url)
         for n in range(0, 10, 2):

@@ -1,22 +1,15 @@
 """A subscription that the server disables, and says so: 410, or nothing but failures for days."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
-from tests.api.conftest import Api, MakeApi, make_api  # noqa: F401 - a fixture
+from tests.api.conftest import Api
 from tests.push.receiver import Receiver
-from tests.push.test_delivering import LOOPBACK, subscribe
+from tests.push.test_delivering import subscribe
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-async def api(make_api: MakeApi) -> AsyncIterator[Api]:  # noqa: F811 - the fixture above
-    async with make_api(delivery_allowed=LOOPBACK) as made:
-        yield made
 
 
 async def test_410_disables_and_a_patch_enables(api: Api) -> None:

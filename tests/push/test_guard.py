@@ -14,7 +14,7 @@ from tests.push.receiver import Receiver
 from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.push.guard import Guard, Refused, denied_networks, is_denied, port_of
 from zaqar_lite.push.webhook import Webhooks
-from zaqar_lite.service.delivery.attempt import Notification
+from zaqar_lite.service.delivery.attempt import Answer, Notification
 
 pytestmark = pytest.mark.anyio
 LISTED = [
@@ -29,8 +29,10 @@ NEVER = """
 192.88.99.1 192.168.0.1 198.18.0.1 198.51.100.1 203.0.113.1 224.0.0.1 240.0.0.1 168.63.129.16
 :: ::1 ::127.0.0.1 ::8.8.8.8 ::ffff:10.0.0.1 64:ff9b::8.8.8.8 64:ff9b:1::1 100::1 2001::1 2001:20::1
 2001:db8::1 2002:7f00:1:: 3fff::1 5f00::1 fc00::1 fd00:ec2::254 fe80::1 fec0::1 ff00::1 ff02::1
+0.0.0.0 255.255.255.255 ::ffff:127.0.0.1 64:ff9b::7f00:1 fe80::1%eth0
 """
-"""An address of each row that must be refused, so that no line of the list gets lost."""
+"""An address of each row that must be refused, so that no line of the list gets lost, and some that
+hide one."""
 
 
 class Names(AbstractResolver):
@@ -65,6 +67,15 @@ def notification(url: str) -> Notification:
     return Notification(url, {"content-type": "application/json"}, b"{}", {})
 
 
+async def send(url: str, guard: Guard | None = None, **given: Any) -> Answer:
+    """Send one notification, over connections of its own."""
+    webhooks = Webhooks(guard or Guard(), **given)
+    try:
+        return await webhooks.send(notification(url))
+    finally:
+        await webhooks.close()
+
+
 @pytest.mark.parametrize("listed", LISTED)
 def test_refuses_both_ends_of_every_listed_network(listed: str) -> None:
     network = ipaddress.ip_network(listed)
@@ -77,27 +88,6 @@ def test_refuses_both_ends_of_every_listed_network(listed: str) -> None:
 @pytest.mark.parametrize("address", NEVER.split())
 def test_refuses_every_kind_of_address_that_is_known_to_slip_through(address: str) -> None:
     with pytest.raises(Refused, match="may not be called"):
-        Guard().check(address, 443)
-
-
-@pytest.mark.parametrize(
-    "address",
-    [
-        "169.254.169.254",
-        "fd00:ec2::254",
-        "::ffff:127.0.0.1",
-        "::ffff:10.0.0.1",
-        "::127.0.0.1",
-        "64:ff9b::7f00:1",
-        "2002:7f00:1::",
-        "fe80::1%eth0",
-        "0.0.0.0",  # noqa: S104
-        "255.255.255.255",
-        "ff02::1",
-    ],
-)
-def test_refuses_what_hides_an_address(address: str) -> None:
-    with pytest.raises(Refused):
         Guard().check(address, 443)
 
 
@@ -147,11 +137,7 @@ def test_knows_the_port_of_a_store() -> None:
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0x7f.1", "127.1", "2130706433"])
 async def test_never_reaches_this_machine_however_it_is_written(host: str) -> None:
     async with Receiver() as receiver:
-        webhooks = Webhooks(Guard())
-        try:
-            answer = await webhooks.send(notification(receiver.url.replace("127.0.0.1", host)))
-        finally:
-            await webhooks.close()
+        answer = await send(receiver.url.replace("127.0.0.1", host))
         assert answer.status is None
         assert "127" not in answer.error
         assert receiver.received == []
@@ -162,11 +148,7 @@ async def test_a_name_that_changes_its_meaning_is_refused_at_the_next_connection
         port = receiver.url.rpartition(":")[2]
         names = Names(("8.8.8.8",), ("127.0.0.1",))
         assert await names.resolve("x")  # at some earlier time it was good
-        webhooks = Webhooks(Guard(), resolver=names)
-        try:
-            answer = await webhooks.send(notification(f"http://rebinding.example:{port}/"))
-        finally:
-            await webhooks.close()
+        answer = await send(f"http://rebinding.example:{port}/", resolver=names)
         assert (answer.refused, receiver.received) == (True, [])
         assert answer.error == "refused: the target is in a network that may not be called"
         assert names.asked[-1] == "rebinding.example."
@@ -202,11 +184,8 @@ async def test_silent_names_hold_up_no_other(monkeypatch: pytest.MonkeyPatch) ->
 
 
 async def test_an_answer_with_one_bad_address_is_refused_as_a_whole() -> None:
-    webhooks = Webhooks(Guard(), resolver=Names(("8.8.8.8", "10.0.0.1")), total=2)
-    try:
-        assert (await webhooks.send(notification("http://mixed.example/"))).refused
-    finally:
-        await webhooks.close()
+    names = Names(("8.8.8.8", "10.0.0.1"))
+    assert (await send("http://mixed.example/", resolver=names, total=2)).refused
 
 
 async def test_an_allowed_name_may_mean_anything_except_our_own_ports() -> None:
@@ -214,25 +193,18 @@ async def test_an_allowed_name_may_mean_anything_except_our_own_ports() -> None:
         port = int(receiver.url.rpartition(":")[2])
         for own, status in (((), 204), ((port,), None)):
             guard = Guard(["inner.example"], own_ports=own)
-            webhooks = Webhooks(guard, resolver=Names(("127.0.0.1",)))
-            try:
-                for url in (f"http://inner.example:{port}/", f"http://INNER.example.:{port}/"):
-                    assert (await webhooks.send(notification(url))).status == status
-                other = await webhooks.send(notification(f"http://other.example:{port}/"))
-                assert other.refused
-            finally:
-                await webhooks.close()
+            for url in (f"http://inner.example:{port}/", f"http://INNER.example.:{port}/"):
+                sent = await send(url, guard, resolver=Names(("127.0.0.1",)))
+                assert sent.status == status
+            other = f"http://other.example:{port}/"
+            assert (await send(other, guard, resolver=Names(("127.0.0.1",)))).refused
 
 
 async def test_uses_no_proxy_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     async with Receiver() as proxy, Receiver() as receiver:
         monkeypatch.setenv("http_proxy", proxy.url)
         monkeypatch.setenv("HTTP_PROXY", proxy.url)
-        webhooks = Webhooks(Guard(["127.0.0.0/8"]))
-        try:
-            assert (await webhooks.send(notification(receiver.url))).status == 204
-        finally:
-            await webhooks.close()
+        assert (await send(receiver.url, Guard(["127.0.0.0/8"]))).status == 204
         assert (len(proxy.received), len(receiver.received)) == (0, 1)
 
 

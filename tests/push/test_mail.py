@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from aiosmtpd.controller import Controller
 
-from tests.api.conftest import MakeApi, make_api  # noqa: F401 - a fixture
+from tests.api.conftest import MakeApi
 from tests.services.process import free_port
 from tests.test_tls import make_certificate
 from zaqar_lite.domain.errors import ConfigurationError, Invalid
@@ -50,7 +50,7 @@ def mailbox() -> Iterator[tuple[Mailbox, int]]:
 
 
 async def test_sends_a_mail_from_the_servers_own_sender(
-    make_api: MakeApi,  # noqa: F811
+    make_api: MakeApi,
     mailbox: tuple[Mailbox, int],
 ) -> None:
     box, port = mailbox
@@ -86,7 +86,7 @@ async def test_sends_a_mail_from_the_servers_own_sender(
 
 @pytest.mark.parametrize("is_trusted", [True, False])
 async def test_speaks_tls_with_a_mail_server_that_proves_who_it_is(
-    make_api: MakeApi,  # noqa: F811
+    make_api: MakeApi,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     is_trusted: bool,

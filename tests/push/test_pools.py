@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.api.conftest import MakeApi, make_api  # noqa: F401 - a fixture
+from tests.api.conftest import MakeApi
 from tests.push.receiver import Receiver
 
 pytestmark = pytest.mark.anyio
 
 
 async def test_a_queue_in_a_pool_delivers_and_goes_on_when_it_has_moved(
-    make_api: MakeApi,  # noqa: F811 - the fixture above
+    make_api: MakeApi,
     tmp_path: Path,
 ) -> None:
     settings = {"admin_mode": True, "pooling": True, "drain_wait": 0.1}
@@ -33,7 +33,10 @@ async def test_a_queue_in_a_pool_delivers_and_goes_on_when_it_has_moved(
             assert came.document["body"] == "in the pool"
         await api.call("PATCH", "/v2/pools/one", {"weight": 0})
         await api.call("POST", "/v2/pools/one/drain")
-        await api.post({"body": "on the way"})
+        late = {"messages": [{"body": "on the way"}]}
+        async with asyncio.timeout(60):
+            while (await api.call("POST", "messages", late)).status_code == 503:  # noqa: ASYNC110 - as a client
+                await asyncio.sleep(0.05)  # it is frozen while it moves
         for each in (receiver, orderly):
             assert (await each.wait(2, seconds=60))[-1].document["body"] == "on the way"
         async with asyncio.timeout(60):

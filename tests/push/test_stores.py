@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.api.conftest import MakeApi, make_api  # noqa: F401 - a fixture
+from tests.api.conftest import MakeApi
 from tests.contract.conftest import case, store_uri  # noqa: F401 - fixtures
 from tests.contract.stores import DriverCase
 from tests.push.receiver import Receiver
@@ -16,7 +16,7 @@ POLICY = {"minimum_delay": 0, "maximum_delay": 10}
 
 
 async def test_delivers_tries_again_and_waits_until_a_message_is_due(
-    make_api: MakeApi,  # noqa: F811
+    make_api: MakeApi,
     case: DriverCase,  # noqa: F811
     store_uri: str,  # noqa: F811
     tmp_path: Path,
@@ -61,7 +61,7 @@ async def test_delivers_tries_again_and_waits_until_a_message_is_due(
 
 
 async def test_one_post_to_a_topic_reaches_queues_and_receivers_once(
-    make_api: MakeApi,  # noqa: F811
+    make_api: MakeApi,
     case: DriverCase,  # noqa: F811
     store_uri: str,  # noqa: F811
     tmp_path: Path,

@@ -11,9 +11,10 @@ from unittest.mock import patch
 import pytest
 from aiohttp import web
 
-from tests.api.conftest import Api, MakeApi, make_api  # noqa: F401 - a fixture
+from tests.api.conftest import Api, MakeApi
+from tests.push.conftest import LOOPBACK
 from tests.push.receiver import Receiver
-from tests.push.test_delivering import LOOPBACK, subscribe
+from tests.push.test_delivering import subscribe
 from tests.services import start_redis
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.push.webhook import Webhooks
@@ -27,13 +28,7 @@ AWAY = 30 if "ZAQAR_TEST_ALL" in os.environ else 3
 
 
 @pytest.fixture
-async def api(make_api: MakeApi) -> AsyncIterator[Api]:  # noqa: F811 - the fixture above
-    async with make_api(delivery_allowed=LOOPBACK) as made:
-        yield made
-
-
-@pytest.fixture
-async def impatient(make_api: MakeApi) -> AsyncIterator[Api]:  # noqa: F811 - the fixture above
+async def impatient(make_api: MakeApi) -> AsyncIterator[Api]:
     """A server that waits half a second for a receiver: too short for many on a busy machine."""
     assert Webhooks.__init__.__kwdefaults__ is not None
     with patch.dict(Webhooks.__init__.__kwdefaults__, total=TIME_OUT):
@@ -159,7 +154,7 @@ async def test_deliveries_go_on_after_the_store_was_away(api: Api, away: Any) ->
 
 
 @pytest.mark.parametrize("how", ["killed", "paused"])
-async def test_deliveries_go_on_after_redis_was_away(make_api: MakeApi, how: str) -> None:  # noqa: F811
+async def test_deliveries_go_on_after_redis_was_away(make_api: MakeApi, how: str) -> None:
     async def slowly(*_: Any) -> web.Response:
         await asyncio.sleep(0.05)
         return web.Response(status=204)

@@ -96,8 +96,8 @@ async def publish_many(
 
 
 def fresh(count: int) -> tuple[str, dict[str, object]]:
-    """Return a new queue's name, and bodies by message id."""
-    name = f"q{uuid.uuid4().hex}"
+    """Return a new queue's name, which has a dot, and bodies by message id."""
+    name = f"q.{uuid.uuid4().hex}"
     return name, {f"{name}-{number}": number for number in range(count)}
 
 

@@ -83,7 +83,7 @@ async def test_a_job_follows_a_cancelled_one_whose_process_has_ended(held: Held)
 @pytest.mark.parametrize("held", ["running"], indirect=True)
 async def test_a_job_that_can_not_be_read_holds_up_no_other(held: Held) -> None:
     name = running_name(QueueRef(held.queue.project, "a"), JobAct.REDRIVE)
-    put = held.jobs._management.put_record
+    put = held.jobs.management.put_record
     await put(RUNNING, held.queue.project, name, b'{"act": "of a later version"}', expected=0)
     assert (await held.ended(held.job)).state == "completed"
 

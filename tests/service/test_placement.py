@@ -119,7 +119,7 @@ async def test_a_look_at_all_queues_gives_way_to_others(
         queue = QueueRef("p", f"q{number}")
         await management.create_queue(queue, {}, max_queues=1_000)
         await catalogue.put(queue, "one")
-    look = catalogue.holds("another") if held else catalogue._places("p", 2)
+    look = catalogue.holds("another") if held else catalogue.queues_of("p", 2)
     turns, looking = 0, asyncio.ensure_future(look)
     while not looking.done():
         await asyncio.sleep(0)

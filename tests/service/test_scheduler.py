@@ -302,7 +302,7 @@ async def test_after_a_long_outage_in_the_middle_nothing_is_posted_twice(
 
 async def test_a_queue_that_does_not_take_the_message_is_told(place: Place) -> None:
     await place.put(every="1h", body="x" * 2_000)
-    queues = place.schedules._messages._queues
+    queues = place.schedules._messages.queues
     await queues.create(QUEUE, {"_max_messages_post_size": 1_024})
     place.clock.advance(HOUR)
     await place.run()

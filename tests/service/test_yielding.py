@@ -12,13 +12,14 @@ from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.models import QueueRef, StoreOptions
 from zaqar_lite.domain.turns import Turns
 from zaqar_lite.service.delivery.outbox import Outbox
+from zaqar_lite.service.jobs.runner import Pace
 from zaqar_lite.service.messages import Messages
 from zaqar_lite.service.policy import Policies
 from zaqar_lite.service.post_validation import Draft
 from zaqar_lite.service.queues import Queues
 from zaqar_lite.service.routing import Router
 from zaqar_lite.service.topics import Admitted, Topics
-from zaqar_lite.service.yielding import STEP, Pace
+from zaqar_lite.service.yielding import STEP
 from zaqar_lite.storage.memory import create
 
 pytestmark = pytest.mark.anyio
@@ -125,8 +126,8 @@ async def test_what_came_during_a_step_is_answered_before_the_next() -> None:
 
 
 async def test_a_job_is_large_alone_and_small_beside_others() -> None:
-    asked = 0
-    pace = Pace(lambda: asked, 0.0)
+    asked, others = 0, False
+    pace = Pace(lambda: asked, 0.0, lambda: others)
     sizes = []
     for step in range(8):
         sizes.append(pace.most(step / 10))
@@ -140,7 +141,9 @@ async def test_a_job_is_large_alone_and_small_beside_others() -> None:
     assert pace.rest(0.1) >= 0.2
     assert pace.most(2.9) < 50
     assert (pace.most(3.1), pace.rest(0.1)) == (STEP, 0)
-    pace.heed(4.0)
+    others = True
+    assert pace.most(4.0) < 50
+    others = False
     assert pace.most(5.0) < 50
     assert pace.rest(2.0) > 0
     assert pace.most(7.0) == STEP // 2, "a step took so long that the next one is smaller"

@@ -21,6 +21,7 @@ from tests.services.redis import (
     start_redis_sentinel,
 )
 from tests.services.s3 import S3Server, s3_from, start_s3
+from tests.services.sharing import shared
 from tests.services.swift import SwiftServer, start_swift, swift_from
 
 __all__ = [
@@ -42,6 +43,7 @@ __all__ = [
     "rabbit_from",
     "redis_from",
     "s3_from",
+    "shared",
     "start_hdfs",
     "start_keystone",
     "start_mongo",

@@ -7,31 +7,25 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from zaqar_lite.api.application import Application
-from zaqar_lite.api.asgi import AsgiApp, Receive, Scope, Send
+from zaqar_lite.api.asgi import AsgiApp, Lifespan, Receive, Scope, Send
 from zaqar_lite.api.auditing import Auditor
 from zaqar_lite.api.call import Route
 from zaqar_lite.api.checks import Checks, ClientIds
 from zaqar_lite.api.gate import Gate, LongRequests
 from zaqar_lite.api.gateways import Gateways
 from zaqar_lite.api.home import home_document
-from zaqar_lite.api.lifespan import Lifespan
 from zaqar_lite.api.metering import Meter
-from zaqar_lite.api.operating import MetricActions, ProbeActions
 from zaqar_lite.api.patience import Patience
 from zaqar_lite.api.render import Renderer
 from zaqar_lite.api.routes import RouteTree, on_topics, routes_of
-from zaqar_lite.api.v2.claims import ClaimActions
-from zaqar_lite.api.v2.encryption import EncryptionActions
+from zaqar_lite.api.v2.claims import ClaimActions, SettlingActions
 from zaqar_lite.api.v2.events import EventActions
-from zaqar_lite.api.v2.jobs import JobActions, delayed_twins
-from zaqar_lite.api.v2.keys import KeyActions
+from zaqar_lite.api.v2.jobs import JobActions, ScheduleActions, delayed_twins
 from zaqar_lite.api.v2.messages import MessageActions
 from zaqar_lite.api.v2.pools import DrainActions, FlavorActions, PoolActions
+from zaqar_lite.api.v2.projects import EncryptionActions, KeyActions, QuotaActions
 from zaqar_lite.api.v2.queues import QueueActions
-from zaqar_lite.api.v2.quotas import QuotaActions
-from zaqar_lite.api.v2.schedules import ScheduleActions
-from zaqar_lite.api.v2.service import ServiceActions
-from zaqar_lite.api.v2.settling import SettlingActions
+from zaqar_lite.api.v2.service import MetricActions, ProbeActions, ServiceActions
 from zaqar_lite.api.v2.subscriptions import DeliveryActions, SubscriptionActions
 from zaqar_lite.api.v2.topics import TopicActions, topic_messages
 from zaqar_lite.api.websocket.conversation import SocketHost
@@ -53,7 +47,7 @@ from zaqar_lite.service.long_polling import LongPolling
 from zaqar_lite.service.messages import Messages
 from zaqar_lite.service.metrics.metrics import Metrics
 from zaqar_lite.service.policy import Policies
-from zaqar_lite.service.pooling.drains import Drains
+from zaqar_lite.service.pooling.drain import Drains
 from zaqar_lite.service.pooling.placement import Placements
 from zaqar_lite.service.pooling.pools import PoolRegistry
 from zaqar_lite.service.presigned_urls import PresignedUrls
@@ -150,7 +144,7 @@ def build_app(
 
     @functools.cache
     def described() -> AsgiApp:
-        from zaqar_lite.api.framework import build_framework  # noqa: PLC0415 - it takes long
+        from zaqar_lite.api.openapi import build_framework  # noqa: PLC0415 - it takes long
 
         authenticates = services.identity is not None
         return build_framework(

@@ -14,16 +14,14 @@ from typing import TYPE_CHECKING
 
 from zaqar_lite.api import asgi
 from zaqar_lite.api.access import FAILED, SLOW, log_request
-from zaqar_lite.api.asgi import AsgiApp, Receive, Scope, Send
+from zaqar_lite.api.asgi import AsgiApp, Lifespan, Receive, Scope, Send, serve_lifespan
 from zaqar_lite.api.auditing import Auditor
-from zaqar_lite.api.call import INVALID_REQUEST, Call, Check, Result, Route
+from zaqar_lite.api.call import INVALID_REQUEST, Call, Check, Refused, Result, Route
 from zaqar_lite.api.checks import Checks
 from zaqar_lite.api.errors import to_result
 from zaqar_lite.api.gate import Gate, LongRequests
 from zaqar_lite.api.gateways import Gateways
-from zaqar_lite.api.lifespan import Lifespan, serve_lifespan
 from zaqar_lite.api.metering import Meter
-from zaqar_lite.api.refused import Refused
 from zaqar_lite.api.routes import OPEN_PATHS, OPENAPI_PATH, Node, RouteTree
 from zaqar_lite.api.signed_queries import take_signature
 from zaqar_lite.api.websocket.conversation import SocketHost

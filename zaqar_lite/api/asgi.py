@@ -2,16 +2,21 @@
 
 Our own server calls `Application.answer` without ASGI. What else serves the application, or mounts
 it, and `httpx.ASGITransport` in tests, goes through `serve`; the page and the OpenAPI document are
-ASGI applications, whose answers `ask` collects.
+ASGI applications, whose answers `ask` collects. `serve_lifespan` opens the stores at the start and
+closes them after the last request.
 """
 
 import asyncio
+import contextlib
+import logging
+import signal
 from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 from urllib.parse import quote
 
-from zaqar_lite.api.call import Call, Head, Headers, Result
-from zaqar_lite.api.refused import bad_body
+from zaqar_lite.api.call import Call, Head, Headers, Result, bad_body
+from zaqar_lite.domain.errors import ZaqarLiteError
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -148,3 +153,47 @@ async def ask(app: AsgiApp, call: Call) -> Result:
     result = Result(started["status"], b"".join(parts), headers, media_type)
     result.body = result.text()
     return result
+
+
+logger = logging.getLogger("zaqar_lite")
+Fail = Callable[[BaseException], None]
+Lifespan = Callable[[Fail], AbstractAsyncContextManager[None]]
+"""Called with what it must tell an error that comes after its start, and ends the server."""
+
+
+async def serve_lifespan(lifespan: Lifespan, receive: Receive, send: Send) -> None:
+    """Run a lifespan by the protocol.
+
+    An error that ends the server is told as a failed start, or, once it listens, as a failed end.
+    One that is for users is one line in the log, not a traceback.
+    """
+    await receive()
+    failed: list[BaseException] = []
+
+    def fail(error: BaseException) -> None:
+        _log(error)
+        failed.append(error)
+        signal.raise_signal(signal.SIGTERM)  # the protocol has no other way to ask for an end
+
+    started = False
+    try:
+        async with lifespan(fail):
+            await send({"type": "lifespan.startup.complete"})
+            started = True
+            # A second Ctrl-C cancels instead of telling; the stores are closed all the same.
+            with contextlib.suppress(asyncio.CancelledError):
+                await receive()
+    except asyncio.CancelledError:  # a signal came before the stores were open: they are closed
+        return
+    except ZaqarLiteError as exc:
+        _log(exc)
+        failed.append(exc)
+    outcome = "failed" if failed else "complete"
+    await send({"type": f"lifespan.{'shutdown' if started else 'startup'}.{outcome}"})
+
+
+def _log(error: BaseException) -> None:
+    if isinstance(error, ZaqarLiteError):
+        logger.critical("can't start: %s", error)
+    else:
+        logger.critical("can't start", exc_info=error)

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NoReturn
 
-from zaqar_lite.api.call import NAMING, TOPICS, Call, Check, Route
-from zaqar_lite.api.refused import Refused
+from zaqar_lite.api.call import NAMING, TOPICS, Call, Check, Refused, Route
 from zaqar_lite.domain.identity import INTERNAL_PROJECTS, SIGNED, How
 from zaqar_lite.domain.limits import MAX_PROJECT_ID
 from zaqar_lite.domain.metadata import is_queue_name

@@ -15,8 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 import orjson
 
-from zaqar_lite.api.call import Call
-from zaqar_lite.api.refused import Refused, bad_body
+from zaqar_lite.api.call import Call, Refused, bad_body
 from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.domain.groups import GROUP_HEADER, check_group
 from zaqar_lite.domain.limits import INT64_MAX, INT64_MIN, MAX_BODY_DEPTH, MAX_DOCUMENT_DEPTH

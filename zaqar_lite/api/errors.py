@@ -2,8 +2,7 @@
 
 import logging
 
-from zaqar_lite.api.call import Result
-from zaqar_lite.api.refused import Refused
+from zaqar_lite.api.call import Refused, Result
 from zaqar_lite.domain.errors import (
     Conflict,
     Denied,

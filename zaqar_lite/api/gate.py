@@ -7,10 +7,9 @@ for nothing: X-Project-ID is compared, or belongs to a signed URL, and the other
 import re
 from collections.abc import Callable
 
-from zaqar_lite.api.call import INVALID_REQUEST, Call, Result
+from zaqar_lite.api.call import INVALID_REQUEST, Call, Refused, Result
 from zaqar_lite.api.checks import Checks
 from zaqar_lite.api.errors import to_result
-from zaqar_lite.api.refused import Refused
 from zaqar_lite.api.routes import OPEN_PATHS
 from zaqar_lite.domain.errors import Denied, Unauthenticated
 from zaqar_lite.domain.identity import SIGNED, Access, Principal, Verb

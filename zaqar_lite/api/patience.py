@@ -4,9 +4,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from zaqar_lite.api.call import Call
+from zaqar_lite.api.call import Call, Refused
 from zaqar_lite.api.gate import LongRequests
-from zaqar_lite.api.refused import Refused
 from zaqar_lite.domain.errors import Denied
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.service.long_polling import LongPolling

@@ -6,8 +6,7 @@ can only read, and ends.
 
 from urllib.parse import unquote_plus
 
-from zaqar_lite.api.call import Call
-from zaqar_lite.api.refused import Refused
+from zaqar_lite.api.call import Call, Refused
 
 _EVENTS = "/events"
 """What the path of every stream ends with."""

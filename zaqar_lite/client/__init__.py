@@ -11,10 +11,11 @@
 Nothing of the server is imported, and the HTTP library only when a client is made.
 """
 
-from zaqar_lite.client.asynchronous.client import AsyncClient
+from zaqar_lite.client.async_client import AsyncClient
 from zaqar_lite.client.auth import Auth, KeyAuth, KeystoneAuth, NoAuth, SignedAuth
 from zaqar_lite.client.calls import Resend, RetryPolicy
-from zaqar_lite.client.claims import AsyncClaim, Claim, ClaimOptions
+from zaqar_lite.client.claims import AsyncClaim, Claim
+from zaqar_lite.client.endpoints.claims import ClaimOptions
 from zaqar_lite.client.endpoints.dead_letters import Redriven, Source
 from zaqar_lite.client.endpoints.requests import Topic
 from zaqar_lite.client.errors import (
@@ -73,7 +74,7 @@ from zaqar_lite.client.models import (
 from zaqar_lite.client.posting import Posted, PostOptions, PostSummary, Rejected
 from zaqar_lite.client.queue_options import Ensured, QueueOptions
 from zaqar_lite.client.settlements import Settled, Settlement
-from zaqar_lite.client.sync.client import Client
+from zaqar_lite.client.sync_client import Client
 from zaqar_lite.client.time_limit import TimeLimitExceeded
 from zaqar_lite.client.worker import Reject, Retry, Worker, WorkerOptions, WorkerStats, worker
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 
 import aiohttp
 from aiohttp.client import ClientTimeout
@@ -13,9 +13,8 @@ from yarl import URL
 
 from zaqar_lite.client.calls import Request, Response
 from zaqar_lite.client.errors import Unreachable
-from zaqar_lite.client.event_stream import LONGEST_SILENCE
 from zaqar_lite.client.long_polling import CURRENT
-from zaqar_lite.client.transports import reason_of, unreachable, waiting_on
+from zaqar_lite.client.transports import LONGEST_SILENCE, reason_of, unreachable, waiting_on
 
 
 class _Connector(aiohttp.TCPConnector):
@@ -39,10 +38,10 @@ class AiohttpStream:
         self._answer = answer
         self._base = base
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
+    async def read(self) -> bytes:
+        """Return the next part, nothing at the end."""
         try:
-            async for part in self._answer.content.iter_any():
-                yield part
+            return await self._answer.content.readany()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise Unreachable(f"The stream of {self._base} was cut", reason_of(error)) from error
 

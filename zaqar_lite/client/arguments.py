@@ -16,6 +16,7 @@ from typing import Any, TypeVar, Union, get_args, get_origin
 from zaqar_lite.client.models import NewMessage
 
 I = TypeVar("I")  # noqa: E741 - items
+T = TypeVar("T")
 _WORDS = {
     str: "a string",
     bool: "True or False",
@@ -108,6 +109,12 @@ def several(items: I, method: str) -> I:
         )
         raise TypeError(message)
     return items
+
+
+def options_of(kind: type[T], given: Mapping[str, Any]) -> T:
+    """Make options of those arguments of a method (its `locals()`) that have a field's name."""
+    names = {one.name for one in dataclasses.fields(kind)}  # type: ignore[arg-type] # a dataclass
+    return kind(**{name: value for name, value in given.items() if name in names})
 
 
 def check_fields(options: Any) -> None:  # noqa: ANN401 - any dataclass of options

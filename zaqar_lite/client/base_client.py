@@ -14,20 +14,12 @@ from zaqar_lite import __version__
 from zaqar_lite.client import serialization
 from zaqar_lite.client.arguments import takes
 from zaqar_lite.client.auth import Auth, KeyAuth, NoAuth
-from zaqar_lite.client.calls import (
-    Call,
-    Page,
-    Request,
-    Response,
-    RetryPolicy,
-    Sleep,
-    Steps,
-    exchange,
-)
+from zaqar_lite.client.calls import Call, Request, Response, RetryPolicy, exchange
 from zaqar_lite.client.errors import BadRequest, Refused, ServerWarning, ZaqarError
 from zaqar_lite.client.long_polling import LONGEST, POLL, Connection, Waiting
 from zaqar_lite.client.models import NewMessage
 from zaqar_lite.client.serialization import Encoder
+from zaqar_lite.client.steps import Page, Sleep, Steps
 
 if TYPE_CHECKING:
     from zaqar_lite.client.tracing import Tracing

@@ -1,17 +1,15 @@
 """One call of the API, from its request over all retries to its result, without I/O.
 
-`exchange` is a generator: it yields what to do next (send this, sleep so long, log in) and is told
-the outcome. The sync and the async client take the same steps.
+`exchange` returns the steps: send this, sleep so long, log in.
 """
 
-import asyncio
 import dataclasses
 import datetime as dt
 import email.utils
 import json
 import random
-from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from zaqar_lite.client import arguments
 from zaqar_lite.client.auth import SIGNATURE_HEADER, Auth
@@ -30,6 +28,7 @@ from zaqar_lite.client.errors import (
     ZaqarError,
 )
 from zaqar_lite.client.long_polling import Connection
+from zaqar_lite.client.steps import LOGIN, Async, Sleep, Step, Steps, Sync
 
 T_co = TypeVar("T_co", covariant=True)
 T = TypeVar("T")
@@ -39,12 +38,12 @@ NO_PATH = "404 Not Found"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Request:
+class Request(Step):
     """One HTTP request; `path` begins with /v2/ and carries the query.
 
     `wait` is how many seconds the server may take longer than usual, because the request waits for
     messages; `connection` ends that wait from elsewhere. A request
-    that `streams` has an answer without an end.
+    that `streams` has an answer without an end. As a step its outcome is a `Response`.
     """
 
     method: str
@@ -54,6 +53,16 @@ class Request:
     wait: int = 0
     connection: Connection | None = None
     streams: bool = False
+
+    def take(self, client: Sync) -> "Response":
+        """Send it; raise `Unreachable` when no answer came."""
+        answer: Response = client._send(self)
+        return answer
+
+    async def take_async(self, client: Async) -> "Response":
+        """Send it; raise `Unreachable` when no answer came."""
+        answer: Response = await client._send(self)
+        return answer
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -66,7 +75,12 @@ class Response:
     status: int
     headers: Mapping[str, str]
     body: bytes
-    stream: object = None
+    stream: Any = None
+
+    @property
+    def request_id(self) -> str | None:
+        """The server's id of the request."""
+        return self.headers.get("x-openstack-request-id")
 
     def retry_after(self) -> float | None:
         """Return the seconds that Retry-After asks for (a number or a date), None without one."""
@@ -80,14 +94,6 @@ class Response:
         if at.tzinfo is None:
             at = at.replace(tzinfo=dt.UTC)
         return max(0.0, (at - dt.datetime.now(dt.UTC)).total_seconds())
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Page(Generic[T]):
-    """One page of a listing; `marker` leads to the next, None after the last."""
-
-    items: Sequence[T]
-    marker: str | None
 
 
 class Operation(NamedTuple):
@@ -128,48 +134,13 @@ class Call(Generic[T_co]):
     operation: Operation | None = None
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Sleep:
-    """Wait this many seconds, or until the connection is hung up."""
-
-    seconds: float
-    connection: Connection | None = None
-
-
-class Login:
-    """Have the auth plug-in fetch a token; it may block."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class ToTheEnd:
-    """Take steps that a signal or a cancellation must not cut: what they have claimed is held.
-
-    Attributes:
-        make: makes the steps, with a function that tells whether they shall end soon.
-        on_sigterm: whether SIGTERM lets them come to their end, too.
-    """
-
-    make: "Callable[[Callable[[], bool]], Steps[Any]]"
-    on_sigterm: bool
-
-
-LOGIN: Final = Login()
-Step: TypeAlias = Request | Sleep | Login | ToTheEnd | asyncio.Future[Any]
-Steps = Generator[Step, Any, T]
-"""What to do for a result of type T; each step is answered by its outcome.
-
-A request by a `Response`, or by `Unreachable`; a future, which only an async client awaits, by
-nothing; `ToTheEnd` by the result of its steps.
-"""
-
-
 def bad_answer(response: Response, what: str) -> BadAnswer:
     """Make the error for an answer that is not the protocol's."""
     return BadAnswer(
         "Not Zaqar's protocol",
         f"{what}; is this address a Zaqar server, or a proxy's page?",
         status=response.status,
-        request_id=response.headers.get("x-openstack-request-id"),
+        request_id=response.request_id,
     )
 
 
@@ -247,31 +218,23 @@ def exchange(
         all_headers = {**headers, **wanted.headers, **credentials}
         request = dataclasses.replace(wanted, headers=all_headers)
         attempt += 1
-        outcome = yield request
-        if isinstance(outcome, Response):
-            if outcome.status < 300:
-                result = _read(call, outcome)
-                if (text := outcome.headers.get(WARNING_HEADER)) is not None:
-                    warning = ServerWarning(
-                        "The server warns",
-                        text,
-                        status=outcome.status,
-                        request_id=outcome.headers.get("x-openstack-request-id"),
-                    )
-                    warning.result = result
-                    warn(warning)
-                return result
-            if outcome.status == 401 and not fresh_login and auth.forget():
+        failure: ZaqarError
+        try:
+            answer: Response = yield request
+        except Unreachable as error:
+            failure = error
+            may_resend = (call.resend or not error.sent) and not error.permanent
+            wait = retries.wait(attempt) if may_resend and not _over(wanted) else None
+        else:
+            if answer.status < 300:
+                return _result(call, answer, warn)
+            if answer.status == 401 and not fresh_login and auth.forget():
                 # The token ran out earlier than it said: one new login, then take no for an answer.
                 fresh_login = True
                 continue
-            failure: ZaqarError = _refusal(call, request, outcome)
-            again = outcome.status in {429, 503}
-            wait = retries.wait(attempt, outcome.retry_after()) if again else None
-        else:
-            failure = outcome or Unreachable("The transport gave no outcome")
-            may_resend = call.resend if outcome is None else _may_resend(call, outcome)
-            wait = retries.wait(attempt) if may_resend and not _over(wanted) else None
+            failure = _refusal(call, request, answer)
+            again = answer.status in {429, 503}
+            wait = retries.wait(attempt, answer.retry_after()) if again else None
         if wait is None:
             raise failure
         if retries.on_retry is not None:
@@ -281,9 +244,19 @@ def exchange(
             raise failure
 
 
-def _may_resend(call: Call[T], failure: Unreachable) -> bool:
-    """Return whether sending the request again may help, and does nothing twice."""
-    return (call.resend or not failure.sent) and not failure.permanent
+def _result(call: Call[T], answer: Response, warn: Callable[[ServerWarning], object]) -> T:
+    """Read the result; whatever the reader stumbles over is the answer's fault."""
+    try:
+        result = call.read(answer)
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        raise bad_answer(answer, f"the answer is not as expected ({error!r})") from error
+    if (text := answer.headers.get(WARNING_HEADER)) is not None:
+        warning = ServerWarning(
+            "The server warns", text, status=answer.status, request_id=answer.request_id
+        )
+        warning.result = result
+        warn(warning)
+    return result
 
 
 def _over(request: Request) -> bool:
@@ -310,14 +283,6 @@ def _refusal(call: Call[T], request: Request, response: Response) -> ZaqarError:
     return failure
 
 
-def _read(call: Call[T], response: Response) -> T:
-    """Read the result; whatever the reader stumbles over is the answer's fault."""
-    try:
-        return call.read(response)
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        raise bad_answer(response, f"the answer is not as expected ({error!r})") from error
-
-
 def from_response(
     response: Response, meanings: Mapping[int, type[StatusError]] | None = None
 ) -> StatusError:
@@ -331,9 +296,7 @@ def from_response(
     kind = known.get(status, BadRequest if 400 <= status < 500 else ServerFault)
     title, description, more = _explanation(response)
     title, description = kind.SAYS or (title, description)
-    error = kind(
-        title, description, status=status, request_id=response.headers.get("x-openstack-request-id")
-    )
+    error = kind(title, description, status=status, request_id=response.request_id)
     if isinstance(error, Overloaded):
         error.retry_after = response.retry_after()
     elif isinstance(error, KeyReused):

@@ -10,17 +10,17 @@ when the loop begins and ends the claim with the loop.
 
 import asyncio
 import contextlib
-import dataclasses
-import threading
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
-from zaqar_lite.client.arguments import check_fields
+from zaqar_lite.client.arguments import options_of
 from zaqar_lite.client.base_client import BaseClient, chunks
-from zaqar_lite.client.calls import Call, Steps
+from zaqar_lite.client.calls import Call
 from zaqar_lite.client.endpoints import claims, messages
+from zaqar_lite.client.endpoints.claims import ClaimOptions
 from zaqar_lite.client.errors import (
     BadRequest,
     ClaimLost,
@@ -29,54 +29,13 @@ from zaqar_lite.client.errors import (
     ZaqarError,
 )
 from zaqar_lite.client.long_polling import POLL, Connection
-from zaqar_lite.client.methods import Async, Sync, method
 from zaqar_lite.client.models import Held, Message
 from zaqar_lite.client.settlements import Act, Settled, Settlement
-from zaqar_lite.client.termination import ASYNC_TERMINATION, TERMINATION
-
-if TYPE_CHECKING:
-    from zaqar_lite.client.asynchronous.calls import AsyncCalls
-    from zaqar_lite.client.sync.calls import SyncCalls
+from zaqar_lite.client.steps import Async, Background, Do, Sleep, Steps, Sync, method
+from zaqar_lite.client.termination import Hold, ToTheEnd
 
 T = TypeVar("T")
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class ClaimOptions:
-    """How to claim.
-
-    Attributes:
-        limit: messages at most; Zaqar Lite gives 1,000, OpenStack's Zaqar 20.
-        ttl: seconds that the claim lasts without renewal (60 to 43,200).
-        grace: seconds that a message outlives the claim, where its own ttl ends earlier.
-        details: whether to ask for claim counts, times, headers and dead-letter sources.
-        raw: whether bodies stay JSON text (`RawBody`).
-        renew: whether to renew in the background while the block runs.
-        renew_every: seconds between renewals; a third of the ttl by default.
-        wait: seconds to wait for a message.
-        poll: seconds between two requests, about, where the server does not wait.
-    """
-
-    limit: int = 10
-    ttl: int = 300
-    grace: int = 60
-    details: bool = False
-    raw: bool = False
-    renew: bool = True
-    renew_every: float | None = None
-    wait: float = 0
-    poll: float = POLL
-
-    def __post_init__(self) -> None:
-        """Refuse what is not of the kind that a field takes, and renewals without a pause.
-
-        Raises:
-            TypeError, ValueError: the text names the field.
-        """
-        check_fields(self)
-        if self.renew_every is not None and self.renew_every <= 0:
-            message = "renew_every must be above 0; renew=False switches renewals off"
-            raise ValueError(message)
+C = TypeVar("C")
 
 
 class BaseClaim:
@@ -84,7 +43,14 @@ class BaseClaim:
 
     HOW: ClassVar[str]
 
-    def __init__(self, client: BaseClient, queue: str, options: ClaimOptions) -> None:
+    def __init__(
+        self,
+        client: BaseClient,
+        queue: str,
+        options: ClaimOptions,
+        connection: Connection | None = None,
+    ) -> None:
+        """Claim by these options once the block begins; who has the connection can end the wait."""
         self._client = client
         self.queue = queue
         self.id: str | None = None
@@ -99,7 +65,11 @@ class BaseClaim:
         self._skipped: set[str] = set()
         self._lost: ClaimLost | None = None
         self._until = 0.0
-        self._connection = Connection()
+        self._connection = connection or Connection()
+        self._block = Connection()
+        """Hung up at the end of the block, which ends the renewals."""
+        self._end_renewals: Callable[[], object] | None = None
+        self._let_go: Callable[[], None] | None = None
 
     @property
     def messages(self) -> Sequence[Message]:
@@ -157,23 +127,12 @@ class BaseClaim:
         if self._lost is not None:
             raise self._lost
 
-    def _enter(self) -> None:
-        if self._begun:
-            message = "a claim is used once: ask the client for another"
-            raise RuntimeError(message)
-
     def _begin(self, held: Held | None, sent_at: float) -> None:
         self._begun = True
         if held is not None:
             self.id, self._messages = held.id, held.messages
             # Counted from before the request left: never longer than the server counts.
             self._until = max(sent_at, self._connection.asked_at) + self._options.ttl
-
-    def _renewals(self) -> float | None:
-        """Return the seconds between renewals, None for none."""
-        if self.id is None or not self._options.renew:
-            return None
-        return self._options.renew_every or self._options.ttl / 3
 
     def _renewal(self, claim_id: str) -> Call[None]:
         return claims.renew(self.queue, claim_id, ttl=self._options.ttl, grace=self._options.grace)
@@ -273,27 +232,56 @@ class BaseClaim:
             rest = [one.id for one in self._messages if one.id not in self._settled]
             yield claims.release(self.queue, self.id, ids=rest)
 
-    def _ended_badly(self, error: ZaqarError, during: BaseException | None) -> None:
-        """Raise the error, or add it as a note to the exception that is being raised already."""
-        if during is None:
-            raise error
-        during.add_note(f"The claim on {self.queue} could not be ended either: {error}")
+    def entering(self) -> Steps[None]:
+        """Return the steps at the begin of the block: claim, and renew in the background."""
+        if self._begun:
+            message = "a claim is used once: ask the client for another"
+            raise RuntimeError(message)
+        if self._client.release_on_sigterm:
+            self._let_go = yield Hold()
+        try:
+            yield ToTheEnd(self._claiming, self._client.release_on_sigterm, self._connection)
+            if self.id is not None and self._options.renew:
+                self._end_renewals = yield Background(self._renewals(self.id), "zaqar-renew")
+        except BaseException:
+            self._stop_listening()
+            raise
+
+    def leaving(self, error: BaseException | None) -> Steps[None]:
+        """Return the steps at the end of the block, which `error` has ended."""
+        try:
+            yield ToTheEnd(lambda _: self._end(), on_sigterm=self._let_go is not None)
+        except ZaqarError as failure:
+            if error is None:
+                raise
+            error.add_note(f"The claim on {self.queue} could not be ended either: {failure}")
+        finally:
+            self._stop_listening()
+
+    def _stop_listening(self) -> None:
+        if self._let_go is not None:
+            let_go, self._let_go = self._let_go, None
+            let_go()
+
+    def _claiming(self, stopping: Callable[[], bool]) -> Steps[None]:
+        sent_at = time.monotonic()
+        self._begin((yield from self._create()), sent_at)
+        if stopping():
+            with contextlib.suppress(ZaqarError):
+                yield from self._give_back()
+
+    def _renewals(self, claim_id: str) -> Steps[None]:
+        """Renew until the block ends, or until there is nothing left to renew."""
+        every = self._options.renew_every or self._options.ttl / 3
+        while True:
+            yield Sleep(every, self._block)
+            if self._block.over or not (yield from self._renew_once(claim_id)):
+                return
 
     def _create(self) -> Steps[Held | None]:
         """Make the claim; one that waits for messages can be hung up meanwhile."""
-        options = self._options
-        return claims.create(
-            self._client,
-            self.queue,
-            limit=options.limit,
-            ttl=options.ttl,
-            grace=options.grace,
-            details=options.details,
-            raw=options.raw,
-            wait=options.wait,
-            poll=options.poll,
-            connection=self._connection if options.wait else None,
-        )
+        connection = self._connection if self._options.wait else None
+        return claims.create(self._client, self.queue, self._options, connection)
 
     @method
     def delete_done(self) -> Steps[None]:
@@ -388,6 +376,10 @@ class BaseClaim:
 
     def _end(self) -> Steps[None]:
         """Delete what is done and release the rest, in one request if it can be."""
+        self._block.hang_up()
+        if self._end_renewals is not None:
+            yield Do(self._end_renewals)
+        yield from self._settled_meanwhile()
         last = self._last_settlements() if self._client.settles else None
         if last is not None:
             # A server that can't do this, or takes fewer at once, is asked in two steps.
@@ -397,8 +389,15 @@ class BaseClaim:
                     if settlement.act is Act.DELETE:
                         result.check()
                 return
+        yield from self._give_back()
+
+    def _give_back(self) -> Steps[None]:
         for call in self._ending():
             yield from self._client._exchange(call)
+
+    def _settled_meanwhile(self) -> Steps[None]:
+        """Return the steps that wait for requests under way that settle messages."""
+        yield from ()
 
     def _renew_once(self, claim_id: str) -> Steps[bool]:
         """Renew the claim; return whether there is still something to renew."""
@@ -433,18 +432,13 @@ class BaseClaim:
 class Claim(BaseClaim, Sync):
     """A sync claim; made by `Client.claim`."""
 
-    _client: "SyncCalls"
+    _client: Any  # a Client
     HOW = "use `with client.claim(...) as claim:`, or iterate: `for message in client.claim(...)`"
-
-    def __init__(self, client: "SyncCalls", queue: str, options: ClaimOptions) -> None:
-        super().__init__(client, queue, options)
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
-        self._holding = False
 
     def _run(self, steps: Steps[T]) -> T:
         """Have the client take the steps."""
-        return self._client._run(steps)
+        result: T = self._client._run(steps)
+        return result
 
     def __iter__(self) -> Iterator[Message]:
         """Yield the messages; the one before counts as processed when the next is asked for.
@@ -454,29 +448,11 @@ class Claim(BaseClaim, Sync):
         Raises:
             ClaimLost: the claim lapsed meanwhile; someone else may have the rest.
         """
-        if self._begun:
+        with contextlib.nullcontext() if self._begun else self:
             yield from self._iterate()
-        else:
-            with self:
-                yield from self._iterate()
 
     def __enter__(self) -> Self:
-        self._enter()
-        self._holding = self._client.release_on_sigterm and TERMINATION.hold()
-        try:
-            with self._shield():
-                sent_at = time.monotonic()
-                self._begin(self._run(self._create()), sent_at)
-                if self._renewals() is not None:
-                    self._thread = threading.Thread(
-                        target=self._renew, name="zaqar-renew", daemon=True
-                    )
-                    self._thread.start()
-        except BaseException:
-            self._let_go()
-            raise
-        if self._holding and TERMINATION.requested:
-            self.__exit__(None, None, None)
+        self._run(self.entering())
         return self
 
     def __exit__(
@@ -485,31 +461,7 @@ class Claim(BaseClaim, Sync):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        try:
-            with self._shield():
-                self._stop.set()
-                if self._thread is not None:
-                    self._thread.join()
-                try:
-                    self._run(self._end())
-                except ZaqarError as failure:
-                    self._ended_badly(failure, error)
-        finally:
-            self._let_go()
-
-    def _shield(self) -> contextlib.AbstractContextManager[None]:
-        return TERMINATION.shield(self._connection) if self._holding else contextlib.nullcontext()
-
-    def _let_go(self) -> None:
-        if self._holding:
-            self._holding = False
-            TERMINATION.let_go()
-
-    def _renew(self) -> None:
-        every, claim_id = self._renewals(), self.id
-        while every is not None and claim_id is not None and not self._stop.wait(every):
-            if not self._run(self._renew_once(claim_id)):
-                return
+        self._run(self.leaving(error))
 
 
 class AsyncClaim(BaseClaim, Async):
@@ -518,22 +470,21 @@ class AsyncClaim(BaseClaim, Async):
     Settlements of single messages that are awaited in one turn of the event loop are one request.
     """
 
-    _client: "AsyncCalls"
+    _client: Any  # an AsyncClient
     HOW = (
         "use `async with client.claim(...) as claim:`, or iterate: "
         "`async for message in client.claim(...)`"
     )
 
-    def __init__(self, client: "AsyncCalls", queue: str, options: ClaimOptions) -> None:
+    def __init__(self, client: BaseClient, queue: str, options: ClaimOptions) -> None:
         super().__init__(client, queue, options)
-        self._renewing: asyncio.Task[None] | None = None
-        self._holder: asyncio.Task[Any] | None = None
-        self._turn: list[tuple[Settlement, asyncio.Future[Settled]]] = []
-        self._turns: set[asyncio.Task[None]] = set()
+        self._turn: list[Settlement] = []
+        self._sending: list[asyncio.Task[list[Settled]]] = []
 
     async def _run(self, steps: Steps[T]) -> T:
         """Have the client take the steps."""
-        return await self._client._run(steps)
+        result: T = await self._client._run(steps)
+        return result
 
     def __iter__(self) -> Iterator[Message]:
         """Yield the messages; the one before counts as processed when the next is asked for.
@@ -546,39 +497,12 @@ class AsyncClaim(BaseClaim, Async):
 
     async def __aiter__(self) -> AsyncIterator[Message]:
         """Yield the messages; outside of an `async with` block, make and end the claim too."""
-        if self._begun:
+        async with contextlib.nullcontext() if self._begun else self:
             for message in self._iterate():
                 yield message
-        else:
-            async with self:
-                for message in self._iterate():
-                    yield message
 
     async def __aenter__(self) -> Self:
-        self._enter()
-        task = asyncio.current_task()
-        if self._client.release_on_sigterm and ASYNC_TERMINATION.hold(task):
-            self._holder = task
-        sent_at = time.monotonic()
-        making = asyncio.ensure_future(self._run(self._create()))
-        try:
-            # A cancelled request may have claimed: wait for the answer and give back what it took.
-            self._begin(await asyncio.shield(making), sent_at)
-        except asyncio.CancelledError:
-            self._connection.hang_up()
-            try:
-                with contextlib.suppress(ZaqarError):
-                    self._begin(await making, sent_at)
-                    for call in self._ending():
-                        await self._run(self._client._exchange(call))
-            finally:
-                self._let_go()
-            raise
-        except BaseException:
-            self._let_go()
-            raise
-        if self._renewals() is not None:
-            self._renewing = asyncio.create_task(self._renew(), name="zaqar-renew")
+        await self._run(self.entering())
         return self
 
     async def __aexit__(
@@ -587,48 +511,55 @@ class AsyncClaim(BaseClaim, Async):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        try:
-            if self._renewing is not None:
-                self._renewing.cancel()
-                await asyncio.gather(self._renewing, return_exceptions=True)
-            try:
-                await asyncio.gather(*self._turns)
-                await self._run(self._end())
-            except ZaqarError as failure:
-                self._ended_badly(failure, error)
-        finally:
-            self._let_go()
+        await self._run(self.leaving(error))
 
     def _settle_one(self, settlement: Settlement) -> Steps[None]:
-        result: asyncio.Future[Settled] = asyncio.get_running_loop().create_future()
-        self._turn.append((settlement, result))
-        if len(self._turn) == 1:
-            turn = asyncio.create_task(self._send_turn(), name="zaqar-settle")
-            self._turns.add(turn)
-            turn.add_done_callback(self._turns.discard)
-        yield result
-        result.result().check()
+        yield Do(self._settle_in_turn, settlement)
 
-    async def _send_turn(self) -> None:
-        """Send what was asked for until now, in one request."""
+    async def _settle_in_turn(self, settlement: Settlement) -> None:
+        """Settle a message in one request with the others of this turn of the event loop."""
+        if not self._turn:
+            self._sending = [one for one in self._sending if not one.done()]
+            self._sending.append(asyncio.create_task(self._send_turn(), name="zaqar-settle"))
+        self._turn.append(settlement)
+        place, sending = len(self._turn) - 1, self._sending[-1]
+        (await asyncio.shield(sending))[place].check()
+
+    async def _send_turn(self) -> list[Settled]:
         turn, self._turn = self._turn, []
-        try:
-            results = await self._run(self._settle_now(*(settlement for settlement, _ in turn)))
-        except Exception as error:  # noqa: BLE001 - raised by those who asked
-            for _, future in turn:
-                future.set_exception(error)
-        else:
-            for (_, future), result in zip(turn, results, strict=True):
-                future.set_result(result)
+        return await self._run(self._settle_now(*turn))
 
-    def _let_go(self) -> None:
-        if self._holder is not None:
-            holder, self._holder = self._holder, None
-            ASYNC_TERMINATION.let_go(holder)
+    def _settled_meanwhile(self) -> Steps[None]:
+        yield Do(partial(asyncio.gather, *self._sending, return_exceptions=True))
 
-    async def _renew(self) -> None:
-        every, claim_id = self._renewals(), self.id
-        while every is not None and claim_id is not None:
-            await asyncio.sleep(every)
-            if not await self._run(self._renew_once(claim_id)):
-                return
+
+class Claiming(BaseClient, Generic[C]):
+    """Claim messages for a block; `C` is the claim of the client."""
+
+    _claim: Callable[[BaseClient, str, ClaimOptions], C]
+
+    def claim(
+        self,
+        queue: str,
+        *,
+        limit: int = 10,
+        ttl: int = 300,
+        grace: int = 60,
+        details: bool = False,
+        raw: bool = False,
+        renew: bool = True,
+        renew_every: float | None = None,
+        wait: float = 0,
+        poll: float = POLL,
+    ) -> C:
+        """Claim messages for a `with` block; `ClaimOptions` explains the arguments.
+
+        With an async client the block is an `async with`. The claim is renewed in the background.
+        At the end of the block the messages that were processed are deleted and the others
+        released, also when SIGTERM ends the program. A claim of nothing is empty (and false), not
+        an error.
+
+        Raises:
+            ClaimLost: it lapsed meanwhile; someone else may have the messages.
+        """
+        return self._claim(self, queue, options_of(ClaimOptions, locals()))

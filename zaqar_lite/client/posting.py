@@ -1,7 +1,6 @@
 """Post any iterable: cut into batches by count and bytes, a bounded number of requests in flight.
 
-`Batcher`, `Batch` and `Pace` know no socket and no clock; `post_all` and `post_all_async` drive
-them with threads and with tasks.
+`Posting` decides what is sent when; `post_all` does it with threads, `post_all_async` with tasks.
 """
 
 import asyncio
@@ -13,23 +12,18 @@ from collections.abc import (
     AsyncIterator,
     Callable,
     Iterable,
-    Iterator,
     Sequence,
 )
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from zaqar_lite.client import arguments, serialization
 from zaqar_lite.client.base_client import BaseClient
-from zaqar_lite.client.calls import Call, Steps
 from zaqar_lite.client.endpoints import messages
 from zaqar_lite.client.errors import BadRequest, KeyReused
-from zaqar_lite.client.models import Ids, NewMessage
-
-if TYPE_CHECKING:
-    from zaqar_lite.client.asynchronous.calls import AsyncCalls
-    from zaqar_lite.client.sync.calls import SyncCalls
+from zaqar_lite.client.models import NewMessage
+from zaqar_lite.client.steps import Steps
 
 T = TypeVar("T")
 
@@ -134,10 +128,10 @@ class Entry(NamedTuple, Generic[T]):
 class Outcome(Generic[T]):
     """What became of one batch."""
 
-    posted: list[Posted[T]]
-    rejected: list[Rejected[T]]
-    requests: int
-    bytes: int
+    posted: list[Posted[T]] = dataclasses.field(default_factory=list)
+    rejected: list[Rejected[T]] = dataclasses.field(default_factory=list)
+    requests: int = 0
+    bytes: int = 0
 
 
 class Batcher(Generic[T]):
@@ -147,13 +141,14 @@ class Batcher(Generic[T]):
         self,
         options: PostOptions[T],
         encode: Callable[[object], bytes] = serialization.encode_message,
+        reject: Callable[[Rejected[T]], None] = lambda _: None,
     ) -> None:
         self._options = options
         self._encode = encode
+        self._reject = reject
         self._entries: list[Entry[T]] = []
         self._bytes = serialization.ENVELOPE_BYTES
         self._index = 0
-        self.rejected: list[Rejected[T]] = []
 
     def add(self, item: T) -> list[Entry[T]] | None:
         """Take an item; return the batch that it completes or does not fit into any more."""
@@ -164,7 +159,7 @@ class Batcher(Generic[T]):
         except (TypeError, ValueError) as error:
             if self._options.on_rejected is None:
                 raise
-            self.rejected.append(Rejected(index, item, error))
+            self._reject(Rejected(index, item, error))
             return None
         full: list[Entry[T]] | None = None
         size = len(encoded) + 1  # the comma
@@ -210,23 +205,20 @@ class Pace:
         return begin - now
 
 
-class Tally(Generic[T]):
-    """Add up outcomes and tell the callbacks."""
+class Posting(Generic[T]):
+    """Post one iterable: cut it, send its batches, and add up what became of them."""
 
-    def __init__(self, options: PostOptions[T]) -> None:
+    def __init__(self, client: BaseClient, queue: str, options: PostOptions[T]) -> None:
+        self._client = client
+        self._queue = queue
         self._options = options
+        self._pace = Pace(options.rate)
+        self.batcher = Batcher(options, partial(client.encode, queue), self._reject)
         self.summary = PostSummary()
 
-    def add(self, outcome: Outcome[T]) -> None:
-        """Count one batch's outcome."""
-        self.summary.batches += outcome.requests
-        self.summary.bytes += outcome.bytes
-        for posted in outcome.posted:
-            self.summary.messages += len(posted.ids)
-            self.summary.duplicates += len(posted.duplicates)
-            if self._options.on_posted is not None:
-                self._options.on_posted(posted)
-        self.reject(outcome.rejected)
+    def wait(self, entries: Sequence[Entry[T]]) -> float:
+        """Return the seconds until a batch may go."""
+        return self._pace.wait(time.monotonic(), len(entries))
 
     def most_under_way(self, most: int) -> int:
         """Return how many requests may be under way: of a run, the first one goes alone.
@@ -235,161 +227,139 @@ class Tally(Generic[T]):
         """
         return 1 if self._options.run is not None and not self.summary.batches else most
 
-    def reject(self, rejected: list[Rejected[T]]) -> None:
-        """Count messages that were not posted."""
-        self.summary.rejected += len(rejected)
-        for one in rejected:
-            if self._options.on_rejected is not None:
-                self._options.on_rejected(one)
-        rejected.clear()
+    def send(self, entries: Sequence[Entry[T]]) -> Steps[Outcome[T]]:
+        """Post a batch; one bad message fails it whole, so it is halved until that stands alone."""
+        outcome = Outcome[T]()
+        yield from self._send(entries, outcome)
+        return outcome
+
+    def _send(self, entries: Sequence[Entry[T]], outcome: Outcome[T]) -> Steps[None]:
+        encoded = [entry.encoded for entry in entries]
+        run = self._options.run
+        call = messages.post(
+            self._queue,
+            encoded,
+            keyed=all(entry.keyed for entry in entries),
+            idempotency_key=None if run is None else f"{run}-{entries[0].number}",
+        )
+        try:
+            ids = yield from self._client._exchange(call)
+        except (BadRequest, KeyReused) as error:
+            if run is not None and isinstance(error, KeyReused):
+                raise _other_run(entries[0].number, error, run) from error
+            if self._options.on_rejected is None:
+                raise
+            if len(entries) > 1:
+                middle = len(entries) // 2
+                yield from self._send(entries[:middle], outcome)
+                yield from self._send(entries[middle:], outcome)
+                return
+            outcome.rejected.append(Rejected(entries[0].number, entries[0].item, error))
+        else:
+            items = [entry.item for entry in entries]
+            outcome.posted.append(Posted(items, ids, ids.duplicates))
+            outcome.bytes += sum(len(one) + 1 for one in encoded) + serialization.ENVELOPE_BYTES
+        outcome.requests += 1
+
+    def add(self, outcome: Outcome[T]) -> None:
+        """Count one batch's outcome, and tell the callbacks."""
+        self.summary.batches += outcome.requests
+        self.summary.bytes += outcome.bytes
+        for posted in outcome.posted:
+            self.summary.messages += len(posted.ids)
+            self.summary.duplicates += len(posted.duplicates)
+            if self._options.on_posted is not None:
+                self._options.on_posted(posted)
+        for rejected in outcome.rejected:
+            self._reject(rejected)
+
+    def _reject(self, rejected: Rejected[T]) -> None:
+        """Count a message that was not posted."""
+        self.summary.rejected += 1
+        if self._options.on_rejected is not None:
+            self._options.on_rejected(rejected)
 
 
-def _batches(
-    client: "SyncCalls", items: Iterable[T], batcher: Batcher[T]
-) -> Iterator[list[Entry[T]]]:
-    for item in items:
-        if serialization.has_instant(item):
-            client._run(client._learn_delay(item))
-        if full := batcher.add(item):
-            yield full
-    if rest := batcher.flush():
-        yield rest
-
-
-async def _batches_async(
-    client: "AsyncCalls", items: Iterable[T] | AsyncIterable[T], batcher: Batcher[T]
-) -> AsyncIterator[list[Entry[T]]]:
-    async for item in items if isinstance(items, AsyncIterable) else _each(items):
-        if serialization.has_instant(item):
-            await client._run(client._learn_delay(item))
-        if full := batcher.add(item):
-            yield full
-    if rest := batcher.flush():
-        yield rest
-
-
-async def _each(items: Iterable[T]) -> AsyncIterator[T]:
-    for item in items:
-        yield item
-
-
-def _stored(entries: Sequence[Entry[T]], ids: Ids) -> Outcome[T]:
-    size = sum(len(entry.encoded) + 1 for entry in entries) + serialization.ENVELOPE_BYTES
-    return Outcome([Posted([entry.item for entry in entries], ids, ids.duplicates)], [], 1, size)
-
-
-def _refused(
-    entries: Sequence[Entry[T]], error: BadRequest | KeyReused, options: PostOptions[T]
-) -> Outcome[T] | None:
-    """Return the outcome of a single refused message, None if the batch must be cut in two.
-
-    Raises:
-        BadRequest, KeyReused: there is no `on_rejected` to call for single messages.
-    """
-    if options.run is not None and isinstance(error, KeyReused):
-        raise _other_run(entries[0].number, error, options) from error
-    if options.on_rejected is None:
-        raise error
-    if len(entries) > 1:
-        return None
-    return Outcome([], [Rejected(entries[0].number, entries[0].item, error)], 1, 0)
-
-
-def _other_run(number: int, error: KeyReused, options: PostOptions[T]) -> KeyReused:
+def _other_run(number: int, error: KeyReused, run: str) -> KeyReused:
     return KeyReused(
         error.title,
-        f"item {number} was posted under the run {options.run!r} before, but in another batch or "
-        "with another body: repeat the run as it was (items, order, batch size), or name it anew",
+        f"item {number} was posted under the run {run!r} before, but in another batch or with "
+        "another body: repeat the run as it was (items, order, batch size), or name it anew",
         status=error.status,
         request_id=error.request_id,
     )
 
 
-def _joined(left: Outcome[T], right: Outcome[T]) -> Outcome[T]:
-    return Outcome(
-        left.posted + right.posted,
-        left.rejected + right.rejected,
-        left.requests + right.requests,
-        left.bytes + right.bytes,
-    )
-
-
-def _call(queue: str, entries: Sequence[Entry[T]], options: PostOptions[T]) -> Call[Ids]:
-    keyed = all(entry.keyed for entry in entries)
-    key = None if options.run is None else f"{options.run}-{entries[0].number}"
-    encoded = [entry.encoded for entry in entries]
-    return messages.post(queue, encoded, keyed=keyed, idempotency_key=key)
-
-
-def _send(
-    client: BaseClient, queue: str, entries: Sequence[Entry[T]], options: PostOptions[T]
-) -> Steps[Outcome[T]]:
-    """Post a batch; one bad message fails it whole, so it is halved until that stands alone."""
-    try:
-        return _stored(entries, (yield from client._exchange(_call(queue, entries, options))))
-    except (BadRequest, KeyReused) as error:
-        outcome = _refused(entries, error, options)
-    if outcome is not None:
-        return outcome
-    middle = len(entries) // 2
-    left = yield from _send(client, queue, entries[:middle], options)
-    right = yield from _send(client, queue, entries[middle:], options)
-    return _joined(left, right)
-
-
 def post_all(
-    client: "SyncCalls", queue: str, items: Iterable[T], options: PostOptions[T]
+    client: Any,  # noqa: ANN401 - a Client
+    queue: str,
+    items: Iterable[T],
+    options: PostOptions[T],
 ) -> PostSummary:
     """Post every item in constant memory, with `in_flight` threads."""
-    batcher = Batcher(options, partial(client.encode, queue))
-    pace, tally = Pace(options.rate), Tally(options)
+    posting = Posting(client, queue, options)
     # A request that waits to be sent again holds up one thread, not those behind it: they go on
     # with batches that lie ready. With one in flight the next must not begin before it is stored.
     most = 1 if options.in_flight == 1 else 4 * options.in_flight
     under_way: deque[Future[Outcome[T]]] = deque()
     with ThreadPoolExecutor(options.in_flight, "zaqar-post") as threads:
+
+        def send(entries: list[Entry[T]]) -> None:
+            time.sleep(posting.wait(entries))
+            if len(under_way) >= posting.most_under_way(most):
+                posting.add(under_way.popleft().result())
+            under_way.append(threads.submit(client._run, posting.send(entries)))
+
         try:
-            for entries in _batches(client, items, batcher):
-                tally.reject(batcher.rejected)
-                time.sleep(pace.wait(time.monotonic(), len(entries)))
-                if len(under_way) >= tally.most_under_way(most):
-                    tally.add(under_way.popleft().result())
-                under_way.append(
-                    threads.submit(client._run, _send(client, queue, entries, options))
-                )
+            for item in items:
+                if serialization.has_instant(item):
+                    client._run(client._learn_delay(item))
+                if batch := posting.batcher.add(item):
+                    send(batch)
+            if batch := posting.batcher.flush():
+                send(batch)
             while under_way:
-                tally.add(under_way.popleft().result())
+                posting.add(under_way.popleft().result())
         finally:
             for future in under_way:
                 future.cancel()
-    tally.reject(batcher.rejected)
-    return tally.summary
+    return posting.summary
 
 
 async def post_all_async(
-    client: "AsyncCalls",
+    client: Any,  # noqa: ANN401 - an AsyncClient
     queue: str,
     items: Iterable[T] | AsyncIterable[T],
     options: PostOptions[T],
 ) -> PostSummary:
     """Post every item in constant memory, with `in_flight` tasks."""
-    batcher = Batcher(options, partial(client.encode, queue))
-    pace, tally = Pace(options.rate), Tally(options)
+    posting = Posting(client, queue, options)
     under_way: deque[asyncio.Task[Outcome[T]]] = deque()
+
+    async def send(entries: list[Entry[T]]) -> None:
+        # Also without a rate: the tasks must run between two batches of a busy iterable.
+        await asyncio.sleep(posting.wait(entries))
+        if len(under_way) >= posting.most_under_way(options.in_flight):
+            posting.add(await under_way.popleft())
+        under_way.append(asyncio.create_task(client._run(posting.send(entries))))
+
     try:
-        async for entries in _batches_async(client, items, batcher):
-            tally.reject(batcher.rejected)
-            # Also without a rate: the tasks must run between two batches of a busy iterable.
-            await asyncio.sleep(pace.wait(time.monotonic(), len(entries)))
-            if len(under_way) >= tally.most_under_way(options.in_flight):
-                tally.add(await under_way.popleft())
-            sending = client._run(_send(client, queue, entries, options))
-            under_way.append(asyncio.create_task(sending))
+        async for item in items if isinstance(items, AsyncIterable) else _each(items):
+            if serialization.has_instant(item):
+                await client._run(client._learn_delay(item))
+            if batch := posting.batcher.add(item):
+                await send(batch)
+        if batch := posting.batcher.flush():
+            await send(batch)
         while under_way:
-            tally.add(await under_way.popleft())
+            posting.add(await under_way.popleft())
     finally:
         for task in under_way:
             task.cancel()
         await asyncio.gather(*under_way, return_exceptions=True)
-    tally.reject(batcher.rejected)
-    return tally.summary
+    return posting.summary
+
+
+async def _each(items: Iterable[T]) -> AsyncIterator[T]:
+    for item in items:
+        yield item

@@ -9,27 +9,10 @@ from zaqar_lite.client.arguments import check_fields, takes
 from zaqar_lite.client.errors import QueueExists
 from zaqar_lite.client.serialization import dumps, loads
 
-# Field of `QueueOptions` -> key in the metadata.
-KEYS: Mapping[str, str] = {
-    "message_ttl": "_default_message_ttl",
-    "delay": "_default_message_delay",
-    "max_post_size": "_max_messages_post_size",
-    "max_claims": "_max_claim_count",
-    "max_failures": "_max_failures",
-    "retry_backoff": "_retry_backoff",
-    "dead_letter_queue": "_dead_letter_queue",
-    "dead_letter_ttl": "_dead_letter_queue_messages_ttl",
-    "done_retention": "_done_retention",
-    "failed_retention": "_failed_retention",
-    "filter": "_filter",
-    "priority": "_priority",
-    "notify_on_post": "_notify_on_post",
-    "max_redrives": "_max_redrives",
-    "ttl_after_delay": "_ttl_after_delay",
-}
-RESERVED = frozenset(
-    {*KEYS.values(), "_enable_encrypt_messages", "_flavor", "_monitor", "_retry_policy"}
-)
+
+def _option(key: str) -> Any:  # noqa: ANN401 - the default of every option
+    """Return a field with its key in the metadata; None by default."""
+    return dataclasses.field(default=None, metadata={"key": key})
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,21 +41,21 @@ class QueueOptions:
         metadata: keys of your own.
     """
 
-    message_ttl: int | None = None
-    delay: int | None = None
-    max_post_size: int | None = None
-    max_claims: int | None = None
-    max_failures: int | None = None
-    retry_backoff: Mapping[str, Any] | None = None
-    dead_letter_queue: str | None = None
-    dead_letter_ttl: int | None = None
-    done_retention: int | None = None
-    failed_retention: int | None = None
-    filter: str | None = None
-    priority: str | None = None
-    notify_on_post: bool | None = None
-    max_redrives: int | None = None
-    ttl_after_delay: bool | None = None
+    message_ttl: int | None = _option("_default_message_ttl")
+    delay: int | None = _option("_default_message_delay")
+    max_post_size: int | None = _option("_max_messages_post_size")
+    max_claims: int | None = _option("_max_claim_count")
+    max_failures: int | None = _option("_max_failures")
+    retry_backoff: Mapping[str, Any] | None = _option("_retry_backoff")
+    dead_letter_queue: str | None = _option("_dead_letter_queue")
+    dead_letter_ttl: int | None = _option("_dead_letter_queue_messages_ttl")
+    done_retention: int | None = _option("_done_retention")
+    failed_retention: int | None = _option("_failed_retention")
+    filter: str | None = _option("_filter")
+    priority: str | None = _option("_priority")
+    notify_on_post: bool | None = _option("_notify_on_post")
+    max_redrives: int | None = _option("_max_redrives")
+    ttl_after_delay: bool | None = _option("_ttl_after_delay")
     metadata: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -86,6 +69,15 @@ class QueueOptions:
             **self.metadata,
             **{key: value for key, value in given.items() if value is not None},
         }
+
+
+KEYS: Mapping[str, str] = {
+    one.name: one.metadata["key"] for one in dataclasses.fields(QueueOptions) if one.metadata
+}
+"""The keys in the metadata, by the fields of `QueueOptions`."""
+RESERVED = frozenset(
+    {*KEYS.values(), "_enable_encrypt_messages", "_flavor", "_monitor", "_retry_policy"}
+)
 
 
 class Ensured(enum.StrEnum):

@@ -7,11 +7,15 @@ itself knows better, and its own `with` blocks release the claims.
 import asyncio
 import collections
 import contextlib
+import dataclasses
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
 
 from zaqar_lite.client.long_polling import Connection
+from zaqar_lite.client.steps import Async, Step, Steps, Sync
 
 EXIT_STATUS = 128 + signal.SIGTERM
 SIGNALS = (signal.SIGTERM, signal.SIGINT)  # what stops a worker
@@ -92,9 +96,9 @@ class AsyncTermination:
         self._tasks: collections.Counter[asyncio.Task[object]] = collections.Counter()
         self._requested = False
 
-    def hold(self, task: "asyncio.Task[object] | None") -> bool:
+    def hold(self, task: "asyncio.Task[object]") -> bool:
         """Begin to listen for SIGTERM; if this returns True, `let_go` must follow."""
-        if task is None or threading.current_thread() is not threading.main_thread():
+        if threading.current_thread() is not threading.main_thread():
             return False
         if not self._tasks:
             if not _may_install():
@@ -124,6 +128,71 @@ class AsyncTermination:
 
 TERMINATION = Termination()
 ASYNC_TERMINATION = AsyncTermination()
+
+
+class Hold(Step):
+    """Listen for SIGTERM: the outcome is the function that ends that, None where nobody listens."""
+
+    def take(self, client: Sync) -> Callable[[], None] | None:
+        """Hold, if this is the main thread."""
+        del client
+        return TERMINATION.let_go if TERMINATION.hold() else None
+
+    async def take_async(self, client: Async) -> Callable[[], None] | None:
+        """Hold for the current task."""
+        del client
+        task = asyncio.current_task()
+        if task is None or not ASYNC_TERMINATION.hold(task):
+            return None
+        return partial(ASYNC_TERMINATION.let_go, task)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ToTheEnd(Step):
+    """Take steps that a signal or a cancellation must not cut: what they have claimed is held.
+
+    Attributes:
+        make: makes the steps, with a function that tells whether they shall end soon.
+        on_sigterm: whether SIGTERM lets them come to their end, too.
+        connection: is hung up when they shall end soon.
+    """
+
+    make: Callable[[Callable[[], bool]], Steps[Any]]
+    on_sigterm: bool
+    connection: Connection | None = None
+
+    def take(self, client: Sync) -> Any:  # noqa: ANN401 - the result of the steps
+        """Take them, also when SIGTERM comes meanwhile."""
+        if not (self.on_sigterm and TERMINATION.hold()):
+            return client._run(self.make(lambda: False))
+        try:
+            with TERMINATION.shield(self.connection):
+                return client._run(self.make(lambda: TERMINATION.requested))
+        finally:
+            TERMINATION.let_go()
+
+    async def take_async(self, client: Async) -> Any:  # noqa: ANN401
+        """Take them, also when a cancellation comes meanwhile; a second one cuts the call."""
+        let_go = await Hold().take_async(client) if self.on_sigterm else None
+        cancelled: list[asyncio.CancelledError] = []
+        running = asyncio.ensure_future(client._run(self.make(lambda: bool(cancelled))))
+        try:
+            while not running.done():
+                try:
+                    await asyncio.wait([running])
+                except asyncio.CancelledError as error:
+                    if cancelled:
+                        running.cancel()
+                    elif self.connection is not None:
+                        self.connection.hang_up()
+                    cancelled.append(error)
+            result = running.result()
+            if cancelled:
+                raise cancelled[0]
+            return result
+        finally:
+            if let_go is not None:
+                let_go()
 
 
 @contextlib.contextmanager

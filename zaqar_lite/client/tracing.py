@@ -23,9 +23,10 @@ from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, Statu
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from zaqar_lite import __version__
-from zaqar_lite.client.calls import Call, Operation, Steps
+from zaqar_lite.client.calls import Call, Operation
 from zaqar_lite.client.models import Held, Message, NewMessage
 from zaqar_lite.client.serialization import Encoder, encode_message
+from zaqar_lite.client.steps import Steps
 
 T = TypeVar("T")
 SYSTEM = "zaqar"

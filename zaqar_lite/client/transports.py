@@ -14,6 +14,8 @@ from zaqar_lite.client.calls import Request, Response
 from zaqar_lite.client.errors import Unreachable
 from zaqar_lite.client.long_polling import CURRENT, Connection
 
+LONGEST_SILENCE = 60.0
+"""Seconds after which a stream is taken for dead: the server says every 15 that it lives."""
 _CLOSED = "it closed the connection without an answer"
 
 

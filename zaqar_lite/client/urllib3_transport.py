@@ -2,7 +2,7 @@
 
 import os
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 import urllib3
@@ -12,9 +12,8 @@ from urllib3.response import HTTPResponse
 
 from zaqar_lite.client.calls import Request, Response
 from zaqar_lite.client.errors import Unreachable
-from zaqar_lite.client.event_stream import LONGEST_SILENCE
 from zaqar_lite.client.long_polling import CURRENT, Socket
-from zaqar_lite.client.transports import reason_of, unreachable, waiting_on
+from zaqar_lite.client.transports import LONGEST_SILENCE, reason_of, unreachable, waiting_on
 
 
 def _note(used: Socket) -> None:
@@ -118,11 +117,13 @@ class Urllib3Stream:
 
     def __init__(self, answer: urllib3.BaseHTTPResponse, base: str) -> None:
         self._answer = answer
+        self._parts = answer.stream()
         self._base = base
 
-    def __iter__(self) -> Iterator[bytes]:
+    def read(self) -> bytes:
+        """Return the next part, nothing at the end."""
         try:
-            yield from self._answer.stream()
+            return next(self._parts, b"")
         except (HTTPError, OSError) as error:
             raise Unreachable(f"The stream of {self._base} was cut", reason_of(error)) from error
 

@@ -17,7 +17,6 @@ raises `Retry(after=30)` or `Reject("bad_format")`. A message may come twice.
 """
 
 import asyncio
-import contextlib
 import dataclasses
 import inspect
 import logging
@@ -29,9 +28,10 @@ from functools import partial
 from numbers import Real
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from zaqar_lite.client.arguments import check_fields, takes, text
-from zaqar_lite.client.calls import Steps
-from zaqar_lite.client.claims import AsyncClaim, BaseClaim, Claim, ClaimOptions
+from zaqar_lite.client.arguments import check_fields, options_of, takes, text
+from zaqar_lite.client.base_client import BaseClient
+from zaqar_lite.client.claims import BaseClaim
+from zaqar_lite.client.endpoints.claims import ClaimOptions
 from zaqar_lite.client.errors import (
     BadRequest,
     ClaimLost,
@@ -41,14 +41,16 @@ from zaqar_lite.client.errors import (
     Unsupported,
     ZaqarError,
 )
+from zaqar_lite.client.long_polling import Connection
 from zaqar_lite.client.models import Message
 from zaqar_lite.client.settlements import MAX_DETAIL, MAX_REASON, NO_TARGET, Settlement, cut
+from zaqar_lite.client.steps import Do, Sleep, Steps
 from zaqar_lite.client.termination import stopping_on_loop_signals, stopping_on_signals
 from zaqar_lite.client.time_limit import limited, limited_async, stack_of
 
 if TYPE_CHECKING:
-    from zaqar_lite.client.asynchronous.client import AsyncClient
-    from zaqar_lite.client.sync.client import Client
+    from zaqar_lite.client.async_client import AsyncClient
+    from zaqar_lite.client.sync_client import Client
     from zaqar_lite.client.tracing import Tracing
 
 LOG = logging.getLogger(__name__)
@@ -186,14 +188,23 @@ class WorkerOptions:
             poll=self.poll,
         )
 
-    def pause(self, error: Exception, failures: int) -> float:
-        """Return the seconds to wait after so many failures in a row.
+
+class Pauses:
+    """How long a slot waits after failures; `failures` are those in a row."""
+
+    def __init__(self, options: WorkerOptions) -> None:
+        self._longest = options.longest_pause
+        self.failures = 0
+
+    def after(self, error: Exception) -> float:
+        """Return the seconds to wait after one failure more.
 
         Where the handler said what becomes of the message there is nothing to wait for.
         """
+        self.failures += 1
         if isinstance(error, Reject) or (isinstance(error, Retry) and error.after):
             return 0
-        longest: float = min(self.longest_pause, 0.5 * 2 ** min(failures, 16))
+        longest = min(self._longest, 0.5 * 2 ** min(self.failures, 16))
         return random.uniform(0, longest)  # noqa: S311 - jitter, not a secret
 
 
@@ -209,9 +220,8 @@ class Worker:
         self._handle = handler
         self.stats = WorkerStats()
         self._lock = threading.Lock()
-        self._stopping = threading.Event()
-        self._wake: Callable[[], None] = lambda: None
-        self._waiting: BaseClaim | None = None
+        self._slots: Sequence[Connection] = ()
+        """One for each slot: it ends the slot's waits."""
 
     def __call__(self, message: Message) -> Any:  # noqa: ANN401 - the handler's own result
         """Call the handler."""
@@ -219,8 +229,8 @@ class Worker:
 
     def stop(self) -> None:
         """Finish what is in hand, delete it, release the rest; any thread may call this."""
-        self._stopping.set()
-        self._wake()
+        for slot in self._slots:
+            slot.hang_up()
 
     def run(self, client: "Client", *, until_empty: bool = False) -> WorkerStats:
         """Work in threads until SIGTERM, SIGINT or `stop`; or until nothing can be claimed.
@@ -234,24 +244,21 @@ class Worker:
         if inspect.iscoroutinefunction(client.call):
             message = "run takes a Client: with an AsyncClient use `await worker.serve(client)`"
             raise TypeError(message)
-        self._handle = self.options.wrapped(self.handler, client.tracing)
-        fatal: list[BaseException] = []
         if self.options.must_exist and not client.queue_exists(self.queue):
             raise _absent(self.queue)
-        turn = threading.Lock()
-        self._stopping.clear()
-        self._wake = self._hang_up
+        fatal: list[BaseException] = []
 
-        def slot() -> None:
+        def work(steps: Steps[None]) -> None:
             try:
-                self._slot(client, turn, until_empty=until_empty)
+                client._run(steps)
             except BaseException as error:  # noqa: BLE001 - raised again by the caller's thread
                 fatal.append(error)
                 self.stop()
 
+        slots = self._begin(client, threading.Lock(), self._call, until_empty=until_empty)
         threads = [
-            threading.Thread(target=slot, name=f"zaqar-worker-{number}")
-            for number in range(self.options.concurrency)
+            threading.Thread(target=work, args=[steps], name=f"zaqar-worker-{number}")
+            for number, steps in enumerate(slots)
         ]
         with stopping_on_signals(self.stop):
             for thread in threads:
@@ -275,130 +282,101 @@ class Worker:
             raise TypeError(message)
         if self.options.must_exist and not await client.queue_exists(self.queue):
             raise _absent(self.queue)
-        self._handle = self.options.wrapped(self.handler, client.tracing)
-        loop, turn, stopped = asyncio.get_running_loop(), asyncio.Lock(), asyncio.Event()
-        self._stopping.clear()
-
-        def stop() -> None:
-            stopped.set()
-            self._hang_up()
-
-        def wake() -> None:
-            loop.call_soon_threadsafe(stop)
-
-        self._wake = wake
-        slots = [
-            asyncio.ensure_future(self._async_slot(client, turn, stopped, until_empty=until_empty))
-            for _ in range(self.options.concurrency)
-        ]
-        with stopping_on_loop_signals(loop, self.stop):
+        slots = self._begin(client, asyncio.Lock(), self._call_async, until_empty=until_empty)
+        tasks = [asyncio.ensure_future(client._run(steps)) for steps in slots]
+        with stopping_on_loop_signals(asyncio.get_running_loop(), self.stop):
             try:
-                await asyncio.gather(*slots)
+                await asyncio.gather(*tasks)
             finally:
-                for slot in slots:
-                    slot.cancel()
-                await asyncio.gather(*slots, return_exceptions=True)
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
         return self.stats
 
-    def _hang_up(self) -> None:
-        """End the wait of the slot that waits for messages."""
-        waiting = self._waiting
-        if waiting is not None:
-            waiting.hang_up()
-
-    # One slot at a time waits at the server; a slot that has found something looks again at once.
-
-    def _slot(self, client: "Client", turn: threading.Lock, *, until_empty: bool) -> None:
-        found, failures = until_empty, 0
-        while not self._stopping.is_set():
-            try:
-                with contextlib.ExitStack() as block:
-                    options = self.options.claim_options(wait=0 if found else math.inf)
-                    claim = Claim(client, self.queue, options)
-                    if found:
-                        block.enter_context(claim)
-                    else:
-                        with turn:
-                            self._about_to_wait(claim)
-                            block.enter_context(claim)
-                    found = bool(claim)
-                    for message in claim:
-                        if self._stopping.is_set():
-                            break
-                        try:
-                            self._call(claim, message)
-                        except Exception as error:  # noqa: BLE001 - the handler's, whatever it is
-                            failures += 1
-                            self._failed(message, error)
-                            if client.settles:
-                                client._run(self._give_back(claim, message, error))
-                            else:
-                                claim.skip(message)
-                            self._stopping.wait(self.options.pause(error, failures))
-                        else:
-                            failures = 0
-                            claim.done(message)
-                            self._count(processed=1)
-            except ZaqarError as error:
-                self._claim_failed(error)
-                self._stopping.wait(self.options.poll)
-            else:
-                if until_empty and not found:
-                    return
-
-    async def _async_slot(
+    def _begin(
         self,
-        client: "AsyncClient",
-        turn: asyncio.Lock,
-        stopped: asyncio.Event,
+        client: BaseClient,
+        turn: "threading.Lock | asyncio.Lock",
+        call: Callable[[BaseClaim, Message], Any],
         *,
         until_empty: bool,
-    ) -> None:
-        found, failures = until_empty, 0
-        while not self._stopping.is_set():
+    ) -> list[Steps[None]]:
+        """Return the steps of each slot."""
+        self._handle = self.options.wrapped(self.handler, client.tracing)
+        self._slots = [Connection() for _ in range(self.options.concurrency)]
+        return [
+            self._slot(client, turn, call, stopped, until_empty=until_empty)
+            for stopped in self._slots
+        ]
+
+    def _slot(
+        self,
+        client: BaseClient,
+        turn: "threading.Lock | asyncio.Lock",
+        call: Callable[[BaseClaim, Message], Any],
+        stopped: Connection,
+        *,
+        until_empty: bool,
+    ) -> Steps[None]:
+        """Claim and handle messages, again and again.
+
+        One slot at a time has the turn to wait at the server; one that has found something looks
+        again at once.
+        """
+        found = until_empty
+        pauses = Pauses(self.options)
+        while not stopped.over:
+            options = self.options.claim_options(wait=0 if found else math.inf)
+            claim = BaseClaim(client, self.queue, options, stopped)
             try:
-                async with contextlib.AsyncExitStack() as block:
-                    options = self.options.claim_options(wait=0 if found else math.inf)
-                    claim = AsyncClaim(client, self.queue, options)
-                    if found:
-                        await block.enter_async_context(claim)
-                    else:
-                        async with turn:
-                            self._about_to_wait(claim)
-                            await block.enter_async_context(claim)
-                    found = bool(claim)
-                    for message in claim:
-                        if self._stopping.is_set():
-                            break
-                        try:
-                            await self._call_async(claim, message)
-                        except Exception as error:  # noqa: BLE001 - the handler's, whatever it is
-                            failures += 1
-                            self._failed(message, error)
-                            if client.settles:
-                                await client._run(self._give_back(claim, message, error))
-                            else:
-                                claim.skip(message)
-                            await _sleep(self.options.pause(error, failures), stopped)
-                        else:
-                            failures = 0
-                            claim.done(message)
-                            self._count(processed=1)
+                if found:
+                    yield from claim.entering()
+                else:
+                    yield Do(turn.acquire)
+                    try:
+                        yield from claim.entering()
+                    finally:
+                        turn.release()
+                found = bool(claim)
+                try:
+                    yield from self._handle_all(claim, call, stopped, pauses)
+                except BaseException as error:
+                    yield from claim.leaving(error)
+                    raise
+                yield from claim.leaving(None)
             except ZaqarError as error:
                 self._claim_failed(error)
-                await _sleep(self.options.poll, stopped)
+                yield Sleep(self.options.poll, stopped)
             else:
                 if until_empty and not found:
                     return
 
-    def _about_to_wait(self, claim: BaseClaim) -> None:
-        """Have `stop` end this claim's wait, even if it has come already."""
-        self._waiting = claim
-        if self._stopping.is_set():
-            claim.hang_up()
+    def _handle_all(
+        self,
+        claim: BaseClaim,
+        call: Callable[[BaseClaim, Message], Any],
+        stopped: Connection,
+        pauses: "Pauses",
+    ) -> Steps[None]:
+        for message in claim._iterate():
+            if stopped.over:
+                return
+            try:
+                yield Do(call, claim, message)
+            except Exception as error:  # noqa: BLE001 - the handler's, whatever it is
+                self._failed(message, error)
+                yield from self._give_back(claim, message, error)
+                yield Sleep(pauses.after(error), stopped)
+            else:
+                pauses.failures = 0
+                claim.done(message)
+                self._count(processed=1)
 
     def _give_back(self, claim: BaseClaim, message: Message, error: Exception) -> Steps[None]:
         """Settle a message whose handler raised; on a server that cannot, skip it."""
+        if not claim._client.settles:
+            claim.skip(message)
+            return
         settlement = outcome_of(message, error, report=self.options.report_errors)
         try:
             (result,) = yield from claim._settle_now(settlement)
@@ -497,21 +475,7 @@ def worker(
     middleware: Sequence[Middleware] = (),
 ) -> Callable[[Callable[[Message[T]], Any]], Worker]:
     """Make a worker of a function of a message; `WorkerOptions` explains the options."""
-    options = WorkerOptions(
-        concurrency=concurrency,
-        batch=batch,
-        ttl=ttl,
-        grace=grace,
-        poll=poll,
-        longest_pause=longest_pause,
-        details=details,
-        must_exist=must_exist,
-        report_errors=report_errors,
-        time_limit=time_limit,
-        on_failure=on_failure,
-        decoder=decoder,
-        middleware=middleware,
-    )
+    options = options_of(WorkerOptions, locals())
     if callable(queue):
         message = '@worker needs the name of the queue: write @worker("orders")'
         raise TypeError(message)
@@ -520,12 +484,6 @@ def worker(
 
 def _absent(queue: str) -> QueueNotFound:
     return QueueNotFound("No such queue", f"{queue} does not exist, and the worker wants it to")
-
-
-async def _sleep(seconds: float, stopped: asyncio.Event) -> None:
-    """Return after so many seconds, or when the worker stops."""
-    with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(stopped.wait(), seconds)
 
 
 def outcome_of(message: Message, error: Exception, *, report: bool) -> Settlement:

@@ -14,7 +14,7 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
@@ -36,6 +36,7 @@ NO_JSON = (
 )
 Advance = Callable[[int], None]
 Item = NewMessage | RawBody | str
+Items = Generator[Item, None, None]
 
 
 def post_file(arguments: argparse.Namespace, output: Output) -> int | None:
@@ -44,7 +45,7 @@ def post_file(arguments: argparse.Namespace, output: Output) -> int | None:
     with contextlib.ExitStack() as stack:
         source, size = _open(arguments.file, stack)
         rejects = Rejects(arguments, stack)
-        items = _read(arguments, source)
+        items = stack.enter_context(contextlib.closing(_read(arguments, source)))
         if arguments.dry_run:
             count = sum(1 for _ in items)
             output.record({"queue": arguments.queue, "messages": count, "dry_run": True})
@@ -171,7 +172,7 @@ def _open(name: str, stack: contextlib.ExitStack) -> tuple[BinaryIO, int | None]
     return source, Path(name).stat().st_size or None
 
 
-def _read(arguments: argparse.Namespace, source: BinaryIO) -> Iterator[Item]:
+def _read(arguments: argparse.Namespace, source: BinaryIO) -> Items:
     """Yield the messages, each with its own key if the run has a name."""
     form = arguments.format or ("csv" if arguments.file.endswith(".csv") else "jsonl")
     headers = pairs(arguments.header, "--header") or None
@@ -197,10 +198,10 @@ def _named(message: Item, key: str) -> NewMessage:
 
 def _lines(
     arguments: argparse.Namespace, headers: dict[str, str] | None, source: BinaryIO
-) -> Iterator[Item]:
+) -> Items:
     """Return the lines that are not blank: as bodies, if no option applies to all of them."""
     lines = (line for line in source if line.strip())
-    bodies: Iterator[Any] = (
+    bodies: Generator[Any, None, None] = (
         # A line that is not UTF-8 becomes a string that the SDK refuses, and the others go on.
         (line.rstrip(b"\r\n").decode("utf-8", "surrogateescape") for line in lines)
         if arguments.format == "text"
@@ -217,9 +218,7 @@ def _lines(
     return (NewMessage(body=body, **said) for body in bodies)
 
 
-def _csv(
-    arguments: argparse.Namespace, headers: dict[str, str] | None, source: BinaryIO
-) -> Iterator[NewMessage]:
+def _csv(arguments: argparse.Namespace, headers: dict[str, str] | None, source: BinaryIO) -> Items:
     """Yield the rows as messages; a value in a row overrides the option for all rows.
 
     Raises:

@@ -108,11 +108,11 @@ async def waiting(connection: AbstractConnection, topology: Topology) -> dict[st
     for queue in topology.queues:
         async with connection.channel() as channel:  # a missing queue closes the channel
             try:
-                there = await channel.declare_queue(queue.name, passive=True)
+                declared = await channel.declare_queue(queue.name, passive=True)
             except ChannelNotFoundEntity:
                 continue
-            if there.declaration_result.message_count:
-                found[queue.name] = there.declaration_result.message_count
+            if count := declared.declaration_result.message_count:
+                found[queue.name] = count
     return found
 
 

@@ -158,13 +158,13 @@ def _entity(subject: str, want: Entry, have: Entry | None, where: str) -> Iterat
 
 
 def _bindings(topology: Topology, found: Snapshot) -> Iterator[Finding]:
-    there: dict[Binding, Entry] = {}
+    present: dict[Binding, Entry] = {}
     for entry in found.bindings:
         ends = (entry["source"], entry["destination"], entry["destination_type"])
         if entry["source"] and not entry["arguments"]:  # "" is the default exchange
-            there[Binding(*ends, entry["routing_key"])] = entry
+            present[Binding(*ends, entry["routing_key"])] = entry
     for want in topology.bindings:
-        if want not in there:
+        if want not in present:
             call = Call("POST", _between(found, want), binding_body(want))
             yield Finding(Kind.MISSING, _named(want), "is not there", call)
     wanted = set(topology.bindings)

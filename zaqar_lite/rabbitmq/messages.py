@@ -15,10 +15,10 @@ from zaqar_lite.domain.limits import (
     MAX_BODY_DEPTH,
     MAX_IDEMPOTENCY_KEY,
     MAX_PROJECT_ID,
-    MAX_QUEUE_NAME,
     MIN_MESSAGE_TTL,
     Limits,
 )
+from zaqar_lite.domain.metadata import is_queue_name
 
 LIMITS = Limits()
 
@@ -36,7 +36,6 @@ FAILED_REASON = "relay-reason"
 
 ENVELOPE = 1024  # bytes of a post that are not the body: ttl, delay, key, punctuation
 
-_QUEUE = re.compile(rf"[A-Za-z0-9_-]{{1,{MAX_QUEUE_NAME}}}", re.ASCII)
 _KEY = re.compile(rf"[\x20-\x7e]{{1,{MAX_IDEMPOTENCY_KEY}}}")
 # It becomes an HTTP header, so it has no line breaks.
 _PROJECT = re.compile(rf"[\x21-\x7e]{{1,{MAX_PROJECT_ID}}}")
@@ -98,8 +97,8 @@ def _check_for_zaqar(project: str, queue: str, message_id: str, ttl: int) -> Non
     """Refuse now what the server would refuse when the message is due."""
     if not _PROJECT.fullmatch(project):
         raise Invalid(f"a project is up to 256 printable ASCII characters, not {project!r}")
-    if not _QUEUE.fullmatch(queue):
-        raise Invalid(f"a queue's name is 1..64 letters, digits, '_' and '-', not {queue!r}")
+    if not is_queue_name(queue):
+        raise Invalid(f"a queue's name is 1..64 letters, digits, '_', '-' and '.', not {queue!r}")
     if not _KEY.fullmatch(message_id):
         raise Invalid(f"a message id is 1..{MAX_IDEMPOTENCY_KEY} printable ASCII characters")
     if type(ttl) is not int or not MIN_MESSAGE_TTL <= ttl <= LIMITS.max_message_ttl:
@@ -127,7 +126,7 @@ class ZaqarMessage:
             Invalid: something that can never be posted; the text says what.
         """
         queue = str(message.headers.get(QUEUE, ""))
-        if not _QUEUE.fullmatch(queue):
+        if not is_queue_name(queue):
             raise Invalid(f"the header {QUEUE} names no queue: {queue!r}")
         project = str(message.headers.get(PROJECT, "default"))
         if not _PROJECT.fullmatch(project):

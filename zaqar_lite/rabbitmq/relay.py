@@ -153,57 +153,56 @@ class Relay:
         await channel.set_qos(prefetch_count=self._options.prefetch)
         queue = await channel.get_queue(self._source, ensure=True)
 
-        async def take(message: AbstractIncomingMessage) -> None:
+        async def handle(message: AbstractIncomingMessage) -> None:
             self._taken += 1
             task = asyncio.create_task(self._handle(message, channel, ending))
             tasks.add(task)
             task.add_done_callback(tasks.discard)
 
-        tag = await queue.consume(take)
-        check = asyncio.create_task(self._check(channel, tag, tasks, ending))
-        watches: list[asyncio.Task[Any]] = [asyncio.create_task(_until_set(stop, ending)), check]
+        tag = await queue.consume(handle)
         try:
-            await ending.wait()
+            is_ended = await self._watch(channel, tag, tasks, stop)
+            ending.set()
             if stop.is_set() and not channel.is_closed:
                 await queue.cancel(tag)
         finally:
+            ending.set()
             if tasks:
                 # A message that waits is given back; one that is being posted is finished.
                 await asyncio.wait(tasks, timeout=self._options.drain)
-            for task in (*tasks, *watches):
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, *watches, return_exceptions=True)
-        if not stop.is_set() and (channel.is_closed or check.cancelled() or not check.result()):
+            await asyncio.gather(*tasks, return_exceptions=True)
+        if is_ended and not stop.is_set():
             raise Unavailable(f"the consumer of {self._source} was ended by the broker")
         async with asyncio.timeout(CLOSE_TIMEOUT):
             await channel.close()
 
-    async def _check(
-        self, channel: AbstractChannel, tag: str, held: Sized, ending: asyncio.Event
+    async def _watch(
+        self, channel: AbstractChannel, tag: str, held: Sized, stop: asyncio.Event
     ) -> bool:
-        """End the session when the broker no longer delivers to our consumer, or may not.
+        """Wait until the relay stops, or the broker no longer delivers to our consumer, or may not.
 
-        The result is True if the broker itself ended nothing: no message has come for long, or the
+        The result is True if the broker ended it, False if no message has come for long, or if the
         stream of cancelled ids must be opened again.
 
-        It cancels the consumer when the queue is deleted, and leaves the channel open; the library
-        then only forgets the tag. A quorum queue that is deleted and at once made again is worse
-        (RabbitMQ 3.10): often the broker keeps the consumer, counts messages as delivered to it,
-        and sends none, until its channel is closed. That looks like a queue where nothing is due,
-        so a channel on which nothing comes is opened anew from time to time.
+        The broker cancels the consumer when the queue is deleted, and leaves the channel open; the
+        library then only forgets the tag. A quorum queue that is deleted and at once made again is
+        worse (RabbitMQ 3.10): often the broker keeps the consumer, counts messages as delivered to
+        it, and sends none, until its channel is closed. That looks like a queue where nothing is
+        due, so a channel on which nothing comes is opened anew from time to time.
         """
         underlay = cast(aiormq.Channel, await channel.get_underlay_channel())
         taken, since = self._taken, time.monotonic()
-        while not ending.is_set():
-            await _wait(ending, self._options.check)
+        while not stop.is_set():
+            await _wait(stop, self._options.check)
+            if channel.is_closed or tag not in underlay.consumers:
+                return True
             if held or taken != self._taken:
                 taken, since = self._taken, time.monotonic()
-            idle = time.monotonic() - since >= self._options.renew
-            if tag not in underlay.consumers:
-                ending.set()
-            elif idle or not self._cancelled.is_followed:
-                ending.set()
-                return True
+            is_idle = time.monotonic() - since >= self._options.renew
+            if is_idle or not self._cancelled.is_followed:
+                break
         return False
 
     async def _handle(
@@ -344,12 +343,6 @@ async def _wait(event: asyncio.Event, seconds: float) -> None:
                 await event.wait()
         except TimeoutError:
             pass
-
-
-async def _until_set(one: asyncio.Event, other: asyncio.Event) -> None:
-    """Set one event when the other is set."""
-    await one.wait()
-    other.set()
 
 
 async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:

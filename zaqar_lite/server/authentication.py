@@ -16,7 +16,7 @@ from zaqar_lite.settings import Settings, comma_list
 from zaqar_lite.storage.management import ManagementStore
 
 if TYPE_CHECKING:
-    from zaqar_lite.server.keystone import KeystoneServer
+    from zaqar_lite.server.identity_servers import KeystoneServer
 
 
 class Authentication(NamedTuple):
@@ -80,7 +80,7 @@ def gateways(settings: Settings) -> Gateways | None:
 
 
 def _keystone_server(settings: Settings) -> "KeystoneServer":
-    from zaqar_lite.server.keystone import KeystoneServer  # noqa: PLC0415 - its library takes long
+    from zaqar_lite.server.identity_servers import KeystoneServer  # noqa: PLC0415 - its library takes long
 
     return KeystoneServer(
         settings.keystone_url or "",
@@ -117,7 +117,7 @@ def _tokens(settings: Settings) -> Provider:
     Raises:
         ConfigurationError: the library is not installed.
     """
-    from zaqar_lite.server.published import KeySet  # noqa: PLC0415 - its library takes long
+    from zaqar_lite.server.identity_servers import KeySet  # noqa: PLC0415 - its library takes long
 
     try:
         from zaqar_lite.service.identity.oidc import Issuer, OpenIdConnect  # noqa: PLC0415

@@ -16,23 +16,27 @@ from typing import Any
 import httptools
 
 from zaqar_lite.api.application import Application
-from zaqar_lite.api.call import Call, Head, Result
-from zaqar_lite.api.refused import bad_body
-from zaqar_lite.server.peers import ServerState, address_of, names_of_peer
-from zaqar_lite.server.reading import LONGEST_KEPT, NO_UPGRADE, RequestReader, Upgraded
-from zaqar_lite.server.responses import (
+from zaqar_lite.api.call import Call, Head, Result, bad_body
+from zaqar_lite.server.http1 import (
     CONTINUE,
     FAILED,
     FULL,
     LAST_PART,
+    LONGEST_KEPT,
     NO_HTTP,
+    NO_UPGRADE,
     SOCKETS_ONLY,
     TOO_LARGE,
+    RequestReader,
+    ServerState,
+    Upgraded,
+    address_of,
     header_lines,
+    names_of_peer,
     part_of_stream,
     written,
 )
-from zaqar_lite.server.seldom import Seldom
+from zaqar_lite.server.logs import Seldom
 from zaqar_lite.server.sockets import SocketProtocol
 from zaqar_lite.settings import Settings
 

@@ -1,14 +1,20 @@
-"""Logging of the server: plain lines on a terminal, else lines of JSON.
+"""Logs on standard error, bounded where clients cause the lines, and traces for a collector."""
 
-Bodies and tokens are never logged.
-"""
-
+import asyncio
 import json
 import logging
 import re
 import sys
+from collections import Counter
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from zaqar_lite import __version__
+from zaqar_lite.domain.errors import ConfigurationError
+from zaqar_lite.settings import Settings
+
+if TYPE_CHECKING:
+    from zaqar_lite.api.tracing import RequestTraces
 
 _ACCESS_FIELDS = (
     "request_id",
@@ -86,3 +92,76 @@ def configure(level: str = "info") -> None:
     logging.getLogger("zaqar_lite").setLevel(ours)
     for noisy in ("httpx", "swiftclient", "pika", "uvicorn.access"):
         logging.getLogger(noisy).setLevel(max(ours, logging.WARNING))
+
+
+INTERVAL = 60.0
+"""Seconds after a line in which the same text is only counted."""
+
+
+class Seldom(logging.Filter):
+    """Lets the first of each of these texts into the log; then one line a minute tells how many.
+
+    The texts are those of `record.msg`, before arguments are put in. A text that has not come for a
+    minute is logged at once again. It is for loggers that are used in the event loop.
+    """
+
+    def __init__(self, *texts: str) -> None:
+        super().__init__()
+        self._texts = frozenset(texts)
+        self._more: Counter[str] = Counter()
+        self._quiet: set[str] = set()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Tell whether a record is logged."""
+        text = record.msg
+        if text not in self._texts:
+            return True
+        if text in self._quiet:
+            self._more[text] += 1
+            return False
+        self._be_quiet(record)
+        return True
+
+    def _be_quiet(self, record: logging.LogRecord) -> None:
+        self._quiet.add(record.msg)
+        asyncio.get_running_loop().call_later(INTERVAL, self._tell, record)
+
+    def _tell(self, record: logging.LogRecord) -> None:
+        """Tell how many came in the minute that has passed, if any did."""
+        self._quiet.discard(record.msg)
+        count = self._more.pop(record.msg, 0)
+        if count:
+            more = "%s (%d more in the last minute)"
+            logging.getLogger(record.name).log(record.levelno, more, record.getMessage(), count)
+            self._be_quiet(record)
+
+
+_EXPORT_TIMEOUT = 5
+
+
+def request_traces(settings: Settings) -> "RequestTraces | None":
+    """Make what traces requests and sends the spans to a collector; None if no collector is set.
+
+    Raises:
+        ConfigurationError: the extra `otel` is not installed.
+    """
+    if settings.trace_endpoint is None:
+        return None
+    try:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import (  # noqa: PLC0415 - an extra
+            OTLPSpanExporter,
+        )
+        from opentelemetry.sdk.resources import Resource  # noqa: PLC0415 - as above
+        from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415 - as above
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415 - as above
+    except ModuleNotFoundError as missing:
+        raise ConfigurationError(
+            f"trace_endpoint needs {missing.name}: pip install 'zaqar-lite[otel]'."
+        ) from None
+    from zaqar_lite.api.tracing import RequestTraces  # noqa: PLC0415 - its libraries are an extra
+
+    resource = Resource.create({"service.name": "zaqar-lite", "service.version": __version__})
+    provider = TracerProvider(resource=resource, shutdown_on_exit=False)
+    exporter = OTLPSpanExporter(settings.trace_endpoint, timeout=_EXPORT_TIMEOUT)
+    provider.add_span_processor(BatchSpanProcessor(exporter))
+    return RequestTraces(provider, settings.trace_share)

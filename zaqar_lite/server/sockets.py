@@ -1,15 +1,17 @@
 """A WebSocket connection with bounds on its frames, its unread answers and its time.
 
 It calls `zaqar_lite.api.websocket` directly: ASGI can't express that a client reads too slowly. A
-connection has a task only while a frame is answered, so an idle one costs little.
+connection has a task only while a frame is answered, so an idle one costs little. A frame that is
+too large is passed over, so that the connection can go on: the library's parser would have to keep
+it whole, and closes the connection.
 """
 
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from http import HTTPStatus
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 from urllib.parse import unquote
 
 from websockets.datastructures import Headers
@@ -20,8 +22,78 @@ from websockets.server import ServerProtocol
 
 from zaqar_lite.api.call import Head, Result
 from zaqar_lite.api.websocket.conversation import Conversation, SocketHost
-from zaqar_lite.server.oversized_frames import FrameFilter, Oversized
-from zaqar_lite.server.peers import ServerState, address_of, names_of_peer
+from zaqar_lite.server.http1 import ServerState, address_of, names_of_peer
+
+MOST_DISCARDED = 16_777_216
+"""Bytes of a frame that are passed over; at a larger one the parser closes the connection."""
+_WHOLE = {0x81: False, 0x82: True}
+"""The first byte of a text and of a binary frame that is a message of its own."""
+
+
+class Oversized(NamedTuple):
+    """A frame that was passed over: how many bytes it had, and whether it was binary."""
+
+    size: int
+    binary: bool
+
+
+class FrameFilter:
+    """Take the frames above `largest` bytes out of what arrives on a connection.
+
+    A message in several frames is passed on whatever its size, as is what is no frame: the parser
+    bounds both by closing the connection.
+    """
+
+    def __init__(self, largest: int) -> None:
+        self._largest = largest
+        self._held = b""
+        self._left = 0
+        self._oversized: Oversized | None = None
+
+    def split(self, data: bytes) -> Iterator[bytes | Oversized]:
+        """Give what the parser shall get, and each frame that it shall not, in their order."""
+        if self._held:
+            data, self._held = self._held + data, b""
+        start = at = 0
+        while at < len(data):
+            if self._left:
+                step = min(self._left, len(data) - at)
+                at, self._left = at + step, self._left - step
+            if self._oversized is not None:
+                start = at
+                if not self._left:
+                    yield self._oversized
+                    self._oversized = None
+            if self._left or at == len(data):
+                break
+            length = _length(data, at)
+            if length is None:
+                self._held = data[at:]
+                break
+            head, self._left = length
+            if self._largest < self._left <= MOST_DISCARDED and data[at] in _WHOLE:
+                if start < at:
+                    yield data[start:at]
+                self._oversized = Oversized(self._left, _WHOLE[data[at]])
+                start = at + head
+            at += head
+        if start < at:
+            yield data[start:at]
+
+
+def _length(data: bytes, at: int) -> tuple[int, int] | None:
+    """How many bytes the head of a frame has, and its payload; None while the head is cut off."""
+    if len(data) < at + 2:
+        return None
+    masked, length = data[at + 1] & 0x80, data[at + 1] & 0x7F
+    extended = {126: 2, 127: 8}.get(length, 0)
+    head = 2 + extended + (4 if masked else 0)
+    if len(data) < at + head:
+        return None
+    if extended:
+        length = int.from_bytes(data[at + 2 : at + 2 + extended], "big")
+    return head, length
+
 
 _GOING_AWAY, _INTERNAL, _TRY_LATER, _POLICY = 1001, 1011, 1013, 1008
 _MOST_UNREAD = 1_048_576

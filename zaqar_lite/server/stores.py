@@ -6,13 +6,11 @@ from typing import NamedTuple
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.models import Capability, QueueRef, StoreOptions
 from zaqar_lite.domain.turns import Turns
-from zaqar_lite.service.pooling.drain_worker import Drainer, Targets
-from zaqar_lite.service.pooling.drains import Drains
+from zaqar_lite.service.pooling.drain import Drains, DrainWorker
 from zaqar_lite.service.pooling.open_connections import OpenConnections
 from zaqar_lite.service.pooling.placement import Placements
 from zaqar_lite.service.pooling.pooled_store import PooledMessages
-from zaqar_lite.service.pooling.pools import FRESH, Pool, PoolRegistry, StoreKind
-from zaqar_lite.service.pooling.store_resolver import StoreResolver
+from zaqar_lite.service.pooling.pools import Pool, PoolRegistry, StoreKind
 from zaqar_lite.settings import Settings
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
@@ -26,7 +24,6 @@ class Pooling(NamedTuple):
     registry: PoolRegistry
     catalogue: Placements
     drains: Drains
-    targets: Targets
 
     @property
     def probed(self) -> "_Probed":
@@ -85,9 +82,7 @@ def make_stores(settings: Settings, clock: Clock) -> Stores:
     shared = Capability.SHARED in messages.capabilities or not one_store
     if not settings.pooling:
         return Stores(messages, management, one_store, shared, None)
-    # A process relies on what it read of the catalogue for this long, and a second more.
-    hold = min(settings.drain_wait, FRESH + 1)
-    pools = _pooling(messages, management, clock, options, hold, one_store=one_store)
+    pools = _pooling(messages, management, clock, options, one_store=one_store)
     # The records of the queues in pools are not in the pools' stores.
     return Stores(pools.messages, management, one_store=False, shared=shared, pools=pools)
 
@@ -97,7 +92,6 @@ def _pooling(
     management: ManagementStore,
     clock: Clock,
     options: StoreOptions,
-    hold: float,
     *,
     one_store: bool,
 ) -> Pooling:
@@ -132,16 +126,8 @@ def _pooling(
 
     registry = PoolRegistry(management, check, clock)
     catalogue = Placements(management, registry, clock)
-    drains = Drains(management, registry, clock)
-    places = StoreResolver(home, registry, catalogue, OpenConnections(make), drains, clock=clock)
-    pooled = PooledMessages(places, hold=hold)
-    return Pooling(
-        pooled,
-        registry,
-        catalogue,
-        drains,
-        Targets(pooled, management, registry, catalogue),
-    )
+    pooled = PooledMessages(home, registry, catalogue, OpenConnections(make), clock)
+    return Pooling(pooled, registry, catalogue, Drains(management, registry, clock))
 
 
 def drainer_of(
@@ -150,15 +136,15 @@ def drainer_of(
     management: ManagementStore,
     clock: Clock,
     turns: Turns,
-) -> Drainer | None:
+) -> DrainWorker | None:
     """Make the background work that drains pools; None on a server without pools."""
     if pools is None:
         return None
-    return Drainer(
+    return DrainWorker(
         pools.messages,
         management,
+        pools.registry,
         pools.catalogue,
-        pools.targets,
         clock=clock,
         turns=turns,
         wait=settings.drain_wait,

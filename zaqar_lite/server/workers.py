@@ -1,9 +1,13 @@
-"""Several server processes on one socket: start them, replace one that dies, end them together."""
+"""Several server processes on one socket: start them, replace one that dies, end them together.
+
+`notify` tells systemd how the server does (`Type=notify`): one datagram, no library.
+"""
 
 import logging
 import multiprocessing
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -12,7 +16,25 @@ from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from types import FrameType
 
-from zaqar_lite.server import systemd
+
+def notify(state: str) -> None:
+    """Send `READY=1`, `STOPPING=1` or `WATCHDOG=1` to systemd, if it started this process."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if address[:1] not in ("/", "@"):
+        return
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as sending:
+            sending.sendto(state.encode(), address.replace("@", "\0", 1))
+    except OSError:
+        return  # systemd does not listen any more: the server goes on without it
+
+
+def watchdog_interval() -> float | None:
+    """Half the seconds within which systemd expects a sign of life; None if it expects none."""
+    microseconds = os.environ.get("WATCHDOG_USEC", "")
+    meant = os.environ.get("WATCHDOG_PID", "") in ("", str(os.getpid()))
+    return int(microseconds) / 2e6 if microseconds.isdigit() and meant else None
+
 
 logger = logging.getLogger("zaqar_lite")
 NEVER_WORKS = 1
@@ -50,12 +72,12 @@ class Workers:
         for name in _SIGNALS:
             signal.signal(name, self._stop)
         signal.signal(signal.SIGHUP, self._pass_on)
-        life = systemd.watchdog_interval()
+        life = watchdog_interval()
         for number in range(self._count):
             self._start(number)
         while self._running:
             if life is not None:
-                systemd.notify("WATCHDOG=1")
+                notify("WATCHDOG=1")
             pause = _LOOK if life is None else min(life, _LOOK)
             ended = wait([process.sentinel for process in self._running], timeout=pause)
             for process in [one for one in self._running if one.sentinel in ended]:
@@ -102,7 +124,7 @@ class Workers:
 
     def _stop(self, _number: int = 0, _frame: FrameType | None = None) -> None:
         self._stopping = True
-        systemd.notify("STOPPING=1")
+        notify("STOPPING=1")
         for process in list(self._running):
             process.terminate()
 

@@ -1,6 +1,7 @@
 """The rules of claims: create, read, renew, release, and settle single messages."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from zaqar_lite.domain.attempts import MAX_DETAIL, MAX_REASON
 from zaqar_lite.domain.errors import Conflict, Forbidden, Invalid, NotFound
@@ -19,16 +20,14 @@ from zaqar_lite.service.queues import Queues
 from zaqar_lite.storage.base import MessageStore
 
 
+@dataclass(eq=False, repr=False)
 class Claims:
     """What a user may do with claims."""
 
-    def __init__(
-        self, messages: MessageStore, queues: Queues, policies: Policies, limits: Limits
-    ) -> None:
-        self._messages = messages
-        self._queues = queues
-        self._policies = policies
-        self._limits = limits
+    messages: MessageStore
+    queues: Queues
+    policies: Policies
+    limits: Limits
 
     async def create(
         self,
@@ -49,7 +48,7 @@ class Claims:
         Raises:
             Invalid: a value is out of range.
         """
-        limits = self._limits
+        limits = self.limits
         check_limit(limit, limits.claim(large=large))
         ttl = self._ttl(ttl)
         grace = limits.default_claim_grace if grace is None else grace
@@ -60,7 +59,7 @@ class Claims:
             )
 
         async def act(policy: Policy) -> Claimed:
-            claimed = await self._messages.claim(
+            claimed = await self.messages.claim(
                 queue,
                 Take(
                     limit=limit,
@@ -74,10 +73,10 @@ class Claims:
                 ),
             )
             if claimed.moved:
-                await self._queues.ensure_dead_letter_queue(policy.letters_in)
+                await self.queues.ensure_dead_letter_queue(policy.letters_in)
             return claimed
 
-        claimed = await self._policies.take(queue, act)
+        claimed = await self.policies.take(queue, act)
         if claimed.claim_id is None or not claimed.messages:
             return None
         return claimed.claim_id, claimed.messages
@@ -89,7 +88,7 @@ class Claims:
             NotFound: unknown, released or lapsed.
         """
         _check_id(claim_id)
-        return await self._messages.get_claim(queue, claim_id, details=details)
+        return await self.messages.get_claim(queue, claim_id, details=details)
 
     async def renew(
         self, queue: QueueRef, claim_id: str, *, ttl: int | None, grace: int | None
@@ -103,10 +102,10 @@ class Claims:
             NotFound: unknown, released or lapsed.
         """
         ttl = self._ttl(ttl)
-        grace = self._limits.default_claim_grace if grace is None else grace
-        grace = min(max(grace, 0), self._limits.max_claim_grace)
+        grace = self.limits.default_claim_grace if grace is None else grace
+        grace = min(max(grace, 0), self.limits.max_claim_grace)
         _check_id(claim_id)
-        await self._messages.renew(queue, claim_id, ttl_ms=ttl * 1000, grace_ms=grace * 1000)
+        await self.messages.renew(queue, claim_id, ttl_ms=ttl * 1000, grace_ms=grace * 1000)
 
     async def release(self, queue: QueueRef, claim_id: str, *, delay: int = 0) -> None:
         """End a claim: its messages are ready in `delay` seconds; no error when it has ended.
@@ -114,18 +113,18 @@ class Claims:
         Raises:
             Invalid: the delay is out of range.
         """
-        longest = self._limits.max_claim_ttl
+        longest = self.limits.max_claim_ttl
         if not 0 <= delay <= longest:
             raise Invalid(f"The delay must be between 0 and {longest} seconds; it is {delay}.")
         if is_claim_id(claim_id):
-            await self._messages.release(queue, claim_id, delay_ms=delay * 1000)
+            await self.messages.release(queue, claim_id, delay_ms=delay * 1000)
 
     def _ttl(self, ttl: int | None) -> int:
-        ttl = self._limits.default_claim_ttl if ttl is None else ttl
-        if not MIN_CLAIM_TTL <= ttl <= self._limits.max_claim_ttl:
+        ttl = self.limits.default_claim_ttl if ttl is None else ttl
+        if not MIN_CLAIM_TTL <= ttl <= self.limits.max_claim_ttl:
             raise Invalid(
                 f"The ttl of a claim must be between {MIN_CLAIM_TTL} and "
-                f"{self._limits.max_claim_ttl} seconds; it is {ttl}."
+                f"{self.limits.max_claim_ttl} seconds; it is {ttl}."
             )
         return ttl
 
@@ -135,16 +134,14 @@ def _check_id(claim_id: str) -> None:
         raise NotFound(f"Claim {claim_id!r} does not exist.")
 
 
+@dataclass(eq=False, repr=False)
 class Settling:
     """What a consumer may do with single messages of its claim."""
 
-    def __init__(
-        self, messages: MessageStore, queues: Queues, policies: Policies, limits: Limits
-    ) -> None:
-        self._messages = messages
-        self._queues = queues
-        self._policies = policies
-        self._limits = limits
+    messages: MessageStore
+    queues: Queues
+    policies: Policies
+    limits: Limits
 
     async def settle(
         self, queue: QueueRef, claim_id: str, settlements: Sequence[Settlement]
@@ -162,14 +159,14 @@ class Settling:
             return [Outcome.NOT_FOUND] * len(settlements)
 
         async def act(policy: Policy) -> Settled:
-            settled = await self._messages.settle(
+            settled = await self.messages.settle(
                 queue, claim_id, settlements, retries=policy.retries, version=policy.version
             )
             if settled.moved:
-                await self._queues.ensure_dead_letter_queue(policy.letters_in)
+                await self.queues.ensure_dead_letter_queue(policy.letters_in)
             return settled
 
-        return (await self._policies.decide(queue, act)).outcomes
+        return (await self.policies.decide(queue, act)).outcomes
 
     async def settle_one(self, queue: QueueRef, claim_id: str, settlement: Settlement) -> None:
         """Settle one message.
@@ -191,14 +188,14 @@ class Settling:
                 raise Conflict(text)
 
     def _check(self, settlements: Sequence[Settlement]) -> None:
-        most = self._limits.claim(large=True)
+        most = self.limits.claim(large=True)
         if not 1 <= len(settlements) <= most:
             raise Invalid(f"Between 1 and {most} messages can be settled at once.")
         names = [one.message_id for one in settlements]
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
             raise Invalid(f"Message {twice!r} is named twice.")
-        longest_ms = self._limits.max_claim_ttl * 1000
+        longest_ms = self.limits.max_claim_ttl * 1000
         ack, extend = Act.ACK, Act.EXTEND
         for one in settlements:
             if one.act is ack:
@@ -208,11 +205,11 @@ class Settling:
                     raise _wrong(
                         one,
                         f"the ttl must be between {MIN_CLAIM_TTL} and "
-                        f"{self._limits.max_claim_ttl} seconds",
+                        f"{self.limits.max_claim_ttl} seconds",
                     )
                 continue
             if one.delay_ms is not None and not 0 <= one.delay_ms <= longest_ms:
-                longest = self._limits.max_claim_ttl
+                longest = self.limits.max_claim_ttl
                 raise _wrong(one, f"the delay must be between 0 and {longest} seconds")
             if one.reason is not None and len(one.reason.encode()) > MAX_REASON:
                 raise _wrong(one, f"the reason must have at most {MAX_REASON} bytes (UTF-8)")

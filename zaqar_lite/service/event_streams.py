@@ -12,6 +12,7 @@ continue there. While nothing is pending, the cursor is a list's marker.
 import asyncio
 import re
 from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from zaqar_lite.domain.errors import Invalid
@@ -236,28 +237,20 @@ class Stream:
         return events if has_found else None
 
 
+@dataclass(eq=False, repr=False)
 class EventStreams:
     """Opens streams, which count as waiting requests and share their bounds."""
 
-    def __init__(
-        self,
-        messages: MessageStore,
-        policies: Policies,
-        waiting: LongPolling,
-        limits: Limits,
-        *,
-        heartbeat: float = HEARTBEAT,
-    ) -> None:
-        self._messages = messages
-        self._policies = policies
-        self._waiting = waiting
-        self._limits = limits
-        self.heartbeat = heartbeat
+    messages: MessageStore
+    policies: Policies
+    waiting: LongPolling
+    limits: Limits
+    heartbeat: float = HEARTBEAT
 
     @property
     def is_closed(self) -> bool:
         """Whether all streams shall end because the server stops."""
-        return self._waiting.is_closed
+        return self.waiting.is_closed
 
     async def open(
         self,
@@ -281,10 +274,10 @@ class EventStreams:
         elif from_now:
             cursor = await self._now(queue, include_delayed=include_delayed)
         return Stream(
-            self._messages,
-            self._policies,
+            self.messages,
+            self.policies,
             queue,
-            await self._waiting.join(queue, gone),
+            await self.waiting.join(queue, gone),
             cursor=cursor,
             message_id=message_id,
             exclude_client_id=exclude_client_id,
@@ -296,14 +289,14 @@ class EventStreams:
 
         Delayed messages are pending. They were posted no longer ago than the longest delay.
         """
-        stats = await self._messages.stats(queue)
+        stats = await self.messages.stats(queue)
         newest = stats.newest
         if newest is None:
             return Cursor()
         at, now = newest.position, newest.now
         if include_delayed or not stats.delayed:
             return Cursor(at, at, now)
-        first = (now - 1_000 * self._limits.max_message_delay) * 1_000 - 1
+        first = (now - 1_000 * self.limits.max_message_delay) * 1_000 - 1
         return Cursor(at, min(max(first, 0), at), now)
 
 

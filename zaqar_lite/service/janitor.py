@@ -6,6 +6,7 @@ memory, finishes what a crash cut short, and drains queues whose delay was switc
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from time import perf_counter
 
 from zaqar_lite.domain.errors import QueueChanged
@@ -21,6 +22,7 @@ _STEP = 1_000
 _QUEUES = 10
 
 
+@dataclass(eq=False, repr=False)
 class Janitor(BackgroundWorker):
     """Sweep in bounded steps, one after the other while there is work; look again after a rest.
 
@@ -29,39 +31,31 @@ class Janitor(BackgroundWorker):
     requests have the rest. `note` is told what each step did and how long it took.
     """
 
-    def __init__(
-        self,
-        messages: MessageStore,
-        management: ManagementStore,
-        queues: Queues,
-        policies: Policies,
-        *,
-        interval: float,
-        note: Callable[[Swept, int, float], None] | None = None,
-    ) -> None:
-        self._messages = messages
-        self._management = management
-        self._queues = queues
-        self._policies = policies
-        self._interval = interval
-        self._note = note
-        self._work = Background("sweep", self._sweep, rest=interval)
+    messages: MessageStore
+    management: ManagementStore
+    queues: Queues
+    policies: Policies
+    interval: float
+    note: Callable[[Swept, int, float], None] | None = None
+
+    def __post_init__(self) -> None:
+        self._work = Background("sweep", self._sweep, rest=self.interval)
 
     async def step(self) -> int:
         """Sweep one bounded step, and drain exposing queues by one; answer how much was done.
 
         0 means that there is nothing left to do now.
         """
-        await self._policies.turns.wait()
+        await self.policies.turns.wait()
         begun = perf_counter()
-        swept = await self._messages.sweep(self._messages.sweep_step, self._policies.retries_of)
+        swept = await self.messages.sweep(self.messages.sweep_step, self.policies.retries_of)
         for queue in swept.letters_in:
-            await self._queues.ensure_dead_letter_queue(queue)
-        done = swept.total + await self._management.sweep_records(_STEP)
-        for record in await self._management.exposing_queues(limit=_QUEUES):
+            await self.queues.ensure_dead_letter_queue(queue)
+        done = swept.total + await self.management.sweep_records(_STEP)
+        for record in await self.management.exposing_queues(limit=_QUEUES):
             done += await self._drain(record)
-        if self._note is not None:
-            self._note(swept, done, perf_counter() - begun)
+        if self.note is not None:
+            self.note(swept, done, perf_counter() - begun)
         return done
 
     async def _drain(self, record: QueueRecord) -> int:
@@ -71,11 +65,11 @@ class Janitor(BackgroundWorker):
         refused by its version, so no delayed message can follow the last step; and a delay that was
         switched on again meanwhile stays on.
         """
-        exposed = await self._messages.expose(record.queue, _STEP)
+        exposed = await self.messages.expose(record.queue, _STEP)
         if exposed == _STEP:
             return exposed
         try:
-            await self._management.update_queue(
+            await self.management.update_queue(
                 QueueRecord(record.queue, record.metadata, record.version)
             )
         except QueueChanged:
@@ -86,4 +80,4 @@ class Janitor(BackgroundWorker):
     async def _sweep(self) -> float:
         started = perf_counter()
         done = await self.step()
-        return min(perf_counter() - started, self._interval) if done else self._interval
+        return min(perf_counter() - started, self.interval) if done else self.interval

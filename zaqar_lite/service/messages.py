@@ -1,6 +1,7 @@
 """The rules of messages: post, list, get, edit, delete and pop."""
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -40,32 +41,23 @@ class Receipt(NamedTuple):
     warning: str | None = None
 
 
+@dataclass(eq=False, repr=False)
 class Messages:
     """What a user may do with messages."""
 
-    def __init__(
-        self,
-        messages: MessageStore,
-        queues: Queues,
-        policies: Policies,
-        router: Router,
-        notes: Outbox,
-        *,
-        limits: Limits,
-        clock: Clock,
-        stock: MessageQuota | None = None,
-        encryption_keys: "EncryptionKeys | None" = None,
-    ) -> None:
-        self._encryption_keys = encryption_keys
-        self._messages = messages
-        self._stock = stock
-        self._queues = queues
-        self._policies = policies
-        self._router = router
-        self._notes = notes
-        self._limits = limits
-        self._drafts = PostValidation(limits, clock)
-        self.turns = policies.turns
+    messages: MessageStore
+    queues: Queues
+    policies: Policies
+    router: Router
+    notes: Outbox
+    limits: Limits
+    clock: Clock
+    stock: MessageQuota | None = None
+    encryption_keys: "EncryptionKeys | None" = None
+
+    def __post_init__(self) -> None:
+        self._drafts = PostValidation(self.limits, self.clock)
+        self.turns = self.policies.turns
         """Large posts are read, checked and prepared in these turns."""
 
     async def admit(self, queue: QueueRef, size: int) -> Policy:
@@ -74,7 +66,7 @@ class Messages:
         Raises:
             Invalid: larger than the queue or the server allows.
         """
-        policy = await self._policies.get(queue)
+        policy = await self.policies.get(queue)
         if size > policy.max_post_size:
             raise _too_large(size, policy.max_post_size)
         return policy
@@ -124,7 +116,7 @@ class Messages:
                     "'deliver_at'. A queue whose _default_message_delay is above 0 does."
                 )
             if not policy.exists:
-                policy = await self._queues.ensure(queue)
+                policy = await self.queues.ensure(queue)
             if large:
                 resolved: list[NewMessage] = []
                 for first, part in cut(drafts):
@@ -133,14 +125,14 @@ class Messages:
                 await self.turns.wait()
             else:
                 resolved = self._drafts.resolve(queue, 0, drafts, policy)
-            new = await self._router.route(queue, resolved, policy.route, self.turns)
+            new = await self.router.route(queue, resolved, policy.route, self.turns)
             if new is not resolved and sum(len(message.copies) for message in new) > STEP // 5:
                 await self.turns.wait()
             if policy.encrypted:
                 new = await self._sealing().seal(queue, new)
             if policy.subscribed or new is not resolved:  # copies may have subscribers too
-                new = await self._notes.with_notes(queue, policy, new)
-            posted = await self._messages.post(
+                new = await self.notes.with_notes(queue, policy, new)
+            posted = await self.messages.post(
                 queue, new, client_id=client_id, batch_key=whole or None, version=policy.version
             )
             if delayed and not policy.default_delay_ms:
@@ -151,12 +143,12 @@ class Messages:
                 )
             return Receipt(posted)
 
-        if self._stock is None or not self._stock.bounds(queue.project):
-            return await self._policies.decide(queue, act, policy=policy)
-        post = partial(self._policies.decide, queue, act, policy=policy)
-        repeats = partial(is_repeated, self._messages, queue, drafts, batch_key)
+        if self.stock is None or not self.stock.bounds(queue.project):
+            return await self.policies.decide(queue, act, policy=policy)
+        post = partial(self.policies.decide, queue, act, policy=policy)
+        repeats = partial(is_repeated, self.messages, queue, drafts, batch_key)
         sizes = [len(draft.body) for draft in drafts]
-        return await self._stock.post(queue.project, sizes, post, repeats)
+        return await self.stock.post(queue.project, sizes, post, repeats)
 
     def check(self, drafts: Sequence[Draft]) -> None:
         """Check messages that are posted later, as far as that does not depend on their queue.
@@ -189,14 +181,14 @@ class Messages:
         Raises:
             Invalid: the limit is out of range.
         """
-        check_limit(limit, self._limits.page(large=large))
+        check_limit(limit, self.limits.page(large=large))
         after, bound = self._marker(marker), self._marker(until)
 
         async def act(policy: Policy) -> tuple[Page, bool]:
             delayed = include_delayed or policy.delay_mode is not DelayMode.HONOUR
             if (marker is not None and after is None) or (until is not None and bound is None):
                 return Page((), None), delayed
-            page = await self._messages.list_messages(
+            page = await self.messages.list_messages(
                 queue,
                 Selection(
                     marker=after,
@@ -211,7 +203,7 @@ class Messages:
             )
             return page, delayed
 
-        return await self._policies.decide(queue, act)
+        return await self.policies.decide(queue, act)
 
     async def get(
         self, queue: QueueRef, ids: Sequence[str], *, details: bool = False, large: bool = False
@@ -225,7 +217,7 @@ class Messages:
         known = [message_id for message_id in ids if is_message_id(message_id)]
         if not known:
             return ()
-        return await self._messages.get_messages(queue, known, details=details)
+        return await self.messages.get_messages(queue, known, details=details)
 
     async def edit(
         self,
@@ -262,13 +254,13 @@ class Messages:
             if not is_message_id(message_id):
                 raise NotFound(f"Message {message_id!r} does not exist.")
             if policy.delay_mode is not DelayMode.HONOUR:
-                if not await self._messages.get_messages(queue, (message_id,)):
+                if not await self.messages.get_messages(queue, (message_id,)):
                     raise NotFound(f"Message {message_id} does not exist.")
                 raise Conflict("Only a message of a delayed queue can be edited.")
             stored = body
             if body is not None and policy.encrypted:
                 stored = await self._sealing().seal_body(queue, body)
-            return await self._messages.edit(
+            return await self.messages.edit(
                 queue,
                 Edit(
                     message_id,
@@ -280,7 +272,7 @@ class Messages:
                 ),
             )
 
-        return await self._policies.decide(queue, act, policy=policy)
+        return await self.policies.decide(queue, act, policy=policy)
 
     async def delete(self, queue: QueueRef, message_id: str, claim_id: str | None) -> None:
         """Delete one message, by its claim if it is claimed (zaqar-behaviour 3.5).
@@ -292,7 +284,7 @@ class Messages:
         if not is_message_id(message_id):
             return
         claim_ids = () if claim_id is None else (claim_id,)
-        refused = await self._messages.delete(queue, (message_id,), claim_ids=claim_ids)
+        refused = await self.messages.delete(queue, (message_id,), claim_ids=claim_ids)
         if not refused:
             return
         if claim_id is None:
@@ -318,12 +310,12 @@ class Messages:
             Forbidden: an id is not held by a listed live claim; nothing was deleted.
         """
         self._check_ids(ids, large=large)
-        if self._limits.message_delete_with_claim_id and not claim_ids:
+        if self.limits.message_delete_with_claim_id and not claim_ids:
             raise Invalid("The parameters 'ids' and 'claim_ids' must both be given.")
         known = [message_id for message_id in ids if is_message_id(message_id)]
         if not known:
             return
-        refused = await self._messages.delete(queue, known, claim_ids=claim_ids or None)
+        refused = await self.messages.delete(queue, known, claim_ids=claim_ids or None)
         if refused:
             held = ", ".join(refusal.id for refusal in refused)
             raise Forbidden(f"Nothing was deleted: not held by the claims given are {held}.")
@@ -338,12 +330,12 @@ class Messages:
         Raises:
             Invalid: the limit is out of range.
         """
-        most = self._limits.claim(large=large)
+        most = self.limits.claim(large=large)
         if not 1 <= limit <= most:
             raise Invalid(f"'pop' must be at least 1 and no greater than {most}.")
 
         async def act(policy: Policy) -> Claimed:
-            popped = await self._messages.pop(
+            popped = await self.messages.pop(
                 queue,
                 Take(
                     limit=limit,
@@ -354,10 +346,10 @@ class Messages:
                 ),
             )
             if popped.moved:
-                await self._queues.ensure_dead_letter_queue(policy.letters_in)
+                await self.queues.ensure_dead_letter_queue(policy.letters_in)
             return popped
 
-        popped = await self._policies.take(queue, act)
+        popped = await self.policies.take(queue, act)
         return popped.messages
 
     async def split(self, queue: QueueRef, count: int) -> Sequence[int]:
@@ -366,27 +358,27 @@ class Messages:
         Raises:
             Invalid: the count is out of range.
         """
-        if not 1 <= count <= self._limits.max_ranges:
-            raise Invalid(f"'count' must be between 1 and {self._limits.max_ranges}.")
-        return await self._messages.split(queue, count)
+        if not 1 <= count <= self.limits.max_ranges:
+            raise Invalid(f"'count' must be between 1 and {self.limits.max_ranges}.")
+        return await self.messages.split(queue, count)
 
     def _sealing(self) -> "EncryptionKeys":
-        if self._encryption_keys is None:
+        if self.encryption_keys is None:
             raise Invalid(
                 "The queue is encrypted, and this server has no encryption_key_file: nothing was "
                 "stored."
             )
-        return self._encryption_keys
+        return self.encryption_keys
 
     async def _is_live(self, queue: QueueRef, claim_id: str) -> bool:
         try:
-            await self._messages.get_claim(queue, claim_id)
+            await self.messages.get_claim(queue, claim_id)
         except NotFound:
             return False
         return True
 
     def _check_ids(self, ids: Collection[str], *, large: bool) -> None:
-        most = self._limits.page(large=large)
+        most = self.limits.page(large=large)
         if not 1 <= len(ids) <= most:
             raise Invalid(
                 f"The number of ids must be at least 1 and no greater than {most}; it is "

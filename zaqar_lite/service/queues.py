@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
@@ -32,32 +33,23 @@ _SEEN_FOR = 1.0
 _MOST_SEEN = 10_000
 
 
+@dataclass(eq=False, repr=False)
 class Queues:
     """What a user may do with queues as such."""
 
-    def __init__(
-        self,
-        management: ManagementStore,
-        messages: MessageStore,
-        policies: Policies,
-        limits: Limits,
-        quota_of: QuotaOf = unlimited,
-        *,
-        encrypts: bool = False,
-        catalogue: Placements | None = None,
-    ) -> None:
-        self._encrypts = encrypts
-        self._catalogue = catalogue
-        self._management = management
-        self._messages = messages
-        self._policies = policies
-        self._limits = limits
-        self._quota_of = quota_of
-        # Alone, no other process deletes a queue, so one whose policy is cached is there.
-        self._alone = policies.checked and Capability.SHARED not in messages.capabilities
+    management: ManagementStore
+    messages: MessageStore
+    policies: Policies
+    limits: Limits
+    quota_of: QuotaOf = unlimited
+    encrypts: bool = False
+    catalogue: Placements | None = None
+
+    def __post_init__(self) -> None:
+        self._alone = self.policies.checked and Capability.SHARED not in self.messages.capabilities
         self._seen: dict[QueueRef, float] = {}
         """Until when (monotonic clock) a dead-letter queue is assumed to have a record."""
-        self.recent = RecentRates(messages)
+        self.recent = RecentRates(self.messages)
         """What the queues that somebody looks at held in the last hour."""
 
     async def create(self, queue: QueueRef, metadata: Mapping[str, Any]) -> bool:
@@ -74,8 +66,8 @@ class Queues:
         return created
 
     def _check(self, queue: QueueRef, metadata: Mapping[str, Any]) -> None:
-        rules.validate(queue, metadata, self._limits)
-        if metadata.get(rules.ENCRYPT) and not self._encrypts:
+        rules.validate(queue, metadata, self.limits)
+        if metadata.get(rules.ENCRYPT) and not self.encrypts:
             raise Invalid(
                 f"{rules.ENCRYPT} must be false: this server does not encrypt messages, because it "
                 "has no encryption_key_file."
@@ -84,23 +76,23 @@ class Queues:
     async def ensure(self, queue: QueueRef) -> Policy:
         """Create a queue with empty metadata unless it exists (lazy queues, dead letters)."""
         record, _ = await self._create(queue, {})
-        return self._policies.keep(queue, record)
+        return self.policies.keep(queue, record)
 
     async def _create(
         self, queue: QueueRef, metadata: Mapping[str, Any]
     ) -> tuple[QueueRecord, bool]:
         """Create a queue, marked when it has subscriptions: they outlive their queue."""
-        if subscriptions := await list_subscriptions(self._management, queue):
+        if subscriptions := await list_subscriptions(self.management, queue):
             metadata = {**metadata, rules.SUBSCRIBED: 1}
             if ordered := [one.id for one in subscriptions if one.is_ordered]:
                 metadata[rules.ORDERED] = ordered[: rules.MAX_ORDERED]
-        if self._catalogue is not None:
-            await self._catalogue.decide(queue, metadata)
-        most, quota = self._limits.max_queues_per_project, self._quota_of(queue.project).queues
+        if self.catalogue is not None:
+            await self.catalogue.decide(queue, metadata)
+        most, quota = self.limits.max_queues_per_project, self.quota_of(queue.project).queues
         if quota is None or quota > most:
-            return await self._management.create_queue(queue, metadata, max_queues=most)
+            return await self.management.create_queue(queue, metadata, max_queues=most)
         try:
-            return await self._management.create_queue(queue, metadata, max_queues=quota)
+            return await self.management.create_queue(queue, metadata, max_queues=quota)
         except LimitReached:
             raise QuotaReached(
                 f"The project has {quota} queues, as many as its quota allows: delete some, or "
@@ -118,11 +110,11 @@ class Queues:
             return
         try:
             if self._alone:
-                known: object = self._policies.cached(queue)
+                known: object = self.policies.cached(queue)
             elif monotonic() < self._seen.get(queue, 0.0):
                 return
             else:
-                known = await self._management.get_queue(queue)
+                known = await self.management.get_queue(queue)
             if known is None:
                 await self.ensure(queue)
             if not self._alone:
@@ -137,12 +129,12 @@ class Queues:
 
     async def metadata(self, queue: QueueRef) -> dict[str, Any]:
         """The metadata of a queue with the defaults filled in, also of one that is not there."""
-        record = await self._management.get_queue(queue)
-        return rules.with_overlay(record.metadata if record else {}, self._limits)
+        record = await self.management.get_queue(queue)
+        return rules.with_overlay(record.metadata if record else {}, self.limits)
 
     async def stored_metadata(self, queue: QueueRef) -> dict[str, Any] | None:
         """The metadata of a queue as somebody set it; None for a queue that is not there."""
-        record = await self._management.get_queue(queue)
+        record = await self.management.get_queue(queue)
         return None if record is None else rules.visible(record.metadata)
 
     @retried("The queue {1.name!r}")
@@ -156,16 +148,16 @@ class Queues:
             Conflict: an operation on a key that the queue does not have.
             Invalid: the outcome breaks a rule of `create`.
         """
-        record = await self._management.get_queue(queue)
+        record = await self.management.get_queue(queue)
         if record is None:
             raise NotFound(f"Queue {queue.name} does not exist.")
         shown = rules.visible(record.metadata)
-        patched = apply_patch(operations, shown, rules.overlay(self._limits))
+        patched = apply_patch(operations, shown, rules.overlay(self.limits))
         self._check(queue, patched)
-        rules.check_size(patched, self._limits)
+        rules.check_size(patched, self.limits)
         await self._check_relations(queue, patched)
-        if self._catalogue is not None:
-            await self._catalogue.decide(queue, patched)  # its dead letters lie beside it
+        if self.catalogue is not None:
+            await self.catalogue.decide(queue, patched)  # its dead letters lie beside it
         stored = {**patched, **rules.hidden(record.metadata)}
         changed = QueueRecord(queue, stored, record.version)
         if record.delay_mode is not DelayMode.IGNORE:
@@ -176,10 +168,10 @@ class Queues:
                 exposing=not patched.get("_default_message_delay"),
             )
         try:
-            await self._management.update_queue(changed)
+            await self.management.update_queue(changed)
         finally:
-            self._policies.forget(queue)
-        return rules.with_overlay(patched, self._limits)
+            self.policies.forget(queue)
+        return rules.with_overlay(patched, self.limits)
 
     @retried("The queue {1.name!r}")
     async def delete(self, queue: QueueRef) -> None:
@@ -190,21 +182,21 @@ class Queues:
         second drop removes what was posted in between where the two stores are not one. A queue
         that is patched or made again meanwhile is deleted too.
         """
-        record = await self._management.get_queue(queue)
-        await self._messages.drop(queue)
-        self._policies.forget(queue)
+        record = await self.management.get_queue(queue)
+        await self.messages.drop(queue)
+        self.policies.forget(queue)
         self._seen.pop(queue, None)
         if record is None:
             return
-        if self._catalogue is not None:
-            await self._catalogue.leave(queue)
+        if self.catalogue is not None:
+            await self.catalogue.leave(queue)
         try:
-            await self._management.delete_queue(queue, version=record.version)
+            await self.management.delete_queue(queue, version=record.version)
         finally:
-            self._policies.forget(queue)
+            self.policies.forget(queue)
             self._seen.pop(queue, None)
-        if not self._policies.checked:
-            await self._messages.drop(queue)
+        if not self.policies.checked:
+            await self.messages.drop(queue)
 
     async def list_queues(
         self,
@@ -216,8 +208,8 @@ class Queues:
         metadata: Mapping[str, Any],
     ) -> Sequence[QueueRecord]:
         """List a project's queues by name, after `marker`."""
-        check_limit(limit, self._limits.max_queues_per_page)
-        return await self._management.list_queues(
+        check_limit(limit, self.limits.max_queues_per_page)
+        return await self.management.list_queues(
             project,
             marker=marker,
             limit=limit,
@@ -227,15 +219,15 @@ class Queues:
 
     def shown(self, record: QueueRecord) -> dict[str, Any]:
         """A listed queue's metadata with the defaults filled in."""
-        return rules.with_overlay(record.metadata, self._limits)
+        return rules.with_overlay(record.metadata, self.limits)
 
     async def count(self, project: str) -> int:
         """Count a project's queues."""
-        return await self._management.count_queues(project)
+        return await self.management.count_queues(project)
 
     async def stats(self, queue: QueueRef) -> Stats:
         """Count a queue's messages by state; zeros for a queue that is not there."""
-        return await self._messages.stats(queue)
+        return await self.messages.stats(queue)
 
     async def purge(self, queue: QueueRef, resource_types: Collection[str]) -> None:
         """Remove all messages, claimed and delayed ones too, if they are among the types.
@@ -248,7 +240,7 @@ class Queues:
         if set(resource_types) - {"messages", "subscriptions"}:
             raise Invalid("Resource types must be a sub set of ['messages', 'subscriptions'].")
         if "messages" in resource_types:
-            await self._messages.purge(queue)
+            await self.messages.purge(queue)
 
     async def history(
         self, queue: QueueRef, state: HistoryState, *, marker: str | None, limit: int
@@ -258,31 +250,31 @@ class Queues:
         Raises:
             Unsupported: the store keeps no history.
         """
-        check_limit(limit, self._limits.max_messages_per_page)
-        return await self._messages.history(queue, state, marker=marker, limit=limit)
+        check_limit(limit, self.limits.max_messages_per_page)
+        return await self.messages.history(queue, state, marker=marker, limit=limit)
 
     async def _check_relations(self, queue: QueueRef, metadata: Mapping[str, Any]) -> None:
         self._check_capabilities(metadata)
         await self._check_chain(queue, metadata)
         await self._check_filters(queue, metadata)
-        if self._catalogue is not None:
-            await self._catalogue.check(queue, metadata)
+        if self.catalogue is not None:
+            await self.catalogue.check(queue, metadata)
 
     def _check_capabilities(self, metadata: Mapping[str, Any]) -> None:
-        if metadata.get(rules.FILTER) is not None and not self._management.finds_filters:
+        if metadata.get(rules.FILTER) is not None and not self.management.finds_filters:
             raise Invalid(f"{rules.FILTER} needs the embedded store for the queues' records.")
-        if self._catalogue is not None:
+        if self.catalogue is not None:
             return  # it finds a pool that can do what is asked for, or refuses
         for key, capability in rules.NEEDED.items():
             if metadata.get(key) is None:
                 continue
-            if capability is Capability.HISTORY and not self._policies.checked:
+            if capability is Capability.HISTORY and not self.policies.checked:
                 # A store keeps a history by the retention in its own record of the queue.
                 raise Invalid(
                     f"{key} needs the queue's record in the message store; this server keeps "
                     "records in another one (management_store)."
                 )
-            if capability not in self._messages.capabilities:
+            if capability not in self.messages.capabilities:
                 raise Invalid(
                     f"{key} needs a message store with the capability {capability.value}; "
                     "GET /v2/health in admin mode lists those that this server's store has."
@@ -296,13 +288,13 @@ class Queues:
         target = rules.dead_letter_target(metadata)
         if target is None:
             return
-        sources = await self._management.dead_letter_sources(queue, limit=1)
+        sources = await self.management.dead_letter_sources(queue, limit=1)
         if sources:
             raise Invalid(
                 f"_dead_letter_queue can't be set: {queue.name!r} is the dead-letter queue of "
                 f"{sources[0]!r}, and dead-letter queues do not chain."
             )
-        record = await self._management.get_queue(QueueRef(queue.project, target))
+        record = await self.management.get_queue(QueueRef(queue.project, target))
         if record is not None and rules.dead_letter_target(record.metadata) is not None:
             raise Invalid(
                 f"_dead_letter_queue can't be {target!r}: it has a dead-letter queue itself, and "
@@ -315,8 +307,8 @@ class Queues:
         compile_route(metadata)  # raises Invalid with the position of the error
         if metadata.get(rules.FILTER) is None:
             return  # priority rules cost the other queues' posts nothing
-        known = {record.queue for record in await self._management.filtered_queues(queue.project)}
-        if queue not in known and len(known) >= self._limits.max_filters_per_project:
+        known = {record.queue for record in await self.management.filtered_queues(queue.project)}
+        if queue not in known and len(known) >= self.limits.max_filters_per_project:
             raise Invalid(
-                f"A project may have {self._limits.max_filters_per_project} queues with a filter."
+                f"A project may have {self.limits.max_filters_per_project} queues with a filter."
             )

@@ -95,6 +95,7 @@ class Most:
     clock: Clock
 
 
+@dataclass(eq=False, repr=False)
 class Kind(Generic[T]):
     """The records of one kind; `what` names one in errors.
 
@@ -102,32 +103,22 @@ class Kind(Generic[T]):
     The bound is that of a project, or of all projects together where they are `of_server`.
     """
 
-    def __init__(
-        self,
-        management: ManagementStore,
-        name: str,
-        what: str,
-        *,
-        encode: Callable[[T], bytes],
-        decode: Callable[[Record], T],
-        most: Most | None = None,
-        lives: Callable[[T], int | None] = lambda _: None,
-        of_server: bool = False,
-    ) -> None:
-        self.management = management
-        self.name = name
-        self._what = what
-        self._encode = encode
-        self._decode = decode
-        self._most = most
-        self._bounds = None if most is None else Bounds(management, most.clock)
-        self._lives = lives
-        self._of_server = of_server
+    management: ManagementStore
+    name: str
+    what: str
+    encode: Callable[[T], bytes]
+    decode: Callable[[Record], T]
+    most: Most | None = None
+    lives: Callable[[T], int | None] = lambda _: None
+    of_server: bool = False
+
+    def __post_init__(self) -> None:
+        self._bounds = None if self.most is None else Bounds(self.management, self.most.clock)
 
     async def read(self, project: str, name: str) -> tuple[T | None, int]:
         """Read a record and its version; None and 0 where there is none."""
         record = await self.management.get_record(self.name, project, name)
-        return (None, 0) if record is None else (self._decode(record), int(record.version))
+        return (None, 0) if record is None else (self.decode(record), int(record.version))
 
     async def find(self, project: str, name: str) -> T | None:
         """Read a record, if there is one."""
@@ -141,7 +132,7 @@ class Kind(Generic[T]):
         """
         found = await self.find(project, name)
         if found is None:
-            raise NotFound(f"{self._what} {name[:64]} does not exist.")
+            raise NotFound(f"{self.what} {name[:64]} does not exist.")
         return found
 
     async def put(self, project: str, name: str, value: T, expected: int | None) -> int:
@@ -154,9 +145,9 @@ class Kind(Generic[T]):
             self.name,
             project,
             name,
-            self._encode(value),
+            self.encode(value),
             expected=expected,
-            ttl_ms=self._lives(value),
+            ttl_ms=self.lives(value),
         )
         return record.version
 
@@ -167,12 +158,12 @@ class Kind(Generic[T]):
             RecordChanged: there is one of this name.
             ZaqarLiteError: the project has as many as it may have.
         """
-        most = self._most
+        most = self.most
         if most is None or self._bounds is None:
             await self.put(project, name, value, 0)
             return
-        place = "" if self._of_server else project
-        count = partial(self.count, None if self._of_server else project)
+        place = "" if self.of_server else project
+        count = partial(self.count, None if self.of_server else project)
         bound = Bound(place, self.name, most.count, count, most.error(most.text))
         try:
             async with self._bounds.room(bound, partial(self.delete, project, name)):
@@ -201,7 +192,7 @@ class Kind(Generic[T]):
             except RecordChanged:
                 continue
             return new, not version
-        raise Unavailable(f"{self._what} {name[:64]} is being changed too often.")
+        raise Unavailable(f"{self.what} {name[:64]} is being changed too often.")
 
     async def change(self, project: str, name: str, change: Callable[[T], Awaitable[T]]) -> T:
         """Change a record, exclusive against other changes; answer the new one.
@@ -213,7 +204,7 @@ class Kind(Generic[T]):
 
         async def build(old: T | None) -> T:
             if old is None:
-                raise NotFound(f"{self._what} {name[:64]} does not exist.")
+                raise NotFound(f"{self.what} {name[:64]} does not exist.")
             return await change(old)
 
         return (await self.write(project, name, build))[0]
@@ -263,5 +254,5 @@ class Kind(Generic[T]):
             if size >= _DECODED_AT_ONCE:
                 size = 0
                 await asyncio.sleep(0)
-            found.append(self._decode(record))
+            found.append(self.decode(record))
         return found

@@ -7,6 +7,7 @@ to subscribed queues they post it (`QueuePosts`). The id of a note is the messag
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
@@ -60,33 +61,28 @@ class Topic(NamedTuple):
     metadata: Mapping[str, Any]
 
 
+@dataclass(eq=False, repr=False)
 class Topics:
     """What a user may do with topics, but for their subscriptions."""
 
-    def __init__(
-        self,
-        management: ManagementStore,
-        messages: MessageStore,
-        *,
-        limits: Limits,
-        clock: Clock,
-        turns: Turns,
-    ) -> None:
-        self._messages = messages
-        self._limits = limits
-        self._clock = clock
-        self._drafts = PostValidation(limits, clock)
+    management: ManagementStore
+    messages: MessageStore
+    limits: Limits
+    clock: Clock
+    turns: Turns
+    """In which large posts are read, checked and prepared."""
+
+    def __post_init__(self) -> None:
+        self._drafts = PostValidation(self.limits, self.clock)
         full = f"The project has {MAX_TOPICS} topics, as many as it may have."
         self._kind = Kind(
-            management,
+            self.management,
             KIND,
             "Topic",
             encode=_encode,
             decode=lambda record: Topic(record.name, json.loads(record.value)),
-            most=Most(MAX_TOPICS, LimitReached, full, clock),
+            most=Most(MAX_TOPICS, LimitReached, full, self.clock),
         )
-        self.turns = turns
-        """In which large posts are read, checked and prepared."""
 
     async def create(self, topic: QueueRef, metadata: Mapping[str, Any]) -> bool:
         """Create a topic; False when it exists, whose metadata then stay as they are.
@@ -95,7 +91,7 @@ class Topics:
             Invalid: a reserved attribute is wrong.
             LimitReached: the project has too many topics.
         """
-        rules.validate(topic, metadata, self._limits)
+        rules.validate(topic, metadata, self.limits)
         if await self.exists(topic):
             return False
         made = Topic(name_of(topic), metadata)
@@ -116,7 +112,7 @@ class Topics:
 
     def shown(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
         """Metadata with the defaults filled in."""
-        return with_topic_overlay(metadata, self._limits)
+        return with_topic_overlay(metadata, self.limits)
 
     async def patch(self, topic: QueueRef, operations: Sequence[Operation]) -> dict[str, Any]:
         """Change metadata, all operations or none, exclusive against other patches.
@@ -128,9 +124,9 @@ class Topics:
         """
 
         async def change(old: Topic) -> Topic:
-            patched = apply_patch(operations, dict(old.metadata), topic_overlay(self._limits))
-            rules.validate(topic, patched, self._limits)
-            rules.check_size(patched, self._limits)
+            patched = apply_patch(operations, dict(old.metadata), topic_overlay(self.limits))
+            rules.validate(topic, patched, self.limits)
+            rules.check_size(patched, self.limits)
             return Topic(old.name, patched)
 
         changed = await self._kind.change(topic.project, name_of(topic), change)
@@ -154,7 +150,7 @@ class Topics:
         Raises:
             Invalid: the limit is out of range.
         """
-        check_limit(limit, self._limits.max_queues_per_page)
+        check_limit(limit, self.limits.max_queues_per_page)
         return await self._kind.page(
             project,
             marker,
@@ -173,7 +169,7 @@ class Topics:
         """
         found, version = await self._kind.read(topic.project, name_of(topic))
         metadata = {} if found is None else found.metadata
-        most = self._limits.max_messages_post_size
+        most = self.limits.max_messages_post_size
         most = min(metadata.get("_max_messages_post_size") or most, most)
         if size > most:
             raise Invalid(f"The body has {size} bytes; {most} are allowed.")
@@ -211,7 +207,7 @@ class Topics:
             if large:
                 await self.turns.wait()
             new += [self._note(topic, draft, admitted, client_id) for draft in part]
-        return await self._messages.post(
+        return await self.messages.post(
             outbox_queue(topic.project),
             new,
             client_id=CLIENT_ID,
@@ -227,15 +223,15 @@ class Topics:
         delay = self._delay_of(draft)
         if delay is None:
             delay = metadata.get("_default_message_delay")
-        seconds = (ttl or self._limits.default_message_ttl) + (delay or 0)
-        now = self._clock.now_ms()
+        seconds = (ttl or self.limits.default_message_ttl) + (delay or 0)
+        now = self.clock.now_ms()
         note = OutboxMessage(
             "",
             topic.project,
             topic.name,
             now,
             now + seconds * 1000,
-            ttl or self._limits.default_message_ttl,
+            ttl or self.limits.default_message_ttl,
             msgspec.Raw(draft.body),
             delay or None,
             version=admitted.version,
@@ -250,7 +246,7 @@ class Topics:
         """The whole seconds that a message waits, never less than until its `deliver_at`."""
         if draft.deliver_at is None:
             return draft.delay
-        return max(0, -(-(read_instant(draft.deliver_at) - self._clock.now_ms()) // 1000))
+        return max(0, -(-(read_instant(draft.deliver_at) - self.clock.now_ms()) // 1000))
 
 
 def _encode(topic: Topic) -> bytes:

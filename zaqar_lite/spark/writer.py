@@ -111,16 +111,16 @@ class Sender:
         check(schema, options.idempotency_key)
         if "queue" not in schema.names and len(options.queues) != 1:
             raise OptionError("Name the queue: the option 'queue' or a column 'queue'.")
-        self._options = options
-        self._run_id = options.run_id or uuid.uuid4().hex
+        self.options = options
+        self.run_id = options.run_id or uuid.uuid4().hex
+        self.by_queue = "queue" in schema.names
         self._streaming = streaming
-        self._by_queue = "queue" in schema.names
         self._delays = bool(options.delay) or not {"delay", "deliver_at"}.isdisjoint(schema.names)
         self._checked: set[str] = set()
         self._host = socket.gethostname()
-        self._rate_limit: SharedRateLimit | None = None
+        self.rate_limit: SharedRateLimit | None = None
         if options.rate:
-            self._rate_limit = SharedRateLimit(self._run_id, options.rate / options.hosts)
+            self.rate_limit = SharedRateLimit(self.run_id, options.rate / options.hosts)
 
     def check(self) -> Self:
         """Check before the first row that the queue does not ignore delays; return the sender.
@@ -130,13 +130,14 @@ class Sender:
         Raises:
             OptionError: rows have delays, which the queue ignores, and onIgnoredDelay is fail.
         """
-        if self._delays and not self._by_queue:
-            with self._options.client() as client:
-                self._check_delay(client, self._options.queue)
+        if self._delays and not self.by_queue:
+            with self.options.client() as client:
+                self.check_delay(client, self.options.queue)
         return self
 
-    def _check_delay(self, client: Client, queue: str) -> None:
-        if not self._delays or queue in self._checked or self._options.on_ignored_delay == "warn":
+    def check_delay(self, client: Client, queue: str) -> None:
+        """Check, once for each queue, that it does not ignore delays; raises as `check`."""
+        if not self._delays or queue in self._checked or self.options.on_ignored_delay == "warn":
             return
         try:
             ignored = not client.get_queue(queue).get("_default_message_delay")
@@ -155,46 +156,24 @@ class Sender:
         Raises:
             InvalidRow: a row can't be a message, and onInvalidRow is fail.
         """
-        started = time.monotonic()
-        if self._rate_limit and self._options.hosts == 1 and socket.gethostname() != self._host:
+        if self.rate_limit and self.options.hosts == 1 and socket.gethostname() != self._host:
             raise OptionError(
                 "The option 'rate' holds for each machine, and tasks run on others than the "
                 "driver's: say with 'hosts' how many write, and each takes its share."
             )
         context = TaskContext.get()
-        partition = context.partitionId() if context else 0
-        written = Written(attempt=context.attemptNumber() if context else 0)
-        run = _micro_batch(self._run_id, context) if self._streaming else self._run_id
-        scope = f"{run}/{partition}"
-        made = Messages(self._options, scope)
-        with self._options.client() as client:
-            client.transport = transport = CountedTransport(client.transport)
-
-            def refuse(row: Row, key: str | None, error: InvalidRow) -> None:
-                self._invalid(client, row, key, error, written)
-
-            rows = (made.of(batch, refuse) for batch in batches)
-            if self._by_queue:
-                for number, few in enumerate(rows):
-                    self._post_by_queue(client, few, f"{scope}/{number}", written)
-            else:
-                # One pipeline over all batches: requests are under way while rows are converted.
-                everything = (message for few in rows for _, message in few)
-                self._post(client, self._options.queue, everything, scope, written)
-        written.rows = written.stored + written.duplicates + written.rejected
-        written.retries = transport.failures
-        written.first_post, written.last_post = transport.first, transport.last
-        written.seconds = time.monotonic() - started
-        return written
+        run = _micro_batch(self.run_id, context) if self._streaming else self.run_id
+        with self.options.client() as client:
+            return _Task(self, client, run, context).send(batches)
 
     def report(self, messages: Sequence[WriterCommitMessage | None], batch: int = 0) -> None:
         """Append a line of JSON with the totals of all tasks to the file `reportPath`.
 
         Spark commits in a process of its own, so a file is the way back to the caller.
         """
-        if self._rate_limit:
-            self._rate_limit.end()
-        if self._options.report_path is None:
+        if self.rate_limit:
+            self.rate_limit.end()
+        if self.options.report_path is None:
             return
         totals: Counter[str] = Counter(batch=batch)
         tasks = [dataclasses.asdict(one) for one in messages if isinstance(one, Written)]
@@ -207,102 +186,105 @@ class Sender:
             "first_post": min((at for at in first if at is not None), default=None),
             "last_post": max((at for at in last if at is not None), default=None),
         }
-        with Path(self._options.report_path).open("a") as file:
+        with Path(self.options.report_path).open("a") as file:
             file.write(json.dumps({**totals, **instants, "refused": refused}) + "\n")
 
-    def _post_by_queue(
-        self,
-        client: Client,
-        rows: Iterable[tuple[str, NewMessage]],
-        scope: str,
-        written: Written,
+
+class _Task:
+    """One task's work: its rows are posted, or refused as the options say."""
+
+    def __init__(
+        self, sender: Sender, client: Client, run: str, context: TaskContext | None
     ) -> None:
+        self._sender = sender
+        self._options = sender.options
+        self._client = client
+        self._partition = context.partitionId() if context else 0
+        self._scope = f"{run}/{self._partition}"
+        self._written = Written(attempt=context.attemptNumber() if context else 0)
+
+    def send(self, batches: Iterator[pa.RecordBatch]) -> Written:
+        started, written = time.monotonic(), self._written
+        self._client.transport = transport = CountedTransport(self._client.transport)
+        made = Messages(self._options, self._scope)
+        rows = (made.of(batch, self._refuse) for batch in batches)
+        if self._sender.by_queue:
+            for number, few in enumerate(rows):
+                self._post_by_queue(few, f"{self._scope}/{number}")
+        else:
+            # One pipeline over all batches: requests are under way while rows are converted.
+            everything = (message for few in rows for _, message in few)
+            self._post(self._options.queue, everything, self._scope)
+        written.rows = written.stored + written.duplicates + written.rejected
+        written.retries = transport.failures
+        written.first_post, written.last_post = transport.first, transport.last
+        written.seconds = time.monotonic() - started
+        return written
+
+    def _post_by_queue(self, rows: Iterable[tuple[str, NewMessage]], scope: str) -> None:
         by_queue: dict[str, list[NewMessage]] = {}
         for queue, message in rows:
             by_queue.setdefault(queue, []).append(message)
         for queue, messages in by_queue.items():
-            self._check_delay(client, queue)
-            self._post(client, queue, messages, scope, written)
+            self._sender.check_delay(self._client, queue)
+            self._post(queue, messages, scope)
 
-    def _post(
-        self,
-        client: Client,
-        queue: str,
-        messages: Iterable[NewMessage],
-        scope: str,
-        written: Written,
-    ) -> None:
+    def _post(self, queue: str, messages: Iterable[NewMessage], scope: str) -> None:
         def rejected(refusal: Rejected[NewMessage]) -> None:
-            error = InvalidRow(str(refusal.reason))
             row = {"queue": queue, "body": bytes(refusal.item.body).decode()}
-            self._invalid(client, row, refusal.item.idempotency_key, error, written)
+            self._refuse(row, refusal.item.idempotency_key, InvalidRow(str(refusal.reason)))
 
         by_request = self._options.keys == "requests"
-        if self._rate_limit is not None:
-            messages = self._rate_limit.limited(messages, self._options.batch_size)
-        summary = client.post_all(
+        if self._sender.rate_limit is not None:
+            messages = self._sender.rate_limit.limited(messages, self._options.batch_size)
+        summary = self._client.post_all(
             queue,
-            self._rate_limit.limited(messages, self._options.batch_size)
-            if self._rate_limit
-            else messages,
+            messages,
             batch_size=self._options.batch_size,
             batch_bytes=self._options.batch_bytes,
             in_flight=self._options.concurrency,
             run=_hashed(scope) if by_request else None,
             on_rejected=None if by_request else rejected,
         )
-        written.stored += summary.messages - summary.duplicates
-        written.duplicates += summary.duplicates
-        written.batches += summary.batches
-        written.bytes += summary.bytes
+        self._written.stored += summary.messages - summary.duplicates
+        self._written.duplicates += summary.duplicates
+        self._written.batches += summary.batches
+        self._written.bytes += summary.bytes
 
-    def _invalid(
-        self,
-        client: Client,
-        row: Row,
-        key: str | None,
-        error: InvalidRow,
-        written: Written,
-    ) -> None:
+    def _refuse(self, row: Row, key: str | None, error: InvalidRow) -> None:
         if self._options.on_invalid_row == "fail":
             raise InvalidRow(f"A row can't be a message: {error}. Row: {str(row)[:200]}") from error
-        written.rejected += 1
-        if len(written.refused) < MOST_REFUSED:
-            written.refused.append({"key": key, "reason": str(error)})
+        self._written.rejected += 1
+        if len(self._written.refused) < MOST_REFUSED:
+            self._written.refused.append({"key": key, "reason": str(error)})
         if self._options.reject_path is not None:
-            self._write_reject(Path(self._options.reject_path), row, error, written)
+            self._write_reject(Path(self._options.reject_path), row, error)
         if self._options.on_invalid_row == "deadletter":
-            self._post_letter(client, row, key, error)
+            self._post_letter(row, key, error)
 
-    def _post_letter(self, client: Client, row: Row, key: str | None, error: InvalidRow) -> None:
+    def _post_letter(self, row: Row, key: str | None, error: InvalidRow) -> None:
         """Post a refused row to the dead-letter queue; for a large row, only where to find it."""
         text = json.dumps(row, default=str)
-        letter: Row = {
-            "reason": str(error)[:MOST_REASON],
-            "row": json.loads(text, parse_constant=str),
-        }
-        if len(text) > MOST_LETTER:
-            context = TaskContext.get()
-            digest = hashlib.sha256(str(row.get("body")).encode()).hexdigest()
-            letter = {
-                "reason": letter["reason"],
+        letter: Row = {"reason": str(error)[:MOST_REASON]}
+        if len(text) <= MOST_LETTER:
+            letter["row"] = json.loads(text, parse_constant=str)
+        else:
+            letter |= {
                 "bytes": len(text),
-                "sha256": digest,
+                "sha256": hashlib.sha256(str(row.get("body")).encode()).hexdigest(),
                 "key": key,
-                "run": self._run_id,
-                "partition": context.partitionId() if context else 0,
+                "run": self._sender.run_id,
+                "partition": self._partition,
             }
         own = hashlib.sha256(key.encode()).hexdigest() if key is not None else None
-        client.post(self._options.dead_letter_queue or "", letter, idempotency_key=own)
+        self._client.post(self._options.dead_letter_queue or "", letter, idempotency_key=own)
 
-    @staticmethod
-    def _write_reject(place: Path, row: Row, error: InvalidRow, written: Written) -> None:
+    def _write_reject(self, place: Path, row: Row, error: InvalidRow) -> None:
         """Append to this partition's file of refused rows; another attempt overwrites it."""
         place.mkdir(parents=True, exist_ok=True)
-        context = TaskContext.get()
-        path = place / f"part-{context.partitionId() if context else 0:05d}.jsonl"
+        path = place / f"part-{self._partition:05d}.jsonl"
         line = json.dumps({"reason": str(error), "row": row}, default=str)
-        with path.open("w" if written.rejected == 1 else "a") as file:
+        with path.open("w" if self._written.rejected == 1 else "a") as file:
             file.write(line + "\n")
 
 

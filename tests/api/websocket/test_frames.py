@@ -24,7 +24,7 @@ from zaqar_lite.api.call import Head, Result
 from zaqar_lite.api.websocket.conversation import Conversation
 from zaqar_lite.main import create_app
 from zaqar_lite.server.loading import load
-from zaqar_lite.server.oversized_frames import MOST_DISCARDED
+from zaqar_lite.server.sockets import MOST_DISCARDED
 
 UNREAD: dict[str, Any] = {"action": None, "body": {}, "headers": {}, "api": "v2"}
 HANDSHAKE = (

@@ -1,15 +1,30 @@
-"""Claims: create, read, renew and release."""
+"""Claims: create, read, renew and release; settle their messages, one by one or many at once.
 
-from collections.abc import Sequence
+One: `{"claim": {"release_in": 30, "failed": true, "reason": "...", "detail": "..."}}`,
+`{"claim": {"ttl": 600}}` or `{"claim": {"dead": true, "reason": "...", "detail": "..."}}`. A
+failure without `release_in` waits as the queue's back-off says.
+
+Many: `{"delete": [id, ...], "release": [{"id", "delay", "failed", "reason", "detail"}, ...],
+"extend": [{"id", "ttl"}, ...], "dead": [{"id", "reason", "detail"}, ...]}`. Seconds everywhere;
+null stands for absent.
+"""
+
+from collections.abc import Callable, Sequence
 from functools import partial
 
+from msgspec import Struct
+from msgspec.json import Decoder
+
 from zaqar_lite.api import documents
-from zaqar_lite.api.call import NO_CONTENT, Call, Parameter, Result
+from zaqar_lite.api.call import NO_CONTENT, SMALL_BODY, Call, Parameter, Refused, Result, bad_body
 from zaqar_lite.api.patience import Patience
 from zaqar_lite.api.render import Renderer
 from zaqar_lite.api.routes import CLAIM_LIMIT, DETAILS, LARGE, WAIT, route
+from zaqar_lite.domain.errors import Forbidden
+from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.models import Message
-from zaqar_lite.service.claims import Claims
+from zaqar_lite.domain.settlements import Act, Outcome, Settlement
+from zaqar_lite.service.claims import Claims, Settling, explain
 
 DEFAULT_LIMIT = 10
 
@@ -115,3 +130,171 @@ class ClaimActions:
         delay = call.whole("delay", 0)
         await self._claims.release(call.queue, call.path_values[1], delay=delay)
         return NO_CONTENT
+
+
+_STATUS = {Outcome.NOT_FOUND: 404, Outcome.LAPSED: 409, Outcome.HELD: 403, Outcome.NO_TARGET: 409}
+_LARGEST = 16_384
+"""Bytes of one settlement: its reason and detail, of which JSON may write a character as six."""
+_MANY = 1_048_576
+"""Bytes: what settlements of a large claim may have together."""
+
+
+def _settlements(limits: Limits) -> int:
+    return SMALL_BODY + max(limits.max_messages_per_claim_or_pop * _LARGEST, _MANY)
+
+
+_GRACE_MS = 60_000
+"""How much longer than its lease an extended message lives at least."""
+
+
+class _Release(Struct, forbid_unknown_fields=True, gc=False):
+    id: str
+    delay: int | None = None
+    failed: bool = False
+    reason: str | None = None
+    detail: str | None = None
+
+
+class _Extend(Struct, forbid_unknown_fields=True, gc=False):
+    id: str
+    ttl: int
+
+
+class _Dead(Struct, forbid_unknown_fields=True, gc=False):
+    id: str
+    reason: str | None = None
+    detail: str | None = None
+
+
+class _Many(Struct, forbid_unknown_fields=True):
+    delete: list[str] = []
+    release: list[_Release] = []
+    extend: list[_Extend] = []
+    dead: list[_Dead] = []
+
+
+class _Claim(Struct, forbid_unknown_fields=True, gc=False):
+    release_in: int | None = None
+    ttl: int | None = None
+    dead: bool | None = None
+    failed: bool | None = None
+    reason: str | None = None
+    detail: str | None = None
+
+
+class _One(Struct, forbid_unknown_fields=True):
+    claim: _Claim
+
+
+# Fields by position take half the time of fields by name.
+_settlement: Callable[[tuple[object, ...]], Settlement] = partial(tuple.__new__, Settlement)
+_many = Decoder(_Many)
+_one = Decoder(_One)
+
+
+class SettlingActions:
+    """The actions that settle messages of a claim."""
+
+    def __init__(self, settling: Settling) -> None:
+        self._settling = settling
+
+    async def settle_one(self, call: Call) -> Result:
+        """Release, extend or give up one message of a claim."""
+        claim_id = call.text("claim_id") or ""
+        settlement = _parse_one(call.path_values[1], await call.read())
+        try:
+            await self._settling.settle_one(call.queue, claim_id, settlement)
+        except Forbidden as exc:
+            raise Refused(403, "Unable to settle", str(exc)) from exc
+        return NO_CONTENT
+
+    @route(
+        "POST /v2/queues/{queue_name}/claims/{claim_id}/settle Settlements -> Settled",
+        "claims:settle receive",
+        (200,),
+        hot=True,
+        largest=_settlements,
+    )
+    async def settle_messages(self, call: Call) -> Result:
+        """Settle messages of a claim; one result for each."""
+        settlements = _parse_many(await call.read())
+        outcomes = await self._settling.settle(call.queue, call.path_values[1], settlements)
+        done = Outcome.DONE
+        results = [
+            {"id": settlement.message_id, "status": 204}
+            if outcome is done
+            else _result(settlement, outcome)
+            for settlement, outcome in zip(settlements, outcomes, strict=True)
+        ]
+        return Result(200, {"results": results})
+
+
+def _result(settlement: Settlement, outcome: Outcome) -> dict[str, object]:
+    """The result of a message that was not settled; one to delete that is gone is done."""
+    if settlement.act is Act.ACK and outcome is Outcome.NOT_FOUND:
+        return {"id": settlement.message_id, "status": 204}
+    return {
+        "id": settlement.message_id,
+        "status": _STATUS[outcome],
+        "outcome": outcome.value,
+        "description": explain(outcome, settlement),
+    }
+
+
+def _parse_many(body: bytes) -> list[Settlement]:
+    """Read the settlements of a call, in the order delete, release, extend, dead.
+
+    Raises:
+        Refused: 400, names the field that is wrong.
+    """
+    document = documents.decode(_many, body)
+    ack, release, extend, dead = Act.ACK, Act.RELEASE, Act.EXTEND, Act.DEAD
+    found = [_settlement((one, ack, None, False, None, None, 0, 0)) for one in document.delete]
+    found += [
+        _settlement(
+            (
+                one.id,
+                release,
+                None if one.delay is None else one.delay * 1000,
+                one.failed,
+                one.reason,
+                one.detail,
+                0,
+                0,
+            )
+        )
+        for one in document.release
+    ]
+    found += [
+        _settlement((one.id, extend, None, False, None, None, one.ttl * 1000, _GRACE_MS))
+        for one in document.extend
+    ]
+    found += [
+        _settlement((one.id, dead, None, False, one.reason, one.detail, 0, 0))
+        for one in document.dead
+    ]
+    return found
+
+
+def _parse_one(message_id: str, body: bytes) -> Settlement:
+    """Read what a PATCH of a claimed message says.
+
+    Raises:
+        Refused: 400, names the field that is wrong.
+    """
+    act = documents.decode(_one, body).claim
+    chosen = [act.release_in is not None, act.ttl is not None, act.dead is not None]
+    if sum(chosen) > 1 or (not any(chosen) and act.failed is not True):
+        raise bad_body(
+            "claim must have exactly one of 'release_in', 'ttl' and 'dead', or \"failed\": true."
+        )
+    if act.ttl is not None:
+        if (act.failed, act.reason, act.detail) != (None, None, None):
+            raise bad_body("claim.ttl takes no other field beside it.")
+        return Settlement(message_id, Act.EXTEND, ttl_ms=act.ttl * 1000, grace_ms=_GRACE_MS)
+    if act.dead is not None:
+        if not act.dead or act.failed is not None:
+            raise bad_body("claim.dead must be true, with 'reason' and 'detail' at most.")
+        return Settlement(message_id, Act.DEAD, reason=act.reason, detail=act.detail)
+    delay_ms = None if act.release_in is None else act.release_in * 1000
+    return Settlement(message_id, Act.RELEASE, delay_ms, act.failed is True, act.reason, act.detail)

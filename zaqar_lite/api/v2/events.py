@@ -6,10 +6,9 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 
-from zaqar_lite.api.call import Call, Parameter, Result, Write
+from zaqar_lite.api.call import Call, Parameter, Refused, Result, Write
 from zaqar_lite.api.checks import EVENT_STREAM
 from zaqar_lite.api.patience import watch
-from zaqar_lite.api.refused import Refused
 from zaqar_lite.api.render import Renderer, to_json
 from zaqar_lite.api.routes import DETAILS, route
 from zaqar_lite.domain.errors import Unavailable

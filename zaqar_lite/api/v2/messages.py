@@ -9,11 +9,11 @@ from zaqar_lite.api.call import (
     Call,
     Headers,
     Parameter,
+    Refused,
     Result,
     warning,
 )
 from zaqar_lite.api.patience import Patience
-from zaqar_lite.api.refused import Refused
 from zaqar_lite.api.render import Renderer, instant, link, yes_no
 from zaqar_lite.api.routes import (
     DETAILS,
@@ -26,7 +26,7 @@ from zaqar_lite.api.routes import (
     WAIT,
     route,
 )
-from zaqar_lite.api.v2.settling import SettlingActions
+from zaqar_lite.api.v2.claims import SettlingActions
 from zaqar_lite.domain.clock import read_instant
 from zaqar_lite.domain.errors import Invalid, NotFound
 from zaqar_lite.domain.ids import format_marker

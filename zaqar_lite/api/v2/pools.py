@@ -5,13 +5,21 @@ from typing import Any
 from urllib.parse import quote
 
 from zaqar_lite.api import documents
-from zaqar_lite.api.call import NO_CONTENT, Call, Headers, Parameter, Result, warning
-from zaqar_lite.api.refused import Refused, bad_body
+from zaqar_lite.api.call import (
+    NO_CONTENT,
+    Call,
+    Headers,
+    Parameter,
+    Refused,
+    Result,
+    bad_body,
+    warning,
+)
 from zaqar_lite.api.render import instant, next_page, yes_no
 from zaqar_lite.api.routes import MARKER, route
 from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.domain.limits import Limits
-from zaqar_lite.service.pooling.drains import Drain, Drains
+from zaqar_lite.service.pooling.drain import Drain, Drains
 from zaqar_lite.service.pooling.placement import Placements
 from zaqar_lite.service.pooling.pools import MAX_TEXT, MAX_WEIGHT, Flavor, Pool, PoolRegistry
 

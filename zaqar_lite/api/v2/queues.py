@@ -4,8 +4,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from zaqar_lite.api import documents
-from zaqar_lite.api.call import INVALID_REQUEST, NO_CONTENT, Call, Parameter, Result, warning
-from zaqar_lite.api.refused import Refused
+from zaqar_lite.api.call import (
+    INVALID_REQUEST,
+    NO_CONTENT,
+    Call,
+    Parameter,
+    Refused,
+    Result,
+    warning,
+)
 from zaqar_lite.api.render import instant, link, next_page, yes_no
 from zaqar_lite.api.routes import DETAILS, INVALID_BODY, LIMIT, MARKER, METADATA, QUEUE_LIMIT, route
 from zaqar_lite.domain.errors import Invalid

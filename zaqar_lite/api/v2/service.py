@@ -1,11 +1,16 @@
-"""The service itself: versions, home document, ping and health."""
+"""The service itself: versions, home document, ping, health, probes, metrics, depth of a queue."""
 
+import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
-from zaqar_lite.api.call import NO_CONTENT, Call, Result
+from zaqar_lite.api.call import INVALID_REQUEST, NO_CONTENT, A, Call, Parameter, Refused, Result
 from zaqar_lite.api.routes import route
-from zaqar_lite.service.health import Health, Report
+from zaqar_lite.domain.models import QueueRef
+from zaqar_lite.service.health import Health, Readiness, Report
+from zaqar_lite.service.metrics.exposition import Exposition
+from zaqar_lite.service.metrics.metrics import Metrics
 
 VERSIONS = {
     "versions": [
@@ -95,3 +100,107 @@ def _shown(report: Report) -> dict[str, Any]:
         },
         "capabilities": report.capabilities,
     }
+
+
+TEXT = b"text/plain; charset=utf-8"
+_STATES = ("ready", "delayed", "claimed")
+
+
+def probe(path: str, statuses: tuple[int, ...], *parameters: Parameter) -> Callable[[A], A]:
+    """The routes of a probe: GET, and HEAD as load balancers send it, whose body is left out."""
+
+    def decorate(method: A) -> A:
+        for verb, name in (("HEAD", f"{method.__name__}_head"), ("GET", method.__name__)):
+            one = route(f"{verb} {path}", "", statuses, parameters, public=True, needs_store=False)
+            replace(one, name=name)(method)
+        return method
+
+    return decorate
+
+
+class ProbeActions:
+    """The actions of probes: whether the process lives, and whether it serves."""
+
+    def __init__(self, readiness: Readiness) -> None:
+        self._readiness = readiness
+
+    @probe("/livez", (200,))
+    async def livez(self, call: Call) -> Result:
+        """Tell whether the process works."""
+        return Result(200, b"ok\n", media_type=TEXT)
+
+    @probe(
+        "/readyz",
+        (200, 503),
+        Parameter("verbose", "Text", "Say what was looked at, whatever its value."),
+    )
+    async def readyz(self, call: Call) -> Result:
+        """Tell whether requests are served; with `verbose`, why."""
+        checks = await self._readiness.checks()
+        failed = any(check.problem for check in checks)
+        lines = ["not ready" if failed else "ok"]
+        if failed or b"verbose" in re.split(rb"[&=]", call.query_string):
+            told = [(check.name, check.problem or check.warning or "ok") for check in checks]
+            lines = [f"{name}: {text}" for name, text in told] + lines
+        text = "".join(f"{line}\n" for line in lines)
+        return Result(503 if failed else 200, text.encode(), media_type=TEXT)
+
+
+class MetricActions:
+    """The actions that tell numbers: all of the server, or the depth of one queue."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    @route("GET /metrics", "metrics:get admin", (200,), plain=True)
+    async def metrics(self, call: Call) -> Result:
+        """Show all metrics."""
+        return _page(await self._metrics.page(openmetrics=_wants(call, b"openmetrics")))
+
+    @route(
+        "GET /metrics/queues",
+        "metrics:queue admin",
+        (200, 400),
+        (
+            Parameter("project", "Text", "The queue's project."),
+            Parameter("name", "Text", "The queue's name."),
+        ),
+        plain=True,
+    )
+    async def queue_metrics(self, call: Call) -> Result:
+        """Show the metrics of a queue."""
+        project, name = call.text("project"), call.text("name")
+        if project is None or name is None:
+            raise Refused(400, INVALID_REQUEST, "Both 'project' and 'name' are needed.")
+        openmetrics = _wants(call, b"openmetrics")
+        queue = QueueRef(project, name)
+        return _page(await self._metrics.queue_page(queue, openmetrics=openmetrics))
+
+    @route(
+        "GET /v2/queues/{queue_name}/depth -> Depth",
+        "queues:depth read",
+        (200,),
+        (Parameter("state", "Text", "Comma list of the states that count (ready)."),),
+        plain=True,
+    )
+    async def queue_depth(self, call: Call) -> Result:
+        """Tell how deep a queue is."""
+        states = call.parameters.get("state", ["ready"])
+        unknown = [state for state in states if state not in _STATES]
+        if unknown:
+            raise Refused(
+                400, INVALID_REQUEST, f"{unknown[0]!r} is no state: {', '.join(_STATES)} are."
+            )
+        counts = await self._metrics.depth(call.queue)
+        depth = sum(int(counts[state]) for state in set(states))
+        if _wants(call, b"text/plain") and not _wants(call, b"json"):
+            return Result(200, b"%d\n" % depth, media_type=TEXT)
+        return Result(200, {"depth": depth, **counts})
+
+
+def _wants(call: Call, media_type: bytes) -> bool:
+    return media_type in call.headers.get(b"accept", b"").lower()
+
+
+def _page(page: Exposition) -> Result:
+    return Result(200, page.text().encode(), media_type=page.media_type.encode())

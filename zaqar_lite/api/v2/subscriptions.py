@@ -8,8 +8,7 @@ from typing import Any
 import orjson
 
 from zaqar_lite.api import documents
-from zaqar_lite.api.call import NO_CONTENT, Call, Parameter, Result, warning
-from zaqar_lite.api.refused import Refused
+from zaqar_lite.api.call import NO_CONTENT, Call, Parameter, Refused, Result, warning
 from zaqar_lite.api.render import instant, next_page
 from zaqar_lite.api.routes import DETAILS, LIMIT, MARKER, route
 from zaqar_lite.domain.errors import Conflict, Invalid

@@ -12,9 +12,8 @@ from urllib.parse import quote
 from zaqar_lite.api.call import Action, Call, Check, Head, Route
 from zaqar_lite.api.render import yes_no
 from zaqar_lite.api.routes import RouteTree
-from zaqar_lite.api.websocket import answers
-from zaqar_lite.api.websocket.answers import Show
-from zaqar_lite.api.websocket.encoding import Frame
+from zaqar_lite.api.websocket import frames
+from zaqar_lite.api.websocket.frames import Frame, Show
 
 _VARIABLE = re.compile(r"{(\w+)}")
 _FIELD = re.compile(r"(?P<name>\w+)(?P<required>!?)(?::(?P<kind>\w+))?(?:=(?P<target>[\w*]+))?")
@@ -65,7 +64,7 @@ class SocketAction:
     name: str
     route: str
     fields: str = ""
-    show: Show = answers.document
+    show: Show = frames.document
     statuses: Mapping[int, int] | None = None
     missing: str = ""
     empty: bytes = b""
@@ -80,55 +79,55 @@ _FLAVOR = "pool_list:texts capabilities:object"
 _LEASE = "ttl:whole grace:whole"
 _NO_CLAIM = "Claim {claim_id} does not exist."
 _ADMIN = (
-    SocketAction("pool_list", "list_pools", _DETAILED_PAGE, answers.without_links),
+    SocketAction("pool_list", "list_pools", _DETAILED_PAGE, frames.without_links),
     SocketAction(
-        "pool_create", "create_pool", _POOL, answers.text("Pool {pool_name} created."), empty=b"{}"
+        "pool_create", "create_pool", _POOL, frames.text("Pool {pool_name} created."), empty=b"{}"
     ),
     SocketAction("pool_get", "show_pool", "detailed:flag"),
     SocketAction("pool_update", "update_pool", _POOL, empty=b"{}"),
-    SocketAction("pool_delete", "delete_pool", show=answers.text("Pool {pool_name} removed.")),
-    SocketAction("flavor_list", "list_flavors", _DETAILED_PAGE, answers.without_links),
+    SocketAction("pool_delete", "delete_pool", show=frames.text("Pool {pool_name} removed.")),
+    SocketAction("flavor_list", "list_flavors", _DETAILED_PAGE, frames.without_links),
     SocketAction(
         "flavor_create",
         "create_flavor",
         _FLAVOR,
-        answers.text("Flavor {flavor_name} created."),
+        frames.text("Flavor {flavor_name} created."),
         empty=b"{}",
     ),
     SocketAction("flavor_get", "show_flavor", "detailed:flag"),
     SocketAction("flavor_update", "update_flavor", _FLAVOR, empty=b"{}"),
     SocketAction(
-        "flavor_delete", "delete_flavor", show=answers.text("Flavor {flavor_name} removed.")
+        "flavor_delete", "delete_flavor", show=frames.text("Flavor {flavor_name} removed.")
     ),
 )
 """Upstream has schemas of these, and answers 500 to them."""
 
 ACTIONS = (
-    SocketAction("queue_list", "list_queues", _DETAILED_PAGE, answers.names),
+    SocketAction("queue_list", "list_queues", _DETAILED_PAGE, frames.names),
     SocketAction(
         "queue_create",
         "create_queue",
         "metadata:object=*",
-        answers.text("Queue {queue_name} created."),
+        frames.text("Queue {queue_name} created."),
     ),
     SocketAction("queue_get", "show_queue"),
-    SocketAction("queue_delete", "delete_queue", show=answers.text("Queue {queue_name} removed.")),
-    SocketAction("queue_get_stats", "queue_stats", show=answers.stats, statuses={404: 404}),
+    SocketAction("queue_delete", "delete_queue", show=frames.text("Queue {queue_name} removed.")),
+    SocketAction("queue_get_stats", "queue_stats", show=frames.stats, statuses={404: 404}),
     SocketAction("queue_purge", "purge_queue", "resource_types:texts"),
     SocketAction(
         "message_list",
         "list_messages",
         _PAGE + " large:flag echo:flag include_claimed:flag include_delayed:flag",
-        answers.messages,
+        frames.messages,
         signable=True,
     ),
-    SocketAction("message_post", "post_messages", "messages!:list", answers.posted, signable=True),
-    SocketAction("message_get", "get_message", show=answers.message, signable=True),
+    SocketAction("message_post", "post_messages", "messages!:list", frames.posted, signable=True),
+    SocketAction("message_get", "get_message", show=frames.message, signable=True),
     SocketAction(
         "message_get_many",
         "list_messages",
         "message_ids!:texts=ids large:flag",
-        answers.messages,
+        frames.messages,
         statuses={404: 200},
         signable=True,
     ),
@@ -137,36 +136,36 @@ ACTIONS = (
         "message_delete_many",
         "delete_messages",
         "message_ids:texts=ids claim_ids:texts pop:whole large:flag",
-        answers.messages,
+        frames.messages,
         signable=True,
     ),
     SocketAction(
-        "claim_create", "claim_messages", "limit:whole large:flag " + _LEASE, answers.claimed
+        "claim_create", "claim_messages", "limit:whole large:flag " + _LEASE, frames.claimed
     ),
-    SocketAction("claim_get", "show_claim", show=answers.claim, missing=_NO_CLAIM),
+    SocketAction("claim_get", "show_claim", show=frames.claim, missing=_NO_CLAIM),
     SocketAction(
         "claim_update",
         "renew_claim",
         _LEASE,
-        answers.text("Claim {claim_id} updated."),
+        frames.text("Claim {claim_id} updated."),
         missing=_NO_CLAIM,
         empty=b"{}",
     ),
-    SocketAction("claim_delete", "release_claim", show=answers.text("Claim {claim_id} deleted.")),
+    SocketAction("claim_delete", "release_claim", show=frames.text("Claim {claim_id} deleted.")),
     SocketAction(
         "subscription_create",
         "create_subscription",
         "subscriber ttl:whole options:object",
-        answers.subscribed,
+        frames.subscribed,
         empty=b"{}",
         listens=True,
     ),
-    SocketAction("subscription_list", "list_subscriptions", _PAGE, answers.without_links),
+    SocketAction("subscription_list", "list_subscriptions", _PAGE, frames.without_links),
     SocketAction("subscription_get", "show_subscription"),
     SocketAction(
         "subscription_delete",
         "delete_subscription",
-        show=answers.text("Subscription {subscription_id} removed."),
+        show=frames.text("Subscription {subscription_id} removed."),
     ),
     SocketAction("get_home_doc", "home"),
     SocketAction("ping_node", "ping"),

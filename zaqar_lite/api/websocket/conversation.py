@@ -7,16 +7,26 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
-from zaqar_lite.api.call import INVALID_REQUEST, Call, Head, Result
+from zaqar_lite.api.call import INVALID_REQUEST, Call, Head, Refused, Result
 from zaqar_lite.api.checks import Checks
 from zaqar_lite.api.errors import to_result
 from zaqar_lite.api.gate import Gate
 from zaqar_lite.api.gateways import Gateways
-from zaqar_lite.api.refused import Refused
 from zaqar_lite.api.routes import RouteTree
 from zaqar_lite.api.websocket.actions import ServedAction, served_actions
-from zaqar_lite.api.websocket.answers import NO_SCHEMA, NOT_AUTHENTIFIED, Answer, error, refused
-from zaqar_lite.api.websocket.encoding import UNREAD, Frame, Unreadable, notification, read, write
+from zaqar_lite.api.websocket.frames import (
+    NO_SCHEMA,
+    NOT_AUTHENTIFIED,
+    UNREAD,
+    Answer,
+    Frame,
+    Unreadable,
+    error,
+    notification,
+    read,
+    refused,
+    write,
+)
 from zaqar_lite.domain.errors import Denied, Unavailable, ZaqarLiteError
 from zaqar_lite.domain.identity import Principal
 from zaqar_lite.domain.models import QueueRef

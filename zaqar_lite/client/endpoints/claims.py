@@ -1,25 +1,62 @@
 """Claims: take messages for a while, keep them longer, settle them, give them back."""
 
+import dataclasses
 from collections.abc import Iterable, Sequence
 from functools import partial
-from numbers import Integral
-from typing import Any
 
 from zaqar_lite.client import arguments, serialization
 from zaqar_lite.client.base_client import BaseClient, chunks
-from zaqar_lite.client.calls import Call, Operation, Request, Response, Steps, bad_answer
+from zaqar_lite.client.calls import Call, Operation, Request, Response, bad_answer
 from zaqar_lite.client.endpoints.messages import read_messages
 from zaqar_lite.client.endpoints.requests import JSON_TYPE, large, nothing, queue_path, with_query
 from zaqar_lite.client.errors import ClaimLost, Unreachable, Unsupported
 from zaqar_lite.client.long_polling import POLL, Connection
-from zaqar_lite.client.methods import method
 from zaqar_lite.client.models import Held
 from zaqar_lite.client.serialization import dumps, objects, reader
 from zaqar_lite.client.settlements import Settled, Settlement, document
+from zaqar_lite.client.steps import Steps, method
 
 _SETTLED = reader(Settled)
 LOST = {404: ClaimLost}
 ABSENT = {404: Unsupported, 405: Unsupported}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ClaimOptions:
+    """How to claim.
+
+    Attributes:
+        limit: messages at most; Zaqar Lite gives 1,000, OpenStack's Zaqar 20.
+        ttl: seconds that the claim lasts without renewal (60 to 43,200).
+        grace: seconds that a message outlives the claim, where its own ttl ends earlier.
+        details: whether to ask for claim counts, times, headers and dead-letter sources.
+        raw: whether bodies stay JSON text (`RawBody`).
+        renew: whether to renew in the background while the block runs.
+        renew_every: seconds between renewals; a third of the ttl by default.
+        wait: seconds to wait for a message.
+        poll: seconds between two requests, about, where the server does not wait.
+    """
+
+    limit: int = 10
+    ttl: int = 300
+    grace: int = 60
+    details: bool = False
+    raw: bool = False
+    renew: bool = True
+    renew_every: float | None = None
+    wait: float = 0
+    poll: float = POLL
+
+    def __post_init__(self) -> None:
+        """Refuse what is not of the kind that a field takes, and renewals without a pause.
+
+        Raises:
+            TypeError, ValueError: the text names the field.
+        """
+        arguments.check_fields(self)
+        if self.renew_every is not None and self.renew_every <= 0:
+            message = "renew_every must be above 0; renew=False switches renewals off"
+            raise ValueError(message)
 
 
 class Claims(BaseClient):
@@ -47,18 +84,7 @@ class Claims(BaseClient):
         An answer that is lost leaves its messages claimed until `ttl` seconds are over: they are
         delayed, never lost.
         """
-        return create(
-            self,
-            queue,
-            limit=limit,
-            ttl=ttl,
-            grace=grace,
-            details=details,
-            raw=raw,
-            wait=wait,
-            poll=poll,
-            connection=connection,
-        )
+        return create(self, queue, arguments.options_of(ClaimOptions, locals()), connection)
 
     @method
     def get_claim(
@@ -69,7 +95,14 @@ class Claims(BaseClient):
         Raises:
             ClaimLost: it has lapsed or was released.
         """
-        return self._exchange(get_claim(queue, claim_id, details=details, raw=raw))
+
+        def read(response: Response) -> Held:
+            found = serialization.document(response)
+            messages = read_messages(queue, response, raw=raw)
+            return Held(claim_id, queue, found["ttl"], found["age"], messages)
+
+        path = with_query(queue_path(queue, "claims", claim_id), details=details or None)
+        return self._exchange(Call(Request("GET", path, {}), read, LOST))
 
     @method
     def renew_claim(
@@ -104,50 +137,30 @@ class Claims(BaseClient):
 
 
 def claim(
-    queue: str,
-    *,
-    limit: int = 10,
-    ttl: int = 300,
-    grace: int = 60,
-    details: bool = False,
-    raw: bool = False,
-    wait: int = 0,
-    connection: Connection | None = None,
+    queue: str, options: ClaimOptions, *, wait: int = 0, connection: Connection | None = None
 ) -> Call[Held | None]:
-    """Claim up to `limit` messages for `ttl` seconds; None when there is none to have."""
+    """Claim messages; None when there is none to have."""
 
     def read(response: Response) -> Held | None:
         if response.status == 204:
             return None
-        messages = read_messages(queue, response, raw=raw)
+        messages = read_messages(queue, response, raw=options.raw)
         location = response.headers.get("location", "")
         claim_id = location.rpartition("/")[2] or (messages[0].claim_id if messages else None)
         if not claim_id:
             raise bad_answer(response, "the claim has no id")
-        return Held(claim_id, queue, ttl, 0, messages)
+        return Held(claim_id, queue, options.ttl, 0, messages)
 
-    arguments.takes("limit", limit, Integral)
     path = with_query(
         queue_path(queue, "claims"),
-        limit=limit,
-        large=large(limit),
-        details=details or None,
+        limit=options.limit,
+        large=large(options.limit),
+        details=options.details or None,
         wait=wait or None,
     )
-    request = Request("POST", path, JSON_TYPE, _times(ttl, grace), wait, connection)
+    body = _times(options.ttl, options.grace)
+    request = Request("POST", path, JSON_TYPE, body, wait, connection)
     return Call(request, read, operation=Operation("receive", "claim", queue))
-
-
-def get_claim(queue: str, claim_id: str, *, details: bool = False, raw: bool = False) -> Call[Held]:
-    """Read a claim and the messages that it still holds."""
-
-    def read(response: Response) -> Held:
-        found = serialization.document(response)
-        messages = read_messages(queue, response, raw=raw)
-        return Held(claim_id, queue, found["ttl"], found["age"], messages)
-
-    path = with_query(queue_path(queue, "claims", claim_id), details=details or None)
-    return Call(Request("GET", path, {}), read, LOST)
 
 
 def renew(queue: str, claim_id: str, *, ttl: int = 300, grace: int = 60) -> Call[None]:
@@ -183,20 +196,15 @@ def settle(queue: str, claim_id: str, settlements: Sequence[Settlement]) -> Call
 
 
 def create(
-    client: BaseClient,
-    queue: str,
-    *,
-    details: bool,
-    wait: float,
-    poll: float,
-    connection: Connection | None,
-    **given: Any,  # noqa: ANN401 - as `claim` takes it
+    client: BaseClient, queue: str, options: ClaimOptions, connection: Connection | None
 ) -> Steps[Held | None]:
     """Claim messages, and wait for some; None if there is none, or if it was hung up."""
     if connection is not None and connection.over:
         return None
-    details = details or client.tracing is not None
-    make = partial(claim, queue, details=details, connection=connection, **given)
+    if client.tracing is not None:
+        options = dataclasses.replace(options, details=True)
+    make = partial(claim, queue, options, connection=connection)
+    poll, wait = options.poll, options.wait
     try:
         return (yield from client._until_found(make, wait, poll=poll, connection=connection))
     except Unreachable:

@@ -19,12 +19,13 @@ from typing import Any, TypeVar
 
 from zaqar_lite.client import arguments, serialization
 from zaqar_lite.client.base_client import BaseClient
-from zaqar_lite.client.calls import Call, Page, Sleep, Steps, ToTheEnd
+from zaqar_lite.client.calls import Call
 from zaqar_lite.client.endpoints import claims, jobs, messages, queues
 from zaqar_lite.client.endpoints.requests import queue_path, tell
 from zaqar_lite.client.errors import BadRequest, ClaimLost, Refused, ServerWarning, ZaqarError
-from zaqar_lite.client.methods import Pages, listing, method
 from zaqar_lite.client.models import Ids, Job, Message, NewMessage, RawBody
+from zaqar_lite.client.steps import Page, Pages, Sleep, Steps, listing, method
+from zaqar_lite.client.termination import ToTheEnd
 
 T = TypeVar("T")
 
@@ -35,6 +36,7 @@ ROOM_FOR_ATTRIBUTES = 256
 # be well below the time that the target's server remembers keys (600 s by default).
 CLAIM_TTL = 60
 RENEW_AFTER = CLAIM_TTL / 2
+COUNTED = messages.Selection(details=True, raw=True)
 LOOK_EVERY = 0.2
 """Seconds between two looks at the server's job."""
 NO_SUCH_ROUTE = frozenset({404, 405, 501})
@@ -202,16 +204,7 @@ class DeadLetters(BaseClient):
             Conflict: a job of the server's redrives this queue already.
             ZaqarError: the server refuses or is away; what was not moved is released.
         """
-        options = RedriveOptions(
-            to=to,
-            source=source,
-            where=where,
-            limit=limit,
-            dry_run=dry_run,
-            ttl=ttl,
-            delay=delay,
-            on_moved=on_moved,
-        )
+        options = arguments.options_of(RedriveOptions, locals())
         options.check(queue)
         if server and options.is_plain:
             done = yield from self._redrive_there(queue, options)
@@ -246,8 +239,8 @@ class DeadLetters(BaseClient):
 def _pages(client: BaseClient, queue: str, source: str | None, *, raw: bool) -> Pages[Message]:
     """Return the pages of a queue's dead letters, of one source or of all."""
     arguments.takes("source", source, str)
-    given = {"include_claimed": True, "details": True, "raw": raw}
-    pages = messages.message_pages(client, queue, None, 0, **given)
+    selection = messages.Selection(include_claimed=True, details=True, raw=raw)
+    pages = messages.message_pages(client, queue, selection)
 
     def page(marker: str | None) -> Steps[Page[Message]]:
         found = yield from pages(marker)
@@ -353,10 +346,10 @@ class Redrive:
                 if not limit:
                     break
                 asked_at = self._now()
-                call = claims.claim(
-                    self.queue, limit=min(limit, looks), ttl=CLAIM_TTL, details=True, raw=True
+                options = claims.ClaimOptions(
+                    limit=min(limit, looks), ttl=CLAIM_TTL, details=True, raw=True
                 )
-                held = yield from self._ask(call)
+                held = yield from self._ask(claims.claim(self.queue, options))
                 if held is None:
                     break
                 looks -= len(held.messages)
@@ -375,7 +368,7 @@ class Redrive:
         marker: str | None = None
         while self._left() != 0:
             call = messages.list_messages(
-                self.queue, marker=marker, limit=self._client.page_size, details=True, raw=True
+                self.queue, COUNTED, marker=marker, limit=self._client.page_size
             )
             page = yield from self._ask(call)
             for move in self.moves(page.messages):

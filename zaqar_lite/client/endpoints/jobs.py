@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from zaqar_lite.client.base_client import BaseClient
-from zaqar_lite.client.calls import Call, Request, Response, Steps
+from zaqar_lite.client.calls import Call, Request, Response
 from zaqar_lite.client.endpoints.requests import JSON_TYPE, ask, queue_path, tell
-from zaqar_lite.client.methods import method
 from zaqar_lite.client.models import Job
 from zaqar_lite.client.serialization import document, dumps, reader
+from zaqar_lite.client.steps import Steps, method
 
 _JOB = reader(Job)
 

@@ -5,11 +5,10 @@ from typing import Any
 
 from zaqar_lite.client.arguments import texts, whole
 from zaqar_lite.client.base_client import BaseClient
-from zaqar_lite.client.calls import Steps
 from zaqar_lite.client.endpoints.requests import ask, list_page, path_of, tell
-from zaqar_lite.client.methods import Pages, listing, method
 from zaqar_lite.client.models import AccessKey, DataKey
 from zaqar_lite.client.serialization import reader
+from zaqar_lite.client.steps import Pages, Steps, listing, method
 
 _KEY = reader(AccessKey)
 _DATA_KEY = reader(DataKey)

@@ -1,6 +1,7 @@
 """Messages: post, list, read, edit, delete, pop."""
 
 import contextlib
+import dataclasses
 import datetime as dt
 import uuid
 from collections import deque
@@ -14,7 +15,7 @@ import msgspec
 
 from zaqar_lite.client import arguments, serialization
 from zaqar_lite.client.base_client import BaseClient, chunks
-from zaqar_lite.client.calls import Call, Operation, Page, Request, Response, Steps, bad_answer
+from zaqar_lite.client.calls import Call, Operation, Request, Response, bad_answer
 from zaqar_lite.client.endpoints.requests import (
     JSON_TYPE,
     NO_QUEUE,
@@ -34,9 +35,9 @@ from zaqar_lite.client.errors import (
     MessageNotFound,
     NotDelayed,
 )
-from zaqar_lite.client.methods import Pages, listing, method
 from zaqar_lite.client.models import Ids, Message, MessagePage, NewMessage
 from zaqar_lite.client.serialization import Encoder, encode_body
+from zaqar_lite.client.steps import Page, Pages, Steps, listing, method
 
 
 class Messages(BaseClient):
@@ -56,15 +57,7 @@ class Messages(BaseClient):
         group: str | None = None,
     ) -> Steps[str]:
         """Post one message and return its id; `NewMessage` explains the arguments."""
-        message = NewMessage(
-            body=body,
-            ttl=ttl,
-            delay=delay,
-            deliver_at=deliver_at,
-            idempotency_key=idempotency_key,
-            headers=headers,
-            group=group,
-        )
+        message = arguments.options_of(NewMessage, locals())
         yield from self._learn_delay(message)
         encoded = [self.encode(queue, message, alone=True)]
         ids = yield from self._exchange(post(queue, encoded))
@@ -115,15 +108,8 @@ class Messages(BaseClient):
             raw: whether bodies stay JSON text (`RawBody`).
             wait: seconds to wait for more at the end of the queue; the loop ends when none came.
         """
-        given = {
-            "until": until,
-            "echo": echo,
-            "include_claimed": include_claimed,
-            "include_delayed": include_delayed,
-            "details": details,
-            "raw": raw,
-        }
-        return message_pages(self, queue, marker, wait, **given)
+        selection = arguments.options_of(Selection, locals())
+        return message_pages(self, queue, selection, marker=marker, wait=wait)
 
     @method
     def list_page(
@@ -141,18 +127,9 @@ class Messages(BaseClient):
         wait: float = 0,
     ) -> Steps[MessagePage]:
         """Return one page of `list_messages`, with the marker of the next."""
-        make = partial(
-            list_messages,
-            queue,
-            marker=marker,
-            until=until,
-            limit=limit or self.page_size,
-            echo=echo,
-            include_claimed=include_claimed,
-            include_delayed=include_delayed,
-            details=details,
-            raw=raw,
-        )
+        selection = arguments.options_of(Selection, locals())
+        size = limit or self.page_size
+        make = partial(list_messages, queue, selection, marker=marker, limit=size)
         return self._until_found(make, wait)
 
     @method
@@ -162,7 +139,9 @@ class Messages(BaseClient):
         Raises:
             MessageNotFound: there is none (any more).
         """
-        return self._exchange(get_message(queue, message_id, details=details))
+        path = with_query(queue_path(queue, "messages", message_id), details=details or None)
+        request = Request("GET", path, {})
+        return self._exchange(Call(request, lambda r: _one(queue, r), {404: MessageNotFound}))
 
     @listing
     def get_messages(
@@ -202,20 +181,11 @@ class Messages(BaseClient):
             DueChanged: somebody has moved it.
             MessageNotFound: there is none (any more).
         """
-        changed = NewMessage(body=body, delay=delay, deliver_at=deliver_at)
+        changed = arguments.options_of(NewMessage, locals())
         yield from self._learn_delay(changed)
         if deliver_at is not None:
             self.check_instant(changed)
-        call = edit(
-            queue,
-            message_id,
-            body=body,
-            ttl=ttl,
-            delay=delay,
-            deliver_at=deliver_at,
-            if_due=if_due,
-            encoder=self.encoder,
-        )
+        call = edit(queue, message_id, changed, if_due=if_due, encoder=self.encoder)
         return (yield from self._exchange(call))
 
     @method
@@ -277,9 +247,38 @@ class Messages(BaseClient):
         With `wait` it waits up to so many seconds for one. `details` asks for claim counts, times,
         headers and attempts.
         """
+        arguments.takes("limit", limit, Integral)
         details = details or self.tracing is not None
-        make = partial(pop, queue, limit, details=details, raw=raw)
+
+        def make(wait: int) -> Call[list[Message]]:
+            # Not sent again after an answer was lost: that would take, and maybe lose, more.
+            path = with_query(
+                queue_path(queue, "messages"),
+                pop=limit,
+                large=large(limit),
+                details=details or None,
+                wait=wait or None,
+            )
+            return Call(
+                Request("DELETE", path, {}, wait=wait),
+                lambda r: read_messages(queue, r, raw=raw),
+                resend=False,
+                operation=Operation("receive", "pop", queue),
+            )
+
         return self._until_found(make, wait)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Selection:
+    """Which messages a list shows; `Messages.list_messages` explains the fields."""
+
+    until: str | None = None
+    echo: bool = True
+    include_claimed: bool = False
+    include_delayed: bool = False
+    details: bool = False
+    raw: bool = False
 
 
 def post(
@@ -324,47 +323,35 @@ def post(
 
 def list_messages(
     queue: str,
+    selection: Selection,
     *,
     marker: str | None = None,
-    until: str | None = None,
     limit: int | None = None,
-    echo: bool = True,
-    include_claimed: bool = False,
-    include_delayed: bool = False,
-    details: bool = False,
-    raw: bool = False,
     wait: int = 0,
 ) -> Call[MessagePage]:
     """Read one page of messages, claiming none of them."""
     arguments.takes("limit", limit, Integral)
     arguments.takes("marker", marker, str)
-    arguments.takes("until", until, str, "the id of a message")
+    arguments.takes("until", selection.until, str, "the id of a message")
     path = with_query(
         queue_path(queue, "messages"),
         marker=marker,
-        until=until,
+        until=selection.until,
         limit=limit,
         large=large(limit),
-        echo=echo,
-        include_claimed=include_claimed or None,
-        include_delayed=include_delayed or None,
-        details=details or None,
+        echo=selection.echo,
+        include_claimed=selection.include_claimed or None,
+        include_delayed=selection.include_delayed or None,
+        details=selection.details or None,
         wait=wait or None,
     )
 
     def read(response: Response) -> MessagePage:
-        messages = read_messages(queue, response, raw=raw)
-        return MessagePage(
-            messages, next_marker(serialization.document(response)) if messages else None
-        )
+        messages = read_messages(queue, response, raw=selection.raw)
+        more = next_marker(serialization.document(response)) if messages else None
+        return MessagePage(messages, more)
 
     return Call(Request("GET", path, {}, wait=wait), read, NO_QUEUE)
-
-
-def get_message(queue: str, message_id: str, *, details: bool = False) -> Call[Message]:
-    """Read one message, whether it is delayed, claimed or neither."""
-    path = with_query(queue_path(queue, "messages", message_id), details=details or None)
-    return Call(Request("GET", path, {}), lambda r: _one(queue, r), {404: MessageNotFound})
 
 
 def get_messages(
@@ -385,27 +372,25 @@ def get_messages(
 def edit(
     queue: str,
     message_id: str,
+    changed: NewMessage,
     *,
-    body: object = ...,
-    ttl: int | None = None,
-    delay: int | None = None,
-    deliver_at: dt.datetime | None = None,
     if_due: dt.datetime | None = None,
     encoder: Encoder | None = None,
 ) -> Call[Message]:
     """Change a message that is still delayed, with `if_due` only where it is due then.
 
+    A body of `...`, and what is None, stays.
+
     Raises:
         ValueError: nothing to change was given.
     """
-    wait = serialization.seconds_until(delay, deliver_at)
+    wait = serialization.seconds_until(changed.delay, changed.deliver_at)
     parts: list[bytes] = []
-    if body is not ...:
-        parts.append(b'"body":' + encode_body(body, encoder))
-    if ttl is not None:
-        parts.append(b'"ttl":%d' % arguments.whole("ttl", ttl))
-    if wait is not None:
-        parts.append(b'"delay":%d' % arguments.whole("delay", wait))
+    if changed.body is not ...:
+        parts.append(b'"body":' + encode_body(changed.body, encoder))
+    for name, seconds in (("ttl", changed.ttl), ("delay", wait)):
+        if seconds is not None:
+            parts.append(b'"%b":%d' % (name.encode(), arguments.whole(name, seconds)))
     if not parts:
         message = "nothing to change: give body, ttl, delay or deliver_at"
         raise ValueError(message)
@@ -457,42 +442,19 @@ def delete_messages(
     return Call(Request("DELETE", path, {}), nothing, {403: ClaimLost}, operation=operation)
 
 
-def pop(
-    queue: str, limit: int = 1, *, details: bool = False, raw: bool = False, wait: int = 0
-) -> Call[list[Message]]:
-    """Take messages out at once: at most once, for a lost answer loses them.
-
-    So it is not sent again after an answer was lost: that would take, and maybe lose, more.
-    """
-    arguments.takes("limit", limit, Integral)
-    path = with_query(
-        queue_path(queue, "messages"),
-        pop=limit,
-        large=large(limit),
-        details=details or None,
-        wait=wait or None,
-    )
-    request = Request("DELETE", path, {}, wait=wait)
-    return Call(
-        request,
-        lambda r: read_messages(queue, r, raw=raw),
-        resend=False,
-        operation=Operation("receive", "pop", queue),
-    )
-
-
 def message_pages(
     client: BaseClient,
     queue: str,
-    marker: str | None,
-    wait: float,
-    **given: Any,  # noqa: ANN401 - as `list_messages` takes it
+    selection: Selection,
+    *,
+    marker: str | None = None,
+    wait: float = 0,
 ) -> Pages[Message]:
     """Return the pages of a queue's messages from a marker on: a small one, then large ones."""
 
     def page(after: str | None) -> Steps[Page[Message]]:
         limit = client.page_size if after is None else client.large_page
-        make = partial(list_messages, queue, marker=after or marker, **given)
+        make = partial(list_messages, queue, selection, marker=after or marker)
         try:
             found = yield from client._until_found(partial(make, limit=limit), wait)
         except BadRequest:

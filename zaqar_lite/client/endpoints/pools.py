@@ -5,11 +5,10 @@ from typing import Any
 
 from zaqar_lite.client.arguments import takes, texts
 from zaqar_lite.client.base_client import BaseClient
-from zaqar_lite.client.calls import Steps
 from zaqar_lite.client.endpoints.requests import ask, list_page, path_of, tell, with_query
-from zaqar_lite.client.methods import Pages, listing, method
 from zaqar_lite.client.models import Flavor, Pool, PoolDrain
 from zaqar_lite.client.serialization import reader
+from zaqar_lite.client.steps import Pages, Steps, listing, method
 
 _POOL = reader(Pool)
 _DRAIN = reader(PoolDrain)
@@ -66,7 +65,7 @@ class Pools(BaseClient):
 
     @method
     def drain_pool(self, name: str) -> Steps[PoolDrain]:
-        """Begin to move the queues of a pool of weight 0 to others; they serve meanwhile."""
+        """Begin to move the queues of a pool of weight 0 to others; each is frozen meanwhile."""
         return self._exchange(ask("POST", path_of("pools", name, "drain"), _DRAIN))
 
     @method

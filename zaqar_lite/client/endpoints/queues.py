@@ -8,7 +8,7 @@ from typing import Any
 from zaqar_lite.client import queue_options
 from zaqar_lite.client.arguments import takes, text, texts, zoned
 from zaqar_lite.client.base_client import HOME, BaseClient
-from zaqar_lite.client.calls import Call, Request, Response, Steps
+from zaqar_lite.client.calls import Call, Request, Response
 from zaqar_lite.client.endpoints.requests import (
     JSON_TYPE,
     NO_QUEUE,
@@ -19,10 +19,10 @@ from zaqar_lite.client.endpoints.requests import (
     tell,
     with_query,
 )
-from zaqar_lite.client.methods import Pages, listing, method
 from zaqar_lite.client.models import Done, Queue, Range, SignedURL, Stats
 from zaqar_lite.client.queue_options import Ensured, QueueOptions, checked
 from zaqar_lite.client.serialization import dumps, json_object, reader
+from zaqar_lite.client.steps import Pages, Steps, listing, method
 
 Options = Mapping[str, Any] | QueueOptions
 PATCH_TYPE = {"Content-Type": "application/openstack-messaging-v2.0-json-patch"}

@@ -1,11 +1,10 @@
 """Quotas of projects."""
 
 from zaqar_lite.client.base_client import BaseClient
-from zaqar_lite.client.calls import Steps
 from zaqar_lite.client.endpoints.requests import ask, path_of, tell
-from zaqar_lite.client.methods import method
 from zaqar_lite.client.models import ProjectQuota
 from zaqar_lite.client.serialization import reader
+from zaqar_lite.client.steps import Steps, method
 
 _QUOTA = reader(ProjectQuota)
 

@@ -10,9 +10,10 @@ from typing import Any, Self, TypeVar
 from urllib.parse import parse_qs, quote, urlencode, urlsplit
 
 from zaqar_lite.client.arguments import text
-from zaqar_lite.client.calls import Call, Page, Request, Response
+from zaqar_lite.client.calls import Call, Request, Response
 from zaqar_lite.client.errors import QueueNotFound, StatusError
 from zaqar_lite.client.serialization import document, dumps, json_object, objects
+from zaqar_lite.client.steps import Page
 
 T = TypeVar("T")
 JSON_TYPE = {"Content-Type": "application/json"}

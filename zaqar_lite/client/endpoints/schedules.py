@@ -5,9 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from zaqar_lite.client.base_client import BaseClient
-from zaqar_lite.client.calls import Steps
 from zaqar_lite.client.endpoints.requests import ask, list_page, path_of, tell
-from zaqar_lite.client.methods import Async, Pages, Sync, listing, method
+from zaqar_lite.client.steps import Async, Pages, Steps, Sync, listing, method
 
 T = TypeVar("T")
 

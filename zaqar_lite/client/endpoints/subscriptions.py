@@ -6,11 +6,10 @@ from typing import Any
 
 from zaqar_lite.client.arguments import takes, text, whole, zoned
 from zaqar_lite.client.base_client import BaseClient
-from zaqar_lite.client.calls import Steps
 from zaqar_lite.client.endpoints.requests import ask, list_page, queue_path, tell, with_query
-from zaqar_lite.client.methods import Pages, listing, method
 from zaqar_lite.client.models import Delivery, FailedDelivery, Ping, Subscription
 from zaqar_lite.client.serialization import reader
+from zaqar_lite.client.steps import Pages, Steps, listing, method
 
 _DELIVERY = reader(Delivery, next_at="next")
 _FAILED = reader(FailedDelivery)

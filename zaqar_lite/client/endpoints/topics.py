@@ -4,11 +4,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from zaqar_lite.client.base_client import BaseClient
-from zaqar_lite.client.calls import Steps
 from zaqar_lite.client.endpoints import queues
 from zaqar_lite.client.endpoints.requests import Topic, queue_path, tell
-from zaqar_lite.client.methods import Pages, listing, method
 from zaqar_lite.client.models import Queue
+from zaqar_lite.client.steps import Pages, Steps, listing, method
 
 
 class Topics(BaseClient):

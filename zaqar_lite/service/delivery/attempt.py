@@ -98,28 +98,23 @@ class Result(NamedTuple):
     at: int = 0
 
 
+@dataclass(eq=False, repr=False)
 class DeliverySender:
     """Attempt deliveries, within the window of each endpoint."""
 
-    def __init__(
-        self,
-        transports: Mapping[str, Transport],
-        clock: Clock,
-        *,
-        has_ended: Callable[[Subscription], bool],
-        refusal: Callable[[str], str | None] = lambda _: None,
-    ) -> None:
-        self.refusal = refusal
-        """Tells why a subscriber can't be called, as far as its URL shows that."""
-        self._transports = transports
-        self._clock = clock
-        self._has_ended = has_ended
+    transports: Mapping[str, Transport]
+    clock: Clock
+    has_ended: Callable[[Subscription], bool]
+    refusal: Callable[[str], str | None] = lambda _: None
+    """Tells why a subscriber can't be called, as far as its URL shows that."""
+
+    def __post_init__(self) -> None:
         self._endpoints = Endpoints()
         self._turns = Turns()
 
     async def close(self) -> None:
         """Close all connections."""
-        for transport in {id(one): one for one in self._transports.values()}.values():
+        for transport in {id(one): one for one in self.transports.values()}.values():
             await transport.close()
 
     async def attempt(
@@ -136,10 +131,10 @@ class DeliverySender:
             return Result(DeliveryOutcome.DEFERRED, endpoint.closed_for())
         if not await endpoint.enter(_PATIENCE):
             return Result(DeliveryOutcome.DEFERRED, max(endpoint.closed_for(), _SHORTEST_DEFERRAL))
-        if self._has_ended(subscription):  # while it waited for its place
+        if self.has_ended(subscription):  # while it waited for its place
             endpoint.leave(None)
             return Result(DeliveryOutcome.DEFERRED)
-        at, begun = self._clock.now_ms(), time.perf_counter()
+        at, begun = self.clock.now_ms(), time.perf_counter()
         succeeded: bool | None = None
         slow = False
         try:
@@ -172,7 +167,7 @@ class DeliverySender:
             return Answer(error="this server could not send it")
 
     async def _send(self, delivery: Delivery, subscription: Subscription) -> Answer:
-        transport = self._transports.get(subscription.subscriber.partition(":")[0].lower())
+        transport = self.transports.get(subscription.subscriber.partition(":")[0].lower())
         if transport is None:
             return Answer(error="this server does not deliver to this scheme", refused=True)
         if len(bytes(delivery.payload)) >= _LARGE:
@@ -197,7 +192,7 @@ class DeliverySender:
         own = options.get("post_headers")
         if isinstance(own, dict):
             headers |= {name.lower(): value for name, value in own.items()}
-        now = self._clock.now_ms()
+        now = self.clock.now_ms()
         live = [key.text for key in subscription.secrets if key.until is None or key.until > now]
         message_id = f"msg_{delivery.id or secrets.token_hex(16)}"
         headers |= signed_headers(live, message_id=message_id, timestamp=now // 1000, body=body)

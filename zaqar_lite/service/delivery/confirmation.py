@@ -1,5 +1,6 @@
 """Ask a new subscriber whether it wants a queue's messages (zaqar-behaviour 5.4)."""
 
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import msgspec
@@ -14,21 +15,14 @@ from zaqar_lite.service.presigned_urls import PresignedUrls
 from zaqar_lite.storage.base import MessageStore
 
 
+@dataclass(eq=False, repr=False)
 class Confirmation:
     """Send requests to confirm, by the way that deliveries take."""
 
-    def __init__(
-        self,
-        messages: MessageStore,
-        sharing: PresignedUrls,
-        clock: Clock,
-        *,
-        public_url: str | None,
-    ) -> None:
-        self._messages = messages
-        self._sharing = sharing
-        self._clock = clock
-        self._public_url = public_url
+    messages: MessageStore
+    sharing: PresignedUrls
+    clock: Clock
+    public_url: str | None
 
     async def ask(self, subscription: Subscription) -> None:
         """Send what a subscriber needs to confirm."""
@@ -54,8 +48,8 @@ class Confirmation:
     async def _send(self, subscription: Subscription, kind: str, text: str) -> None:
         queue = subscription.queue
         path = f"{path_of(queue)}/subscriptions/{subscription.id}/confirm"
-        until = subscription.expires_at or self._clock.now_ms() + subscription.ttl * 1000
-        signed = await self._sharing.sign_path(
+        until = subscription.expires_at or self.clock.now_ms() + subscription.ttl * 1000
+        signed = await self.sharing.sign_path(
             queue, path, "PUT", datetime.fromtimestamp(until // 1000, UTC)
         )
         document = {
@@ -70,8 +64,8 @@ class Confirmation:
             "UnsubscribeBody": {"confirmed": False, "token": subscription.token},
             "queue_name": name_of(queue),
         }
-        if self._public_url is not None:
-            document["WSGISubscribeURL"] = f"{self._public_url.rstrip('/')}{path}"
+        if self.public_url is not None:
+            document["WSGISubscribeURL"] = f"{self.public_url.rstrip('/')}{path}"
         delivery = Delivery(
             queue.project,
             queue.name,
@@ -81,5 +75,5 @@ class Confirmation:
             msgspec.Raw(encode(document)),
             kind=kind,
         )
-        ttl_ms = until - self._clock.now_ms() + LEASE_MS
-        await put(self._messages, retry_queue(queue.project), NewMessage(encode(delivery), ttl_ms))
+        ttl_ms = until - self.clock.now_ms() + LEASE_MS
+        await put(self.messages, retry_queue(queue.project), NewMessage(encode(delivery), ttl_ms))

@@ -9,6 +9,7 @@ for a connection that has gone: its subscriptions end with it.
 import asyncio
 import secrets
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -48,21 +49,19 @@ def process_queue(node: str) -> QueueRef:
     return QueueRef(DELIVERIES_PROJECT, f"~socket.{node}")
 
 
+@dataclass(eq=False, repr=False)
 class ConnectedSubscribers:
     """The connections of this process that listen, as a transport of notifications."""
 
-    def __init__(
-        self,
-        messages: MessageStore,
-        waiting: LongPolling,
-        encryption_keys: "EncryptionKeys | None" = None,
-    ) -> None:
+    messages: MessageStore
+    waiting: LongPolling
+    encryption_keys: "EncryptionKeys | None" = None
+
+    def __post_init__(self) -> None:
         self._node = secrets.token_hex(8)
-        self._encryption_keys = encryption_keys
-        self._messages = messages
         self._pushes: dict[str, Push] = {}
         self._lane = QueueWorker(
-            process_queue(self._node), self._take, messages=messages, waiting=waiting
+            process_queue(self._node), self._take, messages=self.messages, waiting=self.waiting
         )
         self._task: asyncio.Task[None] | None = None
 
@@ -93,10 +92,10 @@ class ConnectedSubscribers:
         lane = process_queue(node)
         handed = encode(_Handed(listener, notification.body.decode("utf-8", "replace")))
         if (
-            self._encryption_keys is not None
+            self.encryption_keys is not None
         ):  # the notification was opened to be sent, not to be kept
-            handed = await self._encryption_keys.seal_body(lane, handed)
-        await put(self._messages, lane, NewMessage(handed, _HANDED_MS))
+            handed = await self.encryption_keys.seal_body(lane, handed)
+        await put(self.messages, lane, NewMessage(handed, _HANDED_MS))
         return Answer(status=202)
 
     async def close(self) -> None:
@@ -104,8 +103,8 @@ class ConnectedSubscribers:
 
     async def _take(self, message: Message) -> None:
         body = message.body
-        if self._encryption_keys is not None and is_sealed(body):
-            body = await self._encryption_keys.open_body(process_queue(self._node).project, body)
+        if self.encryption_keys is not None and is_sealed(body):
+            body = await self.encryption_keys.open_body(process_queue(self._node).project, body)
         handed = _decode(body)
         self._push(handed.listener, handed.text.encode())
 

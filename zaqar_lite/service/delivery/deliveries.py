@@ -9,6 +9,7 @@ when its lease ends.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from random import uniform
 from typing import TYPE_CHECKING
 
@@ -57,25 +58,19 @@ FAILED_MS = 604_800_000
 """How long what could not be delivered is kept to be listed and retried: 7 days."""
 
 
+@dataclass(eq=False, repr=False)
 class DeadDeliveries:
     """Keep what can't be delivered, and disable subscriptions that have failed for too long."""
 
-    def __init__(
-        self,
-        messages: MessageStore,
-        queues: Queues,
-        subscriptions: Subscriptions,
-        log: AttemptLog,
-        clock: Clock,
-        *,
-        disable_after: int,
-    ) -> None:
-        self._messages = messages
-        self._queues = queues
-        self._subscriptions = subscriptions
-        self._log = log
-        self._clock = clock
-        self._disable_after_ms = disable_after * 1000
+    messages: MessageStore
+    queues: Queues
+    subscriptions: Subscriptions
+    log: AttemptLog
+    clock: Clock
+    disable_after: int
+
+    def __post_init__(self) -> None:
+        self._disable_after_ms = self.disable_after * 1000
         self.on_disabled: Callable[[], None] = lambda: None
         """Called when a subscription was disabled."""
 
@@ -103,21 +98,21 @@ class DeadDeliveries:
                 return
         delivery.reason = reason
         failed = failed_queue(delivery.project, subscription.id)
-        await put(self._messages, failed, NewMessage(encode(delivery), FAILED_MS))
+        await put(self.messages, failed, NewMessage(encode(delivery), FAILED_MS))
 
     async def check_failing(self, subscription: Subscription) -> None:
         """Disable a subscription that has only failed for too long."""
-        since = await self._log.failing_since(subscription)
-        if since is not None and self._clock.now_ms() - since >= self._disable_after_ms:
+        since = await self.log.failing_since(subscription)
+        if since is not None and self.clock.now_ms() - since >= self._disable_after_ms:
             days = self._disable_after_ms / 86_400_000
             await self.disable(subscription, f"nothing but failures for {days:g} days")
 
     async def disable(self, subscription: Subscription, reason: str) -> None:
         """Stop delivering to a subscription, and say so: in the log, and where it asked for it."""
-        if not await self._subscriptions.disable(subscription, reason):
+        if not await self.subscriptions.disable(subscription, reason):
             return
         self.on_disabled()
-        await self._log.forget(subscription)
+        await self.log.forget(subscription)
         logger.warning(
             "subscription %s of queue %r is disabled: %s",
             subscription.id,
@@ -139,8 +134,8 @@ class DeadDeliveries:
 
     async def _tell(self, queue: QueueRef, document: object) -> None:
         """Post to a user's queue, which is made unless it is there; nobody is notified of that."""
-        await self._queues.ensure(queue)
-        await put(self._messages, queue, NewMessage(encode(document), FAILED_MS))
+        await self.queues.ensure(queue)
+        await put(self.messages, queue, NewMessage(encode(document), FAILED_MS))
 
 
 _TURN = "~turn"
@@ -152,53 +147,49 @@ _AT_ONCE = 20
 _AGAIN_BYTES = 1_048_576
 
 
+@dataclass(eq=False, repr=False)
 class Deliveries:
     """Deliver what was noted until it is stopped."""
 
-    def __init__(
-        self,
-        messages: MessageStore,
-        management: ManagementStore,
-        queues: Queues,
-        subscriptions: Subscriptions,
-        *,
-        subscribers: SubscriberCache,
-        waiting: LongPolling,
-        courier: DeliverySender,
-        log: AttemptLog,
-        clock: Clock,
-        confirmed_only: bool,
-        disable_after: int,
-        encryption_keys: "EncryptionKeys | None" = None,
-    ) -> None:
-        self._encryption_keys = encryption_keys
-        self._messages = messages
-        self._management = management
-        self._subscriptions = subscriptions
-        self._subscribers = subscribers
-        self._courier = courier
-        self._log = log
-        self._clock = clock
-        self._confirmed_only = confirmed_only
+    messages: MessageStore
+    management: ManagementStore
+    queues: Queues
+    subscriptions: Subscriptions
+    subscribers: SubscriberCache
+    waiting: LongPolling
+    courier: DeliverySender
+    log: AttemptLog
+    clock: Clock
+    confirmed_only: bool
+    disable_after: int
+    encryption_keys: "EncryptionKeys | None" = None
+
+    def __post_init__(self) -> None:
         self.undeliverable = DeadDeliveries(
-            messages, queues, subscriptions, log, clock, disable_after=disable_after
+            self.messages,
+            self.queues,
+            self.subscriptions,
+            self.log,
+            self.clock,
+            disable_after=self.disable_after,
         )
         self.on_outcome: Callable[[str], None] = lambda _: None
         """Called with the outcome of each attempt."""
         self._ordering = StrictOrder(
-            messages,
-            management,
-            subscriptions,
-            clock,
+            self.messages,
+            self.management,
+            self.subscriptions,
+            self.clock,
             deliver=self._deliver_in_order,
             look=self._look_at_due,
         )
         self._tasks: list[asyncio.Task[None]] = []
-        self._writing = Background("the log of deliveries", log.write, rest=1.0)
+        self._writing = Background("the self.log of deliveries", self.log.write, rest=1.0)
         acts = [(queue, self._deliver_note) for queue in OUTBOX_QUEUES]
         acts += [(queue, self._deliver_again) for queue in RETRY_QUEUES]
         self._lanes = [
-            QueueWorker(queue, act, messages=messages, waiting=waiting) for queue, act in acts
+            QueueWorker(queue, act, messages=self.messages, waiting=self.waiting)
+            for queue, act in acts
         ]
 
     def start(self) -> None:
@@ -212,11 +203,11 @@ class Deliveries:
         if self._tasks:
             await cancelled(*self._tasks)
             self._tasks = []
-            await self._courier.close()
+            await self.courier.close()
             try:
                 for lane in self._lanes:
                     await lane.delete_done()
-                await self._log.flush()
+                await self.log.flush()
             except Unavailable as exc:
                 logger.warning("some deliveries come again: %s", exc)
 
@@ -248,23 +239,23 @@ class Deliveries:
                 logger.warning("a turn at a line is taken again: %s", exc)
             else:
                 logger.exception("a turn at a line failed, and is taken again")
-            minutes = self._clock.now_ms() // LEASE_MS + 1  # one for all notes of this minute
+            minutes = self.clock.now_ms() // LEASE_MS + 1  # one for all notes of this minute
             await self._post_turn(queue, subscription_id, minutes * LEASE_MS)
 
     async def _deliver_to_others(
         self, note: OutboxMessage, message_id: str, queue: QueueRef
     ) -> None:
         """Send a message to all but the subscriptions that have a line."""
-        if note.until <= self._clock.now_ms():
+        if note.until <= self.clock.now_ms():
             return
         due = await self._look_at_due(note) if note.due_at else note
         if due is None:
             return
-        record = await record_of(self._management, queue)
+        record = await record_of(self.management, queue)
         version = note.version if record is None else max(note.version, record.version)
-        all_of_queue = await self._subscribers.of(queue, version)
+        all_of_queue = await self.subscribers.of(queue, version)
         if not all_of_queue:
-            await self._subscriptions.marks.clear(queue)
+            await self.subscriptions.marks.clear(queue)
             return
         policy = record.metadata.get(RETRY_POLICY) if isinstance(record, QueueRecord) else None
         payload = msgspec.Raw(payload_of(due))
@@ -294,7 +285,7 @@ class Deliveries:
         Subscribers that are queues get it now, and delay it themselves; others get it when it is
         due.
         """
-        now = self._clock.now_ms()
+        now = self.clock.now_ms()
         wait = ((sent.delay or 0) * 1000 - (now - note.posted_at)) / 1000
         forwarded = msgspec.Raw(
             encode(
@@ -325,10 +316,10 @@ class Deliveries:
         if delivery.kind == _TURN:
             await self._take_turn(queue, delivery.subscription, delivery.until)
             return
-        found = await self._subscribers.one(queue, delivery.subscription)
+        found = await self.subscribers.one(queue, delivery.subscription)
         if found is None:
             return  # it ended: nothing more is sent
-        if delivery.until <= self._clock.now_ms() + _LEAST_LIFE_MS:
+        if delivery.until <= self.clock.now_ms() + _LEAST_LIFE_MS:
             await self.undeliverable.bury(delivery, found, "the message's ttl ended")
             return
         policy = await self._policy_of(queue)
@@ -351,16 +342,16 @@ class Deliveries:
         delivery = Delivery(
             queue.project, queue.name, subscription_id, "", at, msgspec.Raw(b"null"), kind=_TURN
         )
-        wait = max(at - self._clock.now_ms(), 0)
+        wait = max(at - self.clock.now_ms(), 0)
         key = IdempotencyKey(f"{subscription_id}.{at}", bytes(16))
         turn = NewMessage(encode(delivery), wait + FAILED_MS, wait, key)
-        await put(self._messages, retry_queue(queue.project), turn)
+        await put(self.messages, retry_queue(queue.project), turn)
 
     async def _deliver_in_order(
         self, delivery: Delivery, subscription: Subscription
     ) -> float | None:
         """Attempt the first delivery of a line; answer the seconds until it is tried again."""
-        if delivery.until <= self._clock.now_ms() + _LEAST_LIFE_MS:
+        if delivery.until <= self.clock.now_ms() + _LEAST_LIFE_MS:
             await self.undeliverable.bury(delivery, subscription, "the message's ttl ended")
             return None
         policy = await self._policy_of(subscription.queue)
@@ -376,10 +367,10 @@ class Deliveries:
         delivered as it was posted: a consumer may have taken and deleted it already.
         """
         queue = QueueRef(note.project, note.queue)
-        now = self._clock.now_ms()
-        found = await self._messages.get_messages(queue, (note.id,))
+        now = self.clock.now_ms()
+        found = await self.messages.get_messages(queue, (note.id,))
         if not found:
-            record = await self._management.get_queue(queue)
+            record = await self.management.get_queue(queue)
             delays = record is not None and record.delay_mode is DelayMode.HONOUR
             return None if delays and now < note.due_at else note
         due_at = found[0].delay_expires_at or 0
@@ -389,7 +380,7 @@ class Deliveries:
             note.due_at = due_at
             wait = max(due_at - now - LEASE_MS // 120, 0)
             again = NewMessage(encode(note), note.until - now, wait)
-            await put(self._messages, lane or outbox_queue(note.project), again)
+            await put(self.messages, lane or outbox_queue(note.project), again)
             return None
         if due_at > now:
             await asyncio.sleep((due_at - now) / 1000)
@@ -397,9 +388,9 @@ class Deliveries:
 
     async def _opened(self, delivery: Delivery) -> Delivery:
         """The delivery with the body that was posted; what is kept of it stays sealed."""
-        if self._encryption_keys is None:
+        if self.encryption_keys is None:
             return delivery
-        payload = await self._encryption_keys.open_in(delivery.project, bytes(delivery.payload))
+        payload = await self.encryption_keys.open_in(delivery.project, bytes(delivery.payload))
         return msgspec.structs.replace(delivery, payload=msgspec.Raw(payload))
 
     async def _deliver_fresh(
@@ -424,16 +415,16 @@ class Deliveries:
         self, delivery: Delivery, subscription: Subscription, policy: object, *, is_fresh: bool
     ) -> tuple[Delivery, float] | None:
         """Attempt a delivery; answer it with the seconds to its next try, None without one."""
-        if subscription.disabled is not None or subscription.expires_at <= self._clock.now_ms():
+        if subscription.disabled is not None or subscription.expires_at <= self.clock.now_ms():
             return None
-        if self._confirmed_only and not subscription.confirmed and delivery.kind == "Notification":
+        if self.confirmed_only and not subscription.confirmed and delivery.kind == "Notification":
             return None
         opened = await self._opened(delivery)
-        result = await self._courier.attempt(opened, subscription, policy, is_fresh=is_fresh)
+        result = await self.courier.attempt(opened, subscription, policy, is_fresh=is_fresh)
         if result.outcome is DeliveryOutcome.DEFERRED:
             return delivery, result.wait * uniform(1.0, 1.3)  # noqa: S311 - jitter
         delivery.attempts += 1
-        now = self._clock.now_ms()
+        now = self.clock.now_ms()
         is_late = (
             result.outcome is DeliveryOutcome.AGAIN and now + result.wait * 1000 >= delivery.until
         )
@@ -454,14 +445,14 @@ class Deliveries:
     async def _post_again(self, deliveries: Sequence[tuple[Delivery, float]]) -> None:
         """Let deliveries come again, about a mebibyte of them in one step."""
         new: list[NewMessage] = []
-        now, size = self._clock.now_ms(), 0
+        now, size = self.clock.now_ms(), 0
         for number, (delivery, wait) in enumerate(deliveries, 1):
             body = encode(delivery)
             ttl_ms = max(delivery.until - now, _LEAST_LIFE_MS) + LEASE_MS
             new.append(NewMessage(body, ttl_ms, round(wait * 1000)))
             size += len(body)
             if size >= _AGAIN_BYTES or number == len(deliveries):
-                await put(self._messages, retry_queue(delivery.project), *new)
+                await put(self.messages, retry_queue(delivery.project), *new)
                 await asyncio.sleep(0)
                 new, size = [], 0
 
@@ -481,10 +472,10 @@ class Deliveries:
             else None,
         }
         self.on_outcome(result.outcome.value)
-        self._log.add(subscription, attempt, succeeded=result.outcome is DeliveryOutcome.DONE)
+        self.log.add(subscription, attempt, succeeded=result.outcome is DeliveryOutcome.DONE)
 
     async def _policy_of(self, queue: QueueRef) -> object:
-        record = await self._management.get_queue(queue)
+        record = await self.management.get_queue(queue)
         return None if record is None else record.metadata.get(RETRY_POLICY)
 
 

@@ -1,6 +1,7 @@
 """What a project may ask of its deliveries: the last attempts, what failed, another try, a ping."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -58,27 +59,17 @@ class Replayed(NamedTuple):
     marker: str | None
 
 
+@dataclass(eq=False, repr=False)
 class DeliveryInspection:
     """Show and repeat the deliveries of a subscription."""
 
-    def __init__(
-        self,
-        messages: MessageStore,
-        subscriptions: Subscriptions,
-        courier: DeliverySender,
-        log: AttemptLog,
-        *,
-        limits: Limits,
-        clock: Clock,
-        encryption_keys: "EncryptionKeys | None" = None,
-    ) -> None:
-        self._messages = messages
-        self._subscriptions = subscriptions
-        self._courier = courier
-        self._log = log
-        self._encryption_keys = encryption_keys
-        self._limits = limits
-        self._clock = clock
+    messages: MessageStore
+    subscriptions: Subscriptions
+    courier: DeliverySender
+    log: AttemptLog
+    limits: Limits
+    clock: Clock
+    encryption_keys: "EncryptionKeys | None" = None
 
     async def attempts(self, queue: QueueRef, subscription_id: str) -> Sequence[Attempt]:
         """The last attempts to deliver to a subscription, the newest first.
@@ -86,8 +77,8 @@ class DeliveryInspection:
         Raises:
             NotFound: no such subscription.
         """
-        await self._subscriptions.get(queue, subscription_id)
-        return await self._log.read(queue, subscription_id)
+        await self.subscriptions.get(queue, subscription_id)
+        return await self.log.read(queue, subscription_id)
 
     async def failed(
         self, queue: QueueRef, subscription_id: str, *, marker: str | None, limit: int
@@ -98,12 +89,12 @@ class DeliveryInspection:
             NotFound: no such subscription.
             Invalid: the limit is out of range.
         """
-        check_limit(limit, self._limits.max_messages_per_page)
-        await self._subscriptions.get(queue, subscription_id)
+        check_limit(limit, self.limits.max_messages_per_page)
+        await self.subscriptions.get(queue, subscription_id)
         after = None if marker is None else parse_marker(marker)
         if marker is not None and after is None:
             return ()
-        page = await self._messages.list_messages(
+        page = await self.messages.list_messages(
             failed_queue(queue.project, subscription_id), Selection(limit, after)
         )
         found = []
@@ -126,12 +117,12 @@ class DeliveryInspection:
         payload = bytes(delivery.payload)
         return (
             payload
-            if self._encryption_keys is None
-            else await self._encryption_keys.open_in(delivery.project, payload)
+            if self.encryption_keys is None
+            else await self.encryption_keys.open_in(delivery.project, payload)
         )
 
     async def _enabled(self, queue: QueueRef, subscription_id: str) -> Subscription:
-        subscription = await self._subscriptions.get(queue, subscription_id)
+        subscription = await self.subscriptions.get(queue, subscription_id)
         if subscription.disabled is not None:
             raise Invalid(
                 'The subscription is disabled: PATCH it with {"disabled": false} before messages '
@@ -148,19 +139,19 @@ class DeliveryInspection:
         """
         await self._enabled(queue, subscription_id)
         failed = failed_queue(queue.project, subscription_id)
-        now = self._clock.now_ms()
+        now = self.clock.now_ms()
         ids = (delivery_id,) if is_message_id(delivery_id) else ()
-        if ids and (found := await self._messages.get_messages(failed, ids)):
+        if ids and (found := await self.messages.get_messages(failed, ids)):
             delivery = decode_delivery(found[0].body)
             delivery.until = max(delivery.until, now + _RETRIED_MS)
-        elif ids and (found := await self._messages.get_messages(queue, ids)):
+        elif ids and (found := await self.messages.get_messages(queue, ids)):
             delivery = _note(queue, found[0]).to(subscription_id)
         else:
             raise NotFound(f"There is no delivery and no message {delivery_id!r} (any more).")
         delivery.attempts, delivery.reason = 0, ""
         again = NewMessage(encode(delivery), delivery.until - now + LEASE_MS)
-        await put(self._messages, retry_queue(queue.project), again)
-        await self._messages.delete(failed, ids, claim_ids=None)
+        await put(self.messages, retry_queue(queue.project), again)
+        await self.messages.delete(failed, ids, claim_ids=None)
 
     async def replay(
         self,
@@ -186,7 +177,7 @@ class DeliveryInspection:
             raise Invalid("The marker can't be read.")
         looked = size = count = 0
         while True:
-            page = await self._messages.list_messages(
+            page = await self.messages.list_messages(
                 queue, Selection(_PAGE, after, include_claimed=True)
             )
             if page.marker is None or not page.messages:  # a page may be short before the end
@@ -207,7 +198,7 @@ class DeliveryInspection:
     async def _deliver_again(
         self, queue: QueueRef, subscription: Subscription, messages: Sequence[Message]
     ) -> None:
-        now = self._clock.now_ms()
+        now = self.clock.now_ms()
         new = [
             NewMessage(
                 encode(_note(queue, message).to(subscription.id)),
@@ -216,11 +207,11 @@ class DeliveryInspection:
             for message in messages
         ]
         if new:
-            await put(self._messages, retry_queue(queue.project), *new)
+            await put(self.messages, retry_queue(queue.project), *new)
 
     def doubt(self, subscriber: str | None) -> str | None:
         """Return what to warn of where nothing will be delivered to a subscriber."""
-        refusal = None if subscriber is None else self._courier.refusal(subscriber)
+        refusal = None if subscriber is None else self.courier.refusal(subscriber)
         if refusal is None:
             return None
         return f"Nothing will be delivered to this subscriber: {refusal} (delivery_allowed)."
@@ -231,18 +222,18 @@ class DeliveryInspection:
         Raises:
             NotFound: no such subscription.
         """
-        subscription = await self._subscriptions.get(queue, subscription_id)
+        subscription = await self.subscriptions.get(queue, subscription_id)
         payload = encode({"body": None, "queue_name": queue.name, "Message_Type": "Ping"})
         delivery = Delivery(
             queue.project,
             queue.name,
             subscription.id,
             "",
-            self._clock.now_ms(),
+            self.clock.now_ms(),
             msgspec.Raw(payload),
             kind="Ping",
         )
-        result = await self._courier.attempt(delivery, subscription, None, is_fresh=False)
+        result = await self.courier.attempt(delivery, subscription, None, is_fresh=False)
         if result.outcome is DeliveryOutcome.DEFERRED:
             return result._replace(wait=max(result.wait, 1.0))
         return result

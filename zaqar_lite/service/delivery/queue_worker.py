@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 
 from zaqar_lite.domain.errors import TooMany, Unavailable, ZaqarLiteError
 from zaqar_lite.domain.models import DelayMode, Message, QueueRef, Take
@@ -22,21 +23,16 @@ _GATHER = 0.01
 """Seconds for which finished messages are gathered, to be deleted in one step."""
 
 
+@dataclass(eq=False, repr=False)
 class QueueWorker:
     """Claim messages while there is room, and `act` on each in a task of its own."""
 
-    def __init__(
-        self,
-        queue: QueueRef,
-        act: Callable[[Message], Awaitable[None]],
-        *,
-        messages: MessageStore,
-        waiting: LongPolling,
-    ) -> None:
-        self._queue = queue
-        self._act = act
-        self._messages = messages
-        self._waiting = waiting
+    queue: QueueRef
+    act: Callable[[Message], Awaitable[None]]
+    messages: MessageStore
+    waiting: LongPolling
+
+    def __post_init__(self) -> None:
         self._done: list[str] = []
         self._has_done = asyncio.Event()
 
@@ -69,7 +65,7 @@ class QueueWorker:
             return
         try:
             # Even if another process holds them by now: they were delivered.
-            await self._messages.delete(self._queue, done, claim_ids=None)
+            await self.messages.delete(self.queue, done, claim_ids=None)
         except BaseException:
             self._done = [*done, *self._done]
             self._has_done.set()
@@ -78,13 +74,13 @@ class QueueWorker:
     async def _claim(self, limit: int) -> Sequence[Message]:
         async def ask() -> Sequence[Message] | None:
             take = Take(limit, None, DelayMode.HONOUR, LEASE_MS, client_id=CLIENT_ID)
-            return (await self._messages.claim(self._queue, take)).messages or None
+            return (await self.messages.claim(self.queue, take)).messages or None
 
         found: Sequence[Message] | None = None
         try:
             try:
                 never = asyncio.get_running_loop().create_future()
-                found = await self._waiting.until_found(self._queue, _WAIT, ask, gone=never)
+                found = await self.waiting.until_found(self.queue, _WAIT, ask, gone=never)
             except TooMany:  # so many clients wait that this lane may not
                 await asyncio.sleep(_PAUSE)
                 found = await ask()
@@ -95,13 +91,13 @@ class QueueWorker:
             # A bug must not end the deliveries for the life of the process.
             logger.exception("deliveries failed")
             await asyncio.sleep(_PAUSE)
-        if found is None and self._waiting.is_closed:
+        if found is None and self.waiting.is_closed:
             await asyncio.sleep(_PAUSE)
         return found or ()
 
     async def _work(self, message: Message) -> None:
         try:
-            await self._act(message)
+            await self.act(message)
         except ZaqarLiteError as exc:
             logger.warning("a delivery comes again when its lease ends: %s", exc)
         except Exception:

@@ -11,6 +11,7 @@ lane of retries, so a process that is killed leaves its turn to others.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 
 import msgspec
 
@@ -93,25 +94,18 @@ class _Held:
         )
 
 
+@dataclass(eq=False, repr=False)
 class StrictOrder:
     """Take turns at the lines of ordered subscriptions."""
 
-    def __init__(
-        self,
-        messages: MessageStore,
-        management: ManagementStore,
-        subscriptions: Subscriptions,
-        clock: Clock,
-        *,
-        deliver: Deliver,
-        look: Look,
-    ) -> None:
-        self._messages = messages
-        self._management = management
-        self._subscriptions = subscriptions
-        self._clock = clock
-        self._deliver = deliver
-        self._look = look
+    messages: MessageStore
+    management: ManagementStore
+    subscriptions: Subscriptions
+    clock: Clock
+    deliver: Deliver
+    look: Look
+
+    def __post_init__(self) -> None:
         self._at_work: dict[tuple[QueueRef, str], bool] = {}
 
     async def take_turn(self, queue: QueueRef, subscription_id: str) -> int | None:
@@ -132,14 +126,14 @@ class StrictOrder:
 
     async def _work(self, queue: QueueRef, subscription_id: str) -> int | None:
         try:
-            subscription = await self._subscriptions.get(queue, subscription_id)
+            subscription = await self.subscriptions.get(queue, subscription_id)
         except NotFound:
-            await self._messages.drop(ordered_queue(queue.project, subscription_id))
-            await self._subscriptions.marks.order(queue, subscription_id, ordered=False)
+            await self.messages.drop(ordered_queue(queue.project, subscription_id))
+            await self.subscriptions.marks.order(queue, subscription_id, ordered=False)
             return None
-        held = _Held(self._management, queue, subscription.name)
+        held = _Held(self.management, queue, subscription.name)
         await held.read()
-        now = self._clock.now_ms()
+        now = self.clock.now_ms()
         if (later := max(held.state.until, held.state.next_at)) > now:
             return later
         held.state.until = now + _HELD_MS
@@ -153,7 +147,7 @@ class StrictOrder:
         line = ordered_queue(subscription.queue.project, subscription.id)
         while messages := await self._first(line, _PAGE):
             for message in messages:
-                now = self._clock.now_ms()
+                now = self.clock.now_ms()
                 if now >= until:
                     held.state.until = 0
                     await held.write()
@@ -161,16 +155,16 @@ class StrictOrder:
                 wait = await self._try(message, subscription, held.state, line)
                 if wait is not None:
                     held.state.until = 0
-                    held.state.next_at = self._clock.now_ms() + round(wait * 1000)
+                    held.state.next_at = self.clock.now_ms() + round(wait * 1000)
                     await held.write()
                     return held.state.next_at
-                await self._messages.delete(line, (message.id,), claim_ids=None)
+                await self.messages.delete(line, (message.id,), claim_ids=None)
         await held.forget()
         # A note that came since was for a turn that found the line held.
-        return self._clock.now_ms() if await self._first(line, 1) else None
+        return self.clock.now_ms() if await self._first(line, 1) else None
 
     async def _first(self, line: QueueRef, count: int) -> Sequence[Message]:
-        return (await self._messages.list_messages(line, Selection(count))).messages
+        return (await self.messages.list_messages(line, Selection(count))).messages
 
     async def _try(
         self, message: Message, subscription: Subscription, state: _State, line: QueueRef
@@ -179,11 +173,11 @@ class StrictOrder:
         posted = decode_outbox_message(message.body)
         if state.id != posted.id:
             state.id, state.attempts, state.next_at = posted.id, 0, 0
-        note = await self._look(posted, line) if posted.due_at else posted
+        note = await self.look(posted, line) if posted.due_at else posted
         if note is None:
             return None
         delivery = note.to(subscription.id)
         delivery.attempts = state.attempts
-        wait = await self._deliver(delivery, subscription)
+        wait = await self.deliver(delivery, subscription)
         state.attempts = delivery.attempts
         return wait

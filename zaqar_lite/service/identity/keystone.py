@@ -81,6 +81,7 @@ class Token(NamedTuple):
     access_rules: tuple[AccessRule, ...] | None
 
 
+@dataclass(eq=False, repr=False)
 class Keystone:
     """The provider that recognises what is in X-Auth-Token.
 
@@ -91,22 +92,15 @@ class Keystone:
 
     is_remote = True
 
-    def __init__(
-        self,
-        send: Send,
-        *,
-        uri: str,
-        believed_for: float,
-        service_roles: frozenset[str],
-        account: Account | None = None,
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._send = send
-        self.challenge = f'Keystone uri="{uri}"'
-        self._believed_for = believed_for
-        self._service_roles = service_roles
-        self._account = account
-        self._monotonic = monotonic
+    send: Send
+    uri: str
+    believed_for: float
+    service_roles: frozenset[str]
+    account: Account | None = None
+    monotonic: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
+        self.challenge = f'Keystone uri="{self.uri}"'
         self._asks_at = float("-inf")
         self._own = self._own_user = ""
         self._own_login = asyncio.Lock()
@@ -120,7 +114,7 @@ class Keystone:
         service = None
         if credential.service is not None:
             service = await self._ask(credential.service)
-            if service.roles.isdisjoint(self._service_roles):
+            if service.roles.isdisjoint(self.service_roles):
                 raise Unauthenticated("the service's token has no role of a service")
         token = await self._ask(credential.text, by=credential.service)
         principal = Principal(
@@ -131,7 +125,7 @@ class Keystone:
             expires_at=token.expires_at if service is None else service.expires_at,
             access_rules=token.access_rules if service is None else None,
         )
-        return Known(principal, self._believed_for)
+        return Known(principal, self.believed_for)
 
     async def own_user(self) -> str:
         """The id of the server's own account.
@@ -159,9 +153,9 @@ class Keystone:
         return answer
 
     def _needed(self) -> Account:
-        if self._account is None:
+        if self.account is None:
             raise Unavailable("This server has no account at Keystone.")
-        return self._account
+        return self.account
 
     async def _ask(self, token: str, *, by: str | None = None) -> Token:
         """Ask about a token, in our own name, in that of the service, or in the token's own."""
@@ -170,7 +164,7 @@ class Keystone:
             raise Unauthenticated("no token looks like this")
         query = "" if by is None else "&allow_expired=1"
         for is_last in (False, True):
-            asker = by or token if self._account is None else await self._log_in(self._account)
+            asker = by or token if self.account is None else await self._log_in(self.account)
             answer = await self.call(
                 "GET",
                 f"{_PATH}?nocatalog{query}",
@@ -180,14 +174,14 @@ class Keystone:
                     "OpenStack-Identity-Access-Rules": "1",
                 },
             )
-            if answer.status != 401 or self._account is None or is_last:
+            if answer.status != 401 or self.account is None or is_last:
                 break
             if self._own == asker:
                 self._own = ""  # it has expired, or was revoked
         return self._read(answer)
 
     def _read(self, answer: Answer) -> Token:
-        ours = self._account is not None
+        ours = self.account is not None
         if answer.status == 200:
             try:
                 return parse_token(answer.document["token"])
@@ -206,7 +200,7 @@ class Keystone:
                 return self._own
             answer = await self.call("POST", _PATH, {}, account.login())
             if answer.status != 201 or answer.token is None:
-                self._asks_at = self._monotonic() + _PAUSE
+                self._asks_at = self.monotonic() + _PAUSE
                 logger.error("Keystone refuses keystone_username: it answered %s", answer.status)
                 raise Unavailable(_AWAY, detail=f"our log-in was answered {answer.status}")
             try:
@@ -224,15 +218,15 @@ class Keystone:
         Raises:
             Unavailable: it is away, or has failed.
         """
-        if self._monotonic() < self._asks_at:
+        if self.monotonic() < self._asks_at:
             raise Unavailable(_AWAY, detail="it failed a moment ago")
         try:
-            answer = await self._send(method, path, headers, document)
+            answer = await self.send(method, path, headers, document)
         except OSError as exc:
-            self._asks_at = self._monotonic() + _PAUSE
+            self._asks_at = self.monotonic() + _PAUSE
             raise Unavailable(_AWAY, detail=str(exc)) from None
         if answer.status >= 500 or answer.status == 429:
-            self._asks_at = self._monotonic() + _PAUSE
+            self._asks_at = self.monotonic() + _PAUSE
             raise Unavailable(_AWAY, detail=f"it answered {answer.status}")
         return answer
 

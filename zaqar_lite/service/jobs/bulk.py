@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from zaqar_lite.domain.clock import Clock, read_instant
@@ -40,27 +41,20 @@ class Tally(NamedTuple):
     targets: Mapping[str, int] = {}
 
 
+@dataclass(eq=False, repr=False)
 class Bulk:
     """Act on messages that were just read: on each by itself, exactly once."""
 
-    def __init__(
-        self,
-        messages: MessageStore,
-        management: ManagementStore,
-        queues: Queues,
-        policies: Policies,
-        *,
-        limits: Limits,
-        clock: Clock,
-    ) -> None:
-        self._messages = messages
-        self._management = management
-        self._queues = queues
-        self._policies = policies
-        self.turns = policies.turns
+    messages: MessageStore
+    management: ManagementStore
+    queues: Queues
+    policies: Policies
+    limits: Limits
+    clock: Clock
+
+    def __post_init__(self) -> None:
+        self.turns = self.policies.turns
         """In which long work is done."""
-        self._limits = limits
-        self._clock = clock
 
     async def act(
         self,
@@ -75,7 +69,7 @@ class Bulk:
             return await self._redrive(queue, found, order)
         if order.dry_run:
             return Tally(0)
-        now = self._clock.now_ms()
+        now = self.clock.now_ms()
         waiting = [one for one in found if is_waiting(one, now)]
         refused = Counter({"not_delayed": len(found) - len(waiting)})
         if act is JobAct.CANCEL:
@@ -104,7 +98,7 @@ class Bulk:
 
     async def _redrive(self, queue: QueueRef, found: Sequence[Message], order: Order) -> Tally:
         """Put letters back; a dry run only counts where they would go, and which would stay."""
-        record = await self._management.get_queue(queue)
+        record = await self.management.get_queue(queue)
         most = max_redrives(record.metadata if record else {})
         refused: Counter[str] = Counter()
         targets: dict[str, list[str]] = {}
@@ -127,7 +121,7 @@ class Bulk:
     async def _move(
         self, queue: QueueRef, target: QueueRef, ids: Sequence[str], order: Order
     ) -> tuple[int, Counter[str]]:
-        policy = await self._policies.get(target)
+        policy = await self.policies.get(target)
         if order.delay and policy.delay_mode is not DelayMode.HONOUR:
             return 0, Counter({"target_not_delayed": len(ids)})
         ttl_ms = policy.default_ttl_ms if order.ttl is None else order.ttl * 1000
@@ -140,10 +134,10 @@ class Bulk:
         )
         outcomes: Counter[Outcome] = Counter()
         for first in range(0, len(ids), MAX_MOVED):
-            outcomes.update(await self._messages.move(queue, ids[first : first + MAX_MOVED], how))
+            outcomes.update(await self.messages.move(queue, ids[first : first + MAX_MOVED], how))
         done = outcomes.pop(Outcome.DONE, 0)
         if done:
-            await self._queues.ensure_dead_letter_queue(target)
+            await self.queues.ensure_dead_letter_queue(target)
         return done, Counter({_REASONS[outcome]: n for outcome, n in outcomes.items()})
 
     async def _cancel(
@@ -151,7 +145,7 @@ class Bulk:
     ) -> tuple[int, Counter[str]]:
         ids, refused = [one.id for one in waiting], 0
         while ids:
-            held = await self._messages.delete(queue, ids, claim_ids=())
+            held = await self.messages.delete(queue, ids, claim_ids=())
             if not held:
                 break
             gone = {one.id for one in held if one.reason is RefusalReason.CLAIMED}
@@ -186,9 +180,9 @@ class Bulk:
         instant that was read, so that nobody else's move is overwritten. A message that is already
         due at the wanted instant counts as moved.
         """
-        now = self._clock.now_ms()
+        now = self.clock.now_ms()
         delay_ms = max(0, due_at - now)
-        if delay_ms > self._limits.max_message_delay * 1000:
+        if delay_ms > self.limits.max_message_delay * 1000:
             return "too_late"
         due = message.delay_expires_at or 0
         if if_due is not None and if_due // 1000 != due // 1000 and abs(due - due_at) < 1000:
@@ -198,7 +192,7 @@ class Bulk:
         try:
             seen = message.delay_expires_at if if_due is None else if_due
             edit = Edit(message.id, ttl_ms=ttl_ms, delay_ms=delay_ms, if_due=seen)
-            await self._messages.edit(queue, edit)
+            await self.messages.edit(queue, edit)
         except NotFound:
             return "gone"
         except DueChanged:

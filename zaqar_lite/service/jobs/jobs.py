@@ -7,6 +7,7 @@ a time. When it has ended, it is kept for a day under its own id.
 import asyncio
 import secrets
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from zaqar_lite.domain.clock import Clock, read_instant
 from zaqar_lite.domain.errors import Conflict, Invalid, NotFound, RecordChanged
@@ -38,26 +39,19 @@ _MOMENT = 0.05
 _ROOM_TRIES = 120
 """For six seconds a new job waits for a cancelled one of its kind to be put away."""
 _BESIDE_MS = 5_000
-"""How long it is remembered that a process serves requests beside a job of another process."""
 
 
+@dataclass(eq=False, repr=False)
 class Jobs:
     """Jobs of the queues of one store."""
 
-    def __init__(
-        self,
-        messages: MessageStore,
-        management: ManagementStore,
-        bulk: Bulk,
-        *,
-        limits: Limits,
-        clock: Clock,
-    ) -> None:
-        self.messages = messages
-        self._management = management
-        self.bulk = bulk
-        self._limits = limits
-        self._clock = clock
+    messages: MessageStore
+    management: ManagementStore
+    bulk: Bulk
+    limits: Limits
+    clock: Clock
+
+    def __post_init__(self) -> None:
         self.wake_runner: Callable[[], None] = lambda: None
         """Called when there is a job to run, or one that was cancelled."""
 
@@ -69,7 +63,7 @@ class Jobs:
             Conflict: a job of this kind runs in the queue.
         """
         self._check(queue, act, order)
-        now = self._clock.now_ms()
+        now = self.clock.now_ms()
         job = Job(f"{now:011x}{secrets.token_hex(8)}", queue.name, act, order, now)
         if order.ids is not None and len(order.ids) <= MAX_AT_ONCE:
             return await self._do(queue, job)
@@ -105,7 +99,7 @@ class Jobs:
 
     def now_ms(self) -> int:
         """What time it is."""
-        return self._clock.now_ms()
+        return self.clock.now_ms()
 
     async def get(self, queue: QueueRef, act: JobAct, job_id: str) -> Job:
         """Read a job.
@@ -117,7 +111,7 @@ class Jobs:
         if record is not None and (job := Job.decode(record.value)).id == job_id:
             return job
         name = f"{running_name(queue, act)}/{job_id}"
-        record = await self._management.get_record(ENDED, queue.project, name)
+        record = await self.management.get_record(ENDED, queue.project, name)
         if record is None:
             raise NotFound(f"Job {job_id[:64]} does not exist.")
         return Job.decode(record.value)
@@ -143,14 +137,14 @@ class Jobs:
             return
         if job.is_over():
             return
-        job.state, job.ended_at = "cancelled", self._clock.now_ms()
+        job.state, job.ended_at = "cancelled", self.clock.now_ms()
         await self._put(queue, job, expected=record.version)
         self.wake_runner()
 
     async def record(self, queue: QueueRef, act: JobAct) -> Record | None:
         """The record of the job of a kind that runs in a queue."""
         name = running_name(queue, act)
-        return await self._management.get_record(RUNNING, queue.project, name)
+        return await self.management.get_record(RUNNING, queue.project, name)
 
     async def save(self, queue: QueueRef, job: Job, version: int) -> int:
         """Write how far a job is; answer the record's version.
@@ -160,26 +154,21 @@ class Jobs:
         """
         return (await self._put(queue, job, expected=version)).version
 
-    async def note_others(self, queue: QueueRef, act: JobAct) -> None:
-        """Tell the process that runs a job that this process serves other requests."""
-        await self._management.put_record(
-            BESIDE,
-            queue.project,
-            running_name(queue, act),
-            b"{}",
-            expected=None,
-            ttl_ms=_BESIDE_MS,
+    async def note_requests(self, process: str) -> None:
+        """Note for some seconds that a process serves requests."""
+        await self.management.put_record(
+            BESIDE, "", process, b"{}", expected=None, ttl_ms=_BESIDE_MS
         )
 
-    async def has_others(self, queue: QueueRef, act: JobAct) -> bool:
-        """Whether another process than the one that runs the job serves requests."""
-        name = running_name(queue, act)
-        return await self._management.get_record(BESIDE, queue.project, name) is not None
+    async def has_others(self, process: str) -> bool:
+        """Whether another process serves requests."""
+        found = await self.management.list_records(BESIDE, "", limit=2)
+        return any(record.name != process for record in found)
 
     async def end(self, queue: QueueRef, job: Job, version: int) -> None:
         """Keep a job that is over for a day; it makes room for the next one of its kind."""
         name = running_name(queue, job.act)
-        await self._management.put_record(
+        await self.management.put_record(
             ENDED,
             queue.project,
             f"{name}/{job.id}",
@@ -188,26 +177,26 @@ class Jobs:
             ttl_ms=_KEPT_MS,
         )
         for record in (await self._ended(queue, job.act))[:-KEPT]:
-            await self._management.delete_record(ENDED, queue.project, record.name)
-        await self._management.delete_record(RUNNING, queue.project, name, expected=version)
+            await self.management.delete_record(ENDED, queue.project, record.name)
+        await self.management.delete_record(RUNNING, queue.project, name, expected=version)
 
     async def running(
         self, after: tuple[str, str] | None, limit: int
     ) -> Sequence[tuple[QueueRef, Record]]:
         """Some of the jobs that are not over, in any project."""
-        records = await self._management.list_records(RUNNING, after=after, limit=limit)
+        records = await self.management.list_records(RUNNING, after=after, limit=limit)
         return [(QueueRef(one.project, one.name.rpartition("/")[0]), one) for one in records]
 
     async def _put(self, queue: QueueRef, job: Job, *, expected: int) -> Record:
         name = running_name(queue, job.act)
-        return await self._management.put_record(
+        return await self.management.put_record(
             RUNNING, queue.project, name, job.encode(), expected=expected
         )
 
     async def _ended(self, queue: QueueRef, act: JobAct) -> list[Record]:
         prefix = f"{running_name(queue, act)}/"
         after = (queue.project, prefix)
-        found = await self._management.list_records(
+        found = await self.management.list_records(
             ENDED, queue.project, after=after, limit=2 * KEPT
         )
         return [record for record in found if record.name.startswith(prefix)]
@@ -222,7 +211,7 @@ class Jobs:
         job.selected = len(found)
         plan = self.bulk.plan_moves(job.act, found, order)
         job.count(*await self.bulk.act(job.act, queue, found, order, plan))
-        job.state, job.ended_at = "completed", self._clock.now_ms()
+        job.state, job.ended_at = "completed", self.clock.now_ms()
         return job
 
     def _check(self, queue: QueueRef, act: JobAct, order: Order) -> None:
@@ -249,9 +238,9 @@ class Jobs:
             raise Invalid("'by' and 'if_due' are for moves of delayed messages.")
         if order.to is not None and (not is_queue_name(order.to) or order.to == queue.name):
             raise Invalid("'to' must be the name of another queue.")
-        if not 0 <= order.delay <= self._limits.max_message_delay:
-            raise Invalid(f"'delay' must be between 0 and {self._limits.max_message_delay}.")
-        longest = self._limits.max_message_ttl
+        if not 0 <= order.delay <= self.limits.max_message_delay:
+            raise Invalid(f"'delay' must be between 0 and {self.limits.max_message_delay}.")
+        longest = self.limits.max_message_ttl
         if order.ttl is not None and not MIN_MESSAGE_TTL <= order.ttl <= longest:
             raise Invalid(f"'ttl' must be between {MIN_MESSAGE_TTL} and {longest}.")
 
@@ -266,16 +255,16 @@ class Jobs:
         elif (order.to is None) == (order.by is None):
             raise Invalid("A move needs 'to' (an instant) or 'by' (seconds).")
         elif order.to is not None:
-            due_ms = read_instant(order.to) - self._clock.now_ms()
-            if due_ms > self._limits.max_message_delay * 1000:
+            due_ms = read_instant(order.to) - self.clock.now_ms()
+            if due_ms > self.limits.max_message_delay * 1000:
                 raise Invalid(
-                    f"'to' is further away than {self._limits.max_message_delay} s, the longest "
+                    f"'to' is further away than {self.limits.max_message_delay} s, the longest "
                     "delay that this server allows (max_message_delay)."
                 )
-        elif abs(order.by or 0) > self._limits.max_message_delay:
+        elif abs(order.by or 0) > self.limits.max_message_delay:
             raise Invalid(
-                f"'by' must be between -{self._limits.max_message_delay} and "
-                f"{self._limits.max_message_delay}."
+                f"'by' must be between -{self.limits.max_message_delay} and "
+                f"{self.limits.max_message_delay}."
             )
 
 

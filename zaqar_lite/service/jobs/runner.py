@@ -13,7 +13,7 @@ import asyncio
 import logging
 import secrets
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -26,9 +26,9 @@ from zaqar_lite.domain.models import Capability, Message, QueueRef, Selection
 from zaqar_lite.domain.turns import Slices
 from zaqar_lite.service.background import Background, BackgroundWorker, cancelled
 from zaqar_lite.service.jobs.bulk import is_waiting
-from zaqar_lite.service.jobs.job import SAMPLE, Chooser, Job, JobAct, Order
+from zaqar_lite.service.jobs.job import SAMPLE, Chooser, Job, JobAct
 from zaqar_lite.service.jobs.jobs import Jobs, running_name
-from zaqar_lite.service.yielding import STEP, Pace
+from zaqar_lite.service.yielding import STEP
 
 logger = logging.getLogger(__name__)
 _HELD_MS = 3_000
@@ -44,6 +44,45 @@ _PAGE = 100
 _SMALLEST, _BYTES = 20, 1_048_576
 """Messages that one step looks at, and bytes of bodies that it may read."""
 _PLANNED = 200
+_LONG = 1.0
+"""Seconds. After a longer step the next is smaller, so that a job renews its lease in time."""
+_REST = 3.0
+"""While there are other requests: the rest as a multiple of a step's time."""
+_OTHERS, _WHILE = 5, 2.0
+"""So many requests in a second count as other requests, for so many seconds afterwards."""
+
+
+class Pace:
+    """Decides how large a job's next step may be, and how long the job rests after it.
+
+    `asked` returns how many requests for messages and claims this process has had, `has_others`
+    whether other processes have some now.
+    """
+
+    def __init__(
+        self, asked: Callable[[], int], now: float, has_others: Callable[[], bool]
+    ) -> None:
+        self._asked = asked
+        self._has_others = has_others
+        self._seen, self._since = asked(), now
+        self._beside_until = 0.0
+        self._most = _SMALLEST
+        self._is_alone = True
+
+    def most(self, now: float) -> int:
+        """How many messages the next step may look at."""
+        asked = self._asked()
+        if asked - self._seen >= _OTHERS or self._has_others():
+            self._beside_until = now + _WHILE
+        if now < self._beside_until or now - self._since > 1:
+            self._seen, self._since = asked, now
+        self._is_alone = now >= self._beside_until
+        return self._most if self._is_alone else min(self._most, _SMALLEST)
+
+    def rest(self, took: float) -> float:
+        """How long to rest after a step that took `took` seconds, in seconds."""
+        self._most = max(1, self._most // 2) if took > _LONG else min(STEP, self._most * 2)
+        return 0.0 if self._is_alone else min(_LONG, took * _REST)
 
 
 class _Span(NamedTuple):
@@ -83,33 +122,13 @@ def _fail(queue: QueueRef, job: Job, exc: Exception) -> None:
         job.error = "The server failed; its log tells why."
 
 
-class _LookAhead:
-    """Read the messages of the next step while the job still acts on those of this one."""
-
-    def __init__(self) -> None:
-        self._task: asyncio.Task[_Look] | None = None
-
-    def begin(self, look: Coroutine[None, None, _Look]) -> None:
-        """Begin to read, in a task."""
-        self._task = asyncio.create_task(look, name="job-look")
-
-    async def take(self, look: Callable[[], Coroutine[None, None, _Look]]) -> _Look:
-        """Answer what was read ahead; read now if nothing was."""
-        task, self._task = self._task, None
-        return await (look() if task is None else task)
-
-    async def stop(self) -> None:
-        """Cancel what was begun; it is not needed."""
-        await cancelled(self._task)
-
-
 class JobRunner(BackgroundWorker):
     """Run the jobs of a store in the background, on every server process."""
 
     def __init__(self, jobs: Jobs, clock: Clock, asked: Callable[[], int]) -> None:
         self._jobs = jobs
         self._asked = asked
-        self._served = Pace(asked, 0.0)
+        self._seen, self._has_others = 0, False
         self._is_shared = Capability.SHARED in jobs.messages.capabilities
         self._messages = jobs.messages
         self._bulk = jobs.bulk
@@ -128,9 +147,10 @@ class JobRunner(BackgroundWorker):
         """Begin the jobs that no process works on; answer the seconds until the next look."""
         after: tuple[str, str] | None = None
         rest = _LOOK_EVERY
-        is_asked = self._is_shared and self._served.is_asked(asyncio.get_running_loop().time())
         while True:
             page = await self._jobs.running(after, _PAGE)
+            if page and after is None and self._is_shared:
+                await self._tell_processes()
             for queue, record in page:
                 try:
                     job = Job.decode(record.value)
@@ -138,8 +158,6 @@ class JobRunner(BackgroundWorker):
                     logger.error("the job %s of %s can't be read: %s", record.name, queue, exc)
                     continue
                 key = queue, job.act
-                if is_asked and key not in self._running:
-                    await self._jobs.note_others(queue, job.act)
                 if key in self._running:
                     continue
                 if (held := self._held_for(job)) > 0:
@@ -152,6 +170,14 @@ class JobRunner(BackgroundWorker):
                 return rest
             last = page[-1][1]
             after = last.project, last.name
+
+    async def _tell_processes(self) -> None:
+        """Tell the processes that run jobs if this one serves requests, and learn of theirs."""
+        asked = self._asked()
+        if asked - self._seen >= _OTHERS:
+            await self._jobs.note_requests(self._name)
+        self._seen = asked
+        self._has_others = await self._jobs.has_others(self._name)
 
     def _held_for(self, job: Job) -> int:
         """How long another process still holds a job, in milliseconds.
@@ -187,17 +213,13 @@ class JobRunner(BackgroundWorker):
         Raises:
             RecordChanged: it is not this process's any more, or was cancelled.
         """
-        ahead = _LookAhead()
-        try:
-            version = await self._steps(queue, job, version, ahead)
-        finally:
-            await ahead.stop()
+        version = await self._steps(queue, job, version)
         job.ended_at = job.ended_at or self._clock.now_ms()
         await self._jobs.end(queue, job, await self._hold(queue, job, version))
 
-    async def _steps(self, queue: QueueRef, job: Job, version: int, ahead: "_LookAhead") -> int:
+    async def _steps(self, queue: QueueRef, job: Job, version: int) -> int:
         time = asyncio.get_running_loop().time
-        pace, size, heeded = Pace(self._asked, time()), _SMALLEST, 0.0
+        pace, size = Pace(self._asked, time(), lambda: self._has_others), _SMALLEST
         try:
             if job.under_way:
                 await self._recount(queue, job)
@@ -206,19 +228,9 @@ class JobRunner(BackgroundWorker):
         while not job.is_over():
             began, before = time(), job.done
             try:
-                if began - heeded > 1 and self._is_shared:
-                    heeded = began
-                    if await self._jobs.has_others(queue, job.act):
-                        pace.heed(began)
-                most = pace.most(began)
-                look = await ahead.take(
-                    partial(self._look, queue, job, _Span(job.cursor, job.until), min(size, most))
-                )
+                span = _Span(job.cursor, job.until)
+                look = await self._look(queue, job, span, min(size, pace.most(began)))
                 size = look.size
-                if pace.is_alone and not look.is_end and _looks_ahead(job.order):
-                    ahead.begin(
-                        self._look(queue, job, _Span(look.cursor, job.until), min(size, most))
-                    )
                 version = await self._hold_and_act(queue, job, version, look)
             except Exception as exc:  # noqa: BLE001 - it ends the job, or goes on
                 _fail(queue, job, exc)
@@ -371,11 +383,6 @@ class JobRunner(BackgroundWorker):
         if page.marker is None or not page.messages:
             return (), 0, after, True
         return page.messages, 0, page.marker, page.marker >= until
-
-
-def _looks_ahead(order: Order) -> bool:
-    """Whether the next step can be read before the current one has ended."""
-    return order.ids is None and order.by is None and not (order.limit or order.max_per_second)
 
 
 def _most(job: Job) -> int:

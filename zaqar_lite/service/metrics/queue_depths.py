@@ -10,6 +10,7 @@ import heapq
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 from zaqar_lite.domain.errors import Unavailable
@@ -69,21 +70,16 @@ def depth_of(stats: Stats) -> Depth:
     return Depth(stats.ready, stats.delayed, stats.claimed, since, letters)
 
 
+@dataclass(eq=False, repr=False)
 class QueueDepths:
     """Keep the counts of all queues on the board, at most `interval` seconds old when asked."""
 
-    def __init__(
-        self,
-        messages: MessageStore,
-        management: ManagementStore,
-        board: SharedCounters,
-        *,
-        interval: float,
-    ) -> None:
-        self._messages = messages
-        self._management = management
-        self._board = board
-        self._interval = interval
+    messages: MessageStore
+    management: ManagementStore
+    board: SharedCounters
+    interval: float
+
+    def __post_init__(self) -> None:
         self._pass: asyncio.Task[None] | None = None
         self._passes, self._waits = 0, False
         self._monitored: set[QueueRef] = set()
@@ -95,17 +91,17 @@ class QueueDepths:
 
     async def latest(self) -> dict[str, Any]:
         """The last pass; begins a new one where that is too old, and waits for it a moment."""
-        found = self._board.read()
+        found = self.board.read()
         running = self._pass is not None and not self._pass.done()
-        if not running and time.time() - found.get("at", 0) >= self._interval:
+        if not running and time.time() - found.get("at", 0) >= self.interval:
             self._pass = asyncio.create_task(self._run(), name="census")
         if self._pass is not None:
             await asyncio.wait({self._pass}, timeout=_STEP)
-        return self._board.read()
+        return self.board.read()
 
     async def depth(self, queue: QueueRef) -> Depth:
         """The counts of one queue, now."""
-        return depth_of(await self._messages.stats(queue))
+        return depth_of(await self.messages.stats(queue))
 
     async def _run(self) -> None:
         try:
@@ -139,7 +135,7 @@ class QueueDepths:
         self._passes, self._monitored = self._passes + 1, set(monitored)
         subscriptions = await self._count_subscriptions()
         shown = {queue: depth for _, queue, depth in (*oldest, *letters)} | monitored
-        self._board.write(
+        self.board.write(
             {
                 "at": time.time(),
                 "took": time.perf_counter() - begun,
@@ -157,7 +153,7 @@ class QueueDepths:
         count, after = 0, None
         while True:
             begun = time.perf_counter()
-            page = await self._management.list_records(KIND, after=after, limit=_PAGE)
+            page = await self.management.list_records(KIND, after=after, limit=_PAGE)
             count += len(page)
             if len(page) < _PAGE:
                 return count
@@ -167,8 +163,8 @@ class QueueDepths:
     async def _depths(self, *, reads_marks: bool) -> AsyncIterator[tuple[QueueRef, Depth, bool]]:
         """Count queue after queue, and tell whether each is monitored; rest in between."""
         resumed, self._waits = time.perf_counter(), False
-        async for group in _groups(self._messages.census()):
-            counts = await self._ask(self._messages.outline, group)
+        async for group in _groups(self.messages.census()):
+            counts = await self._ask(self.messages.outline, group)
             marks = [queue in self._monitored for queue in group]
             if reads_marks:
                 marks = await self._ask(self._is_monitored, group)
@@ -192,7 +188,7 @@ class QueueDepths:
     async def _is_monitored(self, queue: QueueRef) -> bool:
         if notes.is_internal(queue):
             return False
-        record = await self._management.get_queue(queue)
+        record = await self.management.get_queue(queue)
         return record is not None and record.metadata.get(MONITOR) is True
 
 

@@ -11,7 +11,7 @@ import logging
 import random
 import time
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -21,7 +21,7 @@ from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Invalid, NotFound, RecordChanged, Unavailable
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.service.pooling.pools import FRESH, Pool, PoolRegistry
-from zaqar_lite.service.records import retried
+from zaqar_lite.service.records import all_records, retried
 from zaqar_lite.storage.management import ManagementStore
 
 logger = logging.getLogger(__name__)
@@ -38,19 +38,18 @@ _FEW = 20
 class Place(msgspec.Struct, frozen=True, omit_defaults=True):
     """Where a queue lies; no `pool`: in the server's own store.
 
-    `draining` names a pool that has messages which go on to `pool`: the one that the queue is moved
-    out of, or one where a redrive put them, at `arrives_at` last. `keys_in` names the one that
-    remembers idempotency keys of it, which it left at `moved_at`. `left` is when it was deleted;
-    all in milliseconds. `beside` names the queue of an ordered subscription's line.
+    A queue of a `group` is frozen since `since`, while it moves to the pool `to`; once it is
+    `sealed` the holders of claims are refused, too. `keys_in` names the pool that remembers
+    idempotency keys of it. `left` is when it was deleted; all in milliseconds.
     """
 
     pool: str | None = None
-    draining: str | None = None
+    to: str | None = None
+    group: str = ""
+    since: int = 0
+    sealed: bool = False
     keys_in: str | None = None
-    moved_at: int = 0
-    arrives_at: int = 0
     left: int = 0
-    beside: str | None = None
 
 
 HOME = Place()
@@ -70,7 +69,7 @@ class Placements:
     """Decide and tell where queues lie."""
 
     def __init__(self, management: ManagementStore, registry: PoolRegistry, clock: Clock) -> None:
-        self._management = management
+        self.management = management
         self._registry = registry
         self._clock = clock
         self._cache: OrderedDict[QueueRef, tuple[float, Place]] = OrderedDict()
@@ -86,7 +85,7 @@ class Placements:
     async def entry(self, queue: QueueRef) -> Entry:
         """Where a queue lies now."""
         begun = time.monotonic()
-        record = await self._management.get_record(PLACE, *queue)
+        record = await self.management.get_record(PLACE, *queue)
         if record is None:
             self._keep(queue, HOME, begun)
             return Entry(HOME, 0)
@@ -141,7 +140,7 @@ class Placements:
         """
         entry = await self.entry(queue)
         if (entry.version and not entry.place.left) or await self._has_record(queue):
-            place = entry.place
+            place = _fixed(entry.place)
         else:
             place = await self._choose(queue, metadata, entry.place if entry.version else None)
             await self._write(queue, place, entry.version)
@@ -165,25 +164,6 @@ class Placements:
             return
         await self._write(queue, place, entry.version)
 
-    @retried("The pool of {2.name!r}")
-    async def follow(self, line: QueueRef, queue: QueueRef, place: Place) -> None:
-        """Let the line of an ordered subscription lie where its queue does.
-
-        Raises:
-            Unavailable: it is still moved out of another pool.
-        """
-        if (await self.place(line)).pool == place.pool:
-            return
-        entry = await self.entry(line)
-        if entry.place.pool == place.pool:
-            return
-        if entry.place.draining is not None:
-            raise Unavailable(f"The subscriptions of {queue.name!r} are being moved.")
-        before = entry.place.pool if entry.version and not entry.place.left else None
-        await self._write(
-            line, Place(place.pool, draining=before, beside=queue.name), entry.version
-        )
-
     async def put(self, queue: QueueRef, pool: str | None) -> None:
         """Let a new queue lie in this pool, whatever would be chosen."""
         await self._write(queue, Place(pool), None)
@@ -200,7 +180,7 @@ class Placements:
         """Mark the entry of a queue whose record is about to be deleted."""
         entry = await self.entry(queue)
         if entry.version and not entry.place.left:
-            await self._management.put_record(LEFT, *queue, b"{}", expected=None)
+            await self.management.put_record(LEFT, *queue, b"{}", expected=None)
             await self._mark(queue, entry.place)
 
     async def tidy(self) -> int:
@@ -208,7 +188,7 @@ class Placements:
 
         Each call looks at the next few marks, so that none stays behind those that are young.
         """
-        records = await self._management.list_records(LEFT, after=self._tidied, limit=_FEW)
+        records = await self.management.list_records(LEFT, after=self._tidied, limit=_FEW)
         last = records[-1] if len(records) == _FEW else None
         self._tidied = None if last is None else (last.project, last.name)
         removed = 0
@@ -219,7 +199,7 @@ class Placements:
                 if self._clock.now_ms() - entry.place.left < LEFT_MS:
                     continue
                 try:
-                    await self._management.delete_record(PLACE, *queue, expected=entry.version)
+                    await self.management.delete_record(PLACE, *queue, expected=entry.version)
                 except RecordChanged:
                     continue
                 self._cache.pop(queue, None)
@@ -230,32 +210,43 @@ class Placements:
                     )
                 except RecordChanged:
                     continue
-            await self._management.delete_record(LEFT, *queue)
+            await self.management.delete_record(LEFT, *queue)
             removed += 1
         return removed
 
-    async def queues_of(
-        self, pool: str, after: tuple[str, str] | None, limit: int
-    ) -> tuple[Sequence[QueueRef], tuple[str, str] | None]:
-        """Some queues that lie in a pool, or are moved out of it, and where to go on; None: end."""
-        page = await self._management.list_records(PLACE, after=after, limit=limit)
-        places = ((QueueRef(one.project, one.name), _decode(one.value)) for one in page)
-        found = [
-            queue
-            for queue, at in places
-            if pool in (at.pool, at.draining, at.keys_in) and not at.left
-        ]
-        return found, (page[-1].project, page[-1].name) if len(page) == limit else None
+    async def in_pool(self, pool: str) -> AsyncIterator[tuple[QueueRef, Entry]]:
+        """The queues that lie in a pool, move to it, or have keys in it."""
+        async for record in all_records(self.management, PLACE, page_size=_PAGE):
+            place = _decode(record.value)
+            if pool in (place.pool, place.to, place.keys_in) and not place.left:
+                yield QueueRef(record.project, record.name), Entry(place, record.version)
 
     async def holds(self, pool: str) -> QueueRef | None:
         """A queue that lies in a pool."""
-        after: tuple[str, str] | None = None
+        async for queue, _ in self.in_pool(pool):
+            return queue
+        return None
+
+    async def queues_of(
+        self, project: str, most: int | None = None
+    ) -> Sequence[tuple[QueueRef, Place]]:
+        """The queues of a project and where they lie; with `most`, the first in so many pools."""
+        found: list[tuple[QueueRef, Place]] = []
+        marker: str | None = None
+        limit = 1 if most == 1 else _READ_AT_ONCE
         while True:
-            found, after = await self.queues_of(pool, after, _PAGE)
-            if found:
-                return found[0]
-            if after is None:
-                return None
+            page = await self.management.list_queues(
+                project, marker=marker, limit=limit, name_contains=None, metadata={}
+            )
+            for record in page:
+                place = (await self.entry(record.queue)).place
+                if most is None or place.pool not in {one.pool for _, one in found}:
+                    found.append((record.queue, place))
+                if len(found) == most:
+                    return found
+            if len(page) < limit:
+                return found
+            marker = page[-1].queue.name
             await asyncio.sleep(0)  # others have their turn
 
     async def _choose(
@@ -285,48 +276,33 @@ class Placements:
         target = _target(queue, metadata)
         if target is not None and (found := await self._placed(target)) is not None:
             return found
-        for source in await self._management.dead_letter_sources(queue, limit=1):
+        for source in await self.management.dead_letter_sources(queue, limit=1):
             return await self._placed(QueueRef(queue.project, source))
         if metadata.get(rules.FILTER) is not None:
-            for place in await self._places(queue.project, 1):
-                return place
-        for record in await self._management.filtered_queues(queue.project):
+            for _, place in await self.queues_of(queue.project, 1):
+                return _fixed(place)
+        for record in await self.management.filtered_queues(queue.project):
             return await self._placed(record.queue)
         return None
 
     async def _check_filter(self, queue: QueueRef) -> None:
         """A filter sees all queues of its project, in one step of one store."""
-        if len(await self._places(queue.project, 2)) > 1:
+        if len(await self.queues_of(queue.project, 2)) > 1:
             raise Invalid(
                 f"{rules.FILTER} can't be set: it sees what is posted to any queue of the project, "
                 "so all of them must lie in one pool, and they lie in several."
             )
 
-    async def _places(self, project: str, most: int) -> Sequence[Place]:
-        """Where the queues of a project lie, each pool once, until `most` are found."""
-        found: dict[str | None, Place] = {}
-        marker: str | None = None
-        limit = 1 if most == 1 else _READ_AT_ONCE
-        while True:
-            page = await self._management.list_queues(
-                project, marker=marker, limit=limit, name_contains=None, metadata={}
-            )
-            for record in page:
-                place = (await self.entry(record.queue)).place
-                found.setdefault(place.pool, place)
-                if len(found) == most:
-                    return list(found.values())
-            if len(page) < limit:
-                return list(found.values())
-            marker = page[-1].queue.name
-            await asyncio.sleep(0)  # others have their turn
-
     async def _placed(self, queue: QueueRef) -> Place | None:
-        """Where a queue lies for good; None where that is not decided."""
+        """Where a queue lies for good; None where that is not decided.
+
+        Raises:
+            Unavailable: it is being moved.
+        """
         entry = await self.entry(queue)
-        if entry.version and not entry.place.left:
-            return entry.place
-        return entry.place if await self._has_record(queue) else None
+        if (entry.version and not entry.place.left) or await self._has_record(queue):
+            return _fixed(entry.place)
+        return None
 
     async def _flavor(self, queue: QueueRef, metadata: Mapping[str, Any]) -> Sequence[str] | None:
         name = flavor_name(metadata)
@@ -338,7 +314,7 @@ class Placements:
             raise Invalid(str(exc)) from exc
 
     async def _has_record(self, queue: QueueRef) -> bool:
-        return await self._management.get_queue(queue) is not None
+        return await self.management.get_queue(queue) is not None
 
     async def _mark(self, queue: QueueRef, place: Place) -> None:
         left = msgspec.structs.replace(place, left=max(self._clock.now_ms(), 1))
@@ -347,7 +323,7 @@ class Placements:
     async def _write(self, queue: QueueRef, place: Place, expected: int | None) -> None:
         begun = time.monotonic()
         self._cache.pop(queue, None)
-        await self._management.put_record(PLACE, *queue, _encode(place), expected=expected)
+        await self.management.put_record(PLACE, *queue, _encode(place), expected=expected)
         self._keep(queue, place, begun)
 
     def _keep(self, queue: QueueRef, place: Place, at: float) -> None:
@@ -377,3 +353,10 @@ def _target(queue: QueueRef, metadata: Mapping[str, Any]) -> QueueRef | None:
 
 def _named(place: Place) -> str:
     return "the server's own store" if place.pool is None else f"the pool {place.pool!r}"
+
+
+def _fixed(place: Place) -> Place:
+    """Refuse to decide by where a queue lies that is being moved."""
+    if place.group:
+        raise Unavailable("A queue that must lie in the same pool is being moved.", retry_after=5)
+    return place

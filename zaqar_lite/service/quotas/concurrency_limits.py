@@ -16,6 +16,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 from weakref import WeakValueDictionary
 
@@ -109,22 +110,18 @@ class ConcurrencyLimit:
             del self._used[project]
 
 
+@dataclass(eq=False, repr=False)
 class ConcurrencyLeases(BackgroundWorker):
     """Lease seats for this process in records that all processes update.
 
     While the store is unavailable, a quota is divided by `workers`.
     """
 
-    def __init__(
-        self,
-        management: ManagementStore,
-        *,
-        workers: int,
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._management = management
-        self._workers = workers
-        self._monotonic = monotonic
+    management: ManagementStore
+    workers: int
+    monotonic: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
         self._me = secrets.token_hex(8)
         self._has: dict[tuple[str, str], int] = {}
         self._needed: dict[tuple[str, str], int] = {}
@@ -144,7 +141,7 @@ class ConcurrencyLeases(BackgroundWorker):
         """Stop that task and give back all seats."""
         await super().stop()
         try:
-            await self._management.delete_record(PROCESS, "", self._me)
+            await self.management.delete_record(PROCESS, "", self._me)
         except Unavailable:
             return
 
@@ -154,7 +151,7 @@ class ConcurrencyLeases(BackgroundWorker):
 
     async def used_elsewhere(self, kind: str, project: str) -> int:
         """How many seats other processes use, by their latest reports."""
-        alive = await self._management.list_records(PROCESS, "", limit=_MAX_PROCESSES)
+        alive = await self.management.list_records(PROCESS, "", limit=_MAX_PROCESSES)
         reports = [json.loads(one.value) for one in alive if one.name != self._me]
         return sum(used.get(kind, {}).get(project, 0) for used in reports)
 
@@ -172,19 +169,19 @@ class ConcurrencyLeases(BackgroundWorker):
                 return min(free, used + max(free - used, 0) // _SPARE)
 
             try:
-                if self._monotonic() - self._heard_at > BEAT:
+                if self.monotonic() - self._heard_at > BEAT:
                     await self._live()
                 return await self._write(place, wanted)
             except Unavailable:
-                return max(has, -(-quota // self._workers))
+                return max(has, -(-quota // self.workers))
 
     async def _live(self) -> None:
-        begun, uses = self._monotonic(), self._uses()
+        begun, uses = self.monotonic(), self._uses()
         # A seat that is still being asked for is reported too; if it is refused, a later beat
         # corrects it.
         self._reported = any(uses.values())
         value = json.dumps(uses).encode()
-        await self._management.put_record(
+        await self.management.put_record(
             PROCESS, "", self._me, value, expected=None, ttl_ms=round(LIVES * 1000)
         )
         self._heard_at = begun
@@ -206,16 +203,16 @@ class ConcurrencyLeases(BackgroundWorker):
     async def _write(self, place: tuple[str, str], wanted: Callable[[int], int]) -> int:
         """Write how many seats this process has: `wanted(seats of the others)`."""
         kind, project = place
-        record = await self._management.get_record(KIND, project, kind)
+        record = await self.management.get_record(KIND, project, kind)
         held: dict[str, int] = {} if record is None else json.loads(record.value)
         # Read after the leases: a process gives a sign of life before it leases.
-        alive = await self._management.list_records(PROCESS, "", limit=_MAX_PROCESSES)
+        alive = await self.management.list_records(PROCESS, "", limit=_MAX_PROCESSES)
         live = {one.name for one in alive} - {self._me}
         others = {name: count for name, count in held.items() if name in live}
         own = wanted(sum(others.values()))
         new = {**others, **({self._me: own} if own else {})}
         version = 0 if record is None else record.version
-        delete, put = self._management.delete_record, self._management.put_record
+        delete, put = self.management.delete_record, self.management.put_record
         if new:
             await put(KIND, project, kind, json.dumps(new).encode(), expected=version)
         elif record is not None:
@@ -232,7 +229,7 @@ class ConcurrencyLeases(BackgroundWorker):
 
     async def _beat(self) -> float:
         """Give a sign of life while seats are in use, and give back those not needed."""
-        if self._has and self._monotonic() - self._heard_at > LIVES - BEAT:
+        if self._has and self.monotonic() - self._heard_at > LIVES - BEAT:
             self._has.clear()  # others may have taken the seats: those in use are leased again
         if self._has or self._reported or any(self._uses().values()):
             await self._live()

@@ -23,6 +23,7 @@ import logging
 import time
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeVar
 
 from zaqar_lite.domain.errors import QuotaReached, Unavailable, ZaqarLiteError
@@ -147,28 +148,22 @@ class _Stock:
         return None
 
 
+@dataclass(eq=False, repr=False)
 class MessageQuota:
     """Refuses posts that would exceed a project's quota of messages or bytes."""
 
-    def __init__(
-        self,
-        messages: MessageStore,
-        management: ManagementStore,
-        quota_of: QuotaOf,
-        *,
-        shared: bool = False,
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._messages = messages
-        self._management = management
-        self._quota_of = quota_of
-        self._shared = shared
-        self._monotonic = monotonic
+    messages: MessageStore
+    management: ManagementStore
+    quota_of: QuotaOf
+    shared: bool = False
+    monotonic: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
         self._stocks: OrderedDict[str, _Stock] = OrderedDict()
 
     def bounds(self, project: str) -> bool:
         """Whether the project has a quota of messages or bytes."""
-        quota = self._quota_of(project)
+        quota = self.quota_of(project)
         return quota.messages is not None or quota.bytes is not None
 
     async def post(
@@ -211,15 +206,15 @@ class MessageQuota:
         Raises:
             QuotaReached: they would exceed a quota of the project.
         """
-        quota = self._quota_of(project)
-        stock, now = self._stock(project), self._monotonic()
-        is_part_used = self._shared and stock.is_part_used(quota, count, size)
+        quota = self.quota_of(project)
+        stock, now = self._stock(project), self.monotonic()
+        is_part_used = self.shared and stock.is_part_used(quota, count, size)
         if is_part_used or stock.is_older(2 * COUNT_EVERY, now):
             await self._counted(project, stock)
         elif stock.is_older(COUNT_EVERY, now):
             self._begin(project, stock)
         excess = stock.excess(quota, count, size)
-        if excess is not None and stock.is_older(COUNT_AGAIN, self._monotonic()):
+        if excess is not None and stock.is_older(COUNT_AGAIN, self.monotonic()):
             await self._counted(project, stock)
             excess = stock.excess(quota, count, size)
         if excess is not None:
@@ -233,7 +228,7 @@ class MessageQuota:
     async def counted(self, project: str) -> Counted | None:
         """How much a project has; None if it could not be counted within a second."""
         stock = self._stock(project)
-        if stock.is_older(COUNT_EVERY, self._monotonic()):
+        if stock.is_older(COUNT_EVERY, self.monotonic()):
             await self._counted(project, stock)
         if stock.at is None:
             return None
@@ -264,7 +259,7 @@ class MessageQuota:
         return stock.count
 
     async def _count(self, project: str, stock: _Stock) -> None:
-        begun = self._monotonic()
+        begun = self.monotonic()
         added, added_bytes = stock.added, stock.added_bytes
         stock.off, stock.off_bytes = 0, 0
         try:
@@ -275,18 +270,18 @@ class MessageQuota:
         # A post that failed during the count is in `added`, but the count did not find it.
         added, added_bytes = max(added - stock.off, 0), max(added_bytes - stock.off_bytes, 0)
         stock.recount(found, sampled / found if found else 0.0, added, added_bytes)
-        stock.at, stock.took = begun, self._monotonic() - begun
+        stock.at, stock.took = begun, self.monotonic() - begun
 
     async def _look(self, project: str) -> tuple[int, float]:
         """Count a project's messages; estimate their bytes by the first and last of each queue."""
         found, sampled = 0, 0.0
         marker: str | None = None
         while True:
-            page = await self._management.list_queues(
+            page = await self.management.list_queues(
                 project, marker=marker, limit=_PAGE, name_contains=None, metadata={}
             )
             for record in page:
-                stats = await self._messages.stats(record.queue)
+                stats = await self.messages.stats(record.queue)
                 found += stats.total
                 sampled += stats.total * _average(stats)
             if len(page) < _PAGE:
@@ -304,22 +299,15 @@ MOST_COUNTED = 10_000
 """The most subscriptions that are counted; a larger number is reported as this one."""
 
 
+@dataclass(eq=False, repr=False)
 class QuotaUsage:
     """Add up what a project has."""
 
-    def __init__(
-        self,
-        queues: Queues,
-        stock: MessageQuota,
-        subscriptions: Subscriptions,
-        waiting: LongPolling,
-        connected: ConnectionLimits,
-    ) -> None:
-        self._connected = connected
-        self._queues = queues
-        self._stock = stock
-        self._subscriptions = subscriptions
-        self._waiting = waiting
+    queues: Queues
+    stock: MessageQuota
+    subscriptions: Subscriptions
+    waiting: LongPolling
+    connected: ConnectionLimits
 
     async def of(self, project: str) -> Mapping[str, int | None]:
         """What a project has; None for what is not known within a second.
@@ -328,12 +316,12 @@ class QuotaUsage:
         each reported within 4 seconds; connections are counted only while any project has a
         quota of them.
         """
-        counted = await self._stock.counted(project)
+        counted = await self.stock.counted(project)
         return {
-            "queues": await self._queues.count(project),
+            "queues": await self.queues.count(project),
             "messages": None if counted is None else counted.messages,
             "bytes": None if counted is None else counted.bytes,
-            "subscriptions": await self._subscriptions.count(project, MOST_COUNTED),
-            "waiters": await self._waiting.total_of(project),
-            "connections": await self._connected.total_of(project),
+            "subscriptions": await self.subscriptions.count(project, MOST_COUNTED),
+            "waiters": await self.waiting.total_of(project),
+            "connections": await self.connected.total_of(project),
         }

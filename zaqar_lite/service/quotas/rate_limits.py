@@ -10,6 +10,7 @@ import logging
 import math
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import islice
 
 from zaqar_lite.domain.errors import TooMany, Unavailable
@@ -70,30 +71,26 @@ class Account(list[Bucket | None]):
     has_spent: bool
 
 
+@dataclass(eq=False, repr=False)
 class RateLimits:
     """Refuse the requests of projects that are faster than their quota allows.
 
     `share` is the part of each rate that is for this process.
     """
 
-    def __init__(
-        self,
-        quotas: Quotas,
-        *,
-        share: float = 1.0,
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._quotas = quotas
-        self._share = share
-        self._monotonic = monotonic
+    quotas: Quotas
+    share: float = 1.0
+    monotonic: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
         self._accounts: dict[str, Account] = {}
-        self.is_on = quotas.has_rates
+        self.is_on = self.quotas.has_rates
         """Whether any project has a rate: else there is nothing to ask for."""
 
     def refresh(self) -> None:
         """Take the quotas as they are now; projects whose own did not change keep their buckets."""
-        self.is_on = self._quotas.has_rates
-        of = self._quotas.of
+        self.is_on = self.quotas.has_rates
+        of = self.quotas.of
         kept = {name: one for name, one in self._accounts.items() if one.quota == of(name)}
         self._accounts = kept
 
@@ -109,7 +106,7 @@ class RateLimits:
         requests, volume = account[kind], account[kind + 1]
         if requests is None and volume is None:
             return
-        now = self._monotonic()
+        now = self.monotonic()
         account.has_spent = True
         if requests is not None:
             left = requests.look(now)
@@ -140,9 +137,9 @@ class RateLimits:
 
     def scale(self, share: float) -> None:
         """Have another share of all rates from now on."""
-        if share == self._share:
+        if share == self.share:
             return
-        self._share = share
+        self.share = share
         for account in self._accounts.values():
             for bucket in account:
                 if bucket is not None:
@@ -155,9 +152,9 @@ class RateLimits:
         )
 
     def _open(self, project: str) -> Account:
-        now, quota = self._monotonic(), self._quotas.of(project)
+        now, quota = self.monotonic(), self.quotas.of(project)
         account = Account(
-            None if rate is None else Bucket(name, rate, self._share, now)
+            None if rate is None else Bucket(name, rate, self.share, now)
             for name, rate in zip(RATES, quota.rates, strict=True)
         )
         account.quota = quota

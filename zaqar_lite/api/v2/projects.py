@@ -1,6 +1,7 @@
-"""Keys: create, list, show, disable, rotate and delete, where the server knows keys."""
+"""What an operator gives projects: keys, data keys where the server encrypts, and quotas."""
 
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from zaqar_lite.api import documents
 from zaqar_lite.api.call import NO_CONTENT, Call, Parameter, Result
@@ -9,6 +10,11 @@ from zaqar_lite.api.routes import MARKER, route
 from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.domain.identity import Principal
 from zaqar_lite.service.identity.keys import MOST_LISTED, Key, Keys
+from zaqar_lite.service.quotas.quota_usage import QuotaUsage
+from zaqar_lite.service.quotas.quotas import Quotas
+
+if TYPE_CHECKING:
+    from zaqar_lite.service.encryption.encryption_keys import EncryptionKeys
 
 DEFAULT_LIMIT = 20
 DEFAULT_OVERLAP = 86_400
@@ -125,3 +131,75 @@ def _shown(key: Key) -> dict[str, Any]:
         "disabled": key.disabled,
         "description": key.description,
     }
+
+
+class EncryptionActions:
+    """The actions of `/v2/data-keys`."""
+
+    def __init__(self, encryption_keys: "EncryptionKeys") -> None:
+        self._encryption_keys = encryption_keys
+
+    @route("GET /v2/data-keys -> DataKeys", "data_keys:get_all admin", (200,))
+    async def list_data_keys(self, call: Call) -> Result:
+        """List the keys that seal a project's messages; none is shown itself."""
+        return Result(200, await self._shown(call.project))
+
+    @route("POST /v2/data-keys -> DataKeys", "data_keys:rotate admin", (201, 409, 413))
+    async def rotate_data_key(self, call: Call) -> Result:
+        """Seal a project's messages with a new key."""
+        await self._encryption_keys.rotate(call.project)
+        return Result(201, await self._shown(call.project))
+
+    async def _shown(self, project: str) -> dict[str, Any]:
+        keys = await self._encryption_keys.list_keys(project)
+        return {
+            "data_keys": [
+                {
+                    "id": key.id,
+                    "created_at": instant(key.at),
+                    "server_key": key.server_key,
+                    "current": key.current,
+                }
+                for key in keys
+            ]
+        }
+
+
+class QuotaActions:
+    """The actions of `/v2/quota` and `/v2/quotas`."""
+
+    def __init__(self, quotas: Quotas, usage: QuotaUsage) -> None:
+        self._quotas = quotas
+        self._usage = usage
+
+    @route("GET /v2/quota -> Quota", "quota:get read", (200,))
+    async def show_quota(self, call: Call) -> Result:
+        """Show the project's quotas and usage."""
+        return Result(200, await self._shown(call.project))
+
+    @route("GET /v2/quotas/{project_id} -> Quota", "quotas:get admin", (200,))
+    async def show_quotas(self, call: Call) -> Result:
+        """Show a project's quotas and usage."""
+        project = call.path_values[0]
+        own = await self._quotas.own(project)
+        return Result(200, {**await self._shown(project), "own": own})
+
+    @route("PUT /v2/quotas/{project_id} Quotas -> Quota", "quotas:update admin", (200,))
+    async def set_quotas(self, call: Call) -> Result:
+        """Set a project's quotas."""
+        document = await documents.sent_object(call)
+        await self._quotas.set(call.path_values[0], document)
+        return await self.show_quotas(call)
+
+    @route("DELETE /v2/quotas/{project_id}", "quotas:delete admin", (204,))
+    async def reset_quotas(self, call: Call) -> Result:
+        """Give a project the default quotas."""
+        await self._quotas.reset(call.path_values[0])
+        return NO_CONTENT
+
+    async def _shown(self, project: str) -> Mapping[str, Any]:
+        return {
+            "project": project,
+            "quotas": self._quotas.of(project).as_document(),
+            "usage": await self._usage.of(project),
+        }

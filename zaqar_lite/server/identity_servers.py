@@ -1,4 +1,4 @@
-"""A client of a Keystone server: a pool of connections, with bounds on time and size."""
+"""Servers that are asked who somebody is: Keystone, and an issuer's public keys (JWKS)."""
 
 import asyncio
 import json
@@ -79,3 +79,39 @@ class KeystoneServer:
             except ValueError:
                 read = None
             return Answer(answer.status, read, answer.headers.get("X-Subject-Token"))
+
+
+_TIMEOUT = aiohttp.ClientTimeout(total=10)
+
+
+class KeySet:
+    """The JWKS of an issuer; `source` is a URL or the path of a file."""
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+
+    async def fetch(self) -> bytes:
+        """Read the document: at most 1 MiB, without following redirects.
+
+        Raises:
+            OSError: the document can't be read now.
+            ValueError: the document is larger than 1 MiB.
+        """
+        if not self._source.startswith(("https://", "http://")):
+            return await asyncio.to_thread(Path(self._source).read_bytes)
+        try:
+            return await self._get()
+        except (aiohttp.ClientError, TimeoutError) as exc:
+            raise OSError(str(exc) or "it does not answer") from exc
+
+    async def _get(self) -> bytes:
+        async with (
+            aiohttp.ClientSession(timeout=_TIMEOUT, raise_for_status=True) as session,
+            session.get(self._source, allow_redirects=False) as answer,
+        ):
+            read = bytearray()
+            async for part in answer.content.iter_chunked(65_536):
+                read += part
+                if len(read) > _LARGEST:
+                    raise ValueError("it is too large")
+            return bytes(read)

@@ -1,0 +1,114 @@
+"""The async client: every resource of the API as methods, on an event loop."""
+
+from collections.abc import AsyncIterable, Callable, Iterable
+from types import TracebackType
+from typing import Self, TypeVar
+
+from zaqar_lite.client.arguments import options_of, several
+from zaqar_lite.client.calls import Call, Request, Response
+from zaqar_lite.client.claims import AsyncClaim, Claiming
+from zaqar_lite.client.endpoints.claims import Claims
+from zaqar_lite.client.endpoints.dead_letters import DeadLetters
+from zaqar_lite.client.endpoints.events import Events
+from zaqar_lite.client.endpoints.jobs import Jobs
+from zaqar_lite.client.endpoints.keys import Keys
+from zaqar_lite.client.endpoints.messages import Messages
+from zaqar_lite.client.endpoints.pools import Pools
+from zaqar_lite.client.endpoints.queues import Queues
+from zaqar_lite.client.endpoints.quotas import Quotas
+from zaqar_lite.client.endpoints.schedules import AsyncSchedules
+from zaqar_lite.client.endpoints.subscriptions import Subscriptions
+from zaqar_lite.client.endpoints.topics import Topics
+from zaqar_lite.client.posting import (
+    Posted,
+    PostOptions,
+    PostSummary,
+    Rejected,
+    post_all_async,
+)
+from zaqar_lite.client.steps import Async
+from zaqar_lite.client.transports import AsyncTransport
+
+I = TypeVar("I")  # noqa: E741 - an item
+T = TypeVar("T")
+
+
+class AsyncClient(
+    Messages,
+    Claiming[AsyncClaim],
+    Claims,
+    Queues,
+    Topics,
+    Events,
+    Subscriptions,
+    DeadLetters,
+    Jobs,
+    Keys,
+    Quotas,
+    Pools,
+    Async,
+):
+    """The async client, for one event loop after another: `async with AsyncClient(...) as client:`.
+
+    Without a block, `await client.close()` closes its connections.
+    """
+
+    transport: AsyncTransport
+    _claim = AsyncClaim
+
+    def _open(self) -> None:
+        # Only here: a program with the other client alone need not import this library.
+        from zaqar_lite.client.aiohttp_transport import AiohttpTransport  # noqa: PLC0415
+
+        self.transport = AiohttpTransport(
+            timeout=self._timeout, connections=self._connections, ssl_context=self._ssl_context
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self.transport.close()
+
+    async def call(self, call: Call[T]) -> T:
+        """Make a call of an endpoint, with retries."""
+        return await self._run(self._exchange(call))
+
+    async def _send(self, request: Request) -> Response:
+        return await self.transport.send(self.url, request)
+
+    @property
+    def schedules(self) -> AsyncSchedules:
+        """The schedules of the project: `put`, `get`, `patch`, `delete`, `list`, `fire`, ..."""
+        return AsyncSchedules(self)
+
+    async def post_all(
+        self,
+        queue: str,
+        items: Iterable[I] | AsyncIterable[I],
+        *,
+        batch_size: int = 100,
+        batch_bytes: int = 262_144,
+        in_flight: int = 8,
+        rate: float | None = None,
+        key: Callable[[I], str] | None = None,
+        run: str | None = None,
+        on_posted: Callable[[Posted[I]], None] | None = None,
+        on_rejected: Callable[[Rejected[I]], None] | None = None,
+    ) -> PostSummary:
+        """Post every item of an iterable (NewMessage, or bodies), in constant memory.
+
+        `PostOptions` explains the arguments. Without `on_rejected` the first message that is
+        refused raises an error; requests that were under way then may have stored theirs.
+        """
+        options: PostOptions[I] = options_of(PostOptions, locals())
+        return await post_all_async(self, queue, several(items, "post_all"), options)

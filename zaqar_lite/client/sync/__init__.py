@@ -1,1 +1,0 @@
-"""The methods of the sync client, one module per resource, as the endpoints have them."""

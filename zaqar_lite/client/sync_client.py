@@ -1,0 +1,115 @@
+# Generated from async_client.py by tests/generate_sync.py; change it there.
+"""The sync client: every resource of the API as methods, in the caller's thread."""
+
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Self, TypeVar
+
+from zaqar_lite.client.arguments import options_of, several
+from zaqar_lite.client.calls import Call, Request, Response
+from zaqar_lite.client.claims import Claim, Claiming
+from zaqar_lite.client.endpoints.claims import Claims
+from zaqar_lite.client.endpoints.dead_letters import DeadLetters
+from zaqar_lite.client.endpoints.events import Events
+from zaqar_lite.client.endpoints.jobs import Jobs
+from zaqar_lite.client.endpoints.keys import Keys
+from zaqar_lite.client.endpoints.messages import Messages
+from zaqar_lite.client.endpoints.pools import Pools
+from zaqar_lite.client.endpoints.queues import Queues
+from zaqar_lite.client.endpoints.quotas import Quotas
+from zaqar_lite.client.endpoints.schedules import SyncSchedules
+from zaqar_lite.client.endpoints.subscriptions import Subscriptions
+from zaqar_lite.client.endpoints.topics import Topics
+from zaqar_lite.client.posting import (
+    Posted,
+    PostOptions,
+    PostSummary,
+    Rejected,
+    post_all,
+)
+from zaqar_lite.client.steps import Sync
+from zaqar_lite.client.transports import Transport
+
+I = TypeVar("I")  # noqa: E741 - an item
+T = TypeVar("T")
+
+
+class Client(
+    Messages,
+    Claiming[Claim],
+    Claims,
+    Queues,
+    Topics,
+    Events,
+    Subscriptions,
+    DeadLetters,
+    Jobs,
+    Keys,
+    Quotas,
+    Pools,
+    Sync,
+):
+    """The sync client, which threads may share: `with Client(...) as client:`.
+
+    Without a block, `client.close()` closes its connections.
+    """
+
+    transport: Transport
+    _claim = Claim
+
+    def _open(self) -> None:
+        # Only here: a program with the other client alone need not import this library.
+        from zaqar_lite.client.urllib3_transport import Urllib3Transport  # noqa: PLC0415
+
+        self.transport = Urllib3Transport(
+            timeout=self._timeout, connections=self._connections, ssl_context=self._ssl_context
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self.transport.close()
+
+    def call(self, call: Call[T]) -> T:
+        """Make a call of an endpoint, with retries."""
+        return self._run(self._exchange(call))
+
+    def _send(self, request: Request) -> Response:
+        return self.transport.send(self.url, request)
+
+    @property
+    def schedules(self) -> SyncSchedules:
+        """The schedules of the project: `put`, `get`, `patch`, `delete`, `list`, `fire`, ..."""
+        return SyncSchedules(self)
+
+    def post_all(
+        self,
+        queue: str,
+        items: Iterable[I],
+        *,
+        batch_size: int = 100,
+        batch_bytes: int = 262_144,
+        in_flight: int = 8,
+        rate: float | None = None,
+        key: Callable[[I], str] | None = None,
+        run: str | None = None,
+        on_posted: Callable[[Posted[I]], None] | None = None,
+        on_rejected: Callable[[Rejected[I]], None] | None = None,
+    ) -> PostSummary:
+        """Post every item of an iterable (NewMessage, or bodies), in constant memory.
+
+        `PostOptions` explains the arguments. Without `on_rejected` the first message that is
+        refused raises an error; requests that were under way then may have stored theirs.
+        """
+        options: PostOptions[I] = options_of(PostOptions, locals())
+        return post_all(self, queue, several(items, "post_all"), options)

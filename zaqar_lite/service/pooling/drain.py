@@ -1,0 +1,485 @@
+"""Draining pools: the queues of a pool move to other pools, and are frozen meanwhile.
+
+Queues that must lie together (a queue, its dead letters, what it dead-letters for, its ordered
+subscriptions; with a filter, the project) move as one group:
+
+1. Their placements say that they are frozen, and where they go. From then on they are 503, except
+   for what the holder of a claim does.
+2. After `wait` seconds all processes know that. What nobody holds moves, in batches.
+3. What is still held after HELD_MS moves too, delayed until its lease would have ended.
+4. When the old store has no message of the group left, it thaws: its placements name the new pool.
+
+A batch is noted before the new store takes it in, under a number that the store knows; so whoever
+goes on after a crash repeats the batch, and each message arrives once.
+
+Redriven messages whose target lies in another pool wait in a queue of their own, and are carried
+from there to the target.
+"""
+
+import asyncio
+import logging
+import random
+import secrets
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+
+from zaqar_lite.domain import metadata as rules
+from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.errors import Conflict, NotFound, RecordChanged, Unavailable
+from zaqar_lite.domain.ids import Marker
+from zaqar_lite.domain.models import DelayMode, Message, QueueRef, Record, Selection
+from zaqar_lite.domain.turns import Turns
+from zaqar_lite.service.background import Background, BackgroundWorker
+from zaqar_lite.service.delivery.outbox import OUTBOX_QUEUES, is_internal, ordered_queue
+from zaqar_lite.service.pooling.placement import Entry, Place, Placements, flavor_name
+from zaqar_lite.service.pooling.pooled_store import CARRY, PooledMessages, staging_queue
+from zaqar_lite.service.pooling.pools import PoolRegistry
+from zaqar_lite.service.records import all_records, retried
+from zaqar_lite.storage.base import MessageStore
+from zaqar_lite.storage.management import ManagementStore
+
+logger = logging.getLogger(__name__)
+DRAIN = "pool-drain"
+KEPT_MS = 30 * 86_400_000
+"""How long it is told how a drain ended."""
+HELD_MS = 60_000
+"""How long a frozen queue waits for the claims that are held."""
+CARRIED_MS = 30_000
+"""How long after a redrive more of its messages may come."""
+_LEASE_MS = 10_000
+_LOOK_EVERY = 1.0
+_MOST_FROZEN = 100
+_BATCH, _BYTES = 500, 1_048_576
+_MOST_SOURCES = 1_000
+_ROUNDS_REST = 5
+"""How many times as long as a look at the whole catalogue the worker rests after it."""
+_KEYS = "Messages have moved, and idempotency keys are left: they are asked for until they end."
+_HELD = "Messages of frozen queues are held by claims: they move when these end, or in a minute."
+
+
+class Batch(msgspec.Struct):
+    """Messages on their way from one store to another."""
+
+    project: str
+    queue: str
+    ids: list[str]
+
+
+class Drain(msgspec.Struct, omit_defaults=True):
+    """How far the draining of a pool is; instants in milliseconds.
+
+    `number` is that of the last batch, `holder` the process that works on it, until `held_until`.
+    """
+
+    pool: str
+    id: str
+    started_at: int
+    ended_at: int = 0
+    state: str = "running"
+    queues: int = 0
+    moved: int = 0
+    problem: str | None = None
+    number: int = 0
+    batch: Batch | None = None
+    holder: str = ""
+    held_until: int = 0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is left to do."""
+        return self.state != "running"
+
+
+encode = msgspec.json.encode
+decode = msgspec.json.Decoder(Drain).decode
+
+
+class Drains:
+    """Begin to drain pools, and tell how far it is."""
+
+    def __init__(self, management: ManagementStore, registry: PoolRegistry, clock: Clock) -> None:
+        self._management = management
+        self._registry = registry
+        self._clock = clock
+
+    @retried("The drain of the pool {1}")
+    async def begin(self, pool: str) -> Drain:
+        """Begin to drain a pool; one that is being drained goes on.
+
+        Raises:
+            NotFound: there is no such pool.
+            Conflict: its weight is not 0, so that new queues would come.
+        """
+        if (await self._registry.pool(pool)).weight:
+            raise Conflict(
+                f"The pool {pool} still gets new queues: set its weight to 0 first, and drain it "
+                "then."
+            )
+        record = await self._management.get_record(DRAIN, "", pool)
+        drain = None if record is None else decode(record.value)
+        if drain is not None and not drain.is_over:
+            return drain
+        drain = Drain(pool, secrets.token_hex(8), self._clock.now_ms())
+        await self._management.put_record(
+            DRAIN, "", pool, encode(drain), expected=0 if record is None else record.version
+        )
+        return drain
+
+    async def get(self, pool: str) -> Drain:
+        """How far the draining of a pool is, or how it ended.
+
+        Raises:
+            NotFound: it was never drained, or that is forgotten.
+        """
+        record = await self._management.get_record(DRAIN, "", pool)
+        if record is None:
+            raise NotFound(f"The pool {pool} was never drained.")
+        return decode(record.value)
+
+
+@dataclass(eq=False, repr=False)
+class DrainWorker(BackgroundWorker):
+    """Work on the drains that nobody works on, and carry redriven messages to their pools."""
+
+    messages: PooledMessages
+    management: ManagementStore
+    registry: PoolRegistry
+    placements: Placements
+    clock: Clock
+    turns: Turns
+    wait: float
+
+    def __post_init__(self) -> None:
+        self._name = secrets.token_hex(8)
+        self._rest = 0.0
+        self._work = Background("drains", self._look, rest=_LOOK_EVERY)
+
+    async def _look(self) -> float:
+        async for record in all_records(self.management, DRAIN, ""):
+            await self._look_at(record)
+        async for record in all_records(self.management, CARRY):
+            await self._carry_redriven(record)
+        return max(min(_LOOK_EVERY, self.wait), self._rest)
+
+    async def _look_at(self, record: Record) -> None:
+        """Make one round of a drain, unless it is over or another process works on it."""
+        drain, now = decode(record.value), self.clock.now_ms()
+        if drain.is_over and now - drain.ended_at >= KEPT_MS:
+            with suppress(RecordChanged):
+                await self.management.delete_record(DRAIN, "", drain.pool, expected=record.version)
+        if drain.is_over or (drain.holder not in ("", self._name) and drain.held_until > now):
+            return
+        work = _Work(self.management, drain, record.version, self.clock, self._name)
+        try:
+            await work.save()
+            await self._round(work)
+        except RecordChanged:
+            logger.info("another process drains the pool %r", drain.pool)
+        except Unavailable as exc:
+            logger.warning("the pool %r is drained later: %s", drain.pool, exc)
+            drain.problem = exc.shown
+            with suppress(RecordChanged):
+                await work.save()
+
+    async def _round(self, work: "_Work") -> None:
+        drain = work.drain
+        if drain.batch is not None:
+            await self._repeat(work, drain.batch)
+        drain.problem, drain.queues = None, 0
+        frozen: dict[str, dict[QueueRef, Entry]] = defaultdict(dict)
+        waiting: list[QueueRef] = []
+        begun = time.monotonic()
+        async for queue, entry in self.placements.in_pool(drain.pool):
+            drain.queues += 1
+            if entry.place.group:
+                if entry.place.pool == drain.pool:  # else it comes here, and goes on later
+                    frozen[entry.place.group][queue] = entry
+            elif entry.place.pool == drain.pool:
+                waiting.append(queue)
+            elif await self._forget_keys(work, queue, entry):
+                drain.queues -= 1
+        self._rest = (time.monotonic() - begun) * _ROUNDS_REST
+        for group in frozen.values():
+            drain.queues -= await self._move(work, group)
+        count = sum(map(len, frozen.values()))
+        # Those of the server itself move with their queues, or last.
+        for queue in sorted(waiting, key=is_internal):
+            if count >= _MOST_FROZEN:
+                break
+            if not (await self.placements.entry(queue)).place.group:
+                count += await self._freeze(await self._group_of(queue, drain.pool), drain.pool)
+        if not drain.queues and await self._is_empty(drain.pool):
+            drain.state, drain.ended_at = "completed", self.clock.now_ms()
+            logger.info("the pool %r is empty: %d messages were moved", drain.pool, drain.moved)
+        await work.save()
+
+    async def _is_empty(self, pool: str) -> bool:
+        """Whether no delivery of a message is left there, and nothing that was redriven."""
+        store = await self.messages.pool(pool)
+        if any([(await store.stats(queue)).total for queue in OUTBOX_QUEUES]):
+            return False
+        carried = all_records(self.management, CARRY)
+        return not [1 async for one in carried if one.name.partition("@")[2] == pool]
+
+    # -- groups --
+
+    async def _group_of(self, queue: QueueRef, pool: str) -> dict[QueueRef, Entry]:
+        """The queues of a pool that must move together with one of them, itself included."""
+        filtered = await self.management.filtered_queues(queue.project)
+        todo, seen = [queue], {queue}
+        if filtered:
+            todo += [ref for ref, _ in await self.placements.queues_of(queue.project)]
+            seen |= {*todo}
+        while todo:
+            one = todo.pop()
+            record = await self.management.get_queue(one)
+            metadata = {} if record is None else record.metadata
+            names = [rules.dead_letter_target(metadata)]
+            names += await self.management.dead_letter_sources(one, limit=_MOST_SOURCES)
+            found = {QueueRef(one.project, name) for name in names if name is not None}
+            found |= {ordered_queue(one.project, at) for at in metadata.get(rules.ORDERED, ())}
+            todo += found - seen
+            seen |= found
+        entries = {one: await self.placements.entry(one) for one in seen}
+        return {one: entry for one, entry in entries.items() if entry.place.pool == pool}
+
+    async def _freeze(self, group: Mapping[QueueRef, Entry], pool: str) -> int:
+        """Freeze the queues of a group, which some of them may be already; answer how many."""
+        frozen = [entry.place for entry in group.values() if entry.place.group]
+        if frozen:
+            name, target = frozen[0].group, frozen[0].to
+        else:
+            name, target = secrets.token_hex(8), await self._target(group, pool)
+        for queue, entry in group.items():
+            if not entry.place.group:
+                now = self.clock.now_ms()
+                place = Place(pool, to=target, group=name, since=now, keys_in=entry.place.keys_in)
+                await self.placements.change(queue, place, entry.version)
+        return len(group)
+
+    async def _target(self, group: Collection[QueueRef], pool: str) -> str | None:
+        """The pool that a group goes to; None: the server's own store.
+
+        Raises:
+            Unavailable: no pool that fits takes new queues and answers.
+        """
+        records = [await self.management.get_queue(queue) for queue in group]
+        needs: list[Mapping[str, Any]] = [one.metadata for one in records if one is not None]
+        project = next(iter(group)).project
+        flavors = {flavor_name(metadata) for metadata in needs} - {None} or {None}
+        fitting = None
+        for flavor in flavors:
+            try:
+                found = await self.registry.fitting(project, flavor)
+            except NotFound:  # the flavor is no more
+                found = await self.registry.fitting(project, None)
+            fitting = found if fitting is None else [one for one in fitting if one in found]
+        others = [
+            one
+            for one in fitting or ()
+            if one.name != pool
+            and not any([await self.registry.missing(one.name, each) for each in needs])
+            and await self._answers(one.name)
+        ]
+        if others:
+            return random.choices(others, [one.weight for one in others])[0].name  # noqa: S311 - a share
+        if flavors == {None} and not fitting:
+            return None
+        raise Unavailable(f"No pool that the queue {next(iter(group)).name!r} could go to answers.")
+
+    async def _answers(self, pool: str) -> bool:
+        with suppress(Unavailable):
+            await self.messages.pool(pool)
+            return True
+        return False
+
+    # -- messages --
+
+    async def _move(self, work: "_Work", group: Mapping[QueueRef, Entry]) -> int:
+        """Move the messages of a frozen group as far as that goes now; answer how many thawed."""
+        pool, now = work.drain.pool, self.clock.now_ms()
+        places = [entry.place for entry in group.values()]
+        since = max(place.since for place in places)
+        if now < since + self.wait * 1000:
+            return 0
+        whole = await self._group_of(next(iter(group)), pool)
+        if whole.keys() - group.keys():  # a crash came before all were frozen
+            await self._freeze({**whole, **group}, pool)
+            return 0
+        try:
+            old, new = await self.messages.pool(pool), await self.messages.pool(places[0].to)
+        except Unavailable as exc:
+            work.drain.problem = exc.shown
+            return 0
+        is_sealed = all(place.sealed for place in places)
+        for queue in group:
+            async for found in self._movable(old, queue, held=is_sealed):
+                begun = time.monotonic()
+                await self.turns.wait()
+                await self._carry(work, queue, found, old, new)
+                await asyncio.sleep((time.monotonic() - begun) / 4)  # for other requests
+        # Twice: a sweep may have moved a dead letter from one of them to another meanwhile.
+        for _ in range(2):
+            if any([(await old.stats(queue)).total for queue in group]):
+                work.drain.problem = work.drain.problem or _HELD
+                if not is_sealed and now >= since + HELD_MS:
+                    await self._seal(group)
+                return 0
+        thawed = 0
+        for queue, entry in group.items():
+            keys_in = pool if await old.remembers(queue) else None
+            place = Place(places[0].to, keys_in=keys_in)
+            await self.placements.change(queue, place, entry.version)
+            work.drain.problem = work.drain.problem if keys_in is None else _KEYS
+            thawed += keys_in is None
+        return thawed
+
+    async def _seal(self, group: Mapping[QueueRef, Entry]) -> None:
+        """Refuse from now on what the holders of claims do."""
+        for queue, entry in group.items():
+            place = msgspec.structs.replace(entry.place, sealed=True, since=self.clock.now_ms())
+            await self.placements.change(queue, place, entry.version)
+
+    async def _movable(
+        self, old: MessageStore, queue: QueueRef, *, held: bool
+    ) -> AsyncIterator[list[Message]]:
+        """Batches of the messages that move; with `held`, those that claims hold, too."""
+        record = await self.management.get_queue(queue)
+        honours = record is None or record.delay_mode is DelayMode.HONOUR
+        marker: Marker | None = None
+        while True:
+            chosen = Selection(
+                _BATCH, marker, include_claimed=True, include_delayed=True, details=True
+            )
+            page = await old.list_messages(queue, chosen)
+            if page.marker is None or not page.messages:
+                return
+            marker = Marker(page.marker)
+            batch: list[Message] = []
+            size = 0
+            for one in page.messages:
+                if one.claim_id is not None and not held:
+                    continue
+                if batch and size + len(one.body) > _BYTES:
+                    yield batch
+                    batch, size = [], 0
+                size += len(one.body)
+                batch.append(await _as_moved(old, queue, one, honours=honours))
+            if batch:
+                yield batch
+
+    async def _carry(
+        self,
+        work: "_Work",
+        queue: QueueRef,
+        found: Sequence[Message],
+        old: MessageStore,
+        new: MessageStore,
+    ) -> None:
+        """Move one batch."""
+        drain = work.drain
+        drain.number += 1
+        drain.batch = Batch(*queue, [one.id for one in found])
+        await work.save()
+        source = f"{drain.pool}/{drain.id}"
+        await new.adopt(queue, found, source=source, number=drain.number)
+        await old.delete(queue, drain.batch.ids, claim_ids=None)
+        drain.moved += len(found)
+        drain.batch = None
+
+    async def _repeat(self, work: "_Work", batch: Batch) -> None:
+        """Go on with a batch that was on its way when a process ended."""
+        queue = QueueRef(batch.project, batch.queue)
+        place = (await self.placements.entry(queue)).place
+        old = await self.messages.pool(work.drain.pool)
+        if place.group:
+            new = await self.messages.pool(place.to)
+            found = await old.get_messages(queue, batch.ids, details=True)
+            record = await self.management.get_queue(queue)
+            honours = record is None or record.delay_mode is DelayMode.HONOUR
+            moved = [await _as_moved(old, queue, one, honours=honours) for one in found]
+            source = f"{work.drain.pool}/{work.drain.id}"
+            await new.adopt(queue, moved, source=source, number=work.drain.number)
+            await old.delete(queue, batch.ids, claim_ids=None)
+            work.drain.moved += len(batch.ids)
+        work.drain.batch = None
+
+    async def _forget_keys(self, work: "_Work", queue: QueueRef, entry: Entry) -> bool:
+        """Note that the old pool remembers no key of a queue; answer whether that is so."""
+        old = await self.messages.pool(work.drain.pool)
+        if await old.remembers(queue):
+            work.drain.problem = _KEYS
+            return False
+        await self.placements.change(queue, Place(entry.place.pool), entry.version)
+        return True
+
+    async def _carry_redriven(self, record: Record) -> None:
+        """Carry redriven messages from where they wait to their target."""
+        name, _, pool = record.name.partition("@")
+        target = QueueRef(record.project, name)
+        place = (await self.placements.entry(target)).place
+        if place.group:
+            return
+        try:
+            old, new = await self.messages.pool(pool), await self.messages.pool(place.pool)
+            staging = staging_queue(target)
+            is_empty = True
+            async for found in self._movable(old, staging, held=False):
+                is_empty = False
+                for one in found:
+                    redriven = 0 if one.origin is None else one.origin.redriven
+                    source = f"{one.id}/{redriven}"
+                    await new.adopt(target, (one,), source=source, number=1)
+                await old.delete(staging, [one.id for one in found], claim_ids=None)
+            begun = msgspec.json.decode(record.value, type=int)
+            if is_empty and self.clock.now_ms() - begun >= CARRIED_MS:
+                await self.management.delete_record(
+                    CARRY, record.project, record.name, expected=record.version
+                )
+        except RecordChanged:
+            return
+        except Unavailable as exc:
+            logger.warning("redriven messages of %r are carried later: %s", name, exc)
+
+
+@dataclass(eq=False, repr=False)
+class _Work:
+    """A drain that this process holds, at the version of its record."""
+
+    management: ManagementStore
+    drain: Drain
+    version: int
+    clock: Clock
+    name: str
+
+    async def save(self) -> None:
+        """Write how far it is, and hold it for a while from now.
+
+        Raises:
+            RecordChanged: another process holds it.
+        """
+        self.drain.holder, self.drain.held_until = self.name, self.clock.now_ms() + _LEASE_MS
+        record = await self.management.put_record(
+            DRAIN, "", self.drain.pool, encode(self.drain), expected=self.version
+        )
+        self.version = record.version
+
+
+async def _as_moved(
+    old: MessageStore, queue: QueueRef, message: Message, *, honours: bool
+) -> Message:
+    """A message as the new store takes it in: leases stay behind, as delays that end with them."""
+    if message.parked_until is not None:
+        return replace(message, delay_expires_at=message.parked_until)
+    if message.claim_id is not None:
+        with suppress(NotFound):
+            claim = await old.get_claim(queue, message.claim_id)
+            ends = message.now + max(claim.ttl_ms - claim.age_ms, 0)
+            return replace(message, delay_expires_at=ends)
+    return message if honours else replace(message, delay_expires_at=None)
