@@ -1,4 +1,4 @@
-"""The command `zaqar-lite store`: what looks after an embedded store while no server uses it."""
+"""The command `zaqar-lite store`: check, back up, export, import, compact and salvage a store."""
 
 from zaqar_lite.store.commands import add_commands
 

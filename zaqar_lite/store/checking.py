@@ -1,133 +1,116 @@
-"""Verifying a store: every record, and how payloads, metadata and queues fit together."""
+"""What holds between the rows of a store's tables: how a breach is found, and how it is mended.
 
-from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+`check` finds breaches; `salvaging.py` mends them after it has copied what can be read.
+"""
 
-from zaqar_lite.domain.models import QueueRef
-from zaqar_lite.storage.opendata.database import Database
-from zaqar_lite.storage.opendata.engine import Damage, Unreadable
-from zaqar_lite.storage.opendata.format import CodecError, active, bookkeeping, keys, records
-from zaqar_lite.storage.opendata.format.keys import RecordType
-from zaqar_lite.storage.opendata.paging import walk
-from zaqar_lite.storage.opendata.recovery import garbage_ids, unrouted_ids
+from collections.abc import Iterator
+from typing import NamedTuple
 
-_DECODERS: dict[RecordType, Callable[[bytes], Any]] = {
-    RecordType.PAYLOAD: records.decode_payload,
-    RecordType.ACTIVE: active.read_active,
-    RecordType.DONE: records.decode_ended,
-    RecordType.FAILED: records.decode_ended,
-    RecordType.ATTEMPTS: records.decode_attempts,
-    RecordType.ATTEMPT: records.decode_attempt,
-    RecordType.CONFIG: bookkeeping.decode_config,
-    RecordType.ID_BLOCK: bookkeeping.decode_block,
-    RecordType.FORMAT: bytes,
-    RecordType.CLAIM: records.decode_claim,
-    RecordType.IDEMPOTENCY: bookkeeping.decode_keys,
-    RecordType.STATE: bookkeeping.decode_state,
-    RecordType.GARBAGE: bookkeeping.decode_garbage,
-    RecordType.RECORD: bookkeeping.decode_record,
-    RecordType.UNROUTED: bytes,
-    RecordType.ADOPTED: bytes.hex,
-    RecordType.GROUP: bytes,
-}
-_LOG_ENTRY = 0x10
-_LOG_DECODERS: dict[int, Callable[[bytes], Any]] = {
-    _LOG_ENTRY: records.decode_metadata,
-    0x20: bookkeeping.decode_block,
-    0x30: bookkeeping.decode_segment,
-}
-"""By the byte behind the segment in the key; a listing's value is empty."""
+import apsw
 
 
-@dataclass
-class Findings:
-    """What a check found: the problems, and how many records of each kind there are."""
+class Lost(NamedTuple):
+    """Rows that lack what they need, the end of the sentence, and what mends them."""
 
-    problems: list[str] = field(default_factory=list)
-    counts: Counter[str] = field(default_factory=Counter)
-
-    def summary(self) -> str:
-        """One line for people."""
-        counted = ", ".join(f"{count} {name}" for name, count in sorted(self.counts.items()))
-        return f"{len(self.problems)} problems; records: {counted or 'none'}"
+    table: str
+    where: str
+    says: str
+    mends: str
 
 
-async def check(db: Database) -> Findings:
-    """Verify checksums, encodings, and that payloads, metadata and queues fit together."""
-    found = Findings()
-    found.problems += db.engine.damages
-    seen = _Seen()
-    for start, end in keys.ranges():
-        try:
-            async for rows in db.engine.scan(start, end):
-                for key, value in rows:
-                    problem = _check_record(db, key, value, found.counts, seen)
-                    if problem is not None:
-                        found.problems.append(problem)
-        except Unreadable as exc:
-            found.problems.append(str(exc))
-    garbage, unrouted = await garbage_ids(db), await unrouted_ids(db)
-    held: dict[int, QueueRef] = {}
-    known: set[bytes] = set()
-    members: set[bytes] = set()
-    async for queue, entry in walk(db):
-        held[entry.id] = queue.ref
-        if entry.extras is not None:
-            history = entry.extras.history
-            known.update(keys.attempt_key(history, kept.number) for kept in entry.extras.kept)
-            if entry.extras.group is not None:
-                members.add(keys.group_key(queue.raw, entry.extras.group, entry.position))
-    for kind, ids in (("payload", seen.payloads), ("metadata", seen.metadata)):
-        found.problems += [
-            f"message {message_id} of {held[message_id]} has no {kind}"
-            for message_id in held.keys() - ids
-        ]
-        lost = ids - held.keys() - garbage - unrouted
-        found.problems += [f"{kind} of message {number}: no queue holds it" for number in lost]
-    for wanted, stored in ((known, seen.attempts), (members, seen.groups)):
-        found.problems += [f"{keys.describe(key)} is missing" for key in sorted(wanted - stored)]
-        lost_keys = sorted(stored - wanted)
-        found.problems += [f"{keys.describe(key)}: no message has it" for key in lost_keys]
-    return found
+class Kept(NamedTuple):
+    """A column that counts other rows, those that have this row's `key` in their column `of`."""
+
+    table: str
+    column: str
+    key: str
+    rows: str
+    of: str
+
+    @property
+    def counted(self) -> str:
+        """The right numbers, by key."""
+        return f"SELECT {self.of} AS of, count(*) AS found FROM {self.rows} GROUP BY {self.of}"
 
 
-@dataclass
-class _Seen:
-    """The messages with a payload or metadata, and the keys of attempts and of groups."""
+_SHOWN = {
+    "queue": "project || '/' || name", "project": "name", "body": "number", "counter": "number",
+    "idempotency": "key",
+}  # fmt: skip
+"""What names a row for people; elsewhere its id does."""
+_NO_QUEUE = "queue NOT IN (SELECT number FROM queue UNION ALL SELECT number FROM garbage)"
+_NO_CONTENT = "queue NOT IN (SELECT content FROM queue UNION ALL SELECT number FROM garbage)"
+_NUMBER, _VERSION = "(SELECT max(content) FROM queue)", "(SELECT max(version) FROM queue)"
+_POSITION, _GARBAGE = "(SELECT max(position) FROM entry)", "(SELECT max(number) FROM garbage)"
+LOST = (
+    Lost("entry", "body NOT IN (SELECT number FROM body)", "have no body", "DELETE FROM entry"),
+    Lost("entry", "has_attempts AND id NOT IN (SELECT id FROM attempts)",
+         "miss their attempts", "UPDATE entry SET has_attempts = 0"),
+    Lost("entry", "state = 2 AND ifnull(claim, x'') NOT IN (SELECT id FROM claim)",
+         "are held by a claim that is not there", "UPDATE entry SET state = 0"),
+    Lost("entry", _NO_CONTENT, "are in no queue",
+         "INSERT INTO queue (number, project, name, content) SELECT DISTINCT"
+         " queue + (SELECT max(content) FROM queue), '', 'salvaged-' || queue, queue FROM entry"),
+    Lost("attempts", "id NOT IN (SELECT id FROM entry WHERE has_attempts)",
+         "are of no message", "DELETE FROM attempts"),
+    Lost("claim", _NO_CONTENT, "are of no queue", "DELETE FROM claim"),
+    Lost("idempotency", _NO_QUEUE, "are of no queue", "DELETE FROM idempotency"),
+    Lost("history", _NO_QUEUE, "are of no queue", "DELETE FROM history"),
+    Lost("queue", "version > 0 AND project NOT IN (SELECT name FROM project)",
+         "are of a project without a count",
+         "INSERT INTO project SELECT DISTINCT project, 0 FROM queue"),
+    Lost("counter", f"number < {_NUMBER} OR position < {_POSITION} OR version < {_VERSION}",
+         "would give again what was given already",
+         f"UPDATE counter SET number = max(number, {_NUMBER}, ifnull({_GARBAGE}, 0)),"
+         f" position = max(position, {_POSITION}), version = max(version, {_VERSION})"),
+)  # fmt: skip
+KEPT = (
+    Kept("queue", "ready", "content", "entry WHERE state = 0", "queue"),
+    Kept("queue", "delayed", "content", "entry WHERE state = 1", "queue"),
+    Kept("queue", "leased", "content", "entry WHERE state = 2", "queue"),
+    Kept("queue", "parked", "content", "entry WHERE state = 3", "queue"),
+    Kept("queue", "keys", "number", "idempotency", "queue"),
+    Kept("queue", "ended", "number", "history", "queue"),
+    Kept("claim", "held", "id", "entry WHERE state = 2", "claim"),
+    Kept("body", "holders", "number", "entry", "body"),
+    Kept("project", "queues", "name", "queue WHERE version > 0", "project"),
+)
 
-    payloads: set[int] = field(default_factory=set)
-    metadata: set[int] = field(default_factory=set)
-    attempts: set[bytes] = field(default_factory=set)
-    groups: set[bytes] = field(default_factory=set)
+
+def check(store: apsw.Connection) -> Iterator[str]:
+    """Say what is wrong with a store, in a sentence each."""
+    for (text,) in store.execute("PRAGMA integrity_check"):
+        if text != "ok":
+            yield f"SQLite: {text}."
+    for rule in LOST:
+        shown = _SHOWN.get(rule.table, "hex(id)")
+        count, first = store.execute(
+            f"SELECT count(*), min({shown}) FROM {rule.table} WHERE {rule.where}"
+        ).fetchall()[0]
+        if count:
+            yield f"{count} rows of '{rule.table}' {rule.says}; the first is {first}."
+    for kept in KEPT:
+        # The sweep deletes the claims of a purged queue after its entries.
+        purged = " AND queue NOT IN (SELECT number FROM garbage)" * (kept.table == "claim")
+        for shown, count, found in store.execute(
+            f"SELECT {_SHOWN.get(kept.table, 'hex(id)')}, {kept.column}, ifnull(found, 0)"
+            f" FROM {kept.table} LEFT JOIN ({kept.counted}) ON of = {kept.key}"
+            f" WHERE {kept.column} != ifnull(found, 0){purged} LIMIT 20"
+        ):
+            yield f"{kept.table} {shown}: '{kept.column}' is {count}, but there are {found}."
 
 
-def _check_record(
-    db: Database, key: bytes, value: bytes | Damage, counts: Counter[str], seen: _Seen
-) -> str | None:
-    """Count a record and note what it belongs to; answer what is wrong with it."""
-    try:
-        if key[:2] == keys.LOG:
-            decode = _LOG_DECODERS.get(key[6], bytes)
-            if key[6] == _LOG_ENTRY:
-                segment, _, sequence = keys.read_log_entry_key(key)
-                start = next(start for start, number in db.segments if number == segment)
-                counts["metadata"] += 1
-                seen.metadata.add(start + sequence)
-        else:
-            kind = RecordType(keys.read_prefix(key)[0])
-            decode = _DECODERS[kind]
-            counts[kind.name.lower().replace("_", " ")] += 1
-            if kind is RecordType.PAYLOAD:
-                seen.payloads.add(keys.read_message_id(key))
-            elif kind is RecordType.ATTEMPT:
-                seen.attempts.add(key)
-            elif kind is RecordType.GROUP:
-                seen.groups.add(key)
-        if isinstance(value, Damage):
-            return str(value)
-        decode(value)
-    except (CodecError, ValueError, IndexError, StopIteration) as exc:
-        return f"{keys.describe(key)}: {exc}"
-    return None
+def mend(store: apsw.Connection) -> None:
+    """Make all of this hold, in a store of which rows are missing; the sweep visits every queue."""
+    for rule in LOST:
+        store.execute(f"{rule.mends} WHERE {rule.where}")
+    for kept in KEPT:
+        store.execute(f"UPDATE {kept.table} SET {kept.column} = 0")
+        store.execute(
+            f"UPDATE {kept.table} SET {kept.column} = found FROM ({kept.counted})"
+            f" WHERE of = {kept.key}"
+        )
+    store.execute(
+        "DELETE FROM body WHERE holders = 0; DELETE FROM claim WHERE held = 0;"
+        " DELETE FROM project WHERE queues = 0; UPDATE queue SET sweep_at = 0"
+    )

@@ -1,30 +1,28 @@
-"""The subcommands: check, export, import and compact the embedded store.
+"""The subcommands: check, back up, export, import, compact and salvage a store.
 
-Each takes the store's lock, so none runs beside a server on the same directory. `import` also fills
-an empty store with what is intact of a damaged one (`salvaging.py`).
+Those that read take a snapshot, so that the server may run. Those that write take the store's lock.
 """
 
 import argparse
 import asyncio
 import io
-import os
-import sqlite3
+import shutil
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO
+
+import apsw
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError, ZaqarLiteError
 from zaqar_lite.domain.models import StoreOptions
-from zaqar_lite.storage.opendata import create_engine
-from zaqar_lite.storage.opendata.database import Database
-from zaqar_lite.storage.opendata.sqlite import SqliteEngine
-from zaqar_lite.store import transfer
+from zaqar_lite.storage.sql.database import Database
 from zaqar_lite.store.checking import check
-from zaqar_lite.store.rehearsing import rehearsal
-from zaqar_lite.store.salvaging import fill, is_sqlite
+from zaqar_lite.store.files import back_up, file_of, made_beside, place_of, snapshot
+from zaqar_lite.store.import_check import rehearsal
+from zaqar_lite.store.salvaging import salvage
+from zaqar_lite.store.transfer import export, load
 
 DEFAULT_STORE = "embedded:zaqar-lite-data"
 
@@ -33,26 +31,27 @@ def add_commands(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser
     """Declare `store` and its subcommands."""
     store = subparsers.add_parser("store", help="look after the store")
     commands = store.add_subparsers(dest="store_command", metavar="COMMAND", required=True)
-    for name, run, text in (
-        ("check", run_check, "verify every record and how they fit together"),
-        ("export", run_export, "write queues and their messages as JSON lines"),
+    for name, run, text, words in (
+        ("check", run_check, "verify the file, and that all counts are right", ()),
+        ("backup", run_backup, "copy a store into a new file, or into a directory", ("target",)),
+        ("export", run_export, "write queues and their messages as JSON lines", ("[file]",)),
+        ("import", run_import, "read into a store what export wrote", ("file",)),
+        ("compact", run_compact, "write a store's file anew, as small as it gets", ()),
         (
-            "import",
-            run_import,
-            "read into a store what export wrote, or what is intact of a damaged store",
+            "salvage",
+            run_salvage,
+            "put what can be read of a damaged store into a new one",
+            ("new",),
         ),
-        ("compact", run_compact, "write a store's file anew, as small as it gets"),
     ):
         command = commands.add_parser(name, help=text, description=text.capitalize() + ".")
         command.add_argument(
-            "--store", default=DEFAULT_STORE, metavar="URI", help=f"the store ({DEFAULT_STORE})"
+            "store", nargs="?", help=f"its directory, its URI or its file ({DEFAULT_STORE})"
         )
-        command.set_defaults(run=run)
-        if name in ("export", "import"):
-            what = "a file; - is the terminal"
-            if name == "import":
-                what += "; a SQLite file is read as a damaged store"
-            command.add_argument("file", nargs="?", default="-", help=what)
+        command.add_argument("--store", dest="uri", metavar="URI", help="the same, as in 0.2.0")
+        for word in words:
+            command.add_argument(word.strip("[]"), nargs="?" if word[0] == "[" else None)
+        command.set_defaults(run=_guarded(run))
         if name == "export":
             command.add_argument("--project", help="only this project's queues")
             command.add_argument("--queue", help="only queues of this name")
@@ -62,152 +61,112 @@ def add_commands(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser
             )
 
 
-def run_check(arguments: argparse.Namespace) -> int:
-    """Verify a store; 1 when something is wrong with it."""
+def _guarded(run: Callable[[argparse.Namespace, str], int]) -> Callable[[argparse.Namespace], int]:
+    """Do the work of a command on the store that is named; say in one line what went wrong."""
 
-    async def work(db: Database) -> int:
-        found = await check(db)
-        for problem in found.problems:
-            print(problem)
-        print(found.summary())
-        return 1 if found.problems else 0
-
-    return _guarded(_work(arguments.store, work))
-
-
-def run_export(arguments: argparse.Namespace) -> int:
-    """Write queues and messages as JSON lines; 1 when something of the store can't be read."""
-
-    async def work(db: Database) -> int:
-        export = transfer.Export(db, arguments.project, arguments.queue)
-        with _output(arguments.file) as file:
-            async for line in export.lines():
-                file.write(line + b"\n")
-        if export.missing:
-            _say(f"{export.missing} messages can't be read and are not in the export")
-        if export.damaged:
-            _say(
-                f"records of the store can't be read: {export.damaged}; more may be missing from "
-                "the export (zaqar-lite store check names them)"
+    def guarded(arguments: argparse.Namespace) -> int:
+        if isinstance(sys.stdout, io.TextIOWrapper):  # a locale may know few letters
+            sys.stdout.reconfigure(errors="backslashreplace")
+        store = arguments.store
+        if arguments.uri is not None and store is not None:  # it is the file of `export`
+            arguments.file, store = store, None
+        store = arguments.uri or store or DEFAULT_STORE
+        try:
+            return run(arguments, store)
+        except BrokenPipeError:
+            raise
+        except (apsw.CorruptError, apsw.NotADBError) as exc:
+            why = (
+                f"The store is damaged ({exc}), and kept as it is: restore a backup, or save what "
+                f"can be read of it: zaqar-lite store salvage {store} NEW_DIRECTORY."
             )
-        return 1 if export.missing or export.damaged else 0
+        except (ZaqarLiteError, OSError, apsw.Error) as exc:
+            why = str(exc)
+        print(f"zaqar-lite: {why}", file=sys.stderr)
+        return 2
 
-    return _guarded(_work(arguments.store, work))
-
-
-def _output(file: str) -> AbstractContextManager[BinaryIO]:
-    if file != "-":
-        return replacing(Path(file))
-    sys.stdout.flush()
-    return nullcontext(sys.stdout.buffer)
+    return guarded
 
 
-@contextmanager
-def replacing(target: Path) -> Iterator[BinaryIO]:
-    """Open a file beside `target` that takes its place at the end, or goes when something fails.
-
-    Only its owner may read it, whatever the earlier file allowed. What is no file, such as a pipe,
-    is written as it is. Raises OSError: a file can't be written.
-    """
-    if target.exists() and not target.is_file():
-        with target.open("wb") as file:
-            yield file
-        return
-    target = target.resolve()  # a link goes on leading to its file
-    beside = target.with_name(f".{target.name}.{os.getpid()}")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    descriptor = os.open(beside, flags, 0o600)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(descriptor)
-        beside.replace(target)
-    except BaseException:
-        beside.unlink(missing_ok=True)
-        raise
+def run_check(_: argparse.Namespace, store: str) -> int:
+    """Verify a store; 1 when something is wrong with it."""
+    with snapshot(file_of(store)) as connection:
+        found = 0
+        for found, problem in enumerate(check(connection), 1):  # noqa: B007 - counted
+            print(problem)
+        queues = connection.execute("SELECT count(*) FROM queue").get
+        messages = connection.execute("SELECT count(*) FROM entry").get
+    print(f"{found} problems; {queues} queues, {messages} messages")
+    return 1 if found else 0
 
 
-def run_import(arguments: argparse.Namespace) -> int:
-    """Read JSON lines, or a damaged store, into a store, which is made where there is none."""
-    if arguments.file != "-" and Path(arguments.file).is_file() and is_sqlite(arguments.file):
-        return _guarded(_salvage(Path(arguments.file), arguments.store))
-    try:
-        rehearse = rehearsal(arguments.config)
+def run_backup(arguments: argparse.Namespace, store: str) -> int:
+    """Copy a store as it is at one instant."""
+    with snapshot(file_of(store)) as connection:
+        target = back_up(connection, Path(arguments.target))
+    print(f"{target} has {target.stat().st_size} bytes")
+    return 0
+
+
+def run_export(arguments: argparse.Namespace, store: str) -> int:
+    """Write queues and messages as JSON lines."""
+    with snapshot(file_of(store)) as connection:
+        lines = export(connection, arguments.project, arguments.queue)
+        if arguments.file in {None, "-"}:
+            sys.stdout.flush()
+            sys.stdout.buffer.writelines(line + b"\n" for line in lines)
+            return 0
+        with made_beside(Path(arguments.file)) as path, path.open("wb") as file:
+            file.writelines(line + b"\n" for line in lines)
+    return 0
+
+
+def run_import(arguments: argparse.Namespace, store: str) -> int:
+    """Read JSON lines into a store, which is made where there is none."""
+    database = Database(place_of(store), Clock(), StoreOptions())
+    rehearse = rehearsal(arguments.config)
+
+    async def work() -> tuple[int, int]:
+        await database.open()
+        try:
+            return await load(database, file, rehearse)
+        finally:
+            await database.close()
+
+    with tempfile.TemporaryFile() as file:  # what comes by a pipe is read twice, too
         source: int | str = 0 if arguments.file == "-" else arguments.file
-        with open(source, "rb", closefd=source != 0) as file:
-            text = file.read()
-    except (ConfigurationError, OSError) as exc:
-        return _fail(exc)
-
-    async def work(db: Database) -> int:
-        queues, messages = await transfer.load(db, text, rehearse)
-        print(f"imported {messages} messages into {queues} queues")
-        return 0
-
-    return _guarded(_work(arguments.store, work, must_exist=False))
+        with open(source, "rb", closefd=source != 0) as given:
+            shutil.copyfileobj(given, file)
+        file.seek(0)
+        queues, messages = asyncio.run(work())
+    print(f"imported {messages} messages into {queues} queues")
+    return 0
 
 
-def run_compact(arguments: argparse.Namespace) -> int:
-    """Write the file of a SQLite store anew; the server must not run."""
-
-    async def work() -> int:
-        engine = create_engine(arguments.store, must_exist=True)
-        if not isinstance(engine, SqliteEngine):
-            raise ConfigurationError("Only a SQLite store has a file to compact.")
-        before, after = await engine.compact()
-        print(f"{before} bytes are {after} now")
-        return 0
-
-    return _guarded(work())
-
-
-async def _salvage(file: Path, uri: str) -> int:
-    """Put the intact records of a damaged store into a new one, and open that."""
-    target = create_engine(uri)
-    await target.open()
+def run_compact(_: argparse.Namespace, store: str) -> int:
+    """Write the file of a store anew; its server must not run."""
+    file_of(store)  # it must be there
+    place = place_of(store)
+    before = place.file.stat().st_size
+    writer = place.open()
     try:
-        count = await fill(target, file)
+        writer.execute("VACUUM")
     finally:
-        await target.close()
-    print(f"{count} records are intact; opening the store, which puts back what it can")
-
-    async def work(db: Database) -> int:
-        messages = sum(queue.total for queue in db.queues)
-        print(f"{messages} messages are in {len(list(db.queues))} queues")
-        return 0
-
-    return await _work(uri, work)
+        place.close()
+    print(f"{before} bytes are {place.file.stat().st_size} now")
+    return 0
 
 
-def _guarded(work: Coroutine[object, object, int]) -> int:
-    """Do the work of a command; say in one line what went wrong."""
-    if isinstance(sys.stdout, io.TextIOWrapper):  # a locale may know few letters
-        sys.stdout.reconfigure(errors="backslashreplace")
-    try:
-        return asyncio.run(work)
-    except BrokenPipeError:
-        raise
-    except (ZaqarLiteError, OSError, sqlite3.Error) as exc:
-        return _fail(exc)
-
-
-def _fail(exc: Exception) -> int:
-    _say(str(exc))
-    return 2
-
-
-def _say(text: str) -> None:
-    print(f"zaqar-lite: {text}", file=sys.stderr)
-
-
-async def _work(
-    uri: str, work: Callable[[Database], Awaitable[int]], *, must_exist: bool = True
-) -> int:
-    """Open a store, work on it, and close it."""
-    db = Database(create_engine(uri, must_exist=must_exist), Clock(), StoreOptions())
-    await db.open()
-    try:
-        return await work(db)
-    finally:
-        await db.close()
+def run_salvage(arguments: argparse.Namespace, store: str) -> int:
+    """Put what can be read of a damaged store into a new one; its server must not run."""
+    place = place_of(arguments.new)
+    if place.file.exists():
+        raise ConfigurationError(f"{place.file} is there already: name a new directory.")
+    with snapshot(file_of(store)) as damaged:
+        new = place.open()
+        try:
+            messages = salvage(damaged, new)
+        finally:
+            place.close()
+    print(f"{messages} messages are in {place.directory}; zaqar-lite store check verifies it")
+    return 0

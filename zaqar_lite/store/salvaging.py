@@ -1,102 +1,58 @@
-"""What is intact of a damaged SQLite file, or of one that SQLite's own tool has recovered.
+"""What can be read of a damaged store, put into a new one."""
 
-It is put into a new store, which is marked as one that may miss records: when it is opened, the
-messages of lost pages are put back from the metadata log (`storage/opendata/recovery.py`).
-"""
+from contextlib import suppress
+from typing import Any
 
-import sqlite3
-from collections.abc import Iterator
-from contextlib import closing
-from itertools import islice
-from pathlib import Path
-from zlib import crc32
+import apsw
 
-from zaqar_lite.domain.errors import ConfigurationError
-from zaqar_lite.storage.opendata.engine import FIRST, REBUILT, Batch, Engine
-from zaqar_lite.storage.opendata.sqlite.reading import BROKEN_FILE, connect, error_code
-from zaqar_lite.storage.opendata.sqlite.writer import LOG, PAYLOAD
+from zaqar_lite.store.checking import mend
 
-_ROWS = 1_000
+_TABLES = {
+    "counter": ("one", ""),
+    "queue": ("number", ""),
+    "garbage": ("number", ""),
+    "claim": ("id", ""),
+    "idempotency": ("queue, kind, key", ""),
+    "history": ("queue, state, number", ""),
+    "record": ("kind, project, name", ""),
+    "entry": ("queue, position", "SELECT content FROM queue"),
+    "body": ("number", "SELECT body FROM entry"),
+    "attempts": ("id", "SELECT id FROM entry WHERE has_attempts"),
+}
+"""The key of each table, and the values of its first column that must be there."""
 
 
-async def fill(target: Engine, file: Path) -> int:
-    """Write the intact records of a SQLite file into an open, empty store; answer how many.
+def salvage(damaged: apsw.Connection, new: apsw.Connection) -> int:
+    """Copy what can be read into a new store, and make it fit together; answer the messages.
 
-    The store is marked: when it is opened, what is missing is put back as far as that can be.
-    Raises ConfigurationError: the store is not empty, or there is nothing to put into it;
-    Unavailable: it can't be written; sqlite3.Error: nothing of the file can be read.
+    Each table is read from both ends up to a page that can't be read, then by what names its rows.
+    Raises apsw.Error: nothing can be read, or the new store can't be written.
     """
-    async for chunk in target.scan(FIRST, b"\xff"):
-        if chunk:
-            raise ConfigurationError(
-                "What is intact of a damaged store goes into an empty one: give --store a "
-                "directory of its own."
-            )
-    count = 0
-    rows = intact_rows(file)
-    while part := list(islice(rows, _ROWS)):
-        present = await target.get([key for key, _ in part])
-        new: dict[bytes, bytes] = {}
-        for key, value in part:
-            if key >= FIRST and key not in present:
-                new.setdefault(key, value)  # the first of a key is right
-        if new:
-            await target.commit(Batch({REBUILT: b"", **new}, ()))
-            count += len(new)
-    if not count:
-        raise ConfigurationError("No record of a store is intact in it.")
-    return count
+    new.execute("BEGIN IMMEDIATE; DELETE FROM counter")
+    for table, (keys, wanted) in _TABLES.items():
+        if not _copy(damaged, new, table, keys) and wanted:
+            for value in new.execute(wanted).fetchall():
+                _copy(damaged, new, table, keys, f"WHERE {keys.split(',')[0]} = ?", value)
+    new.execute("INSERT OR IGNORE INTO counter VALUES (1, 0, 0, 0, 0)")
+    mend(new)
+    new.execute("COMMIT")
+    return int(new.execute("SELECT count(*) FROM entry").get)
 
 
-def is_sqlite(path: str) -> bool:
-    """Whether a file begins as a SQLite database does."""
-    with Path(path).open("rb") as file:
-        return file.read(16) == b"SQLite format 3\x00"
-
-
-def intact_rows(path: Path) -> Iterator[tuple[bytes, bytes]]:
-    """Read the records of a database of either layout whose checksum is right, in no order.
-
-    It may be damaged, or made by `sqlite3 FILE .recover`, which puts rows of an unknown table into
-    a table of its own; that is read last. Where a key comes twice, the first is right.
-    Raises sqlite3.Error: nothing of it can be read.
-    """
-    with closing(connect(path)) as connection:
-        names = [name for (name,) in connection.execute(
-            "SELECT name FROM sqlite_master WHERE type = 'table'"
-        ).fetchall()]  # fmt: skip
-        for name in sorted(names, key=lambda name: name.startswith("lost_and_found")):
-            for order in ("", " ORDER BY rowid DESC"):
-                yield from _read_table(connection, name, order)
-
-
-def _read_table(
-    connection: sqlite3.Connection, name: str, order: str
-) -> Iterator[tuple[bytes, bytes]]:
-    """Read a table from one end, up to what can't be read."""
-    quoted = '"' + name.replace('"', '""') + '"'
-    try:
-        cursor = connection.execute(f"SELECT * FROM {quoted}{order}")  # noqa: S608 - quoted
-        for row in cursor:
-            found = _record(name, row)
-            if found is not None:
-                yield found
-    except sqlite3.Error as exc:
-        if error_code(exc) not in BROKEN_FILE and "no such column" not in str(exc):
-            raise
-
-
-def _record(name: str, row: tuple[object, ...]) -> tuple[bytes, bytes] | None:
-    """The record in a row, whatever its columns are, if there is one whose checksum is right."""
-    number = row[3] if name.startswith("lost_and_found") else row[0]
-    if isinstance(number, int) and 0 <= number < 1 << 63:
-        keys = [table.key(number) for table in (PAYLOAD, LOG)]
-    else:
-        keys = []
-    for place, value in enumerate(row[1:], 1):
-        if not isinstance(value, bytes) or place + 1 == len(row):
-            continue
-        for key in (row[place - 1], *keys):
-            if isinstance(key, bytes) and crc32(value, crc32(key)) == row[place + 1]:
-                return key, value
-    return None
+def _copy(  # noqa: PLR0917 - from where, to where, and what
+    damaged: apsw.Connection,
+    new: apsw.Connection,
+    table: str,
+    keys: str,
+    where: str = "",
+    values: tuple[Any, ...] = (),
+) -> bool:
+    """Copy the rows of a table from both ends; answer whether all could be read."""
+    for order in (keys, keys.replace(",", " DESC,") + " DESC"):
+        with suppress(apsw.CorruptError, apsw.IOError):
+            for row in damaged.execute(f"SELECT * FROM {table} {where} ORDER BY {order}", values):
+                marks = ", ".join("?" * len(row))
+                with suppress(apsw.ConstraintError):  # it is there, or has values of other types
+                    new.execute(f"INSERT INTO {table} VALUES ({marks})", row)
+            return True
+    return False

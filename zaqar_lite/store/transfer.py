@@ -8,61 +8,52 @@
 Instants are milliseconds since 1970. A message keeps its order, deadlines, delay, claim count,
 headers, origin, failures, attempts and the wait for its next attempt. It gets a new id, because an
 id proves that the store handed it out. A claimed message is imported as delayed until its lease
-ends: its claim does not exist in the new store, and its claimant may have finished.
+ends: its claim does not exist in the new store, and its claimant may have finished. Histories and
+idempotency keys, which hold ids, stay behind.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from functools import partial
-from itertools import islice
-from typing import Annotated, Any, NamedTuple, TypeAlias
+import sys
+from collections.abc import Iterator, Sequence
+from itertools import groupby, islice
+from typing import Annotated, Any, BinaryIO, TypeAlias
 
+import apsw
 from msgspec import Meta, MsgspecError, Struct, structs
 from msgspec.json import Decoder, decode, encode
 
-from zaqar_lite.domain.attempts import MAX_ATTEMPTS, MAX_CLAIMS, Attempt, Ended
-from zaqar_lite.domain.errors import Invalid, LimitReached, Unavailable
+from zaqar_lite.domain.attempts import MAX_ATTEMPTS, Attempt, Ended
+from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.errors import Invalid, LimitReached
+from zaqar_lite.domain.ids import new_message_id
 from zaqar_lite.domain.limits import MAX_PROJECT_ID
-from zaqar_lite.domain.metadata import is_queue_name
-from zaqar_lite.domain.models import (
-    MAX_RECORD,
-    MAX_REDRIVEN,
-    Message,
-    Origin,
-    QueueRecord,
-    QueueRef,
-    Record,
-)
-from zaqar_lite.storage.base import MessageStore
-from zaqar_lite.storage.opendata.database import Database
-from zaqar_lite.storage.opendata.format import MAX_U16
-from zaqar_lite.storage.opendata.format.bookkeeping import encode_queue_record
-from zaqar_lite.storage.opendata.messages import OpenDataMessageStore
-from zaqar_lite.storage.opendata.paging import cold_after, prepared
-from zaqar_lite.storage.opendata.posting import enter
-from zaqar_lite.storage.opendata.queue import Queue
-from zaqar_lite.storage.opendata.reading import read
+from zaqar_lite.domain.models import MAX_RECORD, Message, Origin, QueueRecord, QueueRef
+from zaqar_lite.storage.sql import records
+from zaqar_lite.storage.sql.database import Database
+from zaqar_lite.storage.sql.entries import LEASED, PARKED
+from zaqar_lite.storage.sql.importing import Arrival, enter
+from zaqar_lite.storage.sql.messages import SqlMessageStore
+from zaqar_lite.storage.sql.records import _create as create_queue
+from zaqar_lite.store.import_check import Rehearse
 
 _HEAD = {"format": "zaqar-lite", "version": 1}
 _CHUNK = 500
 _LAST = 253_402_300_799_999
 """The end of the year 9999."""
 _LONGEST = 0xFFFF_FFFF * 1000
-"""Milliseconds that a record's seconds can count."""
-MakeQueue: TypeAlias = Callable[[QueueRef, Mapping[str, Any]], Awaitable[None]]
-"""Makes a queue as the server would; raises Invalid or LimitReached where it would refuse."""
-Rehearse: TypeAlias = Callable[[MessageStore, Iterable[QueueRecord]], Awaitable[MakeQueue]]
-"""Answers what makes queues beside these records, for this message store, and stores nothing."""
+"""Milliseconds that a ttl may have: 136 years."""
 _Instant: TypeAlias = Annotated[int, Meta(ge=0, le=_LAST)]
 _Span: TypeAlias = Annotated[int, Meta(ge=0, le=_LONGEST)]
 _Count: TypeAlias = Annotated[int, Meta(ge=0, le=0xFFFF)]
-_Text: TypeAlias = Annotated[str, Meta(max_length=MAX_U16)]
-"""A text in a record; it has at most so many bytes, too (`_check_texts`)."""
+_Text: TypeAlias = Annotated[str, Meta(max_length=0xFFFF)]
+_Name: TypeAlias = Annotated[str, Meta(pattern=r"^(?!\.\.?\Z)[A-Za-z0-9_.-]{1,64}\Z")]
+_OwnName: TypeAlias = Annotated[str, Meta(pattern=r"^(?!\.\.?\Z)~?[A-Za-z0-9_.-]{1,64}\Z")]
+"""Also of a queue that the server keeps for itself, as that of messages for subscribers."""
 _Project: TypeAlias = Annotated[str, Meta(max_length=MAX_PROJECT_ID)]
 
 
 class _Queue(Struct):
     project: _Project
-    name: _Text
+    name: _Name
     metadata: dict[str, Any]
 
 
@@ -70,8 +61,11 @@ class _Record(Struct, omit_defaults=True):
     kind: _Text
     project: _Project
     name: _Text
-    value: str
+    value: Annotated[str, Meta(max_length=MAX_RECORD)]
     expires_at: _Instant | None = None
+
+    def __post_init__(self) -> None:
+        decode(self.value)
 
 
 class _Attempt(Struct, omit_defaults=True):
@@ -85,19 +79,9 @@ class _Attempt(Struct, omit_defaults=True):
     client_id: _Text | None = None
 
 
-class _Origin(Struct):
-    source: _Text
-    moved_at: _Instant
-    claim_count: _Count
-    last_claim_id: _Text | None
-    last_client_id: _Text | None
-    reason: _Text = MAX_CLAIMS
-    redriven: Annotated[int, Meta(ge=0, le=MAX_REDRIVEN)] = 0
-
-
 class _Message(Struct, omit_defaults=True):
     project: _Project
-    queue: _Text
+    queue: _OwnName
     body: str
     created_at: _Instant
     expires_at: _Instant
@@ -111,7 +95,12 @@ class _Message(Struct, omit_defaults=True):
     priority: Annotated[int, Meta(ge=0, le=0xFF)] = 100
     client_id: _Text | None = None
     headers: dict[_Text, _Text] | None = None
-    origin: _Origin | None = None
+    origin: Origin | None = None
+
+    def __post_init__(self) -> None:
+        decode(self.body)
+        if self.expires_at - self.created_at > _LONGEST:
+            raise ValueError("`expires_at` is more than 136 years after `created_at`")
 
 
 class _Line(Struct, omit_defaults=True):
@@ -121,221 +110,144 @@ class _Line(Struct, omit_defaults=True):
     message: _Message | None = None
     record: _Record | None = None
 
-
-class _Lines(NamedTuple):
-    """The queues of a file, each with the number of its line, its messages and its records."""
-
-    queues: list[tuple[int, _Queue]]
-    messages: list[_Message]
-    records: list[_Record]
+    def __post_init__(self) -> None:
+        if (self.queue, self.message, self.record).count(None) != 2:
+            raise ValueError("it is no `queue`, `message` or `record`")
 
 
 _LINE = Decoder(_Line)
+_ATTEMPTS = Decoder(tuple[Attempt, ...])
+
+_QUEUES = """SELECT project, name, version, metadata, content FROM queue
+    WHERE (?1 IS NULL OR project = ?1) AND (?2 IS NULL OR name = ?2) ORDER BY project, name"""
+_MESSAGES = """SELECT b.body, e.created, e.expires, e.ttl, e.due, e.state, e.until, e.claims,
+    e.failures, a.attempts, e.priority, e.client, e.headers, e.origin
+    FROM entry e CROSS JOIN body b ON b.number = e.body
+    LEFT JOIN attempts a ON e.has_attempts AND a.id = e.id
+    WHERE e.queue = ? AND e.expires > ? ORDER BY e.position"""
+_RECORDS = """SELECT kind, project, name, CAST(value AS TEXT), ends FROM record
+    WHERE (?1 IS NULL OR project = ?1) AND (ends IS NULL OR ends > ?2)
+    AND kind != 'adopted' ORDER BY kind, project, name"""
 
 
-def _parse(text: bytes) -> _Lines:
+def export(store: apsw.Connection, project: str | None, name: str | None) -> Iterator[bytes]:
+    """Write the queues of a snapshot as lines, by project and name where these are given."""
+    clock = Clock()
+    clock.not_before(store.execute("SELECT instant FROM counter").get)
+    now = clock.now_ms()
+    yield encode(_HEAD)
+    for owner, queue, version, metadata, content in store.execute(_QUEUES, (project, name)):
+        if version:
+            yield encode(_Line(queue=_Queue(owner, queue, decode(metadata))))
+        for row in store.execute(_MESSAGES, (content, now)):
+            yield encode(_Line(message=_describe(owner, queue, row, now)))
+    if name is None:
+        for row in store.execute(_RECORDS, (project, now)):
+            yield encode(_Line(record=_Record(*row)))
+
+
+def _describe(project: str, queue: str, row: Sequence[Any], now: int) -> _Message:
+    (
+        body, created, expires, ttl, due, state, until, claims, failures, attempts, priority,
+        client, headers, origin,
+    ) = row  # fmt: skip
+    return _Message(
+        project, queue, body.decode(), created, expires, ttl,
+        due or None,
+        until if state == LEASED and until > now else None,
+        until if state == PARKED and until > now else None,
+        claims, failures,
+        [] if attempts is None else [_Attempt(*one) for one in _ATTEMPTS.decode(attempts)],
+        priority,
+        client or None,
+        None if headers is None else decode(headers),
+        None if origin is None else decode(origin, type=Origin),
+    )  # fmt: skip
+
+
+def parse(file: BinaryIO) -> Iterator[tuple[int, _Line]]:
     """Read and check the lines of an export. Raises Invalid: names the line that is wrong."""
-    queues, messages, records = found = _Lines([], [], [])
-    lines = ((number, line) for number, line in enumerate(text.split(b"\n"), 1) if line.strip())
-    number, head = next(lines, (1, b""))
+    number = 1
     try:
-        _expect(bool(head), "the file is empty")
-        _expect(decode(head) == _HEAD, f"the file must begin with {encode(_HEAD).decode()}")
-        for number, text_of_line in lines:
-            line = _LINE.decode(text_of_line)
-            if line.queue is not None:
-                _check_name(line.queue.name)
-                queues.append((number, line.queue))
-            elif line.record is not None:
-                value = line.record.value.encode()
-                _expect(len(value) <= MAX_RECORD, f"`value` is longer than {MAX_RECORD} bytes")
-                decode(value)
-                _check_texts((line.record.kind, line.record.name))
-                records.append(line.record)
-            elif line.message is not None:
-                _check_message(line.message)
-                messages.append(line.message)
-            else:
-                raise ValueError("it has no `queue`, `message` or `record`")
+        if decode(file.readline() or b"null") != _HEAD:
+            raise ValueError(f"the file must begin with {encode(_HEAD).decode()}")
+        for number, text in enumerate(file, 2):
+            if text.strip():
+                yield number, _LINE.decode(text)
     except (ValueError, RecursionError, MsgspecError) as exc:
         raise _refused(number, exc) from exc
-    return found
 
 
 def _refused(number: int, why: Exception) -> Invalid:
     return Invalid(f"Line {number} can't be imported: {str(why).rstrip('.')}. Nothing was stored.")
 
 
-def _check_message(message: _Message) -> None:
-    _check_name(message.queue)
-    decode(message.body)
-    _check_texts((message.client_id, message.headers, message.origin, message.attempts))
-    lasts = message.expires_at - message.created_at
-    _expect(lasts <= _LONGEST, "`expires_at` is more than 136 years after `created_at`")
-    claim = None if message.origin is None else message.origin.last_claim_id
-    _expect(claim is None or len(bytes.fromhex(claim)) == 16, "`last_claim_id` is no claim id")
+async def load(db: Database, file: BinaryIO, rehearse: Rehearse) -> tuple[int, int]:
+    """Store what `export` wrote, all of it in one step; answer how many queues and messages.
 
-
-def _check_texts(part: object) -> None:
-    """Refuse a text, at any depth, that is too long for a record."""
-    if isinstance(part, str):
-        _expect(len(part) <= MAX_U16 // 4 or len(part.encode()) <= MAX_U16,
-                f"a text is longer than {MAX_U16} bytes")  # fmt: skip
-    elif isinstance(part, Struct):
-        _check_texts(structs.astuple(part))
-    elif isinstance(part, dict):
-        _check_texts([*part, *part.values()])
-    elif isinstance(part, list | tuple):
-        for one in part:
-            _check_texts(one)
-
-
-def _check_name(name: str) -> None:
-    _expect(is_queue_name(name), f"{name!r} is no name: 1 to 64 letters, digits, '_', '-' or '.'")
-
-
-def _expect(holds: bool, otherwise: str) -> None:
-    if not holds:
-        raise ValueError(otherwise)
-
-
-class Export:
-    """Writes queues and their messages as lines, and counts what can't be read.
-
-    `missing` counts the messages that were left out, `damaged` the records that can't be read. Both
-    are complete after the last line.
+    A queue that exists keeps its metadata, and a record its value. Raises Invalid: names the line
+    that is wrong; nothing was stored; Unavailable: writing failed, and nothing was stored.
     """
-
-    def __init__(self, db: Database, project: str | None, name: str | None) -> None:
-        self._db = db
-        self._project = project
-        self._name = name
-        self.missing = 0
-        self.damaged = len(db.damages)
-
-    async def lines(self) -> AsyncIterator[bytes]:
-        """Write the queues, by project and name where these are given."""
-        yield encode(_HEAD)
-        for ref in self._db.queues.refs():
-            if self._project not in (None, ref.project) or self._name not in (None, ref.name):
-                continue
-            queue = self._db.queues.make(ref)
-            if queue.record is not None:
-                yield encode(_Line(queue=_Queue(*ref, dict(queue.record.metadata))))
-            known = len(queue.damaged_pages)
-            async for message in self._messages(queue):
-                yield encode(_Line(message=message))
-            self.damaged += len(queue.damaged_pages) - known
-        if self._name is None:
-            for record in self._db.catalogue.all():
-                if self._project in (None, record.project):
-                    name = record.kind, record.project, record.name
-                    value = record.value.decode()
-                    yield encode(_Line(record=_Record(*name, value, record.expires_at)))
-
-    async def _messages(self, queue: Queue) -> AsyncIterator[_Message]:
-        db, now, position = self._db, self._db.clock.now_ms(), -1
-        while True:
-            needed = partial(cold_after, position=position, count=_CHUNK)
-            await prepared(db, queue.ref, None, needed, reads=True)
-            chunk = list(islice(queue.after(position), _CHUNK))
-            if not chunk:
-                return
-            position = chunk[-1].position
-            leases = {e.position: e.claim.lease(e.position) for e in chunk if e.claim is not None}
-            priorities = {entry.position: entry.priority for entry in chunk}
-            messages = await read(db, queue, chunk, now, details=True)
-            self.missing += len(chunk) - len(messages)
-            for message in messages:
-                at = message.position
-                yield _describe(queue.ref, message, leases.get(at), priorities[at])
+    make = await rehearse(SqlMessageStore(db), await db.read(QueueRef("", ""), _queues))
+    queues = messages = 0
+    for number, line in parse(file):
+        messages += line.message is not None
+        if line.queue is not None:
+            queues += 1
+            try:
+                await make(QueueRef(line.queue.project, line.queue.name), line.queue.metadata)
+            except (Invalid, LimitReached, ValueError) as exc:
+                raise _refused(number, exc) from exc
+    file.seek(0)
+    await db.write(_store, file)
+    return queues, messages
 
 
-def _describe(ref: QueueRef, message: Message, lease: int | None, priority: int) -> _Message:
-    return _Message(
-        ref.project,
-        ref.name,
-        message.body.decode(),
-        message.created_at,
-        message.expires_at,
-        message.ttl_ms,
-        message.delay_expires_at,
-        lease,
-        message.parked_until,
-        message.claim_count,
-        message.failure_count,
-        [_Attempt(*one) for one in message.attempts],
-        priority,
-        message.client_id,
-        None if message.headers is None else dict(message.headers),
-        None if message.origin is None else _Origin(*structs.astuple(message.origin)),
-    )
+def _queues(db: Database) -> list[QueueRecord]:
+    return [
+        QueueRecord(QueueRef(project, name), decode(metadata), version)
+        for project, name, version, metadata, _ in db.execute(_QUEUES, (None, None))
+        if version
+    ]
 
 
-async def load(db: Database, text: bytes, rehearse: Rehearse) -> tuple[int, int]:
-    """Read what `Export` wrote; answer how many queues and messages were imported.
-
-    Every line is checked before the first one is stored. A queue that exists keeps its metadata,
-    and a record its value. Raises Invalid: names the line that is wrong; nothing was stored;
-    Unavailable: writing failed, and a part may be stored.
-    """
-    queues, messages, records = _parse(text)
-    await _check_queues(db, queues, rehearse)
-    for _, line in queues:
-        _make_queue(db, line)
-    for record in records:
-        _add_record(db, record)
-    try:
-        for start in range(0, len(messages), _CHUNK):
-            for message in messages[start : start + _CHUNK]:
-                _add(db, message)
-            await db.committer.durable()
-        await db.committer.durable()
-    except (Unavailable, ValueError) as exc:
-        raise Unavailable(
-            f"{exc} A part of the file may be stored, and importing it again would store that "
-            "part twice: import it into an empty store."
-        ) from exc
-    return len(queues), len(messages)
+def _store(db: Database, file: BinaryIO) -> None:
+    db.check_growth()
+    lines = (line for _, line in parse(file))
+    for ref, group in groupby(lines, _queue_of):
+        while chunk := list(islice(group, _CHUNK)):
+            if ref is not None:
+                enter(db, ref, [_arrival(db, line.message) for line in chunk if line.message])
+            for line in chunk:
+                if line.queue is not None:
+                    made = QueueRef(line.queue.project, line.queue.name)
+                    create_queue(db, made, line.queue.metadata, sys.maxsize)
+                elif line.record is not None:
+                    _add_record(db, line.record)
 
 
-async def _check_queues(
-    db: Database, queues: Sequence[tuple[int, _Queue]], rehearse: Rehearse
-) -> None:
-    known = db.queues.records
-    records = [record for ref in sorted(known.refs()) if (record := known.get(ref)) is not None]
-    make = await rehearse(OpenDataMessageStore(db), records)
-    for number, line in queues:
-        ref = QueueRef(line.project, line.name)
-        try:
-            await make(ref, line.metadata)
-            encode_queue_record(QueueRecord(ref, line.metadata, 0))
-        except (Invalid, LimitReached, ValueError) as exc:
-            raise _refused(number, exc) from exc
-
-
-def _make_queue(db: Database, line: _Queue) -> None:
-    queue = db.queues.make(QueueRef(line.project, line.name))
-    if queue.record is None:
-        record = QueueRecord(queue.ref, line.metadata, db.ids.take(1, db.puts))
-        db.put_queue(queue, record, encode_queue_record(record))
+def _queue_of(line: _Line) -> QueueRef | None:
+    """The queue that a line has a message of."""
+    message = line.message
+    return None if message is None else QueueRef(message.project, message.queue)
 
 
 def _add_record(db: Database, line: _Record) -> None:
-    if db.catalogue.get(line.kind, line.project, line.name, db.clock.now_ms()) is None:
-        version = db.ids.take(1, db.puts)
+    lasts = None if line.expires_at is None else line.expires_at - db.clock.now_ms()
+    is_over = lasts is not None and lasts <= 0
+    if not is_over and records.find(db, line.kind, line.project, line.name) is None:
         value = line.value.encode()
-        db.put_record(Record(line.kind, line.project, line.name, value, version, line.expires_at))
+        records.put(db, line.kind, line.project, line.name, value, ttl_ms=lasts)
 
 
-def _add(db: Database, line: _Message) -> None:
-    """Add a message; one that was claimed is delayed until its lease ends."""
+def _arrival(db: Database, line: _Message) -> Arrival:
+    """A message as it enters; one that was claimed is delayed until its lease ends."""
+    new_id = new_message_id(db.clock.now_us())
+    due = max(line.delayed_until or 0, line.claimed_until or 0)
     message = Message(
-        "", 0, line.body.encode(), line.ttl_ms, line.created_at, line.expires_at, 0, None,
-        line.claim_count, line.client_id, None, line.headers,
-        None if line.origin is None else Origin(*structs.astuple(line.origin)),
-        line.failure_count, line.parked_until,
+        new_id, 0, line.body.encode(), line.ttl_ms, line.created_at, line.expires_at, 0, None,
+        line.claim_count, line.client_id, due, line.headers,
+        line.origin, line.failure_count, line.parked_until,
         [Attempt(*structs.astuple(one)) for one in line.attempts],
     )  # fmt: skip
-    due = max(line.delayed_until or 0, line.claimed_until or 0)
-    enter(db, QueueRef(line.project, line.queue), message, due, line.priority)
+    return Arrival(message, line.priority)

@@ -3,9 +3,9 @@
 import json
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from zaqar_lite.api import documents
 from zaqar_lite.api.call import Refused
@@ -18,7 +18,11 @@ from zaqar_lite.service.policy import Policies
 from zaqar_lite.service.queues import Queues
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.registry import create_stores
-from zaqar_lite.store.transfer import MakeQueue, Rehearse
+
+MakeQueue: TypeAlias = Callable[[QueueRef, Mapping[str, Any]], Awaitable[None]]
+"""Makes a queue as the server would; raises Invalid or LimitReached where it would refuse."""
+Rehearse: TypeAlias = Callable[[MessageStore, Iterable[QueueRecord]], Awaitable[MakeQueue]]
+"""Answers what makes queues beside these records, for this message store, and stores nothing."""
 
 
 def rehearsal(config: Path | None) -> Rehearse:
@@ -35,12 +39,14 @@ def rehearsal(config: Path | None) -> Rehearse:
         _, management = create_stores("memory://", clock=Clock(), options=StoreOptions())
         for record in stored:
             await management.create_queue(record.queue, record.metadata, max_queues=sys.maxsize)
-        queues = Queues(management, messages, Policies(management, limits, checked=True), limits)
+        policies = Policies(management, limits, checked=True)
+        encrypts = settings.encryption_key_file is not None
+        queues = Queues(management, messages, policies, limits, encrypts=encrypts)
 
         async def make(queue: QueueRef, metadata: Mapping[str, Any]) -> None:
             rules.check_size(metadata, limits)
             _check_document(metadata)
-            await queues.create(queue, metadata)
+            await queues.create(queue, rules.visible(metadata))
 
         return make
 

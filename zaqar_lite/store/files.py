@@ -1,0 +1,108 @@
+"""A store's file: which one a command means, reading it beside its server, and files it becomes."""
+
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import apsw
+
+from zaqar_lite.domain.addresses import shown
+from zaqar_lite.domain.errors import ConfigurationError
+from zaqar_lite.storage.registry import find_driver
+from zaqar_lite.storage.sql import directory_of
+from zaqar_lite.storage.sql.directory import sync_directory
+from zaqar_lite.storage.sql.place import FILE_NAME, OLD_FILE_NAME, InFile, connect
+
+
+def place_of(store: str) -> InFile:
+    """The directory that a command's word names: its path, or a URI of the embedded store.
+
+    Raises:
+        ConfigurationError: the URI is wrong, or that of a store that has no such directory.
+    """
+    if not re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", store):
+        return InFile(Path(store))
+    if find_driver(store).name != "embedded":
+        raise ConfigurationError(
+            f"'zaqar-lite store' works on embedded:// stores, and {shown(store)} is none: look "
+            "after it by the tools of what keeps it."
+        )
+    return InFile(directory_of(store))
+
+
+def file_of(store: str) -> Path:
+    """The file of the store that a command's word names; also that file itself, as of a backup.
+
+    Raises:
+        ConfigurationError: there is no store.
+    """
+    if Path(store).is_file():
+        return Path(store)
+    place = place_of(store)
+    if not place.file.exists():
+        if any((place.directory / name).exists() for name in (OLD_FILE_NAME, "slatedb")):
+            place.open()  # refuses it, and says what to do
+        raise ConfigurationError(f"There is no store in {place.directory}.")
+    return place.file
+
+
+@contextmanager
+def snapshot(file: Path) -> Iterator[apsw.Connection]:
+    """Read a store as it is at one instant, by a connection of its own; its server may run.
+
+    Nothing is changed: what a killed server left in the log stays there.
+    """
+    log = Path(f"{file}-wal")
+    has_log = log.exists() and log.stat().st_size > 0
+    connection = connect(str(file))
+    try:
+        connection.set_busy_timeout(10_000)
+        if has_log:
+            connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+        connection.execute("PRAGMA query_only = ON; BEGIN; SELECT count(*) FROM sqlite_schema")
+        yield connection
+    finally:
+        connection.close(force=True)
+
+
+def back_up(source: apsw.Connection, target: Path) -> Path:
+    """Copy a snapshot into a new file, or into a directory, which is then a store; answer the file.
+
+    Raises ConfigurationError: the file is there already.
+    """
+    if target.is_dir():
+        target /= FILE_NAME
+    if target.exists() or Path(f"{target}-wal").exists():
+        raise ConfigurationError(f"{target} is there already: name a new file for the backup.")
+    with made_beside(target) as copy:
+        connection = connect(str(copy))
+        try:
+            with connection.backup("main", source, "main") as backup:
+                backup.step(-1)
+        finally:
+            connection.close(force=True)
+    return target
+
+
+@contextmanager
+def made_beside(target: Path) -> Iterator[Path]:
+    """Give a path to write a file at, which takes the place of `target` at the end, durably.
+
+    Only its owner may read it, whatever the earlier file allowed. Nothing is left of one that
+    fails. What is no file, such as a pipe, is written as it is. Raises OSError: it can't be made.
+    """
+    if target.exists() and not target.is_file():
+        yield target
+        return
+    target = target.resolve()  # a link goes on leading to its file
+    with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as directory:
+        made = Path(directory, target.name)
+        yield made
+        made.chmod(0o600)
+        with made.open("rb") as file:
+            os.fsync(file.fileno())
+        made.replace(target)
+    sync_directory(target.parent)
