@@ -81,7 +81,11 @@ class Step:
     def __enter__(self) -> None:
         self._db.begin()
         self._db.undo.clear()
-        self._db.execute("SAVEPOINT step")
+        try:
+            self._db.execute("SAVEPOINT step")
+        except apsw.Error as exc:
+            self._db.fail_batch(exc)
+            raise unavailable(exc) from exc
 
     def __exit__(
         self,
@@ -176,8 +180,12 @@ class Database:
         self.connection = connection
         self.execute: Callable[..., Any] = connection.execute
         self.executemany = connection.executemany
-        (counters,) = self.execute("SELECT number, position, version, instant FROM counter")
-        self._number, self._position, self._version, instant = counters
+        select = "SELECT number, position, version, instant FROM counter"
+        ((number, position, version, instant),) = self.execute(select)
+        # After a failed sync the file is behind what this process gave away.
+        self._number = max(self._number, number)
+        self._position = max(self._position, position)
+        self._version = max(self._version, version)
         self.clock.not_before(instant)
 
     # -- opening and closing --
@@ -259,6 +267,8 @@ class Database:
             return
         batch = self._batch if epoch == self.epoch else self._syncing
         if batch is not None and batch.epoch == epoch:
+            if self._is_late:
+                raise _stalled()
             future = asyncio.get_running_loop().create_future()
             batch.waiting.append(future)
             await future
@@ -301,7 +311,11 @@ class Database:
         now = asyncio.get_running_loop().time()
         if now >= self._room_until:
             self._room_until = now + _ROOM_FOR
-            had_room, self._has_room = self._has_room, self.place.has_room()
+            had_room = self._has_room
+            try:
+                self._has_room = self.place.has_room()
+            except OSError:  # the directory is gone
+                self._has_room = False
             if had_room and not self._has_room:
                 logger.error(
                     "the store's disk is nearly full: posts are refused until there is room, while "
@@ -313,10 +327,7 @@ class Database:
 
     def condition(self) -> Condition:
         """How the store's disk is; never raises."""
-        try:
-            return Condition(not self.has_room(), self.place.wal_bytes)
-        except OSError:
-            return Condition(is_low=True, log_bytes=self.place.wal_bytes)
+        return Condition(not self.has_room(), self.place.wal_bytes)
 
     def queue(self, ref: QueueRef) -> Queue | None:
         """The queue, if it has a row."""
@@ -594,6 +605,9 @@ class Database:
                 await loop.run_in_executor(self._threads, self.place.restart)
         except (OSError, apsw.Error) as exc:
             await self._break(batch, exc)
+        except BaseException as exc:  # a bug, or the loop ends: nobody may wait for ever
+            batch.settle(unavailable(exc))
+            raise
         else:
             self.synced = batch.epoch
             batch.settle(None)
