@@ -14,11 +14,6 @@ from zaqar_lite.storage.sql import place
 pytestmark = pytest.mark.anyio
 
 
-@pytest.mark.xfail(
-    reason="execute() of several statements stops at the row of `PRAGMA journal_mode`: what stands"
-    " behind it (synchronous, cache_size, temp_store, journal_size_limit) is never run, so every"
-    " COMMIT syncs on the event loop; memory:// has no temp_store either"
-)
 async def test_settings_of_the_connections_are_in_effect(tmp_path: Path) -> None:
     async with Store(tmp_path / "data") as store:
         found = {
@@ -38,7 +33,6 @@ async def test_settings_of_the_connections_are_in_effect(tmp_path: Path) -> None
     assert in_ram.pragma("temp_store") == 2
 
 
-@pytest.mark.xfail(reason="every COMMIT syncs the log: synchronous is FULL")
 async def test_the_event_loop_syncs_nothing(tmp_path: Path) -> None:
     loop_syncs: list[str] = []
     with failing_disk() as disk:
@@ -79,10 +73,6 @@ async def test_shares_and_a_log_that_begins_anew(
         assert store.place.wal_bytes < 32 << 20
 
 
-@pytest.mark.xfail(
-    reason="close() waits for the commit task, but not for the copying that its last batch begins:"
-    " Connection.close() raises ThreadingViolationError, and the directory stays locked"
-)
 async def test_closing_while_the_log_is_copied(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -212,8 +212,7 @@ class Database:
             if self._users or self._threads is None:
                 return
             self._is_closing = True
-            tasks = {task for task in (self._task, self._copying) if task is not None}
-            if tasks:
+            while tasks := {task for task in (self._task, self._copying) if task is not None}:
                 _, late = await asyncio.wait(tasks, timeout=2 * PATIENCE)
                 if late:
                     logger.error("the last batch is not durable: its disk does not answer")

@@ -41,7 +41,16 @@ _RESTART_AT = 12 << 20
 """Bytes of the WAL from which on it is begun anew."""
 LONG_WAL = 256 << 20
 """Bytes of the WAL from which on the log says that some reader keeps it from being begun anew."""
-_CACHE_KIB = 65_536
+_PRAGMAS = {
+    "page_size": PAGE_SIZE,
+    "auto_vacuum": "INCREMENTAL",
+    "journal_mode": "WAL",
+    "synchronous": "NORMAL",
+    "wal_autocheckpoint": 0,
+    "cache_size": -65_536,  # KiB
+    "journal_size_limit": 64 << 20,
+}
+"""Of the writing connection, in this order: the first two must come before a file is made."""
 _RESERVE_MOST, _RESERVE_LEAST = 64 << 20, 4 << 20
 _SPARE_PAGES = 512
 """Free pages that a file may keep for what comes next."""
@@ -55,7 +64,7 @@ def connect(name: str) -> apsw.Connection:
     """
     connection = apsw.Connection(name, statementcachesize=256)
     connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
-    connection.execute("PRAGMA foreign_keys = OFF")
+    connection.pragma("temp_store", "MEMORY")
     return connection
 
 
@@ -83,7 +92,7 @@ class Place:
     def open(self) -> apsw.Connection:
         """Make the database."""
         connection = connect(":memory:")
-        connection.execute("PRAGMA journal_mode = MEMORY; PRAGMA temp_store = MEMORY")
+        connection.pragma("journal_mode", "MEMORY")
         make_tables(connection)
         return connection
 
@@ -175,19 +184,16 @@ class InFile(Place):
         try:
             writer = self._writer = connect(str(self.file))
             self._check_file(writer)
-            writer.execute(
-                f"PRAGMA page_size = {PAGE_SIZE}; PRAGMA auto_vacuum = INCREMENTAL; "
-                "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; "
-                f"PRAGMA wal_autocheckpoint = 0; PRAGMA cache_size = -{_CACHE_KIB}; "
-                "PRAGMA temp_store = MEMORY; PRAGMA journal_size_limit = 67108864"
-            )
+            for name, value in _PRAGMAS.items():
+                writer.pragma(name, value)
             if not int(writer.pragma("user_version")):
                 make_tables(writer)
             writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
             writer.set_wal_hook(self._note_wal)
             writer.execute("UPDATE counter SET one = 1")  # makes the WAL
             self._copier = connect(str(self.file))
-            self._copier.execute("PRAGMA synchronous = NORMAL; PRAGMA wal_autocheckpoint = 0")
+            self._copier.pragma("synchronous", "NORMAL")
+            self._copier.pragma("wal_autocheckpoint", 0)
         except apsw.Error as exc:
             raise ConfigurationError(self._why_not(exc)) from exc
         self.file.chmod(0o600)
