@@ -53,11 +53,6 @@ async def test_the_event_loop_syncs_nothing(tmp_path: Path) -> None:
     assert not loop_syncs
 
 
-@pytest.mark.xfail(
-    reason="a request that waits for its share begins a batch although the gate is closed (so does"
-    " db.hold()): BEGIN IMMEDIATE, then RESTART on the same connection raises LockedError, and the"
-    " store is opened anew"
-)
 async def test_shares_and_a_log_that_begins_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
