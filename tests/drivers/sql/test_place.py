@@ -56,11 +56,11 @@ async def test_the_event_loop_syncs_nothing(tmp_path: Path) -> None:
 async def test_shares_and_a_log_that_begins_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(place, "_RESTART_AT", 256 << 10)
+    monkeypatch.setattr(place, "_RESTART_AT", 64 << 10)
     async with Store(tmp_path / "data") as store:
 
         async def post(number: int) -> None:
-            for _ in range(20):
+            for _ in range(40):
                 large = 600 if number == 1 else 100
                 await store.post(*["x" * 100] * large, to=QueueRef(f"project-{number % 4}", "q"))
 

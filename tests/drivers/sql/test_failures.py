@@ -1,0 +1,445 @@
+"""A disk that fails: nothing acknowledged is lost, nothing lost is acknowledged, and it ends.
+
+Syncs fail in `place.sync_data`, the store's edge to the system; everything else in SQLite's own
+layer below its files (`disk.py`).
+"""
+
+import asyncio
+import contextlib
+import errno
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import apsw
+import pytest
+
+from tests.drivers.sql.disk import Disk, failing_disk
+from tests.drivers.sql.load import Load, bodies
+from tests.drivers.sql.store import HOUR, OTHER, QUEUE, Store, message, texts
+from tests.drivers.sql.tables import broken
+from zaqar_lite.domain.errors import Unavailable
+from zaqar_lite.domain.models import Selection
+from zaqar_lite.storage.sql import database, place
+
+pytestmark = pytest.mark.anyio
+CLOSED = (
+    "while the file is opened anew, operations that ask db.queue() outside of read() and write()"
+    " (posting._make_room, reading.tidy, remembers, next_due, split, expose) meet the closed"
+    " connection, ConnectionClosedError instead of Unavailable; before it is closed they keep rows"
+    " in db.queues that the reopened file does not have, so forget them after reopen() too"
+)
+EIO = OSError(errno.EIO, "Input/output error")
+sync_data = place.sync_data
+
+
+class Syncs:
+    """What becomes of the syncs of the log: the next `failing` ones raise `error`."""
+
+    def __init__(self) -> None:
+        self.failing = 0
+        self.error: BaseException = EIO
+        self.before: Callable[[], None] | None = None
+        self.count = 0
+
+    def __call__(self, descriptor: int) -> None:
+        self.count += 1
+        if self.before is not None:
+            self.before()
+        if self.failing > 0:
+            self.failing -= 1
+            raise self.error
+        sync_data(descriptor)
+
+
+@pytest.fixture
+def syncs(monkeypatch: pytest.MonkeyPatch) -> Syncs:
+    """The syncs of every store of the test."""
+    found = Syncs()
+    monkeypatch.setattr(place, "sync_data", found)
+    monkeypatch.setattr(database, "_RETRY", 0.02)
+    return found
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Store]:
+    """A store on an ordinary disk; its tables are looked at in the end."""
+    async with Store(tmp_path / "data") as opened:
+        yield opened
+        await check(opened)
+
+
+@pytest.fixture
+async def disk(tmp_path: Path) -> AsyncIterator[tuple[Store, Disk]]:
+    """A store, and the disk below it that can fail; its tables are looked at in the end."""
+    with failing_disk() as failing:
+        async with Store(tmp_path / "data") as opened:
+            yield opened, failing
+            failing.hook = None
+            await check(opened)
+
+
+async def check(store: Store) -> None:
+    """Compare the counts with what is there."""
+    store.db.begin()
+    await store.db.future()
+    assert broken(store.db.connection, store.db.clock.now_ms()) == []
+
+
+async def work_again(store: Store) -> None:
+    """Wait until the store takes a message again."""
+    async with asyncio.timeout(10):
+        while True:
+            try:
+                await store.messages.ping()
+                await store.post("afterwards")
+            except Unavailable:
+                await asyncio.sleep(0.01)
+            else:
+                return
+
+
+@pytest.mark.xfail(reason=CLOSED)
+async def test_a_sync_that_fails_once(store: Store, syncs: Syncs) -> None:
+    load = Load()
+    tasks = [asyncio.create_task(load.run(store, seed)) for seed in range(8)]
+    for _ in range(10):
+        await asyncio.sleep(0.05)
+        syncs.failing = 1
+    await asyncio.sleep(0.1)
+    load.is_over = True
+    await asyncio.gather(*tasks)
+    assert load.refusals["The store's disk failed."]
+    assert await load.violations(store) == []
+    await store.restart()
+    assert await load.violations(store) == []
+
+
+async def test_what_was_not_synced_is_neither_acknowledged_nor_seen(
+    store: Store, syncs: Syncs
+) -> None:
+    (first,) = await store.post("first")
+    syncs.failing = 1
+    posting = asyncio.create_task(store.post("second"))
+    while store.db._syncing is None:  # noqa: ASYNC110 - the test's own poll
+        await asyncio.sleep(0)
+    # A reader that saw the second message is not answered with it.
+    with pytest.raises(Unavailable):
+        await store.messages.list_messages(QUEUE, Selection(10, include_claimed=True))
+    with pytest.raises(Unavailable) as refused:
+        await posting
+    assert "Input/output error" in str(refused.value)  # for the operator
+    assert refused.value.shown == "The store's disk failed."
+    assert refused.value.retry_after
+    await work_again(store)
+    found = await bodies(store, QUEUE)  # it is not known whether the disk took the second
+    assert [text for text in found if text != "second"] == ["first", "afterwards"]
+    assert [one.id for one in await store.messages.get_messages(QUEUE, [first])] == [first]
+
+
+@pytest.mark.xfail(reason=CLOSED)
+async def test_syncs_that_fail_for_a_while(store: Store, syncs: Syncs) -> None:
+    await store.post("first", "second")
+    claimed = await store.claim(1)
+    syncs.failing = 20
+    with pytest.raises(Unavailable):
+        await store.post("lost")
+    reads: dict[str, Callable[[], Awaitable[object]]] = {
+        "list": lambda: store.messages.list_messages(QUEUE, Selection(10)),
+        "claim": store.claim,
+        "stats": lambda: store.messages.stats(QUEUE),
+        "get": lambda: store.messages.get_messages(QUEUE, [claimed.messages[0].id]),
+        "post": lambda: store.post("refused"),
+        "sweep": lambda: store.messages.sweep(100),
+        "purge": lambda: store.messages.purge(QUEUE),
+        "ping": store.messages.ping,
+        "next_due": lambda: store.messages.next_due(QUEUE),
+        "remembers": lambda: store.messages.remembers(QUEUE),
+        "split": lambda: store.messages.split(QUEUE, 2),
+        "expose": lambda: store.messages.expose(QUEUE, 2),
+        "queues": lambda: store.management.list_queues("project", limit=5),
+        "record": lambda: store.management.get_record("kind", "project", "name"),
+    }
+    told: dict[str, str] = {}
+    assert syncs.failing
+    for name, call in reads.items():
+        try:
+            await call()
+        except Unavailable as exc:
+            told[name] = exc.shown
+        except apsw.Error as exc:
+            told[name] = repr(exc)
+    assert syncs.failing, "the store was open again before the last call"
+    assert told == dict.fromkeys(reads, "The store's disk failed.")
+    await work_again(store)
+    assert await bodies(store, QUEUE) == ["first", "second", "afterwards"]
+    assert texts(await store.claim()) == ["second", "afterwards"]
+
+
+@pytest.mark.xfail(reason=CLOSED)
+async def test_a_sync_fails_behind_what_was_copied_already(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, syncs: Syncs
+) -> None:
+    """A copy takes along what was committed meanwhile: SQLite syncs that by itself."""
+    monkeypatch.setattr(place, "_COPY_AT", 0)
+    async with Store(tmp_path / "data") as store:
+        load = Load()
+        failing = threading.Event()
+
+        def let_it_be_copied() -> None:
+            if failing.is_set():
+                failing.clear()
+                time.sleep(0.05)  # the copying thread goes on
+                syncs.failing = 1
+
+        syncs.before = let_it_be_copied
+        tasks = [asyncio.create_task(load.run(store, seed)) for seed in range(8)]
+        for _ in range(15):
+            await asyncio.sleep(0.05)
+            failing.set()
+        load.is_over = True
+        await asyncio.gather(*tasks)
+        syncs.before = None
+        syncs.failing = 0
+        await work_again(store)
+        load.begun.add("afterwards")
+        assert await load.violations(store) == []
+
+
+@pytest.mark.xfail(
+    reason="reopen() closes the writer, which copies the log into the file by itself; where that"
+    " stops half-way, _cut() removes the log that the half would need. The copier may have copied"
+    " frames beyond `synced` too. Without _cut() nothing is lost: opening copies the whole log"
+)
+@pytest.mark.parametrize("written", [20, 40])
+async def test_a_sync_fails_and_then_the_file_too(
+    written: int, tmp_path: Path, syncs: Syncs
+) -> None:
+    """Closing a connection copies the log: what stops half-way must not leave a mixture."""
+    left = written
+
+    def fail(kind: str, done: str) -> None:
+        nonlocal left
+        if (kind, done) == ("file", "write"):
+            left -= 1
+            if left < 0:
+                raise apsw.IOError("broken")
+
+    with failing_disk() as failing:
+        async with Store(tmp_path / "data") as store:
+            ids = await store.post(*[message("x" * 500)] * 2_000)
+            await store.restart()
+            failing.hook = fail
+            syncs.failing = 1
+            with pytest.raises(Unavailable):
+                await store.messages.delete(QUEUE, ids[::3], claim_ids=None)
+            async with asyncio.timeout(10):
+                while left >= 0:  # noqa: ASYNC110 - another thread counts
+                    await asyncio.sleep(0.001)
+            failing.hook = None
+            await work_again(store)
+            await check(store)
+            assert len(await bodies(store, QUEUE)) in {2_001, 2_001 - len(ids[::3])}
+
+
+@pytest.mark.parametrize(
+    "error", [apsw.FullError("full"), apsw.IOError("broken")], ids=["full", "io"]
+)
+async def test_a_commit_that_fails(disk: tuple[Store, Disk], error: apsw.Error) -> None:
+    store, failing = disk
+    await store.post("first")
+
+    def fail(kind: str, done: str) -> None:
+        if (kind, done) == ("wal", "write"):
+            raise error
+
+    failing.hook = fail
+    answers = await asyncio.gather(
+        *[store.post(f"lost {number}") for number in range(5)],
+        store.claim(),
+        return_exceptions=True,
+    )
+    failing.hook = None
+    assert [type(one) for one in answers] == [Unavailable] * 6
+    assert "disk" in str(answers[0])
+    await store.post("last")
+    assert texts(await store.claim()) == ["first", "last"]
+
+
+async def test_commits_that_fail_under_load(disk: tuple[Store, Disk]) -> None:
+    store, failing = disk
+    load, calls = Load(), 0
+
+    def fail(kind: str, done: str) -> None:
+        nonlocal calls
+        calls += (kind, done) == ("wal", "write")
+        if (kind, done) == ("wal", "write") and calls % 97 == 0:
+            raise apsw.FullError
+
+    failing.hook = fail
+    tasks = [asyncio.create_task(load.run(store, seed)) for seed in range(8)]
+    await asyncio.sleep(1)
+    load.is_over = True
+    await asyncio.gather(*tasks)
+    failing.hook = None
+    assert load.refusals
+    assert await load.violations(store) == []
+
+
+@pytest.mark.xfail(
+    reason="SQLite ends the transaction at an I/O error of a SELECT, and read() leaves the batch:"
+    " later steps commit by RELEASE, the counts of what is gone are written, entries are orphaned;"
+    " read() must fail_batch() where connection.in_transaction has become False"
+)
+async def test_a_read_that_fails_while_a_batch_gathers(tmp_path: Path) -> None:
+    """An error of the disk may end the transaction: the batch must not go on without it."""
+    with failing_disk() as failing:
+        async with Store(tmp_path / "data") as store:
+            await store.post(*[message("x" * 1_000)] * 500)
+            await store.restart()  # so that its pages have to be read
+            posting = asyncio.create_task(store.post("before", to=OTHER))
+            await asyncio.sleep(0)
+            assert store.db.connection.in_transaction
+
+            def fail(_: str, done: str) -> None:
+                if done == "read":
+                    raise apsw.IOError
+
+            failing.hook = fail
+            with pytest.raises(Unavailable):
+                await store.messages.list_messages(QUEUE, Selection(1_000))
+            failing.hook = None
+            with contextlib.suppress(Unavailable):
+                await store.post("after", to=OTHER)
+            with contextlib.suppress(Unavailable):
+                await posting
+            await store.restart()
+            await check(store)
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_reads_that_fail_under_load(seed: int, tmp_path: Path) -> None:
+    with failing_disk() as failing:
+        async with Store(tmp_path / "data") as store:
+            store.db.connection.execute("PRAGMA cache_size = 10")
+            load, calls = Load(), 0
+
+            def fail(_: str, done: str) -> None:
+                nonlocal calls
+                calls += done == "read"
+                if done == "read" and calls % 997 == 0:
+                    raise apsw.IOError
+
+            failing.hook = fail
+            tasks = [asyncio.create_task(load.run(store, 8 * seed + n)) for n in range(8)]
+            await asyncio.sleep(1)
+            load.is_over = True
+            await asyncio.gather(*tasks)
+            failing.hook = None
+            assert load.refusals
+            await store.restart()
+            assert await load.violations(store) == []
+
+
+async def test_the_file_can_not_be_opened_again_at_first(
+    disk: tuple[Store, Disk], syncs: Syncs, caplog: pytest.LogCaptureFixture
+) -> None:
+    store, failing = disk
+    await store.post("first")
+    opened = 0
+
+    def fail(kind: str, done: str) -> None:
+        nonlocal opened
+        if (kind, done) == ("file", "open"):
+            opened += 1
+            raise apsw.CantOpenError
+
+    failing.hook = fail
+    syncs.failing = 1
+    with pytest.raises(Unavailable):
+        await store.post("lost")
+    with pytest.raises(Unavailable):
+        await store.messages.ping()
+    async with asyncio.timeout(10):
+        while opened < 3:  # noqa: ASYNC110 - another thread counts
+            await asyncio.sleep(0.01)
+    failing.hook = None
+    await work_again(store)
+    found = await bodies(store, QUEUE)
+    assert [text for text in found if text != "lost"] == ["first", "afterwards"]
+    assert "can't be opened again yet" in caplog.text
+    assert "the store is open again" in caplog.text
+
+
+@pytest.mark.xfail(reason="the waiters of the batch that is being synced wait for ever")
+async def test_a_commit_task_that_dies_fails_its_waiters(store: Store, syncs: Syncs) -> None:
+    await store.post("first")
+    syncs.failing, syncs.error = 1, RuntimeError("a mistake of ours")
+    async with asyncio.timeout(5):
+        answers = await asyncio.gather(
+            store.post("second"), store.post("third"), return_exceptions=True
+        )
+        assert [type(one) for one in answers] == [Unavailable, Unavailable]
+    await work_again(store)
+    assert "first" in await bodies(store, QUEUE)
+
+
+@pytest.mark.parametrize("failing", [1, 3, 10_000])
+async def test_closing_while_syncs_fail(tmp_path: Path, syncs: Syncs, failing: int) -> None:
+    store = Store(tmp_path / "data")
+    await store.messages.open()
+    await store.post("first")
+    syncs.failing = failing
+    posting = [asyncio.create_task(store.post(f"lost {number}")) for number in range(3)]
+    await asyncio.sleep(0.01)
+    async with asyncio.timeout(10):
+        await store.messages.close()
+        answers = await asyncio.gather(*posting, return_exceptions=True)
+    assert {type(one) for one in answers} <= {Unavailable, list}
+    syncs.failing = 0
+    async with Store(tmp_path / "data") as again:
+        assert "first" in await bodies(again, QUEUE)
+        await check(again)
+
+
+@pytest.mark.xfail(reason="db._refused stays set when close() ends _break()")
+async def test_a_store_that_was_closed_while_broken_opens_again(
+    tmp_path: Path, syncs: Syncs
+) -> None:
+    store = Store(tmp_path / "data")
+    await store.messages.open()
+    await store.post("first")
+    syncs.failing = 10_000
+    with pytest.raises(Unavailable):
+        await store.post("lost")
+    await store.messages.close()
+    syncs.failing = 0
+    await store.messages.open()
+    try:
+        await store.post("last")
+        assert texts(await store.claim()) == ["first", "last"]
+    finally:
+        await store.messages.close()
+
+
+async def test_a_large_post_that_fails_half_way_stores_nothing(disk: tuple[Store, Disk]) -> None:
+    store, failing = disk
+    await store.post("first")
+    large = asyncio.create_task(store.post(*[message("x" * 2_000, ttl=HOUR)] * 2_000))
+    while not store.db._holds:  # noqa: ASYNC110 - the test's own poll
+        await asyncio.sleep(0)
+    small = asyncio.create_task(store.post("beside it"))
+    await asyncio.sleep(0)
+
+    def fail(kind: str, done: str) -> None:
+        if (kind, done) == ("wal", "write"):
+            raise apsw.FullError
+
+    failing.hook = fail
+    answers = await asyncio.gather(large, small, return_exceptions=True)
+    failing.hook = None
+    assert [type(one) for one in answers] == [Unavailable, Unavailable]
+    assert await bodies(store, QUEUE) == ["first"]
+    await store.post("last")
+    assert await bodies(store, QUEUE) == ["first", "last"]
