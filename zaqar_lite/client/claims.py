@@ -87,11 +87,12 @@ class BaseClaim:
     def __bool__(self) -> bool:
         return bool(self.messages)
 
-    def _iterate(self) -> Iterator[Message]:
+    def __iter__(self) -> Iterator[Message]:
         """Yield the messages; the one before counts as processed when the next is asked for.
 
         Raises:
             ClaimLost: the claim lapsed meanwhile; someone else may have the rest.
+            TypeError: this is not in the block of an async claim: use `async for`.
         """
         for message in self.messages:
             if message.id in self._done or message.id in self._settled:
@@ -388,7 +389,7 @@ class Claim(BaseClaim, Sync):
             ClaimLost: the claim lapsed meanwhile; someone else may have the rest.
         """
         with contextlib.nullcontext() if self._begun else self:
-            yield from self._iterate()
+            yield from super().__iter__()
 
     def __enter__(self) -> Self:
         self._run(self.entering())
@@ -425,19 +426,10 @@ class AsyncClaim(BaseClaim, Async):
         result: T = await self._client._run(steps)
         return result
 
-    def __iter__(self) -> Iterator[Message]:
-        """Yield the messages; the one before counts as processed when the next is asked for.
-
-        Raises:
-            ClaimLost: the claim lapsed meanwhile; someone else may have the rest.
-            TypeError: this is not in an `async with` block: use `async for`.
-        """
-        return self._iterate()
-
     async def __aiter__(self) -> AsyncIterator[Message]:
         """Yield the messages; outside of an `async with` block, make and end the claim too."""
         async with contextlib.nullcontext() if self._begun else self:
-            for message in self._iterate():
+            for message in self:
                 yield message
 
     async def __aenter__(self) -> Self:
