@@ -22,7 +22,7 @@ from zaqar_lite.server.policy_file import PolicyFile
 from zaqar_lite.server.stores import Pooling, drainer_of, make_stores
 from zaqar_lite.server.transports import guard_of, webhooks_and_mail
 from zaqar_lite.service.audit import make_trail
-from zaqar_lite.service.claims import Claims, Settling
+from zaqar_lite.service.claims import Claims
 from zaqar_lite.service.delivery.attempt import DeliverySender
 from zaqar_lite.service.delivery.attempt_log import AttemptLog
 from zaqar_lite.service.delivery.confirmation import Confirmation
@@ -326,7 +326,6 @@ def _services(
         queues=queues,
         messages=service,
         claims=claims,
-        settling=Settling(counted, queues, policies, limits),
         waiting=waiting,
         sharing=sharing,
         health=Health(

@@ -31,7 +31,7 @@ from zaqar_lite.api.v2.topics import TopicActions, topic_messages
 from zaqar_lite.api.websocket.conversation import SocketHost
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.service.audit import Trail
-from zaqar_lite.service.claims import Claims, Settling
+from zaqar_lite.service.claims import Claims
 from zaqar_lite.service.delivery.connected_subscribers import ConnectedSubscribers
 from zaqar_lite.service.delivery.deliveries import Deliveries
 from zaqar_lite.service.delivery.inspection import DeliveryInspection
@@ -76,7 +76,6 @@ class Services:
     queues: Queues
     messages: Messages
     claims: Claims
-    settling: Settling
     waiting: LongPolling
     sharing: PresignedUrls
     health: Health
@@ -211,7 +210,7 @@ def _routes(
     served: list[Route] = []
     home = functools.partial(home_document, served, limits)
     queues = QueueActions(services.queues, services.subscriptions, services.sharing, authority)
-    settling = SettlingActions(services.settling)
+    settling = SettlingActions(services.claims)
     messages = MessageActions(services.messages, settling, patience, renderer)
     jobs = JobActions(services.jobs, authority)
     subscribing = (

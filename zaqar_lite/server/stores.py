@@ -84,7 +84,7 @@ def make_stores(settings: Settings, clock: Clock) -> Stores:
         return Stores(messages, management, one_store, shared, None)
     pools = _pooling(messages, management, clock, options, one_store=one_store)
     # The records of the queues in pools are not in the pools' stores.
-    return Stores(pools.messages, management, one_store=False, shared=shared, pools=pools)
+    return Stores(pools.messages.as_store, management, one_store=False, shared=shared, pools=pools)
 
 
 def _pooling(
