@@ -9,7 +9,6 @@ from zaqar_lite import __version__
 from zaqar_lite.api.app import HttpOptions, Services, build_app
 from zaqar_lite.api.application import Application
 from zaqar_lite.api.call import Route
-from zaqar_lite.api.checks import ClientIds
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.domain.identity import DELIVERIES_PROJECT
@@ -75,14 +74,21 @@ from zaqar_lite.ui.page import Page
 if TYPE_CHECKING:
     from zaqar_lite.service.encryption.encryption_keys import EncryptionKeys
 
+_SWEEP_INTERVAL = 1.0
+"""Seconds that the sweep pauses when it has nothing left to do."""
+_DISABLE_AFTER = 432_000
+"""Seconds with nothing but failures after which a subscription is disabled."""
 _IN_PROCESS = ("memory", "embedded")
 """The schemes of stores that are asked without waiting."""
 
 
-def create_app(settings: Settings | None = None, place: Place | None = None) -> Application:
+def create_app(
+    settings: Settings | None = None, place: Place | None = None, *, limits: Limits | None = None
+) -> Application:
     """Make the ASGI application (`uvicorn --factory zaqar_lite.main:create_app`).
 
-    `place` is where this process counts, where several are one server.
+    `place` is where this process counts, where several are one server; `limits` go before those of
+    the settings.
 
     Raises:
         ConfigurationError: the settings or the store's URI are wrong.
@@ -97,7 +103,7 @@ def create_app(settings: Settings | None = None, place: Place | None = None) -> 
         management = sealing(management, encryption_keys)
     keys = Keys(management, clock) if "keys" in settings.providers else None
     identity, connections, trusts = authentication(settings, keys, management, clock)
-    limits = settings.limits()
+    limits = limits or settings.limits()
     quotas = Quotas(management, settings.default_quota, clock, shared=shared)
     stock = MessageQuota(messages, management, quotas.of, shared=shared)
     leases = ConcurrencyLeases(management, workers=settings.workers) if shared else None
@@ -132,7 +138,7 @@ def create_app(settings: Settings | None = None, place: Place | None = None) -> 
         management,
         services.queues,
         services.policies,
-        interval=settings.sweep_interval,
+        interval=_SWEEP_INTERVAL,
         note=metrics.swept,
     )
     traces = request_traces(settings)
@@ -163,11 +169,7 @@ def create_app(settings: Settings | None = None, place: Place | None = None) -> 
     options = HttpOptions(
         version=__version__,
         limits=limits,
-        client_ids=ClientIds(
-            strict=settings.client_id_uuid_safe == "strict",
-            shortest=settings.min_length_client_id,
-            longest=settings.max_length_client_id,
-        ),
+        any_client_id=settings.client_id_uuid_safe == "off",
         hosts=settings.hosts,
         origins=settings.origins,
         gateways=gateways(settings),
@@ -272,7 +274,7 @@ def _services(
     sharing = PresignedUrls(
         Keyring(*signing_keys(settings)),
         Revocations(management),
-        max_expires=settings.signed_url_max_expires,
+        max_expires=limits.signed_url_max_expires,
     )
     subscribers = SubscriberCache(management)
     subscriptions = Subscriptions(
@@ -314,7 +316,7 @@ def _services(
         log=log,
         clock=clock,
         confirmed_only=settings.require_confirmation,
-        disable_after=settings.delivery_disable_after,
+        disable_after=_DISABLE_AFTER,
         encryption_keys=encryption_keys,
     )
     trail = None

@@ -10,7 +10,7 @@ from zaqar_lite.api.application import Application
 from zaqar_lite.api.asgi import AsgiApp, Lifespan, Receive, Scope, Send
 from zaqar_lite.api.auditing import Auditor
 from zaqar_lite.api.call import Route
-from zaqar_lite.api.checks import Checks, ClientIds
+from zaqar_lite.api.checks import Checks
 from zaqar_lite.api.gate import Gate, LongRequests
 from zaqar_lite.api.gateways import Gateways
 from zaqar_lite.api.home import home_document
@@ -109,10 +109,10 @@ class HttpOptions:
 
     version: str
     limits: Limits
-    client_ids: ClientIds
     hosts: frozenset[str] | None
     origins: frozenset[str] | None
     gateways: Gateways | None = None
+    any_client_id: bool = False
     admin_mode: bool = False
     checksum: bool = False
     access_log: bool = False
@@ -131,7 +131,9 @@ def build_app(
     """Make the application; `check_store` raises Unavailable until the stores are open."""
     renderer = Renderer(checksum=options.checksum)
     events = EventActions(services.events, renderer)
-    checks = Checks(client_ids=options.client_ids, sharing=services.sharing, hosts=options.hosts)
+    checks = Checks(
+        any_client_id=options.any_client_id, sharing=services.sharing, hosts=options.hosts
+    )
     gate = None
     if services.identity is not None:
         gate = Gate(services.identity, services.authority, check_store)

@@ -65,15 +65,12 @@ def make_stores(settings: Settings, clock: Clock) -> Stores:
     Raises:
         ConfigurationError: a URI or an option is wrong.
     """
-    extra = dict(settings.store_options)
-    if settings.coordination_url is not None:
-        extra["coordination_url"] = settings.coordination_url
     options = StoreOptions(
         idempotency_window_ms=settings.idempotency_window * 1000,
         max_idempotency_keys=settings.max_idempotency_keys,
         max_messages=settings.max_messages_per_queue,
         workers=settings.workers,
-        extra=extra,
+        extra=settings.store_options,
     )
     messages, management = create_stores(settings.store, clock=clock, options=options)
     one_store = settings.management_store in (None, settings.store)
