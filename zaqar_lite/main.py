@@ -162,7 +162,6 @@ def create_app(
             services.rechecks,
             traces,
             metrics,
-            page,
         ),
         _prepare(settings, keys, quotas),
     )
