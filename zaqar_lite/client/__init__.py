@@ -60,6 +60,7 @@ from zaqar_lite.client.models import FailedDelivery as FailedDelivery
 from zaqar_lite.client.models import Flavor as Flavor
 from zaqar_lite.client.models import Held as Held
 from zaqar_lite.client.models import Ids as Ids
+from zaqar_lite.client.models import Job as Job
 from zaqar_lite.client.models import Message as Message
 from zaqar_lite.client.models import MessageAge as MessageAge
 from zaqar_lite.client.models import MessagePage as MessagePage

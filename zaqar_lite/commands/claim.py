@@ -1,9 +1,8 @@
 """`zaqar-lite claim`: take messages for a while, keep them longer, give them back."""
 
 import argparse
-from typing import TYPE_CHECKING
 
-from zaqar_lite.commands import each
+from zaqar_lite.commands import each, sdk
 from zaqar_lite.commands.message import add_wait
 from zaqar_lite.commands.output import Output, as_row
 from zaqar_lite.commands.running import (
@@ -16,9 +15,6 @@ from zaqar_lite.commands.running import (
 )
 from zaqar_lite.commands.values import at_least
 from zaqar_lite.durations import duration_shown
-
-if TYPE_CHECKING:
-    from zaqar_lite.client import Client
 
 _COLUMNS = ("id", "claim_count", "failure_count", "body")
 
@@ -39,7 +35,7 @@ def add_commands(subparsers: Leaves) -> None:
     add_duration(parser, "--delay", text)
 
 
-def create(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
+def create(client: "sdk.Client", arguments: argparse.Namespace, output: Output) -> None:
     """Claim messages."""
     held = client.create_claim(
         arguments.queue,
@@ -57,7 +53,7 @@ def create(client: "Client", arguments: argparse.Namespace, output: Output) -> N
         output.say(why_empty(client, arguments.queue, text))
 
 
-def show(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
+def show(client: "sdk.Client", arguments: argparse.Namespace, output: Output) -> None:
     """Show a claim."""
     held = client.get_claim(arguments.queue, arguments.claim, details=True)
     output.line(f"held for {duration_shown(held.age)} of {duration_shown(held.ttl)}")
@@ -68,13 +64,13 @@ def show(client: "Client", arguments: argparse.Namespace, output: Output) -> Non
     )
 
 
-def renew(client: "Client", given: argparse.Namespace) -> dict[str, object]:
+def renew(client: "sdk.Client", given: argparse.Namespace) -> dict[str, object]:
     """Renew a claim."""
     client.renew_claim(given.queue, given.claim, ttl=given.ttl, grace=given.grace)
     return {"claim": given.claim, "ttl": given.ttl}
 
 
-def release(client: "Client", given: argparse.Namespace) -> dict[str, object]:
+def release(client: "sdk.Client", given: argparse.Namespace) -> dict[str, object]:
     """Release a claim; one that has lapsed, or was released before, is not found."""
     client.get_claim(given.queue, given.claim)
     client.release_claim(given.queue, given.claim, delay=given.delay)

@@ -4,14 +4,12 @@ import argparse
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from zaqar_lite.commands import sdk
 from zaqar_lite.commands.output import Output
 from zaqar_lite.commands.running import OK, Leaves, add_leaf
 from zaqar_lite.commands.values import UsageError, whole_seconds
-
-if TYPE_CHECKING:
-    from zaqar_lite.client import Client
 
 DURATIONS = ("message_ttl", "delay", "dead_letter_ttl", "done_retention", "failed_retention")
 LARGEST_FILE = 1_048_576
@@ -42,7 +40,7 @@ def add_verb(verbs: Leaves) -> None:
     parser.add_argument("--dry-run", action="store_true", help="only print the differences")
 
 
-def apply(client: "Client", arguments: argparse.Namespace, output: Output) -> int:
+def apply(client: "sdk.Client", arguments: argparse.Namespace, output: Output) -> int:
     """Print how the queues differ from the file, then change them."""
     wanted = read(arguments.file)
     found = [
@@ -93,24 +91,22 @@ def _text(path: Path) -> str:
 
 def _metadata(queue: str, options: object) -> dict[str, Any]:
     """Return a queue's metadata; options go by their names, as in `QueueOptions`, or their keys."""
-    from zaqar_lite.client import QueueOptions, queue_options  # noqa: PLC0415
-
     if not isinstance(options, dict | None):
         message = f"the options of {queue} must be an object"
         raise UsageError(message)
     fields: dict[str, Any] = {}
     keys: dict[str, Any] = {}
     for name, value in (options or {}).items():
-        if name in queue_options.KEYS or name == "metadata":
+        if name in sdk.queue_options.KEYS or name == "metadata":
             fields[name] = _duration(queue, name, value) if name in DURATIONS else value
         elif str(name).startswith("_"):
             keys[name] = value
         else:
-            known = ", ".join([*queue_options.KEYS, "metadata"])
+            known = ", ".join([*sdk.queue_options.KEYS, "metadata"])
             message = f"{name!r} of {queue} is not an option of a queue; there are {known}"
             raise UsageError(message)
     try:
-        return queue_options.checked({**QueueOptions(**fields).as_metadata(), **keys})
+        return sdk.queue_options.checked({**sdk.QueueOptions(**fields).as_metadata(), **keys})
     except (TypeError, ValueError) as error:
         message = f"{queue}: {error}"
         raise UsageError(message) from error
@@ -124,13 +120,13 @@ def _duration(queue: str, name: str, value: object) -> int:
         raise UsageError(message) from error
 
 
-def _differences(client: "Client", queue: str, metadata: dict[str, Any]) -> Iterator[Difference]:
-    from zaqar_lite.client.queue_options import differing  # noqa: PLC0415
-
+def _differences(
+    client: "sdk.Client", queue: str, metadata: dict[str, Any]
+) -> Iterator[Difference]:
     if not client.queue_exists(queue):
         keys: dict[str, Any] = metadata or {"": None}
         yield from (Difference(queue, "create", key, None, value) for key, value in keys.items())
         return
     now = client.get_queue(queue)
-    for key, value in differing(metadata, now).items():
+    for key, value in sdk.queue_options.differing(metadata, now).items():
         yield Difference(queue, "change", key, now.get(key), value)

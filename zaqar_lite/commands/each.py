@@ -6,14 +6,11 @@ import os
 import shutil
 import signal
 import subprocess
-from typing import TYPE_CHECKING
 
+from zaqar_lite.commands import sdk
 from zaqar_lite.commands.output import Output, as_row
 from zaqar_lite.commands.running import FAILED, Leaves, add_duration, add_leaf
 from zaqar_lite.commands.values import UsageError, at_least, seconds_above_zero
-
-if TYPE_CHECKING:
-    from zaqar_lite.client import Client, Message
 
 REJECTED = 65
 """The exit code (EX_DATAERR of sysexits.h) that says that no later try can help."""
@@ -33,28 +30,27 @@ def add_verb(verbs: Leaves) -> None:
     parser.add_argument("--until-empty", action="store_true", help="end when nothing is left")
 
 
-def run_each(client: "Client", arguments: argparse.Namespace, output: Output) -> int | None:
+def run_each(client: "sdk.Client", arguments: argparse.Namespace, output: Output) -> int | None:
     """Work until interrupted, or until the queue is empty; 1 when a command failed.
 
     The worker's log, which goes to standard error, has a line for each failure.
     """
-    from zaqar_lite.client import Worker, WorkerOptions  # noqa: PLC0415 - only once a command runs
 
-    def handle(message: "Message") -> None:
+    def handle(message: "sdk.Message") -> None:
         _judge(_exit_code(message, arguments))
 
     if shutil.which(arguments.command_words[0]) is None:
         raise UsageError(f"there is no program {arguments.command_words[0]!r} to run")
     if not arguments.until_empty:
         output.say(f"Waiting for messages of {arguments.queue}; Ctrl-C ends.")
-    options = WorkerOptions(concurrency=arguments.concurrency, batch=1, details=True)
-    worker = Worker(handle, arguments.queue, options)
+    options = sdk.WorkerOptions(concurrency=arguments.concurrency, batch=1, details=True)
+    worker = sdk.Worker(handle, arguments.queue, options)
     done = worker.run(client, until_empty=arguments.until_empty)
     output.record({"queue": arguments.queue, **as_row(done)})
     return FAILED if done.failed or done.lost else None
 
 
-def _exit_code(message: "Message", arguments: argparse.Namespace) -> int | None:
+def _exit_code(message: "sdk.Message", arguments: argparse.Namespace) -> int | None:
     """Return the command's exit code, None when its time was over."""
     try:
         return subprocess.run(  # noqa: S603 - the user's own command
@@ -75,14 +71,12 @@ def _judge(code: int | None) -> None:
         Reject, Retry: the command did not succeed.
         KeyboardInterrupt: Ctrl-C ended it; its message is given back, which is not a failure.
     """
-    from zaqar_lite.client import Reject, Retry  # noqa: PLC0415
-
     if code == 0:
         return
     if code == -signal.SIGINT:
         raise KeyboardInterrupt
     if code is None:
-        raise Retry(reason="time_limit")
+        raise sdk.Retry(reason="time_limit")
     if code == REJECTED:
-        raise Reject(f"exit_{code}")
-    raise Retry(reason=f"exit_{code}" if code > 0 else f"signal_{-code}")
+        raise sdk.Reject(f"exit_{code}")
+    raise sdk.Retry(reason=f"exit_{code}" if code > 0 else f"signal_{-code}")

@@ -1,9 +1,8 @@
 """`zaqar-lite queue`: make, change, list, count, empty and split queues."""
 
 import argparse
-from typing import TYPE_CHECKING
 
-from zaqar_lite.commands import declared
+from zaqar_lite.commands import declared, sdk
 from zaqar_lite.commands.output import Output, as_row
 from zaqar_lite.commands.running import (
     Leaves,
@@ -15,9 +14,6 @@ from zaqar_lite.commands.running import (
     is_absent,
 )
 from zaqar_lite.commands.values import UsageError, at_least, json_or_text, pairs, whole_seconds
-
-if TYPE_CHECKING:
-    from zaqar_lite.client import Client
 
 # Options for keys of the metadata: those that take a duration, and those that take a number.
 _DURATIONS = {
@@ -95,7 +91,7 @@ def _add_metadata(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def list_(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
+def list_(client: "sdk.Client", arguments: argparse.Namespace, output: Output) -> None:
     """List queues."""
     found = client.list_queues(detailed=arguments.detailed, name=arguments.name)
     columns = ("name", "metadata") if arguments.detailed else ("name",)
@@ -103,25 +99,23 @@ def list_(client: "Client", arguments: argparse.Namespace, output: Output) -> No
     output.rows(map(as_row, found), columns, empty=f"The project has no queues{named}.")
 
 
-def names(client: "Client", arguments: argparse.Namespace, _output: Output) -> None:
+def names(client: "sdk.Client", arguments: argparse.Namespace, _output: Output) -> None:
     """Print names; `completing` does so where a word is being completed (`--line`)."""
     for queue in client.list_queues(name=arguments.prefix or None):
         if queue.name.startswith(arguments.prefix):
             print(queue.name)
 
 
-def create(client: "Client", given: argparse.Namespace) -> dict[str, object]:
+def create(client: "sdk.Client", given: argparse.Namespace) -> dict[str, object]:
     """Make a queue."""
-    from zaqar_lite.client import QueueExists  # noqa: PLC0415 - only once a command runs
-
     try:
         return {"queue": given.queue, "created": client.create_queue(given.queue, _given(given))}
-    except QueueExists as error:
+    except sdk.QueueExists as error:
         hint = f"`zaqar-lite queue set {given.queue} ...` changes it"
-        raise QueueExists(error.title, f"{error.description}; {hint}") from error
+        raise sdk.QueueExists(error.title, f"{error.description}; {hint}") from error
 
 
-def set_(client: "Client", given: argparse.Namespace) -> dict[str, object]:
+def set_(client: "sdk.Client", given: argparse.Namespace) -> dict[str, object]:
     """Set metadata."""
     metadata = _given(given)
     if metadata is None:
@@ -130,14 +124,14 @@ def set_(client: "Client", given: argparse.Namespace) -> dict[str, object]:
     return client.update_queue(given.queue, metadata)
 
 
-def show(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
+def show(client: "sdk.Client", arguments: argparse.Namespace, output: Output) -> None:
     """Show metadata: the server's defaults for a queue that nobody has made."""
     output.record(client.get_queue(arguments.queue))
     if not output.as_json and is_absent(client, arguments.queue):
         output.say(f"There is no queue {arguments.queue}: these are the server's defaults.")
 
 
-def stats(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
+def stats(client: "sdk.Client", arguments: argparse.Namespace, output: Output) -> None:
     """Count messages."""
     counted = {queue: client.stats(queue) for queue in arguments.queue}
     output.rows(
@@ -151,7 +145,7 @@ def stats(client: "Client", arguments: argparse.Namespace, output: Output) -> No
                 output.say(f"There is no queue {queue}.")
 
 
-def purge(client: "Client", given: argparse.Namespace) -> dict[str, object]:
+def purge(client: "sdk.Client", given: argparse.Namespace) -> dict[str, object]:
     """Empty a queue."""
     count = _count(client, given.queue)
     if not given.dry_run:
@@ -161,7 +155,7 @@ def purge(client: "Client", given: argparse.Namespace) -> dict[str, object]:
     return _destroyed(given, "purged", count)
 
 
-def delete(client: "Client", given: argparse.Namespace) -> dict[str, object]:
+def delete(client: "sdk.Client", given: argparse.Namespace) -> dict[str, object]:
     """Delete a queue."""
     count = _count(client, given.queue)
     if not given.dry_run:
@@ -170,16 +164,14 @@ def delete(client: "Client", given: argparse.Namespace) -> dict[str, object]:
     return _destroyed(given, "deleted", count)
 
 
-def _count(client: "Client", queue: str) -> int:
+def _count(client: "sdk.Client", queue: str) -> int:
     """Count the messages of a queue that is there.
 
     Raises:
         QueueNotFound: it is not, and nothing would be destroyed.
     """
-    from zaqar_lite.client import QueueNotFound  # noqa: PLC0415 - only once a command runs
-
     if not client.queue_exists(queue):
-        raise QueueNotFound("No such queue", queue)
+        raise sdk.QueueNotFound("No such queue", queue)
     return client.stats(queue).total
 
 

@@ -4,13 +4,10 @@ import math
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING
 
+from zaqar_lite.commands import sdk
 from zaqar_lite.commands.output import printable
 from zaqar_lite.durations import duration_shown
-
-if TYPE_CHECKING:
-    from zaqar_lite.client import Resend
 
 CLEAR = "\r\x1b[K"
 
@@ -27,7 +24,7 @@ class Retrying:
         self._until = 0.0
         self._words = ""
 
-    def __call__(self, retry: "Resend") -> None:
+    def __call__(self, retry: "sdk.Resend") -> None:
         """Print one failure; the caller waits afterwards."""
         with self._lock:
             terminal = sys.stderr.isatty()

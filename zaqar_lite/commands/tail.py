@@ -5,14 +5,11 @@ import itertools
 import json
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from zaqar_lite.commands import sdk
 from zaqar_lite.commands.output import Output, as_row, printable
 from zaqar_lite.commands.running import Leaves, add_leaf
 from zaqar_lite.commands.values import at_least
-
-if TYPE_CHECKING:
-    from zaqar_lite.client import Client, Message
 
 _WAIT = 20.0
 
@@ -24,7 +21,7 @@ def add_verb(verbs: Leaves) -> None:
     parser.add_argument("--count", type=at_least(1), metavar="N", help="end after N messages")
 
 
-def tail(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
+def tail(client: "sdk.Client", arguments: argparse.Namespace, output: Output) -> None:
     """Follow a queue until interrupted: an id and a body a line, or a JSON line a message."""
     output.say(f"Waiting for messages of {arguments.queue}; Ctrl-C ends.")
     following = _follow(client, arguments.queue, from_start=arguments.from_start)
@@ -37,18 +34,16 @@ def tail(client: "Client", arguments: argparse.Namespace, output: Output) -> Non
         sys.stdout.flush()
 
 
-def _follow(client: "Client", queue: str, *, from_start: bool) -> Iterator["Message"]:
+def _follow(client: "sdk.Client", queue: str, *, from_start: bool) -> Iterator["sdk.Message"]:
     """Yield messages as they come: from a stream, or by asking where the server has none."""
-    from zaqar_lite.client import NotFound  # noqa: PLC0415 - only once a command runs
-
     start = "first" if from_start else "now"
     try:
         yield from client.events(queue, start=start, include_delayed=True)
-    except NotFound:
+    except sdk.NotFound:
         yield from _poll(client, queue, None if from_start else _newest(client, queue))
 
 
-def _poll(client: "Client", queue: str, marker: str | None) -> Iterator["Message"]:
+def _poll(client: "sdk.Client", queue: str, marker: str | None) -> Iterator["sdk.Message"]:
     while True:
         found = client.list_messages(
             queue, marker=marker, include_claimed=True, include_delayed=True, wait=_WAIT
@@ -58,7 +53,7 @@ def _poll(client: "Client", queue: str, marker: str | None) -> Iterator["Message
             yield message
 
 
-def _newest(client: "Client", queue: str) -> str | None:
+def _newest(client: "sdk.Client", queue: str) -> str | None:
     """Return the id of the message that came last, None in an empty queue."""
     newest = client.stats(queue).newest
     return newest.href.partition("?")[0].rpartition("/")[2] if newest is not None else None
