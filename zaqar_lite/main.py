@@ -288,7 +288,7 @@ def _services(
         clock=clock,
         refused=refused_schemes(mail=settings.smtp_host is not None, trusts=trusts is not None),
         quota_of=quotas.of,
-        left=None if trusts is None else trusts.left,
+        left=(lambda _: None) if trusts is None else trusts.left,
     )
     connected = ConnectionLimits(quotas, seats("connections"))
     rates = RateLimits(quotas, share=1.0 if management.shares_rates else 1 / settings.workers)
@@ -329,9 +329,7 @@ def _services(
         claims=claims,
         waiting=waiting,
         sharing=sharing,
-        health=Health(
-            messages, queues, service, claims, pools=None if pools is None else pools.probed
-        ),
+        health=Health(messages, queues, service, claims, None if pools is None else pools.probed),
         subscriptions=subscriptions,
         deliveries=deliveries,
         reports=DeliveryInspection(

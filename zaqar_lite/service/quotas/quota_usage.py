@@ -76,11 +76,6 @@ class Counted(NamedTuple):
 class _Stock:
     """A project's last count, and what this process posted since."""
 
-    __slots__ = (
-        *("_parts", "added", "added_bytes", "at", "bytes", "count", "messages"),
-        *("off", "off_bytes", "took"),
-    )
-
     def __init__(self) -> None:
         self.messages, self.bytes = 0, 0.0
         self._parts: deque[tuple[int, float]] = deque()
