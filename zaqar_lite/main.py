@@ -105,9 +105,9 @@ def create_app(
     identity, connections, trusts = authentication(settings, keys, management, clock)
     limits = limits or settings.limits()
     quotas = Quotas(management, settings.default_quota, clock, shared=shared)
-    stock = MessageQuota(messages, management, quotas.of, shared=shared)
+    message_quota = MessageQuota(messages, management, quotas.of, shared=shared)
     leases = ConcurrencyLeases(management, workers=settings.workers) if shared else None
-    families, board = MetricFamilies(), SharedCounters(place)
+    families, counters = MetricFamilies(), SharedCounters(place)
     services = _services(
         settings,
         messages,
@@ -117,22 +117,24 @@ def create_app(
         identity=identity,
         trusts=trusts,
         quotas=quotas,
-        stock=stock,
+        message_quota=message_quota,
         seats=ConcurrencyLimit if leases is None else leases.of,
         one_store=one_store,
         limits=limits,
-        counted=instrumented(messages, families, board.row),
+        counted=instrumented(messages, families, counters.row),
         pools=pools,
         encryption_keys=encryption_keys,
     )
-    census = QueueDepths(*stores, board, interval=settings.count_interval)
+    queue_depths = QueueDepths(*stores, counters, interval=settings.count_interval)
     store = settings.store.partition(":")[0]
-    metrics = Metrics(families, board, census, clock, version=__version__, store=store)
-    waiting = services.waiting
-    metrics.gauges["waiters"] = lambda: waiting.count - waiting.count_of(DELIVERIES_PROJECT)
-    services.queues.recent.flows = board.row.flows
+    metrics = Metrics(families, counters, queue_depths, clock, version=__version__, store=store)
+    long_polling = services.long_polling
+    metrics.gauges["waiters"] = lambda: (
+        long_polling.count - long_polling.count_of(DELIVERIES_PROJECT)
+    )
+    services.queues.recent.flows = counters.row.flows
     services.deliveries.on_outcome = metrics.delivered
-    services.deliveries.undeliverable.on_disabled = metrics.disabled
+    services.deliveries.dead_deliveries.on_disabled = metrics.disabled
     janitor = Janitor(
         messages,
         management,
@@ -146,8 +148,8 @@ def create_app(
     startup = Startup(
         stores,
         (
-            *(janitor, services.deliveries, services.listeners, services.queues.recent),
-            *(quotas, stock),
+            *(janitor, services.deliveries, services.connected_subscribers, services.queues.recent),
+            *(quotas, message_quota),
             leases,
             services.trail,
             SharedRateLimits(services.rates, management, share=1 / settings.workers)
@@ -159,7 +161,7 @@ def create_app(
                 services.schedules, messages, clock, window_ms=settings.idempotency_window * 1000
             ),
             *connections,
-            services.rechecks,
+            services.revalidation,
             traces,
             metrics,
         ),
@@ -187,7 +189,7 @@ def create_app(
     if traces is not None:
         app.traces = traces
     if settings.policy_file is not None:
-        app.reread = _policy(settings.policy_file, services.authority, app.routes).read
+        app.reread = _policy(settings.policy_file, services.authorizer, app.routes).read
         app.reread()()
     if page is not None:
         page.api = app
@@ -195,11 +197,11 @@ def create_app(
     return app
 
 
-def _policy(path: Path, authority: Authorizer, routes: Iterable[Route]) -> PolicyFile:
+def _policy(path: Path, authorizer: Authorizer, routes: Iterable[Route]) -> PolicyFile:
     """The operator's own rules, over the defaults of all routes."""
     rules = [route.access for route in routes if route.access.rule is not None]
-    defaults = {str(access.rule): authority.default_rule(access.verb) for access in rules}
-    return PolicyFile(path, defaults, authority.adopt)
+    defaults = {str(access.rule): authorizer.default_rule(access.verb) for access in rules}
+    return PolicyFile(path, defaults, authorizer.adopt)
 
 
 def _prepare(
@@ -226,7 +228,7 @@ def _services(
     identity: Authenticator | None,
     trusts: Trusts | None,
     quotas: Quotas,
-    stock: MessageQuota,
+    message_quota: MessageQuota,
     seats: Callable[[str], ConcurrencyLimit],
     one_store: bool,
     limits: Limits,
@@ -247,41 +249,41 @@ def _services(
         limits,
         quotas.of,
         encrypts=encryption_keys is not None,
-        catalogue=None if pools is None else pools.catalogue,
+        placements=None if pools is None else pools.placements,
     )
     router = Router(management, limits)
-    notes = Outbox(policies, clock)
+    outbox = Outbox(policies, clock)
     service = Messages(
         opened,
         queues,
         policies,
         router,
-        notes,
+        outbox,
         limits=limits,
         clock=clock,
-        stock=stock,
+        message_quota=message_quota,
         encryption_keys=encryption_keys,
     )
     claims = Claims(opened, queues, policies, limits)
-    waiting = LongPolling(
+    long_polling = LongPolling(
         messages,
         most=limits.max_waiters,
         most_per_project=limits.max_waiters_per_project,
         quota_of=quotas.of,
         seats=seats("waiters"),
     )
-    sharing = PresignedUrls(
+    presigned_urls = PresignedUrls(
         Keyring(*signing_keys(settings)),
         Revocations(management),
         max_expires=limits.signed_url_max_expires,
     )
-    subscribers = SubscriberCache(management)
+    subscriber_cache = SubscriberCache(management)
     subscriptions = Subscriptions(
         management,
         queues,
         policies,
-        subscribers,
-        confirmations=Confirmation(messages, sharing, clock, public_url=settings.public_url)
+        subscriber_cache,
+        confirmations=Confirmation(messages, presigned_urls, clock, public_url=settings.public_url)
         if settings.require_confirmation
         else None,
         limits=limits,
@@ -290,18 +292,18 @@ def _services(
         quota_of=quotas.of,
         left=(lambda _: None) if trusts is None else trusts.left,
     )
-    connected = ConnectionLimits(quotas, seats("connections"))
+    connection_limits = ConnectionLimits(quotas, seats("connections"))
     rates = RateLimits(quotas, share=1.0 if management.shares_rates else 1 / settings.workers)
     quotas.changed = rates.refresh
-    listeners = ConnectedSubscribers(messages, waiting, encryption_keys)
+    connected_subscribers = ConnectedSubscribers(messages, long_polling, encryption_keys)
     guard = guard_of(settings)
     transports = {
         **webhooks_and_mail(settings, trusts, guard),
         "queue": QueueTarget(service, clock),
-        SCHEME: listeners,
+        SCHEME: connected_subscribers,
     }
-    courier = DeliverySender(
-        transports, clock, has_ended=subscribers.has_ended, refusal=guard.refusal
+    sender = DeliverySender(
+        transports, clock, has_ended=subscriber_cache.has_ended, refusal=guard.refusal
     )
     log = AttemptLog(management, clock)
     deliveries = Deliveries(
@@ -309,9 +311,9 @@ def _services(
         management,
         queues,
         subscriptions,
-        subscribers=subscribers,
-        waiting=waiting,
-        courier=courier,
+        subscriber_cache=subscriber_cache,
+        long_polling=long_polling,
+        sender=sender,
         log=log,
         clock=clock,
         confirmed_only=settings.require_confirmation,
@@ -327,30 +329,30 @@ def _services(
         queues=queues,
         messages=service,
         claims=claims,
-        waiting=waiting,
-        sharing=sharing,
+        long_polling=long_polling,
+        presigned_urls=presigned_urls,
         health=Health(messages, queues, service, claims, None if pools is None else pools.probed),
         subscriptions=subscriptions,
         deliveries=deliveries,
-        reports=DeliveryInspection(
+        inspection=DeliveryInspection(
             messages,
             subscriptions,
-            courier,
+            sender,
             log,
             limits=limits,
             clock=clock,
             encryption_keys=encryption_keys,
         ),
-        listeners=listeners,
-        authority=Authorizer(Defaults(settings.role_defaults)),
+        connected_subscribers=connected_subscribers,
+        authorizer=Authorizer(Defaults(settings.role_defaults)),
         jobs=Jobs(opened, management, bulk, limits=limits, clock=clock),
         schedules=Schedules(management, service, clock),
         topics=Topics(management, messages, limits=limits, clock=clock, turns=policies.turns),
-        events=EventStreams(opened, policies, waiting, limits),
+        events=EventStreams(opened, policies, long_polling, limits),
         quotas=quotas,
-        usage=QuotaUsage(queues, stock, subscriptions, waiting, connected),
-        connected=connected,
-        rechecks=Revalidation(),
+        usage=QuotaUsage(queues, message_quota, subscriptions, long_polling, connection_limits),
+        connection_limits=connection_limits,
+        revalidation=Revalidation(),
         rates=rates,
         trail=trail,
         identity=identity,
@@ -358,7 +360,7 @@ def _services(
         keys=keys,
         encryption_keys=encryption_keys,
         registry=None if pools is None else pools.registry,
-        catalogue=None if pools is None else pools.catalogue,
+        placements=None if pools is None else pools.placements,
         drains=None if pools is None else pools.drains,
     )
 

@@ -76,18 +76,18 @@ class Services:
     queues: Queues
     messages: Messages
     claims: Claims
-    waiting: LongPolling
-    sharing: PresignedUrls
+    long_polling: LongPolling
+    presigned_urls: PresignedUrls
     health: Health
     subscriptions: Subscriptions
     deliveries: Deliveries
-    reports: DeliveryInspection
-    listeners: ConnectedSubscribers
-    authority: Authorizer
+    inspection: DeliveryInspection
+    connected_subscribers: ConnectedSubscribers
+    authorizer: Authorizer
     quotas: Quotas
     usage: QuotaUsage
-    connected: ConnectionLimits
-    rechecks: Revalidation
+    connection_limits: ConnectionLimits
+    revalidation: Revalidation
     rates: RateLimits
     jobs: Jobs
     schedules: Schedules
@@ -99,7 +99,7 @@ class Services:
     keys: Keys | None = None
     encryption_keys: "EncryptionKeys | None" = None
     registry: PoolRegistry | None = None
-    catalogue: Placements | None = None
+    placements: Placements | None = None
     drains: Drains | None = None
 
 
@@ -132,13 +132,15 @@ def build_app(
     renderer = Renderer(checksum=options.checksum)
     events = EventActions(services.events, renderer)
     checks = Checks(
-        any_client_id=options.any_client_id, sharing=services.sharing, hosts=options.hosts
+        any_client_id=options.any_client_id,
+        presigned_urls=services.presigned_urls,
+        hosts=options.hosts,
     )
     gate = None
     if services.identity is not None:
-        gate = Gate(services.identity, services.authority, check_store)
-    long_requests = LongRequests(gate, checks, services.rechecks)
-    patience = Patience(services.waiting, long_requests, longest=options.limits.max_wait)
+        gate = Gate(services.identity, services.authorizer, check_store)
+    long_requests = LongRequests(gate, checks, services.revalidation)
+    patience = Patience(services.long_polling, long_requests, longest=options.limits.max_wait)
     more = (ProbeActions(readiness), MetricActions(metrics), events)
     tree = RouteTree(tuple(_routes(services, options, patience, renderer, more)))
     metrics.lay_out({route.name: f"{route.method} {route.template}" for route in tree.routes})
@@ -161,7 +163,7 @@ def build_app(
         described.cache_clear()
 
     def stop() -> None:
-        services.waiting.close()
+        services.long_polling.close()
         events.close()
 
     application = Application(
@@ -169,7 +171,7 @@ def build_app(
         checks,
         gate=gate,
         gateways=options.gateways,
-        meter=Meter(services.rates, services.connected, tree.routes),
+        meter=Meter(services.rates, services.connection_limits, tree.routes),
         long_requests=long_requests,
         describe=describe,
         lifespan=lifespan,
@@ -188,11 +190,11 @@ def build_app(
         checks,
         gate=gate,
         gateways=options.gateways,
-        connected=services.connected,
-        rechecks=services.rechecks,
+        connection_limits=services.connection_limits,
+        revalidation=services.revalidation,
         origins=options.origins,
         subscriptions=services.subscriptions,
-        listeners=services.listeners,
+        connected_subscribers=services.connected_subscribers,
     )
     return application
 
@@ -208,18 +210,20 @@ def _routes(
 
     Routes that this server cannot or may not serve are left out.
     """
-    admin, limits, authority = options.admin_mode, options.limits, services.authority
+    admin, limits, authorizer = options.admin_mode, options.limits, services.authorizer
     served: list[Route] = []
     home = functools.partial(home_document, served, limits)
-    queues = QueueActions(services.queues, services.subscriptions, services.sharing, authority)
+    queues = QueueActions(
+        services.queues, services.subscriptions, services.presigned_urls, authorizer
+    )
     settling = SettlingActions(services.claims)
     messages = MessageActions(services.messages, settling, patience, renderer)
-    jobs = JobActions(services.jobs, authority)
+    jobs = JobActions(services.jobs, authorizer)
     subscribing = (
         SubscriptionActions(
-            services.subscriptions, authority, services.trusts, doubt=services.reports.doubt
+            services.subscriptions, authorizer, services.trusts, doubt=services.inspection.doubt
         ),
-        DeliveryActions(services.reports),
+        DeliveryActions(services.inspection),
     )
     actions: list[object] = [
         ServiceActions(services.health, home_document=home),
@@ -229,18 +233,18 @@ def _routes(
         ClaimActions(services.claims, patience, renderer),
         settling,
         *subscribing,
-        TopicActions(services.topics, queues, services.subscriptions, authority),
+        TopicActions(services.topics, queues, services.subscriptions, authorizer),
         jobs,
-        ScheduleActions(services.schedules, authority),
+        ScheduleActions(services.schedules, authorizer),
         QuotaActions(services.quotas, services.usage),
     ]
     if services.encryption_keys is not None:
         actions.append(EncryptionActions(services.encryption_keys))
     if services.keys is not None:
         actions.append(KeyActions(services.keys))
-    registry, catalogue, drains = services.registry, services.catalogue, services.drains
-    if admin and registry is not None and catalogue is not None and drains is not None:
-        actions.append(PoolActions(registry, catalogue, limits))
+    registry, placements, drains = services.registry, services.placements, services.drains
+    if admin and registry is not None and placements is not None and drains is not None:
+        actions.append(PoolActions(registry, placements, limits))
         actions.append(DrainActions(drains))
         actions.append(FlavorActions(registry, limits))
     absent = {"topic_replay_messages"}  # a topic keeps nothing that could be sent again

@@ -55,11 +55,11 @@ class Checks:
     """
 
     def __init__(
-        self, *, any_client_id: bool, sharing: PresignedUrls, hosts: frozenset[str] | None
+        self, *, any_client_id: bool, presigned_urls: PresignedUrls, hosts: frozenset[str] | None
     ) -> None:
         self._any_client_id = any_client_id
         self._known_client = lru_cache(maxsize=1_024)(self._client_id)  # few send most requests
-        self._sharing = sharing
+        self._presigned_urls = presigned_urls
         self._is_our_name = None if hosts is None else _our_names(hosts)
 
     def check_headers(self, call: Call) -> None:
@@ -110,7 +110,7 @@ class Checks:
 
     async def _refuse_revoked(self, call: Call) -> None:
         signature = call.headers[_SIGNATURE].decode("latin-1")
-        if not await self._sharing.admits(call.queue, signature):
+        if not await self._presigned_urls.admits(call.queue, signature):
             raise Refused(404, _NOT_FOUND)
 
     def _set_client(self, call: Call) -> None:
@@ -124,7 +124,7 @@ class Checks:
 
         if _SIGNATURE not in call.headers:
             return
-        if not self._sharing.verify(
+        if not self._presigned_urls.verify(
             path=call.path,
             method=call.method,
             project=_text(call.headers.get(b"x-project-id", b"")),

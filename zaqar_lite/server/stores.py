@@ -22,7 +22,7 @@ class Pooling(NamedTuple):
 
     messages: PooledMessages
     registry: PoolRegistry
-    catalogue: Placements
+    placements: Placements
     drains: Drains
 
     @property
@@ -41,7 +41,7 @@ class _Probed:
     async def begin(self, pool: str | None, queue: QueueRef) -> Collection[Capability]:
         store = await self._pools.messages.pool(pool)
         await store.ping()
-        await self._pools.catalogue.put(queue, pool)
+        await self._pools.placements.put(queue, pool)
         return store.capabilities
 
 
@@ -122,9 +122,9 @@ def _pooling(
         return StoreKind(driver.name, can, driver.options)
 
     registry = PoolRegistry(management, check, clock)
-    catalogue = Placements(management, registry, clock)
-    pooled = PooledMessages(home, registry, catalogue, OpenConnections(make), clock)
-    return Pooling(pooled, registry, catalogue, Drains(management, registry, clock))
+    placements = Placements(management, registry, clock)
+    pooled = PooledMessages(home, registry, placements, OpenConnections(make), clock)
+    return Pooling(pooled, registry, placements, Drains(management, registry, clock))
 
 
 def drainer_of(
@@ -141,7 +141,7 @@ def drainer_of(
         pools.messages,
         management,
         pools.registry,
-        pools.catalogue,
+        pools.placements,
         clock=clock,
         turns=turns,
         wait=settings.drain_wait,

@@ -218,14 +218,14 @@ class EventStreams:
 
     messages: MessageStore
     policies: Policies
-    waiting: LongPolling
+    long_polling: LongPolling
     limits: Limits
     heartbeat: float = HEARTBEAT
 
     @property
     def is_closed(self) -> bool:
         """Whether all streams shall end because the server stops."""
-        return self.waiting.is_closed
+        return self.long_polling.is_closed
 
     async def open(
         self,
@@ -252,7 +252,7 @@ class EventStreams:
             self.messages,
             self.policies,
             queue,
-            await self.waiting.join(queue, gone),
+            await self.long_polling.join(queue, gone),
             cursor=cursor,
             message_id=message_id,
             exclude_client_id=exclude_client_id,

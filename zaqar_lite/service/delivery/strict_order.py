@@ -1,13 +1,13 @@
 """Strict order (`options.ordered`): the next message only after the one before it has ended.
 
-An ordered subscription has a line of its own, a queue to which each post brings a note in the
+An ordered subscription has a line of its own, a queue to which each post adds a message in the
 post's own step; so the line's order is the queue's. One process at a time works a line: it holds a
 record that says until when, and tries the first message until that is delivered or can't be. Then
 it goes on, or writes down when the first is due again, and leaves.
 
-A process that finds a note of an ordered subscription takes a turn at its line. A turn that comes
-too early, or while another process works, is taken again later: it is a message of its own in the
-lane of retries, so a process that is killed leaves its turn to others.
+A process that finds an outbox message of an ordered subscription takes a turn at its line. A turn
+that comes too early, or while another process works, is taken again later: it is a message of its
+own in the retry queue, so a process that is killed leaves its turn to others.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -122,7 +122,7 @@ class StrictOrder:
             subscription = await self.subscriptions.get(queue, subscription_id)
         except NotFound:
             await self.messages.drop(ordered_queue(queue.project, subscription_id))
-            await self.subscriptions.marks.order(queue, subscription_id, ordered=False)
+            await self.subscriptions.flags.order(queue, subscription_id, ordered=False)
             return None
         state, version = await self._kind.read(queue.project, subscription.name)
         held = _Held(self._kind, queue.project, subscription.name, state or _State(), version)
@@ -153,7 +153,7 @@ class StrictOrder:
                     return held.state.next_at
                 await self.messages.delete(line, (message.id,), claim_ids=None)
         await held.forget()
-        # A note that came since was for a turn that found the line held.
+        # What came since was for a turn that found the line held.
         return self.clock.now_ms() if await self._first(line, 1) else None
 
     async def _first(self, line: QueueRef, count: int) -> Sequence[Message]:
@@ -166,10 +166,10 @@ class StrictOrder:
         posted = decode_outbox_message(message.body)
         if state.id != posted.id:
             state.id, state.attempts, state.next_at = posted.id, 0, 0
-        note = await self.look(posted, line) if posted.due_at else posted
-        if note is None:
+        entry = await self.look(posted, line) if posted.due_at else posted
+        if entry is None:
             return None
-        delivery = note.to(subscription.id)
+        delivery = entry.to(subscription.id)
         delivery.attempts = state.attempts
         wait = await self.deliver(delivery, subscription)
         state.attempts = delivery.attempts

@@ -301,8 +301,8 @@ class QuotaUsage:
     queues: Queues
     stock: MessageQuota
     subscriptions: Subscriptions
-    waiting: LongPolling
-    connected: ConnectionLimits
+    long_polling: LongPolling
+    connection_limits: ConnectionLimits
 
     async def of(self, project: str) -> Mapping[str, int | None]:
         """What a project has; None for what is not known within a second.
@@ -317,6 +317,6 @@ class QuotaUsage:
             "messages": None if counted is None else counted.messages,
             "bytes": None if counted is None else counted.bytes,
             "subscriptions": await self.subscriptions.count(project, MOST_COUNTED),
-            "waiters": await self.waiting.total_of(project),
-            "connections": await self.connected.total_of(project),
+            "waiters": await self.long_polling.total_of(project),
+            "connections": await self.connection_limits.total_of(project),
         }

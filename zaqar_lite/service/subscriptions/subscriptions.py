@@ -86,7 +86,7 @@ class Subscriptions:
     management: ManagementStore
     queues: Queues
     policies: Policies
-    subscribers: SubscriberCache
+    subscriber_cache: SubscriberCache
     confirmations: Confirmations | None
     limits: Limits
     clock: Clock
@@ -98,7 +98,7 @@ class Subscriptions:
     def __post_init__(self) -> None:
         self._kind = subscription_kind(self.management, self.clock)
         self._bounds = Bounds(self.management, self.clock)
-        self.marks = QueueFlags(self.management, self.queues, self.policies)
+        self.flags = QueueFlags(self.management, self.queues, self.policies)
         """The flags by which a post knows that its queue has subscriptions."""
 
     def now_ms(self) -> int:
@@ -131,12 +131,12 @@ class Subscriptions:
             if existing is not None and existing.subscriber == subscriber:
                 if existing.confirmed:
                     raise Conflict("Such a subscription exists already, and is confirmed.")
-                if not await self.marks.are_set(existing):
+                if not await self.flags.are_set(existing):
                     # The request that made it has not come to that yet, or crashed.
-                    await self.marks.add(existing)
+                    await self.flags.add(existing)
                 await self._ask(existing)
                 return Subscribed(existing.id, None)
-            await self.marks.check_lines(queue, "", draft.options)
+            await self.flags.check_lines(queue, "", draft.options)
             # A name without a subscription: another request is making it now, or one that made it
             # has crashed. The first to write it under that id has made it.
             is_begun = named is not None and existing is None
@@ -160,11 +160,11 @@ class Subscriptions:
                     raise
                 continue  # a request for the same subscriber took the last room
             try:
-                await self.marks.add(made)
+                await self.flags.add(made)
             except Invalid:  # racing requests took the last lines
                 await self.delete(queue, made.id)
                 raise
-            self.subscribers.forget(queue)
+            self.subscriber_cache.forget(queue)
             await self._ask(made)
             return Subscribed(made.id, made.secrets[0])
         raise Unavailable("The subscriptions of this queue are being changed too often.")
@@ -240,15 +240,15 @@ class Subscriptions:
         before = await self.get(queue, subscription_id)
         takes_line = bool((draft.options or {}).get("ordered")) and not before.is_ordered
         if takes_line:
-            await self.marks.order(queue, subscription_id, ordered=True)
+            await self.flags.order(queue, subscription_id, ordered=True)
         try:
             old, new = await self._change(queue, subscription_id, change)
         except ZaqarLiteError:
             if takes_line:
-                await self.marks.order(queue, subscription_id, ordered=False)
+                await self.flags.order(queue, subscription_id, ordered=False)
             raise
         if old.is_ordered and not new.is_ordered:
-            await self.marks.order(queue, new.id, ordered=False)
+            await self.flags.order(queue, new.id, ordered=False)
         if new.subscriber != old.subscriber:
             await self._release_name(old)
             await self._ask(new)
@@ -270,9 +270,9 @@ class Subscriptions:
         await self._kind.delete(queue.project, f"{queue.name}/{subscription_id}")
         if existing is not None:
             self.left(existing)
-        self.subscribers.end(queue, subscription_id)
+        self.subscriber_cache.end(queue, subscription_id)
         with suppress(Unavailable):  # it has ended; others learn it within a second
-            await self.marks.end(queue, subscription_id)
+            await self.flags.end(queue, subscription_id)
 
     async def confirm(
         self, queue: QueueRef, subscription_id: str, *, confirmed: bool, token: str | None
@@ -353,7 +353,7 @@ class Subscriptions:
             raise _missing(subscription_id) from exc
         if new.trust != old.trust or new.disabled is not None:
             self.left(old)
-        self.subscribers.forget(queue)
+        self.subscriber_cache.forget(queue)
         return old, new
 
     async def count(self, project: str, most: int) -> int:
