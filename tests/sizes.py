@@ -31,7 +31,7 @@ SIZES = {
     "api, server, top level": Size(11_800, 8_800),
     "storage": Size(28_150, 20_800),
     "client": Size(7_800, 7_400),
-    "commands": Size(3_850, 3_200),
+    "commands": Size(3_800, 3_200),
     "ui": Size(2_050, 1_200),
     "spark": Size(3_700, 3_200),
     "rabbitmq": Size(3_150, 2_600),

@@ -1,10 +1,12 @@
-"""`zaqar-lite message`: post (one, or a file), list, show, edit, cancel, delete, pop, settle."""
+"""`zaqar-lite message`: post (one, or a file), list, tail, show, edit, cancel, delete, settle."""
 
 import argparse
+import json
 import sys
+from collections.abc import Iterator
 from itertools import chain, islice
 
-from zaqar_lite.commands import jobs, sdk, tail
+from zaqar_lite.commands import jobs, sdk
 from zaqar_lite.commands.output import Output, as_row, printable
 from zaqar_lite.commands.running import (
     FAILED,
@@ -27,6 +29,7 @@ from zaqar_lite.commands.values import (
     signed_seconds,
 )
 
+_TAIL_WAIT = 20.0
 COLUMNS = ("id", "age", "ttl", "body")
 ABSENT = "no such message"
 _ATTEMPTS = ("number", "ended_at", "outcome", "delay", "reason", "detail", "client_id")
@@ -50,7 +53,10 @@ def add_commands(subparsers: Leaves) -> None:
     text = "show claim counts, times, headers, attempts and where dead letters came from"
     parser.add_argument("--details", action="store_true", help=text)
     add_wait(parser, "follow the queue until no message came for this long")
-    tail.add_verb(verbs)
+    text = "show messages as they come, claiming none"
+    parser = add_leaf(verbs, "tail", tail, text, "queue")
+    parser.add_argument("--from-start", action="store_true", help="begin with those that are there")
+    parser.add_argument("--count", type=at_least(1), metavar="N", help="end after N messages")
     parser = add_show(verbs, "show messages by id, with their attempts")
     parser.add_argument("--details", action="store_true", help=argparse.SUPPRESS)  # always shown
     text = "change a message that is still delayed"
@@ -212,6 +218,44 @@ def list_(client: "sdk.Client", arguments: argparse.Namespace, output: Output) -
         text = f"No messages to show in {arguments.queue}"
         empty = why_empty(client, arguments.queue, text, shown=shown)
     output.rows(chain(first, rows), _columns(arguments), empty=empty)
+
+
+def tail(client: "sdk.Client", arguments: argparse.Namespace, output: Output) -> None:
+    """Follow a queue until interrupted: an id and a body a line, or a JSON line a message."""
+    output.say(f"Waiting for messages of {arguments.queue}; Ctrl-C ends.")
+    following = _follow(client, arguments.queue, from_start=arguments.from_start)
+    for message in islice(following, arguments.count):
+        if output.as_json:
+            output.record(as_row(message))
+        else:
+            body = json.dumps(message.body, ensure_ascii=False)
+            print(message.id, printable(body))
+        sys.stdout.flush()
+
+
+def _follow(client: "sdk.Client", queue: str, *, from_start: bool) -> Iterator["sdk.Message"]:
+    """Yield messages as they come: from a stream, or by asking where the server has none."""
+    start = "first" if from_start else "now"
+    try:
+        yield from client.events(queue, start=start, include_delayed=True)
+    except sdk.NotFound:
+        yield from _poll(client, queue, None if from_start else _newest(client, queue))
+
+
+def _poll(client: "sdk.Client", queue: str, marker: str | None) -> Iterator["sdk.Message"]:
+    while True:
+        found = client.list_messages(
+            queue, marker=marker, include_claimed=True, include_delayed=True, wait=_TAIL_WAIT
+        )
+        for message in found:
+            marker = message.id
+            yield message
+
+
+def _newest(client: "sdk.Client", queue: str) -> str | None:
+    """Return the id of the message that came last, None in an empty queue."""
+    newest = client.stats(queue).newest
+    return newest.href.partition("?")[0].rpartition("/")[2] if newest is not None else None
 
 
 def pop(client: "sdk.Client", arguments: argparse.Namespace, output: Output) -> None:
