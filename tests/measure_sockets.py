@@ -82,7 +82,7 @@ async def measure(server: ServerProcess, count: int, kind: str) -> None:
 
 def bounds(count: int) -> dict[str, str]:
     """The settings of a server that takes so many."""
-    names = ("MAX_CONNECTIONS", "MAX_WAITERS", "MAX_WAITERS_PER_PROJECT")
+    names = ("MAX_CONNECTIONS", "MAX_WAITERS_PER_PROJECT")
     return {f"ZAQAR_LITE_{name}": str(count + 100) for name in names}
 
 

@@ -103,9 +103,9 @@ def test_sighup_takes_limits_and_log_level_over_or_changes_nothing(tmp_path: Pat
         openapi = f"{server.url}/openapi.json"
         assert '"maximum":2000' in httpx.get(openapi).text
         config.write_text(
-            "max_message_ttl = 950\ndefault_message_ttl = 400\nsweep_interval = 2.0\n"
+            "max_message_ttl = 950\ndefault_message_ttl = 400\nrequest_timeout = 2.0\n"
         )
-        reload(server, until="only a restart changes sweep_interval")
+        reload(server, until="only a restart changes request_timeout")
         assert refused_ttl(server)
         assert '"maximum":2000' not in httpx.get(openapi).text
         assert not refused_queue(server)

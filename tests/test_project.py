@@ -6,7 +6,6 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
 ROOT = Path(__file__).parents[1]
@@ -35,14 +34,6 @@ def test_the_workflow_runs_ci_on_every_python_that_the_package_names() -> None:
     assert ".ci/run" in [step.get("run") for step in job["steps"]]
     assert os.access(ROOT / ".ci" / "run", os.X_OK)
     assert "\ntests/run\n" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize("name", ["bug", "idea"])
-def test_a_form_asks_with_labels_and_ids_of_its_own(name: str) -> None:
-    form = load(GITHUB / "ISSUE_TEMPLATE" / f"{name}.yml")
-    ids = [field["id"] for field in form["body"]]
-    assert len(ids) == len(set(ids)) > 1
-    assert all(field["attributes"]["label"] for field in form["body"])
 
 
 def test_one_version_stands_everywhere() -> None:

@@ -51,30 +51,12 @@ class Place:
         return self.status("POST", f"/v2/queues/{queue}/subscriptions", document)
 
 
-def claim_ttl(place: Place) -> int:
-    place.post()
-    ttl: int = place.read(place.claim().headers["location"])["ttl"]
-    return ttl
-
-
-def claim_grace(place: Place) -> int:
-    place.post({"body": 1, "ttl": 60})
-    place.claim({"ttl": 90})  # which the message would not outlive
-    return int(place.listed(include_claimed="true")[0]["ttl"]) - 90
-
-
 def claims_with(field: str, seconds: int) -> Callable[[Place], int]:
     def claim(place: Place) -> int:
         place.post()
         return place.claim({field: seconds}).status_code
 
     return claim
-
-
-def subscription_ttl(place: Place) -> int:
-    place.subscribe("q", 1)
-    ttl: int = place.read("/v2/queues/q/subscriptions")["subscriptions"][0]["ttl"]
-    return ttl
 
 
 def headers(*sizes: int) -> Callable[[Place], int]:
@@ -90,16 +72,6 @@ def delayed(place: Place) -> int:
 def filtered(place: Place) -> int:
     place.status("PUT", "/v2/queues/first", {"_filter": "TRUE"})
     return place.status("PUT", "/v2/queues/second", {"_filter": "TRUE"})
-
-
-def copied(place: Place) -> int:
-    assert place.status("PUT", "/v2/queues/copies", {"_filter": "TRUE"}) == 201
-    return place.post({"body": 1}, {"body": 2})
-
-
-def subscribed_twice(place: Place) -> int:
-    place.subscribe("q", 1)
-    return place.subscribe("q", 2)
 
 
 def subscribed_in_two_queues(place: Place) -> int:
@@ -123,20 +95,7 @@ def answers(method: str, path: str) -> Callable[[Place], int]:
 # A setting: its value before and after, how it is seen, and what is seen before and after.
 CHANGES: dict[str, tuple[Any, Any, Callable[[Place], Any], Any, Any]] = {
     "default_message_ttl": (400, 500, lambda at: (at.post(), at.listed()[0]["ttl"])[1], 400, 500),
-    "default_message_delay": (
-        *(1, 2, lambda at: at.read("/v2/queues/none")["_default_message_delay"]),
-        *(1, 2),
-    ),
-    "default_claim_ttl": (100, 200, claim_ttl, 100, 200),
-    "default_claim_grace": (100, 200, claim_grace, 100, 200),
-    "max_queues_per_page": (15, 17, answers("GET", "/v2/queues?limit=16"), 400, 200),
     "max_messages_per_page": (15, 17, answers("GET", "/v2/queues/q/messages?limit=16"), 400, 200),
-    "max_pools_per_page": (15, 17, answers("GET", "/v2/pools?limit=16"), 400, 200),
-    "max_flavors_per_page": (15, 17, answers("GET", "/v2/flavors?limit=16"), 400, 200),
-    "max_subscriptions_per_page": (
-        *(15, 17, answers("GET", "/v2/queues/q/subscriptions?limit=16")),
-        *(400, 200),
-    ),
     "max_large_page": (
         *(30, 40, answers("GET", "/v2/queues/q/messages?limit=35&large=true")),
         *(400, 200),
@@ -144,20 +103,11 @@ CHANGES: dict[str, tuple[Any, Any, Callable[[Place], Any], Any, Any]] = {
     "max_message_ttl": (3000, 4000, lambda at: at.post({"body": 1, "ttl": 3500}), 400, 201),
     "max_message_delay": (100, 200, delayed, 400, 201),
     "max_claim_ttl": (500, 600, claims_with("ttl", 550), 400, 201),
-    "max_claim_grace": (500, 600, claims_with("grace", 550), 400, 201),
     "message_delete_with_claim_id": (
         *(True, False, answers("DELETE", f"/v2/queues/q/messages?ids={'0' * 32}")),
         *(400, 204),
     ),
-    "default_subscription_ttl": (700, 800, subscription_ttl, 700, 800),
-    "max_queues_per_project": (3, 4, queues, 3, 4),
-    "max_message_headers": (1, 2, headers(1, 1), 400, 201),
-    "max_message_headers_size": (20, 60, headers(30), 400, 201),
-    "max_ranges": (2, 4, answers("GET", "/v2/queues/q/ranges?count=3"), 400, 200),
     "max_filters_per_project": (1, 2, filtered, 400, 201),
-    "max_subscriptions_per_queue": (1, 2, subscribed_twice, 503, 201),
-    "max_messages_per_post": (10, 20, lambda at: at.post(*[{"body": 1}] * 15), 400, 201),
-    "max_copies_per_post": (1, 2, copied, 400, 201),
     "quotas": ({"subscriptions": 1}, {"subscriptions": 2}, subscribed_in_two_queues, 403, 201),
     "log_level": ("info", "debug", logged, False, True),
 }

@@ -9,7 +9,6 @@ from zaqar_lite import __version__
 from zaqar_lite.api.app import HttpOptions, Services, build_app
 from zaqar_lite.api.application import Application
 from zaqar_lite.api.call import Route
-from zaqar_lite.api.checks import ClientIds
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.domain.identity import DELIVERIES_PROJECT
@@ -22,7 +21,7 @@ from zaqar_lite.server.policy_file import PolicyFile
 from zaqar_lite.server.stores import Pooling, drainer_of, make_stores
 from zaqar_lite.server.transports import guard_of, webhooks_and_mail
 from zaqar_lite.service.audit import make_trail
-from zaqar_lite.service.claims import Claims, Settling
+from zaqar_lite.service.claims import Claims
 from zaqar_lite.service.delivery.attempt import DeliverySender
 from zaqar_lite.service.delivery.attempt_log import AttemptLog
 from zaqar_lite.service.delivery.confirmation import Confirmation
@@ -75,14 +74,21 @@ from zaqar_lite.ui.page import Page
 if TYPE_CHECKING:
     from zaqar_lite.service.encryption.encryption_keys import EncryptionKeys
 
+_SWEEP_INTERVAL = 1.0
+"""Seconds that the sweep pauses when it has nothing left to do."""
+_DISABLE_AFTER = 432_000
+"""Seconds with nothing but failures after which a subscription is disabled."""
 _IN_PROCESS = ("memory", "embedded")
 """The schemes of stores that are asked without waiting."""
 
 
-def create_app(settings: Settings | None = None, place: Place | None = None) -> Application:
+def create_app(
+    settings: Settings | None = None, place: Place | None = None, *, limits: Limits | None = None
+) -> Application:
     """Make the ASGI application (`uvicorn --factory zaqar_lite.main:create_app`).
 
-    `place` is where this process counts, where several are one server.
+    `place` is where this process counts, where several are one server; `limits` go before those of
+    the settings.
 
     Raises:
         ConfigurationError: the settings or the store's URI are wrong.
@@ -97,11 +103,11 @@ def create_app(settings: Settings | None = None, place: Place | None = None) -> 
         management = sealing(management, encryption_keys)
     keys = Keys(management, clock) if "keys" in settings.providers else None
     identity, connections, trusts = authentication(settings, keys, management, clock)
-    limits = settings.limits()
+    limits = limits or settings.limits()
     quotas = Quotas(management, settings.default_quota, clock, shared=shared)
-    stock = MessageQuota(messages, management, quotas.of, shared=shared)
+    message_quota = MessageQuota(messages, management, quotas.of, shared=shared)
     leases = ConcurrencyLeases(management, workers=settings.workers) if shared else None
-    families, board = MetricFamilies(), SharedCounters(place)
+    families, counters = MetricFamilies(), SharedCounters(place)
     services = _services(
         settings,
         messages,
@@ -111,30 +117,32 @@ def create_app(settings: Settings | None = None, place: Place | None = None) -> 
         identity=identity,
         trusts=trusts,
         quotas=quotas,
-        stock=stock,
+        message_quota=message_quota,
         seats=ConcurrencyLimit if leases is None else leases.of,
         one_store=one_store,
         limits=limits,
-        counted=instrumented(messages, families, board.row),
+        counted=instrumented(messages, families, counters.row),
         pools=pools,
         encryption_keys=encryption_keys,
     )
-    census = QueueDepths(*stores, board, interval=settings.count_interval)
+    queue_depths = QueueDepths(*stores, counters, interval=settings.count_interval)
     store = settings.store.partition(":")[0]
-    metrics = Metrics(families, board, census, clock, version=__version__, store=store)
-    waiting = services.waiting
+    metrics = Metrics(families, counters, queue_depths, clock, version=__version__, store=store)
+    long_polling = services.long_polling
     metrics.gauges["disk_is_low"] = lambda: messages.condition().is_low
     metrics.gauges["log_bytes"] = lambda: messages.condition().log_bytes
-    metrics.gauges["waiters"] = lambda: waiting.count - waiting.count_of(DELIVERIES_PROJECT)
-    services.queues.recent.flows = board.row.flows
+    metrics.gauges["waiters"] = lambda: (
+        long_polling.count - long_polling.count_of(DELIVERIES_PROJECT)
+    )
+    services.queues.recent.flows = counters.row.flows
     services.deliveries.on_outcome = metrics.delivered
-    services.deliveries.undeliverable.on_disabled = metrics.disabled
+    services.deliveries.dead_deliveries.on_disabled = metrics.disabled
     janitor = Janitor(
         messages,
         management,
         services.queues,
         services.policies,
-        interval=settings.sweep_interval,
+        interval=_SWEEP_INTERVAL,
         note=metrics.swept,
     )
     traces = request_traces(settings)
@@ -142,8 +150,8 @@ def create_app(settings: Settings | None = None, place: Place | None = None) -> 
     startup = Startup(
         stores,
         (
-            *(janitor, services.deliveries, services.listeners, services.queues.recent),
-            *(quotas, stock),
+            *(janitor, services.deliveries, services.connected_subscribers, services.queues.recent),
+            *(quotas, message_quota),
             leases,
             services.trail,
             SharedRateLimits(services.rates, management, share=1 / settings.workers)
@@ -155,21 +163,16 @@ def create_app(settings: Settings | None = None, place: Place | None = None) -> 
                 services.schedules, messages, clock, window_ms=settings.idempotency_window * 1000
             ),
             *connections,
-            services.rechecks,
+            services.revalidation,
             traces,
             metrics,
-            page,
         ),
         _prepare(settings, keys, quotas),
     )
     options = HttpOptions(
         version=__version__,
         limits=limits,
-        client_ids=ClientIds(
-            strict=settings.client_id_uuid_safe == "strict",
-            shortest=settings.min_length_client_id,
-            longest=settings.max_length_client_id,
-        ),
+        any_client_id=settings.client_id_uuid_safe == "off",
         hosts=settings.hosts,
         origins=settings.origins,
         gateways=gateways(settings),
@@ -188,7 +191,7 @@ def create_app(settings: Settings | None = None, place: Place | None = None) -> 
     if traces is not None:
         app.traces = traces
     if settings.policy_file is not None:
-        app.reread = _policy(settings.policy_file, services.authority, app.routes).read
+        app.reread = _policy(settings.policy_file, services.authorizer, app.routes).read
         app.reread()()
     if page is not None:
         page.api = app
@@ -196,11 +199,11 @@ def create_app(settings: Settings | None = None, place: Place | None = None) -> 
     return app
 
 
-def _policy(path: Path, authority: Authorizer, routes: Iterable[Route]) -> PolicyFile:
+def _policy(path: Path, authorizer: Authorizer, routes: Iterable[Route]) -> PolicyFile:
     """The operator's own rules, over the defaults of all routes."""
     rules = [route.access for route in routes if route.access.rule is not None]
-    defaults = {str(access.rule): authority.default_rule(access.verb) for access in rules}
-    return PolicyFile(path, defaults, authority.adopt)
+    defaults = {str(access.rule): authorizer.default_rule(access.verb) for access in rules}
+    return PolicyFile(path, defaults, authorizer.adopt)
 
 
 def _prepare(
@@ -227,7 +230,7 @@ def _services(
     identity: Authenticator | None,
     trusts: Trusts | None,
     quotas: Quotas,
-    stock: MessageQuota,
+    message_quota: MessageQuota,
     seats: Callable[[str], ConcurrencyLimit],
     one_store: bool,
     limits: Limits,
@@ -248,61 +251,61 @@ def _services(
         limits,
         quotas.of,
         encrypts=encryption_keys is not None,
-        catalogue=None if pools is None else pools.catalogue,
+        placements=None if pools is None else pools.placements,
     )
     router = Router(management, limits)
-    notes = Outbox(policies, clock)
+    outbox = Outbox(policies, clock)
     service = Messages(
         opened,
         queues,
         policies,
         router,
-        notes,
+        outbox,
         limits=limits,
         clock=clock,
-        stock=stock,
+        message_quota=message_quota,
         encryption_keys=encryption_keys,
     )
     claims = Claims(opened, queues, policies, limits)
-    waiting = LongPolling(
+    long_polling = LongPolling(
         messages,
         most=limits.max_waiters,
         most_per_project=limits.max_waiters_per_project,
         quota_of=quotas.of,
         seats=seats("waiters"),
     )
-    sharing = PresignedUrls(
+    presigned_urls = PresignedUrls(
         Keyring(*signing_keys(settings)),
         Revocations(management),
-        max_expires=settings.signed_url_max_expires,
+        max_expires=limits.signed_url_max_expires,
     )
-    subscribers = SubscriberCache(management)
+    subscriber_cache = SubscriberCache(management)
     subscriptions = Subscriptions(
         management,
         queues,
         policies,
-        subscribers,
-        confirmations=Confirmation(messages, sharing, clock, public_url=settings.public_url)
+        subscriber_cache,
+        confirmations=Confirmation(messages, presigned_urls, clock, public_url=settings.public_url)
         if settings.require_confirmation
         else None,
         limits=limits,
         clock=clock,
         refused=refused_schemes(mail=settings.smtp_host is not None, trusts=trusts is not None),
         quota_of=quotas.of,
-        left=None if trusts is None else trusts.left,
+        left=(lambda _: None) if trusts is None else trusts.left,
     )
-    connected = ConnectionLimits(quotas, seats("connections"))
+    connection_limits = ConnectionLimits(quotas, seats("connections"))
     rates = RateLimits(quotas, share=1.0 if management.shares_rates else 1 / settings.workers)
     quotas.changed = rates.refresh
-    listeners = ConnectedSubscribers(messages, waiting, encryption_keys)
+    connected_subscribers = ConnectedSubscribers(messages, long_polling, encryption_keys)
     guard = guard_of(settings)
     transports = {
         **webhooks_and_mail(settings, trusts, guard),
         "queue": QueueTarget(service, clock),
-        SCHEME: listeners,
+        SCHEME: connected_subscribers,
     }
-    courier = DeliverySender(
-        transports, clock, has_ended=subscribers.has_ended, refusal=guard.refusal
+    sender = DeliverySender(
+        transports, clock, has_ended=subscriber_cache.has_ended, refusal=guard.refusal
     )
     log = AttemptLog(management, clock)
     deliveries = Deliveries(
@@ -310,13 +313,13 @@ def _services(
         management,
         queues,
         subscriptions,
-        subscribers=subscribers,
-        waiting=waiting,
-        courier=courier,
+        subscriber_cache=subscriber_cache,
+        long_polling=long_polling,
+        sender=sender,
         log=log,
         clock=clock,
         confirmed_only=settings.require_confirmation,
-        disable_after=settings.delivery_disable_after,
+        disable_after=_DISABLE_AFTER,
         encryption_keys=encryption_keys,
     )
     trail = None
@@ -328,33 +331,30 @@ def _services(
         queues=queues,
         messages=service,
         claims=claims,
-        settling=Settling(counted, queues, policies, limits),
-        waiting=waiting,
-        sharing=sharing,
-        health=Health(
-            messages, queues, service, claims, pools=None if pools is None else pools.probed
-        ),
+        long_polling=long_polling,
+        presigned_urls=presigned_urls,
+        health=Health(messages, queues, service, claims, None if pools is None else pools.probed),
         subscriptions=subscriptions,
         deliveries=deliveries,
-        reports=DeliveryInspection(
+        inspection=DeliveryInspection(
             messages,
             subscriptions,
-            courier,
+            sender,
             log,
             limits=limits,
             clock=clock,
             encryption_keys=encryption_keys,
         ),
-        listeners=listeners,
-        authority=Authorizer(Defaults(settings.role_defaults)),
+        connected_subscribers=connected_subscribers,
+        authorizer=Authorizer(Defaults(settings.role_defaults)),
         jobs=Jobs(opened, management, bulk, limits=limits, clock=clock),
         schedules=Schedules(management, service, clock),
         topics=Topics(management, messages, limits=limits, clock=clock, turns=policies.turns),
-        events=EventStreams(opened, policies, waiting, limits),
+        events=EventStreams(opened, policies, long_polling, limits),
         quotas=quotas,
-        usage=QuotaUsage(queues, stock, subscriptions, waiting, connected),
-        connected=connected,
-        rechecks=Revalidation(),
+        usage=QuotaUsage(queues, message_quota, subscriptions, long_polling, connection_limits),
+        connection_limits=connection_limits,
+        revalidation=Revalidation(),
         rates=rates,
         trail=trail,
         identity=identity,
@@ -362,7 +362,7 @@ def _services(
         keys=keys,
         encryption_keys=encryption_keys,
         registry=None if pools is None else pools.registry,
-        catalogue=None if pools is None else pools.catalogue,
+        placements=None if pools is None else pools.placements,
         drains=None if pools is None else pools.drains,
     )
 

@@ -71,6 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGHUP,))  # until reloading works
     source = Source(arguments.config, _overrides(arguments))
+    logs.configure()  # reading the settings may warn
     try:
         settings = source.read()
         logs.configure(settings.log_level)

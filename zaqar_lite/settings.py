@@ -36,11 +36,6 @@ class Settings(BaseModel):
     store_options: dict[str, Any] = Field(
         {}, repr=False, description="Options of the store's driver, by name."
     )
-    coordination_url: str | None = Field(
-        None,
-        repr=False,
-        description="tooz URL of the lock service that several server processes on Swift share.",
-    )
     auth: str = Field(
         "none",
         description="How clients authenticate: none (headers are trusted), or a comma list of "
@@ -58,10 +53,6 @@ class Settings(BaseModel):
     jwt_keys: str | None = Field(None, description="URL or file of the issuer's JWKS.")
     jwt_project_claim: str = Field("project_id", description="Claim that names the project.")
     jwt_roles_claim: str = Field("roles", description="Claim that holds the roles.")
-    jwt_grants_claim: str = Field("grants", description="Claim that holds grants, if any.")
-    jwt_longest_life: int = Field(
-        86_400, ge=60, le=_TEN_YEARS, description="Longest lifetime of a token; 401 above."
-    )
     keystone_url: str | None = Field(None, description="Keystone's URL, as this server reaches it.")
     keystone_public_url: str | None = Field(
         None, description="Keystone's URL as shown to clients; keystone_url when not set."
@@ -70,23 +61,15 @@ class Settings(BaseModel):
         None, description="Account that checks tokens; each token checks itself when not set."
     )
     keystone_password: str | None = Field(None, repr=False, description="Password of that account.")
-    keystone_user_domain: str = Field("Default", description="Domain of that account.")
     keystone_project: str = Field("service", description="Project of that account.")
-    keystone_project_domain: str = Field("Default", description="Domain of that project.")
     keystone_ca_file: Path | None = Field(
         None, description="CA that signed Keystone's certificate (PEM); the system's when not set."
-    )
-    keystone_timeout: float = Field(
-        10.0, gt=0, le=300, description="How long to wait for an answer of Keystone; then 503."
     )
     keystone_believed_for: int = Field(
         60,
         ge=0,
         le=300,
         description="How long a token counts without a new check, even if revoked.",
-    )
-    keystone_service_roles: str = Field(
-        "service", description="Roles of which a service token needs at least one; comma list."
     )
     admin_key_file: Path | None = Field(
         None, description="File of the first key; admin.key in the data directory when not set."
@@ -125,9 +108,6 @@ class Settings(BaseModel):
     )
     gateways: str = Field(
         "", description="Networks from which gateways call (10.1.2.3/32); comma list."
-    )
-    gateway_header: str = Field(
-        "X-Gateway-Secret", min_length=1, description="Header in which a gateway sends its secret."
     )
     gateway_secret: str | None = Field(
         None,
@@ -171,20 +151,8 @@ class Settings(BaseModel):
     signed_url_key_id: str | None = Field(
         None, description="Id of the key that signs; needed if there are several."
     )
-    signed_url_max_expires: int = Field(
-        604_800, ge=1, le=_TEN_YEARS, description="Longest lifetime of a pre-signed URL."
-    )
     client_id_uuid_safe: Literal["strict", "off"] = Field(
         "strict", description="Whether a Client-ID must be a UUID."
-    )
-    min_length_client_id: int = Field(
-        10, ge=1, le=255, description="Shortest Client-ID that is no UUID."
-    )
-    max_length_client_id: int = Field(
-        36, ge=1, le=255, description="Longest Client-ID that is no UUID."
-    )
-    sweep_interval: float = Field(
-        1.0, gt=0, le=3_600, description="Pause of the sweep when it has nothing left to do."
     )
     count_interval: float = Field(
         5.0, ge=0.1, le=3_600, description="Age at which a scrape counts all queues anew."
@@ -197,15 +165,6 @@ class Settings(BaseModel):
     )
     request_timeout: float = Field(
         60.0, gt=0, le=3_600, description="Silence after which a request or a reader is dropped."
-    )
-    request_total_timeout: float = Field(
-        300.0, gt=0, le=86_400, description="Time in which a whole request must have arrived."
-    )
-    max_request_head: int = Field(
-        262_144,
-        ge=65_536,
-        le=1_048_576,
-        description="Bytes of a request before its body; 431 above.",
     )
     require_confirmation: bool = Field(
         False, description="Deliver to a subscriber only after it has confirmed."
@@ -228,17 +187,8 @@ class Settings(BaseModel):
     smtp_sender: str | None = Field(None, description="Sender address of all mails.")
     smtp_username: str | None = Field(None, description="User name at the mail server.")
     smtp_password: str | None = Field(None, repr=False, description="Password at the mail server.")
-    delivery_disable_after: int = Field(
-        432_000,
-        ge=60,
-        le=_TEN_YEARS,
-        description="Time with nothing but failures after which a subscription is disabled.",
-    )
     websocket_port: int | None = Field(
         None, ge=1, le=65_535, description="Port for WebSockets alone, at /."
-    )
-    websocket_ping_interval: float = Field(
-        20.0, gt=0, le=3_600, description="Seconds between pings."
     )
     max_connections: int = Field(
         4_096, ge=1, le=1_000_000, description="Connections to one process; 503 above."
@@ -255,18 +205,7 @@ class Settings(BaseModel):
     max_messages_per_queue: int = Field(
         10_000_000, ge=1, le=1_000_000_000, description="Messages in a queue; 503 above."
     )
-    max_queues_per_project: int = Field(
-        100_000, ge=1, le=10_000_000, description="Queues of a project."
-    )
-    max_message_headers: int = Field(32, ge=0, le=1_000, description="Headers of one message.")
-    max_message_headers_size: int = Field(
-        8_192, ge=0, le=65_536, description="Bytes of a message's headers."
-    )
-    max_ranges: int = Field(1_000, ge=1, le=10_000, description="Most ranges of a queue.")
     max_wait: int = Field(60, ge=0, le=3_600, description="Longest wait of a request for messages.")
-    max_waiters: int = Field(
-        10_000, ge=0, le=100_000, description="Waiting requests in one process; 429 above."
-    )
     max_waiters_per_project: int = Field(
         1_000, ge=0, le=100_000, description="Waiting requests of a project; 429 above."
     )
@@ -274,34 +213,10 @@ class Settings(BaseModel):
     max_filters_per_project: int = Field(
         100, ge=0, le=1_000, description="Queues of a project with a filter."
     )
-    max_subscriptions_per_queue: int = Field(
-        200, ge=0, le=1_000, description="Subscriptions of a queue; 503 above."
-    )
-    max_messages_per_post: int = Field(
-        5_000, ge=1, le=100_000, description="Messages of one post; 400 above."
-    )
-    max_copies_per_post: int = Field(
-        2_000,
-        ge=0,
-        le=100_000,
-        description="Copies of one post's messages that filters make; 400 above.",
-    )
     default_message_ttl: int = Field(
         3600, ge=60, le=_TEN_YEARS, description="Ttl of a message that is posted without one."
     )
-    default_message_delay: int = Field(
-        0, ge=0, le=_TEN_YEARS, description="Default delay that a queue shows; it delays nothing."
-    )
-    default_claim_ttl: int = Field(
-        300, ge=60, le=_TEN_YEARS, description="Ttl of a claim that is made without one."
-    )
-    default_claim_grace: int = Field(
-        60, ge=60, le=_TEN_YEARS, description="Grace of a claim that is made without one."
-    )
-    max_queues_per_page: int = Field(20, ge=1, le=1_000, description="Most queues on a page.")
     max_messages_per_page: int = Field(20, ge=1, le=1_000, description="Most messages on a page.")
-    max_pools_per_page: int = Field(20, ge=1, le=1_000, description="Most pools on a page.")
-    max_flavors_per_page: int = Field(20, ge=1, le=1_000, description="Most flavors on a page.")
     max_messages_per_claim_or_pop: int = Field(
         20, ge=1, le=1_000, description="Most messages of a claim or a pop."
     )
@@ -310,12 +225,6 @@ class Settings(BaseModel):
         ge=1,
         le=1_000,
         description="Most messages of a page, claim or pop that asks with large=true.",
-    )
-    default_subscription_ttl: int = Field(
-        3600, ge=60, le=_TEN_YEARS, description="Ttl of a subscription that is made without one."
-    )
-    max_subscriptions_per_page: int = Field(
-        20, ge=1, le=1_000, description="Most subscriptions on a page."
     )
     max_queue_metadata: int = Field(
         65_536, ge=1, le=262_144, description="Bytes of a queue's metadata."
@@ -328,16 +237,14 @@ class Settings(BaseModel):
         900, ge=0, le=_TEN_YEARS, description="Longest delay of a message."
     )
     max_claim_ttl: int = Field(43_200, ge=60, le=_TEN_YEARS, description="Longest ttl of a claim.")
-    max_claim_grace: int = Field(
-        43_200, ge=60, le=_TEN_YEARS, description="Longest grace of a claim."
-    )
     message_delete_with_claim_id: bool = Field(
         False, description="Whether a bulk delete needs claim ids."
     )
 
     def limits(self) -> Limits:
-        """The limits as the domain's value: every field of it is a setting of the same name."""
-        return Limits(**{field.name: getattr(self, field.name) for field in fields(Limits)})
+        """The limits as the domain's value; those that are no settings have their defaults."""
+        names = [one.name for one in fields(Limits) if one.name in type(self).model_fields]
+        return Limits(**{name: getattr(self, name) for name in names})
 
     @property
     def default_quota(self) -> Quota:

@@ -5,6 +5,7 @@ import json
 import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from zaqar_lite.api.asgi import Scope
 from zaqar_lite.main import create_app
 from zaqar_lite.server.loading import load
+from zaqar_lite.settings import Settings
 
 PROJECT = "demo"
 CLIENT_ID = "3381af92-2b9e-11e3-b191-71861300734c"
@@ -78,17 +80,16 @@ def claim_id_of(message: dict[str, Any]) -> str:
 
 @pytest.fixture
 def make_api(tmp_path: Path) -> MakeApi:
-    """Make an application with other settings than the default."""
+    """Make an application with other settings, or limits, than the default."""
     offset_file = tmp_path / "clock"
 
     @asynccontextmanager
     async def make(**settings: Any) -> AsyncIterator[Api]:
-        app = create_app(
-            load(
-                environment={},
-                overrides={"store": "memory://", "clock_offset_file": offset_file, **settings},
-            )
-        )
+        known = {"store": "memory://", "clock_offset_file": offset_file}
+        known |= {name: settings[name] for name in settings if name in Settings.model_fields}
+        loaded = load(environment={}, overrides=known)
+        others = {name: settings[name] for name in settings if name not in known}
+        app = create_app(loaded, limits=replace(loaded.limits(), **others))
         async with (
             running(app),
             httpx.AsyncClient(

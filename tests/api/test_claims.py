@@ -335,7 +335,7 @@ async def test_popping_creates_the_dead_letter_queue_too(api: Api) -> None:
 async def test_the_sweep_creates_the_dead_letter_queue_too(
     make_api: MakeApi, tmp_path: Path
 ) -> None:
-    async with make_api(store=f"embedded://{tmp_path}/store", sweep_interval=0.05) as api:
+    async with make_api(store=f"embedded://{tmp_path}/store") as api:
         await api.call("PUT", "", {"_max_claim_count": 1, "_dead_letter_queue": "dead"})
         await api.post({"body": "bad"})
         await api.claim()

@@ -43,8 +43,6 @@ def strict() -> Iterator[ServerProcess]:
     """A server that gives its clients little time."""
     bounds = {
         "ZAQAR_LITE_REQUEST_TIMEOUT": "1",
-        "ZAQAR_LITE_REQUEST_TOTAL_TIMEOUT": "3",
-        "ZAQAR_LITE_MAX_REQUEST_HEAD": "65536",
         "ZAQAR_LITE_KEEP_ALIVE": "3",
     }
     with ServerProcess("memory://", env=bounds) as started:
@@ -243,12 +241,12 @@ def test_a_reader_who_reads_slowly_gets_all_of_its_answer(strict: ServerProcess)
             time.sleep(0.08 if time.monotonic() - started < 5 else 0)
 
 
-def test_a_head_may_be_as_large_as_the_setting_says(strict: ServerProcess) -> None:
+def test_a_head_may_have_256_kib(strict: ServerProcess) -> None:
     """It is parsed in pieces of 8 KiB, and refused at the first one that ends beyond the bound."""
-    few = {f"X-{n}": "x" * 13_000 for n in range(4)}
-    for size, statuses in ((65_536, [200, 200]), (65_536 + 8_193, [431])):
-        rest = size - len(request("GET", "/v2/queues", headers={**few, "X-4": ""}))
-        named = {**few, "X-4": "x" * min(rest, 16_000), "X-5": "x" * max(rest - 16_007, 0)}
+    few = {f"X-{n}": "x" * 15_000 for n in range(16)}
+    for size, statuses in ((262_144, [200, 200]), (262_144 + 8_193, [431])):
+        rest = size - len(request("GET", "/v2/queues", headers={**few, "X-A": ""}))
+        named = {**few, "X-A": "x" * min(rest, 16_000), "X-B": "x" * max(rest - 16_007, 0)}
         with Raw(strict) as raw:
             raw.send(request("GET", "/v2/queues", headers=named))
             if statuses == [200, 200]:
@@ -264,7 +262,7 @@ def test_a_request_that_comes_byte_by_byte_has_an_end(strict: ServerProcess, beg
         raw.send(begun)
         started = time.monotonic()
         raw.send_until_refused(b" ", pause=0.2)
-        assert 2.5 < time.monotonic() - started < 25
+        assert 4.5 < time.monotonic() - started < 25
 
 
 def test_heads_that_come_by_halves_are_dropped_and_hold_up_nobody(strict: ServerProcess) -> None:

@@ -55,8 +55,8 @@ async def test_a_gateway_sends_its_secret(
     secret: str | None, status: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("DEBUG")
-    settings = {"gateway_secret": f"{SECRET}, {NEXT}", "gateway_header": "X-Ours"}
-    sent = {} if secret is None else {"X_Ours": secret}
+    settings = {"gateway_secret": f"{SECRET}, {NEXT}"}
+    sent = {} if secret is None else {"X_Gateway_Secret": secret}
     assert await ask("127.0.0.1", settings, **sent) == status
     both = {**settings, "gateways": "10.0.0.0/8"}
     assert await ask("127.0.0.1", both, **sent) == 403

@@ -174,7 +174,7 @@ async def test_options_that_may_be_secrets_are_shown_to_nobody(pools: Pools) -> 
 async def test_a_servers_own_options_reach_only_pools_whose_driver_has_them(
     make_api: MakeApi,
 ) -> None:
-    async with make_api(**ADMIN, coordination_url="file:///tmp") as api:
+    async with make_api(**ADMIN, store_options={"coordination_url": "file:///tmp"}) as api:
         document = {"uri": "mongodb://localhost:1/a", "weight": 1}
         assert (await api.call("PUT", "/v2/pools/one", document)).status_code == 201
 

@@ -172,7 +172,7 @@ async def test_a_post_makes_no_more_copies_than_is_allowed(
         answer = await api.call("POST", "messages", messages)
         assert answer.status_code == 400
         assert "Message 2: " in answer.json()["description"]
-        assert "max_copies_per_post" in answer.json()["description"]
+        assert "copies" in answer.json()["description"]
         assert await bodies(api, api.queue) == [1, 2]
         assert await bodies(api, "copy-0") == [1, 2]
 

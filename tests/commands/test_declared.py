@@ -7,7 +7,7 @@ import pytest
 
 from tests.commands.running import Run
 from zaqar_lite.client import Client
-from zaqar_lite.commands import declared
+from zaqar_lite.commands import queue as queue_commands
 from zaqar_lite.commands.values import UsageError
 
 DECLARED = """
@@ -64,4 +64,4 @@ def test_a_file_that_says_something_else_is_refused(tmp_path: Path, text: str, w
     file = tmp_path / "queues.yaml"
     file.write_text(text)
     with pytest.raises(UsageError, match=re.escape(word)):
-        declared.read(str(file))
+        queue_commands.read(str(file))

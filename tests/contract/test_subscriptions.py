@@ -217,10 +217,10 @@ async def test_marks_its_queue_for_other_servers(
     await other.queues.delete(queue.ref)
     await other.queues.ensure(queue.ref)
     assert (await other.policies.get(queue.ref)).subscribed
-    await rules.subscriptions.marks.clear(queue.ref)
+    await rules.subscriptions.flags.clear(queue.ref)
     assert (await rules.policies.get(queue.ref)).subscribed
     await rules.subscriptions.delete(queue.ref, made.id)
-    await rules.subscriptions.marks.clear(queue.ref)
+    await rules.subscriptions.flags.clear(queue.ref)
     rules.policies.forget(queue.ref)
     assert not (await rules.policies.get(queue.ref)).subscribed
     assert await rules.queues.metadata(queue.ref) == await rules.queues.metadata(

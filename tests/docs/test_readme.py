@@ -20,8 +20,6 @@ from tests.services.process import free_port, listens, wait_until
 from zaqar_lite.client import Client
 from zaqar_lite.storage.registry import DRIVERS, Driver
 
-MOST_LINES = 130
-
 
 @pytest.fixture(scope="module")
 def fresh_server() -> Iterator[ServerProcess]:
@@ -50,10 +48,6 @@ def run_command(line: str, server: ServerProcess) -> str:
     )
     assert finished.returncode == 0, finished.stderr
     return finished.stdout
-
-
-def test_it_is_short() -> None:
-    assert len(README.read_text(encoding="utf-8").splitlines()) <= MOST_LINES
 
 
 def test_a_message_is_posted_claimed_and_deleted(fresh_server: ServerProcess) -> None:
@@ -135,13 +129,6 @@ def test_every_link_leads_to_a_file() -> None:
     links = re.findall(r"\]\(([^)#]+)\)", README.read_text(encoding="utf-8"))
     assert len(links) > 10
     assert not [link for link in links if not (ROOT / link).is_file()]
-
-
-def test_it_runs_and_tests_and_documents_itself_by_one_command_each() -> None:
-    install, *rest = commands(README)
-    assert install.endswith("zaqar-lite serve")
-    assert "tests/run" in rest
-    assert "`tests/run --docs`" in README.read_text(encoding="utf-8")
 
 
 @pytest.mark.skipif(

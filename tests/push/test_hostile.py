@@ -188,11 +188,11 @@ class Broken:
 
 
 async def test_a_bug_in_a_transport_is_a_failed_attempt() -> None:
-    courier = DeliverySender({"http": Broken()}, Clock(), has_ended=lambda _: False)
+    sender = DeliverySender({"http": Broken()}, Clock(), has_ended=lambda _: False)
     queue = QueueRef("p", "orders")
     delivery = Delivery("p", "orders", "s", "m", 0, msgspec.Raw(b"{}"))
     subscription = Subscription("s", queue, "http://example.org/", 60, {}, 0, 0)
-    result = await courier.attempt(delivery, subscription, None, is_fresh=True)
+    result = await sender.attempt(delivery, subscription, None, is_fresh=True)
     assert (result.outcome, result.answer.error) == (
         DeliveryOutcome.AGAIN,
         "this server could not send it",

@@ -100,16 +100,16 @@ class Pools:
         }
         kind = StoreKind("memory", {Capability.FAN_OUT})
         registry = PoolRegistry(self.management, lambda _: kind, clock)
-        catalogue = Placements(self.management, registry, clock)
+        placements = Placements(self.management, registry, clock)
         open_stores = OpenConnections(lambda pool: stores[pool.name])
         self.drains = Drains(self.management, registry, clock)
-        self.messages = PooledMessages(home, registry, catalogue, open_stores, clock)
-        self.registry, self.catalogue = registry, catalogue
+        self.messages = PooledMessages(home, registry, placements, open_stores, clock)
+        self.registry, self.placements = registry, placements
         self.worker = DrainWorker(
             self.messages,
             self.management,
             registry,
-            catalogue,
+            placements,
             clock=clock,
             turns=Turns(),
             wait=0.02,
@@ -118,7 +118,7 @@ class Pools:
     async def begin(self) -> None:
         """Let a queue lie in one pool, which takes new ones no more, beside another that does."""
         await self.registry.put_pool(Pool("old", "memory://old", 1))
-        await self.catalogue.decide(QUEUE, {})
+        await self.placements.decide(QUEUE, {})
         await self.registry.put_pool(Pool("old", "memory://old", 0))
         await self.registry.put_pool(Pool("new", "memory://new", 1))
 
@@ -177,7 +177,7 @@ async def until_over(pools: Pools) -> Drain:
 async def until_place(pools: Pools, is_there: Callable[[Place], bool]) -> None:
     """Wait until the queue lies where it should."""
     async with asyncio.timeout(30):
-        while not is_there((await pools.catalogue.entry(QUEUE)).place):  # noqa: ASYNC110 - as a client
+        while not is_there((await pools.placements.entry(QUEUE)).place):  # noqa: ASYNC110 - as a client
             await asyncio.sleep(0.005)
 
 
@@ -267,10 +267,10 @@ async def test_a_queue_made_while_the_pool_is_drained_lies_elsewhere(pools: Pool
     await pools.post(1)
     async with draining(pools):
         await until_over(pools)
-        place = await pools.catalogue.decide(QueueRef("p", "late"), {})
+        place = await pools.placements.decide(QueueRef("p", "late"), {})
     assert place.pool == "new"
-    assert (await pools.catalogue.entry(QUEUE)).place.pool == "new"
-    assert await pools.catalogue.holds("old") is None
+    assert (await pools.placements.entry(QUEUE)).place.pool == "new"
+    assert await pools.placements.holds("old") is None
 
 
 async def test_keyed_posts_are_known_across_the_move(pools: Pools) -> None:
@@ -291,11 +291,11 @@ async def test_keyed_posts_are_known_across_the_move(pools: Pools) -> None:
         await until_problem(pools, "idempotency keys")
         drain = await pools.drains.get("old")
         assert (drain.is_over, drain.queues) == (False, 1)
-        assert await pools.catalogue.holds("old") == QUEUE
+        assert await pools.placements.holds("old") == QUEUE
         pools.clock.advance(OPTIONS.idempotency_window_ms)
         await until_over(pools)
     assert (await pools.post_keyed("1"))[0] != (first, True)
-    assert await pools.catalogue.holds("old") is None
+    assert await pools.placements.holds("old") is None
 
 
 async def test_a_deleted_queue_forgets_the_keys_that_it_left_behind(pools: Pools) -> None:
@@ -354,44 +354,44 @@ async def test_queues_that_lie_together_move_together(pools: Pools) -> None:
     metadata = {"_dead_letter_queue": LETTERS.name, ORDERED: ["s"]}
     await pools.management.create_queue(QUEUE, metadata, max_queues=9)
     for queue in (LETTERS, line, other):
-        await pools.catalogue.put(queue, "old")
+        await pools.placements.put(queue, "old")
     group = await pools.worker._group_of(LETTERS, "old")
     assert group.keys() == {QUEUE, LETTERS, line}
     assert (await pools.worker._group_of(other, "old")).keys() == {other}
     await pools.registry.put_pool(Pool("newer", "memory://newer", 1))
     async with draining(pools):
         await until_over(pools)
-    places = {(await pools.catalogue.entry(one)).place for one in group}
+    places = {(await pools.placements.entry(one)).place for one in group}
     assert len(places) == 1
 
 
 async def test_a_group_that_a_crash_froze_in_part_is_frozen_whole(pools: Pools) -> None:
     await pools.management.create_queue(QUEUE, {"_dead_letter_queue": LETTERS.name}, max_queues=9)
-    await pools.catalogue.put(LETTERS, "old")
-    version = (await pools.catalogue.entry(QUEUE)).version
-    await pools.catalogue.change(QUEUE, Place("old", to="newer", group="g", since=1), version)
+    await pools.placements.put(LETTERS, "old")
+    version = (await pools.placements.entry(QUEUE)).version
+    await pools.placements.change(QUEUE, Place("old", to="newer", group="g", since=1), version)
     await pools.registry.put_pool(Pool("newer", "memory://newer", 1))
     async with draining(pools):
         await until_over(pools)
     for queue in (QUEUE, LETTERS):
-        assert (await pools.catalogue.entry(queue)).place == Place("newer")
+        assert (await pools.placements.entry(queue)).place == Place("newer")
 
 
 async def test_all_queues_of_a_project_with_a_filter_go_to_one_pool(pools: Pools) -> None:
     filtered = QueueRef("p", "z-filtered")
     await pools.management.create_queue(QUEUE, {}, max_queues=9)
     await pools.management.create_queue(filtered, {"_filter": "a = 1"}, max_queues=9)
-    await pools.catalogue.put(filtered, "old")
+    await pools.placements.put(filtered, "old")
     await pools.registry.put_pool(Pool("newer", "memory://newer", 1))
     async with draining(pools):
         await until_over(pools)
-    places = {(await pools.catalogue.entry(one)).place for one in (QUEUE, filtered)}
+    places = {(await pools.placements.entry(one)).place for one in (QUEUE, filtered)}
     assert len(places) == 1
 
 
 async def test_dead_letters_of_what_is_held_in_the_old_pool_move_too(pools: Pools) -> None:
     await pools.management.create_queue(QUEUE, {"_dead_letter_queue": "letters"}, max_queues=9)
-    await pools.catalogue.put(LETTERS, "old")
+    await pools.placements.put(LETTERS, "old")
     posted = await pools.post(1)
     dead = Retries(DeadLetter(LETTERS, max_failures=1))
     take = Take(1, None, DelayMode.IGNORE, 60_000, client_id=CLIENT, retries=dead)
@@ -431,8 +431,8 @@ async def redriven(pools: Pools, ids: Sequence[str]) -> AsyncIterator[None]:
 async def test_letters_arrive_once_in_another_pool(
     pools: Pools, store: str, operation: str, *, done: bool
 ) -> None:
-    await pools.catalogue.put(QUEUE, "new")
-    await pools.catalogue.put(LETTERS, "old")
+    await pools.placements.put(QUEUE, "new")
+    await pools.placements.put(LETTERS, "old")
     for name in ("old", "new"):
         await pools.messages.pool(name)
     new = [NewMessage(b"%d" % n, 60_000) for n in range(150)]
@@ -455,7 +455,7 @@ async def test_letters_arrive_once_in_another_pool(
 
 
 async def test_a_queue_of_the_servers_own_store_redrives_into_a_pool(pools: Pools) -> None:
-    await pools.catalogue.put(QUEUE, "new")
+    await pools.placements.put(QUEUE, "new")
     (one,) = await pools.messages.post(
         LETTERS, (NewMessage(b"1", 60_000),), client_id=CLIENT, version=None
     )

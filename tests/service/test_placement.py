@@ -20,21 +20,21 @@ pytestmark = pytest.mark.anyio
 async def test_queues_that_come_and_go_keep_no_other_from_being_forgotten() -> None:
     clock = Clock()
     _, management = create("memory://", clock=clock, options=StoreOptions())
-    catalogue = Placements(
+    placements = Placements(
         management, PoolRegistry(management, lambda _: StoreKind("memory"), clock), clock
     )
 
     async def made_and_deleted(name: str) -> None:
-        await catalogue.put(QueueRef("p", name), "pool")
-        await catalogue.leave(QueueRef("p", name))
+        await placements.put(QueueRef("p", name), "pool")
+        await placements.leave(QueueRef("p", name))
 
     await made_and_deleted("z-the-last-by-name")
     clock.advance(LEFT_MS + 1)
     for number in range(100):
         await made_and_deleted(f"a-{number:03}")
-    assert sum([await catalogue.tidy() for _ in range(6)]) == 1
+    assert sum([await placements.tidy() for _ in range(6)]) == 1
     clock.advance(LEFT_MS + 1)
-    assert sum([await catalogue.tidy() for _ in range(6)]) == 100
+    assert sum([await placements.tidy() for _ in range(6)]) == 100
 
 
 class Counting(MemoryManagementStore):
@@ -51,21 +51,21 @@ async def test_a_filter_looks_at_each_queue_of_its_project_once_at_most() -> Non
     clock = Clock()
     management = Counting(State(), clock)
     registry = PoolRegistry(management, lambda _: StoreKind("memory", {Capability.FAN_OUT}), clock)
-    catalogue = Placements(management, registry, clock)
+    placements = Placements(management, registry, clock)
     await registry.put_pool(Pool("one", "memory://one", 1))
     for number in range(50):
         queue = QueueRef("p", f"queue-{number:02}")
-        await catalogue.put(queue, "one")
+        await placements.put(queue, "one")
         await management.create_queue(queue, {}, max_queues=100)
     new, metadata = QueueRef("p", "filtered"), {"_filter": "a = 1"}
     management.read = 0
-    await catalogue.check(new, metadata)
-    assert (await catalogue.decide(new, metadata)).pool == "one"
+    await placements.check(new, metadata)
+    assert (await placements.decide(new, metadata)).pool == "one"
     assert management.read < 60
-    await catalogue.put(QueueRef("p", "queue-01"), "two")
+    await placements.put(QueueRef("p", "queue-01"), "two")
     management.read = 0
     with pytest.raises(Invalid):
-        await catalogue.check(new, metadata)
+        await placements.check(new, metadata)
     assert management.read < 5
 
 
@@ -97,10 +97,10 @@ async def test_a_pool_that_can_not_be_made_can_do_nothing_and_is_made_once_else(
 async def test_a_queue_in_no_pool_is_looked_up_once() -> None:
     clock = Clock()
     management = Counting(State(), clock)
-    catalogue = Placements(
+    placements = Placements(
         management, PoolRegistry(management, lambda _: StoreKind("memory"), clock), clock
     )
-    assert [await catalogue.place(QueueRef("p", "q")) for _ in range(3)] == [HOME] * 3
+    assert [await placements.place(QueueRef("p", "q")) for _ in range(3)] == [HOME] * 3
     assert management.read == 1
 
 
@@ -112,14 +112,14 @@ async def test_a_look_at_all_queues_gives_way_to_others(
     monkeypatch.setattr(module, "_PAGE", 10)
     clock = Clock()
     _, management = create("memory://", clock=clock, options=StoreOptions())
-    catalogue = Placements(
+    placements = Placements(
         management, PoolRegistry(management, lambda _: StoreKind("memory"), clock), clock
     )
     for number in range(200):
         queue = QueueRef("p", f"q{number}")
         await management.create_queue(queue, {}, max_queues=1_000)
-        await catalogue.put(queue, "one")
-    look = catalogue.holds("another") if held else catalogue.queues_of("p", 2)
+        await placements.put(queue, "one")
+    look = placements.holds("another") if held else placements.queues_of("p", 2)
     turns, looking = 0, asyncio.ensure_future(look)
     while not looking.done():
         await asyncio.sleep(0)

@@ -38,7 +38,9 @@ async def test_what_was_delivered_is_deleted_after_a_deletion_failed(
 
     monkeypatch.setattr(messages, "delete", fail_once)
     waiting = LongPolling(messages, most=10, most_per_project=10)
-    running = asyncio.create_task(QueueWorker(QUEUE, act, messages=messages, waiting=waiting).run())
+    running = asyncio.create_task(
+        QueueWorker(QUEUE, act, messages=messages, long_polling=waiting).run()
+    )
     async with asyncio.timeout(10):
         await failed.wait()
         while (await messages.stats(QUEUE)).total:  # noqa: ASYNC110

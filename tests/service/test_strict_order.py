@@ -75,9 +75,9 @@ class Process:
             self.management,
             self.queues,
             self.subscriptions,
-            subscribers=self.subscribers,
-            waiting=LongPolling(self.messages, most=10, most_per_project=10),
-            courier=DeliverySender(transports, self.clock, has_ended=lambda _: False),
+            subscriber_cache=self.subscribers,
+            long_polling=LongPolling(self.messages, most=10, most_per_project=10),
+            sender=DeliverySender(transports, self.clock, has_ended=lambda _: False),
             log=AttemptLog(self.management, self.clock),
             clock=self.clock,
             confirmed_only=False,
@@ -173,7 +173,7 @@ async def test_a_turn_that_fails_repeats_no_delivery_to_others() -> None:
     await messages.post(lane, [NewMessage(encode(note), 60_000)], client_id="c", version=None)
     (message,) = (await messages.list_messages(lane, Selection(1))).messages
     for _ in range(2):  # they share one later turn
-        await deliveries._deliver_note(message)
+        await deliveries._deliver_new(message)
     assert recorder.sent == ["http://other.example/"] * 2
     later = await messages.list_messages(
         retry_queue(QUEUE.project), Selection(10, include_delayed=True)
@@ -195,7 +195,7 @@ async def test_what_no_queue_takes_is_kept_to_be_listed(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(process.queues, "ensure", refuse)
     delivery = Delivery("p", "orders", made, "a", 0, msgspec.Raw(b"1"))
-    await deliveries.undeliverable.bury(delivery, subscription, "the receiver answered 404")
+    await deliveries.dead_deliveries.bury(delivery, subscription, "the receiver answered 404")
     (kept,) = (await messages.list_messages(failed_queue("p", made), Selection(10))).messages
     assert "did not take it: No pool" in decode_delivery(kept.body).reason
 
@@ -232,7 +232,7 @@ async def test_a_large_message_is_sent_to_many_in_steps(status: int) -> None:
     lane = outbox_queue(QUEUE.project)
     await messages.post(lane, [NewMessage(encode(note), 60_000)], client_id="c", version=None)
     (message,) = (await messages.list_messages(lane, Selection(1))).messages
-    delivering = asyncio.ensure_future(deliveries._deliver_note(message))
+    delivering = asyncio.ensure_future(deliveries._deliver_new(message))
     most_at_once = sent = 0
     while not delivering.done():
         await asyncio.sleep(0)
@@ -257,7 +257,7 @@ async def test_a_topics_message_goes_to_its_queues_in_steps() -> None:
     lane = outbox_queue(QUEUE.project)
     await messages.post(lane, [NewMessage(encode(note), 60_000)], client_id="c", version=None)
     (message,) = (await messages.list_messages(lane, Selection(1))).messages
-    delivering = asyncio.ensure_future(deliveries._deliver_note(message))
+    delivering = asyncio.ensure_future(deliveries._deliver_new(message))
     most_at_once = sent = 0
     while not delivering.done():
         await asyncio.sleep(0)

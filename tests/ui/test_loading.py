@@ -1,29 +1,38 @@
-"""The page is loaded soon after the start, so that the first look need not wait for it."""
+"""The page is loaded by the first look, in a thread, so that no other request waits for it."""
 
 import asyncio
+import threading
+from typing import Any
 
 import pytest
 
-from zaqar_lite.ui import app, page
+from zaqar_lite.ui import app
+from zaqar_lite.ui.page import Page
 
 pytestmark = pytest.mark.anyio
 
 
-async def test_templates_are_compiled_in_the_background(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(page, "_PAUSE", 0)
-    app.templates.cache_clear()
-    made = page.Page(authenticates=False)
-    made.start()
-    (loading,) = [task for task in asyncio.all_tasks() if task.get_name() == "page"]
-    await loading
-    assert app.templates.cache_info().currsize == 1
-    assert len(app.templates().cache or ()) == len(app.templates().list_templates()) > 0
-    await made.stop()
+async def test_the_first_looks_load_the_page_once_and_hold_up_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[threading.Thread] = []
+    looked: list[str] = []
 
+    async def show(scope: Any, *_: Any) -> None:
+        looked.append(scope["path"])
 
-async def test_a_server_that_stops_at_once_loads_nothing() -> None:
+    def make_page(*_: Any, **__: Any) -> Any:
+        made.append(threading.current_thread())
+        return show
+
+    monkeypatch.setattr(app, "make_page", make_page)
     app.templates.cache_clear()
-    made = page.Page(authenticates=False)
-    made.start()
-    await made.stop()
+    page = Page(authenticates=False)
+    page.api = show
     assert app.templates.cache_info().currsize == 0
+    one, other = (page({"path": path}, *[None] * 2) for path in "ab")  # type: ignore[arg-type]
+    await asyncio.gather(one, other)
+    assert sorted(looked) == ["a", "b"]
+    (thread,) = made
+    assert thread is not threading.main_thread()
+    assert len(app.templates().cache or ()) == len(app.templates().list_templates()) > 0

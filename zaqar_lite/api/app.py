@@ -10,7 +10,7 @@ from zaqar_lite.api.application import Application
 from zaqar_lite.api.asgi import AsgiApp, Lifespan, Receive, Scope, Send
 from zaqar_lite.api.auditing import Auditor
 from zaqar_lite.api.call import Route
-from zaqar_lite.api.checks import Checks, ClientIds
+from zaqar_lite.api.checks import Checks
 from zaqar_lite.api.gate import Gate, LongRequests
 from zaqar_lite.api.gateways import Gateways
 from zaqar_lite.api.home import home_document
@@ -31,7 +31,7 @@ from zaqar_lite.api.v2.topics import TopicActions, topic_messages
 from zaqar_lite.api.websocket.conversation import SocketHost
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.service.audit import Trail
-from zaqar_lite.service.claims import Claims, Settling
+from zaqar_lite.service.claims import Claims
 from zaqar_lite.service.delivery.connected_subscribers import ConnectedSubscribers
 from zaqar_lite.service.delivery.deliveries import Deliveries
 from zaqar_lite.service.delivery.inspection import DeliveryInspection
@@ -76,19 +76,18 @@ class Services:
     queues: Queues
     messages: Messages
     claims: Claims
-    settling: Settling
-    waiting: LongPolling
-    sharing: PresignedUrls
+    long_polling: LongPolling
+    presigned_urls: PresignedUrls
     health: Health
     subscriptions: Subscriptions
     deliveries: Deliveries
-    reports: DeliveryInspection
-    listeners: ConnectedSubscribers
-    authority: Authorizer
+    inspection: DeliveryInspection
+    connected_subscribers: ConnectedSubscribers
+    authorizer: Authorizer
     quotas: Quotas
     usage: QuotaUsage
-    connected: ConnectionLimits
-    rechecks: Revalidation
+    connection_limits: ConnectionLimits
+    revalidation: Revalidation
     rates: RateLimits
     jobs: Jobs
     schedules: Schedules
@@ -100,7 +99,7 @@ class Services:
     keys: Keys | None = None
     encryption_keys: "EncryptionKeys | None" = None
     registry: PoolRegistry | None = None
-    catalogue: Placements | None = None
+    placements: Placements | None = None
     drains: Drains | None = None
 
 
@@ -110,10 +109,10 @@ class HttpOptions:
 
     version: str
     limits: Limits
-    client_ids: ClientIds
     hosts: frozenset[str] | None
     origins: frozenset[str] | None
     gateways: Gateways | None = None
+    any_client_id: bool = False
     admin_mode: bool = False
     checksum: bool = False
     access_log: bool = False
@@ -132,12 +131,16 @@ def build_app(
     """Make the application; `check_store` raises Unavailable until the stores are open."""
     renderer = Renderer(checksum=options.checksum)
     events = EventActions(services.events, renderer)
-    checks = Checks(client_ids=options.client_ids, sharing=services.sharing, hosts=options.hosts)
+    checks = Checks(
+        any_client_id=options.any_client_id,
+        presigned_urls=services.presigned_urls,
+        hosts=options.hosts,
+    )
     gate = None
     if services.identity is not None:
-        gate = Gate(services.identity, services.authority, check_store)
-    long_requests = LongRequests(gate, checks, services.rechecks)
-    patience = Patience(services.waiting, long_requests, longest=options.limits.max_wait)
+        gate = Gate(services.identity, services.authorizer, check_store)
+    long_requests = LongRequests(gate, checks, services.revalidation)
+    patience = Patience(services.long_polling, long_requests, longest=options.limits.max_wait)
     more = (ProbeActions(readiness), MetricActions(metrics), events)
     tree = RouteTree(tuple(_routes(services, options, patience, renderer, more)))
     metrics.lay_out({route.name: f"{route.method} {route.template}" for route in tree.routes})
@@ -160,7 +163,7 @@ def build_app(
         described.cache_clear()
 
     def stop() -> None:
-        services.waiting.close()
+        services.long_polling.close()
         events.close()
 
     application = Application(
@@ -168,7 +171,7 @@ def build_app(
         checks,
         gate=gate,
         gateways=options.gateways,
-        meter=Meter(services.rates, services.connected, tree.routes),
+        meter=Meter(services.rates, services.connection_limits, tree.routes),
         long_requests=long_requests,
         describe=describe,
         lifespan=lifespan,
@@ -187,11 +190,11 @@ def build_app(
         checks,
         gate=gate,
         gateways=options.gateways,
-        connected=services.connected,
-        rechecks=services.rechecks,
+        connection_limits=services.connection_limits,
+        revalidation=services.revalidation,
         origins=options.origins,
         subscriptions=services.subscriptions,
-        listeners=services.listeners,
+        connected_subscribers=services.connected_subscribers,
     )
     return application
 
@@ -207,18 +210,20 @@ def _routes(
 
     Routes that this server cannot or may not serve are left out.
     """
-    admin, limits, authority = options.admin_mode, options.limits, services.authority
+    admin, limits, authorizer = options.admin_mode, options.limits, services.authorizer
     served: list[Route] = []
     home = functools.partial(home_document, served, limits)
-    queues = QueueActions(services.queues, services.subscriptions, services.sharing, authority)
-    settling = SettlingActions(services.settling)
+    queues = QueueActions(
+        services.queues, services.subscriptions, services.presigned_urls, authorizer
+    )
+    settling = SettlingActions(services.claims)
     messages = MessageActions(services.messages, settling, patience, renderer)
-    jobs = JobActions(services.jobs, authority)
+    jobs = JobActions(services.jobs, authorizer)
     subscribing = (
         SubscriptionActions(
-            services.subscriptions, authority, services.trusts, doubt=services.reports.doubt
+            services.subscriptions, authorizer, services.trusts, doubt=services.inspection.doubt
         ),
-        DeliveryActions(services.reports),
+        DeliveryActions(services.inspection),
     )
     actions: list[object] = [
         ServiceActions(services.health, home_document=home),
@@ -228,18 +233,18 @@ def _routes(
         ClaimActions(services.claims, patience, renderer),
         settling,
         *subscribing,
-        TopicActions(services.topics, queues, services.subscriptions, authority),
+        TopicActions(services.topics, queues, services.subscriptions, authorizer),
         jobs,
-        ScheduleActions(services.schedules, authority),
+        ScheduleActions(services.schedules, authorizer),
         QuotaActions(services.quotas, services.usage),
     ]
     if services.encryption_keys is not None:
         actions.append(EncryptionActions(services.encryption_keys))
     if services.keys is not None:
         actions.append(KeyActions(services.keys))
-    registry, catalogue, drains = services.registry, services.catalogue, services.drains
-    if admin and registry is not None and catalogue is not None and drains is not None:
-        actions.append(PoolActions(registry, catalogue, limits))
+    registry, placements, drains = services.registry, services.placements, services.drains
+    if admin and registry is not None and placements is not None and drains is not None:
+        actions.append(PoolActions(registry, placements, limits))
         actions.append(DrainActions(drains))
         actions.append(FlavorActions(registry, limits))
     absent = {"topic_replay_messages"}  # a topic keeps nothing that could be sent again

@@ -70,7 +70,7 @@ class Application:
         self._checks = checks
         self._gate = gate
         self._gateways = gateways
-        self._meter, self._rates, self._connected = meter, meter.rates, meter.connected
+        self._meter, self._rates, self._connected = meter, meter.rates, meter.connection_limits
         self._long_requests = long_requests
         self._describe = describe
         self._lifespan = lifespan

@@ -4,7 +4,6 @@ import ipaddress
 import re
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import NoReturn
 
@@ -48,27 +47,19 @@ _IN_A_PROJECT = ("/v2/queues", "/v2/topics", "/v2/schedules", "/v2/data-keys", "
 _KEY = How.KEY  # an attribute of an enumeration is found slowly
 
 
-@dataclass(frozen=True, slots=True)
-class ClientIds:
-    """How Client-ID is checked: as a UUID, or by its length alone (client_id_uuid_safe=off)."""
-
-    strict: bool
-    shortest: int
-    longest: int
-
-
 class Checks:
     """Fill in who a request is from, or refuse it.
 
-    `hosts` are the names that Host may say beside those of loopback; None means any.
+    `hosts` are the names that Host may say beside those of loopback; None means any. With
+    `any_client_id` a Client-ID is checked by its length alone, else it is a UUID.
     """
 
     def __init__(
-        self, *, client_ids: ClientIds, sharing: PresignedUrls, hosts: frozenset[str] | None
+        self, *, any_client_id: bool, presigned_urls: PresignedUrls, hosts: frozenset[str] | None
     ) -> None:
-        self._client_ids = client_ids
+        self._any_client_id = any_client_id
         self._known_client = lru_cache(maxsize=1_024)(self._client_id)  # few send most requests
-        self._sharing = sharing
+        self._presigned_urls = presigned_urls
         self._is_our_name = None if hosts is None else _our_names(hosts)
 
     def check_headers(self, call: Call) -> None:
@@ -119,7 +110,7 @@ class Checks:
 
     async def _refuse_revoked(self, call: Call) -> None:
         signature = call.headers[_SIGNATURE].decode("latin-1")
-        if not await self._sharing.admits(call.queue, signature):
+        if not await self._presigned_urls.admits(call.queue, signature):
             raise Refused(404, _NOT_FOUND)
 
     def _set_client(self, call: Call) -> None:
@@ -133,7 +124,7 @@ class Checks:
 
         if _SIGNATURE not in call.headers:
             return
-        if not self._sharing.verify(
+        if not self._presigned_urls.verify(
             path=call.path,
             method=call.method,
             project=_text(call.headers.get(b"x-project-id", b"")),
@@ -148,7 +139,7 @@ class Checks:
     def _client_id(self, value: bytes | None) -> str:
         if value is None:
             raise Refused(400, "Missing header value", 'The "Client-Id" header is required.')
-        if self._client_ids.strict:
+        if not self._any_client_id:
             if _HEX_ID.fullmatch(value):
                 return value.decode().replace("-", "").lower()
             try:
@@ -156,12 +147,8 @@ class Checks:
             except (ValueError, UnicodeDecodeError):
                 raise Refused(400, "Wrong UUID value", "Malformed hexadecimal UUID.") from None
         text = _text(value)
-        shortest, longest = self._client_ids.shortest, self._client_ids.longest
-        if not shortest <= len(text) <= longest:
-            raise Refused(
-                400,
-                f"Length of client id must be at least {shortest} and no greater than {longest}.",
-            )
+        if not 10 <= len(text) <= 36:
+            raise Refused(400, "Length of client id must be at least 10 and no greater than 36.")
         return text
 
 

@@ -36,10 +36,10 @@ class Gate:
     """Let in the clients that a provider knows, and refuse what they may not do."""
 
     def __init__(
-        self, identity: Authenticator, authority: Authorizer, check_store: Callable[[], None]
+        self, identity: Authenticator, authorizer: Authorizer, check_store: Callable[[], None]
     ) -> None:
         self._identity = identity
-        self._authority = authority
+        self._authorizer = authorizer
         self._check_store = check_store
 
     def refuses(self, call: Call) -> Result | None:
@@ -147,7 +147,7 @@ class Gate:
         if access.consuming and not access.consuming.isdisjoint(call.parameters):
             access = Access(access.rule, Verb.RECEIVE)
         queue = call.path_values[0] if route.names_queue else None
-        self._authority.check(call.principal, access, queue)
+        self._authorizer.check(call.principal, access, queue)
 
     def _unauthorized(self, *, wrong: bool) -> Refused:
         error = ', error="invalid_token"' if wrong else ""
@@ -161,10 +161,10 @@ class Gate:
 class LongRequests:
     """End streams, and requests that wait, once they would not be let in any more."""
 
-    def __init__(self, gate: Gate | None, checks: Checks, rechecks: Revalidation) -> None:
+    def __init__(self, gate: Gate | None, checks: Checks, revalidation: Revalidation) -> None:
         self._gate = gate
         self._checks = checks
-        self._rechecks = rechecks
+        self._revalidation = revalidation
 
     def hold(self, call: Call, end: Callable[[Refused | Denied], None]) -> Callable[[], None]:
         """Call `end` with why, soon after a request would not be let in any more.
@@ -183,7 +183,7 @@ class LongRequests:
 
         if self._gate is None and b"url-signature" not in call.headers:
             return _nothing
-        return self._rechecks.hold(may, lambda: end(refused[0]))
+        return self._revalidation.hold(may, lambda: end(refused[0]))
 
     async def _look(self, call: Call) -> None:
         if b"url-signature" in call.headers:

@@ -9,25 +9,24 @@ from zaqar_lite.api.call import Call
 from zaqar_lite.api.routes import OPEN_PATHS
 from zaqar_lite.domain.errors import Denied
 
+_HEADER = b"x-gateway-secret"
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 class Gateways:
     """Let in only what comes through a gateway.
 
-    Every condition that is set must hold: the client's address is in one of `networks`, the header
-    `header` holds one of `secrets`, and the client's certificate is for one of `names`.
+    Every condition that is set must hold: the client's address is in one of `networks`,
+    X-Gateway-Secret is one of `secrets`, and the client's certificate is for one of `names`.
     """
 
     def __init__(
         self,
         *,
         networks: Sequence[Network],
-        header: str,
         secrets: Sequence[str],
         names: frozenset[str],
     ) -> None:
-        self._header = header.lower().encode()
         self._secrets = [secret.encode() for secret in secrets]
         self._names = names
         self._calls_from = lru_cache(maxsize=1_024)(lambda address: _is_in(address, networks))
@@ -42,7 +41,7 @@ class Gateways:
             Denied: it came through no gateway.
         """
         if call.path in OPEN_PATHS or b"url-signature" in call.headers:
-            call.headers.pop(self._header, None)
+            call.headers.pop(_HEADER, None)
         else:
             self.check(call)
 
@@ -55,7 +54,7 @@ class Gateways:
         Raises:
             Denied: it came through no gateway.
         """
-        given = call.headers.pop(self._header, b"")
+        given = call.headers.pop(_HEADER, b"")
         if not self._anywhere and not self._calls_from(call.address):
             raise Denied("it comes from no gateway's address")
         # Every secret is compared, so that the time does not tell which one is nearly right.

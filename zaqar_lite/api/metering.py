@@ -10,10 +10,10 @@ class Meter:
     """Count requests against rates, and connections; a route without a verb has no rate."""
 
     def __init__(
-        self, rates: RateLimits, connected: ConnectionLimits, routes: tuple[Route, ...]
+        self, rates: RateLimits, connection_limits: ConnectionLimits, routes: tuple[Route, ...]
     ) -> None:
         self.rates = rates
-        self.connected = connected
+        self.connection_limits = connection_limits
         kinds = ((route.name, _kind(route)) for route in routes)
         self._kinds = {name: kind for name, kind in kinds if kind is not None}
 
@@ -29,8 +29,8 @@ class Meter:
         kind = self._kinds.get(route.name)
         if kind is not None and self.rates.is_on:
             self.rates.spend(call.project, kind, 0 if kind == READ else call.size)
-        if call.link is not None and self.connected.is_on:
-            await self.connected.serve(call.link, call.project)
+        if call.link is not None and self.connection_limits.is_on:
+            await self.connection_limits.serve(call.link, call.project)
 
     def answered(self, call: Call, route: Route, result: Result) -> None:
         """Count the bytes that a reader was answered."""

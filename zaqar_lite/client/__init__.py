@@ -11,151 +11,83 @@
 Nothing of the server is imported, and the HTTP library only when a client is made.
 """
 
-from zaqar_lite.client.async_client import AsyncClient
-from zaqar_lite.client.auth import Auth, KeyAuth, KeystoneAuth, NoAuth, SignedAuth
-from zaqar_lite.client.calls import Resend, RetryPolicy
-from zaqar_lite.client.claims import AsyncClaim, Claim
-from zaqar_lite.client.endpoints.claims import ClaimOptions
-from zaqar_lite.client.endpoints.dead_letters import Redriven, Source
-from zaqar_lite.client.endpoints.requests import Topic
-from zaqar_lite.client.errors import (
-    BadAnswer,
-    BadRequest,
-    ClaimLost,
-    Conflict,
-    DueChanged,
-    Forbidden,
-    KeyReused,
-    MessageClaimed,
-    MessageNotFound,
-    NoDeadLetters,
-    NotDelayed,
-    NotFound,
-    Overloaded,
-    QueueExists,
-    QueueNotFound,
-    Refused,
-    ServerFault,
-    ServerWarning,
-    SignatureRefused,
-    StatusError,
-    Unauthenticated,
-    Unavailable,
-    Unreachable,
-    Unsupported,
-    ZaqarError,
-)
-from zaqar_lite.client.models import (
-    AccessKey,
-    Attempt,
-    DataKey,
-    DeadLetter,
-    Delivery,
-    Done,
-    FailedDelivery,
-    Flavor,
-    Held,
-    Ids,
-    Message,
-    MessageAge,
-    MessagePage,
-    NewMessage,
-    Ping,
-    Pool,
-    PoolDrain,
-    ProjectQuota,
-    Queue,
-    Range,
-    RawBody,
-    SignedURL,
-    Stats,
-    Subscription,
-)
-from zaqar_lite.client.posting import Posted, PostOptions, PostSummary, Rejected
-from zaqar_lite.client.queue_options import Ensured, QueueOptions
-from zaqar_lite.client.settlements import Settled, Settlement
-from zaqar_lite.client.sync_client import Client
-from zaqar_lite.client.time_limit import TimeLimitExceeded
-from zaqar_lite.client.worker import Reject, Retry, Worker, WorkerOptions, WorkerStats, worker
-
-__all__ = [
-    "AccessKey",
-    "AsyncClaim",
-    "AsyncClient",
-    "Attempt",
-    "Auth",
-    "BadAnswer",
-    "BadRequest",
-    "Claim",
-    "ClaimLost",
-    "ClaimOptions",
-    "Client",
-    "Conflict",
-    "DataKey",
-    "DeadLetter",
-    "Delivery",
-    "Done",
-    "DueChanged",
-    "Ensured",
-    "FailedDelivery",
-    "Flavor",
-    "Forbidden",
-    "Held",
-    "Ids",
-    "KeyAuth",
-    "KeyReused",
-    "KeystoneAuth",
-    "Message",
-    "MessageAge",
-    "MessageClaimed",
-    "MessageNotFound",
-    "MessagePage",
-    "NewMessage",
-    "NoAuth",
-    "NoDeadLetters",
-    "NotDelayed",
-    "NotFound",
-    "Overloaded",
-    "Ping",
-    "Pool",
-    "PoolDrain",
-    "PostOptions",
-    "PostSummary",
-    "Posted",
-    "ProjectQuota",
-    "Queue",
-    "QueueExists",
-    "QueueNotFound",
-    "QueueOptions",
-    "Range",
-    "RawBody",
-    "Redriven",
-    "Refused",
-    "Reject",
-    "Rejected",
-    "Resend",
-    "Retry",
-    "RetryPolicy",
-    "ServerFault",
-    "ServerWarning",
-    "Settled",
-    "Settlement",
-    "SignatureRefused",
-    "SignedAuth",
-    "SignedURL",
-    "Source",
-    "Stats",
-    "StatusError",
-    "Subscription",
-    "TimeLimitExceeded",
-    "Topic",
-    "Unauthenticated",
-    "Unavailable",
-    "Unreachable",
-    "Unsupported",
-    "Worker",
-    "WorkerOptions",
-    "WorkerStats",
-    "ZaqarError",
-    "worker",
-]
+from zaqar_lite.client.async_client import AsyncClient as AsyncClient
+from zaqar_lite.client.auth import Auth as Auth
+from zaqar_lite.client.auth import KeyAuth as KeyAuth
+from zaqar_lite.client.auth import KeystoneAuth as KeystoneAuth
+from zaqar_lite.client.auth import NoAuth as NoAuth
+from zaqar_lite.client.auth import SignedAuth as SignedAuth
+from zaqar_lite.client.calls import Resend as Resend
+from zaqar_lite.client.calls import RetryPolicy as RetryPolicy
+from zaqar_lite.client.claims import AsyncClaim as AsyncClaim
+from zaqar_lite.client.claims import Claim as Claim
+from zaqar_lite.client.endpoints.claims import ClaimOptions as ClaimOptions
+from zaqar_lite.client.endpoints.dead_letters import Redriven as Redriven
+from zaqar_lite.client.endpoints.dead_letters import Source as Source
+from zaqar_lite.client.endpoints.requests import Topic as Topic
+from zaqar_lite.client.errors import BadAnswer as BadAnswer
+from zaqar_lite.client.errors import BadRequest as BadRequest
+from zaqar_lite.client.errors import ClaimLost as ClaimLost
+from zaqar_lite.client.errors import Conflict as Conflict
+from zaqar_lite.client.errors import DueChanged as DueChanged
+from zaqar_lite.client.errors import Forbidden as Forbidden
+from zaqar_lite.client.errors import KeyReused as KeyReused
+from zaqar_lite.client.errors import MessageClaimed as MessageClaimed
+from zaqar_lite.client.errors import MessageNotFound as MessageNotFound
+from zaqar_lite.client.errors import NoDeadLetters as NoDeadLetters
+from zaqar_lite.client.errors import NotDelayed as NotDelayed
+from zaqar_lite.client.errors import NotFound as NotFound
+from zaqar_lite.client.errors import Overloaded as Overloaded
+from zaqar_lite.client.errors import QueueExists as QueueExists
+from zaqar_lite.client.errors import QueueNotFound as QueueNotFound
+from zaqar_lite.client.errors import Refused as Refused
+from zaqar_lite.client.errors import ServerFault as ServerFault
+from zaqar_lite.client.errors import ServerWarning as ServerWarning
+from zaqar_lite.client.errors import SignatureRefused as SignatureRefused
+from zaqar_lite.client.errors import StatusError as StatusError
+from zaqar_lite.client.errors import Unauthenticated as Unauthenticated
+from zaqar_lite.client.errors import Unavailable as Unavailable
+from zaqar_lite.client.errors import Unreachable as Unreachable
+from zaqar_lite.client.errors import Unsupported as Unsupported
+from zaqar_lite.client.errors import ZaqarError as ZaqarError
+from zaqar_lite.client.models import AccessKey as AccessKey
+from zaqar_lite.client.models import Attempt as Attempt
+from zaqar_lite.client.models import DataKey as DataKey
+from zaqar_lite.client.models import DeadLetter as DeadLetter
+from zaqar_lite.client.models import Delivery as Delivery
+from zaqar_lite.client.models import Done as Done
+from zaqar_lite.client.models import FailedDelivery as FailedDelivery
+from zaqar_lite.client.models import Flavor as Flavor
+from zaqar_lite.client.models import Held as Held
+from zaqar_lite.client.models import Ids as Ids
+from zaqar_lite.client.models import Job as Job
+from zaqar_lite.client.models import Message as Message
+from zaqar_lite.client.models import MessageAge as MessageAge
+from zaqar_lite.client.models import MessagePage as MessagePage
+from zaqar_lite.client.models import NewMessage as NewMessage
+from zaqar_lite.client.models import Ping as Ping
+from zaqar_lite.client.models import Pool as Pool
+from zaqar_lite.client.models import PoolDrain as PoolDrain
+from zaqar_lite.client.models import ProjectQuota as ProjectQuota
+from zaqar_lite.client.models import Queue as Queue
+from zaqar_lite.client.models import Range as Range
+from zaqar_lite.client.models import RawBody as RawBody
+from zaqar_lite.client.models import SignedURL as SignedURL
+from zaqar_lite.client.models import Stats as Stats
+from zaqar_lite.client.models import Subscription as Subscription
+from zaqar_lite.client.posting import Posted as Posted
+from zaqar_lite.client.posting import PostOptions as PostOptions
+from zaqar_lite.client.posting import PostSummary as PostSummary
+from zaqar_lite.client.posting import Rejected as Rejected
+from zaqar_lite.client.queue_options import Ensured as Ensured
+from zaqar_lite.client.queue_options import QueueOptions as QueueOptions
+from zaqar_lite.client.settlements import Settled as Settled
+from zaqar_lite.client.settlements import Settlement as Settlement
+from zaqar_lite.client.sync_client import Client as Client
+from zaqar_lite.client.time_limit import TimeLimitExceeded as TimeLimitExceeded
+from zaqar_lite.client.worker import Reject as Reject
+from zaqar_lite.client.worker import Retry as Retry
+from zaqar_lite.client.worker import Worker as Worker
+from zaqar_lite.client.worker import WorkerOptions as WorkerOptions
+from zaqar_lite.client.worker import WorkerStats as WorkerStats
+from zaqar_lite.client.worker import worker as worker

@@ -18,7 +18,6 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from zaqar_lite.client.arguments import options_of
 from zaqar_lite.client.base_client import BaseClient, chunks
-from zaqar_lite.client.calls import Call
 from zaqar_lite.client.endpoints import claims, messages
 from zaqar_lite.client.endpoints.claims import ClaimOptions
 from zaqar_lite.client.errors import (
@@ -29,8 +28,8 @@ from zaqar_lite.client.errors import (
     ZaqarError,
 )
 from zaqar_lite.client.long_polling import POLL, Connection
-from zaqar_lite.client.models import Held, Message
-from zaqar_lite.client.settlements import Act, Settled, Settlement
+from zaqar_lite.client.models import Message
+from zaqar_lite.client.settlements import Settled, Settlement
 from zaqar_lite.client.steps import Async, Background, Do, Sleep, Steps, Sync, method
 from zaqar_lite.client.termination import Hold, ToTheEnd
 
@@ -88,11 +87,12 @@ class BaseClaim:
     def __bool__(self) -> bool:
         return bool(self.messages)
 
-    def _iterate(self) -> Iterator[Message]:
+    def __iter__(self) -> Iterator[Message]:
         """Yield the messages; the one before counts as processed when the next is asked for.
 
         Raises:
             ClaimLost: the claim lapsed meanwhile; someone else may have the rest.
+            TypeError: this is not in the block of an async claim: use `async for`.
         """
         for message in self.messages:
             if message.id in self._done or message.id in self._settled:
@@ -127,110 +127,9 @@ class BaseClaim:
         if self._lost is not None:
             raise self._lost
 
-    def _begin(self, held: Held | None, sent_at: float) -> None:
-        self._begun = True
-        if held is not None:
-            self.id, self._messages = held.id, held.messages
-            # Counted from before the request left: never longer than the server counts.
-            self._until = max(sent_at, self._connection.asked_at) + self._options.ttl
-
-    def _renewal(self, claim_id: str) -> Call[None]:
-        return claims.renew(self.queue, claim_id, ttl=self._options.ttl, grace=self._options.grace)
-
-    def _renewed(self, sent_at: float) -> None:
-        self._until = sent_at + self._options.ttl
-
-    def _not_renewed(self, error: ZaqarError) -> bool:
-        """Note that a renewal failed; return whether the claim is lost."""
-        if isinstance(error, ClaimLost):
-            self._lost = error
-        elif time.monotonic() >= self._until:
-            self._lost = ClaimLost("The claim has lapsed", f"it could not be renewed: {error}")
-        return self._lost is not None
-
     def _all_settled(self) -> bool:
         """Return whether the claim has ended because everything it held was settled here."""
         return all(message.id in self._settled for message in self._messages)
-
-    def _may_be_over(self) -> bool:
-        """Return whether the claim may have ended because its last message was settled.
-
-        Until its time is over no other client can have its messages.
-        """
-        return time.monotonic() < self._until or self._all_settled()
-
-    def _look_ups(self) -> Iterator[Call[list[Message]]]:
-        """Yield the calls that show whether a claim is over or was lost.
-
-        Messages that do not exist any more were deleted by this program, here or elsewhere.
-        """
-        gone = self._settled | self._leaving
-        left = [one.id for one in self._messages if one.id not in gone]
-        for part in chunks(left, self._page_size):
-            yield messages.get_messages(self.queue, part)
-
-    def _gathered(self, wanted: Sequence[Settlement]) -> list[Settlement]:
-        """Return the deletion of what is done so far, and these settlements."""
-        named = {one.id for one in wanted}
-        return [*(Settlement.delete(one) for one in self._done if one not in named), *wanted]
-
-    @contextlib.contextmanager
-    def _settling(self, settlements: Sequence[Settlement]) -> Iterator[str]:
-        """Yield the claim's id, and note what is being settled for a renewal that comes meanwhile.
-
-        Raises:
-            TypeError: nothing was claimed.
-        """
-        if self.id is None:
-            message = self.HOW if not self._begun else "the claim is empty"
-            raise TypeError(message)
-        leaving = {one.id for one in settlements if not one.keeps}
-        self._leaving |= leaving
-        try:
-            yield self.id
-        finally:
-            self._leaving -= leaving
-
-    def _left(self, settlements: Sequence[Settlement], results: Sequence[Settled]) -> None:
-        """Note what the claim does not hold any more."""
-        for settlement, result in zip(settlements, results, strict=True):
-            if result.done and not settlement.keeps:
-                self._settled.add(settlement.id)
-                self._done.pop(settlement.id, None)
-
-    def _last_settlements(self) -> list[Settlement] | None:
-        """Return settlements that end the claim in one request; None if `_ending` needs only one.
-
-        Deleting all and releasing all are one request each, on every server.
-        """
-        rest = [
-            one.id
-            for one in self._messages
-            if one.id not in self._done and one.id not in self._settled
-        ]
-        if not (self._done and rest) or len(self._done) + len(rest) > self._page_size:
-            return None
-        return [
-            *(Settlement.delete(one) for one in self._done),
-            *(Settlement.release(one) for one in rest),
-        ]
-
-    def _acknowledgements(self) -> Iterator[Call[None]]:
-        """Yield the calls that delete what is done, checked by the claim's id."""
-        if self.id is None:
-            return
-        for part in chunks(list(self._done), self._page_size):
-            yield messages.delete_messages(self.queue, part, claim_ids=[self.id])
-            self._settled.update(part)
-            for one in part:
-                del self._done[one]
-
-    def _ending(self) -> Iterator[Call[None]]:
-        """Yield the calls that end the claim: delete what is done, release the rest."""
-        yield from self._acknowledgements()
-        if self.id is not None and not self._all_settled():
-            rest = [one.id for one in self._messages if one.id not in self._settled]
-            yield claims.release(self.queue, self.id, ids=rest)
 
     def entering(self) -> Steps[None]:
         """Return the steps at the begin of the block: claim, and renew in the background."""
@@ -264,8 +163,15 @@ class BaseClaim:
             let_go()
 
     def _claiming(self, stopping: Callable[[], bool]) -> Steps[None]:
+        """Make the claim; one that waits for messages can be hung up meanwhile."""
+        connection = self._connection if self._options.wait else None
         sent_at = time.monotonic()
-        self._begin((yield from self._create()), sent_at)
+        held = yield from claims.create(self._client, self.queue, self._options, connection)
+        self._begun = True
+        if held is not None:
+            self.id, self._messages = held.id, held.messages
+            # Counted from before the request left: never longer than the server counts.
+            self._until = max(sent_at, self._connection.asked_at) + self._options.ttl
         if stopping():
             with contextlib.suppress(ZaqarError):
                 yield from self._give_back()
@@ -278,11 +184,6 @@ class BaseClaim:
             if self._block.over or not (yield from self._renew_once(claim_id)):
                 return
 
-    def _create(self) -> Steps[Held | None]:
-        """Make the claim; one that waits for messages can be hung up meanwhile."""
-        connection = self._connection if self._options.wait else None
-        return claims.create(self._client, self.queue, self._options, connection)
-
     @method
     def delete_done(self) -> Steps[None]:
         """Delete now what is done so far, instead of at the end.
@@ -290,8 +191,15 @@ class BaseClaim:
         Raises:
             ClaimLost: the claim lapsed; someone else may have the messages.
         """
-        for call in self._acknowledgements():
+        return self._delete_done()
+
+    def _delete_done(self) -> Steps[None]:
+        for part in chunks(list(self._done), self._page_size):
+            call = messages.delete_messages(self.queue, part, claim_ids=[self.id or ""])
             yield from self._client._exchange(call)
+            self._settled.update(part)
+            for one in part:
+                del self._done[one]
 
     @method
     def settle(self, *settlements: Settlement) -> Steps[list[Settled]]:
@@ -307,12 +215,12 @@ class BaseClaim:
 
     def _settle_now(self, *settlements: Settlement) -> Steps[list[Settled]]:
         """Return the steps of `settle`."""
-        gathered = self._gathered(settlements)
-        results = yield from self._carry_out(gathered)
-        along = len(gathered) - len(settlements)
-        for result in results[:along]:
+        named = {one.id for one in settlements}
+        along = [Settlement.delete(one) for one in self._done if one not in named]
+        results = yield from self._carry_out([*along, *settlements])
+        for result in results[: len(along)]:
             result.check()
-        return results[along:]
+        return results[len(along) :]
 
     @method
     def release(
@@ -367,11 +275,21 @@ class BaseClaim:
     def _carry_out(self, settlements: Sequence[Settlement]) -> Steps[list[Settled]]:
         if not settlements:
             return []
-        with self._settling(settlements) as claim_id:
+        if self.id is None:
+            raise TypeError(self.HOW if not self._begun else "the claim is empty")
+        # A renewal that comes meanwhile must not miss them.
+        leaving = {one.id for one in settlements if not one.keeps}
+        self._leaving |= leaving
+        try:
             results = yield from claims.settle_in_parts(
-                self._client, self.queue, claim_id, settlements
+                self._client, self.queue, self.id, settlements
             )
-            self._left(settlements, results)
+        finally:
+            self._leaving -= leaving
+        for settlement, result in zip(settlements, results, strict=True):
+            if result.done and not settlement.keeps:
+                self._settled.add(settlement.id)
+                self._done.pop(settlement.id, None)
         return results
 
     def _end(self) -> Steps[None]:
@@ -380,20 +298,29 @@ class BaseClaim:
         if self._end_renewals is not None:
             yield Do(self._end_renewals)
         yield from self._settled_meanwhile()
-        last = self._last_settlements() if self._client.settles else None
-        if last is not None:
+        done = list(self._done)
+        rest = [
+            one.id
+            for one in self._messages
+            if one.id not in self._done and one.id not in self._settled
+        ]
+        # Deleting all and releasing all are one request each, on every server.
+        if done and rest and self._client.settles and len(done) + len(rest) <= self._page_size:
             # A server that can't do this, or takes fewer at once, is asked in two steps.
             with contextlib.suppress(Unsupported, BadRequest):
-                results = yield from self._carry_out(last)
-                for settlement, result in zip(last, results, strict=True):
-                    if settlement.act is Act.DELETE:
-                        result.check()
+                results = yield from self._carry_out(
+                    [*map(Settlement.delete, done), *map(Settlement.release, rest)]
+                )
+                for result in results[: len(done)]:
+                    result.check()
                 return
         yield from self._give_back()
 
     def _give_back(self) -> Steps[None]:
-        for call in self._ending():
-            yield from self._client._exchange(call)
+        yield from self._delete_done()
+        if self.id is not None and not self._all_settled():
+            rest = [one.id for one in self._messages if one.id not in self._settled]
+            yield from self._client._exchange(claims.release(self.queue, self.id, ids=rest))
 
     def _settled_meanwhile(self) -> Steps[None]:
         """Return the steps that wait for requests under way that settle messages."""
@@ -405,22 +332,35 @@ class BaseClaim:
             return False
         if not self._keeping:
             return True
-        sent_at = time.monotonic()
+        ttl, sent_at = self._options.ttl, time.monotonic()
+        call = claims.renew(self.queue, claim_id, ttl=ttl, grace=self._options.grace)
         try:
-            yield from self._client._exchange(self._renewal(claim_id))
-            self._renewed(sent_at)
+            yield from self._client._exchange(call)
+        except ClaimLost as error:
+            if not (yield from self._is_over()):
+                self._lost = error
+            return False
         except ZaqarError as error:
-            if isinstance(error, ClaimLost) and (yield from self._is_over()):
-                return False
-            return not self._not_renewed(error)
+            if time.monotonic() < self._until:
+                return True
+            self._lost = ClaimLost("The claim has lapsed", f"it could not be renewed: {error}")
+            return False
+        self._until = sent_at + ttl
         return True
 
     def _is_over(self) -> Steps[bool]:
-        if not self._may_be_over():
+        """Return whether the claim has ended because its last message was settled.
+
+        Until its time is over no other client can have its messages: those that do not exist any
+        more were deleted by this program, here or elsewhere.
+        """
+        if time.monotonic() >= self._until and not self._all_settled():
             return False
-        for call in self._look_ups():
+        gone = self._settled | self._leaving
+        left = [one.id for one in self._messages if one.id not in gone]
+        for part in chunks(left, self._page_size):
             try:
-                yield from self._client._exchange(call)
+                yield from self._client._exchange(messages.get_messages(self.queue, part))
             except MessageNotFound:
                 continue
             except ZaqarError:
@@ -449,7 +389,7 @@ class Claim(BaseClaim, Sync):
             ClaimLost: the claim lapsed meanwhile; someone else may have the rest.
         """
         with contextlib.nullcontext() if self._begun else self:
-            yield from self._iterate()
+            yield from super().__iter__()
 
     def __enter__(self) -> Self:
         self._run(self.entering())
@@ -486,19 +426,10 @@ class AsyncClaim(BaseClaim, Async):
         result: T = await self._client._run(steps)
         return result
 
-    def __iter__(self) -> Iterator[Message]:
-        """Yield the messages; the one before counts as processed when the next is asked for.
-
-        Raises:
-            ClaimLost: the claim lapsed meanwhile; someone else may have the rest.
-            TypeError: this is not in an `async with` block: use `async for`.
-        """
-        return self._iterate()
-
     async def __aiter__(self) -> AsyncIterator[Message]:
         """Yield the messages; outside of an `async with` block, make and end the claim too."""
         async with contextlib.nullcontext() if self._begun else self:
-            for message in self._iterate():
+            for message in self:
                 yield message
 
     async def __aenter__(self) -> Self:

@@ -197,7 +197,10 @@ class ToTheEnd(Step):
 
 @contextlib.contextmanager
 def stopping_on_signals(stop: Callable[[], None]) -> Iterator[None]:
-    """Have SIGTERM and SIGINT stop the worker, where signals can be had (the main thread)."""
+    """Have SIGTERM and SIGINT stop the worker, where signals can be had (the main thread).
+
+    `stop` must wake whoever waits, in a thread or on an event loop.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -206,23 +209,4 @@ def stopping_on_signals(stop: Callable[[], None]) -> Iterator[None]:
         yield
     finally:
         for one, handler in before.items():
-            signal.signal(one, handler)
-
-
-@contextlib.contextmanager
-def stopping_on_loop_signals(
-    loop: asyncio.AbstractEventLoop, stop: Callable[[], None]
-) -> Iterator[None]:
-    """Have SIGTERM and SIGINT stop a worker on an event loop of the main thread."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {one: signal.getsignal(one) for one in SIGNALS}
-    for one in SIGNALS:
-        loop.add_signal_handler(one, stop)
-    try:
-        yield
-    finally:
-        for one, handler in before.items():
-            loop.remove_signal_handler(one)
             signal.signal(one, handler)

@@ -43,9 +43,9 @@ from zaqar_lite.client.errors import (
 )
 from zaqar_lite.client.long_polling import Connection
 from zaqar_lite.client.models import Message
-from zaqar_lite.client.settlements import MAX_DETAIL, MAX_REASON, NO_TARGET, Settlement, cut
+from zaqar_lite.client.settlements import MAX_DETAIL, MAX_REASON, NO_TARGET, Act, Settlement, cut
 from zaqar_lite.client.steps import Do, Sleep, Steps
-from zaqar_lite.client.termination import stopping_on_loop_signals, stopping_on_signals
+from zaqar_lite.client.termination import stopping_on_signals
 from zaqar_lite.client.time_limit import limited, limited_async, stack_of
 
 if TYPE_CHECKING:
@@ -189,25 +189,6 @@ class WorkerOptions:
         )
 
 
-class Pauses:
-    """How long a slot waits after failures; `failures` are those in a row."""
-
-    def __init__(self, options: WorkerOptions) -> None:
-        self._longest = options.longest_pause
-        self.failures = 0
-
-    def after(self, error: Exception) -> float:
-        """Return the seconds to wait after one failure more.
-
-        Where the handler said what becomes of the message there is nothing to wait for.
-        """
-        self.failures += 1
-        if isinstance(error, Reject) or (isinstance(error, Retry) and error.after):
-            return 0
-        longest = min(self._longest, 0.5 * 2 ** min(self.failures, 16))
-        return random.uniform(0, longest)  # noqa: S311 - jitter, not a secret
-
-
 class Worker:
     """A handler with a queue; made by `worker`. Calling it calls the handler, as a test would."""
 
@@ -220,8 +201,7 @@ class Worker:
         self._handle = handler
         self.stats = WorkerStats()
         self._lock = threading.Lock()
-        self._slots: Sequence[Connection] = ()
-        """One for each slot: it ends the slot's waits."""
+        self._slots: Sequence[_Slot] = ()
 
     def __call__(self, message: Message) -> Any:  # noqa: ANN401 - the handler's own result
         """Call the handler."""
@@ -230,7 +210,7 @@ class Worker:
     def stop(self) -> None:
         """Finish what is in hand, delete it, release the rest; any thread may call this."""
         for slot in self._slots:
-            slot.hang_up()
+            slot.stopped.hang_up()
 
     def run(self, client: "Client", *, until_empty: bool = False) -> WorkerStats:
         """Work in threads until SIGTERM, SIGINT or `stop`; or until nothing can be claimed.
@@ -255,10 +235,10 @@ class Worker:
                 fatal.append(error)
                 self.stop()
 
-        slots = self._begin(client, threading.Lock(), self._call, until_empty=until_empty)
+        self._begin(client, threading.Lock(), self._call)
         threads = [
-            threading.Thread(target=work, args=[steps], name=f"zaqar-worker-{number}")
-            for number, steps in enumerate(slots)
+            threading.Thread(target=work, args=[slot.work(until_empty=until_empty)])
+            for slot in self._slots
         ]
         with stopping_on_signals(self.stop):
             for thread in threads:
@@ -282,9 +262,12 @@ class Worker:
             raise TypeError(message)
         if self.options.must_exist and not await client.queue_exists(self.queue):
             raise _absent(self.queue)
-        slots = self._begin(client, asyncio.Lock(), self._call_async, until_empty=until_empty)
-        tasks = [asyncio.ensure_future(client._run(steps)) for steps in slots]
-        with stopping_on_loop_signals(asyncio.get_running_loop(), self.stop):
+        self._begin(client, asyncio.Lock(), self._call_async)
+        tasks = [
+            asyncio.ensure_future(client._run(slot.work(until_empty=until_empty)))
+            for slot in self._slots
+        ]
+        with stopping_on_signals(self.stop):
             try:
                 await asyncio.gather(*tasks)
             finally:
@@ -298,81 +281,12 @@ class Worker:
         client: BaseClient,
         turn: "threading.Lock | asyncio.Lock",
         call: Callable[[BaseClaim, Message], Any],
-        *,
-        until_empty: bool,
-    ) -> list[Steps[None]]:
-        """Return the steps of each slot."""
+    ) -> None:
         self._handle = self.options.wrapped(self.handler, client.tracing)
-        self._slots = [Connection() for _ in range(self.options.concurrency)]
-        return [
-            self._slot(client, turn, call, stopped, until_empty=until_empty)
-            for stopped in self._slots
-        ]
+        slots = range(self.options.concurrency)
+        self._slots = [_Slot(self, client, turn, call) for _ in slots]
 
-    def _slot(
-        self,
-        client: BaseClient,
-        turn: "threading.Lock | asyncio.Lock",
-        call: Callable[[BaseClaim, Message], Any],
-        stopped: Connection,
-        *,
-        until_empty: bool,
-    ) -> Steps[None]:
-        """Claim and handle messages, again and again.
-
-        One slot at a time has the turn to wait at the server; one that has found something looks
-        again at once.
-        """
-        found = until_empty
-        pauses = Pauses(self.options)
-        while not stopped.over:
-            options = self.options.claim_options(wait=0 if found else math.inf)
-            claim = BaseClaim(client, self.queue, options, stopped)
-            try:
-                if found:
-                    yield from claim.entering()
-                else:
-                    yield Do(turn.acquire)
-                    try:
-                        yield from claim.entering()
-                    finally:
-                        turn.release()
-                found = bool(claim)
-                try:
-                    yield from self._handle_all(claim, call, stopped, pauses)
-                except BaseException as error:
-                    yield from claim.leaving(error)
-                    raise
-                yield from claim.leaving(None)
-            except ZaqarError as error:
-                self._claim_failed(error)
-                yield Sleep(self.options.poll, stopped)
-            else:
-                if until_empty and not found:
-                    return
-
-    def _handle_all(
-        self,
-        claim: BaseClaim,
-        call: Callable[[BaseClaim, Message], Any],
-        stopped: Connection,
-        pauses: "Pauses",
-    ) -> Steps[None]:
-        for message in claim._iterate():
-            if stopped.over:
-                return
-            try:
-                yield Do(call, claim, message)
-            except Exception as error:  # noqa: BLE001 - the handler's, whatever it is
-                self._failed(message, error)
-                yield from self._give_back(claim, message, error)
-                yield Sleep(pauses.after(error), stopped)
-            else:
-                pauses.failures = 0
-                claim.done(message)
-                self._count(processed=1)
-
-    def _give_back(self, claim: BaseClaim, message: Message, error: Exception) -> Steps[None]:
+    def give_back(self, claim: BaseClaim, message: Message, error: Exception) -> Steps[None]:
         """Settle a message whose handler raised; on a server that cannot, skip it."""
         if not claim._client.settles:
             claim.skip(message)
@@ -381,11 +295,14 @@ class Worker:
         try:
             (result,) = yield from claim._settle_now(settlement)
             if result.outcome == NO_TARGET:
-                self._no_dead_letters(message)
-                (result,) = yield from claim._settle_now(instead_of_dead(message, settlement))
+                text = "%s was rejected, but %s has no place for dead letters: it comes again"
+                LOG.warning(text, message.id, self.queue)
+                again = dataclasses.replace(settlement, act=Act.RELEASE, failed=True)
+                (result,) = yield from claim._settle_now(again)
             result.check()
         except (Unsupported, BadRequest) as refusal:
-            self._not_settled(message, refusal)
+            text = "%s of %s is given back at the end of its claim, without delay or reason: %s"
+            LOG.warning(text, message.id, self.queue, refusal)
             claim.skip(message)
 
     def _call(self, claim: BaseClaim, message: Message) -> None:
@@ -416,16 +333,9 @@ class Worker:
             stack_of(thread),
         )
 
-    def _no_dead_letters(self, message: Message) -> None:
-        text = "%s was rejected, but %s has no place for dead letters: it comes again"
-        LOG.warning(text, message.id, self.queue)
-
-    def _not_settled(self, message: Message, refusal: ZaqarError) -> None:
-        text = "%s of %s is given back at the end of its claim, without delay or reason: %s"
-        LOG.warning(text, message.id, self.queue, refusal)
-
-    def _failed(self, message: Message, error: Exception) -> None:
-        self._count(failed=1)
+    def handler_failed(self, message: Message, error: Exception) -> None:
+        """Count and log what a handler raised."""
+        self.count(failed=1)
         is_decision = isinstance(error, Retry | Reject)
         LOG.warning(
             "handler of %s failed on %s: %s",
@@ -441,20 +351,98 @@ class Worker:
         except Exception:
             LOG.exception("on_failure of %s failed on %s", self.queue, message.id)
 
-    def _claim_failed(self, error: ZaqarError) -> None:
+    def claim_failed(self, error: ZaqarError) -> None:
         """Log a lost claim or a server that is away; raise an error that would only come again."""
         never = isinstance(error, Unreachable) and error.permanent
         if never or (isinstance(error, Refused) and not isinstance(error, ClaimLost)):
             raise error
         LOG.warning("worker on %s: %s", self.queue, error)
         if isinstance(error, ClaimLost):
-            self._count(lost=1)
+            self.count(lost=1)
 
-    def _count(self, *, processed: int = 0, failed: int = 0, lost: int = 0) -> None:
+    def count(self, *, processed: int = 0, failed: int = 0, lost: int = 0) -> None:
+        """Add to the numbers, which several threads do."""
         with self._lock:
             self.stats.processed += processed
             self.stats.failed += failed
             self.stats.lost += lost
+
+
+class _Slot:
+    """Claims and handles messages, again and again, as steps; `stopped` ends its waits.
+
+    One slot at a time has the turn to wait at the server; one that has found something looks again
+    at once.
+    """
+
+    def __init__(
+        self,
+        worker: Worker,
+        client: BaseClient,
+        turn: "threading.Lock | asyncio.Lock",
+        call: Callable[[BaseClaim, Message], Any],
+    ) -> None:
+        self.stopped = Connection()
+        self._worker = worker
+        self._client = client
+        self._turn = turn
+        self._call = call
+        self._failures = 0  # in a row
+
+    def work(self, *, until_empty: bool) -> Steps[None]:
+        """Return the steps, until the worker stops, or until nothing can be claimed."""
+        found, options = until_empty, self._worker.options
+        while not self.stopped.over:
+            claiming = options.claim_options(wait=0 if found else math.inf)
+            claim = BaseClaim(self._client, self._worker.queue, claiming, self.stopped)
+            try:
+                if found:
+                    yield from claim.entering()
+                else:
+                    yield Do(self._turn.acquire)
+                    try:
+                        yield from claim.entering()
+                    finally:
+                        self._turn.release()
+                found = bool(claim)
+                try:
+                    yield from self._handle_all(claim)
+                except BaseException as error:
+                    yield from claim.leaving(error)
+                    raise
+                yield from claim.leaving(None)
+            except ZaqarError as error:
+                self._worker.claim_failed(error)
+                yield Sleep(options.poll, self.stopped)
+            else:
+                if until_empty and not found:
+                    return
+
+    def _handle_all(self, claim: BaseClaim) -> Steps[None]:
+        for message in claim:
+            if self.stopped.over:
+                return
+            try:
+                yield Do(self._call, claim, message)
+            except Exception as error:  # noqa: BLE001 - the handler's, whatever it is
+                self._failures += 1
+                self._worker.handler_failed(message, error)
+                yield from self._worker.give_back(claim, message, error)
+                yield Sleep(self._pause(error), self.stopped)
+            else:
+                self._failures = 0
+                claim.done(message)
+                self._worker.count(processed=1)
+
+    def _pause(self, error: Exception) -> float:
+        """Return the seconds to wait after a failure.
+
+        Where the handler said what becomes of the message there is nothing to wait for.
+        """
+        if isinstance(error, Reject) or (isinstance(error, Retry) and error.after):
+            return 0
+        longest: float = min(self._worker.options.longest_pause, 0.5 * 2 ** min(self._failures, 16))
+        return random.uniform(0, longest)  # noqa: S311 - jitter, not a secret
 
 
 def worker(
@@ -490,42 +478,24 @@ def outcome_of(message: Message, error: Exception, *, report: bool) -> Settlemen
     """Return what becomes of a message whose handler raised this exception.
 
     For an exception that is neither Retry nor Reject, the reason is its type, and with `report` the
-    detail is its text.
+    detail is its text. The reason of a Retry without one is the exception that the handler caught.
     """
     if isinstance(error, Reject):
-        return Settlement.dead(
-            message, reason=_cut(error.reason, MAX_REASON), detail=_cut(error.detail, MAX_DETAIL)
-        )
-    if isinstance(error, Retry):
-        after = None if error.after is None else max(0, math.ceil(error.after))
-        return _failure(message, error.reason or _cause(error), error.detail, after)
-    return _failure(message, type(error).__name__, str(error) if report else None)
+        return Settlement.dead(message, **_why(error.reason, error.detail))
+    if not isinstance(error, Retry):
+        why = _why(type(error).__name__, str(error) if report else None)
+        return Settlement.release(message, delay=None, failed=True, **why)
+    after = None if error.after is None else max(0, math.ceil(error.after))
+    why = _why(error.reason or type(error.__cause__ or error).__name__, error.detail)
+    return Settlement.release(message, delay=after, failed=True, **why)
 
 
-def instead_of_dead(message: Message, settlement: Settlement) -> Settlement:
-    """Return what becomes of a message that has no place among dead letters: it comes again."""
-    return _failure(message, settlement.reason, settlement.detail)
-
-
-def _failure(
-    message: Message, reason: str | None, detail: str | None, after: int | None = None
-) -> Settlement:
-    return Settlement.release(
-        message,
-        delay=after,
-        failed=True,
-        reason=_cut(reason, MAX_REASON),
-        detail=_cut(detail, MAX_DETAIL),
-    )
-
-
-def _cause(error: Exception) -> str:
-    """Return what a handler gave up for: the exception that it caught, if there was one."""
-    return type(error.__cause__ or error).__name__
-
-
-def _cut(text: str | None, size: int) -> str | None:
-    return None if text is None else cut(text, size)
+def _why(reason: str | None, detail: str | None) -> dict[str, str | None]:
+    """Return as much of a reason and a detail as the server takes."""
+    return {
+        "reason": None if reason is None else cut(reason, MAX_REASON),
+        "detail": None if detail is None else cut(detail, MAX_DETAIL),
+    }
 
 
 def _decoded(decoder: Callable[[Any], Any], handler: Handler, message: Message) -> Any:  # noqa: ANN401

@@ -4,3 +4,20 @@ A leaf sets `run`, which answers its exit code. Nothing here imports the SDK, an
 rich before a command runs, and only the module of the noun that is asked for is imported, so that
 `zaqar-lite --help` and the names that a shell completes are quick.
 """
+
+__all__ = ["sdk"]
+
+TYPE_CHECKING = False  # importing typing takes 6 ms, for which a shell would wait at every Tab
+if TYPE_CHECKING:
+    from zaqar_lite import client as sdk
+else:
+
+    class _Sdk:
+        """`zaqar_lite.client`, which is imported when a command first needs something of it."""
+
+        def __getattr__(self, name: str) -> object:
+            from zaqar_lite import client  # noqa: PLC0415
+
+            return getattr(client, name)
+
+    sdk = _Sdk()

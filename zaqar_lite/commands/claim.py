@@ -1,12 +1,17 @@
-"""`zaqar-lite claim`: take messages for a while, keep them longer, give them back."""
+"""`zaqar-lite claim`: take messages for a while, run a command for each, give them back."""
 
 import argparse
-from typing import TYPE_CHECKING
+import json
+import os
+import shutil
+import signal
+import subprocess
 
-from zaqar_lite.commands import each
+from zaqar_lite.commands import sdk
 from zaqar_lite.commands.message import add_wait
 from zaqar_lite.commands.output import Output, as_row
 from zaqar_lite.commands.running import (
+    FAILED,
     Leaves,
     add_call,
     add_duration,
@@ -14,12 +19,15 @@ from zaqar_lite.commands.running import (
     add_noun,
     why_empty,
 )
-from zaqar_lite.commands.values import at_least
+from zaqar_lite.commands.values import UsageError, at_least, seconds_above_zero
 from zaqar_lite.durations import duration_shown
 
-if TYPE_CHECKING:
-    from zaqar_lite.client import Client
-
+REJECTED = 65
+"""The exit code (EX_DATAERR of sysexits.h) that says that no later try can help."""
+_RUN = (
+    "run a command for each message: the body comes on standard input as JSON; exit code 0 deletes "
+    f"the message, {REJECTED} makes it a dead letter, any other one is a failure"
+)
 _COLUMNS = ("id", "claim_count", "failure_count", "body")
 
 
@@ -30,7 +38,12 @@ def add_commands(subparsers: Leaves) -> None:
     parser.add_argument("--limit", type=at_least(1), default=10, help="messages at most (10)")
     _times(parser)
     add_wait(parser, "how long to wait for a message")
-    each.add_verb(verbs)
+    parser = add_leaf(verbs, "run", run_each, _RUN, "queue")
+    parser.add_argument("command_words", nargs="+", metavar="COMMAND", help="after --")
+    parser.add_argument("--concurrency", type=at_least(1), default=1, help="commands at a time (1)")
+    text = "how long a command may take; then it is killed, which is a failure"
+    add_duration(parser, "--time-limit", text, read=seconds_above_zero)
+    parser.add_argument("--until-empty", action="store_true", help="end when nothing is left")
     add_leaf(verbs, "show", show, "show what a claim holds", "queue", "claim")
     _times(add_call(verbs, "renew", renew, "let a claim last longer", "queue", "claim"))
     text = "give back what a claim holds"
@@ -39,7 +52,7 @@ def add_commands(subparsers: Leaves) -> None:
     add_duration(parser, "--delay", text)
 
 
-def create(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
+def create(client: "sdk.Client", arguments: argparse.Namespace, output: Output) -> None:
     """Claim messages."""
     held = client.create_claim(
         arguments.queue,
@@ -57,7 +70,59 @@ def create(client: "Client", arguments: argparse.Namespace, output: Output) -> N
         output.say(why_empty(client, arguments.queue, text))
 
 
-def show(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
+def run_each(client: "sdk.Client", arguments: argparse.Namespace, output: Output) -> int | None:
+    """Work until interrupted, or until the queue is empty; 1 when a command failed.
+
+    The worker's log, which goes to standard error, has a line for each failure.
+    """
+
+    def handle(message: "sdk.Message") -> None:
+        _judge(_exit_code(message, arguments))
+
+    if shutil.which(arguments.command_words[0]) is None:
+        raise UsageError(f"there is no program {arguments.command_words[0]!r} to run")
+    if not arguments.until_empty:
+        output.say(f"Waiting for messages of {arguments.queue}; Ctrl-C ends.")
+    options = sdk.WorkerOptions(concurrency=arguments.concurrency, batch=1, details=True)
+    worker = sdk.Worker(handle, arguments.queue, options)
+    done = worker.run(client, until_empty=arguments.until_empty)
+    output.record({"queue": arguments.queue, **as_row(done)})
+    return FAILED if done.failed or done.lost else None
+
+
+def _exit_code(message: "sdk.Message", arguments: argparse.Namespace) -> int | None:
+    """Return the command's exit code, None when its time was over."""
+    try:
+        return subprocess.run(  # noqa: S603 - the user's own command
+            arguments.command_words,
+            input=json.dumps(message.body, ensure_ascii=False).encode(),
+            env={**os.environ, "MESSAGE_ID": message.id, "MESSAGE_QUEUE": arguments.queue},
+            timeout=arguments.time_limit,
+            check=False,
+        ).returncode
+    except subprocess.TimeoutExpired:
+        return None
+
+
+def _judge(code: int | None) -> None:
+    """Decide by the exit code what becomes of the message, and raise that.
+
+    Raises:
+        Reject, Retry: the command did not succeed.
+        KeyboardInterrupt: Ctrl-C ended it; its message is given back, which is not a failure.
+    """
+    if code == 0:
+        return
+    if code == -signal.SIGINT:
+        raise KeyboardInterrupt
+    if code is None:
+        raise sdk.Retry(reason="time_limit")
+    if code == REJECTED:
+        raise sdk.Reject(f"exit_{code}")
+    raise sdk.Retry(reason=f"exit_{code}" if code > 0 else f"signal_{-code}")
+
+
+def show(client: "sdk.Client", arguments: argparse.Namespace, output: Output) -> None:
     """Show a claim."""
     held = client.get_claim(arguments.queue, arguments.claim, details=True)
     output.line(f"held for {duration_shown(held.age)} of {duration_shown(held.ttl)}")
@@ -68,13 +133,13 @@ def show(client: "Client", arguments: argparse.Namespace, output: Output) -> Non
     )
 
 
-def renew(client: "Client", given: argparse.Namespace) -> dict[str, object]:
+def renew(client: "sdk.Client", given: argparse.Namespace) -> dict[str, object]:
     """Renew a claim."""
     client.renew_claim(given.queue, given.claim, ttl=given.ttl, grace=given.grace)
     return {"claim": given.claim, "ttl": given.ttl}
 
 
-def release(client: "Client", given: argparse.Namespace) -> dict[str, object]:
+def release(client: "sdk.Client", given: argparse.Namespace) -> dict[str, object]:
     """Release a claim; one that has lapsed, or was released before, is not found."""
     client.get_claim(given.queue, given.claim)
     client.release_claim(given.queue, given.claim, delay=given.delay)

@@ -4,7 +4,7 @@ import argparse
 import sys
 from collections.abc import Callable
 
-from zaqar_lite.commands import contexts
+from zaqar_lite.commands import contexts, sdk
 from zaqar_lite.commands.output import Output
 from zaqar_lite.commands.running import NOT_FOUND, OK, USAGE, Leaves, add_noun, explain
 from zaqar_lite.commands.values import UsageError
@@ -42,9 +42,7 @@ def add(known: contexts.Contexts, arguments: argparse.Namespace, output: Output)
     if "key" in said and "key_env" in said:
         raise ValueError("--key and --key-env exclude each other")
     if "url" in said:
-        from zaqar_lite.client.base_client import base_of  # noqa: PLC0415 - a wrong one would always fail
-
-        base_of(said["url"])
+        sdk.base_client.base_of(said["url"])  # a wrong one would always fail
     before = known.named.get(arguments.name, {})
     if not said and not before:
         raise UsageError(f"say what {arguments.name} means: --url, --project or another option")

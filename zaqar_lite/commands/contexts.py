@@ -7,6 +7,7 @@ every press of the Tab key, so it imports little itself.
 import json
 import os
 from collections.abc import Mapping
+from types import SimpleNamespace
 
 from zaqar_lite.environment import client_value
 
@@ -47,29 +48,17 @@ class Contexts:
         return self.named[wanted]
 
 
-class Place:
+class Place(SimpleNamespace):
     """Where a server is, who asks it, and what proves that: a login, a file, or a key."""
 
-    def __init__(
-        self,
-        *,
-        url: str | None,
-        project: str | None,
-        client_id: str | None,
-        os_cloud: str | None,
-        signed: str | None,
-        key: str | None,
-        ca_file: str | None,
-        client_cert: str | None,
-    ) -> None:
-        self.url = url
-        self.project = project
-        self.client_id = client_id
-        self.os_cloud = os_cloud
-        self.signed = signed
-        self.key = key
-        self.ca_file = ca_file
-        self.client_cert = client_cert
+    url: str | None
+    project: str | None
+    client_id: str | None
+    os_cloud: str | None
+    signed: str | None
+    key: str | None
+    ca_file: str | None
+    client_cert: str | None
 
     def __repr__(self) -> str:
         """Show the server and the project, not what proves who asks."""

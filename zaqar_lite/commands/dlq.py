@@ -4,9 +4,8 @@ import argparse
 import json
 from collections.abc import Callable
 from itertools import islice
-from typing import TYPE_CHECKING
 
-from zaqar_lite.commands import jobs
+from zaqar_lite.commands import jobs, sdk
 from zaqar_lite.commands.message import add_show
 from zaqar_lite.commands.output import Output, as_row
 from zaqar_lite.commands.running import (
@@ -18,9 +17,6 @@ from zaqar_lite.commands.running import (
     add_noun,
 )
 from zaqar_lite.commands.values import at_least, pairs
-
-if TYPE_CHECKING:
-    from zaqar_lite.client import Client, Message
 
 _QUEUE = "the dead-letter queue"
 
@@ -63,7 +59,7 @@ def add_commands(subparsers: Leaves) -> None:
     jobs.add_options(parser)
 
 
-def list_(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
+def list_(client: "sdk.Client", arguments: argparse.Namespace, output: Output) -> None:
     """List dead letters."""
     letters = client.list_dead_letters(arguments.queue, source=arguments.source)
     output.rows(
@@ -73,7 +69,7 @@ def list_(client: "Client", arguments: argparse.Namespace, output: Output) -> No
     )
 
 
-def redrive(client: "Client", arguments: argparse.Namespace, output: Output) -> int | None:
+def redrive(client: "sdk.Client", arguments: argparse.Namespace, output: Output) -> int | None:
     """Move dead letters back: here, or by a job of the server where an option asks for one."""
     is_job = jobs.is_language(arguments.where) or arguments.rate or arguments.watch
     if is_job or arguments.force:
@@ -108,7 +104,9 @@ def redrive(client: "Client", arguments: argparse.Namespace, output: Output) -> 
     return FAILED if stays else None
 
 
-def _redrive_there(client: "Client", arguments: argparse.Namespace, output: Output) -> int | None:
+def _redrive_there(
+    client: "sdk.Client", arguments: argparse.Namespace, output: Output
+) -> int | None:
     wanted = jobs.wants(arguments.where)
     if arguments.source is not None:
         wanted["source"] = arguments.source
@@ -130,11 +128,11 @@ def _of(source: str | None) -> str:
     return "" if source is None else f" of {source}"
 
 
-def _where(wanted: dict[str, str]) -> "Callable[[Message], bool] | None":
+def _where(wanted: dict[str, str]) -> "Callable[[sdk.Message], bool] | None":
     if not wanted:
         return None
 
-    def matches(letter: "Message") -> bool:
+    def matches(letter: "sdk.Message") -> bool:
         for path, text in wanted.items():
             value = letter.body
             for key in path.split("."):

@@ -14,20 +14,13 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
-from zaqar_lite.client import (
-    BadRequest,
-    NewMessage,
-    PostSummary,
-    RawBody,
-    Rejected,
-    ZaqarError,
-)
+from zaqar_lite.commands import sdk
 from zaqar_lite.commands.output import Output
-from zaqar_lite.commands.running import FAILED, async_client
+from zaqar_lite.commands.running import FAILED, connect
 from zaqar_lite.commands.values import UsageError, instant, pairs, whole_seconds
 
 NO_JSON = (
@@ -35,13 +28,13 @@ NO_JSON = (
     "--format text posts lines as strings, and --format csv the rows of a table."
 )
 Advance = Callable[[int], None]
-Item = NewMessage | RawBody | str
+Item = sdk.NewMessage | sdk.RawBody | str
 Items = Generator[Item, None, None]
 
 
 def post_file(arguments: argparse.Namespace, output: Output) -> int | None:
     """Post what a file holds; return 1 if something was refused."""
-    begin = time.monotonic()
+    begin, stored = time.monotonic(), 0
     with contextlib.ExitStack() as stack:
         source, size = _open(arguments.file, stack)
         rejects = Rejects(arguments, stack)
@@ -50,13 +43,20 @@ def post_file(arguments: argparse.Namespace, output: Output) -> int | None:
             count = sum(1 for _ in items)
             output.record({"queue": arguments.queue, "messages": count, "dry_run": True})
             return None
-        stored = Stored(_progress(source, size, stack))
+        advance = _progress(source, size, stack)
+
+        def posted(batch: sdk.Posted[Item]) -> None:
+            # Stored for certain; a few more may be, when an answer was lost.
+            nonlocal stored
+            stored += len(batch.ids)
+            advance(len(batch.ids))
+
         try:
             with _ended_by_interrupts():
-                summary = asyncio.run(_post(arguments, items, stored.add, rejects))
+                summary = asyncio.run(_post(arguments, items, posted, rejects))
         except BaseException:
             # Killed by a signal or an error: what to post again is what the user asks next.
-            print(f"zaqar-lite: {stored.messages} messages were stored", file=sys.stderr)
+            print(f"zaqar-lite: {stored} messages were stored", file=sys.stderr)
             raise
     seconds = time.monotonic() - begin
     output.record(
@@ -87,17 +87,24 @@ def _ended_by_interrupts() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-class Stored:
-    """How many messages are stored for certain; a few more may be, when an answer was lost."""
-
-    def __init__(self, advance: Advance) -> None:
-        self.messages = 0
-        self._advance = advance
-
-    def add(self, count: int) -> None:
-        """Count a batch, and show it."""
-        self.messages += count
-        self._advance(count)
+async def _post(
+    arguments: argparse.Namespace,
+    items: Items,
+    posted: Callable[[sdk.Posted[Item]], None],
+    rejects: "Rejects",
+) -> sdk.PostSummary:
+    """Post by tasks: threads would reach half of the rate."""
+    async with connect(sdk.AsyncClient, arguments) as client:
+        return await client.post_all(
+            arguments.queue,
+            items,
+            batch_size=arguments.batch_size,
+            batch_bytes=arguments.batch_bytes,
+            in_flight=arguments.in_flight,
+            rate=arguments.rate,
+            on_posted=posted,
+            on_rejected=rejects.add,
+        )
 
 
 class Rejects:
@@ -114,30 +121,30 @@ class Rejects:
         file = path.open("w", encoding="utf-8", errors="replace")  # it may refuse what is no UTF-8
         self._file = stack.enter_context(file)
 
-    def add(self, rejected: Rejected[Item]) -> None:
+    def add(self, rejected: sdk.Rejected[Item]) -> None:
         """Write one: which record it was (from 1), why, and what it said.
 
         Raises:
             UsageError, ZaqarError: there is no file to write it to.
         """
         record, reason, item = rejected.index + 1, rejected.reason, rejected.item
-        body = item.body if isinstance(item, NewMessage) else item
+        body = item.body if isinstance(item, sdk.NewMessage) else item
         if self._file is None:
-            if isinstance(reason, ZaqarError):
+            if isinstance(reason, sdk.ZaqarError):
                 reason.title = f"Record {record} was refused: {reason.title}"
-                if isinstance(reason, BadRequest) and _is_broken(body):
+                if isinstance(reason, sdk.BadRequest) and _is_broken(body):
                     reason.description = NO_JSON
                 raise reason
             message = f"record {record}: {reason}"
             raise UsageError(message) from reason
-        text = body.decode("utf-8", "replace") if isinstance(body, RawBody) else body
+        text = body.decode("utf-8", "replace") if isinstance(body, sdk.RawBody) else body
         line = {"record": record, "reason": str(reason), "input": text}
         self._file.write(json.dumps(line, ensure_ascii=False) + "\n")
 
 
 def _is_broken(body: object) -> bool:
     """Return whether a body is a line of JSON that can't be read."""
-    if not isinstance(body, RawBody):
+    if not isinstance(body, sdk.RawBody):
         return False
     try:
         json.loads(body)
@@ -146,22 +153,6 @@ def _is_broken(body: object) -> bool:
     except ValueError:
         return True
     return False
-
-
-async def _post(
-    arguments: argparse.Namespace, items: Iterable[Item], advance: Advance, rejects: Rejects
-) -> PostSummary:
-    async with async_client(arguments) as client:
-        return await client.post_all(
-            arguments.queue,
-            items,
-            batch_size=arguments.batch_size,
-            batch_bytes=arguments.batch_bytes,
-            in_flight=arguments.in_flight,
-            rate=arguments.rate,
-            on_posted=lambda posted: advance(len(posted.ids)),
-            on_rejected=rejects.add,
-        )
 
 
 def _open(name: str, stack: contextlib.ExitStack) -> tuple[BinaryIO, int | None]:
@@ -187,10 +178,10 @@ def _read(arguments: argparse.Namespace, source: BinaryIO) -> Items:
     )
 
 
-def _named(message: Item, key: str) -> NewMessage:
+def _named(message: Item, key: str) -> sdk.NewMessage:
     """Return the message with a key: its own, or else this one."""
-    if not isinstance(message, NewMessage):
-        return NewMessage(body=message, idempotency_key=key)
+    if not isinstance(message, sdk.NewMessage):
+        return sdk.NewMessage(body=message, idempotency_key=key)
     if message.idempotency_key is not None:
         return message
     return dataclasses.replace(message, idempotency_key=key)
@@ -205,7 +196,7 @@ def _lines(
         # A line that is not UTF-8 becomes a string that the SDK refuses, and the others go on.
         (line.rstrip(b"\r\n").decode("utf-8", "surrogateescape") for line in lines)
         if arguments.format == "text"
-        else (RawBody(line.strip()) for line in lines)
+        else (sdk.RawBody(line.strip()) for line in lines)
     )
     said = {
         "ttl": arguments.ttl,
@@ -215,7 +206,7 @@ def _lines(
     }
     if all(value is None for value in said.values()):
         return bodies
-    return (NewMessage(body=body, **said) for body in bodies)
+    return (sdk.NewMessage(body=body, **said) for body in bodies)
 
 
 def _csv(arguments: argparse.Namespace, headers: dict[str, str] | None, source: BinaryIO) -> Items:
@@ -233,7 +224,7 @@ def _csv(arguments: argparse.Namespace, headers: dict[str, str] | None, source: 
             raise ValueError(message)
         for row in rows:
             at, delay = _when(row, arguments)
-            yield NewMessage(
+            yield sdk.NewMessage(
                 body=row[column],
                 ttl=_number(row, "ttl", arguments.ttl),
                 delay=delay,

@@ -2,13 +2,10 @@
 
 import argparse
 import time
-from typing import TYPE_CHECKING
 
+from zaqar_lite.commands import sdk
 from zaqar_lite.commands.output import Output
 from zaqar_lite.commands.running import UNAVAILABLE, Leaves, add_leaf
-
-if TYPE_CHECKING:
-    from zaqar_lite.client import Client
 
 
 def add_commands(subparsers: Leaves) -> None:
@@ -20,14 +17,12 @@ def add_commands(subparsers: Leaves) -> None:
     parser.add_argument("--operations", action="store_true", help=text)
 
 
-def health(client: "Client", arguments: argparse.Namespace, output: Output) -> int | None:
+def health(client: "sdk.Client", arguments: argparse.Namespace, output: Output) -> int | None:
     """Ask for the server's health.
 
     Raises:
         ZaqarError: the server does not try its operations when it is asked to.
     """
-    from zaqar_lite.client import NotFound, ZaqarError  # noqa: PLC0415 - once a command runs
-
     if not arguments.operations:
         begin = time.monotonic()
         client.ping()
@@ -36,8 +31,8 @@ def health(client: "Client", arguments: argparse.Namespace, output: Output) -> i
         return None
     try:
         found = client.health()
-    except NotFound as error:
-        raise ZaqarError(
+    except sdk.NotFound as error:
+        raise sdk.ZaqarError(
             "Not available", "this server tries no operations: it needs `serve --admin-mode`"
         ) from error
     operations = [

@@ -3,15 +3,12 @@
 import argparse
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from zaqar_lite.commands import sdk
 from zaqar_lite.commands.output import Output
 from zaqar_lite.commands.running import FAILED, NOT_FOUND, explain
 from zaqar_lite.commands.values import UsageError, at_least, json_or_text
-
-if TYPE_CHECKING:
-    from zaqar_lite.client import Client
-    from zaqar_lite.client.models import Job
 
 _LOOK_EVERY = 0.5
 _REFUSALS = {
@@ -54,7 +51,7 @@ def wants(words: list[str]) -> dict[str, Any]:
 
 
 def follow(
-    client: "Client", job: "Job", output: Output, *, watch: bool, dry_run: bool = False
+    client: "sdk.Client", job: "sdk.Job", output: Output, *, watch: bool, dry_run: bool = False
 ) -> int | None:
     """Print a job: now, or at its end with `watch` or if it only counts."""
     while job.path and not job.is_over and (watch or dry_run):
@@ -73,7 +70,7 @@ def follow(
     return FAILED if job.refused or job.state == "failed" else None
 
 
-def _row(job: "Job") -> Mapping[str, Any]:
+def _row(job: "sdk.Job") -> Mapping[str, Any]:
     row: dict[str, Any] = {
         "state": job.state,
         "selected": job.selected,

@@ -1,8 +1,8 @@
 """`zaqar-lite key` and `zaqar-lite data-key`: who may do what, and what seals messages."""
 
 import argparse
-from typing import TYPE_CHECKING
 
+from zaqar_lite.commands import sdk
 from zaqar_lite.commands.output import Output, as_row
 from zaqar_lite.commands.running import (
     Leaves,
@@ -13,9 +13,6 @@ from zaqar_lite.commands.running import (
     add_list,
     add_noun,
 )
-
-if TYPE_CHECKING:
-    from zaqar_lite.client import Client
 
 
 def add_commands(subparsers: Leaves) -> None:
@@ -70,7 +67,7 @@ def add_commands(subparsers: Leaves) -> None:
     add_list(verbs, "rotate", "rotate_data_key", text, columns=columns, empty="")
 
 
-def create_key(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
+def create_key(client: "sdk.Client", arguments: argparse.Namespace, output: Output) -> None:
     """Make a key."""
     made = client.create_key(
         [*arguments.grant, *(f"!{text}" for text in arguments.deny)],

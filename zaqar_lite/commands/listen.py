@@ -4,15 +4,13 @@ import argparse
 import json
 import sys
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from zaqar_lite.commands import sdk
 from zaqar_lite.commands.output import Output
 from zaqar_lite.commands.running import Leaves, add_leaf
 from zaqar_lite.commands.values import UsageError, at_least
 from zaqar_lite.webhooks import InvalidSignature, verify
-
-if TYPE_CHECKING:
-    from zaqar_lite.client import Client
 
 _LARGEST = 1_048_576
 _COLUMNS = ("id", "verified", "path", "body")
@@ -32,7 +30,7 @@ def add_commands(subparsers: Leaves) -> None:
     parser.add_argument("--count", type=at_least(1), help="end after so many requests")
 
 
-def listen(_: "Client", arguments: argparse.Namespace, output: Output) -> None:
+def listen(_: "sdk.Client", arguments: argparse.Namespace, output: Output) -> None:
     """Receive until the count is reached, or until Ctrl-C."""
     received: list[dict[str, Any]] = []
 

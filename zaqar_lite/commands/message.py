@@ -1,11 +1,12 @@
-"""`zaqar-lite message`: post (one, or a file), list, show, edit, cancel, delete, pop, settle."""
+"""`zaqar-lite message`: post (one, or a file), list, tail, show, edit, cancel, delete, settle."""
 
 import argparse
+import json
 import sys
+from collections.abc import Iterator
 from itertools import chain, islice
-from typing import TYPE_CHECKING
 
-from zaqar_lite.commands import jobs, tail
+from zaqar_lite.commands import jobs, sdk
 from zaqar_lite.commands.output import Output, as_row, printable
 from zaqar_lite.commands.running import (
     FAILED,
@@ -28,9 +29,7 @@ from zaqar_lite.commands.values import (
     signed_seconds,
 )
 
-if TYPE_CHECKING:
-    from zaqar_lite.client import Client, Ids, Message, NewMessage, Settled, Settlement
-
+_TAIL_WAIT = 20.0
 COLUMNS = ("id", "age", "ttl", "body")
 ABSENT = "no such message"
 _ATTEMPTS = ("number", "ended_at", "outcome", "delay", "reason", "detail", "client_id")
@@ -54,7 +53,10 @@ def add_commands(subparsers: Leaves) -> None:
     text = "show claim counts, times, headers, attempts and where dead letters came from"
     parser.add_argument("--details", action="store_true", help=text)
     add_wait(parser, "follow the queue until no message came for this long")
-    tail.add_verb(verbs)
+    text = "show messages as they come, claiming none"
+    parser = add_leaf(verbs, "tail", tail, text, "queue")
+    parser.add_argument("--from-start", action="store_true", help="begin with those that are there")
+    parser.add_argument("--count", type=at_least(1), metavar="N", help="end after N messages")
     parser = add_show(verbs, "show messages by id, with their attempts")
     parser.add_argument("--details", action="store_true", help=argparse.SUPPRESS)  # always shown
     text = "change a message that is still delayed"
@@ -91,7 +93,7 @@ def add_show(verbs: Leaves, text: str, queue: str | None = None) -> argparse.Arg
     return parser
 
 
-def show(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
+def show(client: "sdk.Client", arguments: argparse.Namespace, output: Output) -> None:
     """Show messages by id, one after the other.
 
     Raises:
@@ -104,12 +106,10 @@ def show(client: "Client", arguments: argparse.Namespace, output: Output) -> Non
             _show_one(found[one], output)
     missing = [one for one in wanted if one not in found]
     if missing:
-        from zaqar_lite.client import MessageNotFound  # noqa: PLC0415 - only once a command runs
-
-        raise MessageNotFound("Not found", f"no message {', '.join(missing)} in {queue}")
+        raise sdk.MessageNotFound("Not found", f"no message {', '.join(missing)} in {queue}")
 
 
-def _show_one(message: "Message", output: Output) -> None:
+def _show_one(message: "sdk.Message", output: Output) -> None:
     record = as_row(message)
     if output.as_json:
         output.record(record)
@@ -168,7 +168,7 @@ def _declare_post(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--dry-run", action="store_true", help="read and count, post nothing")
 
 
-def post(client: "Client", arguments: argparse.Namespace, output: Output) -> int | None:
+def post(client: "sdk.Client", arguments: argparse.Namespace, output: Output) -> int | None:
     """Post the words given, or a file."""
     if bool(arguments.body) == (arguments.file is not None):
         message = "give bodies, or --file"
@@ -190,12 +190,12 @@ def post(client: "Client", arguments: argparse.Namespace, output: Output) -> int
     return None
 
 
-def _posted(ids: "Ids") -> list[dict[str, object]]:
+def _posted(ids: "sdk.Ids") -> list[dict[str, object]]:
     """Return a row for each id, with `duplicate` if an earlier post with its key had stored it."""
     return [{"id": one, "duplicate": True} if one in ids.duplicates else {"id": one} for one in ids]
 
 
-def list_(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
+def list_(client: "sdk.Client", arguments: argparse.Namespace, output: Output) -> None:
     """List messages."""
     found = client.list_messages(
         arguments.queue,
@@ -220,7 +220,45 @@ def list_(client: "Client", arguments: argparse.Namespace, output: Output) -> No
     output.rows(chain(first, rows), _columns(arguments), empty=empty)
 
 
-def pop(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
+def tail(client: "sdk.Client", arguments: argparse.Namespace, output: Output) -> None:
+    """Follow a queue until interrupted: an id and a body a line, or a JSON line a message."""
+    output.say(f"Waiting for messages of {arguments.queue}; Ctrl-C ends.")
+    following = _follow(client, arguments.queue, from_start=arguments.from_start)
+    for message in islice(following, arguments.count):
+        if output.as_json:
+            output.record(as_row(message))
+        else:
+            body = json.dumps(message.body, ensure_ascii=False)
+            print(message.id, printable(body))
+        sys.stdout.flush()
+
+
+def _follow(client: "sdk.Client", queue: str, *, from_start: bool) -> Iterator["sdk.Message"]:
+    """Yield messages as they come: from a stream, or by asking where the server has none."""
+    start = "first" if from_start else "now"
+    try:
+        yield from client.events(queue, start=start, include_delayed=True)
+    except sdk.NotFound:
+        yield from _poll(client, queue, None if from_start else _newest(client, queue))
+
+
+def _poll(client: "sdk.Client", queue: str, marker: str | None) -> Iterator["sdk.Message"]:
+    while True:
+        found = client.list_messages(
+            queue, marker=marker, include_claimed=True, include_delayed=True, wait=_TAIL_WAIT
+        )
+        for message in found:
+            marker = message.id
+            yield message
+
+
+def _newest(client: "sdk.Client", queue: str) -> str | None:
+    """Return the id of the message that came last, None in an empty queue."""
+    newest = client.stats(queue).newest
+    return newest.href.partition("?")[0].rpartition("/")[2] if newest is not None else None
+
+
+def pop(client: "sdk.Client", arguments: argparse.Namespace, output: Output) -> None:
     """Take messages out."""
     rows = list(map(as_row, client.pop(arguments.queue, arguments.count, wait=arguments.wait)))
     empty = ""
@@ -230,7 +268,7 @@ def pop(client: "Client", arguments: argparse.Namespace, output: Output) -> None
     output.rows(rows, COLUMNS, empty=empty)
 
 
-def edit(client: "Client", given: argparse.Namespace) -> "Message":
+def edit(client: "sdk.Client", given: argparse.Namespace) -> "sdk.Message":
     """Change a delayed message."""
     if all(one is None for one in (given.body, given.ttl, given.delay, given.deliver_at)):
         raise UsageError("nothing to change: give --body, --ttl, --delay or --deliver-at")
@@ -245,7 +283,7 @@ def edit(client: "Client", given: argparse.Namespace) -> "Message":
     )
 
 
-def move(client: "Client", arguments: argparse.Namespace, output: Output) -> int | None:
+def move(client: "sdk.Client", arguments: argparse.Namespace, output: Output) -> int | None:
     """Make delayed messages due at another time."""
     job = client.act_on_delayed(
         arguments.queue,
@@ -277,10 +315,8 @@ def _chosen(arguments: argparse.Namespace) -> dict[str, object]:
     return {"filter": {"group": arguments.group}}
 
 
-def cancel(client: "Client", arguments: argparse.Namespace, output: Output) -> int | None:
+def cancel(client: "sdk.Client", arguments: argparse.Namespace, output: Output) -> int | None:
     """Take messages back."""
-    from zaqar_lite.client import MessageClaimed  # noqa: PLC0415 - only once a command runs
-
     chosen = _chosen(arguments)
     if arguments.group is not None:
         job = client.act_on_delayed(
@@ -296,13 +332,13 @@ def cancel(client: "Client", arguments: argparse.Namespace, output: Output) -> i
         else:
             try:
                 client.cancel(arguments.queue, one)
-            except MessageClaimed:
+            except sdk.MessageClaimed:
                 row |= {"cancelled": False, "reason": "somebody holds it"}
         rows.append(row)
     return _report(output, rows, "cancelled", all_absent=not there)
 
 
-def delete(client: "Client", arguments: argparse.Namespace, output: Output) -> int | None:
+def delete(client: "sdk.Client", arguments: argparse.Namespace, output: Output) -> int | None:
     """Delete messages."""
     there = _existing(client, arguments)
     client.delete_messages(
@@ -315,7 +351,7 @@ def delete(client: "Client", arguments: argparse.Namespace, output: Output) -> i
     return _report(output, rows, "deleted", all_absent=not there)
 
 
-def _existing(client: "Client", arguments: argparse.Namespace) -> set[str]:
+def _existing(client: "sdk.Client", arguments: argparse.Namespace) -> set[str]:
     """Return which of the messages exist: the server does not say what a delete found."""
     return {message.id for message in client.get_messages(arguments.queue, arguments.id)}
 
@@ -345,10 +381,8 @@ def _body(text: str) -> object:
     return found
 
 
-def _new_message(arguments: argparse.Namespace, text: str) -> "NewMessage":
-    from zaqar_lite.client import NewMessage  # noqa: PLC0415 - only once a command runs
-
-    return NewMessage(
+def _new_message(arguments: argparse.Namespace, text: str) -> "sdk.NewMessage":
+    return sdk.NewMessage(
         body=text if arguments.text else _body(text),
         ttl=arguments.ttl,
         delay=arguments.delay,
@@ -390,7 +424,7 @@ def _why(parser: argparse.ArgumentParser) -> None:
 def _settling(verb: str) -> Handler:
     """Return the handler of a verb, which settles messages and reports on each."""
 
-    def settle(client: "Client", arguments: argparse.Namespace, output: Output) -> int | None:
+    def settle(client: "sdk.Client", arguments: argparse.Namespace, output: Output) -> int | None:
         settlements = [_settlement(verb, one, arguments) for one in arguments.id]
         results = client.settle(arguments.queue, arguments.claim, settlements)
         rows = [_settled_row(result, _DONE[verb]) for result in results]
@@ -411,25 +445,23 @@ def _report(
     reasons = any("reason" in row for row in rows)
     output.rows(rows, ("id", done, *(["reason"] if reasons else [])), empty="")
     if all_absent:
-        from zaqar_lite.client import MessageNotFound  # noqa: PLC0415 - only once a command runs
-
-        raise MessageNotFound("Not found", "none of these messages exist")
+        raise sdk.MessageNotFound("Not found", "none of these messages exist")
     return FAILED if reasons else None
 
 
-def _settlement(verb: str, message_id: str, arguments: argparse.Namespace) -> "Settlement":
-    from zaqar_lite.client import Settlement  # noqa: PLC0415 - only once a command runs
-
+def _settlement(verb: str, message_id: str, arguments: argparse.Namespace) -> "sdk.Settlement":
     if verb == "extend":
-        return Settlement.extend(message_id, arguments.ttl)
+        return sdk.Settlement.extend(message_id, arguments.ttl)
     reason, detail = arguments.reason, arguments.detail
     if verb == "dead":
-        return Settlement.dead(message_id, reason=reason, detail=detail)
+        return sdk.Settlement.dead(message_id, reason=reason, detail=detail)
     delay, failed = arguments.delay, arguments.failed
-    return Settlement.release(message_id, delay=delay, failed=failed, reason=reason, detail=detail)
+    return sdk.Settlement.release(
+        message_id, delay=delay, failed=failed, reason=reason, detail=detail
+    )
 
 
-def _settled_row(result: "Settled", done: str) -> dict[str, object]:
+def _settled_row(result: "sdk.Settled", done: str) -> dict[str, object]:
     if result.status == 204:
         return {"id": result.id, done: True}
     return {"id": result.id, done: False, "reason": result.description}

@@ -1,13 +1,10 @@
 """`zaqar-lite pool` and `zaqar-lite flavor`: the message stores of a server."""
 
 import argparse
-from typing import TYPE_CHECKING
 
+from zaqar_lite.commands import sdk
 from zaqar_lite.commands.running import Leaves, add_call, add_delete, add_list, add_noun
 from zaqar_lite.commands.values import UsageError, json_object
-
-if TYPE_CHECKING:
-    from zaqar_lite.client import Client, Pool, PoolDrain
 
 
 def add_commands(subparsers: Leaves) -> None:
@@ -44,7 +41,7 @@ def _add_pool(verbs: Leaves) -> None:
     add_delete(verbs, text, "get_pool", "delete_pool", "name")
 
 
-def create_pool(client: "Client", given: argparse.Namespace) -> None:
+def create_pool(client: "sdk.Client", given: argparse.Namespace) -> None:
     """Make a pool."""
     flavor = given.flavor or None
     client.create_pool(
@@ -52,7 +49,7 @@ def create_pool(client: "Client", given: argparse.Namespace) -> None:
     )
 
 
-def update_pool(client: "Client", given: argparse.Namespace) -> "Pool":
+def update_pool(client: "sdk.Client", given: argparse.Namespace) -> "sdk.Pool":
     """Change a pool."""
     fields = {name: getattr(given, name) for name in ("uri", "weight", "flavor", "options")}
     changes = {name: value for name, value in fields.items() if value is not None}
@@ -62,7 +59,7 @@ def update_pool(client: "Client", given: argparse.Namespace) -> "Pool":
     return client.update_pool(given.name, **changes)
 
 
-def drain_pool(client: "Client", given: argparse.Namespace) -> "PoolDrain":
+def drain_pool(client: "sdk.Client", given: argparse.Namespace) -> "sdk.PoolDrain":
     """Begin to drain a pool, or tell how far that is."""
     return client.get_pool_drain(given.name) if given.status else client.drain_pool(given.name)
 

@@ -1,11 +1,15 @@
-"""`zaqar-lite queue`: make, change, list, count, empty and split queues."""
+"""`zaqar-lite queue`: make, change, list, count, empty and split queues, or apply a file."""
 
 import argparse
-from typing import TYPE_CHECKING
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from zaqar_lite.commands import declared
+from zaqar_lite.commands import sdk
 from zaqar_lite.commands.output import Output, as_row
 from zaqar_lite.commands.running import (
+    OK,
     Leaves,
     add_call,
     add_leaf,
@@ -16,9 +20,8 @@ from zaqar_lite.commands.running import (
 )
 from zaqar_lite.commands.values import UsageError, at_least, json_or_text, pairs, whole_seconds
 
-if TYPE_CHECKING:
-    from zaqar_lite.client import Client
-
+FILE_DURATIONS = ("message_ttl", "delay", "dead_letter_ttl", "done_retention", "failed_retention")
+LARGEST_FILE = 1_048_576
 # Options for keys of the metadata: those that take a duration, and those that take a number.
 _DURATIONS = {
     "--ttl": ("_default_message_ttl", "how long a message lives by default, such as 30s, 5m, 2d"),
@@ -51,7 +54,17 @@ def add_commands(subparsers: Leaves) -> None:
         "queue",
     )
     parser.add_argument("key", nargs="+")
-    declared.add_verb(verbs)
+    parser = add_leaf(verbs, "apply", apply, "make queues match a file")
+    parser.description = (
+        "Make queues match a YAML or JSON file, and print each difference first. "
+        "Queues and keys that the file does not name stay as they are."
+    )
+    parser.epilog = (
+        'a file: {"queues": {"orders": {"max_failures": 5, "dead_letter_queue": "dead"}, '
+        '"dead": {"message_ttl": "14d"}}}'
+    )
+    parser.add_argument("file", help="the file; - for standard input")
+    parser.add_argument("--dry-run", action="store_true", help="only print the differences")
     text = "show a queue's metadata"
     add_leaf(verbs, "show", show, text, "queue")
     add_leaf(verbs, "stats", stats, "count messages").add_argument("queue", nargs="+")
@@ -95,7 +108,7 @@ def _add_metadata(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def list_(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
+def list_(client: "sdk.Client", arguments: argparse.Namespace, output: Output) -> None:
     """List queues."""
     found = client.list_queues(detailed=arguments.detailed, name=arguments.name)
     columns = ("name", "metadata") if arguments.detailed else ("name",)
@@ -103,25 +116,23 @@ def list_(client: "Client", arguments: argparse.Namespace, output: Output) -> No
     output.rows(map(as_row, found), columns, empty=f"The project has no queues{named}.")
 
 
-def names(client: "Client", arguments: argparse.Namespace, _output: Output) -> None:
+def names(client: "sdk.Client", arguments: argparse.Namespace, _output: Output) -> None:
     """Print names; `completing` does so where a word is being completed (`--line`)."""
     for queue in client.list_queues(name=arguments.prefix or None):
         if queue.name.startswith(arguments.prefix):
             print(queue.name)
 
 
-def create(client: "Client", given: argparse.Namespace) -> dict[str, object]:
+def create(client: "sdk.Client", given: argparse.Namespace) -> dict[str, object]:
     """Make a queue."""
-    from zaqar_lite.client import QueueExists  # noqa: PLC0415 - only once a command runs
-
     try:
         return {"queue": given.queue, "created": client.create_queue(given.queue, _given(given))}
-    except QueueExists as error:
+    except sdk.QueueExists as error:
         hint = f"`zaqar-lite queue set {given.queue} ...` changes it"
-        raise QueueExists(error.title, f"{error.description}; {hint}") from error
+        raise sdk.QueueExists(error.title, f"{error.description}; {hint}") from error
 
 
-def set_(client: "Client", given: argparse.Namespace) -> dict[str, object]:
+def set_(client: "sdk.Client", given: argparse.Namespace) -> dict[str, object]:
     """Set metadata."""
     metadata = _given(given)
     if metadata is None:
@@ -130,14 +141,14 @@ def set_(client: "Client", given: argparse.Namespace) -> dict[str, object]:
     return client.update_queue(given.queue, metadata)
 
 
-def show(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
+def show(client: "sdk.Client", arguments: argparse.Namespace, output: Output) -> None:
     """Show metadata: the server's defaults for a queue that nobody has made."""
     output.record(client.get_queue(arguments.queue))
     if not output.as_json and is_absent(client, arguments.queue):
         output.say(f"There is no queue {arguments.queue}: these are the server's defaults.")
 
 
-def stats(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
+def stats(client: "sdk.Client", arguments: argparse.Namespace, output: Output) -> None:
     """Count messages."""
     counted = {queue: client.stats(queue) for queue in arguments.queue}
     output.rows(
@@ -151,7 +162,7 @@ def stats(client: "Client", arguments: argparse.Namespace, output: Output) -> No
                 output.say(f"There is no queue {queue}.")
 
 
-def purge(client: "Client", given: argparse.Namespace) -> dict[str, object]:
+def purge(client: "sdk.Client", given: argparse.Namespace) -> dict[str, object]:
     """Empty a queue."""
     count = _count(client, given.queue)
     if not given.dry_run:
@@ -161,7 +172,7 @@ def purge(client: "Client", given: argparse.Namespace) -> dict[str, object]:
     return _destroyed(given, "purged", count)
 
 
-def delete(client: "Client", given: argparse.Namespace) -> dict[str, object]:
+def delete(client: "sdk.Client", given: argparse.Namespace) -> dict[str, object]:
     """Delete a queue."""
     count = _count(client, given.queue)
     if not given.dry_run:
@@ -170,16 +181,14 @@ def delete(client: "Client", given: argparse.Namespace) -> dict[str, object]:
     return _destroyed(given, "deleted", count)
 
 
-def _count(client: "Client", queue: str) -> int:
+def _count(client: "sdk.Client", queue: str) -> int:
     """Count the messages of a queue that is there.
 
     Raises:
         QueueNotFound: it is not, and nothing would be destroyed.
     """
-    from zaqar_lite.client import QueueNotFound  # noqa: PLC0415 - only once a command runs
-
     if not client.queue_exists(queue):
-        raise QueueNotFound("No such queue", queue)
+        raise sdk.QueueNotFound("No such queue", queue)
     return client.stats(queue).total
 
 
@@ -199,3 +208,105 @@ def _given(given: argparse.Namespace) -> dict[str, object] | None:
     found: dict[str, object] = {key: json_or_text(text) for key, text in words.items()}
     options = {key: getattr(given, key) for key in _KEYS}
     return found | {key: value for key, value in options.items() if value is not None} or None
+
+
+class Difference(NamedTuple):
+    """A key that is not as the file says; `now` is None if the queue does not have the key."""
+
+    queue: str
+    act: str
+    key: str
+    now: object
+    wanted: object
+
+
+def apply(client: "sdk.Client", arguments: argparse.Namespace, output: Output) -> int:
+    """Print how the queues differ from the file, then change them."""
+    wanted = read(arguments.file)
+    found = [
+        one for queue, metadata in wanted.items() for one in _differences(client, queue, metadata)
+    ]
+    output.rows(
+        (one._asdict() for one in found),
+        ("queue", "act", "key", "now", "wanted"),
+        empty="Every queue is as the file says.",
+    )
+    if not arguments.dry_run:
+        for queue in dict.fromkeys(one.queue for one in found):
+            client.ensure_queue(queue, wanted[queue])
+    return OK
+
+
+def read(name: str) -> dict[str, dict[str, Any]]:
+    """Read a file of queues; return the metadata of each by its name.
+
+    Raises:
+        UsageError: the file says something else; nothing was changed.
+    """
+    import yaml  # noqa: PLC0415 - only this command needs it
+
+    text = sys.stdin.read(LARGEST_FILE + 1) if name == "-" else _text(Path(name))
+    if len(text) > LARGEST_FILE:
+        message = f"{name} has more than {LARGEST_FILE:,} bytes"
+        raise UsageError(message)
+    try:
+        document = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        place = "" if mark is None else f" at line {mark.line + 1}, column {mark.column + 1}"
+        problem = getattr(error, "problem", None) or "it can't be read"
+        message = f"{name} is neither YAML nor JSON: {problem}{place}"
+        raise UsageError(message) from error
+    queues = document.get("queues") if isinstance(document, dict) else None
+    if not isinstance(queues, dict) or set(document) != {"queues"}:
+        message = f"{name} must have one key, `queues`: an object of queues by name"
+        raise UsageError(message)
+    return {str(queue): _metadata(str(queue), options) for queue, options in queues.items()}
+
+
+def _text(path: Path) -> str:
+    with path.open(encoding="utf-8") as file:
+        return file.read(LARGEST_FILE + 1)
+
+
+def _metadata(queue: str, options: object) -> dict[str, Any]:
+    """Return a queue's metadata; options go by their names, as in `QueueOptions`, or their keys."""
+    if not isinstance(options, dict | None):
+        message = f"the options of {queue} must be an object"
+        raise UsageError(message)
+    fields: dict[str, Any] = {}
+    keys: dict[str, Any] = {}
+    for name, value in (options or {}).items():
+        if name in sdk.queue_options.KEYS or name == "metadata":
+            fields[name] = _duration(queue, name, value) if name in FILE_DURATIONS else value
+        elif str(name).startswith("_"):
+            keys[name] = value
+        else:
+            known = ", ".join([*sdk.queue_options.KEYS, "metadata"])
+            message = f"{name!r} of {queue} is not an option of a queue; there are {known}"
+            raise UsageError(message)
+    try:
+        return sdk.queue_options.checked({**sdk.QueueOptions(**fields).as_metadata(), **keys})
+    except (TypeError, ValueError) as error:
+        message = f"{queue}: {error}"
+        raise UsageError(message) from error
+
+
+def _duration(queue: str, name: str, value: object) -> int:
+    try:
+        return whole_seconds(str(value))
+    except argparse.ArgumentTypeError as error:
+        message = f"{name} of {queue}: {error}"
+        raise UsageError(message) from error
+
+
+def _differences(
+    client: "sdk.Client", queue: str, metadata: dict[str, Any]
+) -> Iterator[Difference]:
+    if not client.queue_exists(queue):
+        keys: dict[str, Any] = metadata or {"": None}
+        yield from (Difference(queue, "create", key, None, value) for key, value in keys.items())
+        return
+    now = client.get_queue(queue)
+    for key, value in sdk.queue_options.differing(metadata, now).items():
+        yield Difference(queue, "change", key, now.get(key), value)

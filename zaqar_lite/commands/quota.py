@@ -1,12 +1,8 @@
 """`zaqar-lite quota`: what a project may have, and has."""
 
-from typing import TYPE_CHECKING
-
+from zaqar_lite.commands import sdk
 from zaqar_lite.commands.running import Leaves, add_call, add_list, add_noun
 from zaqar_lite.commands.values import UsageError
-
-if TYPE_CHECKING:
-    from zaqar_lite.client.models import ProjectQuota
 
 _COLUMNS = ("quota", "limit", "used")
 
@@ -50,7 +46,7 @@ def _limit(text: str) -> tuple[str, int | None]:
         raise UsageError(message) from None
 
 
-def _rows(shown: "ProjectQuota") -> list[dict[str, object]]:
+def _rows(shown: "sdk.ProjectQuota") -> list[dict[str, object]]:
     return [
         {"quota": name, "limit": limit, "used": shown.usage.get(name)}
         for name, limit in shown.quotas.items()

@@ -14,17 +14,12 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
-from zaqar_lite.commands import contexts
-from zaqar_lite.commands.output import Output, as_row, printable
+from zaqar_lite.commands import contexts, sdk
+from zaqar_lite.commands.output import Output, Retrying, as_row, printable
 from zaqar_lite.commands.parsing import Leaf
-from zaqar_lite.commands.retrying import Retrying
 from zaqar_lite.commands.values import UsageError, at_least, seconds_above_zero, whole_seconds
-
-if TYPE_CHECKING:
-    from zaqar_lite.client import AsyncClient, Auth, Client, ServerWarning
-    from zaqar_lite.client.base_client import BaseClient
 
 OK, FAILED, USAGE, NOT_FOUND, UNAVAILABLE = 0, 1, 2, 3, 4
 
@@ -48,11 +43,11 @@ _CONNECTION = (
     ("--signed", "FILE", "use a permission that `share` has printed (ZAQAR_LITE_SIGNED)"),
 )
 
-Ask = Callable[["Client", argparse.Namespace], Any] | str
+Ask = Callable[["sdk.Client", argparse.Namespace], Any] | str
 """What a command asks the client: a function, or the name of a method that takes its words."""
-Handler = Callable[["Client", argparse.Namespace, Output], int | None]
+Handler = Callable[["sdk.Client", argparse.Namespace, Output], int | None]
+S = TypeVar("S", "sdk.Client", "sdk.AsyncClient")
 Leaves: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
-S = TypeVar("S", bound="BaseClient")
 
 PARTS = {
     "key": "`serve --auth keys`",
@@ -92,7 +87,7 @@ def add_call(
     """
     ask = _asking(call, words, options)
 
-    def handler(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
+    def handler(client: "sdk.Client", arguments: argparse.Namespace, output: Output) -> None:
         result = ask(client, arguments)
         if result is not None:
             output.record(as_row(result))
@@ -109,10 +104,8 @@ def add_delete(
     look deletes without looking.
     """
 
-    def call(client: "Client", given: argparse.Namespace) -> dict[str, object]:
-        from zaqar_lite.client import Forbidden  # noqa: PLC0415 - only once a command runs
-
-        with suppress(Forbidden):
+    def call(client: "sdk.Client", given: argparse.Namespace) -> dict[str, object]:
+        with suppress(sdk.Forbidden):
             _asking(find, words)(client, given)
         _asking(delete, words)(client, given)
         return {word: getattr(given, word) for word in words} | {"deleted": True}
@@ -135,7 +128,7 @@ def add_list(
     """
     ask = _asking(call, words)
 
-    def handler(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
+    def handler(client: "sdk.Client", arguments: argparse.Namespace, output: Output) -> None:
         rows = map(as_row, ask(client, arguments))
         output.rows(rows, columns, empty=empty.format_map(vars(arguments)))
 
@@ -144,12 +137,12 @@ def add_list(
 
 def _asking(
     call: Ask, words: Sequence[str], options: Sequence[str] = ()
-) -> Callable[["Client", argparse.Namespace], Any]:
+) -> Callable[["sdk.Client", argparse.Namespace], Any]:
     if not isinstance(call, str):
         return call
     method = attrgetter(call)
 
-    def ask(client: "Client", given: argparse.Namespace) -> Any:  # noqa: ANN401 - the method's own
+    def ask(client: "sdk.Client", given: argparse.Namespace) -> Any:  # noqa: ANN401 - the method's own
         named = {option: getattr(given, option) for option in options}
         return method(client)(*(getattr(given, word) for word in words), **named)
 
@@ -182,15 +175,13 @@ def add_connection(parser: argparse.ArgumentParser) -> None:
 
 def connect(kind: type[S], arguments: argparse.Namespace) -> S:
     """Make a client as the options and the environment say."""
-    from zaqar_lite.client import RetryPolicy  # noqa: PLC0415 - only once a command runs
-
     place = contexts.chosen(vars(arguments))
     return kind(
         place.url,
         project=place.project,
         client_id=place.client_id,
         auth=auth_at(place),
-        retries=RetryPolicy(attempts=arguments.attempts, on_retry=Retrying()),
+        retries=sdk.RetryPolicy(attempts=arguments.attempts, on_retry=Retrying()),
         timeout=arguments.timeout,
         ssl_context=place.tls(),
         on_warning=Warnings(),
@@ -203,7 +194,7 @@ class Warnings:
     def __init__(self) -> None:
         self._told: set[str] = set()
 
-    def __call__(self, warning: "ServerWarning") -> None:
+    def __call__(self, warning: "sdk.ServerWarning") -> None:
         """Print it, unless it was printed before."""
         text = warning.description or warning.title
         if text not in self._told:
@@ -211,30 +202,19 @@ class Warnings:
             print(f"zaqar-lite: warning: {printable(text)}", file=sys.stderr)
 
 
-def async_client(arguments: argparse.Namespace) -> "AsyncClient":
-    """Make an async client as the options and the environment say."""
-    from zaqar_lite.client import AsyncClient  # noqa: PLC0415 - only once a command runs
-
-    return connect(AsyncClient, arguments)
-
-
 def run(handler: Handler, arguments: argparse.Namespace) -> int:
     """Run a command with a client; errors become one line on standard error and an exit code."""
-    from zaqar_lite.client import Client  # noqa: PLC0415 - only once a command runs
-    from zaqar_lite.client import errors as client_errors  # noqa: PLC0415
-    from zaqar_lite.client.calls import NO_PATH  # noqa: PLC0415
-
     output = Output(as_json=arguments.json)
     try:
-        with connect(Client, arguments) as client:
+        with connect(sdk.Client, arguments) as client:
             code = handler(client, arguments, output)
-    except (client_errors.NotFound, client_errors.ClaimLost) as error:
-        if error.title == NO_PATH and arguments.command in PARTS:
+    except (sdk.NotFound, sdk.ClaimLost) as error:
+        if error.title == sdk.calls.NO_PATH and arguments.command in PARTS:
             return explain(_without(arguments.command), NOT_FOUND)
         return explain(error, NOT_FOUND)
-    except (client_errors.Unreachable, client_errors.Unavailable) as error:
+    except (sdk.Unreachable, sdk.Unavailable) as error:
         return explain(error, UNAVAILABLE)
-    except (client_errors.ZaqarError, ImportError) as error:
+    except (sdk.ZaqarError, ImportError) as error:
         return explain(error, FAILED)
     except BrokenPipeError:
         raise  # `main` knows what to do
@@ -260,15 +240,13 @@ def confirm(arguments: argparse.Namespace, question: str) -> None:
         raise UsageError(message)
 
 
-def auth_at(place: contexts.Place) -> "Auth | None":
+def auth_at(place: contexts.Place) -> "sdk.Auth | None":
     """Return how to log in: by a signed permission, else by a key, else as a cloud says."""
-    from zaqar_lite.client import KeyAuth, KeystoneAuth, SignedAuth  # noqa: PLC0415
-
     if place.signed is not None:
-        return SignedAuth.from_file(place.signed)
+        return sdk.SignedAuth.from_file(place.signed)
     if place.key is not None:
-        return KeyAuth(place.key)
-    return KeystoneAuth.cloud(place.os_cloud) if place.os_cloud is not None else None
+        return sdk.KeyAuth(place.key)
+    return sdk.KeystoneAuth.cloud(place.os_cloud) if place.os_cloud is not None else None
 
 
 def _without(command: str) -> UsageError:
@@ -286,17 +264,15 @@ def explain(error: Exception, code: int) -> int:
 
 
 def why_empty(
-    client: "Client", queue: str, text: str, *, shown: frozenset[str] = frozenset()
+    client: "sdk.Client", queue: str, text: str, *, shown: frozenset[str] = frozenset()
 ) -> str:
     """Return `text` with the reason behind it; messages in the states `shown` were looked at.
 
     A permission that is not enough to ask leaves the text as it is.
     """
-    from zaqar_lite.client import ZaqarError  # noqa: PLC0415 - only once a command runs
-
     try:
         stats = client.stats(queue)
-    except ZaqarError:
+    except sdk.ZaqarError:
         return f"{text}."
     if not stats.total and is_absent(client, queue):
         return f"{text}: there is no queue of this name."
@@ -309,11 +285,9 @@ def why_empty(
     return "; ".join([text, *hidden]) + "."
 
 
-def is_absent(client: "Client", queue: str) -> bool:
+def is_absent(client: "sdk.Client", queue: str) -> bool:
     """Whether nobody has made a queue; False if that may not be asked."""
-    from zaqar_lite.client import ZaqarError  # noqa: PLC0415 - only once a command runs
-
     try:
         return not client.queue_exists(queue)
-    except ZaqarError:
+    except sdk.ZaqarError:
         return False

@@ -3,8 +3,9 @@
 import argparse
 from collections.abc import Iterator, Mapping
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from zaqar_lite.commands import sdk
 from zaqar_lite.commands.output import Output
 from zaqar_lite.commands.running import (
     Leaves,
@@ -16,9 +17,6 @@ from zaqar_lite.commands.running import (
     add_noun,
 )
 from zaqar_lite.commands.values import at_least, json_or_text, pairs
-
-if TYPE_CHECKING:
-    from zaqar_lite.client import Client
 
 _TEXTS = (
     ("--time-zone", "ZONE", "an IANA name, such as Europe/Berlin (UTC)"),
@@ -72,7 +70,7 @@ def add_commands(subparsers: Leaves) -> None:
     add_delete(verbs, text, "schedules.get", "schedules.delete", "name")
 
 
-def create(client: "Client", given: argparse.Namespace) -> Mapping[str, Any]:
+def create(client: "sdk.Client", given: argparse.Namespace) -> Mapping[str, Any]:
     """Make or replace a schedule."""
     plan = {name: getattr(given, name) for name in _FIELDS}
     headers = pairs(given.header, "--header") or None
@@ -80,20 +78,20 @@ def create(client: "Client", given: argparse.Namespace) -> Mapping[str, Any]:
     return client.schedules.put(given.name, given.queue, body, headers=headers, **plan)
 
 
-def list_(client: "Client", given: argparse.Namespace) -> Iterator[Mapping[str, Any]]:
+def list_(client: "sdk.Client", given: argparse.Namespace) -> Iterator[Mapping[str, Any]]:
     """List schedules, each with when it fires."""
     for one in islice(client.schedules.list(), given.limit):
         when = one.get("cron") or one.get("every") or one.get("at")
         yield {**one, "when": when, "next": (one["next"] or [None])[0]}
 
 
-def next_(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
+def next_(client: "sdk.Client", arguments: argparse.Namespace, output: Output) -> None:
     """Print the next instants of a schedule."""
     shown = client.schedules.get(arguments.name)
     empty = "It is paused." if shown["paused"] else "It does not fire any more."
     output.rows(({"next": at} for at in shown["next"]), ("next",), empty=empty)
 
 
-def fire(client: "Client", given: argparse.Namespace) -> dict[str, object]:
+def fire(client: "sdk.Client", given: argparse.Namespace) -> dict[str, object]:
     """Post a schedule's message now."""
     return {"message_id": client.schedules.fire(given.name)}

@@ -2,14 +2,11 @@
 
 import argparse
 import datetime as dt
-from typing import TYPE_CHECKING
 
+from zaqar_lite.commands import sdk
 from zaqar_lite.commands.output import Output, as_row
 from zaqar_lite.commands.running import Leaves, add_call, add_duration, add_leaf
 from zaqar_lite.commands.values import UsageError, above_zero, seconds_above_zero
-
-if TYPE_CHECKING:
-    from zaqar_lite.client import Client
 
 
 def add_commands(subparsers: Leaves) -> None:
@@ -34,7 +31,7 @@ def add_commands(subparsers: Leaves) -> None:
     add_call(subparsers, "unshare", "unshare", text, "queue")
 
 
-def share(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
+def share(client: "sdk.Client", arguments: argparse.Namespace, output: Output) -> None:
     """Print a permission."""
     try:
         lasts = arguments.lasts or arguments.hours * 3600

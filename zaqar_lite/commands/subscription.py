@@ -3,8 +3,8 @@
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from zaqar_lite.commands import sdk
 from zaqar_lite.commands.output import Output, as_row
 from zaqar_lite.commands.running import (
     FAILED,
@@ -19,9 +19,6 @@ from zaqar_lite.commands.running import (
 )
 from zaqar_lite.commands.values import instant, json_object
 from zaqar_lite.webhooks import InvalidSignature, verify
-
-if TYPE_CHECKING:
-    from zaqar_lite.client import Client
 
 COLUMNS = ("id", "subscriber", "ttl", "age", "confirmed", "disabled")
 _ATTEMPTS = ("at", "id", "attempt", "outcome", "status", "milliseconds", "error", "next_at")
@@ -71,7 +68,7 @@ def add_commands(subparsers: Leaves) -> None:
     checked.add_argument("body", metavar="FILE", help="its body as it came; - reads it from stdin")
 
 
-def create_subscription(client: "Client", given: argparse.Namespace) -> dict[str, object]:
+def create_subscription(client: "sdk.Client", given: argparse.Namespace) -> dict[str, object]:
     """Subscribe."""
     made, secret = client.subscribe(
         given.queue, given.subscriber, ttl=given.ttl, options=given.options
@@ -79,24 +76,24 @@ def create_subscription(client: "Client", given: argparse.Namespace) -> dict[str
     return {"id": made, "secret": secret}
 
 
-def enable(client: "Client", given: argparse.Namespace) -> None:
+def enable(client: "sdk.Client", given: argparse.Namespace) -> None:
     """Enable a subscription."""
     client.update_subscription(given.queue, given.id, disabled=False)
 
 
-def rotate(client: "Client", given: argparse.Namespace) -> dict[str, object]:
+def rotate(client: "sdk.Client", given: argparse.Namespace) -> dict[str, object]:
     """Make another secret."""
     return {"secret": client.rotate_secret(given.queue, given.id)}
 
 
-def ping(client: "Client", arguments: argparse.Namespace, output: Output) -> int:
+def ping(client: "sdk.Client", arguments: argparse.Namespace, output: Output) -> int:
     """Send a test notification."""
     answer = client.ping_subscription(arguments.queue, arguments.id)
     output.record(as_row(answer))
     return OK if answer.outcome == "delivered" else FAILED
 
 
-def show_log(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
+def show_log(client: "sdk.Client", arguments: argparse.Namespace, output: Output) -> None:
     """List attempts, or what failed."""
     if arguments.failed:
         failed = client.failed_deliveries(arguments.queue, arguments.id)
@@ -106,18 +103,18 @@ def show_log(client: "Client", arguments: argparse.Namespace, output: Output) ->
     output.rows(map(as_row, attempts), _ATTEMPTS, empty="No attempts yet.")
 
 
-def retry_delivery(client: "Client", given: argparse.Namespace) -> None:
+def retry_delivery(client: "sdk.Client", given: argparse.Namespace) -> None:
     """Deliver again."""
     client.retry_delivery(given.queue, given.id, given.delivery)
 
 
-def replay(client: "Client", given: argparse.Namespace) -> dict[str, object]:
+def replay(client: "sdk.Client", given: argparse.Namespace) -> dict[str, object]:
     """Deliver a span of time again."""
     span = {"since": given.since, "until": given.until}
     return {"replayed": client.replay_messages(given.queue, given.id, **span)}
 
 
-def verify_request(_: "Client", arguments: argparse.Namespace, output: Output) -> int:
+def verify_request(_: "sdk.Client", arguments: argparse.Namespace, output: Output) -> int:
     """Verify a request."""
     body = sys.stdin.buffer.read() if arguments.body == "-" else Path(arguments.body).read_bytes()
     headers = {name: str(value) for name, value in arguments.headers.items()}

@@ -2,8 +2,8 @@
 
 import argparse
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
+from zaqar_lite.commands import sdk
 from zaqar_lite.commands.output import Output
 from zaqar_lite.commands.running import (
     Leaves,
@@ -16,9 +16,6 @@ from zaqar_lite.commands.running import (
 )
 from zaqar_lite.commands.subscription import COLUMNS
 from zaqar_lite.commands.values import json_object, json_or_text, pairs
-
-if TYPE_CHECKING:
-    from zaqar_lite.client import Client, Topic
 
 
 def add_commands(subparsers: Leaves) -> None:
@@ -64,42 +61,36 @@ def add_commands(subparsers: Leaves) -> None:
     )
 
 
-def create_topic(client: "Client", given: argparse.Namespace) -> dict[str, object]:
+def create_topic(client: "sdk.Client", given: argparse.Namespace) -> dict[str, object]:
     """Make a topic."""
     return {"topic": given.topic, "created": client.create_topic(given.topic, given.metadata)}
 
 
-def find(client: "Client", given: argparse.Namespace) -> None:
+def find(client: "sdk.Client", given: argparse.Namespace) -> None:
     """Look for a topic.
 
     Raises:
         NotFound: nobody has made it.
     """
-    from zaqar_lite.client import NotFound  # noqa: PLC0415 - only once a command runs
-
     if all(one.name != given.topic for one in client.list_topics(name=given.topic)):
-        raise NotFound("No such topic", given.topic)
+        raise sdk.NotFound("No such topic", given.topic)
 
 
-def show(client: "Client", given: argparse.Namespace, output: Output) -> None:
+def show(client: "sdk.Client", given: argparse.Namespace, output: Output) -> None:
     """Show metadata: the server's defaults for a topic that nobody has made."""
-    from zaqar_lite.client import NotFound, ZaqarError  # noqa: PLC0415 - once a command runs
-
     output.record(client.get_topic(given.topic))
     if output.as_json:
         return
     try:
         find(client, given)
-    except NotFound:
+    except sdk.NotFound:
         output.say(f"There is no topic {given.topic}: these are the server's defaults.")
-    except ZaqarError:
+    except sdk.ZaqarError:
         pass  # who may read a topic may perhaps not list
 
 
-def post(client: "Client", given: argparse.Namespace, output: Output) -> None:
+def post(client: "sdk.Client", given: argparse.Namespace, output: Output) -> None:
     """Post a message; tell a person when nobody subscribes, because nobody gets it then."""
-    from zaqar_lite.client import ZaqarError  # noqa: PLC0415 - only once a command runs
-
     headers = pairs(given.header, "--header") or None
     body = json_or_text(given.body)
     topic = _topic(given)
@@ -107,18 +98,16 @@ def post(client: "Client", given: argparse.Namespace, output: Output) -> None:
     output.record({"id": made})
     if output.as_json:
         return
-    with suppress(ZaqarError):  # who may post may perhaps not list
+    with suppress(sdk.ZaqarError):  # who may post may perhaps not list
         if next(iter(client.list_subscriptions(topic)), None) is None:
             output.say(f"Nobody subscribes to {given.topic}: the message went nowhere.")
 
 
-def subscribe(client: "Client", given: argparse.Namespace) -> dict[str, object]:
+def subscribe(client: "sdk.Client", given: argparse.Namespace) -> dict[str, object]:
     """Subscribe."""
     made, secret = client.subscribe(_topic(given), given.subscriber, ttl=given.ttl)
     return {"id": made, "secret": secret}
 
 
-def _topic(given: argparse.Namespace) -> "Topic":
-    from zaqar_lite.client import Topic  # noqa: PLC0415 - only once a command runs
-
-    return Topic(given.topic)
+def _topic(given: argparse.Namespace) -> "sdk.Topic":
+    return sdk.Topic(given.topic)

@@ -11,6 +11,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from zaqar_lite import searching
+from zaqar_lite.commands import sdk
 from zaqar_lite.commands.output import Output, printable
 from zaqar_lite.commands.running import UNAVAILABLE, Leaves, add_duration, add_leaf
 from zaqar_lite.commands.values import at_least, seconds_above_zero
@@ -20,7 +21,6 @@ from zaqar_lite.searching import Search, by_trouble
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from zaqar_lite.client import Client
 
 COUNTS = ("ready", "delayed", "claimed", "dead")
 MOST_QUEUES = 1_000
@@ -69,7 +69,7 @@ def search(text: str) -> Search:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
-def _named(client: "Client", wanted: Search) -> tuple[dict[str, Mapping[str, object]], bool]:
+def _named(client: "sdk.Client", wanted: Search) -> tuple[dict[str, Mapping[str, object]], bool]:
     """Return the metadata of queues by name, and whether there are more than `MOST_QUEUES`."""
     part = wanted.names[0] if wanted.names else None
     queues = (
@@ -82,7 +82,7 @@ def _named(client: "Client", wanted: Search) -> tuple[dict[str, Mapping[str, obj
     return kept, len(found) > MOST_QUEUES
 
 
-def watch(client: "Client", arguments: argparse.Namespace, output: Output) -> int | None:
+def watch(client: "sdk.Client", arguments: argparse.Namespace, output: Output) -> int | None:
     """Show counts until interrupted: a table that stays in place, or a JSON line per look.
 
     It goes on while the server is away, and when it is back.
@@ -120,7 +120,7 @@ def _live(looks: Iterator[Look], interval: float) -> Look:
     return last
 
 
-def _looks(client: "Client", arguments: argparse.Namespace) -> Iterator[Look]:
+def _looks(client: "sdk.Client", arguments: argparse.Namespace) -> Iterator[Look]:
     for number in itertools.count(1):
         yield _look(client, arguments)
         if number == arguments.count:
@@ -128,21 +128,19 @@ def _looks(client: "Client", arguments: argparse.Namespace) -> Iterator[Look]:
         time.sleep(arguments.interval)
 
 
-def _look(client: "Client", arguments: argparse.Namespace) -> Look:
-    from zaqar_lite.client import Unavailable, Unreachable  # noqa: PLC0415 - once a command runs
-
+def _look(client: "sdk.Client", arguments: argparse.Namespace) -> Look:
     try:
         if not arguments.queue:
             return _look_at_all(client, arguments.search, arguments.top)
         rows = [_counts(client, queue) for queue in arguments.queue]
         return Look([row for row in rows if arguments.search.finds(row)])
-    except (Unavailable, Unreachable) as error:
-        if isinstance(error, Unreachable) and error.permanent:
+    except (sdk.Unavailable, sdk.Unreachable) as error:
+        if isinstance(error, sdk.Unreachable) and error.permanent:
             raise
         return Look([], printable(error))
 
 
-def _look_at_all(client: "Client", wanted: Search, top: int) -> Look:
+def _look_at_all(client: "sdk.Client", wanted: Search, top: int) -> Look:
     queues, is_cut = _named(client, wanted)
     rows = [_counts(client, queue, metadata) for queue, metadata in queues.items()]
     rows = sorted(filter(wanted.finds, rows), key=by_trouble)
@@ -153,7 +151,7 @@ def _look_at_all(client: "Client", wanted: Search, top: int) -> Look:
 
 
 def _counts(
-    client: "Client", queue: str, metadata: Mapping[str, object] | None = None
+    client: "sdk.Client", queue: str, metadata: Mapping[str, object] | None = None
 ) -> dict[str, object]:
     stats = client.stats(queue)
     metadata = client.get_queue(queue) if metadata is None else metadata

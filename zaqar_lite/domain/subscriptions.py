@@ -54,6 +54,11 @@ _RESERVED_HEADERS = frozenset(
 )
 _RESERVED_PREFIXES = ("webhook-", "proxy-")
 _SECRET_BYTES = 32
+_STORED = (
+    "subscriber", "ttl", "options", "created_at", "renewed_at", "confirmed", "secrets", "disabled",
+    "token", "trust",
+)  # fmt: skip
+"""The fields of a subscription that are in its record's value."""
 
 
 class Secret(NamedTuple):
@@ -119,18 +124,9 @@ class Subscription:
         Raises:
             Invalid: it is larger than a record may be.
         """
-        value = {
-            "subscriber": self.subscriber,
-            "ttl": self.ttl,
-            "options": self.options,
-            "created_at": self.created_at,
-            "renewed_at": self.renewed_at,
-            "confirmed": self.confirmed,
-            "secrets": [list(secret) for secret in self.secrets],
-            "disabled": None if self.disabled is None else list(self.disabled),
-            "token": self.token,
-            **({"trust": self.trust} if self.trust else {}),
-        }
+        value = {name: getattr(self, name) for name in _STORED}
+        if not self.trust:
+            del value["trust"]
         encoded = json.dumps(value, ensure_ascii=False).encode()
         if len(encoded) > MAX_RECORD:
             raise Invalid(f"The subscription would have {len(encoded)} bytes; {MAX_RECORD} fit.")
@@ -146,22 +142,15 @@ class Subscription:
         check_opened(record.value, "subscription")
         queue, _, identifier = record.name.partition("/")
         value = json.loads(record.value)
-        disabled = value["disabled"]
+        stored = {name: value[name] for name in _STORED if name in value}
+        stored["secrets"] = tuple(Secret(*secret) for secret in stored["secrets"])
+        stored["disabled"] = stored["disabled"] and Disabled(*stored["disabled"])
         return cls(
-            identifier,
-            QueueRef(record.project, queue),
-            value["subscriber"],
-            value["ttl"],
-            value["options"],
-            value["created_at"],
-            value["renewed_at"],
-            record.expires_at or 0,
-            value["confirmed"],
-            tuple(Secret(*secret) for secret in value["secrets"]),
-            None if disabled is None else Disabled(*disabled),
-            value["token"],
-            record.version,
-            value.get("trust", ""),
+            id=identifier,
+            queue=QueueRef(record.project, queue),
+            expires_at=record.expires_at or 0,
+            version=record.version,
+            **stored,
         )
 
     def disabled_now(self, reason: str, now_ms: int) -> Self:

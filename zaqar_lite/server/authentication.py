@@ -73,7 +73,6 @@ def gateways(settings: Settings) -> Gateways | None:
         raise ConfigurationError(f"gateways: {exc}.") from None
     return Gateways(
         networks=networks,
-        header=settings.gateway_header,
         secrets=comma_list(settings.gateway_secret or ""),
         names=frozenset(comma_list(settings.gateway_names)),
     )
@@ -85,7 +84,6 @@ def _keystone_server(settings: Settings) -> "KeystoneServer":
     return KeystoneServer(
         settings.keystone_url or "",
         ca_file=settings.keystone_ca_file,
-        timeout=settings.keystone_timeout,
     )
 
 
@@ -97,16 +95,12 @@ def _keystone(settings: Settings, server: "KeystoneServer") -> Keystone:
             settings.keystone_username,
             settings.keystone_password or "",
             settings.keystone_project,
-            settings.keystone_user_domain,
-            settings.keystone_project_domain,
         )
     return Keystone(
         server.send,
         uri=settings.keystone_public_url or settings.keystone_url or "",
         believed_for=settings.keystone_believed_for,
-        service_roles=frozenset(
-            role.strip() for role in settings.keystone_service_roles.split(",")
-        ),
+        service_roles=frozenset(("service",)),
         account=account,
     )
 
@@ -133,8 +127,6 @@ def _tokens(settings: Settings) -> Provider:
             settings.jwt_audience or "",
             project_claim=settings.jwt_project_claim,
             roles_claim=settings.jwt_roles_claim,
-            grants_claim=settings.jwt_grants_claim,
-            longest=settings.jwt_longest_life,
         ),
         KeySet(settings.jwt_keys or "").fetch,
     )

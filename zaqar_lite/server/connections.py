@@ -89,13 +89,12 @@ def bounds_of(settings: Settings) -> Bounds:
     """
     largest = max(settings.max_messages_post_size, settings.max_queue_metadata)
     SocketProtocol.largest = largest + _AROUND_A_FRAME
-    SocketProtocol.interval = settings.websocket_ping_interval
+    SocketProtocol.interval = settings.request_timeout / 3
     SocketProtocol.silence = settings.request_timeout
     logger.addFilter(Seldom(_ALL_TAKEN, NO_HTTP_LINE, NO_UPGRADE))
     return Bounds(
-        max_head=settings.max_request_head,
         silence=settings.request_timeout,
-        longest=settings.request_total_timeout,
+        longest=5 * settings.request_timeout,
         keep_alive=settings.keep_alive,
         max_connections=_allow_files(settings.max_connections),
         socket_port=settings.websocket_port,

@@ -203,7 +203,7 @@ def _refusal(status: bytes, title: bytes, description: bytes, more: bytes = b"")
 TOO_LARGE = _refusal(
     b"431 Request Header Fields Too Large",
     b"Request header too large",
-    b"The request line and the headers are together larger than max_request_head allows.",
+    b"The request line and the headers have together more than 256 KiB.",
 )
 NO_HTTP = _refusal(
     b"400 Bad Request",

@@ -18,7 +18,7 @@ _CONNECTIONS = 32
 class KeystoneServer:
     """A Keystone server; `url` is that of its identity service, with or without `/v3`."""
 
-    def __init__(self, url: str, *, ca_file: Path | None, timeout: float) -> None:
+    def __init__(self, url: str, *, ca_file: Path | None, timeout: float = 10.0) -> None:
         self._url = url.rstrip("/").removesuffix("/v3") + "/v3"
         try:
             self._ssl = ssl.create_default_context(cafile=ca_file)

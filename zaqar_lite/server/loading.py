@@ -26,8 +26,30 @@ from zaqar_lite.server import logs
 from zaqar_lite.server.tls import Certificate
 from zaqar_lite.settings import Settings, comma_list
 
+logger = logging.getLogger("zaqar_lite")
 _PROVIDERS = ("keys", "jwt", "keystone")
 _SHORTEST_KEY = 32
+_GONE = frozenset(
+    (
+        *(
+            "default_claim_grace",
+            "default_claim_ttl",
+            "default_message_delay",
+            "default_subscription_ttl",
+        ),
+        *("delivery_disable_after", "gateway_header", "jwt_grants_claim", "jwt_longest_life"),
+        *("keystone_project_domain", "keystone_service_roles", "keystone_timeout"),
+        *("keystone_user_domain", "max_claim_grace", "max_copies_per_post"),
+        *("max_flavors_per_page", "max_length_client_id"),
+        *("max_message_headers", "max_message_headers_size", "max_messages_per_post"),
+        *("max_pools_per_page", "max_queues_per_page", "max_queues_per_project"),
+        *("max_ranges", "max_request_head", "max_subscriptions_per_page"),
+        *("max_subscriptions_per_queue", "max_waiters"),
+        *("min_length_client_id", "request_total_timeout", "signed_url_max_expires"),
+        *("sweep_interval", "websocket_ping_interval"),
+    )
+)
+"""Settings of earlier releases, whose defaults hold now; this release passes over them."""
 _KEY_ID = re.compile(r"[a-zA-Z0-9_-]{1,32}")
 
 
@@ -52,6 +74,7 @@ def load(
     where = f"in the environment, with the prefix {environment_names.PREFIX}"
     values.update(_checked(environment_names.nested(given.items()), where))
     values.update(overrides or {})
+    _move_coordination_url(values)
     try:
         settings = Settings.model_validate(values)
     except ValidationError as exc:
@@ -60,6 +83,14 @@ def load(
         raise ConfigurationError(f"The setting {name} is wrong: {first['msg']}.") from None
     _check_together(settings)
     return settings
+
+
+def _move_coordination_url(values: dict[str, Any]) -> None:
+    """Take what was a setting of its own for an option of the store, in this release."""
+    url = values.pop("coordination_url", None)
+    if url is not None:
+        logger.warning("coordination_url is one of store_options now; the old name still works")
+        values["store_options"] = {"coordination_url": url, **values.get("store_options", {})}
 
 
 def signing_keys(settings: Settings) -> tuple[dict[str, str], str | None]:
@@ -103,22 +134,21 @@ def _read_file(path: Path) -> Mapping[str, Any]:
 
 
 def _checked(values: Mapping[str, Any], where: str) -> Mapping[str, Any]:
+    """Refuse unknown names, and leave out those of earlier releases."""
     for name in values:
-        if name not in Settings.model_fields:
+        if name in _GONE:
+            logger.warning("the setting %s %s is one no more: its default holds", name, where)
+        elif name not in Settings.model_fields and name != "coordination_url":
             near = difflib.get_close_matches(name, Settings.model_fields, n=1)
             hint = f"did you mean {near[0]!r}?" if near else "the page `Settings` lists them all."
             raise ConfigurationError(f"Unknown setting {name!r} {where}; {hint}")
-    return values
+    return {name: value for name, value in values.items() if name not in _GONE}
 
 
 def _check_together(settings: Settings) -> None:
     for smaller, larger in (
         ("max_message_delay", "max_message_ttl"),
         ("default_message_ttl", "max_message_ttl"),
-        ("default_message_delay", "max_message_delay"),
-        ("default_claim_ttl", "max_claim_ttl"),
-        ("default_claim_grace", "max_claim_grace"),
-        ("min_length_client_id", "max_length_client_id"),
     ):
         low, high = getattr(settings, smaller), getattr(settings, larger)
         if low > high:
@@ -204,18 +234,16 @@ def _check_identity(settings: Settings) -> None:
         raise ConfigurationError("tls_client_ca needs TLS: set tls_cert and tls_key too.")
 
 
-logger = logging.getLogger("zaqar_lite")
 _AT_START = {
     "max_queue_metadata",
     "max_messages_post_size",
     "max_messages_per_claim_or_pop",
     "max_wait",
-    "max_waiters",
     "max_waiters_per_project",
-    "signed_url_max_expires",
 }
 """Limits that are built into the routes and the waiting requests at the start."""
-RELOADED = frozenset({field.name for field in fields(Limits)} - _AT_START | {"log_level", "quotas"})
+_LIMITS = {field.name for field in fields(Limits)} & set(Settings.model_fields)
+RELOADED = frozenset(_LIMITS - _AT_START | {"log_level", "quotas"})
 """The settings that SIGHUP changes."""
 
 

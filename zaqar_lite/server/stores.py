@@ -22,7 +22,7 @@ class Pooling(NamedTuple):
 
     messages: PooledMessages
     registry: PoolRegistry
-    catalogue: Placements
+    placements: Placements
     drains: Drains
 
     @property
@@ -41,7 +41,7 @@ class _Probed:
     async def begin(self, pool: str | None, queue: QueueRef) -> Collection[Capability]:
         store = await self._pools.messages.pool(pool)
         await store.ping()
-        await self._pools.catalogue.put(queue, pool)
+        await self._pools.placements.put(queue, pool)
         return store.capabilities
 
 
@@ -65,15 +65,12 @@ def make_stores(settings: Settings, clock: Clock) -> Stores:
     Raises:
         ConfigurationError: a URI or an option is wrong.
     """
-    extra = dict(settings.store_options)
-    if settings.coordination_url is not None:
-        extra["coordination_url"] = settings.coordination_url
     options = StoreOptions(
         idempotency_window_ms=settings.idempotency_window * 1000,
         max_idempotency_keys=settings.max_idempotency_keys,
         max_messages=settings.max_messages_per_queue,
         workers=settings.workers,
-        extra=extra,
+        extra=settings.store_options,
     )
     messages, management = create_stores(settings.store, clock=clock, options=options)
     one_store = settings.management_store in (None, settings.store)
@@ -84,7 +81,7 @@ def make_stores(settings: Settings, clock: Clock) -> Stores:
         return Stores(messages, management, one_store, shared, None)
     pools = _pooling(messages, management, clock, options, one_store=one_store)
     # The records of the queues in pools are not in the pools' stores.
-    return Stores(pools.messages, management, one_store=False, shared=shared, pools=pools)
+    return Stores(pools.messages.as_store, management, one_store=False, shared=shared, pools=pools)
 
 
 def _pooling(
@@ -125,9 +122,9 @@ def _pooling(
         return StoreKind(driver.name, can, driver.options)
 
     registry = PoolRegistry(management, check, clock)
-    catalogue = Placements(management, registry, clock)
-    pooled = PooledMessages(home, registry, catalogue, OpenConnections(make), clock)
-    return Pooling(pooled, registry, catalogue, Drains(management, registry, clock))
+    placements = Placements(management, registry, clock)
+    pooled = PooledMessages(home, registry, placements, OpenConnections(make), clock)
+    return Pooling(pooled, registry, placements, Drains(management, registry, clock))
 
 
 def drainer_of(
@@ -144,7 +141,7 @@ def drainer_of(
         pools.messages,
         management,
         pools.registry,
-        pools.catalogue,
+        pools.placements,
         clock=clock,
         turns=turns,
         wait=settings.drain_wait,

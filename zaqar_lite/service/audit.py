@@ -12,7 +12,7 @@ import uuid
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from zaqar_lite.domain.errors import ConfigurationError, Unavailable, ZaqarLiteError
 from zaqar_lite.domain.limits import Limits
@@ -41,11 +41,12 @@ class Act(NamedTuple):
     target: str
 
 
-class Trail(Protocol):
+class Trail:
     """Where events go."""
 
     def add(self, event: Event) -> None:
         """Add an event after all others."""
+        raise NotImplementedError
 
     def reopen(self) -> None:
         """Go on in another file where the one that was written to was moved away."""
@@ -57,7 +58,7 @@ class Trail(Protocol):
         """Write what still waits."""
 
 
-class FileTrail:
+class FileTrail(Trail):
     """Lines at the end of a file, which several processes may write to, or of standard error."""
 
     def __init__(self, path: Path | None) -> None:
@@ -94,18 +95,12 @@ class FileTrail:
         os.close(self._file)
         self._file = opened
 
-    def start(self) -> None:
-        """Do nothing: the file is open."""
-
-    async def stop(self) -> None:
-        """Do nothing: every line is written at once, and acts may still follow."""
-
     @staticmethod
     def _open(path: Path) -> int:
         return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
 
-class QueueTrail(BackgroundWorker):
+class QueueTrail(BackgroundWorker, Trail):
     """Messages of a queue, posted after the acts; the first one makes the queue.
 
     While the store does not answer, up to 10,000 events wait. Beyond that the oldest are dropped,
@@ -129,9 +124,6 @@ class QueueTrail(BackgroundWorker):
         self._waiting.append(event)
         self._emptied.clear()
         self._work.wake()
-
-    def reopen(self) -> None:
-        """Do nothing: a queue is not moved away."""
 
     async def stop(self) -> None:
         """Post what waits, for a few seconds at most; idempotent."""

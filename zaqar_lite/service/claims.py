@@ -128,21 +128,6 @@ class Claims:
             )
         return ttl
 
-
-def _check_id(claim_id: str) -> None:
-    if not is_claim_id(claim_id):
-        raise NotFound(f"Claim {claim_id!r} does not exist.")
-
-
-@dataclass(eq=False, repr=False)
-class Settling:
-    """What a consumer may do with single messages of its claim."""
-
-    messages: MessageStore
-    queues: Queues
-    policies: Policies
-    limits: Limits
-
     async def settle(
         self, queue: QueueRef, claim_id: str, settlements: Sequence[Settlement]
     ) -> Sequence[Outcome]:
@@ -154,7 +139,7 @@ class Settling:
         Raises:
             Invalid: a value is out of range, a message is named twice, or there are too many.
         """
-        self._check(settlements)
+        self._check_settlements(settlements)
         if not is_claim_id(claim_id):
             return [Outcome.NOT_FOUND] * len(settlements)
 
@@ -187,7 +172,7 @@ class Settling:
             case Outcome.LAPSED | Outcome.NO_TARGET:
                 raise Conflict(text)
 
-    def _check(self, settlements: Sequence[Settlement]) -> None:
+    def _check_settlements(self, settlements: Sequence[Settlement]) -> None:
         most = self.limits.claim(large=True)
         if not 1 <= len(settlements) <= most:
             raise Invalid(f"Between 1 and {most} messages can be settled at once.")
@@ -215,6 +200,11 @@ class Settling:
                 raise _wrong(one, f"the reason must have at most {MAX_REASON} bytes (UTF-8)")
             if one.detail is not None and len(one.detail.encode()) > MAX_DETAIL:
                 raise _wrong(one, f"the detail must have at most {MAX_DETAIL} bytes (UTF-8)")
+
+
+def _check_id(claim_id: str) -> None:
+    if not is_claim_id(claim_id):
+        raise NotFound(f"Claim {claim_id!r} does not exist.")
 
 
 def _wrong(one: Settlement, what: str) -> Invalid:

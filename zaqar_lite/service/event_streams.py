@@ -90,53 +90,28 @@ class _Look(NamedTuple):
     has_found: bool = False
 
 
+@dataclass(eq=False, repr=False)
 class Stream:
     """A client's reading of a queue; its holder must call `leave` at the end.
 
     `cursor` is the position that it has reached.
     """
 
-    __slots__ = (
-        "_at",
-        "_include_delayed",
-        "_look",
-        "_messages",
-        "_not_before",
-        "_others",
-        "_owes",
-        "_place",
-        "_policies",
-        "_queue",
-        "cursor",
-    )
-
-    def __init__(
-        self,
-        messages: MessageStore,
-        policies: Policies,
-        queue: QueueRef,
-        place: Place,
-        *,
-        cursor: Cursor,
-        message_id: str | None,
-        exclude_client_id: str | None,
-        include_delayed: bool,
-    ) -> None:
-        self._messages = messages
-        self._policies = policies
-        self._queue = queue
-        self._place = place
-        self.cursor = cursor
-        self._at = message_id
-        self._others = exclude_client_id
-        self._include_delayed = include_delayed
-        self._look: _Look | None = None
-        self._not_before = 0.0
-        self._owes = False
+    messages: MessageStore
+    policies: Policies
+    queue: QueueRef
+    place: Place
+    cursor: Cursor
+    message_id: str | None
+    exclude_client_id: str | None
+    include_delayed: bool
+    _look: _Look | None = None
+    _not_before: float = 0.0
+    _owes: bool = False
 
     async def leave(self) -> None:
         """End the stream's waiting."""
-        await self._place.leave()
+        await self.place.leave()
 
     def rest(self, seconds: float) -> Coroutine[Any, Any, bool]:
         """Wait up to `seconds`; return whether there may be something new.
@@ -145,7 +120,7 @@ class Stream:
         """
         if self._owes:
             seconds = min(seconds, max(self._not_before - _now(), 0.0))
-        return self._place.sleep(seconds)
+        return self.place.sleep(seconds)
 
     async def look(self) -> Sequence[Event] | None:
         """Look for events; None if nothing was found and the cursor has not moved.
@@ -153,7 +128,7 @@ class Stream:
         Raises:
             Unavailable: the store does not answer.
         """
-        self._place.ask()
+        self.place.ask()
         return await self._find()
 
     async def _find(self) -> Sequence[Event] | None:
@@ -170,7 +145,7 @@ class Stream:
             return None
         events = self._pass(page, page.marker, honour=honour)
         if not events:  # all of them are delayed, and there may be many more
-            await self._policies.turns.wait()
+            await self.policies.turns.wait()
         return events
 
     async def _page(self, after: int, until: int | None) -> tuple[Page, bool]:
@@ -179,18 +154,18 @@ class Stream:
         async def act(policy: Policy) -> tuple[Page, bool]:
             selection = Selection(
                 limit=PAGE,
-                marker=Marker(after, self._at),
+                marker=Marker(after, self.message_id),
                 until=None if until is None else Marker(until),
-                exclude_client_id=self._others,
+                exclude_client_id=self.exclude_client_id,
                 include_claimed=True,
                 include_delayed=True,
                 version=policy.version,
             )
-            page = await self._messages.list_messages(self._queue, selection)
+            page = await self.messages.list_messages(self.queue, selection)
             honour = policy.delay_mode is DelayMode.HONOUR
-            return page, honour and not self._include_delayed
+            return page, honour and not self.include_delayed
 
-        return await self._policies.decide(self._queue, act)
+        return await self.policies.decide(self.queue, act)
 
     def _pass(self, page: Page, marker: int, *, honour: bool) -> Sequence[Event]:
         """Move the cursor past the messages of a page; return events for the visible ones."""
@@ -205,7 +180,7 @@ class Stream:
                 events.append(Event(message, Cursor(at, pending if waits else at, due)))
             elif not waits:
                 waits, pending = True, at - 1
-        self._at = None
+        self.message_id = None
         self.cursor = Cursor(marker, pending if waits else marker, due)
         return events
 
@@ -215,7 +190,7 @@ class Stream:
         The cursor moves only at the end of the look, so a stream that is cut before then sends
         these events again.
         """
-        await self._policies.turns.wait()
+        await self.policies.turns.wait()
         begun, passed = _now(), self.cursor.passed
         page, honour = await self._page(look.position, passed)
         due, pending, events = look.due, look.pending, []
@@ -243,14 +218,14 @@ class EventStreams:
 
     messages: MessageStore
     policies: Policies
-    waiting: LongPolling
+    long_polling: LongPolling
     limits: Limits
     heartbeat: float = HEARTBEAT
 
     @property
     def is_closed(self) -> bool:
         """Whether all streams shall end because the server stops."""
-        return self.waiting.is_closed
+        return self.long_polling.is_closed
 
     async def open(
         self,
@@ -277,7 +252,7 @@ class EventStreams:
             self.messages,
             self.policies,
             queue,
-            await self.waiting.join(queue, gone),
+            await self.long_polling.join(queue, gone),
             cursor=cursor,
             message_id=message_id,
             exclude_client_id=exclude_client_id,

@@ -59,23 +59,15 @@ class Probed(Protocol):
         """
 
 
+@dataclass(eq=False, repr=False)
 class Health:
     """Find out whether the store works, by working with it."""
 
-    def __init__(
-        self,
-        store: MessageStore,
-        queues: Queues,
-        messages: Messages,
-        claims: Claims,
-        *,
-        pools: Probed | None = None,
-    ) -> None:
-        self._pools = pools
-        self._store = store
-        self._queues = queues
-        self._messages = messages
-        self._claims = claims
+    store: MessageStore
+    queues: Queues
+    messages: Messages
+    claims: Claims
+    probed: Probed | None = None
 
     async def ping(self) -> None:
         """Return when the store answers.
@@ -83,12 +75,12 @@ class Health:
         Raises:
             Unavailable: it does not.
         """
-        await self._store.ping()
+        await self.store.ping()
 
     @property
     def capabilities(self) -> list[str]:
         """What the message store promises beyond the contract."""
-        return _sorted(self._store.capabilities)
+        return _sorted(self.store.capabilities)
 
     async def report(self) -> Report:
         """Post, list, claim and delete on a random queue and time each.
@@ -96,10 +88,10 @@ class Health:
         Raises:
             Unavailable: the store does not answer at all.
         """
-        await self._store.ping()
+        await self.store.ping()
         queue = _random_queue()
-        if self._pools is not None:
-            await self._pools.begin(None, queue)
+        if self.probed is not None:
+            await self.probed.begin(None, queue)
         return await self._probe(queue, self.capabilities)
 
     async def pools(self) -> dict[str, Report | None] | None:
@@ -108,13 +100,13 @@ class Health:
         Raises:
             Unavailable: the catalogue can't be read.
         """
-        if self._pools is None:
+        if self.probed is None:
             return None
         reports: dict[str, Report | None] = {}
-        for name in await self._pools.names():
+        for name in await self.probed.names():
             queue = _random_queue()
             try:
-                capabilities = await self._pools.begin(name, queue)
+                capabilities = await self.probed.begin(name, queue)
                 reports[name] = await self._probe(queue, _sorted(capabilities))
             except Unavailable as exc:
                 logger.warning("health: the pool %r does not answer: %s", name, exc)
@@ -122,18 +114,13 @@ class Health:
         return reports
 
     async def _probe(self, queue: QueueRef, capabilities: Sequence[str]) -> Report:
-        probe = _Probe(
-            queue,
-            self._queues,
-            self._messages,
-            self._claims,
-        )
+        probe = _Probe(queue, self.queues, self.messages, self.claims)
         operations: dict[str, Outcome] = {}
         volume = Stats()
         for name, operation in probe.operations():
             operations[name] = await _timed(name, operation)
             if name == "claim_messages" and operations[name].succeeded:
-                volume = await self._store.stats(probe.queue)
+                volume = await self.store.stats(probe.queue)
         return Report(True, operations, volume, capabilities)
 
 
@@ -145,14 +132,16 @@ def _sorted(capabilities: Collection[Capability]) -> list[str]:
     return sorted(capability.value for capability in capabilities)
 
 
+@dataclass(eq=False, repr=False)
 class _Probe:
     """The operations of a report, in order; each works on what the earlier ones left."""
 
-    def __init__(self, queue: QueueRef, queues: Queues, messages: Messages, claims: Claims) -> None:
-        self.queue = queue
-        self._queues = queues
-        self._messages = messages
-        self._claims = claims
+    queue: QueueRef
+    queues: Queues
+    messages: Messages
+    claims: Claims
+
+    def __post_init__(self) -> None:
         self._client_id = new_claim_id()
         self._ids: list[str] = []
         self._claim_id = ""
@@ -170,22 +159,22 @@ class _Probe:
         )
 
     async def _create(self) -> None:
-        await self._queues.create(self.queue, {})
+        await self.queues.create(self.queue, {})
 
     async def _post(self) -> None:
         drafts = [Draft(b'"probe"', ttl=60)] * _POSTED
-        receipt = await self._messages.post(self.queue, drafts, size=0, client_id=self._client_id)
+        receipt = await self.messages.post(self.queue, drafts, size=0, client_id=self._client_id)
         self._ids = [entry.id for entry in receipt.posted]
 
     async def _claim(self) -> None:
-        claimed = await self._claims.create(
+        claimed = await self.claims.create(
             self.queue, limit=_CLAIMED, ttl=60, grace=60, client_id=self._client_id
         )
         if claimed is not None:
             self._claim_id = claimed[0]
 
     async def _list(self) -> None:
-        await self._messages.list_messages(
+        await self.messages.list_messages(
             self.queue,
             marker=None,
             until=None,
@@ -196,16 +185,16 @@ class _Probe:
         )
 
     async def _delete(self) -> None:
-        await self._messages.delete(self.queue, self._ids[-1], None)
+        await self.messages.delete(self.queue, self._ids[-1], None)
 
     async def _release(self) -> None:
-        await self._claims.release(self.queue, self._claim_id)
+        await self.claims.release(self.queue, self._claim_id)
 
     async def _delete_many(self) -> None:
-        await self._messages.delete_many(self.queue, self._ids[:_CLAIMED], None)
+        await self.messages.delete_many(self.queue, self._ids[:_CLAIMED], None)
 
     async def _drop(self) -> None:
-        await self._queues.delete(self.queue)
+        await self.queues.delete(self.queue)
 
 
 async def _timed(name: str, operation: Callable[[], Awaitable[None]]) -> Outcome:

@@ -12,6 +12,7 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
+from dataclasses import dataclass, field
 from random import uniform
 from typing import Any, TypeVar
 
@@ -93,18 +94,14 @@ class _Line:
                 count -= 1
 
 
+@dataclass(eq=False, repr=False)
 class Place:
     """A reader's place in a line, for several waits; its holder must call `leave` at the end."""
 
-    __slots__ = ("_line", "_queue", "_waiter", "_waiting")
-
-    def __init__(
-        self, waiting: "LongPolling", queue: QueueRef, line: _Line, waiter: _Waiter
-    ) -> None:
-        self._waiting = waiting
-        self._queue = queue
-        self._line = line
-        self._waiter = waiter
+    _polling: "LongPolling"
+    _queue: QueueRef
+    _line: _Line
+    _waiter: _Waiter
 
     def ask(self) -> None:
         """Call this before asking the store: what comes from now on ends the next `sleep`."""
@@ -119,41 +116,35 @@ class Place:
 
     async def leave(self) -> None:
         """Leave the line."""
-        await self._waiting.leave(self._queue, self._line, self._waiter)
+        await self._polling.leave(self._queue, self._line, self._waiter)
 
 
+@dataclass(eq=False, repr=False)
 class LongPolling:
     """Lets requests wait for messages: at most `most` in this process, `most_per_project` of each.
 
     `seats` hold a project's waiters in all processes together to its quota.
     """
 
-    def __init__(
-        self,
-        messages: MessageStore,
-        *,
-        most: int,
-        most_per_project: int,
-        quota_of: QuotaOf = unlimited,
-        seats: ConcurrencyLimit | None = None,
-    ) -> None:
-        self._messages = messages
-        self._quota_of = quota_of
-        self._most = most
-        self._most_per_project = most_per_project
+    messages: MessageStore
+    most: int
+    most_per_project: int
+    quota_of: QuotaOf = unlimited
+    seats: ConcurrencyLimit = field(default_factory=lambda: ConcurrencyLimit("waiters"))
+
+    def __post_init__(self) -> None:
         self._lines: dict[QueueRef, _Line] = {}
-        self._seats = seats or ConcurrencyLimit("waiters")
         self._closed = False
-        messages.listen(self._announced)
+        self.messages.listen(self._announced)
 
     @property
     def count(self) -> int:
         """How many requests wait, including the server's own workers."""
-        return self._seats.count
+        return self.seats.count
 
     def count_of(self, project: str) -> int:
         """How many requests of a project wait in this process."""
-        return self._seats.count_of(project)
+        return self.seats.count_of(project)
 
     async def total_of(self, project: str) -> int:
         """How many requests of a project wait in all processes that share the store.
@@ -161,7 +152,7 @@ class LongPolling:
         Raises:
             Unavailable: that can't be read.
         """
-        return await self._seats.total_of(project)
+        return await self.seats.total_of(project)
 
     @property
     def is_closed(self) -> bool:
@@ -246,15 +237,15 @@ class LongPolling:
         return None
 
     async def _sit(self, project: str) -> None:
-        if self.count_of(project) >= self._most_per_project:
+        if self.count_of(project) >= self.most_per_project:
             raise TooMany(
-                f"{self._most_per_project} requests of this project wait already: let one request "
+                f"{self.most_per_project} requests of this project wait already: let one request "
                 "claim more messages, or wait less long."
             )
-        if self.count >= self._most:
+        if self.count >= self.most:
             raise TooMany("Too many requests wait on this server already.")
-        quota = self._quota_of(project).waiters
-        if not await self._seats.take(project, quota):
+        quota = self.quota_of(project).waiters
+        if not await self.seats.take(project, quota):
             raise QuotaReached(
                 f"The project's quota is {quota} requests that wait: do not wait, or ask who runs "
                 "this server for more."
@@ -277,18 +268,18 @@ class LongPolling:
             return
         line.alarm = asyncio.create_task(self._ring(queue, line), name="alarm")
         with suppress(Unavailable):  # without hints the safety poll goes on
-            await self._messages.watch(queue)
+            await self.messages.watch(queue)
 
     async def leave(self, queue: QueueRef, line: _Line, waiter: _Waiter) -> None:
         """Leave the line."""
         del line.waiters[waiter]
-        self._seats.leave(queue.project)
+        self.seats.leave(queue.project)
         if not line.waiters and self._lines.get(queue) is line:
             del self._lines[queue]
             if line.alarm is not None:
                 line.alarm.cancel()
             with suppress(Unavailable):
-                await self._messages.unwatch(queue)
+                await self.messages.unwatch(queue)
 
     def _announced(self, queue: QueueRef, count: int) -> None:
         """Wake waiters by a hint of the store (see `MessageStore.listen`)."""
@@ -303,7 +294,7 @@ class LongPolling:
         least, rings_at, time = _LEAST_PAUSE, math.inf, asyncio.get_running_loop().time
         while True:
             line.changed.clear()
-            pause = self._messages.poll_interval_ms / 1000 * uniform(0.8, 1.2)  # noqa: S311 - jitter
+            pause = self.messages.poll_interval_ms / 1000 * uniform(0.8, 1.2)  # noqa: S311 - jitter
             due = await self._due_in(queue)
             if due is None or due >= least:
                 least = _LEAST_PAUSE
@@ -322,7 +313,7 @@ class LongPolling:
 
     async def _due_in(self, queue: QueueRef) -> float | None:
         try:
-            due_ms = await self._messages.next_due(queue)
+            due_ms = await self.messages.next_due(queue)
         except Unavailable:
             return None
         return None if due_ms is None else due_ms / 1000

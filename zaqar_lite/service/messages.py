@@ -49,10 +49,10 @@ class Messages:
     queues: Queues
     policies: Policies
     router: Router
-    notes: Outbox
+    outbox: Outbox
     limits: Limits
     clock: Clock
-    stock: MessageQuota | None = None
+    message_quota: MessageQuota | None = None
     encryption_keys: "EncryptionKeys | None" = None
 
     def __post_init__(self) -> None:
@@ -81,7 +81,7 @@ class Messages:
         batch_key: str | None = None,
         policy: Policy | None = None,
     ) -> Receipt:
-        """Store messages, and in the same step the notes for their subscribers.
+        """Store messages, and in the same step the outbox messages for their subscribers.
 
         If the queue has no record, one with empty metadata is made once the messages are known to
         be valid. On a normal queue every `delay` is ignored (delayed queues, scenario 3), with a
@@ -131,7 +131,7 @@ class Messages:
             if policy.encrypted:
                 new = await self._sealing().seal(queue, new)
             if policy.subscribed or new is not resolved:  # copies may have subscribers too
-                new = await self.notes.with_notes(queue, policy, new)
+                new = await self.outbox.with_notes(queue, policy, new)
             posted = await self.messages.post(
                 queue, new, client_id=client_id, batch_key=whole or None, version=policy.version
             )
@@ -143,12 +143,12 @@ class Messages:
                 )
             return Receipt(posted)
 
-        if self.stock is None or not self.stock.bounds(queue.project):
+        if self.message_quota is None or not self.message_quota.bounds(queue.project):
             return await self.policies.decide(queue, act, policy=policy)
         post = partial(self.policies.decide, queue, act, policy=policy)
         repeats = partial(is_repeated, self.messages, queue, drafts, batch_key)
         sizes = [len(draft.body) for draft in drafts]
-        return await self.stock.post(queue.project, sizes, post, repeats)
+        return await self.message_quota.post(queue.project, sizes, post, repeats)
 
     def check(self, drafts: Sequence[Draft]) -> None:
         """Check messages that are posted later, as far as that does not depend on their queue.

@@ -3,7 +3,7 @@
 import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from zaqar_lite.domain.errors import QueueChanged, Unavailable
@@ -70,6 +70,7 @@ class Policy:
         return None if letter is None else letter.target
 
 
+@dataclass(eq=False, repr=False)
 class Policies:
     """Answer the policy of a queue, and repeat what was decided by one that changed meanwhile.
 
@@ -79,30 +80,27 @@ class Policies:
     never cached. Where the records live in another store they are read for every request.
     """
 
-    def __init__(self, management: ManagementStore, limits: Limits, *, checked: bool) -> None:
-        self._management = management
-        self._limits = limits
-        self._checked = checked
-        self._cache: OrderedDict[QueueRef, Policy] = OrderedDict()
-        self.turns = Turns()
-        """The long work of all requests and of the sweep is done in these turns, step by step."""
+    management: ManagementStore
+    limits: Limits
+    checked: bool
+    """Whether one store keeps records and messages, and so compares versions."""
+    turns: Turns = field(default_factory=Turns)
+    """The long work of all requests and of the sweep is done in these turns, step by step."""
 
-    @property
-    def checked(self) -> bool:
-        """Whether one store keeps records and messages, and so compares versions."""
-        return self._checked
+    def __post_init__(self) -> None:
+        self._cache: OrderedDict[QueueRef, Policy] = OrderedDict()
 
     async def get(self, queue: QueueRef) -> Policy:
         """The policy of a queue; that of an empty record when it has none."""
         cached = self._cache.get(queue)
         if cached is not None:
             return cached
-        return self.keep(queue, await self._management.get_queue(queue))
+        return self.keep(queue, await self.management.get_queue(queue))
 
     def keep(self, queue: QueueRef, record: QueueRecord | None) -> Policy:
         """The policy of a record that has just been read."""
         policy = self._compile(queue, record)
-        if self._checked and record is not None:
+        if self.checked and record is not None:
             self._cache[queue] = policy
             if len(self._cache) > _MAX_CACHED:
                 self._cache.popitem(last=False)
@@ -111,7 +109,7 @@ class Policies:
     async def retries_of(self, queue: QueueRef) -> Retries:
         """What becomes of a queue's messages that fail (for the sweep)."""
         # Not the cached one: nothing compares the version of what a sweep does.
-        record = await self._management.get_queue(queue)
+        record = await self.management.get_queue(queue)
         return NO_RETRIES if record is None else retries(queue, record.metadata)
 
     def cached(self, queue: QueueRef) -> Policy | None:
@@ -167,11 +165,11 @@ class Policies:
         return claimed
 
     def _compile(self, queue: QueueRef, record: QueueRecord | None) -> Policy:
-        limits = self._limits
+        limits = self.limits
         if record is None:
             return Policy(
                 exists=False,
-                version=0 if self._checked else None,
+                version=0 if self.checked else None,
                 default_ttl_ms=limits.default_message_ttl * 1000,
                 default_delay_ms=0,
                 delay_mode=DelayMode.IGNORE,
@@ -183,7 +181,7 @@ class Policies:
         size = metadata.get("_max_messages_post_size") or limits.max_messages_post_size
         return Policy(
             exists=True,
-            version=record.version if self._checked else None,
+            version=record.version if self.checked else None,
             default_ttl_ms=(metadata.get("_default_message_ttl") or limits.default_message_ttl)
             * 1000,
             default_delay_ms=(metadata.get("_default_message_delay") or 0) * 1000,

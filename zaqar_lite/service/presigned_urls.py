@@ -226,7 +226,7 @@ class PresignedUrls:
             raise Invalid("'expires' must be in the future.")
         if until > now + self._max_expires:
             days = self._max_expires.total_seconds() / 86_400
-            raise Invalid(f"'expires' must be within {days:g} days (signed_url_max_expires).")
+            raise Invalid(f"'expires' must be within {days:g} days.")
         return until
 
 

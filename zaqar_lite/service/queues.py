@@ -43,7 +43,7 @@ class Queues:
     limits: Limits
     quota_of: QuotaOf = unlimited
     encrypts: bool = False
-    catalogue: Placements | None = None
+    placements: Placements | None = None
 
     def __post_init__(self) -> None:
         self._alone = self.policies.checked and Capability.SHARED not in self.messages.capabilities
@@ -86,8 +86,8 @@ class Queues:
             metadata = {**metadata, rules.SUBSCRIBED: 1}
             if ordered := [one.id for one in subscriptions if one.is_ordered]:
                 metadata[rules.ORDERED] = ordered[: rules.MAX_ORDERED]
-        if self.catalogue is not None:
-            await self.catalogue.decide(queue, metadata)
+        if self.placements is not None:
+            await self.placements.decide(queue, metadata)
         most, quota = self.limits.max_queues_per_project, self.quota_of(queue.project).queues
         if quota is None or quota > most:
             return await self.management.create_queue(queue, metadata, max_queues=most)
@@ -156,8 +156,8 @@ class Queues:
         self._check(queue, patched)
         rules.check_size(patched, self.limits)
         await self._check_relations(queue, patched)
-        if self.catalogue is not None:
-            await self.catalogue.decide(queue, patched)  # its dead letters lie beside it
+        if self.placements is not None:
+            await self.placements.decide(queue, patched)  # its dead letters lie beside it
         stored = {**patched, **rules.hidden(record.metadata)}
         changed = QueueRecord(queue, stored, record.version)
         if record.delay_mode is not DelayMode.IGNORE:
@@ -188,8 +188,8 @@ class Queues:
         self._seen.pop(queue, None)
         if record is None:
             return
-        if self.catalogue is not None:
-            await self.catalogue.leave(queue)
+        if self.placements is not None:
+            await self.placements.leave(queue)
         try:
             await self.management.delete_queue(queue, version=record.version)
         finally:
@@ -257,13 +257,13 @@ class Queues:
         self._check_capabilities(metadata)
         await self._check_chain(queue, metadata)
         await self._check_filters(queue, metadata)
-        if self.catalogue is not None:
-            await self.catalogue.check(queue, metadata)
+        if self.placements is not None:
+            await self.placements.check(queue, metadata)
 
     def _check_capabilities(self, metadata: Mapping[str, Any]) -> None:
         if metadata.get(rules.FILTER) is not None and not self.management.finds_filters:
             raise Invalid(f"{rules.FILTER} needs the embedded store for the queues' records.")
-        if self.catalogue is not None:
+        if self.placements is not None:
             return  # it finds a pool that can do what is asked for, or refuses
         for key, capability in rules.NEEDED.items():
             if metadata.get(key) is None:

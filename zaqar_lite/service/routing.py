@@ -195,6 +195,6 @@ class _Post:
         if self._copies_left < 0:
             raise Invalid(
                 f"the filters of this project would make more than {self._max_copies} copies of "
-                "this post (max_copies_per_post): post fewer messages at once."
+                "this post: post fewer messages at once."
             )
         return tuple(copies)

@@ -1,8 +1,8 @@
 """The rules of topics: create, read, patch, delete, list and post.
 
-A topic is a record. A post to it writes one note for each message, in one step, into the project's
-lane of deliveries, and stores nothing else. The lane's workers send each note to the subscribers;
-to subscribed queues they post it (`QueuePosts`). The id of a note is the message's id.
+A topic is a record. A post to it writes one outbox message for each message, in one step, and
+stores nothing else. The workers of the outbox send each to the subscribers; to subscribed queues
+they post it (`QueueTarget`). The id of an outbox message is the message's id.
 """
 
 import json
@@ -44,7 +44,7 @@ from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
 
 _GRACE_MS = 60_000
-"""How much longer than its message a note lives: one that is due at the end is still delivered."""
+"""How much longer an outbox message lives, so that one that is due at the end is delivered."""
 
 
 class Admitted(NamedTuple):
@@ -206,7 +206,7 @@ class Topics:
         for _, part in cut(drafts):
             if large:
                 await self.turns.wait()
-            new += [self._note(topic, draft, admitted, client_id) for draft in part]
+            new += [self._entry(topic, draft, admitted, client_id) for draft in part]
         return await self.messages.post(
             outbox_queue(topic.project),
             new,
@@ -215,7 +215,7 @@ class Topics:
             version=None,
         )
 
-    def _note(
+    def _entry(
         self, topic: QueueRef, draft: Draft, admitted: Admitted, client_id: str
     ) -> NewMessage:
         metadata = admitted.metadata
@@ -225,7 +225,7 @@ class Topics:
             delay = metadata.get("_default_message_delay")
         seconds = (ttl or self.limits.default_message_ttl) + (delay or 0)
         now = self.clock.now_ms()
-        note = OutboxMessage(
+        entry = OutboxMessage(
             "",
             topic.project,
             topic.name,
@@ -240,7 +240,7 @@ class Topics:
         )
         key = draft.idempotency_key
         own = None if key is None else _own(topic, identify(topic, key, (draft.body,)))
-        return NewMessage(encode(note), seconds * 1000 + _GRACE_MS, 0, own)
+        return NewMessage(encode(entry), seconds * 1000 + _GRACE_MS, 0, own)
 
     def _delay_of(self, draft: Draft) -> int | None:
         """The whole seconds that a message waits, never less than until its `deliver_at`."""
@@ -257,7 +257,7 @@ def _encode(topic: Topic) -> bytes:
 
 
 def _own(topic: QueueRef, key: IdempotencyKey) -> IdempotencyKey:
-    """The key as the lane knows it, which many topics share."""
+    """The key as the outbox knows it, which many topics share."""
     digest = blake2b(digest_size=24)
     for part in (topic.project, topic.name, key.text):
         digest.update(b"%d:" % len(part.encode()) + part.encode())

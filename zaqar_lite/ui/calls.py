@@ -20,7 +20,6 @@ class Answer(NamedTuple):
 
     status: int
     document: Any
-    headers: Mapping[str, str]
 
 
 class Refused(Exception):
@@ -36,7 +35,7 @@ class Refused(Exception):
 
 def refused(title: str, description: str = "") -> Refused:
     """Refuse what the page itself can tell is wrong."""
-    return Refused(Answer(400, {"title": title, "description": description}, {}))
+    return Refused(Answer(400, {"title": title, "description": description}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,19 +61,6 @@ class Caller:
         Raises:
             Refused: the answer is an error.
         """
-        answer = await self._send(method, path, query, document, content_type)
-        if answer.status >= 400:
-            raise Refused(answer)
-        return answer
-
-    async def _send(
-        self,
-        method: str,
-        path: str,
-        query: Mapping[str, object] | None,
-        document: object,
-        content_type: str,
-    ) -> Answer:
         try:
             body = b"" if document is None else json.dumps(document).encode()
         except RecursionError:
@@ -103,10 +89,12 @@ class Caller:
 
         await self.app(scope, receive, send)
         whole = b"".join(parts)
-        headers = {name.decode(): value.decode() for name, value in started["headers"]}
-        is_text = headers.get("content-type", "").startswith("text/")
-        document = whole.decode() if is_text else json.loads(whole) if whole else None
-        return Answer(started["status"], document, headers)
+        is_text = dict(started["headers"]).get(b"content-type", b"").startswith(b"text/")
+        found = whole.decode() if is_text else json.loads(whole) if whole else None
+        answer = Answer(started["status"], found)
+        if answer.status >= 400:
+            raise Refused(answer)
+        return answer
 
     def _headers(self, body: bytes, content_type: str) -> list[tuple[bytes, bytes]]:
         headers = [(b"host", self.host), (b"client-id", CLIENT_ID)]

@@ -1,7 +1,6 @@
-"""The page as the server starts it: loaded in the background, before somebody looks."""
+"""The page as the server knows it: loaded when somebody first looks."""
 
 import asyncio
-import functools
 from typing import TYPE_CHECKING
 
 from zaqar_lite.ui.calls import App, Receive, Scope, Send
@@ -9,51 +8,31 @@ from zaqar_lite.ui.calls import App, Receive, Scope, Send
 if TYPE_CHECKING:
     from starlette.applications import Starlette
 
-_PAUSE = 5.0
-"""Seconds from the server's start until the page is loaded, so that the start is not slowed."""
-
 
 class Page:
     """The page over the API `api`, which is set before the first request.
 
-    Its libraries and templates take a tenth of a second to load, which the first look would wait
-    for. So they are loaded in a thread soon after the start; a look that comes earlier loads them.
+    Its libraries and templates take a tenth of a second to load. The first look waits for that;
+    other requests do not, because a thread does it.
     """
 
     api: App
 
     def __init__(self, *, authenticates: bool) -> None:
         self._authenticates = authenticates
-        self._loading: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        """Begin to wait for the moment to load."""
-        self._loading = asyncio.create_task(self._load(), name="page")
-
-    async def stop(self) -> None:
-        """Wait no longer."""
-        if self._loading is not None:
-            self._loading.cancel()
-            await asyncio.gather(self._loading, return_exceptions=True)
-
-    async def _load(self) -> None:
-        await asyncio.sleep(_PAUSE)
-        await asyncio.to_thread(_load_templates)
+        self._loading: asyncio.Task[Starlette] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request under `/ui`."""
-        await self._made(scope, receive, send)
+        if self._loading is None:
+            self._loading = asyncio.create_task(asyncio.to_thread(self._load))
+        page = await asyncio.shield(self._loading)
+        await page(scope, receive, send)
 
-    @functools.cached_property
-    def _made(self) -> "Starlette":
-        from zaqar_lite.ui.app import make_page  # noqa: PLC0415 - its libraries delay the start
+    def _load(self) -> "Starlette":
+        from zaqar_lite.ui.app import make_page, templates  # noqa: PLC0415 - slow to import
 
+        found = templates()
+        for name in found.list_templates():
+            found.get_template(name)
         return make_page(self.api, authenticates=self._authenticates)
-
-
-def _load_templates() -> None:
-    from zaqar_lite.ui.app import templates  # noqa: PLC0415
-
-    found = templates()
-    for name in found.list_templates():
-        found.get_template(name)

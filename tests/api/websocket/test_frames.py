@@ -282,7 +282,7 @@ def test_a_socket_waits_for_the_answer_that_its_connection_owes(server: ServerPr
 
 
 def test_a_client_that_vanishes_is_noticed() -> None:
-    env = {"ZAQAR_LITE_WEBSOCKET_PING_INTERVAL": "0.3"}
+    env = {"ZAQAR_LITE_REQUEST_TIMEOUT": "0.9"}
     with ServerProcess("memory://", env=env) as server, Raw(server) as raw:
         raw.send(HANDSHAKE.format(path="/v2/ws", host="127.0.0.1", more="").encode())
         assert raw.answer().status == 101
@@ -294,7 +294,7 @@ def test_a_client_that_vanishes_is_noticed() -> None:
 
 def test_a_reader_that_reads_nothing_is_sent_away() -> None:
     """It asks on and on: it is stopped from asking, and its connection ends."""
-    env = {"ZAQAR_LITE_WEBSOCKET_PING_INTERVAL": "0.3", "ZAQAR_LITE_REQUEST_TIMEOUT": "1"}
+    env = {"ZAQAR_LITE_REQUEST_TIMEOUT": "1"}
     with ServerProcess("memory://", env=env) as server, Raw(server) as raw:
         raw.send(HANDSHAKE.format(path="/v2/ws", host="127.0.0.1", more="").encode())
         assert raw.answer().status == 101

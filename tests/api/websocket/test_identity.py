@@ -402,7 +402,6 @@ def test_who_never_says_who_it_is_is_sent_away() -> None:
     env = {
         "ZAQAR_LITE_AUTH": "keys",
         "ZAQAR_LITE_REQUEST_TIMEOUT": "1",
-        "ZAQAR_LITE_WEBSOCKET_PING_INTERVAL": "0.2",
     }
     with ServerProcess("memory://", env=env).start(ready=401) as server, Talk(server) as talk:
         with pytest.raises(ConnectionClosed) as closed:

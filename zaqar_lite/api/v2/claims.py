@@ -24,7 +24,7 @@ from zaqar_lite.domain.errors import Forbidden
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.models import Message
 from zaqar_lite.domain.settlements import Act, Outcome, Settlement
-from zaqar_lite.service.claims import Claims, Settling, explain
+from zaqar_lite.service.claims import Claims, explain
 
 DEFAULT_LIMIT = 10
 
@@ -195,15 +195,15 @@ _one = Decoder(_One)
 class SettlingActions:
     """The actions that settle messages of a claim."""
 
-    def __init__(self, settling: Settling) -> None:
-        self._settling = settling
+    def __init__(self, claims: Claims) -> None:
+        self._claims = claims
 
     async def settle_one(self, call: Call) -> Result:
         """Release, extend or give up one message of a claim."""
         claim_id = call.text("claim_id") or ""
         settlement = _parse_one(call.path_values[1], await call.read())
         try:
-            await self._settling.settle_one(call.queue, claim_id, settlement)
+            await self._claims.settle_one(call.queue, claim_id, settlement)
         except Forbidden as exc:
             raise Refused(403, "Unable to settle", str(exc)) from exc
         return NO_CONTENT
@@ -218,7 +218,7 @@ class SettlingActions:
     async def settle_messages(self, call: Call) -> Result:
         """Settle messages of a claim; one result for each."""
         settlements = _parse_many(await call.read())
-        outcomes = await self._settling.settle(call.queue, call.path_values[1], settlements)
+        outcomes = await self._claims.settle(call.queue, call.path_values[1], settlements)
         done = Outcome.DONE
         results = [
             {"id": settlement.message_id, "status": 204}

@@ -29,9 +29,9 @@ _decoder = msgspec.json.Decoder(Order)
 class JobActions:
     """The actions under `/v2/queues/{queue_name}/redrives` and `.../delayed/{act}`."""
 
-    def __init__(self, jobs: Jobs, authority: Authorizer) -> None:
+    def __init__(self, jobs: Jobs, authorizer: Authorizer) -> None:
         self._jobs = jobs
-        self._authority = authority
+        self._authorizer = authorizer
 
     @route(
         "POST /v2/queues/{queue_name}/redrives Job -> JobShown",
@@ -44,7 +44,7 @@ class JobActions:
         act = _act(call)
         order = await documents.sent(call, _decoder)
         if act is JobAct.REDRIVE:
-            self._authority.check_target(call.principal, order.to)
+            self._authorizer.check_target(call.principal, order.to)
         due = if_due(call)  # where it is no move, that is refused as in the document
         if due is not None:
             order.if_due = instant(due)
@@ -147,9 +147,9 @@ DEFAULT_LIMIT = 20
 class ScheduleActions:
     """The actions of `/v2/schedules`."""
 
-    def __init__(self, schedules: Schedules, authority: Authorizer) -> None:
+    def __init__(self, schedules: Schedules, authorizer: Authorizer) -> None:
         self._schedules = schedules
-        self._authority = authority
+        self._authorizer = authorizer
 
     @route(
         "PUT /v2/schedules/{schedule_name} Schedule -> Schedule",
@@ -160,7 +160,7 @@ class ScheduleActions:
     async def put_schedule(self, call: Call) -> Result:
         """Make or replace a schedule."""
         plan = await documents.sent(call, _plan, deepest=MAX_BODY_DEPTH)
-        self._authority.check_target(call.principal, plan.queue)
+        self._authorizer.check_target(call.principal, plan.queue)
         name = call.path_values[0]
         schedule, is_new = await self._schedules.put(call.project, name, plan)
         return Result(201 if is_new else 200, self._shown(schedule))
@@ -188,7 +188,7 @@ class ScheduleActions:
                 name: raw for name, raw in merged.items() if name == "body" or bytes(raw) != b"null"
             }
             changed = documents.decode(_plan, msgspec.json.encode(kept))
-            self._authority.check_target(call.principal, changed.queue)
+            self._authorizer.check_target(call.principal, changed.queue)
             return changed
 
         schedule = await self._schedules.change(call.project, call.path_values[0], apply)
@@ -223,7 +223,7 @@ class ScheduleActions:
     )
     async def fire_schedule(self, call: Call) -> Result:
         """Post a schedule's message now."""
-        may_post = partial(self._authority.check_target, call.principal)
+        may_post = partial(self._authorizer.check_target, call.principal)
         message_id = await self._schedules.fire(call.project, call.path_values[0], may_post)
         return Result(201, {"message_id": message_id})
 

@@ -33,9 +33,9 @@ _FLAVOR_FIELDS = ("pool_list", "capabilities")
 class PoolActions:
     """The actions under `/v2/pools`."""
 
-    def __init__(self, registry: PoolRegistry, catalogue: Placements, limits: Limits) -> None:
+    def __init__(self, registry: PoolRegistry, placements: Placements, limits: Limits) -> None:
         self._registry = registry
-        self._catalogue = catalogue
+        self._placements = placements
         self._limits = limits
 
     @route(
@@ -112,7 +112,7 @@ class PoolActions:
     @route("DELETE /v2/pools/{pool_name}", "pools:delete admin", (204, 403))
     async def delete_pool(self, call: Call) -> Result:
         """Delete a pool."""
-        await self._registry.delete_pool(call.path_values[0], self._catalogue.holds)
+        await self._registry.delete_pool(call.path_values[0], self._placements.holds)
         return NO_CONTENT
 
 

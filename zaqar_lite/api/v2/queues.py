@@ -38,13 +38,13 @@ class QueueActions:
         self,
         queues: Queues,
         subscriptions: Subscriptions,
-        sharing: PresignedUrls,
-        authority: Authorizer,
+        presigned_urls: PresignedUrls,
+        authorizer: Authorizer,
     ) -> None:
         self._queues = queues
         self._subscriptions = subscriptions
-        self._sharing = sharing
-        self._authority = authority
+        self._presigned_urls = presigned_urls
+        self._authorizer = authorizer
 
     @route(
         "GET /v2/queues -> Queues",
@@ -85,7 +85,7 @@ class QueueActions:
     )
     async def create_queue(self, call: Call) -> Result:
         """Create a queue; one that exists stays as it is."""
-        metadata = await sent_metadata(call, self._authority)
+        metadata = await sent_metadata(call, self._authorizer)
         created = await self._queues.create(call.queue, metadata)
         location = (b"location", call.path.encode())
         idle = idle_limit(metadata, metadata) if created else None
@@ -113,7 +113,7 @@ class QueueActions:
     )
     async def update_queue(self, call: Call) -> Result:
         """Change a queue's metadata."""
-        operations = await sent_patch(call, self._authority)
+        operations = await sent_patch(call, self._authorizer)
         metadata = await self._queues.patch(call.queue, operations)
         idle = idle_limit(metadata, {operation.key for operation in operations})
         return Result(200, metadata, warning(unknown_keys(metadata), idle))
@@ -182,8 +182,8 @@ class QueueActions:
             raise Invalid("'expires' must be a date and time in ISO 8601.")
         queue = call.queue
         resources, methods = _texts(document, "paths"), _texts(document, "methods")
-        self._authority.check_share(call.principal, name_of(queue), resources, methods)
-        signed = await self._sharing.share(
+        self._authorizer.check_share(call.principal, name_of(queue), resources, methods)
+        signed = await self._presigned_urls.share(
             queue, resources=resources, methods=methods, expires=expires
         )
         shown = {
@@ -198,7 +198,7 @@ class QueueActions:
     @route("DELETE /v2/queues/{queue_name}/share", "queues:unshare manage", (204,))
     async def unshare_queue(self, call: Call) -> Result:
         """Revoke a queue's pre-signed URLs."""
-        await self._sharing.unshare(call.queue)
+        await self._presigned_urls.unshare(call.queue)
         return NO_CONTENT
 
     @route(
@@ -258,14 +258,14 @@ def named_page(
     return document
 
 
-async def sent_metadata(call: Call, authority: Authorizer) -> dict[str, Any]:
+async def sent_metadata(call: Call, authorizer: Authorizer) -> dict[str, Any]:
     """Read the metadata of a queue or topic that is to be created, and check the right to it."""
     metadata = await documents.sent_object(call) if call.size else {}
-    authority.check_metadata(call.principal, metadata)
+    authorizer.check_metadata(call.principal, metadata)
     return metadata
 
 
-async def sent_patch(call: Call, authority: Authorizer) -> Sequence[Operation]:
+async def sent_patch(call: Call, authorizer: Authorizer) -> Sequence[Operation]:
     """Read a patch of metadata, and check the right to it.
 
     Raises:
@@ -280,7 +280,7 @@ async def sent_patch(call: Call, authority: Authorizer) -> Sequence[Operation]:
         )
     operations = parse_patch(documents.parse(await call.read()))
     values = {operation.key: operation.value for operation in operations}
-    authority.check_metadata(call.principal, values)
+    authorizer.check_metadata(call.principal, values)
     return operations
 
 

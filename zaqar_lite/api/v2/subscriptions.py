@@ -38,7 +38,7 @@ class SubscriptionActions:
     def __init__(
         self,
         subscriptions: Subscriptions,
-        authority: Authorizer,
+        authorizer: Authorizer,
         trusts: Trusts | None,
         *,
         doubt: Callable[[str | None], str | None],
@@ -46,7 +46,7 @@ class SubscriptionActions:
         self._subscriptions = subscriptions
         self._doubt = doubt
         self._trusts = trusts
-        self._authority = authority
+        self._authorizer = authorizer
 
     @route(
         "POST /v2/queues/{queue_name}/subscriptions Subscription -> Subscribed",
@@ -189,9 +189,9 @@ class SubscriptionActions:
 
     def _check(self, call: Call, queue: QueueRef, draft: SubscriptionDraft) -> None:
         """Refuse that somebody gives away what they have not."""
-        principal, authority = call.principal, self._authority
-        authority.check_subscription(principal, name_of(queue), draft.options)
-        authority.check_target(principal, queue_in(draft.subscriber))
+        principal, authorizer = call.principal, self._authorizer
+        authorizer.check_subscription(principal, name_of(queue), draft.options)
+        authorizer.check_target(principal, queue_in(draft.subscriber))
 
     def _trusting(self, call: Call) -> MakeTrust | None:
         """What makes a trust from the client; None without a token of Keystone."""
@@ -224,8 +224,8 @@ class SubscriptionActions:
 class DeliveryActions:
     """The actions under `.../subscriptions/{subscription_id}` that are about deliveries."""
 
-    def __init__(self, reports: DeliveryInspection) -> None:
-        self._reports = reports
+    def __init__(self, inspection: DeliveryInspection) -> None:
+        self._inspection = inspection
 
     @route(
         "GET " + _ONE + "/deliveries -> Deliveries",
@@ -238,13 +238,13 @@ class DeliveryActions:
         state = call.text("state") or "last"
         queue, subscription_id = call.queue, call.path_values[1]
         if state == "last":
-            attempts = await self._reports.attempts(queue, subscription_id)
+            attempts = await self._inspection.attempts(queue, subscription_id)
             shown = [_attempt(attempt) for attempt in attempts]
             return Result(200, {"deliveries": shown, "links": []})
         if state != "failed":
             raise Invalid("'state' must be 'last' or 'failed'.")
         limit = call.whole("limit", DEFAULT_LIMIT)
-        failed = await self._reports.failed(
+        failed = await self._inspection.failed(
             queue, subscription_id, marker=call.text("marker"), limit=limit
         )
         marker = failed[-1].id if failed else ""
@@ -261,7 +261,7 @@ class DeliveryActions:
     async def retry_delivery(self, call: Call) -> Result:
         """Deliver again."""
         _, subscription_id, delivery_id = call.path_values
-        await self._reports.retry(call.queue, subscription_id, delivery_id)
+        await self._inspection.retry(call.queue, subscription_id, delivery_id)
         return NO_CONTENT
 
     @route("POST " + _ONE + "/replay Replay -> Replayed", "subscription:replay manage", (200, 404))
@@ -273,7 +273,7 @@ class DeliveryActions:
         marker = document.get("marker")
         if marker is not None and not isinstance(marker, str):
             raise Invalid("'marker' must be a text.")
-        replayed = await self._reports.replay(
+        replayed = await self._inspection.replay(
             call.queue,
             call.path_values[1],
             since=_instant("from", document.get("from")),
@@ -285,7 +285,7 @@ class DeliveryActions:
     @route("POST " + _ONE + "/ping -> Pinged", "subscription:ping manage", (200, 404))
     async def ping_subscription(self, call: Call) -> Result:
         """Send a test notification."""
-        result = await self._reports.ping(call.queue, call.path_values[1])
+        result = await self._inspection.ping(call.queue, call.path_values[1])
         answer = result.answer
         document = {
             "outcome": result.outcome.value,

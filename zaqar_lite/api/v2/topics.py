@@ -50,12 +50,12 @@ class TopicActions:
         topics: Topics,
         queues: QueueActions,
         subscriptions: Subscriptions,
-        authority: Authorizer,
+        authorizer: Authorizer,
     ) -> None:
         self._topics = topics
         self._queues = queues
         self._subscriptions = subscriptions
-        self._authority = authority
+        self._authorizer = authorizer
 
     @topic_twin(QueueActions.list_queues, parameters=_LISTED, answer="Topics")
     async def list_topics(self, call: Call) -> Result:
@@ -67,7 +67,7 @@ class TopicActions:
     @topic_twin(QueueActions.create_queue)
     async def create_topic(self, call: Call) -> Result:
         """Create a topic; one that exists stays as it is."""
-        metadata = await sent_metadata(call, self._authority)
+        metadata = await sent_metadata(call, self._authorizer)
         created = await self._topics.create(call.queue, metadata)
         headers = ((b"location", call.path.encode()), *warning(unknown_keys(metadata)))
         return Result(201 if created else 204, b"", headers)
@@ -80,7 +80,7 @@ class TopicActions:
     @topic_twin(QueueActions.update_queue)
     async def update_topic(self, call: Call) -> Result:
         """Change a topic's metadata."""
-        operations = await sent_patch(call, self._authority)
+        operations = await sent_patch(call, self._authorizer)
         metadata = await self._topics.patch(call.queue, operations)
         return Result(200, metadata, warning(unknown_keys(metadata)))
 

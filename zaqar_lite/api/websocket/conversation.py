@@ -254,21 +254,21 @@ class SocketHost:
         *,
         gate: Gate | None,
         gateways: Gateways | None,
-        connected: ConnectionLimits,
-        rechecks: Revalidation,
+        connection_limits: ConnectionLimits,
+        revalidation: Revalidation,
         origins: frozenset[str] | None,
         subscriptions: Subscriptions,
-        listeners: ConnectedSubscribers,
+        connected_subscribers: ConnectedSubscribers,
     ) -> None:
         self._answer = answer
         self._checks = checks
         self._gate = gate
         self._gateways = gateways
-        self._connected = connected
-        self._rechecks = rechecks
+        self._connected = connection_limits
+        self._revalidation = revalidation
         self._origins = origins
         self._subscriptions = subscriptions
-        self._listeners = listeners
+        self._connected_subscribers = connected_subscribers
         self.actions: Mapping[str, ServedAction | None] = served_actions(tree)
 
     def now_ms(self) -> int:
@@ -320,7 +320,9 @@ class SocketHost:
         async def may() -> bool:
             return gate is None or await gate.still_knows(proof) is not None
 
-        return self._rechecks.hold(may, partial(socket.close, EXPIRED, "Authentication revoked."))
+        return self._revalidation.hold(
+            may, partial(socket.close, EXPIRED, "Authentication revoked.")
+        )
 
     async def perform(self, call: Call, socket: Socket) -> Result:
         """Answer the request that a frame of a socket is."""
@@ -329,11 +331,11 @@ class SocketHost:
 
     def listen(self, push: Push) -> str:
         """Register a connection as a subscriber; answer the name that it has as such."""
-        return self._listeners.add(push)
+        return self._connected_subscribers.add(push)
 
     async def end(self, listener: str, made: Sequence[OwnSubscription]) -> None:
         """Remove a listener and its subscriptions; one that can't be removed now expires."""
-        self._listeners.remove(listener)
+        self._connected_subscribers.remove(listener)
         for one in made:
             try:
                 await self._subscriptions.delete(one.queue, one.id)

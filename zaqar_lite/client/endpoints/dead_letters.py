@@ -15,6 +15,7 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any, TypeVar
 
 from zaqar_lite.client import arguments, serialization
@@ -23,7 +24,7 @@ from zaqar_lite.client.calls import Call
 from zaqar_lite.client.endpoints import claims, jobs, messages, queues
 from zaqar_lite.client.endpoints.requests import queue_path, tell
 from zaqar_lite.client.errors import BadRequest, ClaimLost, Refused, ServerWarning, ZaqarError
-from zaqar_lite.client.models import Ids, Job, Message, NewMessage, RawBody
+from zaqar_lite.client.models import Job, Message, NewMessage, RawBody
 from zaqar_lite.client.steps import Page, Pages, Sleep, Steps, listing, method
 from zaqar_lite.client.termination import ToTheEnd
 
@@ -274,14 +275,6 @@ def told(job: Job, *, dry_run: bool) -> Redriven:
     )
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Move:
-    """Letters for one target that go in one post."""
-
-    target: str
-    letters: Sequence[Message]
-
-
 @dataclasses.dataclass(slots=True)
 class Kept:
     """A claim of this redrive; `left` is how many letters it holds."""
@@ -292,7 +285,7 @@ class Kept:
 
 
 class Redrive:
-    """Decide what moves where, and in which order the calls must be made; no I/O.
+    """A redrive by the client: what moves where, and in which order the calls must be made.
 
     Args:
         client: asks for the calls.
@@ -341,21 +334,20 @@ class Redrive:
         stats = yield from self._ask(queues.stats(self.queue))
         looks = stats.free if stats.ready is None else stats.ready
         try:
-            while looks > 0 and not self._stopping():
-                limit = self._claim_limit()
-                if not limit:
-                    break
-                asked_at = self._now()
+            while looks > 0 and not self._stopping() and (limit := self._claim_limit()):
                 options = claims.ClaimOptions(
                     limit=min(limit, looks), ttl=CLAIM_TTL, details=True, raw=True
                 )
+                asked_at = self._now()
                 held = yield from self._ask(claims.claim(self.queue, options))
                 if held is None:
                     break
                 looks -= len(held.messages)
                 kept = Kept(held.id, len(held.messages), asked_at)
                 self._kept.append(kept)
-                yield from self._move_all(self.moves(held.messages), kept)
+                for target, letters in self._chosen(held.messages).items():
+                    for part in _posts(letters):
+                        yield from self._move(target, part, kept)
                 if not kept.left and self._kept and self._kept[-1] is kept:
                     self._kept.pop()
         finally:
@@ -367,12 +359,13 @@ class Redrive:
     def _count_only(self) -> Steps[None]:
         marker: str | None = None
         while self._left() != 0:
-            call = messages.list_messages(
-                self.queue, COUNTED, marker=marker, limit=self._client.page_size
+            page = yield from self._ask(
+                messages.list_messages(
+                    self.queue, COUNTED, marker=marker, limit=self._client.page_size
+                )
             )
-            page = yield from self._ask(call)
-            for move in self.moves(page.messages):
-                self.count(move)
+            for target, letters in self._chosen(page.messages).items():
+                self._count(target, letters)
             marker = page.marker
             if marker is None:
                 return
@@ -390,25 +383,66 @@ class Redrive:
         limit = self._options.limit
         return None if limit is None else max(0, limit - sum(self.result.moved.values()))
 
-    def _move_all(self, moves: deque[Move], kept: Kept) -> Steps[None]:
-        while moves and not self._stopping():
-            yield from self._renew()
-            move = moves.popleft()
-            try:
-                yield from self._ask(self._post(move))
-            except BadRequest as error:
-                moves.extendleft(reversed(self.refused(move, error)))
-                continue
-            try:
-                ids = [letter.id for letter in move.letters]
-                call = messages.delete_messages(self.queue, ids, claim_ids=[kept.id])
-                yield from self._ask(call)
-            except ClaimLost:
-                # Whoever claims them next finds them posted: a redrive recognises it by the key.
-                self.result.lost += len(move.letters)
-            else:
-                kept.left -= len(move.letters)
-                self.count(move)
+    def _chosen(self, page: Iterable[Message]) -> dict[str, list[Message]]:
+        """Return the letters of a page that shall move, within the limit, by their targets."""
+        chosen: dict[str, list[Message]] = {}
+        wanted = ((letter, target) for letter in page if (target := self._target(letter)))
+        for letter, target in islice(wanted, self._left()):
+            chosen.setdefault(target, []).append(letter)
+        return chosen
+
+    def _target(self, letter: Message) -> str | None:
+        source = letter.dead_letter.source if letter.dead_letter is not None else None
+        if self._options.source not in {None, source} or not self._wanted(letter):
+            self.result.passed_over += 1
+            return None
+        target = self._options.to or source
+        if target is None or target == self.queue:
+            self.result.without_source += 1
+            return None
+        return target
+
+    def _wanted(self, letter: Message) -> bool:
+        if not callable(self._options.where):
+            return True
+        body = letter.body
+        if isinstance(body, RawBody):
+            letter = dataclasses.replace(letter, body=serialization.loads(bytes(body)))
+        return self._options.where(letter)
+
+    def _move(self, target: str, letters: Sequence[Message], kept: Kept) -> Steps[None]:
+        """Post letters and delete them; a single one that is refused stays where it is."""
+        if self._stopping():
+            return
+        yield from self._renew()
+        ttl, delay = self._options.ttl, self._options.delay
+        encoded = [_entry(one, ttl=ttl, delay=delay, idempotency_key=one.id) for one in letters]
+        try:
+            yield from self._ask(messages.post(target, encoded))
+        except BadRequest as error:
+            if len(letters) == 1:  # too large for that queue, say
+                self.result.refused[letters[0].id] = str(error)
+                return
+            for letter in letters:
+                yield from self._move(target, [letter], kept)
+            return
+        ids = [letter.id for letter in letters]
+        try:
+            yield from self._ask(messages.delete_messages(self.queue, ids, claim_ids=[kept.id]))
+        except ClaimLost:
+            # Whoever claims them next finds them posted: a redrive recognises it by the key.
+            self.result.lost += len(letters)
+        else:
+            kept.left -= len(letters)
+            self._count(target, letters)
+
+    def _count(self, target: str, letters: Sequence[Message]) -> None:
+        """Count letters that have moved."""
+        moved = self.result.moved
+        moved[target] = moved.get(target, 0) + len(letters)
+        if self._options.on_moved is not None:
+            for letter in letters:
+                self._options.on_moved(letter, target)
 
     def _renew(self) -> Steps[None]:
         """Renew the claims of which half the time is over; a lost one holds nothing.
@@ -435,72 +469,11 @@ class Redrive:
                 with contextlib.suppress(ZaqarError):
                     yield from self._ask(claims.release(self.queue, kept.id))
 
-    def moves(self, page: Iterable[Message]) -> deque[Move]:
-        """Return what to move of one page, within the limit, each small enough for one post."""
-        left = self._left()
-        chosen: dict[str, list[Message]] = {}
-        for letter in page:
-            if left is not None and left <= 0:
-                break
-            target = self._target(letter)
-            if target is not None:
-                chosen.setdefault(target, []).append(letter)
-                left = None if left is None else left - 1
-        return deque(
-            Move(target, part) for target, letters in chosen.items() for part in _posts(letters)
-        )
 
-    def _post(self, move: Move) -> Call[Ids]:
-        encoded = [
-            serialization.encode_message(
-                NewMessage(
-                    body=letter.body,
-                    ttl=self._options.ttl,
-                    delay=self._options.delay,
-                    idempotency_key=letter.id,
-                    headers=letter.headers,
-                )
-            )
-            for letter in move.letters
-        ]
-        return messages.post(move.target, encoded)
-
-    def count(self, move: Move) -> None:
-        """Count a move that is done."""
-        moved = self.result.moved
-        moved[move.target] = moved.get(move.target, 0) + len(move.letters)
-        if self._options.on_moved is not None:
-            for letter in move.letters:
-                self._options.on_moved(letter, move.target)
-
-    def refused(self, move: Move, error: BadRequest) -> list[Move]:
-        """Return the moves to try instead of one that the target refused, one letter each.
-
-        A single letter that is refused (too large for that queue, say) stays where it is.
-        """
-        if len(move.letters) > 1:
-            return [Move(move.target, [letter]) for letter in move.letters]
-        self.result.refused[move.letters[0].id] = str(error)
-        return []
-
-    def _target(self, letter: Message) -> str | None:
-        source = letter.dead_letter.source if letter.dead_letter is not None else None
-        if self._options.source not in {None, source} or not self._wanted(letter):
-            self.result.passed_over += 1
-            return None
-        target = self._options.to or source
-        if target is None or target == self.queue:
-            self.result.without_source += 1
-            return None
-        return target
-
-    def _wanted(self, letter: Message) -> bool:
-        if not callable(self._options.where):
-            return True
-        body = letter.body
-        if isinstance(body, RawBody):
-            letter = dataclasses.replace(letter, body=serialization.loads(bytes(body)))
-        return self._options.where(letter)
+def _entry(letter: Message, **options: Any) -> bytes:  # noqa: ANN401 - those of NewMessage
+    return serialization.encode_message(
+        NewMessage(body=letter.body, headers=letter.headers, **options)
+    )
 
 
 def _posts(letters: Sequence[Message]) -> Iterator[Sequence[Message]]:
@@ -508,10 +481,7 @@ def _posts(letters: Sequence[Message]) -> Iterator[Sequence[Message]]:
     part: list[Message] = []
     size = serialization.ENVELOPE_BYTES
     for letter in letters:
-        length = len(
-            serialization.encode_message(NewMessage(body=letter.body, headers=letter.headers))
-        )
-        length += ROOM_FOR_ATTRIBUTES
+        length = len(_entry(letter)) + ROOM_FOR_ATTRIBUTES
         if part and size + length > POST_BYTES:
             yield part
             part, size = [], serialization.ENVELOPE_BYTES

@@ -27,7 +27,7 @@ from zaqar_lite.client.steps import Pages, Steps, listing, method
 Options = Mapping[str, Any] | QueueOptions
 PATCH_TYPE = {"Content-Type": "application/openstack-messaging-v2.0-json-patch"}
 QUEUES_A_PAGE = 20
-"""The server's own `max_queues_per_page`; a client's `page_size` is that of messages."""
+"""Most queues of a page; a client's `page_size` is that of messages."""
 _QUEUE = reader(Queue)
 _STATS = reader(Stats)
 _RANGE = reader(Range)

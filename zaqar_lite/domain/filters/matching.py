@@ -1,6 +1,7 @@
 """Tree to function: closures over headers, by three-valued logic, within a budget."""
 
-from collections.abc import Callable, Hashable, Iterable, Iterator
+import operator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from zaqar_lite.domain.errors import Invalid
@@ -131,28 +132,54 @@ def _from_header(headers: Headers, default: int) -> int:
     return number if number is not None and 0 <= number <= MAX_PRIORITY else default
 
 
-V = TypeVar("V", str, int)
 _Evaluate: TypeAlias = Callable[[Headers, Budget], Truth]
+_TESTS: Mapping[str, Callable[[Any, Any], bool]] = {
+    "=": operator.eq,
+    "<>": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
 
 
-def _compile(node: Node) -> _Evaluate:
-    return _COMPILERS[type(node)](node)
+def _compile(node: Node) -> _Evaluate:  # noqa: PLR0911 - one for each kind of node
+    match node:
+        case Constant(value):
+            return lambda _headers, _budget: value
+        case And(nodes):
+            return _joined(nodes, decisive=False)
+        case Or(nodes):
+            return _joined(nodes, decisive=True)
+        case Not(inner):
+            return _opposite(_compile(inner))
+        case Exists(name):
+            return lambda headers, _budget: name in headers
+        case Compare(sign, name, wanted):
+            test, on = _TESTS[sign], _on_text if isinstance(wanted, str) else _on_number
+            return on(name, lambda header: test(header, wanted))
+        case StartsWith(name, text):
+            return _on_text(name, lambda header: header.startswith(text))
+        case EndsWith(name, text):
+            return _on_text(name, lambda header: header.endswith(text))
+        case In(name, values):
+            return _on_text(name, frozenset(values).__contains__)
+        case Between(name, low, high):
+            return _on_number(name, lambda header: low <= header <= high)
+        case Like():
+            return _like(node)
 
 
-def _constant(node: Constant) -> _Evaluate:
-    value = node.value
-    return lambda _headers, _budget: value
-
-
-def _and(node: And) -> _Evaluate:
-    parts = [_compile(part) for part in node.nodes]
+def _joined(nodes: Iterable[Node], *, decisive: bool) -> _Evaluate:
+    """Join conditions by AND, where one that is false decides, or by OR, where one that is true."""
+    parts = [_compile(node) for node in nodes]
 
     def evaluate(headers: Headers, budget: Budget) -> Truth:
-        outcome: Truth = True
+        outcome: Truth = not decisive
         for part in parts:
             truth = part(headers, budget)
-            if truth is False:
-                return False
+            if truth is decisive:
+                return decisive
             if truth is None:
                 outcome = None
         return outcome
@@ -160,35 +187,12 @@ def _and(node: And) -> _Evaluate:
     return evaluate
 
 
-def _or(node: Or) -> _Evaluate:
-    parts = [_compile(part) for part in node.nodes]
-
+def _opposite(condition: _Evaluate) -> _Evaluate:
     def evaluate(headers: Headers, budget: Budget) -> Truth:
-        outcome: Truth = False
-        for part in parts:
-            truth = part(headers, budget)
-            if truth is True:
-                return True
-            if truth is None:
-                outcome = None
-        return outcome
-
-    return evaluate
-
-
-def _not(node: Not) -> _Evaluate:
-    inner = _compile(node.node)
-
-    def evaluate(headers: Headers, budget: Budget) -> Truth:
-        truth = inner(headers, budget)
+        truth = condition(headers, budget)
         return None if truth is None else not truth
 
     return evaluate
-
-
-def _exists(node: Exists) -> _Evaluate:
-    name = node.name
-    return lambda headers, _budget: name in headers
 
 
 def _on_text(name: str, test: Callable[[str], bool]) -> _Evaluate:
@@ -216,44 +220,6 @@ def _number(text: str | None) -> int | None:
         return None
     number = int(text)
     return number if INT64_MIN <= number <= INT64_MAX else None
-
-
-def _compare(node: Compare) -> _Evaluate:
-    operator, name, value = node
-    if isinstance(value, str):
-        return _on_text(name, _test(operator, value))
-    return _on_number(name, _test(operator, value))
-
-
-def _test(operator: str, value: V) -> Callable[[V], bool]:
-    tests: dict[str, Callable[[V], bool]] = {
-        "=": lambda header: header == value,
-        "<>": lambda header: header != value,
-        "<": lambda header: header < value,
-        "<=": lambda header: header <= value,
-        ">": lambda header: header > value,
-        ">=": lambda header: header >= value,
-    }
-    return tests[operator]
-
-
-def _starts_with(node: StartsWith) -> _Evaluate:
-    value = node.value
-    return _on_text(node.name, lambda header: header.startswith(value))
-
-
-def _ends_with(node: EndsWith) -> _Evaluate:
-    value = node.value
-    return _on_text(node.name, lambda header: header.endswith(value))
-
-
-def _in(node: In) -> _Evaluate:
-    return _on_text(node.name, frozenset(node.values).__contains__)
-
-
-def _between(node: Between) -> _Evaluate:
-    low, high = node.low, node.high
-    return _on_number(node.name, lambda header: low <= header <= high)
 
 
 _PLACES_IN_A_STEP = 32
@@ -300,20 +266,6 @@ def _like(node: Like) -> _Evaluate:
 
     return evaluate
 
-
-_COMPILERS: dict[type, Callable[[Any], _Evaluate]] = {
-    Constant: _constant,
-    And: _and,
-    Or: _or,
-    Not: _not,
-    Exists: _exists,
-    Compare: _compare,
-    StartsWith: _starts_with,
-    EndsWith: _ends_with,
-    Like: _like,
-    In: _in,
-    Between: _between,
-}
 
 K = TypeVar("K", bound=Hashable)
 

@@ -32,25 +32,10 @@ from zaqar_lite.domain.filters.tree import (
 from zaqar_lite.domain.limits import INT64_MAX, INT64_MIN
 from zaqar_lite.domain.models import DEFAULT_PRIORITY
 
-_KEYWORDS = frozenset(
-    {
-        "AND",
-        "OR",
-        "NOT",
-        "TRUE",
-        "FALSE",
-        "EXISTS",
-        "IN",
-        "LIKE",
-        "ESCAPE",
-        "BETWEEN",
-        "STARTS",
-        "ENDS",
-        "WITH",
-        "IS",
-        "NULL",
-    }
-)
+_KEYWORDS = frozenset({
+    "AND", "OR", "NOT", "TRUE", "FALSE", "EXISTS", "IN", "LIKE", "ESCAPE", "BETWEEN", "STARTS",
+    "ENDS", "WITH", "IS", "NULL",
+})  # fmt: skip
 _TOKEN = re.compile(
     r"""\s*(?:(?P<text>'(?:[^']|'')*')|(?P<quoted>"(?:[^"]|"")*")|(?P<number>[+-]?\d+)"""
     r"""|(?P<word>[A-Za-z_][A-Za-z0-9_.]*)|(?P<symbol><>|<=|>=|->|[=<>(),]))""",

@@ -20,7 +20,7 @@ class Confirmation:
     """Send requests to confirm, by the way that deliveries take."""
 
     messages: MessageStore
-    sharing: PresignedUrls
+    presigned_urls: PresignedUrls
     clock: Clock
     public_url: str | None
 
@@ -49,7 +49,7 @@ class Confirmation:
         queue = subscription.queue
         path = f"{path_of(queue)}/subscriptions/{subscription.id}/confirm"
         until = subscription.expires_at or self.clock.now_ms() + subscription.ttl * 1000
-        signed = await self.sharing.sign_path(
+        signed = await self.presigned_urls.sign_path(
             queue, path, "PUT", datetime.fromtimestamp(until // 1000, UTC)
         )
         document = {

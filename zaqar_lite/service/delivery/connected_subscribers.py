@@ -54,21 +54,24 @@ class ConnectedSubscribers:
     """The connections of this process that listen, as a transport of notifications."""
 
     messages: MessageStore
-    waiting: LongPolling
+    long_polling: LongPolling
     encryption_keys: "EncryptionKeys | None" = None
 
     def __post_init__(self) -> None:
         self._node = secrets.token_hex(8)
         self._pushes: dict[str, Push] = {}
-        self._lane = QueueWorker(
-            process_queue(self._node), self._take, messages=self.messages, waiting=self.waiting
+        self._worker = QueueWorker(
+            process_queue(self._node),
+            self._take,
+            messages=self.messages,
+            long_polling=self.long_polling,
         )
         self._task: asyncio.Task[None] | None = None
 
     def add(self, push: Push) -> str:
         """Let a connection listen; answer its subscriber."""
         if self._task is None:  # a process on which nobody listens looks for no notifications
-            self._task = asyncio.create_task(self._lane.run(), name="listeners")
+            self._task = asyncio.create_task(self._worker.run(), name="listeners")
         listener = secrets.token_hex(16)
         self._pushes[listener] = push
         return f"{SCHEME}:{self._node}/{listener}"
@@ -89,13 +92,13 @@ class ConnectedSubscribers:
         node, _, listener = notification.subscriber.partition(":")[2].partition("/")
         if node == self._node:
             return self._push(listener, notification.body)
-        lane = process_queue(node)
+        worker = process_queue(node)
         handed = encode(_Handed(listener, notification.body.decode("utf-8", "replace")))
         if (
             self.encryption_keys is not None
         ):  # the notification was opened to be sent, not to be kept
-            handed = await self.encryption_keys.seal_body(lane, handed)
-        await put(self.messages, lane, NewMessage(handed, _HANDED_MS))
+            handed = await self.encryption_keys.seal_body(worker, handed)
+        await put(self.messages, worker, NewMessage(handed, _HANDED_MS))
         return Answer(status=202)
 
     async def close(self) -> None:

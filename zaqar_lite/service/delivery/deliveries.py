@@ -1,9 +1,9 @@
-"""The workers that deliver notes: they claim them, try each subscription, and note what failed.
+"""The workers that deliver messages to subscribers, and what becomes of what can't be delivered.
 
-There are lanes of two kinds. Fresh notes go to endpoints that answer, or that nobody has called
-yet. What fails, and what is for an endpoint that is failing, goes to a lane of retries as a
-delivery of its own, so a dead endpoint never delays others. A killed server's notes come again
-when its lease ends.
+Workers of two kinds claim from internal queues. New outbox messages go to endpoints that answer, or
+that nobody has called yet. What fails, and what is for an endpoint that is failing, goes to a retry
+queue as a delivery of its own, so a dead endpoint never delays others. What a killed server has
+claimed comes again when its lease ends.
 """
 
 import asyncio
@@ -149,15 +149,15 @@ _AGAIN_BYTES = 1_048_576
 
 @dataclass(eq=False, repr=False)
 class Deliveries:
-    """Deliver what was noted until it is stopped."""
+    """Deliver what is in the outbox until it is stopped."""
 
     messages: MessageStore
     management: ManagementStore
     queues: Queues
     subscriptions: Subscriptions
-    subscribers: SubscriberCache
-    waiting: LongPolling
-    courier: DeliverySender
+    subscriber_cache: SubscriberCache
+    long_polling: LongPolling
+    sender: DeliverySender
     log: AttemptLog
     clock: Clock
     confirmed_only: bool
@@ -165,7 +165,7 @@ class Deliveries:
     encryption_keys: "EncryptionKeys | None" = None
 
     def __post_init__(self) -> None:
-        self.undeliverable = DeadDeliveries(
+        self.dead_deliveries = DeadDeliveries(
             self.messages,
             self.queues,
             self.subscriptions,
@@ -175,7 +175,7 @@ class Deliveries:
         )
         self.on_outcome: Callable[[str], None] = lambda _: None
         """Called with the outcome of each attempt."""
-        self._ordering = StrictOrder(
+        self._strict_order = StrictOrder(
             self.messages,
             self.management,
             self.subscriptions,
@@ -184,17 +184,19 @@ class Deliveries:
             look=self._look_at_due,
         )
         self._tasks: list[asyncio.Task[None]] = []
-        self._writing = Background("the self.log of deliveries", self.log.write, rest=1.0)
-        acts = [(queue, self._deliver_note) for queue in OUTBOX_QUEUES]
+        self._writing = Background("the log of deliveries", self.log.write, rest=1.0)
+        acts = [(queue, self._deliver_new) for queue in OUTBOX_QUEUES]
         acts += [(queue, self._deliver_again) for queue in RETRY_QUEUES]
-        self._lanes = [
-            QueueWorker(queue, act, messages=self.messages, waiting=self.waiting)
+        self._workers = [
+            QueueWorker(queue, act, messages=self.messages, long_polling=self.long_polling)
             for queue, act in acts
         ]
 
     def start(self) -> None:
         """Begin to deliver in tasks of the running event loop."""
-        self._tasks = [asyncio.create_task(lane.run(), name="deliveries") for lane in self._lanes]
+        self._tasks = [
+            asyncio.create_task(worker.run(), name="deliveries") for worker in self._workers
+        ]
         self._writing.start()
 
     async def stop(self) -> None:
@@ -203,24 +205,24 @@ class Deliveries:
         if self._tasks:
             await cancelled(*self._tasks)
             self._tasks = []
-            await self.courier.close()
+            await self.sender.close()
             try:
-                for lane in self._lanes:
-                    await lane.delete_done()
+                for worker in self._workers:
+                    await worker.delete_done()
                 await self.log.flush()
             except Unavailable as exc:
                 logger.warning("some deliveries come again: %s", exc)
 
-    async def _deliver_note(self, message: Message) -> None:
+    async def _deliver_new(self, message: Message) -> None:
         """Send a message to all who subscribed before it was posted.
 
         A turn at a line may last for as long as half a lease, so the others do not wait for it.
         """
-        note = decode_outbox_message(message.body)
-        queue = QueueRef(note.project, note.queue)
+        entry = decode_outbox_message(message.body)
+        queue = QueueRef(entry.project, entry.queue)
         outcomes = await asyncio.gather(
-            *(self._begin_turn(queue, one) for one in note.ordered),
-            self._deliver_to_others(note, message.id, queue),
+            *(self._begin_turn(queue, one) for one in entry.ordered),
+            self._deliver_to_others(entry, message.id, queue),
             return_exceptions=True,
         )
         for outcome in outcomes:
@@ -228,9 +230,9 @@ class Deliveries:
                 raise outcome
 
     async def _begin_turn(self, queue: QueueRef, subscription_id: str) -> None:
-        """Take a turn for a note. One that fails is taken again later, and not with the note.
+        """Take a turn for a message. One that fails is taken again later, and not with the message.
 
-        If the note came again, all other subscribers would get its message again.
+        If the outbox message came again, all other subscribers would get it again.
         """
         try:
             await self._take_turn(queue, subscription_id)
@@ -239,43 +241,43 @@ class Deliveries:
                 logger.warning("a turn at a line is taken again: %s", exc)
             else:
                 logger.exception("a turn at a line failed, and is taken again")
-            minutes = self.clock.now_ms() // LEASE_MS + 1  # one for all notes of this minute
+            minutes = self.clock.now_ms() // LEASE_MS + 1  # one for all messages of this minute
             await self._post_turn(queue, subscription_id, minutes * LEASE_MS)
 
     async def _deliver_to_others(
-        self, note: OutboxMessage, message_id: str, queue: QueueRef
+        self, entry: OutboxMessage, message_id: str, queue: QueueRef
     ) -> None:
         """Send a message to all but the subscriptions that have a line."""
-        if note.until <= self.clock.now_ms():
+        if entry.until <= self.clock.now_ms():
             return
-        due = await self._look_at_due(note) if note.due_at else note
+        due = await self._look_at_due(entry) if entry.due_at else entry
         if due is None:
             return
         record = await record_of(self.management, queue)
-        version = note.version if record is None else max(note.version, record.version)
-        all_of_queue = await self.subscribers.of(queue, version)
+        version = entry.version if record is None else max(entry.version, record.version)
+        all_of_queue = await self.subscriber_cache.of(queue, version)
         if not all_of_queue:
-            await self.subscriptions.marks.clear(queue)
+            await self.subscriptions.flags.clear(queue)
             return
         policy = record.metadata.get(RETRY_POLICY) if isinstance(record, QueueRecord) else None
         payload = msgspec.Raw(payload_of(due))
-        if note.sent is not None:
-            note.id = message_id
-            await self._deliver_topic(note, note.sent, all_of_queue, payload)
+        if entry.sent is not None:
+            entry.id = message_id
+            await self._deliver_topic(entry, entry.sent, all_of_queue, payload)
             return
         again = await asyncio.gather(
             *(
                 self._deliver_fresh(due.to(subscription.id, payload), subscription, policy)
                 for subscription in all_of_queue
-                if subscription.created_at <= note.posted_at + _SKEW_MS
-                and subscription.id not in note.ordered
+                if subscription.created_at <= entry.posted_at + _SKEW_MS
+                and subscription.id not in entry.ordered
             )
         )
         await self._post_again([one for one in again if one is not None])
 
     async def _deliver_topic(
         self,
-        note: OutboxMessage,
+        entry: OutboxMessage,
         sent: Sent,
         subscriptions: Sequence[Subscription],
         payload: msgspec.Raw,
@@ -286,21 +288,21 @@ class Deliveries:
         due.
         """
         now = self.clock.now_ms()
-        wait = ((sent.delay or 0) * 1000 - (now - note.posted_at)) / 1000
+        wait = ((sent.delay or 0) * 1000 - (now - entry.posted_at)) / 1000
         forwarded = msgspec.Raw(
             encode(
                 Forwarded(
-                    note.body, sent.ttl, sent.delay, sent.headers, sent.client_id, note.posted_at
+                    entry.body, sent.ttl, sent.delay, sent.headers, sent.client_id, entry.posted_at
                 )
             )
         )
         first: list[Awaitable[tuple[Delivery, float] | None]] = []
         later: list[tuple[Delivery, float]] = []
         for one in subscriptions:
-            if one.created_at > note.posted_at + _SKEW_MS:
+            if one.created_at > entry.posted_at + _SKEW_MS:
                 continue
             is_queue = queue_in(one.subscriber) is not None
-            delivery = note.to(one.id, forwarded if is_queue else payload)
+            delivery = entry.to(one.id, forwarded if is_queue else payload)
             if is_queue or wait <= 0:
                 rounds = len(first) // _AT_ONCE
                 first.append(self._deliver_fresh(delivery, one, None, after=rounds))
@@ -316,11 +318,11 @@ class Deliveries:
         if delivery.kind == _TURN:
             await self._take_turn(queue, delivery.subscription, delivery.until)
             return
-        found = await self.subscribers.one(queue, delivery.subscription)
+        found = await self.subscriber_cache.one(queue, delivery.subscription)
         if found is None:
             return  # it ended: nothing more is sent
         if delivery.until <= self.clock.now_ms() + _LEAST_LIFE_MS:
-            await self.undeliverable.bury(delivery, found, "the message's ttl ended")
+            await self.dead_deliveries.bury(delivery, found, "the message's ttl ended")
             return
         policy = await self._policy_of(queue)
         again = await self._deliver(delivery, found, policy, is_fresh=False)
@@ -333,7 +335,7 @@ class Deliveries:
         `taken` is the instant of this turn. The next one is later even if this turn came too early
         by this process's clock: its key is made of its instant, and that of this turn is used.
         """
-        at = await self._ordering.take_turn(queue, subscription_id)
+        at = await self._strict_order.take_turn(queue, subscription_id)
         if at is not None:
             await self._post_turn(queue, subscription_id, max(at, taken + 1))
 
@@ -352,39 +354,39 @@ class Deliveries:
     ) -> float | None:
         """Attempt the first delivery of a line; answer the seconds until it is tried again."""
         if delivery.until <= self.clock.now_ms() + _LEAST_LIFE_MS:
-            await self.undeliverable.bury(delivery, subscription, "the message's ttl ended")
+            await self.dead_deliveries.bury(delivery, subscription, "the message's ttl ended")
             return None
         policy = await self._policy_of(subscription.queue)
         again = await self._deliver(delivery, subscription, policy, is_fresh=False)
         return None if again is None else again[1]
 
     async def _look_at_due(
-        self, note: OutboxMessage, lane: QueueRef | None = None
+        self, entry: OutboxMessage, worker: QueueRef | None = None
     ) -> OutboxMessage | None:
         """Read a delayed message just before it is due: it may be deleted or edited by now.
 
         None when it is not to be delivered now. If the message was due before this look, it is
         delivered as it was posted: a consumer may have taken and deleted it already.
         """
-        queue = QueueRef(note.project, note.queue)
+        queue = QueueRef(entry.project, entry.queue)
         now = self.clock.now_ms()
-        found = await self.messages.get_messages(queue, (note.id,))
+        found = await self.messages.get_messages(queue, (entry.id,))
         if not found:
             record = await self.management.get_queue(queue)
             delays = record is not None and record.delay_mode is DelayMode.HONOUR
-            return None if delays and now < note.due_at else note
+            return None if delays and now < entry.due_at else entry
         due_at = found[0].delay_expires_at or 0
-        note.body = msgspec.Raw(found[0].body)
-        note.ttl, note.until = found[0].ttl_ms // 1000, found[0].expires_at
-        if due_at > note.due_at and due_at > now:  # it was edited to be due later
-            note.due_at = due_at
+        entry.body = msgspec.Raw(found[0].body)
+        entry.ttl, entry.until = found[0].ttl_ms // 1000, found[0].expires_at
+        if due_at > entry.due_at and due_at > now:  # it was edited to be due later
+            entry.due_at = due_at
             wait = max(due_at - now - LEASE_MS // 120, 0)
-            again = NewMessage(encode(note), note.until - now, wait)
-            await put(self.messages, lane or outbox_queue(note.project), again)
+            again = NewMessage(encode(entry), entry.until - now, wait)
+            await put(self.messages, worker or outbox_queue(entry.project), again)
             return None
         if due_at > now:
             await asyncio.sleep((due_at - now) / 1000)
-        return note
+        return entry
 
     async def _opened(self, delivery: Delivery) -> Delivery:
         """The delivery with the body that was posted; what is kept of it stays sealed."""
@@ -396,7 +398,7 @@ class Deliveries:
     async def _deliver_fresh(
         self, delivery: Delivery, subscription: Subscription, policy: object, *, after: int = 0
     ) -> tuple[Delivery, float] | None:
-        """Attempt one of a note's deliveries; when it fails, the others are not repeated.
+        """Attempt one of a message's deliveries; when it fails, the others are not repeated.
 
         It begins after so many rounds of the event loop, because a post to a queue in this process
         waits for nothing.
@@ -420,7 +422,7 @@ class Deliveries:
         if self.confirmed_only and not subscription.confirmed and delivery.kind == "Notification":
             return None
         opened = await self._opened(delivery)
-        result = await self.courier.attempt(opened, subscription, policy, is_fresh=is_fresh)
+        result = await self.sender.attempt(opened, subscription, policy, is_fresh=is_fresh)
         if result.outcome is DeliveryOutcome.DEFERRED:
             return delivery, result.wait * uniform(1.0, 1.3)  # noqa: S311 - jitter
         delivery.attempts += 1
@@ -433,13 +435,13 @@ class Deliveries:
             case DeliveryOutcome.DONE:
                 return None
             case DeliveryOutcome.AGAIN if not is_late:
-                await self.undeliverable.check_failing(subscription)
+                await self.dead_deliveries.check_failing(subscription)
                 return delivery, result.wait
             case DeliveryOutcome.GONE:
-                await self.undeliverable.disable(subscription, "the receiver answered 410")
-        await self.undeliverable.bury(delivery, subscription, _why(result, is_late=is_late))
+                await self.dead_deliveries.disable(subscription, "the receiver answered 410")
+        await self.dead_deliveries.bury(delivery, subscription, _why(result, is_late=is_late))
         if result.outcome is not DeliveryOutcome.GONE:
-            await self.undeliverable.check_failing(subscription)
+            await self.dead_deliveries.check_failing(subscription)
         return None
 
     async def _post_again(self, deliveries: Sequence[tuple[Delivery, float]]) -> None:

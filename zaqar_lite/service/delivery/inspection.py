@@ -65,7 +65,7 @@ class DeliveryInspection:
 
     messages: MessageStore
     subscriptions: Subscriptions
-    courier: DeliverySender
+    sender: DeliverySender
     log: AttemptLog
     limits: Limits
     clock: Clock
@@ -145,7 +145,7 @@ class DeliveryInspection:
             delivery = decode_delivery(found[0].body)
             delivery.until = max(delivery.until, now + _RETRIED_MS)
         elif ids and (found := await self.messages.get_messages(queue, ids)):
-            delivery = _note(queue, found[0]).to(subscription_id)
+            delivery = _entry(queue, found[0]).to(subscription_id)
         else:
             raise NotFound(f"There is no delivery and no message {delivery_id!r} (any more).")
         delivery.attempts, delivery.reason = 0, ""
@@ -201,7 +201,7 @@ class DeliveryInspection:
         now = self.clock.now_ms()
         new = [
             NewMessage(
-                encode(_note(queue, message).to(subscription.id)),
+                encode(_entry(queue, message).to(subscription.id)),
                 message.expires_at - now + LEASE_MS,
             )
             for message in messages
@@ -211,7 +211,7 @@ class DeliveryInspection:
 
     def doubt(self, subscriber: str | None) -> str | None:
         """Return what to warn of where nothing will be delivered to a subscriber."""
-        refusal = None if subscriber is None else self.courier.refusal(subscriber)
+        refusal = None if subscriber is None else self.sender.refusal(subscriber)
         if refusal is None:
             return None
         return f"Nothing will be delivered to this subscriber: {refusal} (delivery_allowed)."
@@ -233,14 +233,14 @@ class DeliveryInspection:
             msgspec.Raw(payload),
             kind="Ping",
         )
-        result = await self.courier.attempt(delivery, subscription, None, is_fresh=False)
+        result = await self.sender.attempt(delivery, subscription, None, is_fresh=False)
         if result.outcome is DeliveryOutcome.DEFERRED:
             return result._replace(wait=max(result.wait, 1.0))
         return result
 
 
-def _note(queue: QueueRef, message: Message) -> OutboxMessage:
-    """A note of a message that the queue still has."""
+def _entry(queue: QueueRef, message: Message) -> OutboxMessage:
+    """An outbox message of a message that the queue still has."""
     return OutboxMessage(
         message.id,
         queue.project,

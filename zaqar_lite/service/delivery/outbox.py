@@ -1,14 +1,13 @@
-"""What a post leaves for its subscribers: one durable note per message, in the server's queue.
+"""The outbox: what a post leaves for its subscribers, one durable message in an internal queue.
 
-A note is a companion of its message: the store writes both in one step. So a message that was
-acknowledged has its note, and one that was refused has none. Two writes would not do. If the note
-were written second, that write could fail after the message is there. If it were written first, it
-would need the message's id before the post; and a note without a message could mean that the
-message was never stored, or that it was deleted already. The note of a delayed message waits until
-its message is due.
+An outbox message is stored in the same step as its message. So a message that was acknowledged has
+one, and a message that was refused has none. Two writes would not do. If the outbox message were
+written second, that write could fail after the message is there. If it were written first, it would
+need the message's id before the post; and one without a message could mean that the message was
+never stored, or that it was deleted already. That of a delayed message waits until it is due.
 
-The notes of a store are spread over SHARDS queues by their project, and so are deliveries that are
-tried again. So a project with many slow receivers delays only the projects in its lane. The queues
+The outbox of a store is spread over SHARDS queues by project, and so are deliveries that are tried
+again. So a project with many slow receivers delays only the projects of its shard. The queues
 of this module have names that no client can use (with `~`), no records, and no limit that stops a
 post.
 """
@@ -68,8 +67,8 @@ class OutboxMessage(msgspec.Struct, omit_defaults=True):
     """A message to deliver: instants in milliseconds, `ttl` and `delay` in seconds.
 
     `version` is that of the queue's record at the post. `ordered` are the subscriptions that have a
-    note of the message in their lines. `trace` is what `trace_of` found in the message's headers.
-    `sent` is there for a topic's message, whose id is that of its note.
+    copy of the message in their own queues. `trace` is what `trace_of` found in the message's
+    headers. `sent` is there for a topic's message, whose id is that of its outbox message.
     """
 
     id: str
@@ -149,12 +148,12 @@ def failed_queue(project: str, subscription_id: str) -> QueueRef:
 
 
 def outbox_queue(project: str) -> QueueRef:
-    """The lane of a project's notes."""
+    """The queue of a project's outbox messages."""
     return OUTBOX_QUEUES[crc32(project.encode("utf-8", "surrogatepass")) % SHARDS]
 
 
 def retry_queue(project: str) -> QueueRef:
-    """The lane of a project's deliveries that are tried again."""
+    """The queue of a project's deliveries that are tried again."""
     return RETRY_QUEUES[crc32(project.encode("utf-8", "surrogatepass")) % SHARDS]
 
 
@@ -174,7 +173,7 @@ def is_pending(queue: QueueRef) -> bool:
 
 
 class Outbox:
-    """Write the notes of posts."""
+    """Write the outbox messages of posts."""
 
     def __init__(self, policies: "Policies", clock: Clock) -> None:
         self._policies = policies
@@ -183,7 +182,7 @@ class Outbox:
     async def with_notes(
         self, queue: QueueRef, policy: "Policy", new: Sequence[NewMessage]
     ) -> Sequence[NewMessage]:
-        """Add notes to messages: for subscribers of the queue, and of queues that get copies.
+        """Add outbox messages: for subscribers of the queue, and of queues that get copies.
 
         Raises:
             Invalid: they have more ordered subscriptions than such a large post can have.
@@ -204,17 +203,17 @@ class Outbox:
                 entries = [(queue, message.ttl_ms, message.delay_ms)]
                 entries += [(copy.queue, copy.ttl_ms, copy.delay_ms) for copy in message.copies]
                 notes = [
-                    note
+                    entry
                     for to, ttl_ms, delay_ms in entries
                     if to in listening
-                    for note in _notes(to, listening[to], message, now, ttl_ms, delay_ms)
+                    for entry in _notes(to, listening[to], message, now, ttl_ms, delay_ms)
                 ]
                 noted.append(replace(message, companions=tuple(notes)))
         return noted
 
 
 def _check_lines(new: Sequence[NewMessage], queue: QueueRef, lines: Mapping[QueueRef, int]) -> None:
-    """Refuse a post that would write too many notes; `lines` are those of each queue."""
+    """Refuse a post with too many ordered deliveries; `lines` counts subscriptions by queue."""
     if not any(lines.values()):
         return
     count = len(new) * lines.get(queue, 0)
@@ -231,7 +230,7 @@ def _notes(  # noqa: PLR0917 - the parts of an entry in their order
 ) -> list[Companion]:
     delays = policy.default_delay_ms > 0
     waits_ms = delay_ms if delays and not policy.notify_on_post else 0
-    note = OutboxMessage(
+    entry = OutboxMessage(
         _NO_ID,
         queue.project,
         queue.name,
@@ -245,8 +244,8 @@ def _notes(  # noqa: PLR0917 - the parts of an entry in their order
         policy.ordered,
         trace_of(message.headers),
     )
-    body, wait = encode(note), max(waits_ms - LEAD_MS, 0)
-    # The lines' notes come first: a process that finds the last one finds the others in the lines.
+    body, wait = encode(entry), max(waits_ms - LEAD_MS, 0)
+    # Those of ordered subscriptions come first: who finds the last one finds these in their queues.
     notes = [
         Companion(ordered_queue(queue.project, one), body, _ID_AT, ttl_ms + _BURIED_MS, wait)
         for one in policy.ordered
@@ -268,12 +267,12 @@ def trace_of(headers: Mapping[str, str] | None) -> dict[str, str]:
     return found
 
 
-def payload_of(note: OutboxMessage) -> bytes:
+def payload_of(entry: OutboxMessage) -> bytes:
     """The notification of a message, with upstream's keys and no others."""
-    document: dict[str, object] = {"body": note.body, "ttl": note.ttl}
-    if note.delay is not None:
-        document["delay"] = note.delay
-    document["queue_name"] = name_of(QueueRef(note.project, note.queue))
+    document: dict[str, object] = {"body": entry.body, "ttl": entry.ttl}
+    if entry.delay is not None:
+        document["delay"] = entry.delay
+    document["queue_name"] = name_of(QueueRef(entry.project, entry.queue))
     document["Message_Type"] = "Notification"
     return encode(document)
 

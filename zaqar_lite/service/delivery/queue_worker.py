@@ -1,4 +1,4 @@
-"""A lane: one queue of ours whose messages this process claims, works on, and deletes when done."""
+"""An internal queue's worker: it claims messages, acts on each, and deletes them when done."""
 
 import asyncio
 import logging
@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 LEASE_MS = 60_000
 _BATCH = 100
 _MOST_AT_ONCE = 400
-"""Messages of a lane that one process works on."""
+"""Messages of an internal queue that one process works on."""
 _WAIT = 20.0
 _PAUSE = 1.0
 _GATHER = 0.01
@@ -30,7 +30,7 @@ class QueueWorker:
     queue: QueueRef
     act: Callable[[Message], Awaitable[None]]
     messages: MessageStore
-    waiting: LongPolling
+    long_polling: LongPolling
 
     def __post_init__(self) -> None:
         self._done: list[str] = []
@@ -80,7 +80,7 @@ class QueueWorker:
         try:
             try:
                 never = asyncio.get_running_loop().create_future()
-                found = await self.waiting.until_found(self.queue, _WAIT, ask, gone=never)
+                found = await self.long_polling.until_found(self.queue, _WAIT, ask, gone=never)
             except TooMany:  # so many clients wait that this lane may not
                 await asyncio.sleep(_PAUSE)
                 found = await ask()
@@ -91,7 +91,7 @@ class QueueWorker:
             # A bug must not end the deliveries for the life of the process.
             logger.exception("deliveries failed")
             await asyncio.sleep(_PAUSE)
-        if found is None and self.waiting.is_closed:
+        if found is None and self.long_polling.is_closed:
             await asyncio.sleep(_PAUSE)
         return found or ()
 

@@ -1,13 +1,13 @@
 """Strict order (`options.ordered`): the next message only after the one before it has ended.
 
-An ordered subscription has a line of its own, a queue to which each post brings a note in the
+An ordered subscription has a line of its own, a queue to which each post adds a message in the
 post's own step; so the line's order is the queue's. One process at a time works a line: it holds a
 record that says until when, and tries the first message until that is delivered or can't be. Then
 it goes on, or writes down when the first is due again, and leaves.
 
-A process that finds a note of an ordered subscription takes a turn at its line. A turn that comes
-too early, or while another process works, is taken again later: it is a message of its own in the
-lane of retries, so a process that is killed leaves its turn to others.
+A process that finds an outbox message of an ordered subscription takes a turn at its line. A turn
+that comes too early, or while another process works, is taken again later: it is a message of its
+own in the retry queue, so a process that is killed leaves its turn to others.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -26,6 +26,7 @@ from zaqar_lite.service.delivery.outbox import (
     encode,
     ordered_queue,
 )
+from zaqar_lite.service.records import Kind
 from zaqar_lite.service.subscriptions.subscriptions import Subscriptions
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
@@ -54,22 +55,15 @@ class _State(msgspec.Struct, omit_defaults=True):
     next_at: int = 0
 
 
+@dataclass
 class _Held:
     """A line that this process works on."""
 
-    def __init__(self, management: ManagementStore, queue: QueueRef, name: str) -> None:
-        self.state = _State()
-        self._management = management
-        self._project = queue.project
-        self._name = name
-        self._version = 0
-
-    async def read(self) -> None:
-        """Learn the state of the line."""
-        record = await self._management.get_record(KIND, self._project, self._name)
-        if record is not None:
-            self.state = msgspec.json.decode(record.value, type=_State)
-            self._version = record.version
+    kind: Kind[_State]
+    project: str
+    name: str
+    state: _State
+    version: int
 
     async def write(self) -> None:
         """Write the state down.
@@ -77,21 +71,12 @@ class _Held:
         Raises:
             RecordChanged: another process holds the line by now.
         """
-        record = await self._management.put_record(
-            KIND,
-            self._project,
-            self._name,
-            encode(self.state),
-            expected=self._version,
-            ttl_ms=_KEPT_MS,
-        )
-        self._version = record.version
+        self.version = await self.kind.put(self.project, self.name, self.state, self.version)
 
     async def forget(self) -> None:
         """Remove the state of a line that is empty."""
-        await self._management.delete_record(
-            KIND, self._project, self._name, expected=self._version
-        )
+        management = self.kind.management
+        await management.delete_record(KIND, self.project, self.name, expected=self.version)
 
 
 @dataclass(eq=False, repr=False)
@@ -106,6 +91,14 @@ class StrictOrder:
     look: Look
 
     def __post_init__(self) -> None:
+        self._kind = Kind(
+            self.management,
+            KIND,
+            "The line",
+            encode=encode,
+            decode=lambda record: msgspec.json.decode(record.value, type=_State),
+            lives=lambda _: _KEPT_MS,
+        )
         self._at_work: dict[tuple[QueueRef, str], bool] = {}
 
     async def take_turn(self, queue: QueueRef, subscription_id: str) -> int | None:
@@ -129,10 +122,10 @@ class StrictOrder:
             subscription = await self.subscriptions.get(queue, subscription_id)
         except NotFound:
             await self.messages.drop(ordered_queue(queue.project, subscription_id))
-            await self.subscriptions.marks.order(queue, subscription_id, ordered=False)
+            await self.subscriptions.flags.order(queue, subscription_id, ordered=False)
             return None
-        held = _Held(self.management, queue, subscription.name)
-        await held.read()
+        state, version = await self._kind.read(queue.project, subscription.name)
+        held = _Held(self._kind, queue.project, subscription.name, state or _State(), version)
         now = self.clock.now_ms()
         if (later := max(held.state.until, held.state.next_at)) > now:
             return later
@@ -160,7 +153,7 @@ class StrictOrder:
                     return held.state.next_at
                 await self.messages.delete(line, (message.id,), claim_ids=None)
         await held.forget()
-        # A note that came since was for a turn that found the line held.
+        # What came since was for a turn that found the line held.
         return self.clock.now_ms() if await self._first(line, 1) else None
 
     async def _first(self, line: QueueRef, count: int) -> Sequence[Message]:
@@ -173,10 +166,10 @@ class StrictOrder:
         posted = decode_outbox_message(message.body)
         if state.id != posted.id:
             state.id, state.attempts, state.next_at = posted.id, 0, 0
-        note = await self.look(posted, line) if posted.due_at else posted
-        if note is None:
+        entry = await self.look(posted, line) if posted.due_at else posted
+        if entry is None:
             return None
-        delivery = note.to(subscription.id)
+        delivery = entry.to(subscription.id)
         delivery.attempts = state.attempts
         wait = await self.deliver(delivery, subscription)
         state.attempts = delivery.attempts

@@ -33,16 +33,16 @@ class Metrics:
     def __init__(
         self,
         families: MetricFamilies,
-        board: SharedCounters,
-        census: QueueDepths,
+        counters: SharedCounters,
+        queue_depths: QueueDepths,
         clock: Clock,
         **info: str,
     ) -> None:
         self.families = families
-        self._board = board
-        self._census = census
+        self._counters = counters
+        self._queue_depths = queue_depths
         self._clock = clock
-        self._row = board.row
+        self._row = counters.row
         self._cells: dict[tuple[str, int], tuple[int, int]] = {}
         self._labels = {"": "none"}
         self._ticking: asyncio.Task[None] | None = None
@@ -63,16 +63,16 @@ class Metrics:
         """Lay out the cells of the routes, by name and label; counting can begin then."""
         self._labels |= routes
         self.families.add_routes(list(dict.fromkeys(self._labels.values())))
-        self._board.lay_out(self.families.size)
+        self._counters.lay_out(self.families.size)
 
     def start(self) -> None:
         """Begin to publish this process's numbers every second, where other processes read them."""
-        if self._board.is_shared:
+        if self._counters.is_shared:
             self._ticking = asyncio.create_task(self._tick(), name="metrics")
 
     async def stop(self) -> None:
         """Stop publishing, and counting the queues."""
-        await self._census.stop()
+        await self._queue_depths.stop()
         await cancelled(self._ticking)
 
     def request(self, route: str, status: int, seconds: float) -> None:
@@ -118,7 +118,7 @@ class Metrics:
     async def _tick(self) -> None:
         while True:
             self._show_gauges()
-            self._board.publish()
+            self._counters.publish()
             await asyncio.sleep(1)
 
     def _show_gauges(self) -> None:
@@ -128,13 +128,13 @@ class Metrics:
 
     async def page(self, *, openmetrics: bool) -> Exposition:
         """Write everything: counters, and the counts of the queues that are worth looking at."""
-        return self.show(await self._census.latest(), openmetrics=openmetrics)
+        return self.show(await self._queue_depths.latest(), openmetrics=openmetrics)
 
     def show(self, found: Mapping[str, Any], *, openmetrics: bool) -> Exposition:
         """Write everything, with what a pass over the queues found."""
         self._show_gauges()
         page = Exposition(openmetrics=openmetrics)
-        cells = self._board.sums(largest=(self.families.sweep_debt.first,))
+        cells = self._counters.sums(largest=(self.families.sweep_debt.first,))
         for family in self.families.all:
             page.add_cells(family, cells)
         self._write_process(page)
@@ -147,12 +147,12 @@ class Metrics:
     async def queue_page(self, queue: QueueRef, *, openmetrics: bool) -> Exposition:
         """Write the counts of one queue, as they are now."""
         page = Exposition(openmetrics=openmetrics)
-        self._write_queues(page, [(queue, await self._census.depth(queue))])
+        self._write_queues(page, [(queue, await self._queue_depths.depth(queue))])
         return page
 
     async def depth(self, queue: QueueRef) -> dict[str, float]:
         """The counts of one queue, now, and the age of its oldest ready message in seconds."""
-        depth = await self._census.depth(queue)
+        depth = await self._queue_depths.depth(queue)
         age = depth.age(self._clock.now_ms())
         return {**dict(zip(_STATES, depth.counts, strict=True)), "oldest_ready_seconds": age}
 

@@ -18,7 +18,7 @@ from zaqar_lite.domain.metadata import MONITOR
 from zaqar_lite.domain.models import QueueRef, Stats
 from zaqar_lite.domain.subscriptions import KIND
 from zaqar_lite.service.background import cancelled
-from zaqar_lite.service.delivery import outbox as notes
+from zaqar_lite.service.delivery.outbox import is_internal, is_pending
 from zaqar_lite.service.metrics.shared_counters import SharedCounters
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
@@ -76,7 +76,7 @@ class QueueDepths:
 
     messages: MessageStore
     management: ManagementStore
-    board: SharedCounters
+    counters: SharedCounters
     interval: float
 
     def __post_init__(self) -> None:
@@ -91,13 +91,13 @@ class QueueDepths:
 
     async def latest(self) -> dict[str, Any]:
         """The last pass; begins a new one where that is too old, and waits for it a moment."""
-        found = self.board.read()
+        found = self.counters.read()
         running = self._pass is not None and not self._pass.done()
         if not running and time.time() - found.get("at", 0) >= self.interval:
             self._pass = asyncio.create_task(self._run(), name="census")
         if self._pass is not None:
             await asyncio.wait({self._pass}, timeout=_STEP)
-        return self.board.read()
+        return self.counters.read()
 
     async def depth(self, queue: QueueRef) -> Depth:
         """The counts of one queue, now."""
@@ -120,8 +120,8 @@ class QueueDepths:
         monitored: dict[QueueRef, Depth] = {}
         reads_marks = self._passes % _MARKED == 0
         async for queue, depth, is_monitored in self._depths(reads_marks=reads_marks):
-            if notes.is_internal(queue):
-                pending += sum(depth.counts) if notes.is_pending(queue) else 0
+            if is_internal(queue):
+                pending += sum(depth.counts) if is_pending(queue) else 0
             else:
                 queues += 1
                 totals = [sum(pair) for pair in zip(totals, depth.counts, strict=True)]
@@ -135,7 +135,7 @@ class QueueDepths:
         self._passes, self._monitored = self._passes + 1, set(monitored)
         subscriptions = await self._count_subscriptions()
         shown = {queue: depth for _, queue, depth in (*oldest, *letters)} | monitored
-        self.board.write(
+        self.counters.write(
             {
                 "at": time.time(),
                 "took": time.perf_counter() - begun,
@@ -186,7 +186,7 @@ class QueueDepths:
         return found
 
     async def _is_monitored(self, queue: QueueRef) -> bool:
-        if notes.is_internal(queue):
+        if is_internal(queue):
             return False
         record = await self.management.get_queue(queue)
         return record is not None and record.metadata.get(MONITOR) is True

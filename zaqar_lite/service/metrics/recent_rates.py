@@ -49,8 +49,6 @@ class _Kept:
     `marks` are what had come through the process at an instant of each of the last minutes.
     """
 
-    __slots__ = ("looked_at", "marks", "samples")
-
     def __init__(self) -> None:
         self.samples: deque[tuple[int, Stats]] = deque(maxlen=MINUTES)
         self.marks: deque[tuple[float, Sequence[int]]] = deque(maxlen=_RATED_MINUTES + 1)

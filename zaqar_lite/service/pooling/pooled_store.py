@@ -12,42 +12,49 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any, cast
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import KeyReused, Unavailable
-from zaqar_lite.domain.histories import HistoryPage, HistoryState
 from zaqar_lite.domain.identity import DELIVERIES_PROJECT
 from zaqar_lite.domain.models import (
-    NO_RETRIES,
-    Claim,
     Claimed,
-    Edit,
-    Message,
     Move,
-    Page,
     QueueRef,
     Refusal,
-    Retries,
     RetriesOf,
-    Selection,
     Stats,
     Swept,
     Take,
     no_retries,
 )
 from zaqar_lite.domain.posts import IdempotencyKey, NewMessage, Posted, Recalled
-from zaqar_lite.domain.settlements import Outcome, Settled, Settlement
+from zaqar_lite.domain.settlements import Outcome
 from zaqar_lite.service.pooling.open_connections import OpenConnections
 from zaqar_lite.service.pooling.placement import Place, Placements
 from zaqar_lite.service.pooling.pools import PoolRegistry
 from zaqar_lite.storage.base import Listener, MessageStore
-from zaqar_lite.storage.store import Condition
+from zaqar_lite.storage.store import Condition, Store
 
 logger = logging.getLogger(__name__)
 CARRY = "pool-carry"
 """Records of messages that wait to be carried to a target in another pool: `target@pool`."""
 _STAGED = "~moved."
 _RETRY_AFTER = 5
+_OF_HOLDERS = frozenset(("get_claim", "renew", "release", "settle"))
+"""What the holder of a claim does, which goes on while its queue is frozen."""
+_PLAIN = _OF_HOLDERS | {
+    "remembers",
+    "list_messages",
+    "history",
+    "get_messages",
+    "edit",
+    "pop",
+    "adopt",
+    "purge",
+    "split",
+}
+"""Operations that the store of a queue does alone."""
 
 
 def staging_queue(target: QueueRef) -> QueueRef:
@@ -56,14 +63,22 @@ def staging_queue(target: QueueRef) -> QueueRef:
 
 
 @dataclass(eq=False, repr=False)
-class PooledMessages(MessageStore):
-    """The stores of all pools, and the server's own, as one."""
+class PooledMessages(Store):
+    """The stores of all pools, and the server's own, as one; `as_store` gives it the seam's type.
+
+    What is not written here goes to the store of its queue (`_PLAIN`), or to the server's own.
+    """
 
     home: MessageStore
     registry: PoolRegistry
     placements: Placements
     connections: OpenConnections
     clock: Clock
+
+    @property
+    def as_store(self) -> MessageStore:
+        """The same, as services see it."""
+        return cast(MessageStore, self)
 
     def __post_init__(self) -> None:
         self._watched: dict[QueueRef, list[Sequence[MessageStore]]] = {}
@@ -114,18 +129,28 @@ class PooledMessages(MessageStore):
             return self._all_open()
         return (await self.pool((await self.placements.place(queue)).pool),)
 
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - an operation of the seam
+        if name not in _PLAIN:
+            return getattr(self.home, name)
+
+        async def act(queue: QueueRef, *given: Any, **named: Any) -> Any:  # noqa: ANN401
+            store = await self._store(queue, holder=name in _OF_HOLDERS)
+            return await getattr(store, name)(queue, *given, **named)
+
+        return act
+
     async def open(self) -> None:
         """Open the server's own store; a pool's is opened when it is first needed."""
         await self.home.open()
+
+    async def ping(self) -> None:
+        """Return when the server's own store answers."""
+        await self.home.ping()
 
     async def close(self) -> None:
         """Close all stores."""
         await self.connections.close()
         await self.home.close()
-
-    async def ping(self) -> None:
-        """Return when the server's own store answers."""
-        await self.home.ping()
 
     def condition(self) -> Condition:
         """Tell how the disk of the server's own store is."""
@@ -174,30 +199,6 @@ class PooledMessages(MessageStore):
             found = Recalled(older.batch or found.batch, {**found.messages, **older.messages})
         return found
 
-    async def remembers(self, queue: QueueRef) -> bool:
-        """Whether the store of a queue remembers a key."""
-        return await (await self._store(queue)).remembers(queue)
-
-    async def list_messages(self, queue: QueueRef, selection: Selection) -> Page:
-        """List the messages of a queue."""
-        return await (await self._store(queue)).list_messages(queue, selection)
-
-    async def history(
-        self, queue: QueueRef, state: HistoryState, *, marker: str | None, limit: int
-    ) -> HistoryPage:
-        """List the history of a queue in the server's own store; stores of pools keep none."""
-        return await (await self._store(queue)).history(queue, state, marker=marker, limit=limit)
-
-    async def get_messages(
-        self, queue: QueueRef, ids: Collection[str], *, details: bool = False
-    ) -> Sequence[Message]:
-        """Fetch messages of a queue."""
-        return await (await self._store(queue)).get_messages(queue, ids, details=details)
-
-    async def edit(self, queue: QueueRef, edit: Edit) -> Message:
-        """Edit a message."""
-        return await (await self._store(queue)).edit(queue, edit)
-
     async def delete(
         self, queue: QueueRef, ids: Collection[str], *, claim_ids: Collection[str] | None
     ) -> Sequence[Refusal]:
@@ -212,10 +213,6 @@ class PooledMessages(MessageStore):
                 if store is self.home:
                     raise  # what is left in a pool is claimed again
         return ()
-
-    async def pop(self, queue: QueueRef, take: Take) -> Claimed:
-        """Take messages out of a queue."""
-        return await (await self._store(queue)).pop(queue, take)
 
     async def claim(self, queue: QueueRef, take: Take) -> Claimed:
         """Claim in the store of a queue; of queues in every store, in one of them."""
@@ -234,34 +231,6 @@ class PooledMessages(MessageStore):
                 break
         return claimed
 
-    async def get_claim(self, queue: QueueRef, claim_id: str, *, details: bool = False) -> Claim:
-        """Read a claim."""
-        store = await self._store(queue, holder=True)
-        return await store.get_claim(queue, claim_id, details=details)
-
-    async def renew(self, queue: QueueRef, claim_id: str, *, ttl_ms: int, grace_ms: int) -> None:
-        """Renew a claim."""
-        store = await self._store(queue, holder=True)
-        await store.renew(queue, claim_id, ttl_ms=ttl_ms, grace_ms=grace_ms)
-
-    async def release(self, queue: QueueRef, claim_id: str, *, delay_ms: int = 0) -> None:
-        """End a claim."""
-        store = await self._store(queue, holder=True)
-        await store.release(queue, claim_id, delay_ms=delay_ms)
-
-    async def settle(
-        self,
-        queue: QueueRef,
-        claim_id: str,
-        settlements: Sequence[Settlement],
-        *,
-        retries: Retries = NO_RETRIES,
-        version: int | None = None,
-    ) -> Settled:
-        """Settle messages of a claim."""
-        store = await self._store(queue, holder=True)
-        return await store.settle(queue, claim_id, settlements, retries=retries, version=version)
-
     async def move(self, queue: QueueRef, ids: Sequence[str], move: Move) -> Sequence[Outcome]:
         """Move messages to another queue.
 
@@ -278,12 +247,6 @@ class PooledMessages(MessageStore):
             )
             move = move._replace(target=staging_queue(move.target))
         return await (await self.pool(place.pool)).move(queue, ids, move)
-
-    async def adopt(
-        self, queue: QueueRef, messages: Sequence[Message], *, source: str, number: int
-    ) -> None:
-        """Take in messages of another store, in the store where their queue lies."""
-        await (await self._store(queue)).adopt(queue, messages, source=source, number=number)
 
     async def next_due(self, queue: QueueRef) -> int | None:
         """When the next message of the queue is due in any of its stores."""
@@ -313,10 +276,6 @@ class PooledMessages(MessageStore):
         for store in stores:
             await store.unwatch(queue)
 
-    async def purge(self, queue: QueueRef) -> None:
-        """Remove all messages of a queue."""
-        await (await self._store(queue)).purge(queue)
-
     async def drop(self, queue: QueueRef) -> None:
         """Remove all that a store has of a queue, and the keys that another one remembers."""
         place = await self._place(queue)
@@ -343,10 +302,6 @@ class PooledMessages(MessageStore):
                     shared.add(queue)
                 elif (await self.placements.place(queue)).pool == name:
                     yield queue
-
-    async def split(self, queue: QueueRef, count: int) -> Sequence[int]:
-        """Cut the messages of a queue into ranges."""
-        return await (await self._store(queue)).split(queue, count)
 
     async def expose(self, queue: QueueRef, limit: int) -> int:
         """Make delayed messages ready."""

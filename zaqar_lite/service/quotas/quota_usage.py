@@ -76,11 +76,6 @@ class Counted(NamedTuple):
 class _Stock:
     """A project's last count, and what this process posted since."""
 
-    __slots__ = (
-        *("_parts", "added", "added_bytes", "at", "bytes", "count", "messages"),
-        *("off", "off_bytes", "took"),
-    )
-
     def __init__(self) -> None:
         self.messages, self.bytes = 0, 0.0
         self._parts: deque[tuple[int, float]] = deque()
@@ -306,8 +301,8 @@ class QuotaUsage:
     queues: Queues
     stock: MessageQuota
     subscriptions: Subscriptions
-    waiting: LongPolling
-    connected: ConnectionLimits
+    long_polling: LongPolling
+    connection_limits: ConnectionLimits
 
     async def of(self, project: str) -> Mapping[str, int | None]:
         """What a project has; None for what is not known within a second.
@@ -322,6 +317,6 @@ class QuotaUsage:
             "messages": None if counted is None else counted.messages,
             "bytes": None if counted is None else counted.bytes,
             "subscriptions": await self.subscriptions.count(project, MOST_COUNTED),
-            "waiters": await self.waiting.total_of(project),
-            "connections": await self.connected.total_of(project),
+            "waiters": await self.long_polling.total_of(project),
+            "connections": await self.connection_limits.total_of(project),
         }

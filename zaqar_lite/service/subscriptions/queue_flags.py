@@ -21,10 +21,10 @@ from zaqar_lite.storage.management import ManagementStore
 
 
 class QueueFlags:
-    """Set and clear the marks of queues.
+    """Set and clear the flags of queues.
 
-    A topic has none, as its posts always leave a note; its record is written anew, so that its
-    version tells how old a list of its subscriptions is.
+    A topic has none, as its posts always leave an outbox message; its record is written anew, so
+    that its version tells how old a list of its subscriptions is.
     """
 
     def __init__(self, management: ManagementStore, queues: Queues, policies: Policies) -> None:
@@ -48,14 +48,14 @@ class QueueFlags:
             _check_room(_other_lines(record, subscription_id))
 
     async def are_set(self, made: Subscription) -> bool:
-        """Tell whether the queue's marks name a subscription, as far as they name any."""
+        """Tell whether the queue's flags name a subscription, as far as they name any."""
         record = await self._management.get_queue(made.queue)
         if record is None or SUBSCRIBED not in record.metadata:
             return False
         return not made.is_ordered or made.id in record.metadata.get(ORDERED, ())
 
     async def add(self, made: Subscription) -> None:
-        """Count a subscription in the mark of the queue's record; make the record if need be.
+        """Count a subscription in the flag of the queue's record; make the record if need be.
 
         Raises:
             Invalid: it is ordered, and the queue has as many such lines as it may.
@@ -66,7 +66,7 @@ class QueueFlags:
             await self._change(made.queue, made.id, ordered=made.is_ordered, count=1)
 
     async def order(self, queue: QueueRef, subscription_id: str, *, ordered: bool) -> None:
-        """Let posts bring their notes to a subscription's line, or not any more.
+        """Let posts bring their messages to a subscription's own queue, or not any more.
 
         Raises:
             Invalid: the queue has as many such lines as it may.
@@ -84,7 +84,7 @@ class QueueFlags:
     async def clear(self, queue: QueueRef) -> None:
         """Let posts pass over a queue that has no subscription any more.
 
-        A subscription that is made meanwhile counts the mark up, and this does nothing.
+        A subscription that is made meanwhile counts the flag up, and this does nothing.
         """
         record = await self._management.get_queue(queue)
         if record is None or SUBSCRIBED not in record.metadata:

@@ -10,7 +10,7 @@ import hmac
 import json
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple, Protocol
 
@@ -79,39 +79,31 @@ class Subscribed(NamedTuple):
     secret: Secret | None
 
 
+@dataclass(eq=False, repr=False)
 class Subscriptions:
     """What a user may do with subscriptions."""
 
-    def __init__(
-        self,
-        management: ManagementStore,
-        queues: Queues,
-        policies: Policies,
-        subscribers: SubscriberCache,
-        *,
-        confirmations: Confirmations | None,
-        limits: Limits,
-        clock: Clock,
-        refused: Mapping[str, str],
-        quota_of: QuotaOf = unlimited,
-        left: Callable[[Subscription], None] | None = None,
-    ) -> None:
-        self._management = management
-        self._left = left or (lambda _: None)
-        self._subscribers = subscribers
-        self._kind = subscription_kind(management, clock)
-        self._bounds = Bounds(management, clock)
-        self._quota_of = quota_of
-        self.marks = QueueFlags(management, queues, policies)
-        """The marks by which a post knows that its queue has subscriptions."""
-        self._confirmations = confirmations
-        self._limits = limits
-        self._clock = clock
-        self._refused = refused
+    management: ManagementStore
+    queues: Queues
+    policies: Policies
+    subscriber_cache: SubscriberCache
+    confirmations: Confirmations | None
+    limits: Limits
+    clock: Clock
+    refused: Mapping[str, str]
+    quota_of: QuotaOf = unlimited
+    left: Callable[[Subscription], None] = lambda _: None
+    """Called with a subscription that has ended, or has another trust."""
+
+    def __post_init__(self) -> None:
+        self._kind = subscription_kind(self.management, self.clock)
+        self._bounds = Bounds(self.management, self.clock)
+        self.flags = QueueFlags(self.management, self.queues, self.policies)
+        """The flags by which a post knows that its queue has subscriptions."""
 
     def now_ms(self) -> int:
         """The time now, as subscriptions count it."""
-        return self._clock.now_ms()
+        return self.clock.now_ms()
 
     async def create(
         self,
@@ -133,18 +125,18 @@ class Subscriptions:
             QuotaReached: the project has as many as its quota allows.
         """
         subscriber = draft.subscriber or ""
-        check_subscription(queue, None if listens else subscriber, draft.options, self._refused)
+        check_subscription(queue, None if listens else subscriber, draft.options, self.refused)
         for _ in range(_MAX_ROUNDS):
             named, existing = await self._find_by(queue, subscriber)
             if existing is not None and existing.subscriber == subscriber:
                 if existing.confirmed:
                     raise Conflict("Such a subscription exists already, and is confirmed.")
-                if not await self.marks.are_set(existing):
+                if not await self.flags.are_set(existing):
                     # The request that made it has not come to that yet, or crashed.
-                    await self.marks.add(existing)
+                    await self.flags.add(existing)
                 await self._ask(existing)
                 return Subscribed(existing.id, None)
-            await self.marks.check_lines(queue, "", draft.options)
+            await self.flags.check_lines(queue, "", draft.options)
             # A name without a subscription: another request is making it now, or one that made it
             # has crashed. The first to write it under that id has made it.
             is_begun = named is not None and existing is None
@@ -159,20 +151,20 @@ class Subscriptions:
                         await self._name(made, expected=named.version if named else 0)
                     await self._kind.put(queue.project, made.name, made, 0)
             except RecordChanged:
-                self._left(made)
+                self.left(made)
                 continue
             except LimitReached:
-                self._left(made)
+                self.left(made)
                 _, existing = await self._find_by(queue, subscriber)
                 if existing is None or existing.subscriber != subscriber:
                     raise
                 continue  # a request for the same subscriber took the last room
             try:
-                await self.marks.add(made)
+                await self.flags.add(made)
             except Invalid:  # racing requests took the last lines
                 await self.delete(queue, made.id)
                 raise
-            self._subscribers.forget(queue)
+            self.subscriber_cache.forget(queue)
             await self._ask(made)
             return Subscribed(made.id, made.secrets[0])
         raise Unavailable("The subscriptions of this queue are being changed too often.")
@@ -196,7 +188,7 @@ class Subscriptions:
         Raises:
             Invalid: the limit is out of range.
         """
-        check_limit(limit, self._limits.max_subscriptions_per_page)
+        check_limit(limit, self.limits.max_subscriptions_per_page)
         return await self._kind.page(queue.project, marker, limit, prefix=f"{queue.name}/")
 
     async def update(
@@ -221,7 +213,7 @@ class Subscriptions:
             if draft.options is not None:
                 new = replace(new, options=merged_options(old.options, draft.options))
             if draft.ttl is not None:
-                new = replace(new, ttl=draft.ttl, renewed_at=self._clock.now_ms())
+                new = replace(new, ttl=draft.ttl, renewed_at=self.clock.now_ms())
             if draft.disabled is False:
                 new = replace(new, disabled=None)
             if draft.subscriber not in (None, old.subscriber):
@@ -244,19 +236,19 @@ class Subscriptions:
 
         if draft.disabled:
             raise Invalid("A subscription is disabled by the server; delete it to end it.")
-        check_subscription(queue, draft.subscriber, draft.options, self._refused)
+        check_subscription(queue, draft.subscriber, draft.options, self.refused)
         before = await self.get(queue, subscription_id)
         takes_line = bool((draft.options or {}).get("ordered")) and not before.is_ordered
         if takes_line:
-            await self.marks.order(queue, subscription_id, ordered=True)
+            await self.flags.order(queue, subscription_id, ordered=True)
         try:
             old, new = await self._change(queue, subscription_id, change)
         except ZaqarLiteError:
             if takes_line:
-                await self.marks.order(queue, subscription_id, ordered=False)
+                await self.flags.order(queue, subscription_id, ordered=False)
             raise
         if old.is_ordered and not new.is_ordered:
-            await self.marks.order(queue, new.id, ordered=False)
+            await self.flags.order(queue, new.id, ordered=False)
         if new.subscriber != old.subscriber:
             await self._release_name(old)
             await self._ask(new)
@@ -277,10 +269,10 @@ class Subscriptions:
             await self._release_name(existing)
         await self._kind.delete(queue.project, f"{queue.name}/{subscription_id}")
         if existing is not None:
-            self._left(existing)
-        self._subscribers.end(queue, subscription_id)
+            self.left(existing)
+        self.subscriber_cache.end(queue, subscription_id)
         with suppress(Unavailable):  # it has ended; others learn it within a second
-            await self.marks.end(queue, subscription_id)
+            await self.flags.end(queue, subscription_id)
 
     async def confirm(
         self, queue: QueueRef, subscription_id: str, *, confirmed: bool, token: str | None
@@ -302,8 +294,8 @@ class Subscriptions:
             return replace(old, confirmed=confirmed, token=new_token())
 
         old, new = await self._change(queue, subscription_id, change)
-        if old.confirmed and not new.confirmed and self._confirmations is not None:
-            await self._confirmations.tell_unsubscribed(new)
+        if old.confirmed and not new.confirmed and self.confirmations is not None:
+            await self.confirmations.tell_unsubscribed(new)
 
     async def rotate_secret(self, queue: QueueRef, subscription_id: str) -> str:
         """Make a new secret and answer it; the one before signs, too, for another day.
@@ -313,7 +305,7 @@ class Subscriptions:
         """
 
         async def change(old: Subscription) -> Subscription:
-            return old.with_new_secret(self._clock.now_ms() + _OLD_SECRET_MS)
+            return old.with_new_secret(self.clock.now_ms() + _OLD_SECRET_MS)
 
         _, new = await self._change(queue, subscription_id, change)
         return new.secrets[0].text
@@ -324,7 +316,7 @@ class Subscriptions:
         async def change(old: Subscription) -> Subscription:
             if old.disabled is not None or old.subscriber != subscription.subscriber:
                 return old
-            return old.disabled_now(reason, self._clock.now_ms())
+            return old.disabled_now(reason, self.clock.now_ms())
 
         try:
             old, new = await self._change(subscription.queue, subscription.id, change)
@@ -334,12 +326,12 @@ class Subscriptions:
 
     async def purge(self, queue: QueueRef) -> None:
         """End all subscriptions of a queue."""
-        for subscription_id in await subscription_ids(self._management, queue):
+        for subscription_id in await subscription_ids(self.management, queue):
             await self.delete(queue, subscription_id)
 
     async def _ask(self, subscription: Subscription) -> None:
-        if self._confirmations is not None and not subscription.confirmed:
-            await self._confirmations.ask(subscription)
+        if self.confirmations is not None and not subscription.confirmed:
+            await self.confirmations.ask(subscription)
 
     async def _change(
         self,
@@ -360,8 +352,8 @@ class Subscriptions:
         except NotFound as exc:
             raise _missing(subscription_id) from exc
         if new.trust != old.trust or new.disabled is not None:
-            self._left(old)
-        self._subscribers.forget(queue)
+            self.left(old)
+        self.subscriber_cache.forget(queue)
         return old, new
 
     async def count(self, project: str, most: int) -> int:
@@ -372,9 +364,9 @@ class Subscriptions:
         """The bounds of new subscriptions: of their queue, and of their project's quota."""
 
         async def count(most: int) -> int:
-            return len(await subscription_ids(self._management, queue, most=most))
+            return len(await subscription_ids(self.management, queue, most=most))
 
-        most, quota = self._limits.max_subscriptions_per_queue, self._quota_of(queue.project)
+        most, quota = self.limits.max_subscriptions_per_queue, self.quota_of(queue.project)
         full = LimitReached(f"The queue has {most} subscriptions, as many as it may have.")
         yield Bound(queue.project, f"subscriptions/{queue.name}", most, count, full)
         if quota.subscriptions is not None:
@@ -393,7 +385,7 @@ class Subscriptions:
         Raises:
             RecordChanged: the record is not at the version `expected` (0: there is none).
         """
-        await self._management.put_record(
+        await self.management.put_record(
             _NAMED,
             made.queue.project,
             _name_of(made.queue, made.subscriber),
@@ -405,16 +397,16 @@ class Subscriptions:
     async def _release_name(self, old: Subscription) -> None:
         """Release a name, unless it stands for another subscription by now."""
         project, name = old.queue.project, _name_of(old.queue, old.subscriber)
-        record = await self._management.get_record(_NAMED, project, name)
+        record = await self.management.get_record(_NAMED, project, name)
         if record is not None and json.loads(record.value)["id"] == old.id:
             with suppress(RecordChanged):
-                await self._management.delete_record(_NAMED, project, name, expected=record.version)
+                await self.management.delete_record(_NAMED, project, name, expected=record.version)
 
     async def _find_by(
         self, queue: QueueRef, subscriber: str
     ) -> tuple[_Name | None, Subscription | None]:
         """What the name of a subscriber stands for; it may belong to another one by now."""
-        record = await self._management.get_record(
+        record = await self.management.get_record(
             _NAMED, queue.project, _name_of(queue, subscriber)
         )
         if record is None:
@@ -430,12 +422,12 @@ class Subscriptions:
     def _new(
         self, identifier: str | None, queue: QueueRef, draft: SubscriptionDraft
     ) -> Subscription:
-        now = self._clock.now_ms()
+        now = self.clock.now_ms()
         return Subscription(
-            identifier or new_message_id(self._clock.now_us()),
+            identifier or new_message_id(self.clock.now_us()),
             queue,
             draft.subscriber or "",
-            self._limits.default_subscription_ttl if draft.ttl is None else draft.ttl,
+            self.limits.default_subscription_ttl if draft.ttl is None else draft.ttl,
             draft.options or {},
             created_at=now,
             renewed_at=now,
