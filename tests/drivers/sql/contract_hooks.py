@@ -18,11 +18,11 @@ async def after_test(stores: Stores) -> None:
 
 async def check_database(db: Database) -> None:
     """Commit, then look for what is wrong in the tables."""
-    now = db.clock.now_ms()
     db.begin()
     if db.place.syncs:
         await db.future()
     else:
         await asyncio.sleep(0)  # the commit comes with the loop's next turn
         await asyncio.sleep(0)
-    assert broken(db.connection, now) == []
+    found = broken(db.connection, db.clock.now_ms())
+    assert not found, "\n".join(found)

@@ -44,6 +44,7 @@ _PAIRS = {
     "a claim's count is not that of the entries that it holds": """
         SELECT hex(c.id), c.held, count(e.id) FROM claim c
         LEFT JOIN entry e ON e.claim = c.id AND e.state = 2 AND e.queue = c.queue
+        WHERE c.queue NOT IN (SELECT number FROM garbage)
         GROUP BY c.id HAVING c.held <> count(e.id)""",
     "a lease ends before its claim says": """
         SELECT hex(c.id), c.ends, c.is_even, min(e.until), max(e.until) FROM claim c
