@@ -139,7 +139,9 @@ class Side:
                 self.claim(origin.last_claim_id),
                 origin.last_client_id,
                 origin.reason,
+                origin.redriven,
             ),
+            message.headers,
             self.show_failures(message),
         )
 
