@@ -79,9 +79,16 @@ KEPT = (
 
 def check(store: apsw.Connection) -> Iterator[str]:
     """Say what is wrong with a store, in a sentence each."""
-    for (text,) in store.execute("PRAGMA integrity_check"):
-        if text != "ok":
-            yield f"SQLite: {text}."
+    damages = []
+    try:
+        for (text,) in store.execute("PRAGMA integrity_check"):
+            damages.append(text)
+    except apsw.CorruptError as exc:
+        damages.append(str(exc))
+    if damages != ["ok"]:
+        yield from (f"SQLite: {text}." for text in damages)
+        yield "The file is damaged: restore a backup, or run zaqar-lite store salvage."
+        return
     for rule in LOST:
         shown = _SHOWN.get(rule.table, "hex(id)")
         count, first = store.execute(

@@ -75,7 +75,7 @@ def _guarded(run: Callable[[argparse.Namespace, str], int]) -> Callable[[argpars
             return run(arguments, store)
         except BrokenPipeError:
             raise
-        except (apsw.CorruptError, apsw.NotADBError) as exc:
+        except (apsw.CorruptError, apsw.NotADBError, UnicodeDecodeError) as exc:
             why = (
                 f"The store is damaged ({exc}), and kept as it is: restore a backup, or save what "
                 f"can be read of it: zaqar-lite store salvage {store} NEW_DIRECTORY."
@@ -166,7 +166,10 @@ def run_salvage(arguments: argparse.Namespace, store: str) -> int:
         new = place.open()
         try:
             messages = salvage(damaged, new)
-        finally:
+        except apsw.Error:
             place.close()
+            place.file.unlink()
+            raise
+        place.close()
     print(f"{messages} messages are in {place.directory}; zaqar-lite store check verifies it")
     return 0

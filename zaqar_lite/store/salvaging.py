@@ -49,7 +49,7 @@ def _copy(  # noqa: PLR0917 - from where, to where, and what
 ) -> bool:
     """Copy the rows of a table from both ends; answer whether all could be read."""
     for order in (keys, keys.replace(",", " DESC,") + " DESC"):
-        with suppress(apsw.CorruptError, apsw.IOError):
+        with suppress(apsw.CorruptError, apsw.IOError, UnicodeDecodeError):
             for row in damaged.execute(f"SELECT * FROM {table} {where} ORDER BY {order}", values):
                 marks = ", ".join("?" * len(row))
                 with suppress(apsw.ConstraintError):  # it is there, or has values of other types

@@ -169,7 +169,7 @@ def parse(file: BinaryIO) -> Iterator[tuple[int, _Line]]:
     """Read and check the lines of an export. Raises Invalid: names the line that is wrong."""
     number = 1
     try:
-        if decode(file.readline() or b"null") != _HEAD:
+        if decode(file.readline().strip() or b"null") != _HEAD:
             raise ValueError(f"the file must begin with {encode(_HEAD).decode()}")
         for number, text in enumerate(file, 2):
             if text.strip():
