@@ -1,10 +1,7 @@
 """Both stores over one directory, with what the tests of the embedded store do most."""
 
 import json
-import sqlite3
 from pathlib import Path
-
-from zaqar_lite.storage.opendata.sqlite.writer import table_of
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.histories import HistoryEntry, HistoryState
@@ -50,17 +47,6 @@ class Store:
 
     async def restart(self) -> None:
         await self.messages.close()
-        self._make()
-        await self.messages.open()
-
-    async def restart_damaged(self, *damaged: bytes) -> None:
-        """Flip a bit in the values of these keys, as a disk would, between two servers."""
-        values = await self.db.engine.get(damaged)
-        assert len(values) == len(damaged)
-        await self.messages.close()
-        directory = Path(self.uri.partition("://")[2])
-        for key in values:
-            flip_in_row(directory, key)
         self._make()
         await self.messages.open()
 
@@ -154,27 +140,6 @@ async def listed(store: Store, queue: QueueRef = QUEUE) -> list[str]:
             return found
         found += texts(list(page.messages))
         marker = None if page.marker is None else Marker(page.marker)
-
-
-def place_of(key: bytes) -> tuple[str, bytes | int]:
-    """The table of SQLite that has a record, and how it is found there."""
-    table = table_of(key)
-    if table is None:
-        return "kv", key
-    number = table.number(key)
-    assert number is not None
-    return table.name, number
-
-
-def flip_in_row(directory: Path, key: bytes) -> None:
-    """Flip a bit of a value in SQLite; its checksum stays."""
-    name, place = place_of(key)
-    with sqlite3.connect(directory / "queue.sqlite3") as database:
-        rows = database.execute(f"SELECT v FROM {name} WHERE k = ?", (place,)).fetchall()  # noqa: S608 - a name of ours
-        ((value,),) = rows
-        flipped = value[:-1] + bytes((value[-1] ^ 1,))
-        database.execute(f"UPDATE {name} SET v = ? WHERE k = ?", (flipped, place))  # noqa: S608 - a name of ours
-    database.close()
 
 
 def flip_in_table(directory: Path, value: bytes) -> None:

@@ -1,11 +1,9 @@
-"""Full disks, I/O errors and damaged files, met by the real server and by the store itself."""
+"""SlateDB on full and failing disks, met by the real server and by the store itself."""
 
 import asyncio
 import contextlib
 import json
-import re
 import shutil
-import sqlite3
 import subprocess
 import time
 import uuid
@@ -14,10 +12,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from zaqar_lite.storage.opendata.sqlite.writer import table_of
 
 from tests.drivers.opendata.contract_hooks import check_database
-from tests.drivers.opendata.store import flip_in_row, place_of
 from tests.server import ServerProcess
 from tests.services.process import missing
 from zaqar_lite.domain.clock import Clock
@@ -28,11 +24,8 @@ from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.opendata import database
 from zaqar_lite.storage.opendata.engine import Batch, Engine
-from zaqar_lite.storage.opendata.format import keys
-from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.messages import OpenDataMessageStore
 from zaqar_lite.storage.opendata.slatedb import SlateDbEngine
-from zaqar_lite.storage.opendata.sqlite import SqliteEngine
 from zaqar_lite.storage.registry import create_stores
 
 pytestmark = pytest.mark.anyio
@@ -89,10 +82,9 @@ class Faulty:
         return [message["body"] for message in answer.json()["messages"]]
 
 
-@pytest.fixture(params=["opendata+sqlite", "opendata+slatedb"])
-def faulty(request: pytest.FixtureRequest, shim: Path, tmp_path: Path) -> Iterator[Faulty]:
-    path = "queue.sqlite3" if request.param == "opendata+sqlite" else "/slatedb"
-    server = Faulty(shim, f"{request.param}://{tmp_path / 'data'}", path, tmp_path)
+@pytest.fixture
+def faulty(shim: Path, tmp_path: Path) -> Iterator[Faulty]:
+    server = Faulty(shim, f"opendata+slatedb://{tmp_path / 'data'}", "/slatedb", tmp_path)
     try:
         server.server.start()
         yield server
@@ -123,24 +115,6 @@ def test_every_post_waits_for_a_sync(faulty: Faulty) -> None:
     assert faulty.post().status_code == 201
     faulty.trigger.write_text("SYNC")
     assert faulty.post().status_code == 503
-
-
-def test_a_full_disk_refuses_writes_until_there_is_room(shim: Path, tmp_path: Path) -> None:
-    faulty = Faulty(shim, f"embedded://{tmp_path / 'data'}", "queue.sqlite3", tmp_path)
-    with faulty.server:
-        assert faulty.post().status_code == 201
-        faulty.trigger.write_text("ENOSPC")
-        refused = faulty.post()
-        assert refused.status_code == 503
-        assert "full" in refused.json()["description"]
-        assert str(tmp_path) not in refused.text  # that is for the log, not for clients
-        assert faulty.listed() == faulty.posted
-        faulty.trigger.unlink()
-        deadline = time.monotonic() + 90
-        while faulty.post().status_code != 201:
-            assert time.monotonic() < deadline
-            time.sleep(0.2)
-        assert faulty.listed() == faulty.posted
 
 
 @pytest.fixture
@@ -192,19 +166,14 @@ def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database, "_LAST_BATCH", 1.0)
 
 
-@pytest.mark.parametrize("scheme", ["embedded", "opendata+slatedb"])
-async def test_a_disk_that_fills_up_loses_nothing(
-    scheme: str, small_disk: Path, impatience: None
-) -> None:
-    uri = f"{scheme}://{small_disk / 'data'}"
+async def test_a_disk_that_fills_up_loses_nothing(small_disk: Path, impatience: None) -> None:
+    uri = f"opendata+slatedb://{small_disk / 'data'}"
     store = stores(uri)
     posted: list[str] = []
     async with store:
         with pytest.raises(Unavailable, match="full"):
             await fill(store, posted)
         assert posted
-        if scheme == "embedded":  # SlateDB goes on trying to write the last one
-            assert await bodies(store) == posted
         with pytest.raises(Unavailable):
             await post(store, "refused")
     give_room(small_disk)  # SlateDB cannot even be opened without
@@ -219,10 +188,9 @@ def use_up(disk: Path) -> None:
             filler.write(bytes(4_096))
 
 
-@pytest.mark.parametrize("scheme", ["embedded", "opendata+slatedb"])
-async def test_a_first_start_on_a_full_disk_says_so(scheme: str, small_disk: Path) -> None:
+async def test_a_first_start_on_a_full_disk_says_so(small_disk: Path) -> None:
     use_up(small_disk)
-    store = stores(f"{scheme}://{small_disk / 'data'}")
+    store = stores(f"opendata+slatedb://{small_disk / 'data'}")
     with pytest.raises(ConfigurationError, match="its disk is full: free some space"):
         await store.open()
     (small_disk / "fill").unlink()
@@ -230,11 +198,8 @@ async def test_a_first_start_on_a_full_disk_says_so(scheme: str, small_disk: Pat
         await post(store, "room")
 
 
-@pytest.mark.parametrize("scheme", ["embedded", "opendata+slatedb"])
-async def test_a_start_on_a_full_disk_says_so_and_loses_nothing(
-    scheme: str, small_disk: Path
-) -> None:
-    uri = f"{scheme}://{small_disk / 'data'}"
+async def test_a_start_on_a_full_disk_says_so_and_loses_nothing(small_disk: Path) -> None:
+    uri = f"opendata+slatedb://{small_disk / 'data'}"
     async with stores(uri) as store:
         await post(store, "kept")
     use_up(small_disk)
@@ -311,140 +276,10 @@ async def test_a_large_batch_is_handed_to_slatedb_in_parts(tmp_path: Path) -> No
     await engine.close()
 
 
-async def written(uri: str, count: int) -> list[str]:
-    texts = [f"text-{number}-{'y' * 100}" for number in range(count)]
-    async with stores(uri) as store:
-        for text in texts:
-            await post(store, text)
-    return texts
-
-
-async def test_a_damaged_payload_is_named_and_the_rest_is_served(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    uri = f"embedded://{tmp_path / 'data'}"
-    texts = await written(uri, 5)
-    flip(tmp_path / "data", keys.prefix(RecordType.PAYLOAD), which=2)
-    async with stores(uri) as store:
-        assert await bodies(store) == [*texts[:2], *texts[3:]]
-        claimed = await store.claim(
-            QUEUE,
-            Take(10, None, DelayMode.IGNORE, ttl_ms=60_000, client_id="c"),
-        )
-        assert [json.loads(message.body) for message in claimed.messages] == [
-            *texts[:2], *texts[3:],
-        ]  # fmt: skip
-        assert (await store.stats(QUEUE)).total == 5  # it is still there, set aside
-    assert "payload of message" in caplog.text
-
-
-async def test_a_value_that_became_another_type_is_named_and_the_rest_is_served(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """As a flipped bit in the head of SQLite's row does."""
-    uri = f"embedded://{tmp_path / 'data'}"
-    texts = await written(uri, 5)
-    key = rows(tmp_path / "data", keys.prefix(RecordType.PAYLOAD))[2][0]
-    name, place = place_of(key)
-    with sqlite3.connect(tmp_path / "data" / "queue.sqlite3") as database:
-        database.execute(f"UPDATE {name} SET v = 'text' WHERE k = ?", (place,))  # noqa: S608 - a name of ours
-    database.close()
-    async with stores(uri) as store:
-        assert await bodies(store) == [*texts[:2], *texts[3:]]
-    assert "payload of message" in caplog.text
-
-
-async def test_what_only_can_not_be_read_now_is_not_taken_for_damaged(tmp_path: Path) -> None:
-    """A stopped process that holds SQLite's lock is enough; a message set aside stays so."""
-    uri = f"embedded://{tmp_path / 'data'}"
-    texts = await written(uri, 5)
-    async with stores(uri) as store:
-        engine = store._db.engine
-        assert isinstance(engine, SqliteEngine)
-        connection = engine._reader._connection
-        assert connection is not None
-        connection.set_progress_handler(lambda: 1, 1)  # SQLite ends every statement at once
-        with pytest.raises(Unavailable, match="can't read now"):
-            await bodies(store)
-        with pytest.raises(Unavailable, match="can't read now"):
-            _ = [chunk async for chunk in engine.scan(b"", b"\xff")]
-        connection.set_progress_handler(None, 0)
-        assert await bodies(store) == texts
-
-
-async def test_a_damaged_page_is_named_and_left_as_it_is(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """What was in it is known from the log and goes into another page."""
-    uri = f"embedded://{tmp_path / 'data'}"
-    texts = await written(uri, 300)
-    flip(tmp_path / "data", keys.prefix(RecordType.ACTIVE), which=0)
-    before = rows(tmp_path / "data", keys.prefix(RecordType.ACTIVE))[0]
-    async with stores(uri) as store:
-        assert await bodies(store) == texts
-        assert "active of queue" in caplog.text
-        await post(store, "new")
-        assert await bodies(store) == [*texts, "new"]
-    assert rows(tmp_path / "data", keys.prefix(RecordType.ACTIVE))[0] == before
-
-
-async def test_damaged_metadata_is_named_and_the_rest_is_listed_to_other_clients(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Whose a message is stands in the log only, once the store was opened again."""
-    uri = f"embedded://{tmp_path / 'data'}"
-    texts = await written(uri, 5)
-    flip(tmp_path / "data", keys.log_prefix(1), which=2)
-    async with stores(uri) as store, asyncio.timeout(10):
-        page = await store.list_messages(QUEUE, Selection(limit=10, exclude_client_id="another"))
-        assert [json.loads(message.body) for message in page.messages] == [*texts[:2], *texts[3:]]
-        mine = await store.list_messages(QUEUE, Selection(limit=10, exclude_client_id="c"))
-        assert not mine.messages
-    assert "metadata" in caplog.text
-
-
-def rows(directory: Path, prefix: bytes) -> list[tuple[bytes, bytes, int]]:
-    table = table_of(prefix)
-    name = "kv" if table is None else table.name
-    with sqlite3.connect(directory / "queue.sqlite3") as database:
-        found = database.execute(f"SELECT k, v, c FROM {name} ORDER BY k").fetchall()  # noqa: S608 - a name of ours
-    database.close()
-    if table is not None:
-        return [(table.key(number), value, checksum) for number, value, checksum in found]
-    return [row for row in found if row[0].startswith(prefix)]
-
-
-def flip(directory: Path, prefix: bytes, which: int) -> None:
-    flip_in_row(directory, rows(directory, prefix)[which][0])
-
-
-async def test_damage_inside_the_write_ahead_log_is_named(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    uri = f"embedded://{tmp_path / 'data'}"
-    async with stores(uri) as store:
-        for number in range(20):
-            await post(store, f"text-{number}")
-        copy = tmp_path / "copy"
-        shutil.copytree(tmp_path / "data", copy)
-    wal = copy / "queue.sqlite3-wal"
-    data = bytearray(wal.read_bytes())
-    data[len(data.rstrip(b"\x00")) // 2] ^= 0xFF  # the log is longer than what is in it
-    wal.write_bytes(data)
-    (copy / "queue.sqlite3-shm").unlink(missing_ok=True)
-    (copy / "lock").unlink()
-    async with stores(f"embedded://{copy}") as store:
-        found = await bodies(store)
-    assert found == [f"text-{number}" for number in range(len(found))]
-    assert re.search(r"damaged: \d+ commits of .* are lost", caplog.text)
-    assert list(copy.glob("*.damaged-*"))
-
-
-@pytest.mark.parametrize("scheme", ["embedded", "opendata+slatedb"])
 async def test_a_clock_that_stepped_back_neither_cuts_leases_nor_hands_out_early(
-    scheme: str, tmp_path: Path
+    tmp_path: Path,
 ) -> None:
-    uri = f"{scheme}://{tmp_path / 'data'}"
+    uri = f"opendata+slatedb://{tmp_path / 'data'}"
     now = time.time()
     async with stores(uri, Clock(wall=lambda: now)) as store:
         await post(store, "claimed")
@@ -478,11 +313,8 @@ async def claim(store: MessageStore) -> list[str]:
     return [json.loads(message.body) for message in claimed.messages]
 
 
-@pytest.mark.parametrize("scheme", ["embedded", "opendata+slatedb"])
-async def test_a_second_server_on_the_same_directory_refuses_in_one_line(
-    scheme: str, tmp_path: Path
-) -> None:
-    uri = f"{scheme}://{tmp_path / 'data'}"
+async def test_a_second_server_on_the_same_directory_refuses_in_one_line(tmp_path: Path) -> None:
+    uri = f"opendata+slatedb://{tmp_path / 'data'}"
     async with stores(uri):
         with pytest.raises(ConfigurationError, match="Another server") as refused:
             await stores(uri).open()

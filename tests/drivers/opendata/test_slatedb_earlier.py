@@ -1,4 +1,4 @@
-"""A store that version 0.2.0 wrote opens, with every message in its state.
+"""A store that SlateDB wrote for version 0.2.0 opens, with every message in its state.
 
 `pages1.json` holds its records, key and value in hexadecimal, and the instant it was closed at;
 `slatedb_51b3156.tar.xz` a whole directory that SlateDB had written by then.
@@ -24,10 +24,10 @@ pytestmark = pytest.mark.anyio
 EARLIER = json.loads((Path(__file__).parent / "pages1.json").read_text(encoding="ascii"))
 
 
-@pytest.fixture(params=["embedded", "opendata+slatedb"])
-async def earlier(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+@pytest.fixture
+async def earlier(tmp_path: Path) -> Store:
     """A directory with these records, not opened, and a clock that stands at that instant."""
-    uri = f"{request.param}://{tmp_path / 'data'}"
+    uri = f"opendata+slatedb://{tmp_path / 'data'}"
     engine = create_engine(uri)
     await engine.open()
     records = EARLIER["records"].items()
