@@ -443,3 +443,20 @@ async def test_a_large_post_that_fails_half_way_stores_nothing(disk: tuple[Store
     assert await bodies(store, QUEUE) == ["first"]
     await store.post("last")
     assert await bodies(store, QUEUE) == ["first", "last"]
+
+
+@pytest.mark.xfail(reason="the gate stays closed until the file is open again: requests wait")
+async def test_nobody_waits_at_the_gate_for_a_store_that_can_not_be_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, syncs: Syncs
+) -> None:
+    monkeypatch.setattr(place, "_RESTART_AT", 0)
+    async with Store(tmp_path / "data") as store:
+        await store.post("first")
+        syncs.failing = 10_000
+        with pytest.raises(Unavailable):
+            await store.post("lost")
+        async with asyncio.timeout(2):
+            with pytest.raises(Unavailable):
+                await store.claim()
+        syncs.failing = 0
+        await work_again(store)

@@ -1,0 +1,189 @@
+"""A disk of 48 MiB that fills up: whoever empties the store goes on, and posts come back.
+
+Needs the right to mount a tmpfs; elsewhere the tests skip.
+"""
+
+import asyncio
+import contextlib
+import shutil
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.drivers.sql.load import bodies
+from tests.drivers.sql.store import QUEUE, Store, message, texts
+from tests.drivers.sql.tables import broken
+from zaqar_lite.domain.errors import Unavailable
+from zaqar_lite.domain.models import Edit, Move, QueueRef
+from zaqar_lite.storage.sql import database, place
+
+pytestmark = pytest.mark.anyio
+SIZE = 48 << 20
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own, of SIZE bytes."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", str(place)]
+    if shutil.which("mount") is None or subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("a tmpfs can't be mounted here")
+    yield place
+    subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+
+@pytest.fixture
+async def store(small_disk: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Store]:
+    """A store on the small disk."""
+    monkeypatch.setattr(database, "_ROOM_FOR", 0.0)  # look at each post
+    async with Store(small_disk / "data") as opened:
+        yield opened
+        if opened.db._refused is None:
+            opened.db.begin()
+            await opened.db.future()
+            assert broken(opened.db.connection, opened.db.clock.now_ms()) == []
+
+
+async def fill(store: Store, refused: str = "nearly full") -> list[str]:
+    """Post until that is refused for want of room; answer the texts of what was stored."""
+    stored: list[str] = []
+    for number in range(10_000):
+        new = [f"{number}-{index}-" + "x" * 5_000 for index in range(20)]
+        try:
+            await store.post(*new)
+        except Unavailable as exc:
+            assert refused in exc.shown
+            assert exc.retry_after
+            return stored
+        stored += new
+    raise AssertionError("a disk of 48 MiB is never full")
+
+
+def fill_up(place: Path) -> Path:
+    """Take all that is left of the disk; answer the file that does."""
+    filler = place / "filler"
+    with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(bytes(4_096))
+    return filler
+
+
+def free(place: Path) -> int:
+    return shutil.disk_usage(place).free
+
+
+@pytest.mark.xfail(
+    reason="the reserve leaves out what the log still brings to the file: RESTART (up to 12 MiB)"
+    " finds no room, FullError counts as a failed sync, and the store can't be opened again until"
+    " somebody else makes room. Room is needed for reserve + wal_bytes - copied, and a restart"
+    " that finds none is to be tried later, as after BusyError"
+)
+async def test_who_empties_the_store_goes_on(
+    small_disk: Path,
+    store: Store,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(place, "_COPY_AT", 10 << 20)  # as where copying is slower than posts
+    stored = await fill(store)
+    assert len(stored) > 3_000
+    assert free(small_disk) > 1 << 20  # the reserve is about there
+    with pytest.raises(Unavailable):
+        await store.messages.move(QUEUE, ["0" * 32], Move(QueueRef("project", "else"), 1_000))
+    with pytest.raises(Unavailable):
+        await store.management.create_queue(QueueRef("project", "new"), {}, max_queues=10)
+    claimed = await store.claim(20)
+    assert texts(claimed) == stored[:20]
+    await store.messages.renew(QUEUE, claimed.claim_id or "", ttl_ms=90_000, grace_ms=60_000)
+    await store.acknowledge(claimed)
+    done = 20
+    posts_again = None
+    while done < len(stored):
+        claimed = await store.claim(20)
+        await store.acknowledge(claimed)
+        done += len(claimed.messages)
+        await store.messages.sweep(1_000)
+        if posts_again is None:
+            with contextlib.suppress(Unavailable):
+                await store.post("again")
+                posts_again = done
+                break
+    assert posts_again is not None, "posts did not come back by themselves"
+    assert posts_again < len(stored) * 3 / 4
+    found = await bodies(store, QUEUE)
+    assert found == [*stored[done:], "again"]
+    assert "nearly full" in caplog.text
+    assert "has room again" in caplog.text
+    await store.messages.purge(QUEUE)
+    await store.sweep()
+    assert (await fill(store))[1_000:], "the room of what was purged is not used again"
+
+
+async def test_a_disk_that_others_fill_to_the_last_byte(small_disk: Path, store: Store) -> None:
+    ids = await store.post(*[message(f"{number} " + "x" * 2_000) for number in range(2_000)])
+    filler = fill_up(small_disk)
+    assert free(small_disk) == 0
+    left = set(ids)
+    refusals = set()
+    for number in range(60):
+        with pytest.raises(Unavailable):
+            await store.post("refused")
+        try:
+            claimed = await store.claim(10)
+            await store.acknowledge(claimed)
+            left -= {one.id for one in claimed.messages}
+            gone = [one for one in ids[-10 * (number + 1) :][:10] if one in left]
+            await store.messages.delete(QUEUE, gone, claim_ids=None)
+            left -= set(gone)
+        except Unavailable as exc:
+            refusals.add(exc.shown)
+    assert refusals <= {"The store's disk is full.", "The store's disk failed."}
+    filler.unlink()
+    await store.post("again")
+    kept = [one.id for one in await store.messages.get_messages(QUEUE, ids)]
+    assert left - set(kept) == set(), "a message is gone that nobody was told of"
+    with contextlib.suppress(Exception):  # not delayed: refused; but no disk error
+        await store.messages.edit(QUEUE, Edit(kept[0], b'"edited"'))
+    await store.restart()
+    assert (await store.messages.stats(QUEUE)).total == len(kept) + 1
+
+
+@pytest.mark.xfail(
+    reason="a look at the disk holds for 0.25 s (_ROOM_FOR), in which more than the least reserve"
+    " of 4 MiB is written; the disk is full to the last byte then, and claims are refused too"
+)
+async def test_at_full_speed_the_reserve_is_kept(small_disk: Path) -> None:
+    """The look at the disk holds for a moment, in which much can be written."""
+    async with Store(small_disk / "data") as store:
+        stored = await fill(store, "full")
+        async with asyncio.timeout(20):
+            for number in range(100):
+                claimed = await store.claim(20)
+                assert texts(claimed) == stored[20 * number :][:20]
+                await store.acknowledge(claimed)
+
+
+@pytest.mark.xfail(
+    reason="SQLite says IOERR, not FULL, where the -shm file finds no room: _why_not() names"
+    " neither; directory.try_to_write() would tell"
+)
+async def test_a_store_starts_on_a_full_disk_or_says_why_not(
+    small_disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "_ROOM_FOR", 0.0)
+    async with Store(small_disk / "data") as store:
+        stored = await fill(store)
+    filler = fill_up(small_disk)
+    store = Store(small_disk / "data")
+    try:
+        await store.messages.open()
+    except Exception as exc:
+        assert "its disk is full: free some space" in str(exc)
+    else:
+        await store.messages.close()
+    filler.unlink()
+    async with Store(small_disk / "data") as store:
+        assert await bodies(store, QUEUE) == stored
