@@ -20,7 +20,7 @@ from zaqar_lite.domain.subscriptions import KIND as SUBSCRIPTION
 from zaqar_lite.server.stores import make_stores
 from zaqar_lite.service.encryption.encryption_keys import KIND, EncryptionKeys, read_key_file
 from zaqar_lite.service.schedules.schedule import KIND as SCHEDULE
-from zaqar_lite.storage.memory import create
+from zaqar_lite.storage.sql import create
 
 pytestmark = pytest.mark.anyio
 FIRST, SECOND = (base64.b64encode(letter * 32).decode() for letter in (b"1", b"2"))

@@ -16,7 +16,7 @@ from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.service.jobs.job import BodyPart, Choice, Job, JobAct, Order
 from zaqar_lite.service.jobs.jobs import RUNNING, Jobs, running_name
 from zaqar_lite.service.jobs.runner import JobRunner
-from zaqar_lite.storage.memory import create
+from zaqar_lite.storage.sql import create
 
 pytestmark = pytest.mark.anyio
 LETTERS = "/v2/queues/letters"

@@ -453,9 +453,9 @@ async def test_a_guess_is_refused_by_its_header_alone(
 async def test_requests_at_once_look_a_key_up_once(
     doors: Doors, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from zaqar_lite.storage.memory.management import MemoryManagementStore  # noqa: PLC0415
+    from zaqar_lite.storage.sql.records import SqlManagementStore  # noqa: PLC0415
 
-    read, asked = MemoryManagementStore.get_record, []
+    read, asked = SqlManagementStore.get_record, []
 
     async def counted(self: Any, kind: str, project: str, name: str) -> Any:
         asked.append(name)
@@ -463,7 +463,7 @@ async def test_requests_at_once_look_a_key_up_once(
         return await read(self, kind, project, name)
 
     key = await doors.make("read:*")
-    monkeypatch.setattr(MemoryManagementStore, "get_record", counted)
+    monkeypatch.setattr(SqlManagementStore, "get_record", counted)
     answers = await asyncio.gather(*(doors.call(key, "GET", "/v2/queues") for _ in range(20)))
     assert {answer.status_code for answer in answers} == {200}
     assert len(asked) == 1

@@ -8,7 +8,7 @@ import pytest
 
 from tests.api.conftest import Api, MakeApi
 from tests.contract.pausing import pause_before
-from zaqar_lite.storage.memory.management import MemoryManagementStore
+from zaqar_lite.storage.sql.records import SqlManagementStore
 
 pytestmark = pytest.mark.anyio
 PATCH = "application/openstack-messaging-v2.0-json-patch"
@@ -265,7 +265,7 @@ async def test_a_post_while_its_queue_is_deleted_outlives_it_in_no_store(
     stores = {"store": f"embedded://{tmp_path}/messages", "management_store": "memory://"}
     async with make_api(**stores) as api:
         await api.call("PUT", "")
-        with pause_before(MemoryManagementStore, "delete_queue") as pause:
+        with pause_before(SqlManagementStore, "delete_queue") as pause:
             deleting = asyncio.create_task(api.call("DELETE", ""))
             await pause.reached()  # the messages are gone, the record is still there
             await api.post({"body": "in between"})

@@ -346,11 +346,8 @@ async def test_moved_messages_survive_a_sweep(queue: QueueUnderTest, other: Queu
 
 
 async def test_an_exhausted_message_behind_what_is_handed_out_is_left_alone(
-    request: pytest.FixtureRequest, queue: QueueUnderTest, other: QueueUnderTest
+    queue: QueueUnderTest, other: QueueUnderTest
 ) -> None:
-    if queue.stores.case.package == "sql":
-        reason = "having skipped one, a claim also moves those behind the last that it hands out"
-        request.applymarker(pytest.mark.xfail(reason=reason, strict=True))
     await queue.post("a", new("b", delay=10 * MINUTE), "c")
     claimed = await queue.claim(mode=DelayMode.HONOUR)
     assert texts(claimed.messages) == ["a", "c"]

@@ -101,12 +101,7 @@ async def test_a_queue_that_was_made_again_is_refused(
     await refuses(operation, queue, record.version)
 
 
-async def test_a_large_settlement_is_decided_by_one_version(
-    request: pytest.FixtureRequest, queue: QueueUnderTest
-) -> None:
-    if queue.stores.case.name == "embedded":
-        reason = "settlements are done in steps of 250, and each compares the version"
-        request.applymarker(pytest.mark.xfail(reason=reason, strict=True))
+async def test_a_large_settlement_is_decided_by_one_version(queue: QueueUnderTest) -> None:
     management = queue.stores.management
     record, _ = await management.create_queue(queue.ref, {}, max_queues=100)
     ids = await queue.post(*(["a"] * 300))

@@ -20,7 +20,7 @@ from tests.push.conftest import LOOPBACK
 from tests.push.receiver import Receiver
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.service.delivery.outbox import OUTBOX_QUEUES
-from zaqar_lite.storage.memory.messages import MemoryMessageStore
+from zaqar_lite.storage.sql.messages import SqlMessageStore
 from zaqar_lite.webhooks import InvalidSignature, verify
 
 pytestmark = pytest.mark.anyio
@@ -382,7 +382,7 @@ async def test_dead_endpoints_delay_nobody(api: Api) -> None:
 async def test_many_messages_take_few_steps_and_few_connections(api: Api) -> None:
     """Notes are claimed and deleted many at a time, and connections are kept."""
     calls: Counter[str] = Counter()
-    real_claim, real_delete = MemoryMessageStore.claim, MemoryMessageStore.delete
+    real_claim, real_delete = SqlMessageStore.claim, SqlMessageStore.delete
 
     async def claim(self: Any, queue: QueueRef, take: Any) -> Any:
         calls["claim"] += queue in OUTBOX_QUEUES
@@ -401,8 +401,8 @@ async def test_many_messages_take_few_steps_and_few_connections(api: Api) -> Non
     async with Receiver(answer=answer) as receiver:
         await subscribe(api, receiver.url)
         with (
-            patch.object(MemoryMessageStore, "claim", claim),
-            patch.object(MemoryMessageStore, "delete", delete),
+            patch.object(SqlMessageStore, "claim", claim),
+            patch.object(SqlMessageStore, "delete", delete),
         ):
             for _ in range(10):
                 await api.post(*({"body": n} for n in range(100)))

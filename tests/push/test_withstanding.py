@@ -18,7 +18,7 @@ from tests.push.test_delivering import subscribe
 from tests.services import start_redis
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.push.webhook import Webhooks
-from zaqar_lite.storage.memory.messages import MemoryMessageStore
+from zaqar_lite.storage.sql.messages import SqlMessageStore
 
 pytestmark = pytest.mark.anyio
 AT_ONCE = {"retries_with_no_delay": 10, "minimum_delay": 0, "maximum_delay": 10}
@@ -129,7 +129,7 @@ def away() -> Iterator[Any]:
                 taken.pop().stop()
             return
         for name in ("claim", "post", "delete", "get_messages", "next_due"):
-            taken.append(patch.object(MemoryMessageStore, name, fail))
+            taken.append(patch.object(SqlMessageStore, name, fail))
             taken[-1].start()
 
     yield change

@@ -10,7 +10,7 @@ from zaqar_lite.domain.models import QueueRef, Record, StoreOptions
 from zaqar_lite.domain.subscriptions import Subscription
 from zaqar_lite.service.delivery.attempt_log import AttemptLog
 from zaqar_lite.storage.management import ManagementStore
-from zaqar_lite.storage.memory import create
+from zaqar_lite.storage.sql import create
 
 pytestmark = pytest.mark.anyio
 QUEUE = QueueRef("p", "q")

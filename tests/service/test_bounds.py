@@ -11,7 +11,7 @@ from zaqar_lite.domain.models import StoreOptions
 from zaqar_lite.service import bounds as module
 from zaqar_lite.service.bounds import Bound, Bounds
 from zaqar_lite.storage.management import ManagementStore
-from zaqar_lite.storage.memory import create
+from zaqar_lite.storage.sql import create
 
 pytestmark = pytest.mark.anyio
 

@@ -15,7 +15,7 @@ from zaqar_lite.service.quotas.concurrency_limits import (
     ConcurrencyLeases,
     ConcurrencyLimit,
 )
-from zaqar_lite.storage.memory import create
+from zaqar_lite.storage.sql import create
 
 pytestmark = pytest.mark.anyio
 

@@ -13,7 +13,7 @@ from zaqar_lite.service.delivery.connected_subscribers import ConnectedSubscribe
 from zaqar_lite.service.encryption.encryption_keys import EncryptionKeys
 from zaqar_lite.service.long_polling import LongPolling
 from zaqar_lite.storage.base import MessageStore
-from zaqar_lite.storage.memory import create
+from zaqar_lite.storage.sql import create
 
 pytestmark = pytest.mark.anyio
 BODY = b'{"body": "a secret of some length", "ttl": 60}'

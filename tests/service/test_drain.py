@@ -41,9 +41,10 @@ from zaqar_lite.service.pooling.open_connections import OpenConnections
 from zaqar_lite.service.pooling.placement import Place, Placements
 from zaqar_lite.service.pooling.pooled_store import CARRY, PooledMessages
 from zaqar_lite.service.pooling.pools import Pool, PoolRegistry, StoreKind
-from zaqar_lite.storage.memory import create
-from zaqar_lite.storage.memory.messages import MemoryMessageStore
-from zaqar_lite.storage.memory.state import State
+from zaqar_lite.storage.sql import create
+from zaqar_lite.storage.sql.database import Database
+from zaqar_lite.storage.sql.messages import SqlMessageStore
+from zaqar_lite.storage.sql.place import InRam
 
 pytestmark = pytest.mark.anyio
 QUEUE, LETTERS = QueueRef("p", "orders"), QueueRef("p", "letters")
@@ -51,7 +52,7 @@ OPTIONS = StoreOptions()
 CLIENT = "0" * 32
 
 
-class Failing(MemoryMessageStore):
+class Failing(SqlMessageStore):
     """A store that fails once: `fails` is an operation, and whether it is done before it fails."""
 
     fails: tuple[str, bool] | None = None
@@ -91,12 +92,12 @@ class Pools:
     def __init__(self) -> None:
         self.clock = clock = Clock()
         home, self.management = create("memory://", clock=clock, options=OPTIONS)
-        self.old = Failing(State(), clock, OPTIONS)
-        self.new = Failing(State(), clock, OPTIONS)
+        self.old = Failing(Database(InRam(), clock, OPTIONS))
+        self.new = Failing(Database(InRam(), clock, OPTIONS))
         stores = {
             "old": self.old,
             "new": self.new,
-            "newer": MemoryMessageStore(State(), clock, OPTIONS),
+            "newer": SqlMessageStore(Database(InRam(), clock, OPTIONS)),
         }
         kind = StoreKind("memory", {Capability.FAN_OUT})
         registry = PoolRegistry(self.management, lambda _: kind, clock)

@@ -12,21 +12,22 @@ from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.service.janitor import Janitor
 from zaqar_lite.service.policy import Policies
 from zaqar_lite.service.queues import Queues
-from zaqar_lite.storage.memory.management import MemoryManagementStore
-from zaqar_lite.storage.memory.messages import MemoryMessageStore
-from zaqar_lite.storage.memory.state import State
+from zaqar_lite.storage.sql.database import Database
+from zaqar_lite.storage.sql.messages import SqlMessageStore
+from zaqar_lite.storage.sql.place import InRam
+from zaqar_lite.storage.sql.records import SqlManagementStore
 
 pytestmark = pytest.mark.anyio
 QUEUE = QueueRef("project", "queue")
 MINUTE, HOUR = 60_000, 3_600_000
 
 
-class Watched(MemoryMessageStore):
+class Watched(SqlMessageStore):
     """The memory store, and what each of its sweeps did."""
 
     def __init__(self, clock: Clock) -> None:
-        self.state = State()
-        super().__init__(self.state, clock, StoreOptions())
+        self.db = Database(InRam(), clock, StoreOptions())
+        super().__init__(self.db)
         self.swept: list[int] = []
         self.found_nothing = asyncio.Event()
 
@@ -44,7 +45,7 @@ class House:
     def __init__(self) -> None:
         self.clock = Clock()
         self.messages = Watched(self.clock)
-        self.management = MemoryManagementStore(self.messages.state, self.clock)
+        self.management = SqlManagementStore(self.messages.db)
         limits = Limits()
         policies = Policies(self.management, limits, checked=True)
         queues = Queues(self.management, self.messages, policies, limits)

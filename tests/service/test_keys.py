@@ -12,7 +12,7 @@ from zaqar_lite.service.identity import keys as module
 from zaqar_lite.service.identity.authentication import Credential, Place
 from zaqar_lite.service.identity.keys import Keys
 from zaqar_lite.storage.management import ManagementStore
-from zaqar_lite.storage.memory import create
+from zaqar_lite.storage.sql import create
 
 pytestmark = pytest.mark.anyio
 OPERATOR = Principal(How.KEY, None)

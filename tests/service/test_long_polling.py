@@ -12,7 +12,7 @@ from zaqar_lite.domain.models import DelayMode, QueueRef, Selection, StoreOption
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.service.long_polling import LongPolling
 from zaqar_lite.storage.base import MessageStore
-from zaqar_lite.storage.memory import create
+from zaqar_lite.storage.sql import create
 
 pytestmark = pytest.mark.anyio
 QUEUES = [QueueRef("p", f"queue-{number}") for number in range(1_000)]

@@ -10,9 +10,10 @@ from zaqar_lite.domain.models import Capability, QueueRef, Record, StoreOptions
 from zaqar_lite.service.pooling import placement as module
 from zaqar_lite.service.pooling.placement import HOME, LEFT_MS, Placements
 from zaqar_lite.service.pooling.pools import Pool, PoolRegistry, StoreKind
-from zaqar_lite.storage.memory import create
-from zaqar_lite.storage.memory.management import MemoryManagementStore
-from zaqar_lite.storage.memory.state import State
+from zaqar_lite.storage.sql import create
+from zaqar_lite.storage.sql.database import Database
+from zaqar_lite.storage.sql.place import InRam
+from zaqar_lite.storage.sql.records import SqlManagementStore
 
 pytestmark = pytest.mark.anyio
 
@@ -37,7 +38,7 @@ async def test_queues_that_come_and_go_keep_no_other_from_being_forgotten() -> N
     assert sum([await placements.tidy() for _ in range(6)]) == 100
 
 
-class Counting(MemoryManagementStore):
+class Counting(SqlManagementStore):
     """Counts the records that are read one by one."""
 
     read = 0
@@ -49,7 +50,7 @@ class Counting(MemoryManagementStore):
 
 async def test_a_filter_looks_at_each_queue_of_its_project_once_at_most() -> None:
     clock = Clock()
-    management = Counting(State(), clock)
+    management = Counting(Database(InRam(), clock, StoreOptions()))
     registry = PoolRegistry(management, lambda _: StoreKind("memory", {Capability.FAN_OUT}), clock)
     placements = Placements(management, registry, clock)
     await registry.put_pool(Pool("one", "memory://one", 1))
@@ -96,7 +97,7 @@ async def test_a_pool_that_can_not_be_made_can_do_nothing_and_is_made_once_else(
 
 async def test_a_queue_in_no_pool_is_looked_up_once() -> None:
     clock = Clock()
-    management = Counting(State(), clock)
+    management = Counting(Database(InRam(), clock, StoreOptions()))
     placements = Placements(
         management, PoolRegistry(management, lambda _: StoreKind("memory"), clock), clock
     )

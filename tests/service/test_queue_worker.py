@@ -12,7 +12,7 @@ from zaqar_lite.service.background import cancelled
 from zaqar_lite.service.delivery import queue_worker as lanes
 from zaqar_lite.service.delivery.queue_worker import QueueWorker
 from zaqar_lite.service.long_polling import LongPolling
-from zaqar_lite.storage.memory import create
+from zaqar_lite.storage.sql import create
 
 pytestmark = pytest.mark.anyio
 QUEUE = QueueRef("p", "~lane")

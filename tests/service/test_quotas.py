@@ -20,7 +20,7 @@ from zaqar_lite.service.quotas.quotas import Quotas
 from zaqar_lite.service.quotas.rate_limits import MANAGE, READ, WRITE, RateLimits
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
-from zaqar_lite.storage.memory import create
+from zaqar_lite.storage.sql import create
 
 pytestmark = pytest.mark.anyio
 QUEUE = QueueRef("p", "q")

@@ -30,7 +30,7 @@ from zaqar_lite.service.schedules.schedule import Plan, Schedule
 from zaqar_lite.service.schedules.scheduler import Scheduler
 from zaqar_lite.service.schedules.schedules import Schedules
 from zaqar_lite.storage.base import MessageStore
-from zaqar_lite.storage.memory import create
+from zaqar_lite.storage.sql import create
 
 pytestmark = pytest.mark.anyio
 MINUTE = 60_000

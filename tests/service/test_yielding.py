@@ -20,7 +20,7 @@ from zaqar_lite.service.queues import Queues
 from zaqar_lite.service.routing import Router
 from zaqar_lite.service.topics import Admitted, Topics
 from zaqar_lite.service.yielding import STEP
-from zaqar_lite.storage.memory import create
+from zaqar_lite.storage.sql import create
 
 pytestmark = pytest.mark.anyio
 QUEUE = QueueRef("p", "q")

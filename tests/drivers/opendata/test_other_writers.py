@@ -4,6 +4,7 @@ import logging
 from collections.abc import AsyncIterator, Sequence
 
 import pytest
+from zaqar_lite.store.rehearsing import rehearsal
 
 from tests.drivers.opendata.profiles import (
     Uri,
@@ -20,7 +21,6 @@ from zaqar_lite.storage.opendata.format import bookkeeping, keys, read_array, re
 from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.format.records import decode_attempts
 from zaqar_lite.store.checking import check
-from zaqar_lite.store.rehearsing import rehearsal
 from zaqar_lite.store.transfer import Export, load
 
 pytestmark = pytest.mark.anyio

@@ -23,7 +23,7 @@ from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
 from zaqar_lite.storage.sql.database import Database
 from zaqar_lite.storage.sql.messages import SqlMessageStore
-from zaqar_lite.storage.sql.place import InFile, Place
+from zaqar_lite.storage.sql.place import InFile, InRam
 from zaqar_lite.storage.sql.records import SqlManagementStore
 
 DISK_RESERVE = "disk_reserve"
@@ -42,7 +42,7 @@ def create(
     return SqlMessageStore(db), SqlManagementStore(db)
 
 
-def place_of(uri: str, reserve: object = None) -> Place:
+def place_of(uri: str, reserve: object = None) -> InRam:
     """Where the tables of a URI lie; `reserve` is the option DISK_RESERVE, in bytes.
 
     Raises:
@@ -54,7 +54,7 @@ def place_of(uri: str, reserve: object = None) -> Place:
             raise ConfigurationError(
                 "The memory store has nothing to configure: write 'memory://', and nothing more."
             )
-        return Place()
+        return InRam()
     if reserve is not None and (isinstance(reserve, bool) or not isinstance(reserve, int)):
         raise ConfigurationError(f"{DISK_RESERVE} must be a number of bytes, such as 67108864.")
     return InFile(directory_of(uri), reserve=reserve)

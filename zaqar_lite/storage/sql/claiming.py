@@ -141,7 +141,7 @@ def _take(db: Database, queue: Queue, now: int, take: Take) -> Taken:
         wanted = limit + (_AT_ONCE if skipped else 0)
         # What can be handed out is still ready, and stands before the rest: it is read again.
         rows = db.execute(statement, (queue.content, wanted)).fetchall()
-        taken, expired, exhausted = _sort_out(rows, now, most_claims)
+        taken, expired, exhausted = _sort_out(rows, limit, now, most_claims)
         if not (expired or exhausted):
             break
         skipped += len(expired) + len(exhausted)
@@ -150,7 +150,6 @@ def _take(db: Database, queue: Queue, now: int, take: Take) -> Taken:
         for position in exhausted:  # in the order in which they would be handed out
             settling.bury(db, queue, letters[position], take.retries, MAX_CLAIMS, now)
             moved += 1
-    del taken[limit:]
     honours = mode is DelayMode.HONOUR
     ripe = queue.next_ready_at if honours else min(queue.lease_at, queue.parked_at)
     more = len(taken) < limit and (queue.ready > len(taken) or ripe <= now)
@@ -158,13 +157,15 @@ def _take(db: Database, queue: Queue, now: int, take: Take) -> Taken:
 
 
 def _sort_out(
-    rows: Iterable[Sequence[Any]], now: int, most_claims: int | None
+    rows: Iterable[Sequence[Any]], limit: int, now: int, most_claims: int | None
 ) -> tuple[list[Message], list[int], list[int]]:
-    """What can be handed out, and the positions of what has expired and of what is exhausted."""
+    """What can be handed out, and the positions of what has expired or is exhausted before it."""
     taken: list[Message] = []
     expired: list[int] = []
     exhausted: list[int] = []
     for row in rows:
+        if len(taken) == limit:
+            break
         message = entries.message_of(row, now)
         if message.expires_at <= now:
             expired.append(message.position)

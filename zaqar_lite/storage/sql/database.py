@@ -31,7 +31,7 @@ from zaqar_lite.domain.models import QueueRecord, QueueRef, StoreOptions
 from zaqar_lite.domain.refusals import queue_changed
 from zaqar_lite.domain.turns import Turns
 from zaqar_lite.storage.base import Listener
-from zaqar_lite.storage.sql.place import Place
+from zaqar_lite.storage.sql.place import InRam
 from zaqar_lite.storage.sql.queues import Queue, Queues, write_counts
 from zaqar_lite.storage.sql.shares import Shares
 from zaqar_lite.storage.store import Condition
@@ -135,7 +135,7 @@ class Hold:
 class Database:
     """A database with one writer: this object."""
 
-    def __init__(self, place: Place, clock: Clock, options: StoreOptions) -> None:
+    def __init__(self, place: InRam, clock: Clock, options: StoreOptions) -> None:
         self.place = place
         self.clock = clock
         self.options = options

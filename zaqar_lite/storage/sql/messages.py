@@ -160,7 +160,9 @@ class SqlMessageStore(MessageStore):
         moved = 0
         for first in range(0, len(settlements) or 1, _STEP):
             part = settlements[first : first + _STEP]
-            done = await self._db.write(settling.settle, queue, claim_id, part, retries, version)
+            # The first step's version decides for all of them.
+            read = version if first == 0 else None
+            done = await self._db.write(settling.settle, queue, claim_id, part, retries, read)
             outcomes += done.outcomes
             moved += done.moved
         return Settled(outcomes, moved)

@@ -77,7 +77,7 @@ def make_tables(connection: apsw.Connection) -> None:
     )
 
 
-class Place:
+class InRam:
     """A database in RAM: nothing is ever synced, and all ends with the connection.
 
     What a place on a disk does beyond `open` and `close` is nothing here.
@@ -124,7 +124,7 @@ class Place:
         """Give some of these pages back to the disk."""
 
 
-class InFile(Place):
+class InFile(InRam):
     """A database in a directory that this process alone uses.
 
     `synced` is how many bytes of the WAL are durable. After a failed sync it is not known what of
