@@ -117,10 +117,12 @@ delay publish reminders '"call Ada"' --max-delay 31d --delay 30d
 delay cancel ID --max-delay 31d
 delay relay --max-delay 31d --zaqar-url http://127.0.0.1:8888
 delay explain 36h --max-delay 31d
-store check --store embedded:zaqar-lite-data
-store export queues.jsonl
-store import queues.jsonl --store redis://127.0.0.1:6379/0
-store compact --store embedded:zaqar-lite-data
+store check zaqar-lite-data
+store backup zaqar-lite-data monday.sqlite3
+store export zaqar-lite-data queues.jsonl
+store import other-data queues.jsonl
+store compact zaqar-lite-data
+store salvage zaqar-lite-data new-data
 """
 MOST = 4
 
