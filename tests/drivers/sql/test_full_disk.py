@@ -15,7 +15,7 @@ import pytest
 from tests.drivers.sql.load import bodies
 from tests.drivers.sql.store import QUEUE, Store, message, texts
 from tests.drivers.sql.tables import broken
-from zaqar_lite.domain.errors import Unavailable
+from zaqar_lite.domain.errors import ConfigurationError, Unavailable, ZaqarLiteError
 from zaqar_lite.domain.models import Edit, Move, QueueRef
 from zaqar_lite.storage.sql import database, place
 
@@ -29,7 +29,10 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     place = tmp_path / "disk"
     place.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", str(place)]
-    if shutil.which("mount") is None or subprocess.run(command, capture_output=True).returncode:
+    if (
+        shutil.which("mount") is None
+        or subprocess.run(command, check=False, capture_output=True).returncode
+    ):
         pytest.skip("a tmpfs can't be mounted here")
     yield place
     subprocess.run(["umount", "--lazy", str(place)], check=True)
@@ -55,11 +58,14 @@ async def fill(store: Store, refused: str = "nearly full") -> list[str]:
         try:
             await store.post(*new)
         except Unavailable as exc:
-            assert refused in exc.shown
-            assert exc.retry_after
-            return stored
+            told = exc
+            break
         stored += new
-    raise AssertionError("a disk of 48 MiB is never full")
+    else:
+        raise AssertionError("a disk of 48 MiB is never full")
+    assert refused in told.shown
+    assert told.retry_after
+    return stored
 
 
 def fill_up(place: Path) -> Path:
@@ -145,15 +151,16 @@ async def test_a_disk_that_others_fill_to_the_last_byte(small_disk: Path, store:
     await store.post("again")
     kept = [one.id for one in await store.messages.get_messages(QUEUE, ids)]
     assert left - set(kept) == set(), "a message is gone that nobody was told of"
-    with contextlib.suppress(Exception):  # not delayed: refused; but no disk error
+    with contextlib.suppress(ZaqarLiteError):  # it is not delayed
         await store.messages.edit(QUEUE, Edit(kept[0], b'"edited"'))
     await store.restart()
     assert (await store.messages.stats(QUEUE)).total == len(kept) + 1
 
 
 @pytest.mark.xfail(
+    strict=False,  # as fast as the machine is
     reason="a look at the disk holds for 0.25 s (_ROOM_FOR), in which more than the least reserve"
-    " of 4 MiB is written; the disk is full to the last byte then, and claims are refused too"
+    " of 4 MiB is written; the disk is full to the last byte then, and claims are refused too",
 )
 async def test_at_full_speed_the_reserve_is_kept(small_disk: Path) -> None:
     """The look at the disk holds for a moment, in which much can be written."""
@@ -178,12 +185,14 @@ async def test_a_store_starts_on_a_full_disk_or_says_why_not(
         stored = await fill(store)
     filler = fill_up(small_disk)
     store = Store(small_disk / "data")
+    told = ""
     try:
         await store.messages.open()
-    except Exception as exc:
-        assert "its disk is full: free some space" in str(exc)
+    except ConfigurationError as exc:
+        told = str(exc)
     else:
         await store.messages.close()
+    assert not told or "its disk is full: free some space" in told
     filler.unlink()
     async with Store(small_disk / "data") as store:
         assert await bodies(store, QUEUE) == stored
