@@ -147,3 +147,19 @@ async def test_a_copy_takes_the_place_of_what_has_expired(
     queue.advance(6 * MINUTE)
     await queue.post(new("comes", copies=(to(other),)))
     assert texts(await other.listed()) == ["stays", "comes"]
+
+
+async def test_copies_take_the_places_of_what_has_expired_however_much_it_is(
+    open_stores: OpenStores, project: str
+) -> None:
+    """Also more than one step removes, for each of the queues that get copies."""
+    stores = await open_stores(max_messages=1_500)
+    queue, *others = (QueueUnderTest(stores, QueueRef(project, name)) for name in "abc")
+    for other in others:
+        await other.post(*[new("goes", ttl=5 * MINUTE)] * 1_500)
+    with pytest.raises(LimitReached):
+        await queue.post(new("refused", copies=tuple(map(to, others))))
+    queue.advance(6 * MINUTE)
+    await queue.post(*[new("comes", copies=tuple(map(to, others)))] * 400)
+    for one in (queue, *others):
+        assert await one.counts() == (400, 0, 0)

@@ -272,3 +272,18 @@ async def test_a_refused_post_leaves_no_keys_behind(
     (answer,) = await limited.post_all([new("a", key="a")], batch_key="k")
     assert not answer.duplicate
     assert await limited.bodies() == ["a"]
+
+
+async def test_keys_that_have_ended_hold_no_room_however_many_they_are(
+    open_stores: OpenStores, queue: QueueUnderTest
+) -> None:
+    """Also more than one step forgets, and where nothing has swept since."""
+    size = queue.stores.case.size_divisor
+    old, fresh = 1_500 // size, 1_100 // size
+    limited = queue.at(await open_stores(max_idempotency_keys=old))
+    await limited.post(*[new("old", key=f"old-{number}") for number in range(old)])
+    with pytest.raises(LimitReached):
+        await limited.post(new("refused", key="refused"))
+    limited.advance(11 * MINUTE)
+    await limited.post(*[new("fresh", key=f"fresh-{number}") for number in range(fresh)])
+    assert (await limited.stats()).total == old + fresh
