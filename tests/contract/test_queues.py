@@ -358,7 +358,7 @@ async def test_what_is_asked_at_every_post_costs_the_same_among_many_queues(
 ) -> None:
     """The sources of dead letters and the queues with a filter: an index finds them."""
     few, many = project + "few", project + "many"
-    for each, count in ((few, 10), (many, 3_000 // stores.case.size_divisor)):
+    for each, count in ((few, 10), (many, 1_000 // stores.case.size_divisor)):
         for first in range(0, count, 100):
             await asyncio.gather(*[
                 stores.management.create_queue(
