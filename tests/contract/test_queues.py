@@ -381,7 +381,9 @@ async def test_what_is_asked_at_every_post_costs_the_same_among_many_queues(
             took.append(time.perf_counter() - begun)
         return min(took)
 
-    assert await seconds(many) < 4 * await seconds(few) + 0.001
+    # A server may read the records of one bounded step.
+    slack = 0.01 if Capability.SHARED in stores.messages.capabilities else 0.001
+    assert await seconds(many) < 4 * await seconds(few) + slack
 
 
 async def test_what_one_process_writes_another_reads(
