@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
-
 from tests.drivers.sql.store import Store
 from tests.store.running import on, texts_in
 from zaqar_lite.storage.sql.place import FILE_NAME
@@ -34,9 +32,6 @@ def reader(file: Path) -> Iterator[None]:
         yield
 
 
-@pytest.mark.xfail(
-    strict=True, reason="the log is made before the file's mode is changed, and has 0644"
-)
 def test_nobody_else_can_read_the_files(tmp_path: Path) -> None:
     """Also in a directory that others may enter, as systemd and administrators make them."""
     directory = tmp_path / "data"
@@ -55,10 +50,6 @@ def test_nobody_else_can_read_the_files(tmp_path: Path) -> None:
     assert {*found.values()} == {0o600}
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="the checkpoint at the start can't have the log for itself: 'database is locked'",
-)
 def test_a_start_after_a_kill_does_not_wait_for_a_reader(tmp_path: Path) -> None:
     """As a backup is, or Litestream, which reads all the time."""
     directory, killed = tmp_path / "data", tmp_path / "killed"

@@ -146,9 +146,6 @@ def test_a_directory_of_0_2_0_is_refused_and_left_as_it_is(
     assert (old / OLD_FILE_NAME).stat().st_size == 116
 
 
-@pytest.mark.xfail(
-    strict=True, reason="0.2.0 needs its extra for `store`, and takes the store by --store alone"
-)
 def test_the_way_out_is_one_that_0_2_0_understands(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

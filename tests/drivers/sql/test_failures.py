@@ -24,12 +24,6 @@ from zaqar_lite.domain.models import Selection
 from zaqar_lite.storage.sql import database, place
 
 pytestmark = pytest.mark.anyio
-CLOSED = (
-    "while the file is opened anew, operations that ask db.queue() outside of read() and write()"
-    " (posting._make_room, reading.tidy, remembers, next_due, split, expose) meet the closed"
-    " connection, ConnectionClosedError instead of Unavailable; before it is closed they keep rows"
-    " in db.queues that the reopened file does not have, so forget them after reopen() too"
-)
 EIO = OSError(errno.EIO, "Input/output error")
 sync_data = place.sync_data
 
@@ -100,7 +94,6 @@ async def work_again(store: Store) -> None:
                 return
 
 
-@pytest.mark.xfail(reason=CLOSED)
 async def test_a_sync_that_fails_once(store: Store, syncs: Syncs) -> None:
     load = Load()
     tasks = [asyncio.create_task(load.run(store, seed)) for seed in range(8)]
@@ -138,7 +131,6 @@ async def test_what_was_not_synced_is_neither_acknowledged_nor_seen(
     assert [one.id for one in await store.messages.get_messages(QUEUE, [first])] == [first]
 
 
-@pytest.mark.xfail(reason=CLOSED)
 async def test_syncs_that_fail_for_a_while(store: Store, syncs: Syncs) -> None:
     await store.post("first", "second")
     claimed = await store.claim(1)
@@ -173,11 +165,11 @@ async def test_syncs_that_fail_for_a_while(store: Store, syncs: Syncs) -> None:
     assert syncs.failing, "the store was open again before the last call"
     assert told == dict.fromkeys(reads, "The store's disk failed.")
     await work_again(store)
-    assert await bodies(store, QUEUE) == ["first", "second", "afterwards"]
-    assert texts(await store.claim()) == ["second", "afterwards"]
+    found = await bodies(store, QUEUE)  # it is not known whether the disk took the third
+    assert [text for text in found if text != "lost"] == ["first", "second", "afterwards"]
+    assert texts(await store.claim()) == found[1:]
 
 
-@pytest.mark.xfail(reason=CLOSED)
 async def test_a_sync_fails_behind_what_was_copied_already(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, syncs: Syncs
 ) -> None:
@@ -207,11 +199,6 @@ async def test_a_sync_fails_behind_what_was_copied_already(
         assert await load.violations(store) == []
 
 
-@pytest.mark.xfail(
-    reason="reopen() closes the writer, which copies the log into the file by itself; where that"
-    " stops half-way, _cut() removes the log that the half would need. The copier may have copied"
-    " frames beyond `synced` too. Without _cut() nothing is lost: opening copies the whole log"
-)
 @pytest.mark.parametrize("written", [20, 40])
 async def test_a_sync_fails_and_then_the_file_too(
     written: int, tmp_path: Path, syncs: Syncs
@@ -287,11 +274,6 @@ async def test_commits_that_fail_under_load(disk: tuple[Store, Disk]) -> None:
     assert await load.violations(store) == []
 
 
-@pytest.mark.xfail(
-    reason="SQLite ends the transaction at an I/O error of a SELECT, and read() leaves the batch:"
-    " later steps commit by RELEASE, the counts of what is gone are written, entries are orphaned;"
-    " read() must fail_batch() where connection.in_transaction has become False"
-)
 async def test_a_read_that_fails_while_a_batch_gathers(tmp_path: Path) -> None:
     """An error of the disk may end the transaction: the batch must not go on without it."""
     with failing_disk() as failing:
@@ -403,7 +385,6 @@ async def test_closing_while_syncs_fail(tmp_path: Path, syncs: Syncs, failing: i
         await check(again)
 
 
-@pytest.mark.xfail(reason="db._refused stays set when close() ends _break()")
 async def test_a_store_that_was_closed_while_broken_opens_again(
     tmp_path: Path, syncs: Syncs
 ) -> None:
@@ -418,7 +399,8 @@ async def test_a_store_that_was_closed_while_broken_opens_again(
     await store.messages.open()
     try:
         await store.post("last")
-        assert texts(await store.claim()) == ["first", "last"]
+        found = texts(await store.claim())
+        assert [text for text in found if text != "lost"] == ["first", "last"]
     finally:
         await store.messages.close()
 
@@ -445,7 +427,6 @@ async def test_a_large_post_that_fails_half_way_stores_nothing(disk: tuple[Store
     assert await bodies(store, QUEUE) == ["first", "last"]
 
 
-@pytest.mark.xfail(reason="the gate stays closed until the file is open again: requests wait")
 async def test_nobody_waits_at_the_gate_for_a_store_that_can_not_be_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, syncs: Syncs
 ) -> None:

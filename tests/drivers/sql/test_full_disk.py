@@ -81,12 +81,6 @@ def free(place: Path) -> int:
     return shutil.disk_usage(place).free
 
 
-@pytest.mark.xfail(
-    reason="the reserve leaves out what the log still brings to the file: RESTART (up to 12 MiB)"
-    " finds no room, FullError counts as a failed sync, and the store can't be opened again until"
-    " somebody else makes room. Room is needed for reserve + wal_bytes - copied, and a restart"
-    " that finds none is to be tried later, as after BusyError"
-)
 async def test_who_empties_the_store_goes_on(
     small_disk: Path,
     store: Store,
@@ -157,11 +151,6 @@ async def test_a_disk_that_others_fill_to_the_last_byte(small_disk: Path, store:
     assert (await store.messages.stats(QUEUE)).total == len(kept) + 1
 
 
-@pytest.mark.xfail(
-    strict=False,  # as fast as the machine is
-    reason="a look at the disk holds for 0.25 s (_ROOM_FOR), in which more than the least reserve"
-    " of 4 MiB is written; the disk is full to the last byte then, and claims are refused too",
-)
 async def test_at_full_speed_the_reserve_is_kept(small_disk: Path) -> None:
     """The look at the disk holds for a moment, in which much can be written."""
     async with Store(small_disk / "data") as store:
@@ -173,10 +162,6 @@ async def test_at_full_speed_the_reserve_is_kept(small_disk: Path) -> None:
                 await store.acknowledge(claimed)
 
 
-@pytest.mark.xfail(
-    reason="SQLite says IOERR, not FULL, where the -shm file finds no room: _why_not() names"
-    " neither; directory.try_to_write() would tell"
-)
 async def test_a_store_starts_on_a_full_disk_or_says_why_not(
     small_disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -34,13 +34,7 @@ async def cycles(store: Store, count: int, queue: QueueRef = QUEUE) -> None:
 @pytest.mark.parametrize(
     "begins",
     [
-        pytest.param(
-            0,
-            marks=pytest.mark.xfail(
-                reason="must_restart is False where a reader lets less than half be copied, and"
-                " only restart() warns"
-            ),
-        ),
+        0,
         3 * MIB,
     ],
     ids=["from the beginning", "later"],

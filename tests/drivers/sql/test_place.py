@@ -21,7 +21,7 @@ async def test_settings_of_the_connections_are_in_effect(tmp_path: Path) -> None
             for name in ("journal_mode", "synchronous", "temp_store", "cache_size", "auto_vacuum")
         }
         limit = store.db.connection.pragma("journal_size_limit")
-    in_ram = place.Place().open()
+    in_ram = place.InRam().open()
     assert found == {
         "journal_mode": "wal",
         "synchronous": 1,

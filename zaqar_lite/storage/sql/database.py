@@ -46,6 +46,8 @@ _RETRY = 1.0
 """Seconds between two tries to open the file again."""
 _ROOM_FOR = 0.25
 """Seconds for which the last look at the disk's free space holds."""
+_ROOM_BYTES = 512 << 10
+"""Bytes of the log after which it holds no more."""
 
 
 class Batch:
@@ -171,7 +173,7 @@ class Database:
         self._users = 0
         self._opening = asyncio.Lock()
         self._is_closing = False
-        self._room_until = 0.0
+        self._room_until, self._room_at = 0.0, 0
         self._has_room = True
         if not place.syncs:
             self._use(place.open())
@@ -195,7 +197,7 @@ class Database:
         async with self._opening:
             if self._users == 0 and self.place.syncs:
                 self._threads = ThreadPoolExecutor(2, "zaqar-sync")
-                self._is_closing = False
+                self._is_closing, self._refused = False, None
                 try:
                     self._use(await asyncio.to_thread(self.place.open))
                 except BaseException:
@@ -248,13 +250,13 @@ class Database:
         **kwargs: P.kwargs,
     ) -> T:
         """Run an operation that reads a queue; wait until what it saw is durable."""
-        if self._gate is not None:
-            await self.pass_gate()
-        self.check_readable()
+        await self.pass_gate()
         try:
             queue = self.queue(ref)
             result = work(self, *args, **kwargs)
         except apsw.Error as exc:
+            if self._batch is not None and not self.connection.in_transaction:
+                self.fail_batch(exc)  # SQLite has ended the transaction by itself
             raise unavailable(exc) from exc
         if queue is not None and queue.epoch > self.synced:
             await self.visible(queue.epoch)
@@ -273,9 +275,14 @@ class Database:
             await future
 
     async def pass_gate(self) -> None:
-        """Wait while the log is begun anew: until the next await, statements may run then."""
+        """Wait while the log is begun anew: until the next await, statements may run then.
+
+        Raises:
+            Unavailable: the file is being opened anew.
+        """
         while self._gate is not None:
             await asyncio.shield(self._gate)
+        self.check_readable()
 
     def check_readable(self) -> None:
         """Refuse to read while what is in memory is not what is durable.
@@ -307,9 +314,9 @@ class Database:
 
     def has_room(self) -> bool:
         """Whether the disk has room for more than the reserve."""
-        now = asyncio.get_running_loop().time()
-        if now >= self._room_until:
-            self._room_until = now + _ROOM_FOR
+        now, written = asyncio.get_running_loop().time(), self.place.wal_bytes
+        if now >= self._room_until or abs(written - self._room_at) > _ROOM_BYTES:
+            self._room_until, self._room_at = now + _ROOM_FOR, written
             had_room = self._has_room
             try:
                 self._has_room = self.place.has_room()
@@ -648,7 +655,7 @@ class Database:
         if self._batch is not None:
             self.fail_batch(told)
         batch.settle(told)
-        self._forget()
+        self._open_gate()  # those who wait there are refused
         while True:
             if self._copying is not None:
                 await asyncio.wait({self._copying})
@@ -660,6 +667,7 @@ class Database:
                     return
                 await asyncio.sleep(_RETRY)
             else:
+                self._forget()
                 self.synced = self.epoch - 1
                 self._refused = None
                 logger.warning("the store is open again")

@@ -103,6 +103,7 @@ class SqlMessageStore(MessageStore):
         found = self._db.queue(queue)
         if found is not None and found.keys_at <= now:
             await self._db.write(expiring.forget_keys_of, queue, now, MAX_EXAMINED)
+            await self._db.pass_gate()
             found = self._db.queue(queue)
         return found is not None and found.keys > 0
 
@@ -135,7 +136,6 @@ class SqlMessageStore(MessageStore):
     async def _finds_nothing(self, queue: QueueRef, take: Take) -> bool:
         """Whether nothing is ready; then no batch is needed."""
         await self._db.pass_gate()
-        self._db.check_readable()
         return claiming.has_nothing(self._db, self._db.queue_at(queue, take.version), take)
 
     async def get_claim(self, queue: QueueRef, claim_id: str, *, details: bool = False) -> Claim:

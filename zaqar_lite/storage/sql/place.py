@@ -19,7 +19,13 @@ from pathlib import Path
 import apsw
 
 from zaqar_lite.domain.errors import ConfigurationError, Unavailable
-from zaqar_lite.storage.sql.directory import FULL, DirectoryLock, sync_directory
+from zaqar_lite.storage.sql.directory import (
+    FULL,
+    DirectoryLock,
+    is_full,
+    sync_directory,
+    try_to_write,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -64,6 +70,9 @@ def connect(name: str) -> apsw.Connection:
     """
     connection = apsw.Connection(name, statementcachesize=256)
     connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
+    connection.config(
+        apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1
+    )  # `close` does it, `reopen` must not
     connection.pragma("temp_store", "MEMORY")
     return connection
 
@@ -128,7 +137,8 @@ class InFile(InRam):
     """A database in a directory that this process alone uses.
 
     `synced` is how many bytes of the WAL are durable. After a failed sync it is not known what of
-    the rest the disk has, so `cut` removes that rest before the file is opened again.
+    the rest the disk has, while the system takes it for written. So `reopen` writes the rest again
+    before the file is opened: a part of it may have been copied into the file already.
     """
 
     syncs = True
@@ -173,7 +183,7 @@ class InFile(InRam):
         """
         self._disconnect()
         try:
-            self._cut()
+            self._write_again()
             return self._open_file()
         except (OSError, apsw.Error, ConfigurationError) as exc:
             self._disconnect()
@@ -182,21 +192,27 @@ class InFile(InRam):
     def _open_file(self) -> apsw.Connection:
         is_new = not self.file.exists()
         try:
+            # SQLite gives its other files the mode of this one.
+            os.close(os.open(self.file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            self.file.chmod(0o600)
             writer = self._writer = connect(str(self.file))
+            # A connection that `reopen` closes must not copy a WAL that may be damaged.
+            writer.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
             self._check_file(writer)
             for name, value in _PRAGMAS.items():
                 writer.pragma(name, value)
             if not int(writer.pragma("user_version")):
                 make_tables(writer)
-            writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+            with contextlib.suppress(apsw.BusyError):  # somebody reads the file
+                writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
             writer.set_wal_hook(self._note_wal)
             writer.execute("UPDATE counter SET one = 1")  # makes the WAL
             self._copier = connect(str(self.file))
+            self._copier.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
             self._copier.pragma("synchronous", "NORMAL")
             self._copier.pragma("wal_autocheckpoint", 0)
-        except apsw.Error as exc:
+        except (apsw.Error, OSError) as exc:
             raise ConfigurationError(self._why_not(exc)) from exc
-        self.file.chmod(0o600)
         self._descriptor = os.open(self._wal, os.O_RDONLY | os.O_CLOEXEC)
         self._copied = 0
         self.sync()
@@ -217,15 +233,23 @@ class InFile(InRam):
                 "another directory, or use the version that made it."
             )
 
-    def _why_not(self, exc: apsw.Error) -> str:
+    def _why_not(self, exc: Exception) -> str:
         if isinstance(exc, apsw.NotADBError | apsw.CorruptError):
             return (
                 f"{self.file} is damaged ({exc}) and kept as it is: restore a backup, or save "
                 f"what can be read of it: zaqar-lite store salvage {self.directory} NEW_DIRECTORY."
             )
-        if isinstance(exc, apsw.FullError):
+        if isinstance(exc, apsw.FullError) or is_full(exc) or self._has_full_disk():
             return f"The store in {self.directory} can't be opened: {FULL}."
         return f"The store in {self.directory} can't be opened: {exc}."
+
+    def _has_full_disk(self) -> bool:
+        """Whether the disk takes no file: SQLite calls some of what that causes an I/O error."""
+        try:
+            try_to_write(self.directory / "probe")
+        except OSError as exc:
+            return is_full(exc)
+        return False
 
     @staticmethod
     def _check_sqlite() -> None:
@@ -242,9 +266,9 @@ class InFile(InRam):
             raise ConfigurationError(
                 f"{self.directory} holds a store of Zaqar Lite 0.2.0 ({OLD_FILE_NAME}), which this "
                 "version does not read; it is kept as it is. Carry it over: with 0.2.0 in an "
-                "environment of its own (pip install 'zaqar-lite==0.2.0') run "
-                f"'zaqar-lite store export {self.directory} FILE', then with this version "
-                "'zaqar-lite store import NEW_DIRECTORY FILE', and start the server with "
+                "environment of its own (pip install 'zaqar-lite[server]==0.2.0') "
+                f"run 'zaqar-lite store export --store embedded:{self.directory} FILE', then with "
+                "this version 'zaqar-lite store import NEW_DIRECTORY FILE', and start the server with "
                 "--store embedded:NEW_DIRECTORY."
             )
         if (self.directory / "slatedb").exists():
@@ -258,6 +282,7 @@ class InFile(InRam):
         if self._writer is not None:
             with contextlib.suppress(apsw.Error):  # the next start does it
                 self._writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+                self._writer.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
         self._disconnect()
         self._lock.release()
 
@@ -290,6 +315,8 @@ class InFile(InRam):
         with contextlib.suppress(apsw.BusyError):
             _, frames = self._copier.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
             self._copied = frames * _FRAME
+        if self._copied * 2 <= self.wal_bytes:
+            self._warn_of_reader()
 
     @property
     def must_restart(self) -> bool:  # type: ignore[override]
@@ -312,6 +339,8 @@ class InFile(InRam):
         except apsw.BusyError:
             self._warn_of_reader()
             return
+        except apsw.FullError:  # it is tried again when there is room
+            return
         writer.execute("UPDATE counter SET one = 1")
         self._copied = 0
         self._has_warned = False
@@ -327,22 +356,28 @@ class InFile(InRam):
                 self.wal_bytes >> 20,
             )
 
-    def _cut(self) -> None:
-        """Remove from the WAL what was not durable when a sync failed."""
-        with contextlib.suppress(FileNotFoundError):
-            if self._wal.stat().st_size > self.synced:
-                os.truncate(self._wal, self.synced)
+    def _write_again(self) -> None:
+        """Write again what of the WAL was not durable when a sync failed, and sync it."""
+        with contextlib.suppress(FileNotFoundError), self._wal.open("r+b", buffering=0) as wal:
+            start = self.synced
+            while part := os.pread(wal.fileno(), 1 << 20, start):
+                start += os.pwrite(wal.fileno(), part, start)
+            sync_data(wal.fileno())
 
     # -- room --
 
     def has_room(self) -> bool:
-        """Whether the disk has room beyond the reserve, which is for whoever empties the store."""
+        """Whether the disk has room beyond the reserve, which is for whoever empties the store.
+
+        What the WAL has still to bring to the file needs room too.
+        """
         disk = os.statvfs(self.directory)
         reserve = self._reserve
         if reserve is None:
             size = disk.f_blocks * disk.f_frsize
             reserve = min(_RESERVE_MOST, max(size // 100, _RESERVE_LEAST))
-        return disk.f_bavail * disk.f_frsize >= reserve
+        waiting = max(0, self.wal_bytes - self._copied)
+        return disk.f_bavail * disk.f_frsize >= reserve + waiting
 
     def has_spare_pages(self) -> bool:
         """Whether the file has many pages that nothing uses."""
