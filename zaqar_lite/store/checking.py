@@ -26,6 +26,7 @@ class Kept(NamedTuple):
     key: str
     rows: str
     of: str
+    shown: str
 
     @property
     def counted(self) -> str:
@@ -33,11 +34,6 @@ class Kept(NamedTuple):
         return f"SELECT {self.of} AS of, count(*) AS found FROM {self.rows} GROUP BY {self.of}"
 
 
-_SHOWN = {
-    "queue": "project || '/' || name", "project": "name", "body": "number", "counter": "number",
-    "idempotency": "key",
-}  # fmt: skip
-"""What names a row for people; elsewhere its id does."""
 _NO_QUEUE = "queue NOT IN (SELECT number FROM queue UNION ALL SELECT number FROM garbage)"
 _NO_CONTENT = "queue NOT IN (SELECT content FROM queue UNION ALL SELECT number FROM garbage)"
 _NUMBER, _VERSION = "(SELECT max(content) FROM queue)", "(SELECT max(version) FROM queue)"
@@ -64,16 +60,17 @@ LOST = (
          f"UPDATE counter SET number = max(number, {_NUMBER}, ifnull({_GARBAGE}, 0)),"
          f" position = max(position, {_POSITION}), version = max(version, {_VERSION})"),
 )  # fmt: skip
+_NAME = "project || '/' || name"
 KEPT = (
-    Kept("queue", "ready", "content", "entry WHERE state = 0", "queue"),
-    Kept("queue", "delayed", "content", "entry WHERE state = 1", "queue"),
-    Kept("queue", "leased", "content", "entry WHERE state = 2", "queue"),
-    Kept("queue", "parked", "content", "entry WHERE state = 3", "queue"),
-    Kept("queue", "keys", "number", "idempotency", "queue"),
-    Kept("queue", "ended", "number", "history", "queue"),
-    Kept("claim", "held", "id", "entry WHERE state = 2", "claim"),
-    Kept("body", "holders", "number", "entry", "body"),
-    Kept("project", "queues", "name", "queue WHERE version > 0", "project"),
+    Kept("queue", "ready", "content", "entry WHERE state = 0", "queue", _NAME),
+    Kept("queue", "delayed", "content", "entry WHERE state = 1", "queue", _NAME),
+    Kept("queue", "leased", "content", "entry WHERE state = 2", "queue", _NAME),
+    Kept("queue", "parked", "content", "entry WHERE state = 3", "queue", _NAME),
+    Kept("queue", "keys", "number", "idempotency", "queue", _NAME),
+    Kept("queue", "ended", "number", "history", "queue", _NAME),
+    Kept("claim", "held", "id", "entry WHERE state = 2", "claim", "hex(id)"),
+    Kept("body", "holders", "number", "entry", "body", "number"),
+    Kept("project", "queues", "name", "queue WHERE version > 0", "project", "name"),
 )
 
 
@@ -90,17 +87,14 @@ def check(store: apsw.Connection) -> Iterator[str]:
         yield "The file is damaged: restore a backup, or run zaqar-lite store salvage."
         return
     for rule in LOST:
-        shown = _SHOWN.get(rule.table, "hex(id)")
-        count, first = store.execute(
-            f"SELECT count(*), min({shown}) FROM {rule.table} WHERE {rule.where}"
-        ).fetchall()[0]
+        count = store.execute(f"SELECT count(*) FROM {rule.table} WHERE {rule.where}").get
         if count:
-            yield f"{count} rows of '{rule.table}' {rule.says}; the first is {first}."
+            yield f"{count} rows of '{rule.table}' {rule.says}."
     for kept in KEPT:
         # The sweep deletes the claims of a purged queue after its entries.
         purged = " AND queue NOT IN (SELECT number FROM garbage)" * (kept.table == "claim")
         for shown, count, found in store.execute(
-            f"SELECT {_SHOWN.get(kept.table, 'hex(id)')}, {kept.column}, ifnull(found, 0)"
+            f"SELECT {kept.shown}, {kept.column}, ifnull(found, 0)"
             f" FROM {kept.table} LEFT JOIN ({kept.counted}) ON of = {kept.key}"
             f" WHERE {kept.column} != ifnull(found, 0){purged} LIMIT 20"
         ):

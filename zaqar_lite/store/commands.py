@@ -6,6 +6,7 @@ Those that read take a snapshot, so that the server may run. Those that write ta
 import argparse
 import asyncio
 import io
+import os
 import shutil
 import sys
 import tempfile
@@ -17,10 +18,10 @@ import apsw
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError, ZaqarLiteError
 from zaqar_lite.domain.models import StoreOptions
+from zaqar_lite.server.loading import load as load_settings
 from zaqar_lite.storage.sql.database import Database
 from zaqar_lite.store.checking import check
 from zaqar_lite.store.files import back_up, file_of, made_beside, place_of, snapshot
-from zaqar_lite.store.import_check import rehearsal
 from zaqar_lite.store.salvaging import salvage
 from zaqar_lite.store.transfer import export, load
 
@@ -124,12 +125,15 @@ def run_export(arguments: argparse.Namespace, store: str) -> int:
 def run_import(arguments: argparse.Namespace, store: str) -> int:
     """Read JSON lines into a store, which is made where there is none."""
     database = Database(place_of(store), Clock(), StoreOptions())
-    rehearse = rehearsal(arguments.config)
+    # The address is no matter of an import, which listens nowhere.
+    settings = load_settings(
+        environment=os.environ, config=arguments.config, overrides={"host": "localhost"}
+    )
 
     async def work() -> tuple[int, int]:
         await database.open()
         try:
-            return await load(database, file, rehearse)
+            return await load(database, file, settings)
         finally:
             await database.close()
 

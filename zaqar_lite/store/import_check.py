@@ -1,61 +1,47 @@
 """What an import checks queues by: it takes what the server would take."""
 
 import json
-import os
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from pathlib import Path
-from typing import Any, TypeAlias
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Self
 
 from zaqar_lite.api import documents
 from zaqar_lite.api.call import Refused
 from zaqar_lite.domain import metadata as rules
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Invalid
-from zaqar_lite.domain.models import QueueRecord, QueueRef, StoreOptions
-from zaqar_lite.server.loading import load
+from zaqar_lite.domain.limits import Limits
+from zaqar_lite.domain.models import QueueRef, StoreOptions
 from zaqar_lite.service.policy import Policies
 from zaqar_lite.service.queues import Queues
-from zaqar_lite.storage.base import MessageStore
+from zaqar_lite.settings import Settings
 from zaqar_lite.storage.registry import create_stores
-
-MakeQueue: TypeAlias = Callable[[QueueRef, Mapping[str, Any]], Awaitable[None]]
-"""Makes a queue as the server would; raises Invalid or LimitReached where it would refuse."""
-Rehearse: TypeAlias = Callable[[MessageStore, Iterable[QueueRecord]], Awaitable[MakeQueue]]
-"""Answers what makes queues beside these records, for this message store, and stores nothing."""
+from zaqar_lite.storage.sql.database import Database
 
 
-def rehearsal(config: Path | None) -> Rehearse:
-    """Make queues as the server of these settings would, in memory, to see which it refuses.
+class Trial(NamedTuple):
+    """The server's own service of queues, over a copy of a store's queues in memory."""
 
-    Raises:
-        ConfigurationError: the settings are wrong.
-    """
-    # The address is no matter of an import, which listens nowhere.
-    settings = load(environment=os.environ, config=config, overrides={"host": "localhost"})
-    limits = settings.limits()
+    queues: Queues
+    limits: Limits
 
-    async def rehearse(messages: MessageStore, stored: Iterable[QueueRecord]) -> MakeQueue:
-        _, management = create_stores("memory://", clock=Clock(), options=StoreOptions())
-        for record in stored:
-            await management.create_queue(record.queue, record.metadata, max_queues=sys.maxsize)
+    @classmethod
+    async def beside(cls, db: Database, settings: Settings) -> Self:
+        """Copy the queues of a store, for a server of these settings."""
+        messages, management = create_stores("memory://", clock=Clock(), options=StoreOptions())
+        for *ref, metadata in db.execute("SELECT project, name, metadata FROM queue WHERE version"):
+            known = json.loads(metadata)
+            await management.create_queue(QueueRef(*ref), known, max_queues=sys.maxsize)
+        limits = settings.limits()
         policies = Policies(management, limits, checked=True)
         encrypts = settings.encryption_key_file is not None
-        queues = Queues(management, messages, policies, limits, encrypts=encrypts)
+        return cls(Queues(management, messages, policies, limits, encrypts=encrypts), limits)
 
-        async def make(queue: QueueRef, metadata: Mapping[str, Any]) -> None:
-            rules.check_size(metadata, limits)
-            _check_document(metadata)
-            await queues.create(queue, rules.visible(metadata))
-
-        return make
-
-    return rehearse
-
-
-def _check_document(metadata: Mapping[str, Any]) -> None:
-    """Check what the server asks of every document: its depth, and numbers of 64 bits."""
-    try:
-        documents.parse_object(json.dumps(metadata, ensure_ascii=False).encode())
-    except Refused as exc:
-        raise Invalid(exc.description or exc.title) from exc
+    async def make(self, queue: QueueRef, metadata: Mapping[str, Any]) -> None:
+        """Make a queue as `PUT` would. Raises Invalid, LimitReached: the server refuses it."""
+        rules.check_size(metadata, self.limits)
+        try:  # what is asked of every document: its depth, and numbers of 64 bits
+            documents.parse_object(json.dumps(metadata, ensure_ascii=False).encode())
+        except Refused as exc:
+            raise Invalid(exc.description or exc.title) from exc
+        await self.queues.create(queue, rules.visible(metadata))

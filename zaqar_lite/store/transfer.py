@@ -26,24 +26,20 @@ from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Invalid, LimitReached
 from zaqar_lite.domain.ids import new_message_id
 from zaqar_lite.domain.limits import MAX_PROJECT_ID
-from zaqar_lite.domain.models import MAX_RECORD, Message, Origin, QueueRecord, QueueRef
+from zaqar_lite.domain.models import MAX_RECORD, Message, Origin, QueueRef
+from zaqar_lite.settings import Settings
 from zaqar_lite.storage.sql import records
 from zaqar_lite.storage.sql.database import Database
 from zaqar_lite.storage.sql.entries import LEASED, PARKED
 from zaqar_lite.storage.sql.importing import Arrival, enter
-from zaqar_lite.storage.sql.messages import SqlMessageStore
 from zaqar_lite.storage.sql.records import _create as create_queue
-from zaqar_lite.store.import_check import Rehearse
+from zaqar_lite.store.import_check import Trial
 
 _HEAD = {"format": "zaqar-lite", "version": 1}
 _CHUNK = 500
 _LAST = 253_402_300_799_999
-"""The end of the year 9999."""
-_LONGEST = 0xFFFF_FFFF * 1000
-"""Milliseconds that a ttl may have: 136 years."""
-_Instant: TypeAlias = Annotated[int, Meta(ge=0, le=_LAST)]
-_Span: TypeAlias = Annotated[int, Meta(ge=0, le=_LONGEST)]
-_Count: TypeAlias = Annotated[int, Meta(ge=0, le=0xFFFF)]
+"""The end of the year 9999, in milliseconds."""
+_Whole: TypeAlias = Annotated[int, Meta(ge=0, le=_LAST)]
 _Text: TypeAlias = Annotated[str, Meta(max_length=0xFFFF)]
 _Name: TypeAlias = Annotated[str, Meta(pattern=r"^(?!\.\.?\Z)[A-Za-z0-9_.-]{1,64}\Z")]
 _OwnName: TypeAlias = Annotated[str, Meta(pattern=r"^(?!\.\.?\Z)~?[A-Za-z0-9_.-]{1,64}\Z")]
@@ -62,18 +58,18 @@ class _Record(Struct, omit_defaults=True):
     project: _Project
     name: _Text
     value: Annotated[str, Meta(max_length=MAX_RECORD)]
-    expires_at: _Instant | None = None
+    expires_at: _Whole | None = None
 
     def __post_init__(self) -> None:
         decode(self.value)
 
 
 class _Attempt(Struct, omit_defaults=True):
-    number: _Count
-    claimed_at: _Instant
-    ended_at: _Instant
+    number: _Whole
+    claimed_at: _Whole
+    ended_at: _Whole
     outcome: Ended
-    delay_ms: _Instant = 0
+    delay_ms: _Whole = 0
     reason: _Text | None = None
     detail: _Text | None = None
     client_id: _Text | None = None
@@ -83,14 +79,14 @@ class _Message(Struct, omit_defaults=True):
     project: _Project
     queue: _OwnName
     body: str
-    created_at: _Instant
-    expires_at: _Instant
-    ttl_ms: _Span
-    delayed_until: _Instant | None = None
-    claimed_until: _Instant | None = None
-    parked_until: _Instant | None = None
-    claim_count: _Count = 0
-    failure_count: Annotated[int, Meta(ge=0, le=0xFFFF_FFFF)] = 0
+    created_at: _Whole
+    expires_at: _Whole
+    ttl_ms: _Whole
+    delayed_until: _Whole | None = None
+    claimed_until: _Whole | None = None
+    parked_until: _Whole | None = None
+    claim_count: _Whole = 0
+    failure_count: _Whole = 0
     attempts: Annotated[list[_Attempt], Meta(max_length=MAX_ATTEMPTS)] = []
     priority: Annotated[int, Meta(ge=0, le=0xFF)] = 100
     client_id: _Text | None = None
@@ -99,8 +95,6 @@ class _Message(Struct, omit_defaults=True):
 
     def __post_init__(self) -> None:
         decode(self.body)
-        if self.expires_at - self.created_at > _LONGEST:
-            raise ValueError("`expires_at` is more than 136 years after `created_at`")
 
 
 class _Line(Struct, omit_defaults=True):
@@ -182,20 +176,20 @@ def _refused(number: int, why: Exception) -> Invalid:
     return Invalid(f"Line {number} can't be imported: {str(why).rstrip('.')}. Nothing was stored.")
 
 
-async def load(db: Database, file: BinaryIO, rehearse: Rehearse) -> tuple[int, int]:
+async def load(db: Database, file: BinaryIO, settings: Settings) -> tuple[int, int]:
     """Store what `export` wrote, all of it in one step; answer how many queues and messages.
 
     A queue that exists keeps its metadata, and a record its value. Raises Invalid: names the line
     that is wrong; nothing was stored; Unavailable: writing failed, and nothing was stored.
     """
-    make = await rehearse(SqlMessageStore(db), await db.read(QueueRef("", ""), _queues))
+    trial = await Trial.beside(db, settings)
     queues = messages = 0
     for number, line in parse(file):
         messages += line.message is not None
         if line.queue is not None:
             queues += 1
             try:
-                await make(QueueRef(line.queue.project, line.queue.name), line.queue.metadata)
+                await trial.make(_ref(line.queue), line.queue.metadata)
             except (Invalid, LimitReached, ValueError) as exc:
                 raise _refused(number, exc) from exc
     file.seek(0)
@@ -203,12 +197,8 @@ async def load(db: Database, file: BinaryIO, rehearse: Rehearse) -> tuple[int, i
     return queues, messages
 
 
-def _queues(db: Database) -> list[QueueRecord]:
-    return [
-        QueueRecord(QueueRef(project, name), decode(metadata), version)
-        for project, name, version, metadata, _ in db.execute(_QUEUES, (None, None))
-        if version
-    ]
+def _ref(line: _Queue) -> QueueRef:
+    return QueueRef(line.project, line.name)
 
 
 def _store(db: Database, file: BinaryIO) -> None:
@@ -220,8 +210,7 @@ def _store(db: Database, file: BinaryIO) -> None:
                 enter(db, ref, [_arrival(db, line.message) for line in chunk if line.message])
             for line in chunk:
                 if line.queue is not None:
-                    made = QueueRef(line.queue.project, line.queue.name)
-                    create_queue(db, made, line.queue.metadata, sys.maxsize)
+                    create_queue(db, _ref(line.queue), line.queue.metadata, sys.maxsize)
                 elif line.record is not None:
                     _add_record(db, line.record)
 
