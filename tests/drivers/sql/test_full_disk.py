@@ -45,7 +45,7 @@ async def store(small_disk: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
     async with Store(small_disk / "data") as opened:
         yield opened
         if opened.db._refused is None:
-            opened.db.begin()
+            await opened.db.pass_gate()
             await opened.db.future()
             assert broken(opened.db.connection, opened.db.clock.now_ms()) == []
 

@@ -45,6 +45,8 @@ _COPY_AT = 2 << 20
 """Bytes of the WAL that are not in the file yet, from which on they are copied."""
 _RESTART_AT = 12 << 20
 """Bytes of the WAL from which on it is begun anew."""
+_SHORT_WAL = 1 << 20
+"""Bytes of the WAL from which on it is begun anew on a low disk."""
 LONG_WAL = 256 << 20
 """Bytes of the WAL from which on the log says that some reader keeps it from being begun anew."""
 _PRAGMAS = {
@@ -57,7 +59,7 @@ _PRAGMAS = {
     "journal_size_limit": 64 << 20,
 }
 """Of the writing connection, in this order: the first two must come before a file is made."""
-_RESERVE_MOST, _RESERVE_LEAST = 64 << 20, 4 << 20
+_RESERVE_MOST, _RESERVE_LEAST = 64 << 20, 8 << 20
 _SPARE_PAGES = 512
 """Free pages that a file may keep for what comes next."""
 
@@ -156,6 +158,7 @@ class InFile(InRam):
         self.synced = 0
         self._copied = 0
         self._has_warned = False
+        self._is_low = False
 
     # -- opening and closing --
 
@@ -268,8 +271,8 @@ class InFile(InRam):
                 "version does not read; it is kept as it is. Carry it over: with 0.2.0 in an "
                 "environment of its own (pip install 'zaqar-lite[server]==0.2.0') "
                 f"run 'zaqar-lite store export --store embedded:{self.directory} FILE', then with "
-                "this version 'zaqar-lite store import NEW_DIRECTORY FILE', and start the server with "
-                "--store embedded:NEW_DIRECTORY."
+                "this version 'zaqar-lite store import NEW_DIRECTORY FILE', and start the server "
+                "with --store embedded:NEW_DIRECTORY."
             )
         if (self.directory / "slatedb").exists():
             raise ConfigurationError(
@@ -310,7 +313,8 @@ class InFile(InRam):
 
     def copy(self) -> None:
         """Copy what is durable of the WAL into the file, once there is enough of it."""
-        if self._copier is None or self.wal_bytes - self._copied < _COPY_AT:
+        least = min(_COPY_AT, _SHORT_WAL // 2) if self._is_low else _COPY_AT
+        if self._copier is None or self.wal_bytes - self._copied < least:
             return
         with contextlib.suppress(apsw.BusyError):
             _, frames = self._copier.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
@@ -321,7 +325,8 @@ class InFile(InRam):
     @property
     def must_restart(self) -> bool:  # type: ignore[override]
         """Whether the WAL is so long that it should be begun anew."""
-        return self.wal_bytes >= _RESTART_AT and (
+        # On a low disk the WAL must not grow into the reserve.
+        return self.wal_bytes >= (_SHORT_WAL if self._is_low else _RESTART_AT) and (
             self.wal_bytes < LONG_WAL or self._copied * 2 > self.wal_bytes
         )
 
@@ -332,7 +337,7 @@ class InFile(InRam):
         made here, and not on the event loop. A reader that holds the file open prevents it.
         """
         writer = self._writer
-        if writer is None:
+        if writer is None or writer.in_transaction:
             return
         try:
             writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)
@@ -377,7 +382,8 @@ class InFile(InRam):
             size = disk.f_blocks * disk.f_frsize
             reserve = min(_RESERVE_MOST, max(size // 100, _RESERVE_LEAST))
         waiting = max(0, self.wal_bytes - self._copied)
-        return disk.f_bavail * disk.f_frsize >= reserve + waiting
+        self._is_low = disk.f_bavail * disk.f_frsize < reserve + waiting
+        return not self._is_low
 
     def has_spare_pages(self) -> bool:
         """Whether the file has many pages that nothing uses."""

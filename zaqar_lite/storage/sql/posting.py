@@ -19,8 +19,8 @@ from zaqar_lite.storage.sql.entries import DELAYED, READY
 from zaqar_lite.storage.sql.queues import Queue
 from zaqar_lite.storage.sql.shares import cost_of
 
-_AT_ONCE = 500
-"""The most messages, with their copies, that a post stores in one step."""
+_AT_ONCE = 750
+"""The cost (`cost_of`: messages, copies and bytes) up to which a post is stored in one step."""
 _SLICE = 250
 """Messages and copies that a larger one stores in each step: some 3 ms."""
 _BYTES = 256 << 10
