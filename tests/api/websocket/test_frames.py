@@ -18,7 +18,7 @@ from tests.api.conftest import CLIENT_ID, running
 from tests.api.sockets import Raw
 from tests.api.websocket.talk import Talk
 from tests.conftest import StartServer
-from tests.measure_sockets import opened
+from tests.idle_connections import opened
 from tests.server import ServerProcess
 from zaqar_lite.api.call import Head, Result
 from zaqar_lite.api.websocket.conversation import Conversation
