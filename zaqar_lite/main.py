@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from zaqar_lite import __version__
 from zaqar_lite.api.app import HttpOptions, Services, build_app
 from zaqar_lite.api.application import Application
-from zaqar_lite.api.call import Route
+from zaqar_lite.api.request import Route
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.domain.identity import DELIVERIES_PROJECT
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.subscriptions import refused_schemes
-from zaqar_lite.server.authentication import authentication, gateways
+from zaqar_lite.server.authentication import authentication, trusted_proxies
 from zaqar_lite.server.loading import load, signing_keys
 from zaqar_lite.server.logs import request_traces
 from zaqar_lite.server.policy_file import PolicyFile
@@ -173,7 +173,7 @@ def create_app(
         any_client_id=settings.client_id_uuid_safe == "off",
         hosts=settings.hosts,
         origins=settings.origins,
-        gateways=gateways(settings),
+        proxies=trusted_proxies(settings),
         admin_mode=settings.admin_mode,
         checksum=settings.enable_checksum,
         access_log=settings.access_log,

@@ -37,7 +37,7 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
         "101",
     ): "How many projects one round writes at once; the same are written.",
     (
-        "zaqar_lite/api/v2/settling.py",
+        "zaqar_lite/api/v2/claims.py",
         "_settlement((one.id, dead, None, False, one.reason, one.detail, 0, 0))",
         "True",
     ): "Whether the work failed is asked of a release only.",

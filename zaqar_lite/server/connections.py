@@ -16,7 +16,7 @@ from typing import Any
 import httptools
 
 from zaqar_lite.api.application import Application
-from zaqar_lite.api.call import Call, Head, Result, bad_body
+from zaqar_lite.api.request import Head, Request, Response, bad_body
 from zaqar_lite.server.http1 import (
     CONTINUE,
     FAILED,
@@ -146,7 +146,7 @@ class HttpConnection(asyncio.Protocol):
     _date: list[tuple[bytes, bytes]] | None = None
     _date_lines = b""
     __slots__ = (
-        *("_answered_at", "_arrived", "_begun_at", "_body", "_call", "_closes", "_discarded"),
+        *("_answered_at", "_arrived", "_begun_at", "_body", "_request", "_closes", "_discarded"),
         *("_ends", "_expects", "_gone", "_head_bytes", "_heard_at", "_is_busy", "_is_for_sockets"),
         *("_is_last", "_is_paused", "_is_whole", "_later", "_loop", "_queue", "_read_at"),
         *("_reader", "_server", "_stops", "_timer", "_transport", "_unparsed", "_unread_bytes"),
@@ -171,9 +171,9 @@ class HttpConnection(asyncio.Protocol):
         self._unparsed = b""
         self._later: asyncio.Handle | None = None
         self._is_paused = False
-        self._queue: list[Call] = []
+        self._queue: list[Request] = []
         """Requests that wait for the answers before theirs."""
-        self._call: Call | None = None
+        self._request: Request | None = None
         """The request that came last, until its answer begins."""
         self._is_busy = False
         """Whether a request is being answered."""
@@ -291,7 +291,7 @@ class HttpConnection(asyncio.Protocol):
                     if head is not None and most - end >= head.size:
                         start = end + head.size
                         self._begun_at = self._heard_at
-                        self._run(Call(head, data[end:start], self))
+                        self._run(Request(head, data[end:start], self))
                         continue
                     self._feed(part, is_head=True)
                     start = end
@@ -336,30 +336,30 @@ class HttpConnection(asyncio.Protocol):
         """Take a request whose body follows, if it has one."""
         if not self._head_bytes:
             self._begun_at = self._heard_at
-        self._call = call = Call(head, source=self)
+        self._request = request = Request(head, source=self)
         self._is_whole, self._expects = False, expects_continue
         self._body = bytearray()
-        self._queue.append(call)
+        self._queue.append(request)
 
     def take_body(self, part: bytes) -> None:
         """Take a part of the body of the request that began last."""
-        call = self._call
-        if call is None or call.is_read:  # it was answered without it
+        request = self._request
+        if request is None or request.is_read:  # it was answered without it
             return
         self._body += part
         size = len(self._body)
         if self._arrived is None:
             if size > _UNREAD_BODY:
                 self._pause()
-        elif call.size < 0 and size > call.most:
+        elif request.size < 0 and size > request.most:
             self._end_body(is_whole=False)
 
     def end_request(self) -> None:
         """End the request that began last: it has come whole."""
         self._is_whole = True
-        call = self._call
-        if call is not None and call.source is self and not call.is_read:
-            call.document = bytes(self._body)
+        request = self._request
+        if request is not None and request.source is self and not request.is_read:
+            request.document = bytes(self._body)
             self._body = bytearray()
         self._end_body(is_whole=True)
 
@@ -414,32 +414,32 @@ class HttpConnection(asyncio.Protocol):
         while self._queue and not self._is_busy and self._writable is None:
             self._run(self._queue.pop(0))
 
-    def _run(self, call: Call) -> None:
+    def _run(self, request: Request) -> None:
         """Have a request answered: at once if that needs no waiting, else in a task."""
         if self._is_for_sockets:
             self._transport.write(SOCKETS_ONLY)
             self._discard()
             return
         self._is_busy = True
-        call.link, call.address, call.peer_names = self, self.address, self.peer_names
-        call.is_secure = self.is_secure
-        answering = self.application.answer(call)
-        if call.head.at_once:
+        request.link, request.address, request.peer_names = self, self.address, self.peer_names
+        request.is_secure = self.is_secure
+        answering = self.application.answer(request)
+        if request.head.at_once:
             try:
                 waited = answering.send(None)
             except StopIteration as ended:
-                self._respond(call, ended.value)
+                self._respond(request, ended.value)
                 return
             answering = _resumed(answering, waited)
-        self._go_on(self._answer(call, answering))
+        self._go_on(self._answer(request, answering))
 
-    async def _answer(self, call: Call, answering: Coroutine[Any, Any, Result]) -> None:
+    async def _answer(self, request: Request, answering: Coroutine[Any, Any, Response]) -> None:
         """Wait for an answer and write it, or undo what was done for a client that has gone."""
-        result = await answering
+        response = await answering
         if self._writable is not None:
             await self._writable
-        if not self._respond(call, result) and result.undo is not None:
-            await result.undo()
+        if not self._respond(request, response) and response.undo is not None:
+            await response.undo()
 
     def _go_on(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Work in a task; a stopping server waits for it."""
@@ -448,32 +448,32 @@ class HttpConnection(asyncio.Protocol):
         task.add_done_callback(self._server.tasks.discard)
         return task
 
-    def _respond(self, call: Call, result: Result) -> bool:
+    def _respond(self, request: Request, response: Response) -> bool:
         """Write an answer, or begin a stream; tell whether there is still a client."""
         transport = self._transport
         self._arrived = None
         if self.lost or self._discarded is not None or transport.is_closing():
             self._is_busy = False
-            if result.stream is not None:
-                self._begin_stream(result)
+            if response.stream is not None:
+                self._begin_stream(response)
             return False
-        newest = self._call is None or self._call is call
-        is_unread = not call.is_read and call.size != 0
+        newest = self._request is None or self._request is request
+        is_unread = not request.is_read and request.size != 0
         self._ends = is_unread or (self._is_last and not self._queue)
-        self._closes = self._ends or self._stops or not call.head.keeps_alive
+        self._closes = self._ends or self._stops or not request.head.keeps_alive
         date = self._server.default_headers
         if date is not HttpConnection._date:  # another list each second
             HttpConnection._date, HttpConnection._date_lines = date, header_lines(date)
         try:
-            data = written(call, result, HttpConnection._date_lines, closes=self._closes)
+            data = written(request, response, HttpConnection._date_lines, closes=self._closes)
         except ValueError:
-            logger.exception("request %s could not be answered", call.request_id)
+            logger.exception("request %s could not be answered", request.request_id)
             data, self._ends = FAILED, True
         transport.write(data)
         if newest:
-            self._call = None
-        if result.stream is not None:
-            self._begin_stream(result)
+            self._request = None
+        if response.stream is not None:
+            self._begin_stream(response)
         else:
             self._end_answer()
         return True
@@ -495,13 +495,13 @@ class HttpConnection(asyncio.Protocol):
         """Whether nothing more may be written."""
         return self.lost or self._discarded is not None or self._transport.is_closing()
 
-    async def receive(self, request: Call) -> bytes:
+    async def receive(self, request: Request) -> bytes:
         """Wait for the whole body of a request.
 
         Raises:
             Refused: the client has gone, or has sent too much.
         """
-        if request is not self._call or self._is_whole:
+        if request is not self._request or self._is_whole:
             return request.document
         if self._expects and not self._body:
             self._transport.write(CONTINUE)
@@ -525,11 +525,11 @@ class HttpConnection(asyncio.Protocol):
 
     # Streams.
 
-    def _begin_stream(self, result: Result) -> None:
+    def _begin_stream(self, response: Response) -> None:
         """Let a task write a stream; it goes on behind the request, of which nothing is kept."""
-        assert result.stream is not None  # noqa: S101 - the caller has looked
-        ended = result.ended or _do_nothing
-        task = self._go_on(result.stream(self._write_part))
+        assert response.stream is not None  # noqa: S101 - the caller has looked
+        ended = response.ended or _do_nothing
+        task = self._go_on(response.stream(self._write_part))
         task.add_done_callback(lambda body: self._end_stream(body, ended))
 
     def _end_stream(self, body: asyncio.Task[None], ended: Callable[[], None]) -> None:
@@ -554,7 +554,7 @@ class HttpConnection(asyncio.Protocol):
 
     def _end_with(self, answer: bytes) -> None:
         """Answer input that is no valid request, after earlier requests had theirs, and close."""
-        if not self._is_whole and self._queue and self._queue[-1] is self._call:
+        if not self._is_whole and self._queue and self._queue[-1] is self._request:
             self._queue.pop()  # nobody has begun to answer it
             self._is_whole = True
         if not (self._is_busy or self._queue):
@@ -564,7 +564,7 @@ class HttpConnection(asyncio.Protocol):
             self._is_last = True
             self._pause()
         else:  # the body of the request that is being answered
-            if self._call is not None:
+            if self._request is not None:
                 self._transport.write(answer)
             self._discard()
             self._end_body(is_whole=False)
@@ -627,8 +627,8 @@ def connections_of(application: Application, bounds: Bounds) -> type[HttpConnect
 
 @coroutine
 def _resumed(
-    begun: Coroutine[Any, Any, Result], waited: object
-) -> Generator[object, object, Result]:
+    begun: Coroutine[Any, Any, Response], waited: object
+) -> Generator[object, object, Response]:
     """Go on, in a task, with a coroutine that has begun without one and waits for something."""
     while True:
         try:
@@ -640,5 +640,5 @@ def _resumed(
         try:
             waited = step()
         except StopIteration as ended:
-            result: Result = ended.value
-            return result
+            response: Response = ended.value
+            return response

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import httptools
 
 from zaqar_lite.api.asgi import NO_CONTENT_STATUSES
-from zaqar_lite.api.call import Call, Head, Result
+from zaqar_lite.api.request import Head, Request, Response
 
 
 class ServerState(Protocol):
@@ -231,30 +231,30 @@ FAILED = _refusal(
 )
 
 
-def written(call: Call, result: Result, more: bytes, *, closes: bool) -> bytes:
+def written(request: Request, response: Response, more: bytes, *, closes: bool) -> bytes:
     """Write an answer, or the head of a stream; `more` are header lines that it has besides.
 
     Raises:
         ValueError: a header has a line break.
     """
-    body = result.body
+    body = response.body
     lines = _CLOSE if closes else b""
-    for name, value in result.headers:
+    for name, value in response.headers:
         if b"\n" in value or b"\r" in value:
             raise ValueError(f"the header {name.decode()} of an answer has a line break")
         lines += b"%b: %b\r\n" % (name, value)
-    if result.stream is not None:
-        lines += b"content-type: %b\r\n%b" % (result.media_type, _CHUNKED)
+    if response.stream is not None:
+        lines += b"content-type: %b\r\n%b" % (response.media_type, _CHUNKED)
     elif body:
-        lines += b"content-type: %b\r\ncontent-length: %d\r\n" % (result.media_type, len(body))
-    elif result.status not in NO_CONTENT_STATUSES:
+        lines += b"content-type: %b\r\ncontent-length: %d\r\n" % (response.media_type, len(body))
+    elif response.status not in NO_CONTENT_STATUSES:
         lines += b"content-length: 0\r\n"
     return b"%b%bx-openstack-request-id: %b\r\n%b\r\n%b" % (
-        _STATUS_LINES[result.status],
+        _STATUS_LINES[response.status],
         more,
-        call.request_id.encode(),
+        request.request_id.encode(),
         lines,
-        b"" if call.method == "HEAD" else body,
+        b"" if request.method == "HEAD" else body,
     )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from zaqar_lite.api import documents
-from zaqar_lite.api.call import Refused
+from zaqar_lite.api.request import Refused
 from zaqar_lite.domain import metadata as rules
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Invalid
