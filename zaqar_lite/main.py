@@ -25,11 +25,10 @@ from zaqar_lite.service.claims import Claims
 from zaqar_lite.service.delivery.attempt import DeliverySender
 from zaqar_lite.service.delivery.attempt_log import AttemptLog
 from zaqar_lite.service.delivery.confirmation import Confirmation
-from zaqar_lite.service.delivery.connected_subscribers import SCHEME, ConnectedSubscribers
 from zaqar_lite.service.delivery.deliveries import Deliveries
 from zaqar_lite.service.delivery.inspection import DeliveryInspection
+from zaqar_lite.service.delivery.internal_targets import SCHEME, ConnectedSubscribers, QueueTarget
 from zaqar_lite.service.delivery.outbox import Outbox
-from zaqar_lite.service.delivery.queue_target import QueueTarget
 from zaqar_lite.service.event_streams import EventStreams
 from zaqar_lite.service.health import Health, Readiness
 from zaqar_lite.service.identity.authentication import Authenticator
@@ -44,10 +43,9 @@ from zaqar_lite.service.jobs.runner import JobRunner
 from zaqar_lite.service.long_polling import LongPolling
 from zaqar_lite.service.messages import Messages
 from zaqar_lite.service.metrics.instrumented_store import instrumented
-from zaqar_lite.service.metrics.metric_families import MetricFamilies
 from zaqar_lite.service.metrics.metrics import Metrics
 from zaqar_lite.service.metrics.queue_depths import QueueDepths
-from zaqar_lite.service.metrics.shared_counters import Place, SharedCounters
+from zaqar_lite.service.metrics.shared_counters import MetricFamilies, Place, SharedCounters
 from zaqar_lite.service.policy import Policies
 from zaqar_lite.service.presigned_urls import Keyring, PresignedUrls, Revocations
 from zaqar_lite.service.queues import Queues
@@ -60,8 +58,7 @@ from zaqar_lite.service.quotas.quota_usage import MessageQuota, QuotaUsage
 from zaqar_lite.service.quotas.quotas import Quotas
 from zaqar_lite.service.quotas.rate_limits import RateLimits, SharedRateLimits
 from zaqar_lite.service.routing import Router
-from zaqar_lite.service.schedules.scheduler import Scheduler
-from zaqar_lite.service.schedules.schedules import Schedules
+from zaqar_lite.service.schedules.schedules import Scheduler, Schedules
 from zaqar_lite.service.startup import Startup
 from zaqar_lite.service.subscriptions.subscriber_cache import SubscriberCache
 from zaqar_lite.service.subscriptions.subscriptions import Subscriptions

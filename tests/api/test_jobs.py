@@ -13,7 +13,7 @@ from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.models import QueueRef, StoreOptions
 from zaqar_lite.domain.posts import NewMessage
-from zaqar_lite.service.jobs.job import BodyPart, Choice, Job, JobAct, Order
+from zaqar_lite.service.jobs.bulk import BodyPart, Choice, Job, JobAct, Order
 from zaqar_lite.service.jobs.jobs import RUNNING, Jobs, running_name
 from zaqar_lite.service.jobs.runner import JobRunner
 from zaqar_lite.storage.memory import create

@@ -13,8 +13,7 @@ from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.models import QueueRef, StoreOptions
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.service.jobs import runner as job_runner
-from zaqar_lite.service.jobs.bulk import Bulk
-from zaqar_lite.service.jobs.job import Choice, Job, JobAct, Order
+from zaqar_lite.service.jobs.bulk import Bulk, Choice, Job, JobAct, Order
 from zaqar_lite.service.jobs.jobs import RUNNING, Jobs, running_name
 from zaqar_lite.service.jobs.runner import JobRunner
 from zaqar_lite.service.policy import Policies

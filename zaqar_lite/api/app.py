@@ -31,9 +31,9 @@ from zaqar_lite.api.websocket.conversation import SocketHost
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.service.audit import Trail
 from zaqar_lite.service.claims import Claims
-from zaqar_lite.service.delivery.connected_subscribers import ConnectedSubscribers
 from zaqar_lite.service.delivery.deliveries import Deliveries
 from zaqar_lite.service.delivery.inspection import DeliveryInspection
+from zaqar_lite.service.delivery.internal_targets import ConnectedSubscribers
 from zaqar_lite.service.event_streams import EventStreams
 from zaqar_lite.service.health import Health, Readiness
 from zaqar_lite.service.identity.authentication import Authenticator

@@ -17,11 +17,9 @@ from zaqar_lite.api.v2.messages import if_due
 from zaqar_lite.domain.errors import DueChanged, NotFound
 from zaqar_lite.domain.limits import MAX_BODY_DEPTH
 from zaqar_lite.service.identity.authorization import Authorizer
-from zaqar_lite.service.jobs.bulk import DUE_CHANGED
-from zaqar_lite.service.jobs.job import Job, JobAct, Order
+from zaqar_lite.service.jobs.bulk import DUE_CHANGED, Job, JobAct, Order
 from zaqar_lite.service.jobs.jobs import Jobs
-from zaqar_lite.service.schedules.schedule import Plan, Schedule
-from zaqar_lite.service.schedules.schedules import Schedules
+from zaqar_lite.service.schedules.schedules import Plan, Schedule, Schedules
 
 _decoder = msgspec.json.Decoder(Order)
 

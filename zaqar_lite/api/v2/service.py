@@ -17,8 +17,7 @@ from zaqar_lite.api.request import (
 from zaqar_lite.api.routes import route
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.service.health import Health, Readiness, Report
-from zaqar_lite.service.metrics.exposition import Exposition
-from zaqar_lite.service.metrics.metrics import Metrics
+from zaqar_lite.service.metrics.metrics import Exposition, Metrics
 
 VERSIONS = {
     "versions": [

@@ -29,7 +29,7 @@ from zaqar_lite.api.websocket.frames import (
 from zaqar_lite.domain.errors import Denied, Unavailable, ZaqarLiteError
 from zaqar_lite.domain.identity import Principal
 from zaqar_lite.domain.models import QueueRef
-from zaqar_lite.service.delivery.connected_subscribers import ConnectedSubscribers
+from zaqar_lite.service.delivery.internal_targets import ConnectedSubscribers
 from zaqar_lite.service.identity.revalidation import Revalidation
 from zaqar_lite.service.quotas.concurrency_limits import ConnectionLimits, Link
 from zaqar_lite.service.subscriptions.subscriptions import Subscriptions

@@ -16,12 +16,12 @@ from zaqar_lite.domain.ids import is_message_id
 from zaqar_lite.domain.limits import MIN_MESSAGE_TTL, Limits
 from zaqar_lite.domain.metadata import is_queue_name
 from zaqar_lite.domain.models import QueueRef, Record
-from zaqar_lite.service.jobs.bulk import Bulk
-from zaqar_lite.service.jobs.job import (
+from zaqar_lite.service.jobs.bulk import (
     MAX_AT_ONCE,
     MAX_IDS,
     MAX_PATH,
     MAX_RATE,
+    Bulk,
     Choice,
     Chooser,
     Job,

@@ -25,8 +25,7 @@ from zaqar_lite.domain.ids import Marker, is_message_id
 from zaqar_lite.domain.models import Capability, Message, QueueRef, Selection
 from zaqar_lite.domain.turns import Slices
 from zaqar_lite.service.background import Background, BackgroundWorker, cancelled
-from zaqar_lite.service.jobs.bulk import is_waiting
-from zaqar_lite.service.jobs.job import SAMPLE, Chooser, Job, JobAct
+from zaqar_lite.service.jobs.bulk import SAMPLE, Chooser, Job, JobAct, is_waiting
 from zaqar_lite.service.jobs.jobs import Jobs, running_name
 from zaqar_lite.service.yielding import STEP
 
