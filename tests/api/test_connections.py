@@ -21,7 +21,7 @@ from uvicorn.server import ServerState
 import zaqar_lite
 from tests.api.sockets import Raw, established, request
 from tests.server import ServerProcess
-from zaqar_lite.api.request import Request, Response, Write
+from zaqar_lite.api.request import Head, Request, Response, Write
 from zaqar_lite.server.connections import Bounds, connections_of
 
 POST = "/v2/queues/q/messages"
@@ -517,6 +517,10 @@ class Answering:
     async def answer(self, _: Request) -> Response:
         """Give the answer."""
         return self._result
+
+    def answers_at_once(self, _: Head) -> bool:
+        """Answer in a task."""
+        return False
 
 
 async def _answered(result: Response) -> bytes:

@@ -21,7 +21,16 @@ from zaqar_lite.api.checks import Checks
 from zaqar_lite.api.errors import to_response
 from zaqar_lite.api.long_polling import LongRequests
 from zaqar_lite.api.rate_limits import Meter
-from zaqar_lite.api.request import INVALID_REQUEST, Check, Refused, Request, Response, Route
+from zaqar_lite.api.request import (
+    INVALID_REQUEST,
+    NAMING,
+    Check,
+    Head,
+    Refused,
+    Request,
+    Response,
+    Route,
+)
 from zaqar_lite.api.routes import OPEN_PATHS, OPENAPI_PATH, Node, RouteTree
 from zaqar_lite.api.websocket.conversation import SocketHost
 from zaqar_lite.domain.errors import Unavailable
@@ -94,7 +103,7 @@ class Application:
         """What WebSockets say to."""
         self._auditor = auditor
         self._access_log = access_log
-        self._answers_at_once = answers_at_once
+        self._answers_at_once = answers_at_once and authentication is None
         self._trusts_heads = authentication is None and proxies is None
         who = None if authentication is None else authentication.admit
         through = None if proxies is None else proxies.check_request
@@ -179,6 +188,15 @@ class Application:
         if response.stream is not None:
             self._hold(request, response)
         return response
+
+    def answers_at_once(self, head: Head) -> bool:
+        """Whether a request is probably answered without waiting: for messages of a store in here.
+
+        It must be safe to run without a task until it first waits.
+        """
+        if not self._answers_at_once or b"wait=" in head.query_string:
+            return False
+        return head.path.startswith(NAMING) and ("/messages" in head.path or "/claims" in head.path)
 
     async def _answer_elsewhere(self, request: Request) -> Response | None:
         """Answer what is for the page or the document, and guesses; None for any other request."""
@@ -273,7 +291,6 @@ class Application:
         head.path_values, head.queue = request.path_values, request.queue
         head.project, head.client_id = request.project, request.client_id
         head.parameters = request.parameters
-        head.at_once = self._answers_at_once and "wait" not in head.parameters
         head.route, head.most = route, route.largest_body
 
 

@@ -336,6 +336,7 @@ class HttpConnection(asyncio.Protocol):
         """Take a request whose body follows, if it has one."""
         if not self._head_bytes:
             self._begun_at = self._heard_at
+        head.at_once = self.application.answers_at_once(head)
         self._request = request = Request(head, source=self)
         self._is_whole, self._expects = False, expects_continue
         self._body = bytearray()

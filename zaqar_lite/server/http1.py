@@ -43,6 +43,8 @@ def names_of_peer(transport: asyncio.BaseTransport) -> frozenset[str]:
 
 _MOST_KEPT = 1_024
 """How many heads are kept; then all are forgotten."""
+_SLASHES = 4
+"""How many slashes /v2/queues/NAME/messages has; what lies below has an id."""
 LONGEST_KEPT = 2_048
 """Bytes of a head that may be kept."""
 NO_UPGRADE = "Unsupported upgrade request."
@@ -71,6 +73,11 @@ class Upgraded(Exception):
     def __init__(self, handshake: bytes) -> None:
         super().__init__()
         self.handshake = handshake
+
+
+def _may_come_again(target: bytes) -> bool:
+    """Whether a target names no single message, claim or page."""
+    return target.count(b"/") <= _SLASHES and b"ids=" not in target and b"marker=" not in target
 
 
 class RequestReader:
@@ -121,7 +128,8 @@ class RequestReader:
         self._begin()
         self.feed(data)
         head = self._head
-        if self._begun == 1 and head is not None and head.keeps_alive and not self._has_body:
+        is_whole = self._begun == 1 and head is not None and not self._has_body
+        if is_whole and head is not None and head.keeps_alive and _may_come_again(self._url):
             if len(self._heads) >= _MOST_KEPT:
                 self._heads.clear()
             self._heads[data] = head
