@@ -232,7 +232,7 @@ async def test_a_job_that_can_never_go_on_fails(under_way: int) -> None:
     try:
         for _ in range(500):
             [found] = await jobs.list_jobs(queue, JobAct.REDRIVE)
-            if found.is_over() and await jobs.record(queue, JobAct.REDRIVE) is None:
+            if found.is_over() and (await jobs.read(queue, JobAct.REDRIVE))[0] is None:
                 break
             await asyncio.sleep(0.01)
     finally:
