@@ -111,7 +111,7 @@ def _tokens(settings: Settings) -> Provider:
     Raises:
         ConfigurationError: the library is not installed.
     """
-    from zaqar_lite.server.identity_servers import KeySet  # noqa: PLC0415 - its library takes long
+    from zaqar_lite.server.identity_servers import Jwks  # noqa: PLC0415 - its library takes long
 
     try:
         from zaqar_lite.service.identity.oidc import Issuer, OpenIdConnect  # noqa: PLC0415
@@ -128,5 +128,5 @@ def _tokens(settings: Settings) -> Provider:
             project_claim=settings.jwt_project_claim,
             roles_claim=settings.jwt_roles_claim,
         ),
-        KeySet(settings.jwt_keys or "").fetch,
+        Jwks(settings.jwt_keys or "").fetch,
     )

@@ -1,7 +1,7 @@
 """HTTP connections: an asyncio protocol between a socket and `Application.answer`.
 
 uvicorn makes a `HttpConnection` for each connection that it accepts, by its option `http`. Nothing
-else of uvicorn is used on the way of a request: `reading` parses, `responses` writes.
+else of uvicorn is used on the way of a request: `http1` parses and writes.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from zaqar_lite.server.http1 import (
     CONTINUE,
     FAILED,
     FULL,
-    LAST_PART,
+    LAST_CHUNK,
     LONGEST_KEPT,
     NO_HTTP,
     NO_UPGRADE,
@@ -31,12 +31,12 @@ from zaqar_lite.server.http1 import (
     ServerState,
     Upgraded,
     address_of,
-    header_lines,
+    encode_chunk,
+    encode_headers,
+    encode_response,
     names_of_peer,
-    part_of_stream,
-    written,
 )
-from zaqar_lite.server.logs import Seldom
+from zaqar_lite.server.logs import LogThrottle
 from zaqar_lite.server.sockets import SocketProtocol
 from zaqar_lite.settings import Settings
 
@@ -67,16 +67,16 @@ class Bounds:
     """How much a client may send, and how long it may take; seconds and bytes.
 
     max_head          bytes of a request's head
-    silence           how long a client may pause in the middle of a request or of reading an answer
-    longest           how long a request may take to arrive
+    read_timeout      how long a client may pause in the middle of a request or of reading an answer
+    total_timeout     how long a request may take to arrive
     keep_alive        how long a connection stays open after an answer
     max_connections   how many connections there may be
     socket_port       the port for WebSockets only, where their path is `/`
     """
 
     max_head: int = 262_144
-    silence: float = 60.0
-    longest: float = 300.0
+    read_timeout: float = 60.0
+    total_timeout: float = 300.0
     keep_alive: float = 75.0
     max_connections: int = 4_096
     socket_port: int | None = None
@@ -91,10 +91,10 @@ def bounds_of(settings: Settings) -> Bounds:
     SocketProtocol.largest = largest + _AROUND_A_FRAME
     SocketProtocol.interval = settings.request_timeout / 3
     SocketProtocol.silence = settings.request_timeout
-    logger.addFilter(Seldom(_ALL_TAKEN, NO_HTTP_LINE, NO_UPGRADE))
+    logger.addFilter(LogThrottle(_ALL_TAKEN, NO_HTTP_LINE, NO_UPGRADE))
     return Bounds(
-        silence=settings.request_timeout,
-        longest=5 * settings.request_timeout,
+        read_timeout=settings.request_timeout,
+        total_timeout=5 * settings.request_timeout,
         keep_alive=settings.keep_alive,
         max_connections=_allow_files(settings.max_connections),
         socket_port=settings.websocket_port,
@@ -129,9 +129,9 @@ def _do_nothing() -> None:
 class HttpConnection(asyncio.Protocol):
     """A connection: it reads requests, has them answered in their order, and writes the answers.
 
-    * The head of a request may have `max_head` bytes. A client may pause for `silence` seconds in
-      the middle of a request, and as long without reading anything of its answer. A whole request
-      must arrive within `longest` seconds.
+    * The head of a request may have `max_head` bytes. A client may pause for `read_timeout` seconds
+      in the middle of a request, and as long without reading anything of its answer. A whole
+      request must arrive within `total_timeout` seconds.
     * One request is answered at a time; what follows it is not parsed meanwhile. An answer that
       needs not wait is made at once, without a task.
     * A request that is answered before its body was read is the last one, whether or not the body
@@ -203,7 +203,7 @@ class HttpConnection(asyncio.Protocol):
             ours = transport.get_extra_info("sockname")
             self._is_for_sockets = ours[1] == self.bounds.socket_port
         self._heard_at = self._loop.time()
-        self._watch(min(self.bounds.silence, self.bounds.keep_alive))
+        self._watch(min(self.bounds.read_timeout, self.bounds.keep_alive))
         if len(connections) <= most:
             return
         logger.warning(_ALL_TAKEN, most)
@@ -464,9 +464,10 @@ class HttpConnection(asyncio.Protocol):
         self._closes = self._ends or self._stops or not request.head.keeps_alive
         date = self._server.default_headers
         if date is not HttpConnection._date:  # another list each second
-            HttpConnection._date, HttpConnection._date_lines = date, header_lines(date)
+            HttpConnection._date, HttpConnection._date_lines = date, encode_headers(date)
         try:
-            data = written(request, response, HttpConnection._date_lines, closes=self._closes)
+            more = HttpConnection._date_lines
+            data = encode_response(request, response, more, closes=self._closes)
         except ValueError:
             logger.exception("request %s could not be answered", request.request_id)
             data, self._ends = FAILED, True
@@ -541,7 +542,7 @@ class HttpConnection(asyncio.Protocol):
             logger.error("unexpected error in a stream", exc_info=error)
             self._transport.close()
         elif not self._is_closed:
-            self._transport.write(LAST_PART)
+            self._transport.write(LAST_CHUNK)
             self._end_answer()
 
     async def _write_part(self, part: bytes) -> None:
@@ -549,7 +550,7 @@ class HttpConnection(asyncio.Protocol):
         if self._writable is not None:
             await self._writable
         if part and not self._is_closed:  # an empty one is the end
-            self._transport.write(part_of_stream(part))
+            self._transport.write(encode_chunk(part))
 
     # Ends.
 
@@ -592,26 +593,26 @@ class HttpConnection(asyncio.Protocol):
         if self._is_stuck(now):
             self._transport.abort()
             return
-        left = silence = self.bounds.silence
+        left = timeout = self.bounds.read_timeout
         reads_head = self._reader is not None and self._reader.reads_head
         if self._discarded is not None:
             self._transport.close()
         elif not self._is_busy or not self._is_whole:  # else it is the server that takes its time
-            left = self._heard_at + silence - now
+            left = self._heard_at + timeout - now
             if reads_head or not self._is_whole:
-                left = min(left, self._begun_at + self.bounds.longest - now)
+                left = min(left, self._begun_at + self.bounds.total_timeout - now)
             elif self._answered_at:
-                left = min(silence, self._answered_at + self.bounds.keep_alive - now)
+                left = min(timeout, self._answered_at + self.bounds.keep_alive - now)
             if left <= 0:
                 self._transport.close()
-                left = silence
-        self._watch(min(left, self.bounds.longest))
+                left = timeout
+        self._watch(min(left, self.bounds.total_timeout))
 
     def _is_stuck(self, now: float) -> bool:
-        """Whether the client has read nothing of a waiting answer for `silence` seconds."""
+        """Whether the client has read nothing of a waiting answer for `read_timeout` seconds."""
         waiting = self._transport.get_write_buffer_size()
         if waiting and waiting >= self._unread_bytes > 0:
-            return now - self._read_at >= self.bounds.silence
+            return now - self._read_at >= self.bounds.read_timeout
         self._unread_bytes, self._read_at = waiting, now
         return False
 

@@ -196,7 +196,7 @@ _STATUS_LINES = {
 _CLOSE = b"connection: close\r\n"
 _CHUNKED = b"transfer-encoding: chunked\r\n"
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-LAST_PART = b"0\r\n\r\n"
+LAST_CHUNK = b"0\r\n\r\n"
 
 
 def _refusal(status: bytes, title: bytes, description: bytes, more: bytes = b"") -> bytes:
@@ -239,7 +239,7 @@ FAILED = _refusal(
 )
 
 
-def written(request: Request, response: Response, more: bytes, *, closes: bool) -> bytes:
+def encode_response(request: Request, response: Response, more: bytes, *, closes: bool) -> bytes:
     """Write an answer, or the head of a stream; `more` are header lines that it has besides.
 
     Raises:
@@ -266,11 +266,11 @@ def written(request: Request, response: Response, more: bytes, *, closes: bool) 
     )
 
 
-def part_of_stream(part: bytes) -> bytes:
+def encode_chunk(part: bytes) -> bytes:
     """Write a part of a stream that is not empty."""
     return b"%x\r\n%b\r\n" % (len(part), part)
 
 
-def header_lines(headers: Sequence[tuple[bytes, bytes]]) -> bytes:
+def encode_headers(headers: Sequence[tuple[bytes, bytes]]) -> bytes:
     """Write headers that every answer has."""
     return b"".join([b"%b: %b\r\n" % header for header in headers])
