@@ -18,7 +18,6 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.skipif("ZAQAR_TEST_ALL" not in os.environ, reason="a minute each: tests/run --all")
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("where", ["cluster", "connect"])
 def test_jobs_run_elsewhere(
     where: str, server: ServerProcess, client: Client, queue: str, tmp_path: Path
