@@ -125,7 +125,9 @@ def s3_server(run_folder: Path) -> Iterator[services.S3Server]:
 
 @pytest.fixture(scope="session")
 def hdfs_server(run_folder: Path) -> Iterator[services.Service]:
-    """An HDFS of the run (ZAQAR_TEST_HDFS_URL, as hdfs://NAMENODE:PORT)."""
+    """An HDFS of the run (ZAQAR_TEST_HDFS_URL, as hdfs://NAMENODE:PORT); with --all only."""
+    if "ZAQAR_TEST_ALL" not in os.environ:
+        pytest.skip("Hadoop takes long to start: tests/run --all")
     start = partial(services.shared, "hdfs", services.start_hdfs, run_folder)
     yield from _given_or_started("ZAQAR_TEST_HDFS_URL", services.hdfs_from, start)
 

@@ -26,15 +26,15 @@ class Size(NamedTuple):
 
 
 SIZES = {
-    "domain": Size(3_750, 3_000),
+    "domain": Size(3_600, 3_000),
     "service": Size(15_650, 11_000),
     "api, server, top level": Size(11_800, 8_800),
     "storage": Size(28_150, 20_800),
     "client": Size(7_800, 7_400),
     "commands": Size(3_800, 3_200),
-    "ui": Size(2_050, 1_200),
+    "ui": Size(2_000, 1_200),
     "spark": Size(3_700, 3_200),
-    "rabbitmq": Size(3_150, 2_600),
+    "rabbitmq": Size(2_950, 2_600),
     "store": Size(850, 500),
     "sqs": Size(1_600, 1_600),
     "bench, push, openstack": Size(1_750, 1_900),

@@ -55,7 +55,7 @@ async def test_what_clients_cause_is_logged_once_a_minute_and_counted(
 ) -> None:
     monkeypatch.setattr(logs, "INTERVAL", 0.2)
     logger = logging.getLogger("tests.seldom")
-    logger.addFilter(logs.Seldom("%s is no HTTP"))
+    logger.addFilter(logs.LogThrottle("%s is no HTTP"))
 
     async def until(lines: int) -> None:
         for _ in range(1_000):

@@ -15,7 +15,7 @@ from tests.services.process import find_program
 from zaqar_lite.api.application import Application
 from zaqar_lite.main import create_app
 from zaqar_lite.server.loading import load
-from zaqar_lite.service.metrics.metric_families import Kind
+from zaqar_lite.service.metrics.shared_counters import Kind
 from zaqar_lite.settings import Settings
 
 FILES = Path(__file__).parents[1] / "api-ref/source/operating"

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from zaqar_lite import __version__
 from zaqar_lite.api.app import HttpOptions, Services, build_app
 from zaqar_lite.api.application import Application
-from zaqar_lite.api.call import Route
+from zaqar_lite.api.request import Route
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.domain.identity import DELIVERIES_PROJECT
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.subscriptions import refused_schemes
-from zaqar_lite.server.authentication import authentication, gateways
+from zaqar_lite.server.authentication import authentication, trusted_proxies
 from zaqar_lite.server.loading import load, signing_keys
 from zaqar_lite.server.logs import request_traces
 from zaqar_lite.server.policy_file import PolicyFile
@@ -25,11 +25,10 @@ from zaqar_lite.service.claims import Claims
 from zaqar_lite.service.delivery.attempt import DeliverySender
 from zaqar_lite.service.delivery.attempt_log import AttemptLog
 from zaqar_lite.service.delivery.confirmation import Confirmation
-from zaqar_lite.service.delivery.connected_subscribers import SCHEME, ConnectedSubscribers
 from zaqar_lite.service.delivery.deliveries import Deliveries
 from zaqar_lite.service.delivery.inspection import DeliveryInspection
+from zaqar_lite.service.delivery.internal_targets import SCHEME, ConnectedSubscribers, QueueTarget
 from zaqar_lite.service.delivery.outbox import Outbox
-from zaqar_lite.service.delivery.queue_target import QueueTarget
 from zaqar_lite.service.event_streams import EventStreams
 from zaqar_lite.service.health import Health, Readiness
 from zaqar_lite.service.identity.authentication import Authenticator
@@ -44,10 +43,9 @@ from zaqar_lite.service.jobs.runner import JobRunner
 from zaqar_lite.service.long_polling import LongPolling
 from zaqar_lite.service.messages import Messages
 from zaqar_lite.service.metrics.instrumented_store import instrumented
-from zaqar_lite.service.metrics.metric_families import MetricFamilies
 from zaqar_lite.service.metrics.metrics import Metrics
 from zaqar_lite.service.metrics.queue_depths import QueueDepths
-from zaqar_lite.service.metrics.shared_counters import Place, SharedCounters
+from zaqar_lite.service.metrics.shared_counters import MetricFamilies, Place, SharedCounters
 from zaqar_lite.service.policy import Policies
 from zaqar_lite.service.presigned_urls import Keyring, PresignedUrls, Revocations
 from zaqar_lite.service.queues import Queues
@@ -60,8 +58,7 @@ from zaqar_lite.service.quotas.quota_usage import MessageQuota, QuotaUsage
 from zaqar_lite.service.quotas.quotas import Quotas
 from zaqar_lite.service.quotas.rate_limits import RateLimits, SharedRateLimits
 from zaqar_lite.service.routing import Router
-from zaqar_lite.service.schedules.scheduler import Scheduler
-from zaqar_lite.service.schedules.schedules import Schedules
+from zaqar_lite.service.schedules.schedules import Scheduler, Schedules
 from zaqar_lite.service.startup import Startup
 from zaqar_lite.service.subscriptions.subscriber_cache import SubscriberCache
 from zaqar_lite.service.subscriptions.subscriptions import Subscriptions
@@ -175,7 +172,7 @@ def create_app(
         any_client_id=settings.client_id_uuid_safe == "off",
         hosts=settings.hosts,
         origins=settings.origins,
-        gateways=gateways(settings),
+        proxies=trusted_proxies(settings),
         admin_mode=settings.admin_mode,
         checksum=settings.enable_checksum,
         access_log=settings.access_log,

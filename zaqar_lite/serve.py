@@ -27,7 +27,7 @@ from zaqar_lite.environment import PREFIX
 from zaqar_lite.main import create_app
 from zaqar_lite.server import logs
 from zaqar_lite.server.connections import bounds_of, connections_of
-from zaqar_lite.server.garbage import Collector
+from zaqar_lite.server.gc_tuning import Collector
 from zaqar_lite.server.loading import Reloading, Source
 from zaqar_lite.server.sockets import SocketProtocol
 from zaqar_lite.server.tls import Certificate

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.api.conftest import Api
 from zaqar_lite.api import documents
-from zaqar_lite.api.call import Refused
+from zaqar_lite.api.request import Refused
 from zaqar_lite.domain.turns import Turns
 
 pytestmark = pytest.mark.anyio

@@ -21,7 +21,7 @@ from uvicorn.server import ServerState
 import zaqar_lite
 from tests.api.sockets import Raw, established, request
 from tests.server import ServerProcess
-from zaqar_lite.api.call import Call, Result, Write
+from zaqar_lite.api.request import Head, Request, Response, Write
 from zaqar_lite.server.connections import Bounds, connections_of
 
 POST = "/v2/queues/q/messages"
@@ -511,15 +511,19 @@ def test_the_oldest_uvicorn_serves_too(oldest_uvicorn: Path) -> None:
 class Answering:
     """An application that has one answer, for the connections of this process."""
 
-    def __init__(self, result: Result) -> None:
+    def __init__(self, result: Response) -> None:
         self._result = result
 
-    async def answer(self, _: Call) -> Result:
+    async def answer(self, _: Request) -> Response:
         """Give the answer."""
         return self._result
 
+    def answers_at_once(self, _: Head) -> bool:
+        """Answer in a task."""
+        return False
 
-async def _answered(result: Result) -> bytes:
+
+async def _answered(result: Response) -> bytes:
     """What a connection writes until it ends, whose requests all have this answer."""
     app: Any = Answering(result)
     loop = asyncio.get_running_loop()
@@ -535,7 +539,7 @@ async def _answered(result: Result) -> bytes:
 
 @pytest.mark.anyio
 async def test_a_header_with_a_line_break_is_never_sent() -> None:
-    answer = await _answered(Result(200, b"", ((b"location", b"/\r\nx: y"),)))
+    answer = await _answered(Response(200, b"", ((b"location", b"/\r\nx: y"),)))
     assert answer.startswith(b"HTTP/1.1 500 ")
     assert b"x: y" not in answer
 
@@ -550,7 +554,7 @@ async def test_a_stream_that_fails_ends_its_connection_without_an_end() -> None:
         await asyncio.sleep(0)
         raise ValueError("planted")
 
-    result = Result(200, b"", stream=body)
+    result = Response(200, b"", stream=body)
     result.ended = lambda: ends.append(None)
     answer = await _answered(result)
     assert answer.endswith(b"3\r\none\r\n")

@@ -22,7 +22,7 @@ import pytest
 from tests.api.conftest import CLIENT_ID, PROJECT, Api, MakeApi
 from tests.api.sockets import Raw, request
 from tests.conftest import StartServer
-from tests.measure_sockets import opened
+from tests.idle_connections import opened
 from tests.server import ServerProcess
 from zaqar_lite.client import Client
 

@@ -13,7 +13,7 @@ from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.models import QueueRef, StoreOptions
 from zaqar_lite.domain.posts import NewMessage
-from zaqar_lite.service.jobs.job import BodyPart, Choice, Job, JobAct, Order
+from zaqar_lite.service.jobs.bulk import BodyPart, Choice, Job, JobAct, Order
 from zaqar_lite.service.jobs.jobs import RUNNING, Jobs, running_name
 from zaqar_lite.service.jobs.runner import JobRunner
 from zaqar_lite.storage.sql import create
@@ -232,7 +232,7 @@ async def test_a_job_that_can_never_go_on_fails(under_way: int) -> None:
     try:
         for _ in range(500):
             [found] = await jobs.list_jobs(queue, JobAct.REDRIVE)
-            if found.is_over() and await jobs.record(queue, JobAct.REDRIVE) is None:
+            if found.is_over() and (await jobs.read(queue, JobAct.REDRIVE))[0] is None:
                 break
             await asyncio.sleep(0.01)
     finally:

@@ -15,7 +15,7 @@ import pytest
 from tests.api import test_tokens as tokens
 from tests.api.conftest import Api, MakeApi
 from tests.keystone import Keystone
-from zaqar_lite.api.call import Route
+from zaqar_lite.api.request import Route
 from zaqar_lite.domain.identity import Verb
 from zaqar_lite.main import create_app
 from zaqar_lite.server.loading import load

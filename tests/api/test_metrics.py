@@ -10,7 +10,7 @@ import pytest
 from tests.api.conftest import Api, MakeApi, claim_id_of
 from zaqar_lite.api import access, application
 from zaqar_lite.service.metrics import queue_depths as census
-from zaqar_lite.service.metrics.metric_families import LATENESS
+from zaqar_lite.service.metrics.shared_counters import LATENESS
 
 pytestmark = pytest.mark.anyio
 LINE = re.compile(r"(\w+)(?:{(.*)})? (\S+)")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from zaqar_lite.api.call import Route
+from zaqar_lite.api.request import Route
 from zaqar_lite.api.routes import LONGEST_KEPT, MOST_KEPT, RouteTree, route
 
 

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from tests.api.conftest import Api, MakeApi
 from zaqar_lite.domain.errors import ConfigurationError, Unauthenticated, Unavailable
-from zaqar_lite.server.identity_servers import KeySet
+from zaqar_lite.server.identity_servers import Jwks
 from zaqar_lite.server.loading import load
 from zaqar_lite.service.identity.oidc import PublishedKeys
 
@@ -277,7 +277,7 @@ async def test_keys_are_read_once_for_many_and_again_when_one_is_new(
     issuer: IssuerServer,
 ) -> None:
     clock = Time()
-    keys = PublishedKeys(KeySet(issuer.url).fetch, monotonic=clock)
+    keys = PublishedKeys(Jwks(issuer.url).fetch, monotonic=clock)
     await asyncio.gather(*(keys.find("ec", "ES256") for _ in range(20)))
     assert issuer.asked == 1
     clock.now = 40
@@ -305,7 +305,7 @@ async def test_an_issuer_that_is_away_is_forgiven_for_hours(
     issuer: IssuerServer, trouble: object
 ) -> None:
     clock = Time()
-    keys = PublishedKeys(KeySet(issuer.url).fetch, monotonic=clock)
+    keys = PublishedKeys(Jwks(issuer.url).fetch, monotonic=clock)
     await keys.find("ec", "ES256")
     if isinstance(trouble, int):
         issuer.status, issuer.document = trouble, {}
@@ -320,7 +320,7 @@ async def test_an_issuer_that_is_away_is_forgiven_for_hours(
 
 async def test_a_slow_issuer_holds_up_no_token_whose_key_is_known(issuer: IssuerServer) -> None:
     clock = Time()
-    keys = PublishedKeys(KeySet(issuer.url).fetch, monotonic=clock)
+    keys = PublishedKeys(Jwks(issuer.url).fetch, monotonic=clock)
     await keys.find("ec", "ES256")
     issuer.pause.clear()
     clock.now = 400

@@ -189,18 +189,6 @@ def test_what_others_deleted_after_the_claims_time_is_lost(
                 claim.check()
 
 
-async def test_an_async_claim_is_over_with_its_last_message(
-    async_client: AsyncClient, queue: str
-) -> None:
-    await async_client.post(queue, 1)
-    async with async_client.claim(queue, renew_every=0.02) as claim:
-        (message,) = claim
-        await async_client.delete_message(queue, message.id, claim_id=claim.id)
-        (renewing,) = (one for one in asyncio.all_tasks() if one.get_name() == "zaqar-renew")
-        await asyncio.wait_for(renewing, 20)
-        claim.check()
-
-
 def test_a_loop_without_a_block_claims_and_ends_the_claim(client: Client, queue: str) -> None:
     client.post_batch(queue, [1, 2, 3])
     assert [message.body for message in client.claim(queue, limit=2)] == [1, 2]

@@ -7,7 +7,6 @@ import pytest
 
 from tests.server import ServerProcess
 from zaqar_lite.client import (
-    AsyncClient,
     BadRequest,
     Client,
     Conflict,
@@ -83,16 +82,6 @@ def test_a_redrive_with_a_delay_that_is_ignored_goes_on_to_its_end(
         moved = client.redrive(f"{queue}-dead", to=queue, delay=60, server=False)
     assert moved.moved == {queue: 50}
     assert client.stats(f"{queue}-dead").total == 0
-
-
-@pytest.mark.anyio
-async def test_the_async_client_raises_warnings_too(async_client: AsyncClient, queue: str) -> None:
-    with pytest.raises(ServerWarning):
-        await async_client.post(queue, 1, delay=60)
-    await async_client.post_all(f"{queue}-dead", range(50))
-    with pytest.warns(ServerWarning, match="The delay was ignored"):
-        moved = await async_client.redrive(f"{queue}-dead", to=queue, delay=60, server=False)
-    assert moved.moved == {queue: 50}
 
 
 def test_metadata_is_set_and_removed_together(client: Client, queue: str) -> None:

@@ -189,14 +189,14 @@ def nobody_holds(client: Client, queue: str) -> bool:
 def test_hanging_up_loses_nothing_that_was_given(
     server: ServerProcess, client: Client, queue: str
 ) -> None:
-    """Messages that come while the line is hung up are claimed here, or by nobody."""
+    """Messages that come while the connection is hung up are claimed here, or by nobody."""
     rounds, given = 100, 0
     for number in range(rounds):
-        line = Connection()
-        hanging_up = threading.Timer(0.05, line.hang_up)
+        connection = Connection()
+        hanging_up = threading.Timer(0.05, connection.hang_up)
         posting = post_later(server.url, queue, number, after=0.045 + 0.01 * number / rounds)
         hanging_up.start()
-        held = client.create_claim(queue, wait=30, connection=line)
+        held = client.create_claim(queue, wait=30, connection=connection)
         hanging_up.join()
         posting.join()
         if held is not None:
@@ -207,24 +207,24 @@ def test_hanging_up_loses_nothing_that_was_given(
         client.purge(queue)
 
 
-def test_a_line_that_is_over_waits_no_more(client: Client, queue: str) -> None:
-    line = Connection()
-    line.hang_up()
+def test_a_connection_that_is_over_waits_no_more(client: Client, queue: str) -> None:
+    connection = Connection()
+    connection.hang_up()
     begin = time.monotonic()
-    assert client.create_claim(queue, wait=30, connection=line) is None
+    assert client.create_claim(queue, wait=30, connection=connection) is None
     assert time.monotonic() - begin < 10
     client.post(queue, 1)
     assert client.create_claim(queue) is not None
 
 
-def test_a_line_is_cut_where_nobody_sees_its_end(server: ServerProcess, queue: str) -> None:
+def test_a_connection_is_cut_where_nobody_sees_its_end(server: ServerProcess, queue: str) -> None:
     """A proxy that does not pass on that the client has ended its half of the connection."""
     with OldServer(server.port) as proxy, Client(proxy.url) as client:
         proxy.deaf = True
-        line = Connection()
-        threading.Timer(0.3, line.hang_up).start()
+        connection = Connection()
+        threading.Timer(0.3, connection.hang_up).start()
         begin = time.monotonic()
-        assert client.create_claim(queue, wait=30, connection=line) is None
+        assert client.create_claim(queue, wait=30, connection=connection) is None
         assert time.monotonic() - begin < 10
 
 

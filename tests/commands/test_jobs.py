@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.commands.running import Run
-from zaqar_lite.client import AsyncClient, Client, DueChanged, NewMessage, NotFound
+from zaqar_lite.client import Client, DueChanged, NewMessage, NotFound
 
 
 def run_one(run: Run, *words: str) -> tuple[int, Any]:
@@ -142,15 +142,3 @@ def test_the_sdk_makes_changes_and_ends_a_schedule(client: Client, queue: str) -
     for name in ("", ".", ".."):
         with pytest.raises(ValueError, match="not the name of a schedule"):
             schedules.get(name)
-
-
-@pytest.mark.anyio
-async def test_the_async_client_has_the_same_schedules(client: Client, queue: str) -> None:
-    async with AsyncClient(client.url, project="tests") as asynchronous:
-        schedules = asynchronous.schedules
-        await schedules.put(queue, queue, 1, cron="* * * * *")
-        assert len(await schedules.next(queue)) == 5
-        assert (await schedules.pause(queue))["paused"]
-        assert queue in [one["name"] async for one in schedules.list()]
-        assert await schedules.fire(queue)
-        await schedules.delete(queue)

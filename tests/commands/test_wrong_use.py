@@ -76,14 +76,35 @@ def wrong(here: None, capsys: pytest.CaptureFixture[str]) -> Wrong:
         (("queue", "list", "--project", ""), "--project is empty: is the variable set that"),
         (("queue", "list", "--url", ""), "--url is empty: is the variable set that"),
         (("message", "list", "q", "--limit", "0"), "--limit: a whole number from 1 is needed"),
+        (("message", "pop", "q", "--count", "0"), "--count: a whole number from 1 is needed"),
+        (
+            ("message", "post", "q", "--file", "-", "--in-flight", "0"),
+            "--in-flight: a whole number",
+        ),
+        (("message", "post", "q", "--file", "-", "--rate", "0"), "--rate: a number above 0"),
+        (("message", "post", "q"), "give bodies, or --file"),
         (("dlq", "list", "q", "--limit", "0"), "--limit: a whole number from 1 is needed"),
+        (("dlq", "redrive", "q", "--limit", "-1"), "--limit"),
+        (("watch", "q", "--count", "0"), "--count: a whole number from 1 is needed"),
+        (("watch", "q", "--interval", "-1"), "--interval"),
+        (("share", "q", "--hours", "nan"), "--hours: a number above 0"),
+        (("share", "q", "--hours", "1e12"), "hours are beyond the end of the calendar"),
+        (("health", "--timeout", "0"), "--timeout: a duration above 0"),
+        (("health", "--attempts", "0"), "--attempts: a whole number from 1 is needed"),
+        (("queue", "show", ""), "the name of a queue is empty"),
+        (("queue", "create", "q", "no-equals-sign"), "metadata takes KEY=VALUE"),
         (("queue", "list", "--ca-file", "/nowhere"), "--ca-file /nowhere: No such file or"),
         (("queue", "list", "--ca-file", __file__), f"--ca-file {__file__} does not hold certifi"),
         (("queue", "list", "--client-cert", __file__), "does not hold a certificate and its key"),
         (("queue", "list", "--url", "localhost:8888"), "'localhost:8888' is not a server's addr"),
+        (("queue", "list", "--url", "http://127.0.0.1:99999"), "is not a server's address"),
     ],
 )
-def test_a_wrong_word_is_answered_in_one_line(wrong: Wrong, words: list[str], says: str) -> None:
+def test_a_wrong_word_is_answered_in_one_line_before_the_server_is_asked(
+    wrong: Wrong, monkeypatch: pytest.MonkeyPatch, words: list[str], says: str
+) -> None:
+    # Nobody listens there: had the command asked, its exit code would be 4.
+    monkeypatch.setenv("ZAQAR_LITE_URL", f"http://127.0.0.1:{free_port()}")
     assert says in wrong(*words)
 
 

@@ -35,9 +35,8 @@ from zaqar_lite.service.quotas import quotas as quotas_module
 from zaqar_lite.service.quotas.quotas import Quotas
 from zaqar_lite.service.routing import Router
 from zaqar_lite.service.schedules import schedules as schedules_module
-from zaqar_lite.service.schedules.schedule import KIND as SCHEDULE
-from zaqar_lite.service.schedules.schedule import Plan
-from zaqar_lite.service.schedules.schedules import Schedules
+from zaqar_lite.service.schedules.schedules import KIND as SCHEDULE
+from zaqar_lite.service.schedules.schedules import Plan, Schedules
 from zaqar_lite.service.subscriptions import queue_flags as marks
 from zaqar_lite.service.subscriptions.subscriber_cache import SubscriberCache
 from zaqar_lite.service.subscriptions.subscriptions import Subscriptions

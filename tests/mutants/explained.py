@@ -3,7 +3,7 @@
 EXPLAINED: dict[tuple[str, str, str], str] = {
     (
         "zaqar_lite/service/delivery/deliveries.py",
-        "if subscription.created_at <= note.posted_at + _SKEW_MS",
+        "if subscription.created_at <= entry.posted_at + _SKEW_MS",
         "<",
     ): "A tolerance of ten seconds for clocks that differ: a millisecond of it is no promise.",
     (
@@ -37,7 +37,7 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
         "101",
     ): "How many projects one round writes at once; the same are written.",
     (
-        "zaqar_lite/api/v2/settling.py",
+        "zaqar_lite/api/v2/claims.py",
         "_settlement((one.id, dead, None, False, one.reason, one.detail, 0, 0))",
         "True",
     ): "Whether the work failed is asked of a release only.",
@@ -114,7 +114,7 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
     ): "It checks what the store promises: one answer for each bucket.",
     (
         "zaqar_lite/service/messages.py",
-        "large, timed = len(drafts) > STEP, False",
+        "large = len(drafts) > STEP",
         ">=",
     ): "Whether a post of exactly one step lets others run before it; the answer is the same.",
     (

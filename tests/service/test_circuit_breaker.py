@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from zaqar_lite.service.delivery import circuit_breaker as module
-from zaqar_lite.service.delivery.circuit_breaker import Endpoint, Endpoints
+from zaqar_lite.service.delivery import attempt as module
+from zaqar_lite.service.delivery.attempt import Endpoint, Endpoints
 
 pytestmark = pytest.mark.anyio
 

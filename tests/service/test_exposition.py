@@ -2,8 +2,8 @@
 
 import pytest
 
-from zaqar_lite.service.metrics.exposition import Exposition
-from zaqar_lite.service.metrics.metric_families import Family, Kind
+from zaqar_lite.service.metrics.metrics import Exposition
+from zaqar_lite.service.metrics.shared_counters import Family, Kind
 
 
 @pytest.mark.parametrize(

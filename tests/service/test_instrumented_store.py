@@ -3,7 +3,7 @@
 import pytest
 
 from zaqar_lite.service.metrics import instrumented_store as instrumented
-from zaqar_lite.service.metrics.metric_families import LATENCIES, Row
+from zaqar_lite.service.metrics.shared_counters import LATENCIES, Row
 
 pytestmark = pytest.mark.anyio
 

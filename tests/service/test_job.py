@@ -2,7 +2,7 @@
 
 import pytest
 
-from zaqar_lite.service.jobs.job import Choice, Job, JobAct, Order
+from zaqar_lite.service.jobs.bulk import Choice, Job, JobAct, Order
 
 
 @pytest.mark.parametrize(

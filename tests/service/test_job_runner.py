@@ -12,9 +12,9 @@ from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.models import QueueRef, StoreOptions
 from zaqar_lite.domain.posts import NewMessage
+from zaqar_lite.service import records
 from zaqar_lite.service.jobs import runner as job_runner
-from zaqar_lite.service.jobs.bulk import Bulk
-from zaqar_lite.service.jobs.job import Choice, Job, JobAct, Order
+from zaqar_lite.service.jobs.bulk import Bulk, Choice, Job, JobAct, Order
 from zaqar_lite.service.jobs.jobs import RUNNING, Jobs, running_name
 from zaqar_lite.service.jobs.runner import JobRunner
 from zaqar_lite.service.policy import Policies
@@ -103,10 +103,10 @@ async def test_messages_that_take_long_to_match_are_looked_at_in_steps() -> None
     where = " OR ".join(f"h{number % 8} LIKE '%ab%ab%ab%c'" for number in range(100))
     order = Order(filter=Choice(where=where), to="back", dry_run=True)
     job = Job("j", "letters", JobAct.REDRIVE, order, clock.now_ms(), until=newest.position)
-    runner = JobRunner(jobs, clock, lambda: 0)
-    looking = asyncio.ensure_future(
-        runner._look(queue, job, job_runner._Span(0, newest.position), 500)
-    )
+    pace = job_runner.Pace(lambda: 0, 0.0, lambda: False)
+    name = running_name(queue, job.act)
+    run = job_runner._Run(jobs, clock, "me", records.Held(jobs._running, "p", name, job, 0), pace)
+    looking = asyncio.ensure_future(run._look(0, newest.position, 500))
     rounds = 0
     while not looking.done():
         await asyncio.sleep(0)

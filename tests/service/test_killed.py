@@ -3,7 +3,6 @@
 Behind `tests/run --all` there are more letters, kills and days.
 """
 
-import asyncio
 import os
 import random
 import time
@@ -17,7 +16,6 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from tests import measure_redrive
 from tests.server import ServerProcess
 from tests.services import start_redis
 
@@ -155,25 +153,6 @@ def redrive_all(servers: Servers, letters: str) -> None:
     assert (ended["targets"], ended["refused"]) == ({f"{letters}-back": LETTERS}, {})
     wait_for(lambda: servers.listed(f"{letters}-back") == Counter(ids))
     assert servers.listed(letters) == Counter()
-
-
-@pytest.mark.skipif(not IS_LONG, reason="takes minutes: tests/run --all")
-@pytest.mark.parametrize("driver", ["embedded", "redis"])
-def test_letters_with_attempts_go_back_once_and_are_counted(driver: str) -> None:
-    with measure_redrive.stores(driver) as (uri, count):
-        ids = asyncio.run(measure_redrive.prepare(uri, 100_000))
-        done = measure_redrive.run(uri, ids, servers=count, kills=5)
-    assert done.kills == 5
-
-
-def test_a_measurement_refuses_a_directory_that_it_has_not_made(tmp_path: Path) -> None:
-    store = measure_redrive.own_store(tmp_path / "new" / "place")
-    store.mkdir()
-    assert measure_redrive.own_store(store.parent) == store
-    (store.parent / "other").touch()
-    for foreign in (store.parent, tmp_path):
-        with pytest.raises(SystemExit, match="not made"):
-            measure_redrive.own_store(foreign)
 
 
 def test_each_instant_has_one_message_whoever_dies(servers: Servers) -> None:

@@ -25,10 +25,8 @@ from zaqar_lite.service.messages import Messages
 from zaqar_lite.service.policy import Policies
 from zaqar_lite.service.queues import Queues
 from zaqar_lite.service.routing import Router
-from zaqar_lite.service.schedules.schedule import KIND as SCHEDULE
-from zaqar_lite.service.schedules.schedule import Plan, Schedule
-from zaqar_lite.service.schedules.scheduler import Scheduler
-from zaqar_lite.service.schedules.schedules import Schedules
+from zaqar_lite.service.schedules.schedules import KIND as SCHEDULE
+from zaqar_lite.service.schedules.schedules import Plan, Schedule, Scheduler, Schedules
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.sql import create
 

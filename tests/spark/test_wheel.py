@@ -1,5 +1,6 @@
 """The wheel as users install it: Spark finds the format by itself."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -33,7 +34,7 @@ def _pip() -> list[str]:
     return [uv, "pip", "install"] if uv else [sys.executable, "-m", "pip", "install"]
 
 
-@pytest.mark.slow
+@pytest.mark.skipif("ZAQAR_TEST_ALL" not in os.environ, reason="half a minute: tests/run --all")
 def test_an_installed_wheel_is_found_without_a_call(
     server: ServerProcess, client: Client, queue: str, tmp_path: Path
 ) -> None:

@@ -3,7 +3,7 @@
 import logging
 import re
 
-from zaqar_lite.api.call import Call
+from zaqar_lite.api.request import Request
 
 logger = logging.getLogger("zaqar_lite.access")
 SLOW = 0.5
@@ -13,9 +13,9 @@ _CALLER = re.compile(rb"req-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _TRACE = re.compile(rb"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(?:-.*)?")
 
 
-def log_request(call: Call, status: int, seconds: float, *, every: bool) -> None:
+def log_request(request: Request, status: int, seconds: float, *, every: bool) -> None:
     """Log a request if that is asked for, if it was slow, or, at debug level, if it failed."""
-    if seconds > SLOW and seconds > SLOW + call.waits:
+    if seconds > SLOW and seconds > SLOW + request.waits:
         level, text = logging.WARNING, "slow request"
     elif every:
         level, text = logging.INFO, "request"
@@ -23,23 +23,23 @@ def log_request(call: Call, status: int, seconds: float, *, every: bool) -> None
         level, text = logging.DEBUG, "request"
     else:
         return
-    route = call.route
+    route = request.route
     names_queue = route is not None and "{queue_name}" in route.template
     fields = {
-        "request_id": call.request_id,
-        "method": call.method,
+        "request_id": request.request_id,
+        "method": request.method,
         "path": route.template if route else "unknown",
         "route": route.name if route else "unknown",
-        "project": call.project,
-        "queue": call.path_values[0] if names_queue else "",
-        "client": call.client_id,
+        "project": request.project,
+        "queue": request.path_values[0] if names_queue else "",
+        "client": request.client_id,
         "status": status,
         "milliseconds": round(seconds * 1000, 3),
     }
-    caller = call.headers.get(b"x-openstack-request-id", b"")
+    caller = request.headers.get(b"x-openstack-request-id", b"")
     if _CALLER.fullmatch(caller):
         fields["caller_request_id"] = caller.decode()
-    trace = _TRACE.fullmatch(call.headers.get(b"traceparent", b""))
+    trace = _TRACE.fullmatch(request.headers.get(b"traceparent", b""))
     if trace is not None:
         fields["trace_id"], fields["span_id"] = trace[1].decode(), trace[2].decode()
     logger.log(level, text, extra=fields)

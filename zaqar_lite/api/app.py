@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING
 from zaqar_lite.api.application import Application
 from zaqar_lite.api.asgi import AsgiApp, Lifespan, Receive, Scope, Send
 from zaqar_lite.api.auditing import Auditor
-from zaqar_lite.api.call import Route
+from zaqar_lite.api.authentication import RequestAuthentication, TrustedProxies
 from zaqar_lite.api.checks import Checks
-from zaqar_lite.api.gate import Gate, LongRequests
-from zaqar_lite.api.gateways import Gateways
 from zaqar_lite.api.home import home_document
-from zaqar_lite.api.metering import Meter
-from zaqar_lite.api.patience import Patience
+from zaqar_lite.api.long_polling import LongRequests, Polling
+from zaqar_lite.api.rate_limits import Meter
 from zaqar_lite.api.render import Renderer
+from zaqar_lite.api.request import Route
 from zaqar_lite.api.routes import RouteTree, on_topics, routes_of
 from zaqar_lite.api.v2.claims import ClaimActions, SettlingActions
 from zaqar_lite.api.v2.events import EventActions
@@ -32,9 +31,9 @@ from zaqar_lite.api.websocket.conversation import SocketHost
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.service.audit import Trail
 from zaqar_lite.service.claims import Claims
-from zaqar_lite.service.delivery.connected_subscribers import ConnectedSubscribers
 from zaqar_lite.service.delivery.deliveries import Deliveries
 from zaqar_lite.service.delivery.inspection import DeliveryInspection
+from zaqar_lite.service.delivery.internal_targets import ConnectedSubscribers
 from zaqar_lite.service.event_streams import EventStreams
 from zaqar_lite.service.health import Health, Readiness
 from zaqar_lite.service.identity.authentication import Authenticator
@@ -111,7 +110,7 @@ class HttpOptions:
     limits: Limits
     hosts: frozenset[str] | None
     origins: frozenset[str] | None
-    gateways: Gateways | None = None
+    proxies: TrustedProxies | None = None
     any_client_id: bool = False
     admin_mode: bool = False
     checksum: bool = False
@@ -136,13 +135,13 @@ def build_app(
         presigned_urls=services.presigned_urls,
         hosts=options.hosts,
     )
-    gate = None
+    authentication = None
     if services.identity is not None:
-        gate = Gate(services.identity, services.authorizer, check_store)
-    long_requests = LongRequests(gate, checks, services.revalidation)
-    patience = Patience(services.long_polling, long_requests, longest=options.limits.max_wait)
+        authentication = RequestAuthentication(services.identity, services.authorizer, check_store)
+    long_requests = LongRequests(authentication, checks, services.revalidation)
+    polling = Polling(services.long_polling, long_requests, longest=options.limits.max_wait)
     more = (ProbeActions(readiness), MetricActions(metrics), events)
-    tree = RouteTree(tuple(_routes(services, options, patience, renderer, more)))
+    tree = RouteTree(tuple(_routes(services, options, polling, renderer, more)))
     metrics.lay_out({route.name: f"{route.method} {route.template}" for route in tree.routes})
 
     @functools.cache
@@ -169,8 +168,8 @@ def build_app(
     application = Application(
         tree,
         checks,
-        gate=gate,
-        gateways=options.gateways,
+        authentication=authentication,
+        proxies=options.proxies,
         meter=Meter(services.rates, services.connection_limits, tree.routes),
         long_requests=long_requests,
         describe=describe,
@@ -188,8 +187,8 @@ def build_app(
         tree,
         application.answer,
         checks,
-        gate=gate,
-        gateways=options.gateways,
+        authentication=authentication,
+        proxies=options.proxies,
         connection_limits=services.connection_limits,
         revalidation=services.revalidation,
         origins=options.origins,
@@ -202,7 +201,7 @@ def build_app(
 def _routes(
     services: Services,
     options: HttpOptions,
-    patience: Patience,
+    polling: Polling,
     renderer: Renderer,
     more: tuple[object, ...],
 ) -> Iterator[Route]:
@@ -217,7 +216,7 @@ def _routes(
         services.queues, services.subscriptions, services.presigned_urls, authorizer
     )
     settling = SettlingActions(services.claims)
-    messages = MessageActions(services.messages, settling, patience, renderer)
+    messages = MessageActions(services.messages, settling, polling, renderer)
     jobs = JobActions(services.jobs, authorizer)
     subscribing = (
         SubscriptionActions(
@@ -230,7 +229,7 @@ def _routes(
         *more,
         queues,
         messages,
-        ClaimActions(services.claims, patience, renderer),
+        ClaimActions(services.claims, polling, renderer),
         settling,
         *subscribing,
         TopicActions(services.topics, queues, services.subscriptions, authorizer),

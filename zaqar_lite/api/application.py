@@ -16,14 +16,22 @@ from zaqar_lite.api import asgi
 from zaqar_lite.api.access import FAILED, SLOW, log_request
 from zaqar_lite.api.asgi import AsgiApp, Lifespan, Receive, Scope, Send, serve_lifespan
 from zaqar_lite.api.auditing import Auditor
-from zaqar_lite.api.call import INVALID_REQUEST, Call, Check, Refused, Result, Route
+from zaqar_lite.api.authentication import RequestAuthentication, TrustedProxies, take_signature
 from zaqar_lite.api.checks import Checks
-from zaqar_lite.api.errors import to_result
-from zaqar_lite.api.gate import Gate, LongRequests
-from zaqar_lite.api.gateways import Gateways
-from zaqar_lite.api.metering import Meter
+from zaqar_lite.api.errors import to_response
+from zaqar_lite.api.long_polling import LongRequests
+from zaqar_lite.api.rate_limits import Meter
+from zaqar_lite.api.request import (
+    INVALID_REQUEST,
+    NAMING,
+    Check,
+    Head,
+    Refused,
+    Request,
+    Response,
+    Route,
+)
 from zaqar_lite.api.routes import OPEN_PATHS, OPENAPI_PATH, Node, RouteTree
-from zaqar_lite.api.signed_queries import take_signature
 from zaqar_lite.api.websocket.conversation import SocketHost
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.limits import Limits
@@ -51,8 +59,8 @@ class Application:
         tree: RouteTree,
         checks: Checks,
         *,
-        gate: Gate | None,
-        gateways: Gateways | None,
+        authentication: RequestAuthentication | None,
+        proxies: TrustedProxies | None,
         meter: Meter,
         long_requests: LongRequests,
         describe: AsgiApp,
@@ -68,8 +76,8 @@ class Application:
     ) -> None:
         self._tree = tree
         self._checks = checks
-        self._gate = gate
-        self._gateways = gateways
+        self._authentication = authentication
+        self._proxies = proxies
         self._meter, self._rates, self._connected = meter, meter.rates, meter.connection_limits
         self._long_requests = long_requests
         self._describe = describe
@@ -95,10 +103,10 @@ class Application:
         """What WebSockets say to."""
         self._auditor = auditor
         self._access_log = access_log
-        self._answers_at_once = answers_at_once
-        self._trusts_heads = gate is None and gateways is None
-        who = None if gate is None else gate.admit
-        through = None if gateways is None else gateways.check_request
+        self._answers_at_once = answers_at_once and authentication is None
+        self._trusts_heads = authentication is None and proxies is None
+        who = None if authentication is None else authentication.admit
+        through = None if proxies is None else proxies.check_request
         before = (checks.check_headers, take_signature, through, who)
         self._before: tuple[Check, ...] = tuple(one for one in before if one is not None)
         self._before_frames = tuple(one for one in self._before if one != through)
@@ -131,115 +139,124 @@ class Application:
         else:  # our own server answers these itself: sockets.py
             await send({"type": "websocket.close"})
 
-    async def answer(self, call: Call) -> Result:
+    async def answer(self, request: Request) -> Response:
         """Answer a request. Every error becomes a result, and so does the server's stop.
 
         A stream that is the answer must be run, and `ended` called then. The document of what
         answers a frame is left as it is.
         """
-        call.request_id = f"{_FIRST_DIGITS}{next(_numbers):012x}"
-        if call.route is None and call.checks is None:
-            call.headers = dict(call.headers)
-            found = await self._answer_elsewhere(call)
+        request.request_id = f"{_FIRST_DIGITS}{next(_numbers):012x}"
+        if request.route is None and request.checks is None:
+            request.headers = dict(request.headers)
+            found = await self._answer_elsewhere(request)
             if found is not None:
                 return found
-        span = None if self.traces is None else self.traces.begin(call)
+        span = None if self.traces is None else self.traces.begin(request)
         started = time.perf_counter()
         try:
-            result = None
-            if call.route is None:
-                result = await self._admit(call)
+            response = None
+            if request.route is None:
+                response = await self._admit(request)
             else:  # its head has been through all this before
                 self._check_store()
-            route = call.route
-            if result is None and route is not None:
+            route = request.route
+            if response is None and route is not None:
                 if self._rates.is_on or self._connected.is_on:
-                    await self._meter.admit(call, route)
+                    await self._meter.admit(request, route)
                 self.metrics.asked += route.hot
-                result = await (call.action or route.action)(call)
-                result.body = result.text() if call.checks is None else b""
+                response = await (request.action or route.action)(request)
+                response.body = response.text() if request.checks is None else b""
                 if self._rates.is_on:
-                    self._meter.answered(call, route, result)
-            assert result is not None  # noqa: S101 - without a route, `_admit` has answered
+                    self._meter.answered(request, route, response)
+            assert response is not None  # noqa: S101 - without a route, `_admit` has answered
         except (Exception, asyncio.CancelledError) as exc:  # noqa: BLE001 - a bug is a 500, logged
             # Cancelled at the end of `shutdown_timeout`, or by a second Ctrl-C. Were it raised, the
             # client would learn nothing.
             error = _STOPS if isinstance(exc, asyncio.CancelledError) else exc
-            title = INVALID_REQUEST if call.route is None else call.route.invalid_title
-            result = to_result(error, invalid_title=title, request_id=call.request_id)
-            result.body = result.text()
-        if call.record_act is not None:
-            call.record_act(result)
+            title = INVALID_REQUEST if request.route is None else request.route.invalid_title
+            response = to_response(error, invalid_title=title, request_id=request.request_id)
+            response.body = response.text()
+        if request.record_act is not None:
+            request.record_act(response)
         seconds = time.perf_counter() - started
-        route = call.route
-        self.metrics.request("" if route is None else route.name, result.status, seconds)
-        if self._access_log or seconds > SLOW or result.status >= FAILED:
-            log_request(call, result.status, seconds, every=self._access_log)
+        route = request.route
+        self.metrics.request("" if route is None else route.name, response.status, seconds)
+        if self._access_log or seconds > SLOW or response.status >= FAILED:
+            log_request(request, response.status, seconds, every=self._access_log)
         if self.traces is not None and span is not None:
-            self.traces.end(span, call, result.status)
-        if result.stream is not None:
-            self._hold(call, result)
-        return result
+            self.traces.end(span, request, response.status)
+        if response.stream is not None:
+            self._hold(request, response)
+        return response
 
-    async def _answer_elsewhere(self, call: Call) -> Result | None:
+    def answers_at_once(self, head: Head) -> bool:
+        """Whether a request is probably answered without waiting: for messages of a store in here.
+
+        It must be safe to run without a task until it first waits.
+        """
+        if not self._answers_at_once or b"wait=" in head.query_string:
+            return False
+        return head.path.startswith(NAMING) and ("/messages" in head.path or "/claims" in head.path)
+
+    async def _answer_elsewhere(self, request: Request) -> Response | None:
         """Answer what is for the page or the document, and guesses; None for any other request."""
         try:
-            if call.path == OPENAPI_PATH:
-                return await asgi.ask(self._describe, call)
-            if self.page is not None and call.path.startswith(_PAGE):
+            if request.path == OPENAPI_PATH:
+                return await asgi.ask(self._describe, request)
+            if self.page is not None and request.path.startswith(_PAGE):
                 # The page is for a client that calls this server by one of its own names.
-                self._checks.check_headers(call)
-                return await asgi.ask(self.page, call)
+                self._checks.check_headers(request)
+                return await asgi.ask(self.page, request)
         except Refused as exc:
-            result = to_result(exc, invalid_title=INVALID_REQUEST, request_id="")
-            result.body = result.text()
-            return result
-        refused = None if self._gate is None else self._gate.refuses(call)
-        if refused is None or self._gate is None:
+            response = to_response(exc, invalid_title=INVALID_REQUEST, request_id="")
+            response.body = response.text()
+            return response
+        refused = None if self._authentication is None else self._authentication.refuses(request)
+        if refused is None or self._authentication is None:
             return None
         # It is answered without a look at it; it is counted, and in no log.
         self.metrics.request("", refused.status, 0.0)
-        await self._gate.be_late()
+        await self._authentication.be_late()
         refused.body = refused.text()
         return refused
 
-    def _hold(self, call: Call, result: Result) -> None:
+    def _hold(self, request: Request, response: Response) -> None:
         """End a stream once its request would not be let in any more; count what is read of it."""
-        stream, end, project = result.stream, call.end or _nothing, call.project
+        stream, end, project = response.stream, request.end or _nothing, request.project
         assert stream is not None  # noqa: S101 - the caller has looked
-        result.ended = self._long_requests.hold(call, lambda _: end())
+        response.ended = self._long_requests.hold(request, lambda _: end())
         if self._rates.is_on:
             meter = self._meter
-            result.stream = lambda write: stream(meter.counted(write, project))
+            response.stream = lambda write: stream(meter.counted(write, project))
 
-    async def _admit(self, call: Call) -> Result | None:
+    async def _admit(self, request: Request) -> Response | None:
         """Find out who asks, for what, and whether it may now: one check after the other.
 
-        They set the call's route; a request that needs none is answered.
+        They set the request's route; a request that needs none is answered.
         """
-        checks = call.checks
+        checks = request.checks
         for check in self._before if checks is None else self._before_frames:
-            if (waits := check(call)) is not None:
+            if (waits := check(request)) is not None:
                 await waits
         if checks is None:
-            node = self._find(call)
-            if call.method == "OPTIONS":
-                return Result(200, b"", ((b"allow", node.allow()),))
-            checks = node.checks.get(call.method, node.otherwise)
+            node = self._find(request)
+            if request.method == "OPTIONS":
+                return Response(200, b"", ((b"allow", node.allow()),))
+            checks = node.checks.get(request.method, node.otherwise)
         for check in checks:
-            if (waits := check(call)) is not None:
+            if (waits := check(request)) is not None:
                 await waits
         return None
 
-    def _find(self, call: Call) -> Node:
+    def _find(self, request: Request) -> Node:
         """Find the place that a request's path names, and fill in the path's values."""
-        raw_path = call.head.raw_path
+        raw_path = request.head.raw_path
         if b"%" in raw_path and b"%2f" in raw_path.lower():
             raise Refused(400, INVALID_REQUEST, "A path may not hold an encoded slash (%2F).")
-        place = self._tree.find(call.path)
+        place = self._tree.find(request.path)
         if place is None:
             raise Refused(404, "404 Not Found")
-        node, call.path_values = place
+        node, request.path_values = place
         return node
 
     def _checks_of(self, template: str, node: Node, route: Route | None) -> tuple[Check, ...]:
@@ -252,29 +269,28 @@ class Application:
             return (*found, partial(_refuse_method, node))
         enter, read = partial(_enter, route), _read_if_unknown
         record = None if self._auditor is None else self._auditor.recorder(route)
-        authorise = None if self._gate is None else self._gate.authorise
+        authorise = None if self._authentication is None else self._authentication.authorise
         store = self._need_store if route.needs_store else None
         revoked = self._checks.check_revoked if route.names_queue else None
         keep = partial(self._keep, route) if route.hot and self._trusts_heads else None
         more = (enter, record, authorise, _check_size, store, revoked, keep, read)
         return (*found, *(check for check in more if check is not None))
 
-    def _need_store(self, _: Call) -> None:
+    def _need_store(self, _: Request) -> None:
         self._check_store()
 
-    def _keep(self, route: Route, call: Call) -> None:
+    def _keep(self, route: Route, request: Request) -> None:
         """Keep with the head what it decides: the next request with the same one is let in by it.
 
         Only requests for messages are kept, so there is nothing to be told to the audit trail. A
         signature may be revoked, and a length that is not in the head must be checked.
         """
-        head = call.head
-        if b"url-signature" in call.headers or b"content-encoding" in call.headers:
+        head = request.head
+        if b"url-signature" in request.headers or b"content-encoding" in request.headers:
             return
-        head.path_values, head.queue = call.path_values, call.queue
-        head.project, head.client_id = call.project, call.client_id
-        head.parameters = call.parameters
-        head.at_once = self._answers_at_once and "wait" not in head.parameters
+        head.path_values, head.queue = request.path_values, request.queue
+        head.project, head.client_id = request.project, request.client_id
+        head.parameters = request.parameters
         head.route, head.most = route, route.largest_body
 
 
@@ -282,18 +298,18 @@ def _nothing() -> None:
     """Take over nothing."""
 
 
-def _enter(route: Route, call: Call) -> None:
-    call.route, call.most = route, route.largest_body
+def _enter(route: Route, request: Request) -> None:
+    request.route, request.most = route, route.largest_body
 
 
-def _refuse_method(node: Node, _: Call) -> None:
+def _refuse_method(node: Node, _: Request) -> None:
     raise Refused(405, "405 Method Not Allowed", headers=((b"allow", node.allow()),))
 
 
-def _check_size(call: Call) -> None:
-    call.check_size(call.size)
+def _check_size(request: Request) -> None:
+    request.check_size(request.size)
 
 
-def _read_if_unknown(call: Call) -> Awaitable[object] | None:
+def _read_if_unknown(request: Request) -> Awaitable[object] | None:
     """Read a body whose length is known by that alone: one that is chunked, or compressed."""
-    return call.receive() if call.size < 0 or b"content-encoding" in call.headers else None
+    return request.receive() if request.size < 0 or b"content-encoding" in request.headers else None

@@ -15,14 +15,14 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 from urllib.parse import quote
 
-from zaqar_lite.api.call import Call, Head, Headers, Result, bad_body
+from zaqar_lite.api.request import Head, Headers, Request, Response, bad_body
 from zaqar_lite.domain.errors import ZaqarLiteError
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
-Answer = Callable[[Call], Coroutine[Any, Any, Result]]
+Answer = Callable[[Request], Coroutine[Any, Any, Response]]
 
 NO_CONTENT_STATUSES = (204, 304)
 """Statuses whose answers have no Content-Length, as they have no body."""
@@ -30,14 +30,14 @@ _LARGEST_FORM = 4_194_304
 """Bytes of a body for another application, which are all read before it is asked."""
 
 
-def _header_list(call: Call, result: Result) -> list[tuple[bytes, bytes]]:
+def _header_list(request: Request, response: Response) -> list[tuple[bytes, bytes]]:
     """All headers of a result; without a body there is no Content-Type, for 204 no length."""
-    headers = [(b"x-openstack-request-id", call.request_id.encode())]
-    if result.body or result.stream is not None:
-        headers.append((b"content-type", result.media_type))
-    if result.stream is None and result.status not in NO_CONTENT_STATUSES:
-        headers.append((b"content-length", b"%d" % len(result.body)))
-    headers.extend(result.headers)
+    headers = [(b"x-openstack-request-id", request.request_id.encode())]
+    if response.body or response.stream is not None:
+        headers.append((b"content-type", response.media_type))
+    if response.stream is None and response.status not in NO_CONTENT_STATUSES:
+        headers.append((b"content-length", b"%d" % len(response.body)))
+    headers.extend(response.headers)
     return headers
 
 
@@ -50,15 +50,15 @@ async def serve(answer: Answer, scope: Scope, receive: Receive, send: Send) -> N
         scope["headers"],
         path=scope["path"],
     )
-    call = Call(head, source=_Asgi(receive))
+    request = Request(head, source=_Asgi(receive))
     client = scope.get("client")
-    call.address = client[0] if client else ""
-    call.is_secure = scope.get("scheme") == "https"
-    result = await answer(call)
-    headers = _header_list(call, result)
-    await send({"type": "http.response.start", "status": result.status, "headers": headers})
-    if result.stream is None:
-        body = b"" if call.method == "HEAD" else result.body
+    request.address = client[0] if client else ""
+    request.is_secure = scope.get("scheme") == "https"
+    response = await answer(request)
+    headers = _header_list(request, response)
+    await send({"type": "http.response.start", "status": response.status, "headers": headers})
+    if response.stream is None:
+        body = b"" if request.method == "HEAD" else response.body
         await send({"type": "http.response.body", "body": body})
         return
 
@@ -66,11 +66,11 @@ async def serve(answer: Answer, scope: Scope, receive: Receive, send: Send) -> N
         await send({"type": "http.response.body", "body": part, "more_body": True})
 
     try:
-        await result.stream(write)
+        await response.stream(write)
         await send({"type": "http.response.body", "body": b""})
     finally:
-        if result.ended is not None:
-            result.ended()
+        if response.ended is not None:
+            response.ended()
 
 
 class _Asgi:
@@ -79,7 +79,7 @@ class _Asgi:
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
 
-    async def receive(self, request: Call) -> bytes:
+    async def receive(self, request: Request) -> bytes:
         """Wait for the whole body: Content-Length bytes, where there is that header.
 
         Raises:
@@ -110,15 +110,15 @@ class _Asgi:
         return asyncio.create_task(look(), name="watch client").cancel
 
 
-async def ask(app: AsgiApp, call: Call) -> Result:
+async def ask(app: AsgiApp, request: Request) -> Response:
     """Have an ASGI application answer a request, and collect its answer.
 
     Raises:
         Refused: the body is larger than 4 MiB, or ends too early.
     """
-    call.most = _LARGEST_FORM
-    call.check_size(call.size)
-    body = await call.receive()
+    request.most = _LARGEST_FORM
+    request.check_size(request.size)
+    body = await request.receive()
     started: MutableMapping[str, Any] = {}
     parts: list[bytes] = []
 
@@ -135,14 +135,14 @@ async def ask(app: AsgiApp, call: Call) -> Result:
         "type": "http",
         "asgi": {"version": "3.0"},
         "http_version": "1.1",
-        "scheme": "https" if call.is_secure else "http",
-        "method": call.method,
-        "path": call.path,
-        "raw_path": call.head.raw_path,
+        "scheme": "https" if request.is_secure else "http",
+        "method": request.method,
+        "path": request.path,
+        "raw_path": request.head.raw_path,
         "root_path": "",
-        "query_string": call.query_string,
-        "headers": list(call.headers.items()),
-        "client": (call.address, 0) if call.address else None,
+        "query_string": request.query_string,
+        "headers": list(request.headers.items()),
+        "client": (request.address, 0) if request.address else None,
         "server": None,
     }
     await app(scope, receive, send)
@@ -150,9 +150,9 @@ async def ask(app: AsgiApp, call: Call) -> Result:
     media_type = next((value for name, value in sent if name.lower() == b"content-type"), b"")
     own = (b"content-type", b"content-length")
     headers = tuple((name, value) for name, value in sent if name.lower() not in own)
-    result = Result(started["status"], b"".join(parts), headers, media_type)
-    result.body = result.text()
-    return result
+    response = Response(started["status"], b"".join(parts), headers, media_type)
+    response.body = response.text()
+    return response
 
 
 logger = logging.getLogger("zaqar_lite")

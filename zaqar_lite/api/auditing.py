@@ -11,7 +11,7 @@ import uuid
 from datetime import UTC, datetime
 from functools import partial
 
-from zaqar_lite.api.call import Call, Check, Result, Route
+from zaqar_lite.api.request import Check, Request, Response, Route
 from zaqar_lite.domain.identity import How, Verb
 from zaqar_lite.service.audit import Act, Event, Trail
 
@@ -47,13 +47,15 @@ class Auditor:
         act = self._acts.get(route.name)
         return None if act is None else partial(self._watch, act)
 
-    def _watch(self, act: Act, call: Call) -> None:
-        call.record_act = partial(self._record, call, act)
+    def _watch(self, act: Act, request: Request) -> None:
+        request.record_act = partial(self._record, request, act)
 
-    def _record(self, call: Call, act: Act, result: Result) -> None:
+    def _record(self, request: Request, act: Act, response: Response) -> None:
         """Record that an act was tried, and how it ended."""
-        call.record_act = None  # it refers to the call: a cycle, which only the collector frees
-        self._trail.add(_event(call, act, result))
+        request.record_act = (
+            None  # it refers to the request: a cycle, which only the collector frees
+        )
+        self._trail.add(_event(request, act, response))
 
 
 def is_managing(route: Route) -> bool:
@@ -69,14 +71,14 @@ def _act(route: Route) -> Act:
     return Act(_ACTIONS.get(word, f"update/{word}"), f"data/messaging/{noun}")
 
 
-def _event(call: Call, act: Act, result: Result) -> Event:
-    status, location = result.status, dict(result.headers).get(b"location", b"")
-    principal, headers = call.principal, call.headers
+def _event(request: Request, act: Act, response: Response) -> Event:
+    status, location = response.status, dict(response.headers).get(b"location", b"")
+    principal, headers = request.principal, request.headers
     named = headers.get(b"x-user-id", b"") if principal.how is How.HEADERS else b""
     user = principal.user or _text(named) or "unknown"
     made = location.decode().rpartition("/")[2]
-    names = [*call.path_values]
-    if made and made not in call.path:
+    names = [*request.path_values]
+    if made and made not in request.path:
         names.append(made)
     return {
         "typeURI": _TYPE,
@@ -89,11 +91,11 @@ def _event(call: Call, act: Act, result: Result) -> Event:
         "initiator": {
             "typeURI": "service/security/account/user",
             "id": user,
-            "project_id": call.project,
+            "project_id": request.project,
             "credential": {"type": principal.how.value},
             "host": {
-                "id": call.client_id,
-                "address": call.address,
+                "id": request.client_id,
+                "address": request.address,
                 "agent": _text(headers.get(b"user-agent", b"")),
             },
         },
@@ -103,8 +105,8 @@ def _event(call: Call, act: Act, result: Result) -> Event:
             "id": socket.gethostname(),
             "name": "zaqar-lite",
         },
-        "requestPath": call.path,
-        "tags": [f"correlation_id?value={call.request_id}"],
+        "requestPath": request.path,
+        "tags": [f"correlation_id?value={request.request_id}"],
     }
 
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import NoReturn
 
-from zaqar_lite.api.call import NAMING, TOPICS, Call, Check, Refused, Route
+from zaqar_lite.api.request import NAMING, TOPICS, Check, Refused, Request, Route
 from zaqar_lite.domain.identity import INTERNAL_PROJECTS, SIGNED, How
 from zaqar_lite.domain.limits import MAX_PROJECT_ID
 from zaqar_lite.domain.metadata import is_queue_name
@@ -62,7 +62,7 @@ class Checks:
         self._presigned_urls = presigned_urls
         self._is_our_name = None if hosts is None else _our_names(hosts)
 
-    def check_headers(self, call: Call) -> None:
+    def check_headers(self, request: Request) -> None:
         """Refuse headers that are too large, or sent twice where the two could say two things.
 
         A gateway that looks at the first of two project ids while the last one counts would let
@@ -71,9 +71,9 @@ class Checks:
         Raises:
             Refused: 431 or 400.
         """
-        headers = call.headers
-        if call.head.repeated:
-            _check_repeated(call.head.repeated)
+        headers = request.headers
+        if request.head.repeated:
+            _check_repeated(request.head.repeated)
         if headers and max(map(len, headers.values())) > _MAX_HEADER:
             _refuse_largest(headers)
         host = headers.get(b"host")
@@ -100,41 +100,41 @@ class Checks:
         found.append(_set_project if _is_in_a_project(template) else _set_project_if_any)
         return (*found, _check_queue) if names_queue else tuple(found)
 
-    def check_revoked(self, call: Call) -> Awaitable[None] | None:
+    def check_revoked(self, request: Request) -> Awaitable[None] | None:
         """Refuse a signature that fits and was revoked; it is behind those of `of`.
 
         Raises:
             Refused: 404, as for any signature that does not admit.
         """
-        return self._refuse_revoked(call) if _SIGNATURE in call.headers else None
+        return self._refuse_revoked(request) if _SIGNATURE in request.headers else None
 
-    async def _refuse_revoked(self, call: Call) -> None:
-        signature = call.headers[_SIGNATURE].decode("latin-1")
-        if not await self._presigned_urls.admits(call.queue, signature):
+    async def _refuse_revoked(self, request: Request) -> None:
+        signature = request.headers[_SIGNATURE].decode("latin-1")
+        if not await self._presigned_urls.admits(request.queue, signature):
             raise Refused(404, _NOT_FOUND)
 
-    def _set_client(self, call: Call) -> None:
-        call.client_id = self._known_client(call.headers.get(b"client-id"))
+    def _set_client(self, request: Request) -> None:
+        request.client_id = self._known_client(request.headers.get(b"client-id"))
 
-    def _check_signature(self, call: Call) -> None:
+    def _check_signature(self, request: Request) -> None:
         """Refuse a signature that does not fit; what else the headers name counts for nothing."""
 
         def header(name: bytes) -> str:
-            return call.headers.get(name, b"").decode("latin-1")
+            return request.headers.get(name, b"").decode("latin-1")
 
-        if _SIGNATURE not in call.headers:
+        if _SIGNATURE not in request.headers:
             return
         if not self._presigned_urls.verify(
-            path=call.path,
-            method=call.method,
-            project=_text(call.headers.get(b"x-project-id", b"")),
+            path=request.path,
+            method=request.method,
+            project=_text(request.headers.get(b"x-project-id", b"")),
             signature=header(b"url-signature"),
             paths=header(b"url-paths"),
             methods=header(b"url-methods"),
             expires=header(b"url-expires"),
         ):
             raise Refused(404, _NOT_FOUND)
-        call.principal = SIGNED
+        request.principal = SIGNED
 
     def _client_id(self, value: bytes | None) -> str:
         if value is None:
@@ -191,14 +191,14 @@ def _check_repeated(names: Sequence[bytes]) -> None:
             )
 
 
-def _check_content(call: Call) -> None:
-    headers = call.headers
+def _check_content(request: Request) -> None:
+    headers = request.headers
     length = headers.get(b"content-length")
     if length is not None:
         if not length.isdigit() or len(length) > 18:
             raise Refused(400, _INVALID_HEADER, "Content-Length must be a number.")
         content_type = headers.get(b"content-type", b"")
-        if call.size and content_type.lower() == b"application/x-www-form-urlencoded":
+        if request.size and content_type.lower() == b"application/x-www-form-urlencoded":
             raise Refused(
                 400, "Invalid Content-Type", "Endpoint does not accept URL-encoded bodies."
             )
@@ -206,19 +206,19 @@ def _check_content(call: Call) -> None:
         raise Refused(
             400, "Invalid request body", "No Transfer-Encoding but chunked is understood."
         )
-    if call.size and headers.get(b"content-encoding", b"identity") not in _ENCODINGS:
+    if request.size and headers.get(b"content-encoding", b"identity") not in _ENCODINGS:
         raise Refused(
             400, "Invalid request body", "No Content-Encoding of a body but gzip is understood."
         )
 
 
-def _check_stream_accept(call: Call) -> None:
-    if EVENT_STREAM not in call.headers.get(b"accept", b"").lower():
-        _check_accept(call)
+def _check_stream_accept(request: Request) -> None:
+    if EVENT_STREAM not in request.headers.get(b"accept", b"").lower():
+        _check_accept(request)
 
 
-def _check_accept(call: Call) -> None:
-    accept = call.headers.get(b"accept")
+def _check_accept(request: Request) -> None:
+    accept = request.headers.get(b"accept")
     if not accept or accept in _ALL_JSON:
         return
     best, admitted = -1, False
@@ -239,13 +239,13 @@ def _check_accept(call: Call) -> None:
     )
 
 
-def _set_project(call: Call) -> None:
+def _set_project(request: Request) -> None:
     """Take the project; X-Tenant-Id counts only where there is no X-Project-ID, as upstream has it.
 
     Raises:
         Refused: 400, it is missing, empty, no UTF-8, or the server's own.
     """
-    value = call.headers.get(b"x-project-id", call.headers.get(b"x-tenant-id"))
+    value = request.headers.get(b"x-project-id", request.headers.get(b"x-tenant-id"))
     if value is None:
         raise Refused(
             400, "Project-Id Missing", "The header X-PROJECT-ID was missing from the request."
@@ -262,26 +262,26 @@ def _set_project(call: Call) -> None:
         )
     if project in INTERNAL_PROJECTS:
         raise Refused(400, _INVALID_HEADER, f"X-Project-ID: {project} is the server's own project.")
-    call.project = project
+    request.project = project
 
 
 def _is_in_a_project(template: str) -> bool:
     return template.startswith(_IN_A_PROJECT) and not template.startswith("/v2/quotas/")
 
 
-def _set_project_if_any(call: Call) -> None:
+def _set_project_if_any(request: Request) -> None:
     """Take the project where a path needs none; a client with a key may belong to none."""
-    if call.principal.how is not _KEY or b"x-project-id" in call.headers:
-        _set_project(call)
+    if request.principal.how is not _KEY or b"x-project-id" in request.headers:
+        _set_project(request)
 
 
-def _check_queue(call: Call) -> None:
-    """Check the name of a queue or a topic; it is the call's from then on.
+def _check_queue(request: Request) -> None:
+    """Check the name of a queue or a topic; it is the request's from then on.
 
     Raises:
         Refused: 400, that is no name, or the project's is too long.
     """
-    name, is_topic = call.path_values[0], call.path.startswith(TOPICS)
+    name, is_topic = request.path_values[0], request.path.startswith(TOPICS)
     kind = "topic" if is_topic else "queue"
     if not is_queue_name(name):
         raise Refused(
@@ -290,13 +290,15 @@ def _check_queue(call: Call) -> None:
             f"A {kind}'s name has 1 to 64 characters: letters, digits, '_', '-' and '.'; it is not "
             "'.' or '..'.",
         )
-    if len(call.project) > MAX_PROJECT_ID:
+    if len(request.project) > MAX_PROJECT_ID:
         raise Refused(
             400,
             f"Invalid {kind} identification",
             f"A project id has at most {MAX_PROJECT_ID} characters.",
         )
-    call.queue = topic_ref(call.project, name) if is_topic else QueueRef(call.project, name)
+    request.queue = (
+        topic_ref(request.project, name) if is_topic else QueueRef(request.project, name)
+    )
 
 
 def _text(value: bytes) -> str:

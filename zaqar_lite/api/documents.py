@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 import orjson
 
-from zaqar_lite.api.call import Call, Refused, bad_body
+from zaqar_lite.api.request import Refused, Request, bad_body
 from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.domain.groups import GROUP_HEADER, check_group
 from zaqar_lite.domain.limits import INT64_MAX, INT64_MIN, MAX_BODY_DEPTH, MAX_DOCUMENT_DEPTH
@@ -71,13 +71,13 @@ def parse(body: bytes, *, deepest: int = MAX_DOCUMENT_DEPTH) -> Any:  # noqa: AN
     return document
 
 
-async def sent_object(call: Call) -> dict[str, Any]:
-    """Read the document of a call, a strict JSON document that is an object.
+async def sent_object(request: Request) -> dict[str, Any]:
+    """Read the document of a request, a strict JSON document that is an object.
 
     Raises:
         Refused: 400, it is not, and why.
     """
-    return parse_object(await call.read())
+    return parse_object(await request.read())
 
 
 def parse_object(body: bytes, *, deepest: int = MAX_DOCUMENT_DEPTH) -> dict[str, Any]:
@@ -93,14 +93,14 @@ def parse_object(body: bytes, *, deepest: int = MAX_DOCUMENT_DEPTH) -> dict[str,
 
 
 async def sent(
-    call: Call, decoder: msgspec.json.Decoder[T], *, deepest: int = MAX_DOCUMENT_DEPTH
+    request: Request, decoder: msgspec.json.Decoder[T], *, deepest: int = MAX_DOCUMENT_DEPTH
 ) -> T:
-    """Read the document of a call, a strict JSON object of a known form.
+    """Read the document of a request, a strict JSON object of a known form.
 
     Raises:
         Refused: 400, names the field that is wrong.
     """
-    body = await call.read()
+    body = await request.read()
     parse_object(body, deepest=deepest)
     return decode(decoder, body)
 
@@ -117,13 +117,13 @@ def decode(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
         raise bad_body(_MALFORMED.format(exc)) from None
 
 
-async def sent_messages(call: Call, turns: Turns) -> Sequence[Draft]:
+async def sent_messages(request: Request, turns: Turns) -> Sequence[Draft]:
     """Read the messages of a post; a large one is read in turns with other large ones.
 
     Raises:
         Refused: 400, names the field and, by its index, the message that is wrong.
     """
-    body = await call.read()
+    body = await request.read()
     return parse_messages(body) if len(body) <= LARGE_POST else await parse_in_turns(body, turns)
 
 

@@ -2,7 +2,7 @@
 
 import logging
 
-from zaqar_lite.api.call import Refused, Result
+from zaqar_lite.api.request import Refused, Response
 from zaqar_lite.domain.errors import (
     Conflict,
     Denied,
@@ -22,7 +22,7 @@ _DENIED = "You are not authorized to complete this action."
 _TRY_AGAIN = " Please try again in a few seconds."
 
 
-def to_result(error: Exception, *, invalid_title: str, request_id: str) -> Result:
+def to_response(error: Exception, *, invalid_title: str, request_id: str) -> Response:
     """Answer an error in Zaqar's form; anything unknown is a bug: logged, 500, no details."""
     refused = _refused(error, invalid_title)
     if refused is None:
@@ -31,7 +31,7 @@ def to_result(error: Exception, *, invalid_title: str, request_id: str) -> Resul
             500, "Internal server error", f"Unexpected error; see {request_id} in the log."
         )
     if refused.document is not None:
-        return Result(refused.status, refused.document, refused.headers)
+        return Response(refused.status, refused.document, refused.headers)
     document: dict[str, object] = {"title": refused.title}
     if refused.description:
         document["description"] = refused.description
@@ -39,7 +39,7 @@ def to_result(error: Exception, *, invalid_title: str, request_id: str) -> Resul
         document["link"] = refused.link
     if refused.index is not None:
         document["index"] = refused.index
-    return Result(refused.status, document, ((b"vary", b"Accept"), *refused.headers))
+    return Response(refused.status, document, ((b"vary", b"Accept"), *refused.headers))
 
 
 def _refused(error: Exception, invalid_title: str) -> Refused | None:  # noqa: PLR0911

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from zaqar_lite.api.call import Route
+from zaqar_lite.api.request import Route
 from zaqar_lite.domain.limits import Limits
 
 _NAMES = {

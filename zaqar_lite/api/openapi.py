@@ -12,7 +12,7 @@ from fastapi.openapi.utils import get_openapi
 from starlette.requests import Request
 from starlette.responses import Response
 
-from zaqar_lite.api.call import Route
+from zaqar_lite.api.request import Route
 from zaqar_lite.api.routes import OPENAPI_PATH, RouteTree
 from zaqar_lite.api.v2.queues import PATCH_TYPE
 from zaqar_lite.domain.attempts import MAX_DETAIL, MAX_REASON, Ended

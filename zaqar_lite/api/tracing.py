@@ -12,7 +12,7 @@ from opentelemetry import trace
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from zaqar_lite.api.call import Call
+from zaqar_lite.api.request import Request
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
@@ -46,12 +46,12 @@ class RequestTraces:
         shutdown = asyncio.to_thread(self._provider.shutdown)
         await asyncio.wait({asyncio.ensure_future(shutdown)}, timeout=_LONGEST_STOP)
 
-    def begin(self, call: Call) -> Span | None:
-        """Start the span of a call, None where it is not sampled.
+    def begin(self, request: Request) -> Span | None:
+        """Start the span of a request, None where it is not sampled.
 
         The request's `traceparent` is replaced by that of the span, which the log then names.
         """
-        parent = call.headers.get(b"traceparent")
+        parent = request.headers.get(b"traceparent")
         if parent is None:
             if random() >= self._share:  # noqa: S311 - a sample, no secret
                 return None
@@ -60,31 +60,31 @@ class RequestTraces:
         carrier = {
             name.decode(): value.decode("latin-1")
             for name in _FIELDS
-            if (value := call.headers.get(name)) is not None
+            if (value := request.headers.get(name)) is not None
         }
         span = self._tracer.start_span(
-            call.method,
+            request.method,
             context=_PROPAGATOR.extract(carrier, _ROOT),
             kind=SpanKind.SERVER,
             attributes={
-                "http.request.method": call.method,
-                "url.path": call.path,
-                "zaqar.request_id": call.request_id,
+                "http.request.method": request.method,
+                "url.path": request.path,
+                "zaqar.request_id": request.request_id,
             },
         )
         own: dict[str, str] = {}
         _PROPAGATOR.inject(own, trace.set_span_in_context(span))
-        call.headers[b"traceparent"] = own["traceparent"].encode()
+        request.headers[b"traceparent"] = own["traceparent"].encode()
         return span
 
-    def end(self, span: Span, call: Call, status: int) -> None:
+    def end(self, span: Span, request: Request, status: int) -> None:
         """End the span of a request that was answered."""
-        if call.route is not None:
-            span.update_name(f"{call.method} {call.route.template}")
-            span.set_attribute("http.route", call.route.template)
+        if request.route is not None:
+            span.update_name(f"{request.method} {request.route.template}")
+            span.set_attribute("http.route", request.route.template)
         span.set_attribute("http.response.status_code", status)
-        if call.project:
-            span.set_attribute("zaqar.project", call.project)
+        if request.project:
+            span.set_attribute("zaqar.project", request.project)
         if status >= 500:
             span.set_attribute("error.type", str(status))
             span.set_status(Status(StatusCode.ERROR))

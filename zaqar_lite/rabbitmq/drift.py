@@ -16,20 +16,10 @@ from zaqar_lite.rabbitmq.topology import Binding, Topology
 Entry = Mapping[str, Any]
 
 # What a policy may not say about our queues: each ends waits early, drops or redirects messages.
-HARMFUL = frozenset(
-    {
-        "message-ttl",
-        "expires",
-        "max-length",
-        "max-length-bytes",
-        "max-in-memory-length",
-        "overflow",
-        "delivery-limit",
-        "dead-letter-exchange",
-        "dead-letter-routing-key",
-        "dead-letter-strategy",
-    }
-)
+HARMFUL = frozenset({
+    "message-ttl", "expires", "max-length", "max-length-bytes", "max-in-memory-length", "overflow",
+    "delivery-limit", "dead-letter-exchange", "dead-letter-routing-key", "dead-letter-strategy",
+})  # fmt: skip
 
 
 class Kind(StrEnum):
@@ -96,9 +86,11 @@ def path(*words: str) -> str:
 
 def compare(topology: Topology, found: Snapshot) -> list[Finding]:
     """Return all findings, in an order in which missing entities can be created."""
+    exchanges = {one.name: exchange_body(one) for one in topology.exchanges}
+    queues = {one.name: queue_body(one) for one in topology.queues}
     return [
-        *_exchanges(topology, found),
-        *_queues(topology, found),
+        *_entities(topology, found.vhost, "exchange", exchanges, found.exchanges),
+        *_entities(topology, found.vhost, "queue", queues, found.queues),
         *_bindings(topology, found),
         *_policies(topology, found),
         *_consumers(topology, found),
@@ -115,46 +107,33 @@ def _is_ours(topology: Topology, name: str) -> bool:
     )
 
 
-def _exchanges(topology: Topology, found: Snapshot) -> Iterator[Finding]:
-    wanted = {one.name: exchange_body(one) for one in topology.exchanges}
-    return _of_kind(topology, found.vhost, "exchange", wanted, found.exchanges)
-
-
-def _queues(topology: Topology, found: Snapshot) -> Iterator[Finding]:
-    wanted = {one.name: queue_body(one) for one in topology.queues}
-    return _of_kind(topology, found.vhost, "queue", wanted, found.queues)
-
-
-def _of_kind(
+def _entities(
     topology: Topology, vhost: str, kind: str, wanted: Mapping[str, Entry], found: Sequence[Entry]
 ) -> Iterator[Finding]:
-    """Compare what a kind of object should be, by name, with those that a broker has."""
+    """Compare the exchanges, or the queues, that should be there, by name, with those that are."""
     present = {entry["name"]: entry for entry in found}
     for name, want in wanted.items():
-        where = path(f"{kind}s", vhost, name)
-        yield from _entity(f"{kind} {name}", want, present.get(name), where)
+        have, where = present.get(name), path(f"{kind}s", vhost, name)
+        if have is None:
+            call = Call("PUT", where, want)
+            yield Finding(Kind.MISSING, f"{kind} {name}", "is not there", call)
+            continue
+        wrong = [
+            f"{key} is {have.get(key)!r}, not {value!r}"
+            for key, value in want.items()
+            if have.get(key) != value
+        ]
+        if wrong:
+            yield Finding(
+                Kind.DIFFERENT,
+                f"{kind} {name}",
+                "; ".join(wrong) + ". RabbitMQ cannot change that: remove it when it is empty and "
+                "apply again, or use another prefix",
+            )
     for name in present:
         if name not in wanted and _is_ours(topology, name):
             call = Call("DELETE", path(f"{kind}s", vhost, name))
             yield Finding(Kind.EXTRA, f"{kind} {name}", "this topology has none such", call)
-
-
-def _entity(subject: str, want: Entry, have: Entry | None, where: str) -> Iterator[Finding]:
-    if have is None:
-        yield Finding(Kind.MISSING, subject, "is not there", Call("PUT", where, want))
-        return
-    wrong = [
-        f"{name} is {have.get(name)!r}, not {value!r}"
-        for name, value in want.items()
-        if have.get(name) != value
-    ]
-    if wrong:
-        yield Finding(
-            Kind.DIFFERENT,
-            subject,
-            "; ".join(wrong) + ". RabbitMQ cannot change that: remove it when it is empty and "
-            "apply again, or use another prefix",
-        )
 
 
 def _bindings(topology: Topology, found: Snapshot) -> Iterator[Finding]:

@@ -102,17 +102,10 @@ class Management:
                 self._send(each.mend)
 
     def _snapshot(self) -> Snapshot:
-        vhost = self.vhost
-        return Snapshot(
-            vhost,
-            exchanges=self._list("exchanges", vhost),
-            queues=self._list("queues", vhost),
-            bindings=self._list("bindings", vhost),
-            policies=self._list("policies", vhost),
-            operator_policies=self._list("operator-policies", vhost),
-            consumers=self._list("consumers", vhost),
-            feature_flags=self._list("feature-flags", optional=True),
-        )
+        kinds = ("exchanges", "queues", "bindings", "policies", "operator-policies", "consumers")
+        listed = {kind.replace("-", "_"): self._list(kind, self.vhost) for kind in kinds}
+        flags = self._list("feature-flags", optional=True)
+        return Snapshot(self.vhost, **listed, feature_flags=flags)
 
     def _list(self, *words: str, optional: bool = False) -> list[dict[str, Any]]:
         try:

@@ -4,7 +4,7 @@
 
 * settings: `loading` reads and checks them, at SIGHUP again;
 * connections: `connections` and `http1`, `sockets` and `tls`;
-* processes: `workers`, `logs` and `garbage`;
+* processes: `workers`, `logs` and `gc_tuning`;
 * what a setting chooses: `stores`, `authentication`, `identity_servers`, `policy_file` and
   `transports`.
 """

@@ -4,7 +4,7 @@ import ipaddress
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from zaqar_lite.api.gateways import Gateways
+from zaqar_lite.api.authentication import TrustedProxies
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.service.identity.authentication import Authenticator, Provider
@@ -59,7 +59,7 @@ def authentication(
     return Authentication(identity, connections, trusts)
 
 
-def gateways(settings: Settings) -> Gateways | None:
+def trusted_proxies(settings: Settings) -> TrustedProxies | None:
     """The gateways whose headers are trusted; None where every client's headers are.
 
     Raises:
@@ -71,7 +71,7 @@ def gateways(settings: Settings) -> Gateways | None:
         networks = [ipaddress.ip_network(one) for one in comma_list(settings.gateways)]
     except ValueError as exc:
         raise ConfigurationError(f"gateways: {exc}.") from None
-    return Gateways(
+    return TrustedProxies(
         networks=networks,
         secrets=comma_list(settings.gateway_secret or ""),
         names=frozenset(comma_list(settings.gateway_names)),
@@ -111,7 +111,7 @@ def _tokens(settings: Settings) -> Provider:
     Raises:
         ConfigurationError: the library is not installed.
     """
-    from zaqar_lite.server.identity_servers import KeySet  # noqa: PLC0415 - its library takes long
+    from zaqar_lite.server.identity_servers import Jwks  # noqa: PLC0415 - its library takes long
 
     try:
         from zaqar_lite.service.identity.oidc import Issuer, OpenIdConnect  # noqa: PLC0415
@@ -128,5 +128,5 @@ def _tokens(settings: Settings) -> Provider:
             project_claim=settings.jwt_project_claim,
             roles_claim=settings.jwt_roles_claim,
         ),
-        KeySet(settings.jwt_keys or "").fetch,
+        Jwks(settings.jwt_keys or "").fetch,
     )

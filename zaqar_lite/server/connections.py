@@ -1,7 +1,7 @@
 """HTTP connections: an asyncio protocol between a socket and `Application.answer`.
 
 uvicorn makes a `HttpConnection` for each connection that it accepts, by its option `http`. Nothing
-else of uvicorn is used on the way of a request: `reading` parses, `responses` writes.
+else of uvicorn is used on the way of a request: `http1` parses and writes.
 """
 
 import asyncio
@@ -16,12 +16,12 @@ from typing import Any
 import httptools
 
 from zaqar_lite.api.application import Application
-from zaqar_lite.api.call import Call, Head, Result, bad_body
+from zaqar_lite.api.request import Head, Request, Response, bad_body
 from zaqar_lite.server.http1 import (
     CONTINUE,
     FAILED,
     FULL,
-    LAST_PART,
+    LAST_CHUNK,
     LONGEST_KEPT,
     NO_HTTP,
     NO_UPGRADE,
@@ -31,12 +31,12 @@ from zaqar_lite.server.http1 import (
     ServerState,
     Upgraded,
     address_of,
-    header_lines,
+    encode_chunk,
+    encode_headers,
+    encode_response,
     names_of_peer,
-    part_of_stream,
-    written,
 )
-from zaqar_lite.server.logs import Seldom
+from zaqar_lite.server.logs import LogThrottle
 from zaqar_lite.server.sockets import SocketProtocol
 from zaqar_lite.settings import Settings
 
@@ -67,16 +67,16 @@ class Bounds:
     """How much a client may send, and how long it may take; seconds and bytes.
 
     max_head          bytes of a request's head
-    silence           how long a client may pause in the middle of a request or of reading an answer
-    longest           how long a request may take to arrive
+    read_timeout      how long a client may pause in the middle of a request or of reading an answer
+    total_timeout     how long a request may take to arrive
     keep_alive        how long a connection stays open after an answer
     max_connections   how many connections there may be
     socket_port       the port for WebSockets only, where their path is `/`
     """
 
     max_head: int = 262_144
-    silence: float = 60.0
-    longest: float = 300.0
+    read_timeout: float = 60.0
+    total_timeout: float = 300.0
     keep_alive: float = 75.0
     max_connections: int = 4_096
     socket_port: int | None = None
@@ -91,10 +91,10 @@ def bounds_of(settings: Settings) -> Bounds:
     SocketProtocol.largest = largest + _AROUND_A_FRAME
     SocketProtocol.interval = settings.request_timeout / 3
     SocketProtocol.silence = settings.request_timeout
-    logger.addFilter(Seldom(_ALL_TAKEN, NO_HTTP_LINE, NO_UPGRADE))
+    logger.addFilter(LogThrottle(_ALL_TAKEN, NO_HTTP_LINE, NO_UPGRADE))
     return Bounds(
-        silence=settings.request_timeout,
-        longest=5 * settings.request_timeout,
+        read_timeout=settings.request_timeout,
+        total_timeout=5 * settings.request_timeout,
         keep_alive=settings.keep_alive,
         max_connections=_allow_files(settings.max_connections),
         socket_port=settings.websocket_port,
@@ -129,9 +129,9 @@ def _do_nothing() -> None:
 class HttpConnection(asyncio.Protocol):
     """A connection: it reads requests, has them answered in their order, and writes the answers.
 
-    * The head of a request may have `max_head` bytes. A client may pause for `silence` seconds in
-      the middle of a request, and as long without reading anything of its answer. A whole request
-      must arrive within `longest` seconds.
+    * The head of a request may have `max_head` bytes. A client may pause for `read_timeout` seconds
+      in the middle of a request, and as long without reading anything of its answer. A whole
+      request must arrive within `total_timeout` seconds.
     * One request is answered at a time; what follows it is not parsed meanwhile. An answer that
       needs not wait is made at once, without a task.
     * A request that is answered before its body was read is the last one, whether or not the body
@@ -146,7 +146,7 @@ class HttpConnection(asyncio.Protocol):
     _date: list[tuple[bytes, bytes]] | None = None
     _date_lines = b""
     __slots__ = (
-        *("_answered_at", "_arrived", "_begun_at", "_body", "_call", "_closes", "_discarded"),
+        *("_answered_at", "_arrived", "_begun_at", "_body", "_request", "_closes", "_discarded"),
         *("_ends", "_expects", "_gone", "_head_bytes", "_heard_at", "_is_busy", "_is_for_sockets"),
         *("_is_last", "_is_paused", "_is_whole", "_later", "_loop", "_queue", "_read_at"),
         *("_reader", "_server", "_stops", "_timer", "_transport", "_unparsed", "_unread_bytes"),
@@ -171,9 +171,9 @@ class HttpConnection(asyncio.Protocol):
         self._unparsed = b""
         self._later: asyncio.Handle | None = None
         self._is_paused = False
-        self._queue: list[Call] = []
+        self._queue: list[Request] = []
         """Requests that wait for the answers before theirs."""
-        self._call: Call | None = None
+        self._request: Request | None = None
         """The request that came last, until its answer begins."""
         self._is_busy = False
         """Whether a request is being answered."""
@@ -203,7 +203,7 @@ class HttpConnection(asyncio.Protocol):
             ours = transport.get_extra_info("sockname")
             self._is_for_sockets = ours[1] == self.bounds.socket_port
         self._heard_at = self._loop.time()
-        self._watch(min(self.bounds.silence, self.bounds.keep_alive))
+        self._watch(min(self.bounds.read_timeout, self.bounds.keep_alive))
         if len(connections) <= most:
             return
         logger.warning(_ALL_TAKEN, most)
@@ -291,7 +291,7 @@ class HttpConnection(asyncio.Protocol):
                     if head is not None and most - end >= head.size:
                         start = end + head.size
                         self._begun_at = self._heard_at
-                        self._run(Call(head, data[end:start], self))
+                        self._run(Request(head, data[end:start], self))
                         continue
                     self._feed(part, is_head=True)
                     start = end
@@ -336,30 +336,31 @@ class HttpConnection(asyncio.Protocol):
         """Take a request whose body follows, if it has one."""
         if not self._head_bytes:
             self._begun_at = self._heard_at
-        self._call = call = Call(head, source=self)
+        head.at_once = self.application.answers_at_once(head)
+        self._request = request = Request(head, source=self)
         self._is_whole, self._expects = False, expects_continue
         self._body = bytearray()
-        self._queue.append(call)
+        self._queue.append(request)
 
     def take_body(self, part: bytes) -> None:
         """Take a part of the body of the request that began last."""
-        call = self._call
-        if call is None or call.is_read:  # it was answered without it
+        request = self._request
+        if request is None or request.is_read:  # it was answered without it
             return
         self._body += part
         size = len(self._body)
         if self._arrived is None:
             if size > _UNREAD_BODY:
                 self._pause()
-        elif call.size < 0 and size > call.most:
+        elif request.size < 0 and size > request.most:
             self._end_body(is_whole=False)
 
     def end_request(self) -> None:
         """End the request that began last: it has come whole."""
         self._is_whole = True
-        call = self._call
-        if call is not None and call.source is self and not call.is_read:
-            call.document = bytes(self._body)
+        request = self._request
+        if request is not None and request.source is self and not request.is_read:
+            request.document = bytes(self._body)
             self._body = bytearray()
         self._end_body(is_whole=True)
 
@@ -414,32 +415,32 @@ class HttpConnection(asyncio.Protocol):
         while self._queue and not self._is_busy and self._writable is None:
             self._run(self._queue.pop(0))
 
-    def _run(self, call: Call) -> None:
+    def _run(self, request: Request) -> None:
         """Have a request answered: at once if that needs no waiting, else in a task."""
         if self._is_for_sockets:
             self._transport.write(SOCKETS_ONLY)
             self._discard()
             return
         self._is_busy = True
-        call.link, call.address, call.peer_names = self, self.address, self.peer_names
-        call.is_secure = self.is_secure
-        answering = self.application.answer(call)
-        if call.head.at_once:
+        request.link, request.address, request.peer_names = self, self.address, self.peer_names
+        request.is_secure = self.is_secure
+        answering = self.application.answer(request)
+        if request.head.at_once:
             try:
                 waited = answering.send(None)
             except StopIteration as ended:
-                self._respond(call, ended.value)
+                self._respond(request, ended.value)
                 return
             answering = _resumed(answering, waited)
-        self._go_on(self._answer(call, answering))
+        self._go_on(self._answer(request, answering))
 
-    async def _answer(self, call: Call, answering: Coroutine[Any, Any, Result]) -> None:
+    async def _answer(self, request: Request, answering: Coroutine[Any, Any, Response]) -> None:
         """Wait for an answer and write it, or undo what was done for a client that has gone."""
-        result = await answering
+        response = await answering
         if self._writable is not None:
             await self._writable
-        if not self._respond(call, result) and result.undo is not None:
-            await result.undo()
+        if not self._respond(request, response) and response.undo is not None:
+            await response.undo()
 
     def _go_on(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Work in a task; a stopping server waits for it."""
@@ -448,32 +449,33 @@ class HttpConnection(asyncio.Protocol):
         task.add_done_callback(self._server.tasks.discard)
         return task
 
-    def _respond(self, call: Call, result: Result) -> bool:
+    def _respond(self, request: Request, response: Response) -> bool:
         """Write an answer, or begin a stream; tell whether there is still a client."""
         transport = self._transport
         self._arrived = None
         if self.lost or self._discarded is not None or transport.is_closing():
             self._is_busy = False
-            if result.stream is not None:
-                self._begin_stream(result)
+            if response.stream is not None:
+                self._begin_stream(response)
             return False
-        newest = self._call is None or self._call is call
-        is_unread = not call.is_read and call.size != 0
+        newest = self._request is None or self._request is request
+        is_unread = not request.is_read and request.size != 0
         self._ends = is_unread or (self._is_last and not self._queue)
-        self._closes = self._ends or self._stops or not call.head.keeps_alive
+        self._closes = self._ends or self._stops or not request.head.keeps_alive
         date = self._server.default_headers
         if date is not HttpConnection._date:  # another list each second
-            HttpConnection._date, HttpConnection._date_lines = date, header_lines(date)
+            HttpConnection._date, HttpConnection._date_lines = date, encode_headers(date)
         try:
-            data = written(call, result, HttpConnection._date_lines, closes=self._closes)
+            more = HttpConnection._date_lines
+            data = encode_response(request, response, more, closes=self._closes)
         except ValueError:
-            logger.exception("request %s could not be answered", call.request_id)
+            logger.exception("request %s could not be answered", request.request_id)
             data, self._ends = FAILED, True
         transport.write(data)
         if newest:
-            self._call = None
-        if result.stream is not None:
-            self._begin_stream(result)
+            self._request = None
+        if response.stream is not None:
+            self._begin_stream(response)
         else:
             self._end_answer()
         return True
@@ -495,13 +497,13 @@ class HttpConnection(asyncio.Protocol):
         """Whether nothing more may be written."""
         return self.lost or self._discarded is not None or self._transport.is_closing()
 
-    async def receive(self, request: Call) -> bytes:
+    async def receive(self, request: Request) -> bytes:
         """Wait for the whole body of a request.
 
         Raises:
             Refused: the client has gone, or has sent too much.
         """
-        if request is not self._call or self._is_whole:
+        if request is not self._request or self._is_whole:
             return request.document
         if self._expects and not self._body:
             self._transport.write(CONTINUE)
@@ -525,11 +527,11 @@ class HttpConnection(asyncio.Protocol):
 
     # Streams.
 
-    def _begin_stream(self, result: Result) -> None:
+    def _begin_stream(self, response: Response) -> None:
         """Let a task write a stream; it goes on behind the request, of which nothing is kept."""
-        assert result.stream is not None  # noqa: S101 - the caller has looked
-        ended = result.ended or _do_nothing
-        task = self._go_on(result.stream(self._write_part))
+        assert response.stream is not None  # noqa: S101 - the caller has looked
+        ended = response.ended or _do_nothing
+        task = self._go_on(response.stream(self._write_part))
         task.add_done_callback(lambda body: self._end_stream(body, ended))
 
     def _end_stream(self, body: asyncio.Task[None], ended: Callable[[], None]) -> None:
@@ -540,7 +542,7 @@ class HttpConnection(asyncio.Protocol):
             logger.error("unexpected error in a stream", exc_info=error)
             self._transport.close()
         elif not self._is_closed:
-            self._transport.write(LAST_PART)
+            self._transport.write(LAST_CHUNK)
             self._end_answer()
 
     async def _write_part(self, part: bytes) -> None:
@@ -548,13 +550,13 @@ class HttpConnection(asyncio.Protocol):
         if self._writable is not None:
             await self._writable
         if part and not self._is_closed:  # an empty one is the end
-            self._transport.write(part_of_stream(part))
+            self._transport.write(encode_chunk(part))
 
     # Ends.
 
     def _end_with(self, answer: bytes) -> None:
         """Answer input that is no valid request, after earlier requests had theirs, and close."""
-        if not self._is_whole and self._queue and self._queue[-1] is self._call:
+        if not self._is_whole and self._queue and self._queue[-1] is self._request:
             self._queue.pop()  # nobody has begun to answer it
             self._is_whole = True
         if not (self._is_busy or self._queue):
@@ -564,7 +566,7 @@ class HttpConnection(asyncio.Protocol):
             self._is_last = True
             self._pause()
         else:  # the body of the request that is being answered
-            if self._call is not None:
+            if self._request is not None:
                 self._transport.write(answer)
             self._discard()
             self._end_body(is_whole=False)
@@ -591,26 +593,26 @@ class HttpConnection(asyncio.Protocol):
         if self._is_stuck(now):
             self._transport.abort()
             return
-        left = silence = self.bounds.silence
+        left = timeout = self.bounds.read_timeout
         reads_head = self._reader is not None and self._reader.reads_head
         if self._discarded is not None:
             self._transport.close()
         elif not self._is_busy or not self._is_whole:  # else it is the server that takes its time
-            left = self._heard_at + silence - now
+            left = self._heard_at + timeout - now
             if reads_head or not self._is_whole:
-                left = min(left, self._begun_at + self.bounds.longest - now)
+                left = min(left, self._begun_at + self.bounds.total_timeout - now)
             elif self._answered_at:
-                left = min(silence, self._answered_at + self.bounds.keep_alive - now)
+                left = min(timeout, self._answered_at + self.bounds.keep_alive - now)
             if left <= 0:
                 self._transport.close()
-                left = silence
-        self._watch(min(left, self.bounds.longest))
+                left = timeout
+        self._watch(min(left, self.bounds.total_timeout))
 
     def _is_stuck(self, now: float) -> bool:
-        """Whether the client has read nothing of a waiting answer for `silence` seconds."""
+        """Whether the client has read nothing of a waiting answer for `read_timeout` seconds."""
         waiting = self._transport.get_write_buffer_size()
         if waiting and waiting >= self._unread_bytes > 0:
-            return now - self._read_at >= self.bounds.silence
+            return now - self._read_at >= self.bounds.read_timeout
         self._unread_bytes, self._read_at = waiting, now
         return False
 
@@ -627,8 +629,8 @@ def connections_of(application: Application, bounds: Bounds) -> type[HttpConnect
 
 @coroutine
 def _resumed(
-    begun: Coroutine[Any, Any, Result], waited: object
-) -> Generator[object, object, Result]:
+    begun: Coroutine[Any, Any, Response], waited: object
+) -> Generator[object, object, Response]:
     """Go on, in a task, with a coroutine that has begun without one and waits for something."""
     while True:
         try:
@@ -640,5 +642,5 @@ def _resumed(
         try:
             waited = step()
         except StopIteration as ended:
-            result: Result = ended.value
-            return result
+            response: Response = ended.value
+            return response

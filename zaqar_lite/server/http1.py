@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import httptools
 
 from zaqar_lite.api.asgi import NO_CONTENT_STATUSES
-from zaqar_lite.api.call import Call, Head, Result
+from zaqar_lite.api.request import Head, Request, Response
 
 
 class ServerState(Protocol):
@@ -43,6 +43,8 @@ def names_of_peer(transport: asyncio.BaseTransport) -> frozenset[str]:
 
 _MOST_KEPT = 1_024
 """How many heads are kept; then all are forgotten."""
+_SLASHES = 4
+"""How many slashes /v2/queues/NAME/messages has; what lies below has an id."""
 LONGEST_KEPT = 2_048
 """Bytes of a head that may be kept."""
 NO_UPGRADE = "Unsupported upgrade request."
@@ -71,6 +73,11 @@ class Upgraded(Exception):
     def __init__(self, handshake: bytes) -> None:
         super().__init__()
         self.handshake = handshake
+
+
+def _may_come_again(target: bytes) -> bool:
+    """Whether a target names no single message, claim or page."""
+    return target.count(b"/") <= _SLASHES and b"ids=" not in target and b"marker=" not in target
 
 
 class RequestReader:
@@ -121,7 +128,8 @@ class RequestReader:
         self._begin()
         self.feed(data)
         head = self._head
-        if self._begun == 1 and head is not None and head.keeps_alive and not self._has_body:
+        is_whole = self._begun == 1 and head is not None and not self._has_body
+        if is_whole and head is not None and head.keeps_alive and _may_come_again(self._url):
             if len(self._heads) >= _MOST_KEPT:
                 self._heads.clear()
             self._heads[data] = head
@@ -188,7 +196,7 @@ _STATUS_LINES = {
 _CLOSE = b"connection: close\r\n"
 _CHUNKED = b"transfer-encoding: chunked\r\n"
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-LAST_PART = b"0\r\n\r\n"
+LAST_CHUNK = b"0\r\n\r\n"
 
 
 def _refusal(status: bytes, title: bytes, description: bytes, more: bytes = b"") -> bytes:
@@ -231,38 +239,38 @@ FAILED = _refusal(
 )
 
 
-def written(call: Call, result: Result, more: bytes, *, closes: bool) -> bytes:
+def encode_response(request: Request, response: Response, more: bytes, *, closes: bool) -> bytes:
     """Write an answer, or the head of a stream; `more` are header lines that it has besides.
 
     Raises:
         ValueError: a header has a line break.
     """
-    body = result.body
+    body = response.body
     lines = _CLOSE if closes else b""
-    for name, value in result.headers:
+    for name, value in response.headers:
         if b"\n" in value or b"\r" in value:
             raise ValueError(f"the header {name.decode()} of an answer has a line break")
         lines += b"%b: %b\r\n" % (name, value)
-    if result.stream is not None:
-        lines += b"content-type: %b\r\n%b" % (result.media_type, _CHUNKED)
+    if response.stream is not None:
+        lines += b"content-type: %b\r\n%b" % (response.media_type, _CHUNKED)
     elif body:
-        lines += b"content-type: %b\r\ncontent-length: %d\r\n" % (result.media_type, len(body))
-    elif result.status not in NO_CONTENT_STATUSES:
+        lines += b"content-type: %b\r\ncontent-length: %d\r\n" % (response.media_type, len(body))
+    elif response.status not in NO_CONTENT_STATUSES:
         lines += b"content-length: 0\r\n"
     return b"%b%bx-openstack-request-id: %b\r\n%b\r\n%b" % (
-        _STATUS_LINES[result.status],
+        _STATUS_LINES[response.status],
         more,
-        call.request_id.encode(),
+        request.request_id.encode(),
         lines,
-        b"" if call.method == "HEAD" else body,
+        b"" if request.method == "HEAD" else body,
     )
 
 
-def part_of_stream(part: bytes) -> bytes:
+def encode_chunk(part: bytes) -> bytes:
     """Write a part of a stream that is not empty."""
     return b"%x\r\n%b\r\n" % (len(part), part)
 
 
-def header_lines(headers: Sequence[tuple[bytes, bytes]]) -> bytes:
+def encode_headers(headers: Sequence[tuple[bytes, bytes]]) -> bytes:
     """Write headers that every answer has."""
     return b"".join([b"%b: %b\r\n" % header for header in headers])

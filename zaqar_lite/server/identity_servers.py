@@ -84,7 +84,7 @@ class KeystoneServer:
 _TIMEOUT = aiohttp.ClientTimeout(total=10)
 
 
-class KeySet:
+class Jwks:
     """The JWKS of an issuer; `source` is a URL or the path of a file."""
 
     def __init__(self, source: str) -> None:

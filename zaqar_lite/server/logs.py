@@ -98,7 +98,7 @@ INTERVAL = 60.0
 """Seconds after a line in which the same text is only counted."""
 
 
-class Seldom(logging.Filter):
+class LogThrottle(logging.Filter):
     """Lets the first of each of these texts into the log; then one line a minute tells how many.
 
     The texts are those of `record.msg`, before arguments are put in. A text that has not come for a

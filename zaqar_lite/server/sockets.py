@@ -14,13 +14,13 @@ from http import HTTPStatus
 from typing import Any, NamedTuple, cast
 from urllib.parse import unquote
 
+from websockets import http11
 from websockets.datastructures import Headers
 from websockets.frames import Frame, Opcode
-from websockets.http11 import Request, Response
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 
-from zaqar_lite.api.call import Head, Result
+from zaqar_lite.api.request import Head, Response
 from zaqar_lite.api.websocket.conversation import Conversation, SocketHost
 from zaqar_lite.server.http1 import ServerState, address_of, names_of_peer
 
@@ -241,26 +241,26 @@ class SocketProtocol(asyncio.Protocol):
     def _parse(self, data: bytes) -> None:
         self._wire.receive_data(data)
         for event in self._wire.events_received():
-            if isinstance(event, Request):
+            if isinstance(event, http11.Request):
                 self._shake_hands(event)
             elif isinstance(event, Frame):
                 self._take(event)
 
-    def _shake_hands(self, request: Request) -> None:
+    def _shake_hands(self, request: http11.Request) -> None:
         response = self._wire.accept(request)
         refused = self._open(request) if response.status_code == _SWITCHING else None
         if refused is not None:
             headers = Headers({"Content-Type": "application/json", "Connection": "close"})
             headers["Content-Length"] = str(len(refused.text()))
             phrase = HTTPStatus(refused.status).phrase
-            response = Response(refused.status, phrase, headers, refused.text())
+            response = http11.Response(refused.status, phrase, headers, refused.text())
         self._wire.send_response(response)
         self._flush()
         if self._conversation is not None:
             self._opened_at = self._loop.time()
             self._after(self.interval, "ping", self._look)
 
-    def _open(self, request: Request) -> Result | None:
+    def _open(self, request: http11.Request) -> Response | None:
         """Open a conversation; if it is refused, return the answer that says why."""
         assert self.sockets is not None  # noqa: S101 - nobody is upgraded without them
         sent = [
@@ -269,7 +269,7 @@ class SocketProtocol(asyncio.Protocol):
         ]
         path = unquote(request.path.partition("?")[0])
         opened = self.sockets.open(self, Head("GET", b"", b"", sent, path=path))
-        if isinstance(opened, Result):
+        if isinstance(opened, Response):
             return opened
         self._conversation = opened
         return None

@@ -256,3 +256,32 @@ class Kind(Generic[T]):
                 await asyncio.sleep(0)
             found.append(self.decode(record))
         return found
+
+
+@dataclass
+class Held(Generic[T]):
+    """A record that one process works on: whoever writes it at the version that it read has it."""
+
+    kind: Kind[T]
+    project: str
+    name: str
+    value: T
+    version: int
+
+    async def save(self) -> None:
+        """Write the value as it is now.
+
+        Raises:
+            RecordChanged: another process has written it.
+        """
+        self.version = await self.kind.put(self.project, self.name, self.value, self.version)
+
+    async def delete(self) -> None:
+        """Delete the record.
+
+        Raises:
+            RecordChanged: another process has written it.
+        """
+        await self.kind.management.delete_record(
+            self.kind.name, self.project, self.name, expected=self.version
+        )

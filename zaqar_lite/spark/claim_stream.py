@@ -118,12 +118,11 @@ class ClaimStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the parts of the batches after `start`, up to and including `end`."""
         parts = []
         for number in range(self._number(start) + 1, self._number(end) + 1):
-            claims = self._ledger.claims(number)
-            if claims is not None:
-                self._renewal.add(number, claims)
-                total = self._ledger.count(number)
-                size = -(-total // self._options.num_partitions)
-                parts += [LedgerPart(number, first, size) for first in range(0, total, size)]
+            batch = self._ledger.batch(number)
+            if batch is not None:
+                self._renewal.add(number, batch.claims)
+                size = -(-batch.rows // self._options.num_partitions)
+                parts += [LedgerPart(number, first, size) for first in range(0, batch.rows, size)]
         return parts
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -159,11 +158,11 @@ class ClaimStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         last = 0
         for number in self._ledger.numbers():
-            claims = self._ledger.claims(number) if number > after else None
-            if claims is None:
+            batch = self._ledger.batch(number) if number > after else None
+            if batch is None:
                 continue
             with self._options.client() as client:
-                claims = [one for one in claims if renew_claim(client, self._options, one[0])]
+                claims = [one for one in batch.claims if renew_claim(client, self._options, one[0])]
             held = pa.array([message_id for _, ids in claims for message_id in ids], pa.string())
             rows = self._ledger.rows(number)
             rows = rows.filter(pc.is_in(rows["id"], value_set=held))
@@ -179,9 +178,9 @@ class ClaimStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for number in self._ledger.numbers():
             if number > upto:
                 break
-            claims = self._ledger.claims(number)
-            if claims is not None:
-                self._delete(claims)
+            batch = self._ledger.batch(number)
+            if batch is not None:
+                self._delete(batch.claims)
             self._renewal.remove(number)
             self._ledger.remove(number)
 

@@ -165,14 +165,13 @@ def _show_rows(rows: int) -> None:
 
 
 def _session(given: argparse.Namespace) -> SparkSession:
-    # Spark Connect has no progress bar: the server's tasks are not this process's.
-    settings = {"spark.ui.showConsoleProgress": str(given.progress and not given.remote).lower()}
-    settings |= dict(one.split("=", 1) for one in given.conf)
-    if given.remote:
+    settings = dict(one.split("=", 1) for one in given.conf)
+    if given.remote:  # without Spark's progress bar: the server's tasks are not this process's
         connected = remote_session(given.remote, **settings)
         register(connected)
         return connected
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # then spark-submit says where
+    settings = {"spark.ui.showConsoleProgress": str(given.progress).lower(), **settings}
     made = session(given.master or (None if submitted else "local[*,3]"), **settings)
     made.sparkContext.setLogLevel("ERROR")
     register(made)

@@ -23,7 +23,7 @@ import time
 import uuid
 from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
@@ -32,12 +32,18 @@ from pyarrow import fs
 from zaqar_lite.spark.options import OptionError
 
 Claims = list[tuple[str, list[str]]]  # a claim's id, and those of its messages
-
 # A query that was stopped leaves its process running for a moment.
 _PATIENCE = 30.0
 _CHUNK = 10_000  # rows
 _IDENTITY = "identity.json"
 _OWNER = "lock"
+
+
+class Batch(NamedTuple):
+    """A batch that is not acknowledged yet: how many rows it has, and by which claims."""
+
+    rows: int
+    claims: Claims
 
 
 class Directory(ABC):
@@ -144,15 +150,13 @@ class Ledger:
         self._directory.write(_name(number, "arrow"), sink.getvalue())
         self._directory.write(_name(number), _json({"rows": rows.num_rows, "claims": claims}))
 
-    def claims(self, number: int) -> Claims | None:
-        """Read the claims of a batch; None when it is acknowledged."""
-        found = self._claims_file(number)
-        return None if found is None else [(claim_id, ids) for claim_id, ids in found["claims"]]
-
-    def count(self, number: int) -> int:
-        """Count the rows of a batch; 0 when it is acknowledged."""
-        found = self._claims_file(number)
-        return 0 if found is None else int(found["rows"])
+    def batch(self, number: int) -> Batch | None:
+        """Read what a batch consists of; None when it is acknowledged."""
+        try:
+            found = json.loads(self._directory.read(_name(number)).to_pybytes())
+        except FileNotFoundError:
+            return None
+        return Batch(found["rows"], [(claim_id, ids) for claim_id, ids in found["claims"]])
 
     def rows(self, number: int, first: int = 0, count: int | None = None) -> pa.Table:
         """Read rows of a batch, on this machine from the file as it lies on the disk.
@@ -172,13 +176,6 @@ class Ledger:
         """Return the numbers of the batches in the ledger, in order."""
         found = [name.removesuffix(".json") for name in self._directory.names()]
         return sorted(int(name) for name in found if name.isdigit())
-
-    def _claims_file(self, number: int) -> dict[str, Any] | None:
-        try:
-            found: dict[str, Any] = json.loads(self._directory.read(_name(number)).to_pybytes())
-        except FileNotFoundError:
-            return None
-        return found
 
 
 def _name(number: int, suffix: str = "json") -> str:

@@ -18,9 +18,9 @@ from tests.api.conftest import CLIENT_ID, running
 from tests.api.sockets import Raw
 from tests.api.websocket.talk import Talk
 from tests.conftest import StartServer
-from tests.measure_sockets import opened
+from tests.idle_connections import opened
 from tests.server import ServerProcess
-from zaqar_lite.api.call import Head, Result
+from zaqar_lite.api.request import Head, Response
 from zaqar_lite.api.websocket.conversation import Conversation
 from zaqar_lite.main import create_app
 from zaqar_lite.server.loading import load
@@ -152,13 +152,13 @@ async def test_a_result_is_not_written_beside_its_frame(
     binary: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     texts: list[bytes] = []
-    text = Result.text
+    text = Response.text
 
-    def count(result: Result) -> bytes:
+    def count(result: Response) -> bytes:
         texts.append(text(result))
         return texts[-1]
 
-    monkeypatch.setattr(Result, "text", count)
+    monkeypatch.setattr(Response, "text", count)
     app = create_app(load(environment={}, overrides={"store": "memory://"}))
     async with running(app):
         kept = Kept()

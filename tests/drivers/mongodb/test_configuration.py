@@ -121,18 +121,6 @@ async def test_a_missing_index_is_told_where_none_may_be_created(
         assert "live" in database["zaqar_messages"].index_information()
 
 
-async def test_the_indexes_of_earlier_versions_go(
-    open_stores: OpenStores, mongodb: MongoServer, database_name: str
-) -> None:
-    with database_of(mongodb.url, database_name) as database:
-        messages = database["zaqar_messages"]
-        messages.create_index([("q", 1), ("s", 1), ("k", 1)], name="state")
-        messages.create_index([("mine", 1)], name="mine")
-        await open_stores()
-        assert {"mine", "live"} <= messages.index_information().keys()
-        assert "state" not in messages.index_information()
-
-
 @pytest.mark.parametrize(
     ("asked", "given", "is_same"),
     [

@@ -7,10 +7,12 @@ from unittest.mock import patch
 import pytest
 
 from tests.contract.subject import HOUR, MINUTE, QueueUnderTest, new
+from tests.drivers.redis.inspection import keys_by_tag
 from tests.drivers.redis.test_cost import BULK, examined, fill
 from tests.drivers.redis.test_letters import swept
 from zaqar_lite.domain.models import DelayMode
 from zaqar_lite.storage.base import MAX_EXAMINED
+from zaqar_lite.storage.redis.keys import keys_of
 from zaqar_lite.storage.redis.router import Router
 
 pytestmark = pytest.mark.anyio
@@ -104,3 +106,15 @@ async def test_a_read_behind_a_crowd_goes_on_in_steps(queue: QueueUnderTest) -> 
     assert len(page.messages) == 1
     assert max(steps) <= MAX_EXAMINED
     assert sum(steps) == CROWD + 1
+
+
+async def test_claims_that_are_deleted_with_their_messages_leave_nothing(
+    queue: QueueUnderTest, client: Any
+) -> None:
+    await queue.post(*map(str, range(200)), ttl=HOUR)
+    for _ in range(100):
+        claimed = await queue.claim(2)
+        for message in claimed.messages:
+            await queue.delete(message.id, claims=[claimed.claim_id or ""])
+    keys = keys_by_tag(client)[keys_of(queue.ref).tag]
+    assert not {"claims", "leases", "held", "tracks", "messages"} & set(keys)

@@ -103,24 +103,6 @@ async def test_no_message_has_two_holders_and_none_is_left(servers: Pair, path: 
     assert stats == {"claimed": 0, "free": 0, "total": 0}
 
 
-async def test_exhausted_messages_become_one_letter_each(servers: Pair, path: str) -> None:
-    dead = f"{path}-dead"
-    metadata = {"_max_claim_count": 1, "_dead_letter_queue": dead.rsplit("/", 1)[1]}
-    await servers[0].put(path, json=metadata)
-    posted = await asyncio.gather(
-        *[post(servers[n % 2], path, *range(BATCH)) for n in range(POSTS)]
-    )
-    for claim_id in {m["href"].rsplit("=", 1)[1] for m in await race_for(servers, path)}:
-        await servers[1].delete(f"{path}/claims/{claim_id}")
-
-    assert await race_for(servers, path) == []
-    letters = await race_for(servers, dead)
-    assert Counter(message["id"] for message in letters) == Counter(
-        message_id for batch in posted for message_id in batch
-    )
-    assert {message["claim_count"] for message in letters} == {2}
-
-
 async def test_a_change_of_metadata_holds_for_the_next_request_to_any_server(
     servers: Pair, path: str
 ) -> None:
@@ -134,24 +116,6 @@ async def test_a_change_of_metadata_holds_for_the_next_request_to_any_server(
         assert (await changing.patch(path, json=[operation], headers=PATCH)).status_code == 200
         (message_id,) = await post(posting, path, ttl)
         assert (await changing.get(f"{path}/messages/{message_id}")).json()["ttl"] == ttl
-
-
-async def test_racing_patches_through_both_servers_are_all_kept(servers: Pair, path: str) -> None:
-    await servers[0].put(path)
-    keys = [f"key-{number}" for number in range(8)]
-    answers = await asyncio.gather(
-        *[
-            servers[number % 2].patch(
-                path,
-                json=[{"op": "add", "path": f"/metadata/{key}", "value": number}],
-                headers=PATCH,
-            )
-            for number, key in enumerate(keys)
-        ]
-    )
-    assert {answer.status_code for answer in answers} == {200}
-    metadata = (await servers[1].get(path)).json()
-    assert [metadata[key] for key in keys] == list(range(8))
 
 
 async def test_an_outage_tells_clients_nothing_about_the_inside() -> None:
@@ -173,13 +137,3 @@ async def test_an_outage_tells_clients_nothing_about_the_inside() -> None:
                 return
             await asyncio.sleep(0.1)
         raise AssertionError(server.log())
-
-
-async def test_a_claim_and_a_delete_share_no_message(servers: Pair, path: str) -> None:
-    """A delete without a claim id is refused once the message is held, whoever handed it out."""
-    ids = await post(servers[0], path, *range(20))
-    deletes = [servers[n % 2].delete(f"{path}/messages/{key}") for n, key in enumerate(ids)]
-    held, *answers = await asyncio.gather(race_for(servers, path), *deletes)
-    deleted = {key for key, answer in zip(ids, answers, strict=True) if answer.status_code == 204}
-    assert {answer.status_code for answer in answers} <= {204, 403}
-    assert {message["id"] for message in held} == set(ids) - deleted

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import threading
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -251,21 +250,6 @@ class Claimer:
         out, _ = self.process.communicate(timeout=60)
         assert self.process.returncode == 0
         return out.split()
-
-
-async def test_processes_that_race_share_no_message(open_swift: OpenSwift, tmp_path: Path) -> None:
-    place = f"file://{tmp_path}/locks"
-    queue = a_queue(await open_swift(coordination_url=place))
-    posted = await queue.post(*map(str, range(18)))
-    claimers = [Claimer(queue, place) for _ in range(3)]
-    for claimer in claimers:
-        claimer.ready()
-    for claimer in claimers:
-        claimer.begin()
-    found = Counter[str]()
-    for claimer in claimers:
-        found.update(await asyncio.to_thread(claimer.said))
-    assert found == Counter(posted)
 
 
 async def test_a_process_that_dies_with_the_lock_leaves_it_free(

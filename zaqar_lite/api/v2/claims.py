@@ -16,9 +16,17 @@ from msgspec import Struct
 from msgspec.json import Decoder
 
 from zaqar_lite.api import documents
-from zaqar_lite.api.call import NO_CONTENT, SMALL_BODY, Call, Parameter, Refused, Result, bad_body
-from zaqar_lite.api.patience import Patience
+from zaqar_lite.api.long_polling import Polling
 from zaqar_lite.api.render import Renderer
+from zaqar_lite.api.request import (
+    NO_CONTENT,
+    SMALL_BODY,
+    Parameter,
+    Refused,
+    Request,
+    Response,
+    bad_body,
+)
 from zaqar_lite.api.routes import CLAIM_LIMIT, DETAILS, LARGE, WAIT, route
 from zaqar_lite.domain.errors import Forbidden
 from zaqar_lite.domain.limits import Limits
@@ -32,9 +40,9 @@ DEFAULT_LIMIT = 10
 class ClaimActions:
     """The actions under `/v2/queues/{queue_name}/claims`."""
 
-    def __init__(self, claims: Claims, patience: Patience, renderer: Renderer) -> None:
+    def __init__(self, claims: Claims, polling: Polling, renderer: Renderer) -> None:
         self._claims = claims
-        self._patience = patience
+        self._polling = polling
         self._renderer = renderer
 
     @route(
@@ -44,13 +52,13 @@ class ClaimActions:
         (CLAIM_LIMIT, LARGE, WAIT, DETAILS),
         hot=True,
     )
-    async def claim_messages(self, call: Call) -> Result:
+    async def claim_messages(self, request: Request) -> Response:
         """Claim messages; 204 when there is none to claim."""
-        limit = call.whole("limit", DEFAULT_LIMIT)
-        details, large = call.flag("details"), call.flag("large")
-        seconds = self._patience.seconds(call)
-        document = await documents.sent_object(call) if call.size else {}
-        queue = call.queue
+        limit = request.whole("limit", DEFAULT_LIMIT)
+        details, large = request.flag("details"), request.flag("large")
+        seconds = self._polling.seconds(request)
+        document = await documents.sent_object(request) if request.size else {}
+        queue = request.queue
         ttl, grace = documents.integer(document, "ttl"), documents.integer(document, "grace")
 
         async def ask() -> tuple[str, Sequence[Message]] | None:
@@ -59,7 +67,7 @@ class ClaimActions:
                 limit=limit,
                 ttl=ttl,
                 grace=grace,
-                client_id=call.client_id,
+                client_id=request.client_id,
                 details=details,
                 large=large,
             )
@@ -68,7 +76,7 @@ class ClaimActions:
             await self._claims.release(queue, claimed[0])
 
         if seconds:
-            claimed = await self._patience.ask(call, queue, seconds, ask, undo=undo)
+            claimed = await self._polling.ask(request, queue, seconds, ask, undo=undo)
         else:
             claimed = await ask()
         if claimed is None:
@@ -78,7 +86,7 @@ class ClaimActions:
         shown = self._renderer.messages(path, messages, details=details)
         location = f"{path}/claims/{claim_id}".encode()
         headers = ((b"location", location),)
-        return Result(201, {"messages": shown}, headers, undo=partial(undo, claimed))
+        return Response(201, {"messages": shown}, headers, undo=partial(undo, claimed))
 
     @route(
         "GET /v2/queues/{queue_name}/claims/{claim_id} -> ClaimShown",
@@ -87,10 +95,10 @@ class ClaimActions:
         (DETAILS,),
         hot=True,
     )
-    async def show_claim(self, call: Call) -> Result:
+    async def show_claim(self, request: Request) -> Response:
         """Show a claim."""
-        queue, claim_id = call.queue, call.path_values[1]
-        details = call.flag("details")
+        queue, claim_id = request.queue, request.path_values[1]
+        details = request.flag("details")
         claim = await self._claims.get(queue, claim_id, details=details)
         path = f"/v2/queues/{queue.name}"
         shown = {
@@ -99,7 +107,7 @@ class ClaimActions:
             "href": f"{path}/claims/{claim_id}",
             "messages": self._renderer.messages(path, claim.messages, details=details),
         }
-        return Result(200, shown)
+        return Response(200, shown)
 
     @route(
         "PATCH /v2/queues/{queue_name}/claims/{claim_id} Claim",
@@ -107,12 +115,12 @@ class ClaimActions:
         (204, 404),
         hot=True,
     )
-    async def renew_claim(self, call: Call) -> Result:
+    async def renew_claim(self, request: Request) -> Response:
         """Renew a claim."""
-        document = await documents.sent_object(call)
+        document = await documents.sent_object(request)
         await self._claims.renew(
-            call.queue,
-            call.path_values[1],
+            request.queue,
+            request.path_values[1],
             ttl=documents.integer(document, "ttl"),
             grace=documents.integer(document, "grace"),
         )
@@ -125,10 +133,10 @@ class ClaimActions:
         (Parameter("delay", "Delay", "Seconds until its messages are ready again."),),
         hot=True,
     )
-    async def release_claim(self, call: Call) -> Result:
+    async def release_claim(self, request: Request) -> Response:
         """Release a claim; its messages can be claimed at once, or after a delay."""
-        delay = call.whole("delay", 0)
-        await self._claims.release(call.queue, call.path_values[1], delay=delay)
+        delay = request.whole("delay", 0)
+        await self._claims.release(request.queue, request.path_values[1], delay=delay)
         return NO_CONTENT
 
 
@@ -198,12 +206,12 @@ class SettlingActions:
     def __init__(self, claims: Claims) -> None:
         self._claims = claims
 
-    async def settle_one(self, call: Call) -> Result:
+    async def settle_one(self, request: Request) -> Response:
         """Release, extend or give up one message of a claim."""
-        claim_id = call.text("claim_id") or ""
-        settlement = _parse_one(call.path_values[1], await call.read())
+        claim_id = request.text("claim_id") or ""
+        settlement = _parse_one(request.path_values[1], await request.read())
         try:
-            await self._claims.settle_one(call.queue, claim_id, settlement)
+            await self._claims.settle_one(request.queue, claim_id, settlement)
         except Forbidden as exc:
             raise Refused(403, "Unable to settle", str(exc)) from exc
         return NO_CONTENT
@@ -215,10 +223,10 @@ class SettlingActions:
         hot=True,
         largest=_settlements,
     )
-    async def settle_messages(self, call: Call) -> Result:
+    async def settle_messages(self, request: Request) -> Response:
         """Settle messages of a claim; one result for each."""
-        settlements = _parse_many(await call.read())
-        outcomes = await self._claims.settle(call.queue, call.path_values[1], settlements)
+        settlements = _parse_many(await request.read())
+        outcomes = await self._claims.settle(request.queue, request.path_values[1], settlements)
         done = Outcome.DONE
         results = [
             {"id": settlement.message_id, "status": 204}
@@ -226,7 +234,7 @@ class SettlingActions:
             else _result(settlement, outcome)
             for settlement, outcome in zip(settlements, outcomes, strict=True)
         ]
-        return Result(200, {"results": results})
+        return Response(200, {"results": results})
 
 
 def _result(settlement: Settlement, outcome: Outcome) -> dict[str, object]:
@@ -242,7 +250,7 @@ def _result(settlement: Settlement, outcome: Outcome) -> dict[str, object]:
 
 
 def _parse_many(body: bytes) -> list[Settlement]:
-    """Read the settlements of a call, in the order delete, release, extend, dead.
+    """Read the settlements of a request, in the order delete, release, extend, dead.
 
     Raises:
         Refused: 400, names the field that is wrong.

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 
-from zaqar_lite.api.call import Call, Parameter, Refused, Result, Write
 from zaqar_lite.api.checks import EVENT_STREAM
-from zaqar_lite.api.patience import watch
+from zaqar_lite.api.long_polling import watch
 from zaqar_lite.api.render import Renderer, to_json
+from zaqar_lite.api.request import Parameter, Refused, Request, Response, Write
 from zaqar_lite.api.routes import DETAILS, route
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.service.event_streams import LONGEST, Event, EventStreams, Stream
@@ -54,34 +54,34 @@ class EventActions:
         hot=True,
         streams=True,
     )
-    async def stream_events(self, call: Call) -> Result:
+    async def stream_events(self, request: Request) -> Response:
         """Stream a queue's messages."""
-        echo = call.flag("echo")
-        details = call.flag("details")
-        include_delayed = call.flag("include_delayed")
-        seconds = _seconds(call, call.whole("seconds", LONGEST))
-        start = call.text("start")
+        echo = request.flag("echo")
+        details = request.flag("details")
+        include_delayed = request.flag("include_delayed")
+        seconds = _seconds(request, request.whole("seconds", LONGEST))
+        start = request.text("start")
         if start not in (None, "first", "now"):
             raise Refused(400, "Invalid parameter", "'start' must be 'first' or 'now'.")
-        last = call.headers.get(b"last-event-id", b"").decode("latin-1")
-        queue = call.queue
-        call.waits = seconds
+        last = request.headers.get(b"last-event-id", b"").decode("latin-1")
+        queue = request.queue
+        request.waits = seconds
         gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        call.end = partial(_end, gone)
+        request.end = partial(_end, gone)
         stream = await self._events.open(
             queue,
-            marker=last or call.text("marker"),
+            marker=last or request.text("marker"),
             from_now=start == "now",
-            exclude_client_id=None if echo else call.client_id,
+            exclude_client_id=None if echo else request.client_id,
             include_delayed=include_delayed,
             gone=gone,
         )
         writer = _Writer(self._blocked, self._renderer, f"/v2/queues/{queue.name}", details=details)
         run = partial(
-            self._run, stream, writer, seconds=seconds, gone=gone, unwatch=watch(call, gone)
+            self._run, stream, writer, seconds=seconds, gone=gone, unwatch=watch(request, gone)
         )
-        headers = (*_HEADERS, _ANY_ORIGIN) if call.signed_query else _HEADERS
-        return Result(200, b"", headers, EVENT_STREAM, stream=run)
+        headers = (*_HEADERS, _ANY_ORIGIN) if request.signed_query else _HEADERS
+        return Response(200, b"", headers, EVENT_STREAM, stream=run)
 
     async def _run(
         self,
@@ -185,8 +185,8 @@ def _end(gone: asyncio.Future[None]) -> None:
         gone.set_result(None)
 
 
-def _seconds(call: Call, wanted: int) -> int:
-    """How long a stream lasts: as asked, but no longer than the credential of its call.
+def _seconds(request: Request, wanted: int) -> int:
+    """How long a stream lasts: as asked, but no longer than the credential of its request.
 
     Raises:
         Refused: 400, out of range.
@@ -196,12 +196,12 @@ def _seconds(call: Call, wanted: int) -> int:
             400, "Invalid parameter", f"'seconds' must be between 0 and {LONGEST}; it is {wanted}."
         )
     now = datetime.now(UTC)
-    expires = call.headers.get(b"url-expires")
-    if expires is not None and b"url-signature" in call.headers:
+    expires = request.headers.get(b"url-expires")
+    if expires is not None and b"url-signature" in request.headers:
         until = datetime.fromisoformat(expires.decode("latin-1"))
         until = until.replace(tzinfo=UTC) if until.tzinfo is None else until
         wanted = min(wanted, max(int((until - now).total_seconds()), 0))
-    expires_at = call.principal.expires_at
+    expires_at = request.principal.expires_at
     if expires_at is not None:
         wanted = min(wanted, max(expires_at // 1_000 - int(now.timestamp()), 0))
     return wanted

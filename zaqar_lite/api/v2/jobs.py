@@ -10,18 +10,16 @@ import msgspec
 import orjson
 
 from zaqar_lite.api import documents
-from zaqar_lite.api.call import NO_CONTENT, Call, Parameter, Result, Route
 from zaqar_lite.api.render import instant, next_page
+from zaqar_lite.api.request import NO_CONTENT, Parameter, Request, Response, Route
 from zaqar_lite.api.routes import MARKER, route
 from zaqar_lite.api.v2.messages import if_due
 from zaqar_lite.domain.errors import DueChanged, NotFound
 from zaqar_lite.domain.limits import MAX_BODY_DEPTH
 from zaqar_lite.service.identity.authorization import Authorizer
-from zaqar_lite.service.jobs.bulk import DUE_CHANGED
-from zaqar_lite.service.jobs.job import Job, JobAct, Order
+from zaqar_lite.service.jobs.bulk import DUE_CHANGED, Job, JobAct, Order
 from zaqar_lite.service.jobs.jobs import Jobs
-from zaqar_lite.service.schedules.schedule import Plan, Schedule
-from zaqar_lite.service.schedules.schedules import Schedules
+from zaqar_lite.service.schedules.schedules import Plan, Schedule, Schedules
 
 _decoder = msgspec.json.Decoder(Order)
 
@@ -39,47 +37,47 @@ class JobActions:
         (200, 202, 404, 409, 412),
         largest_body=65_536,
     )
-    async def begin_redrive(self, call: Call) -> Result:
+    async def begin_redrive(self, request: Request) -> Response:
         """Begin to redrive; few ids are acted on at once."""
-        act = _act(call)
-        order = await documents.sent(call, _decoder)
+        act = _act(request)
+        order = await documents.sent(request, _decoder)
         if act is JobAct.REDRIVE:
-            self._authorizer.check_target(call.principal, order.to)
-        due = if_due(call)  # where it is no move, that is refused as in the document
+            self._authorizer.check_target(request.principal, order.to)
+        due = if_due(request)  # where it is no move, that is refused as in the document
         if due is not None:
             order.if_due = instant(due)
-        job = await self._jobs.begin(call.queue, act, order)
+        job = await self._jobs.begin(request.queue, act, order)
         if job.is_over():
             if due is not None and not job.done and set(job.refused) == {DUE_CHANGED}:
                 raise DueChanged(*order.ids or ())
-            return Result(200, self._shown(job))
-        location = (b"location", f"{call.path}/{job.id}".encode())
-        return Result(202, self._shown(job), (location,))
+            return Response(200, self._shown(job))
+        location = (b"location", f"{request.path}/{job.id}".encode())
+        return Response(202, self._shown(job), (location,))
 
     @route("GET /v2/queues/{queue_name}/redrives -> Jobs", "jobs:list_redrives read", (200, 404))
-    async def list_redrives(self, call: Call) -> Result:
+    async def list_redrives(self, request: Request) -> Response:
         """List the jobs that redrive."""
-        jobs = await self._jobs.list_jobs(call.queue, _act(call))
-        return Result(200, {"jobs": [self._shown(job) for job in jobs]})
+        jobs = await self._jobs.list_jobs(request.queue, _act(request))
+        return Response(200, {"jobs": [self._shown(job) for job in jobs]})
 
     @route(
         "GET /v2/queues/{queue_name}/redrives/{job_id} -> JobShown",
         "jobs:show_redrive read",
         (200, 404),
     )
-    async def show_redrive(self, call: Call) -> Result:
+    async def show_redrive(self, request: Request) -> Response:
         """Show a job to redrive."""
-        job = await self._jobs.get(call.queue, _act(call), call.path_values[-1])
-        return Result(200, self._shown(job))
+        job = await self._jobs.get(request.queue, _act(request), request.path_values[-1])
+        return Response(200, self._shown(job))
 
     @route(
         "DELETE /v2/queues/{queue_name}/redrives/{job_id}",
         "jobs:cancel_redrive manage",
         (204, 404, 409),
     )
-    async def cancel_redrive(self, call: Call) -> Result:
+    async def cancel_redrive(self, request: Request) -> Response:
         """Cancel a job to redrive."""
-        await self._jobs.cancel(call.queue, _act(call), call.path_values[-1])
+        await self._jobs.cancel(request.queue, _act(request), request.path_values[-1])
         return NO_CONTENT
 
     def _shown(self, job: Job) -> dict[str, Any]:
@@ -126,9 +124,9 @@ def delayed_twins(routes: Iterable[Route]) -> Iterator[Route]:
         )
 
 
-def _act(call: Call) -> JobAct:
+def _act(request: Request) -> JobAct:
     """What the path asks for."""
-    parts = call.path.split("/")
+    parts = request.path.split("/")
     if parts[4] == "redrives":
         return JobAct.REDRIVE
     if parts[5] in ("cancel", "move", "fire"):
@@ -157,19 +155,19 @@ class ScheduleActions:
         (200, 201, 409),
         largest_body=65_536,
     )
-    async def put_schedule(self, call: Call) -> Result:
+    async def put_schedule(self, request: Request) -> Response:
         """Make or replace a schedule."""
-        plan = await documents.sent(call, _plan, deepest=MAX_BODY_DEPTH)
-        self._authorizer.check_target(call.principal, plan.queue)
-        name = call.path_values[0]
-        schedule, is_new = await self._schedules.put(call.project, name, plan)
-        return Result(201 if is_new else 200, self._shown(schedule))
+        plan = await documents.sent(request, _plan, deepest=MAX_BODY_DEPTH)
+        self._authorizer.check_target(request.principal, plan.queue)
+        name = request.path_values[0]
+        schedule, is_new = await self._schedules.put(request.project, name, plan)
+        return Response(201 if is_new else 200, self._shown(schedule))
 
     @route("GET /v2/schedules/{schedule_name} -> Schedule", "schedules:get read", (200, 404))
-    async def show_schedule(self, call: Call) -> Result:
+    async def show_schedule(self, request: Request) -> Response:
         """Show a schedule."""
-        schedule = await self._schedules.get(call.project, call.path_values[0])
-        return Result(200, self._shown(schedule))
+        schedule = await self._schedules.get(request.project, request.path_values[0])
+        return Response(200, self._shown(schedule))
 
     @route(
         "PATCH /v2/schedules/{schedule_name} Schedule -> Schedule",
@@ -177,9 +175,9 @@ class ScheduleActions:
         (200, 404, 409),
         largest_body=65_536,
     )
-    async def change_schedule(self, call: Call) -> Result:
+    async def change_schedule(self, request: Request) -> Response:
         """Change some of a schedule; null takes one away."""
-        changes = await documents.sent(call, _parts, deepest=MAX_BODY_DEPTH)
+        changes = await documents.sent(request, _parts, deepest=MAX_BODY_DEPTH)
 
         def apply(plan: Plan) -> Plan:
             merged = {**_parts.decode(msgspec.json.encode(plan)), **changes}
@@ -188,16 +186,16 @@ class ScheduleActions:
                 name: raw for name, raw in merged.items() if name == "body" or bytes(raw) != b"null"
             }
             changed = documents.decode(_plan, msgspec.json.encode(kept))
-            self._authorizer.check_target(call.principal, changed.queue)
+            self._authorizer.check_target(request.principal, changed.queue)
             return changed
 
-        schedule = await self._schedules.change(call.project, call.path_values[0], apply)
-        return Result(200, self._shown(schedule))
+        schedule = await self._schedules.change(request.project, request.path_values[0], apply)
+        return Response(200, self._shown(schedule))
 
     @route("DELETE /v2/schedules/{schedule_name}", "schedules:delete manage", (204,))
-    async def delete_schedule(self, call: Call) -> Result:
+    async def delete_schedule(self, request: Request) -> Response:
         """End a schedule."""
-        await self._schedules.delete(call.project, call.path_values[0])
+        await self._schedules.delete(request.project, request.path_values[0])
         return NO_CONTENT
 
     @route(
@@ -206,26 +204,26 @@ class ScheduleActions:
         (200,),
         (MARKER, Parameter("limit", "KeyLimit", "How many schedules to answer at most.")),
     )
-    async def list_schedules(self, call: Call) -> Result:
+    async def list_schedules(self, request: Request) -> Response:
         """List schedules."""
-        limit = call.limit(DEFAULT_LIMIT, _MOST)
-        page = await self._schedules.page(call.project, call.text("marker"), limit)
+        limit = request.limit(DEFAULT_LIMIT, _MOST)
+        page = await self._schedules.page(request.project, request.text("marker"), limit)
         marker = page[-1].name if page else ""
-        links = next_page(call.path, page, ("limit", str(limit)), ("marker", marker))
+        links = next_page(request.path, page, ("limit", str(limit)), ("marker", marker))
         shown = []
         for schedule in page:
             shown.append(self._shown(schedule))
             await asyncio.sleep(0)  # the next instants of a rare cron expression take 2 ms
-        return Result(200, {"schedules": shown, "links": links})
+        return Response(200, {"schedules": shown, "links": links})
 
     @route(
         "POST /v2/schedules/{schedule_name}/fire -> Fired", "schedules:fire manage", (201, 404, 413)
     )
-    async def fire_schedule(self, call: Call) -> Result:
+    async def fire_schedule(self, request: Request) -> Response:
         """Post a schedule's message now."""
-        may_post = partial(self._authorizer.check_target, call.principal)
-        message_id = await self._schedules.fire(call.project, call.path_values[0], may_post)
-        return Result(201, {"message_id": message_id})
+        may_post = partial(self._authorizer.check_target, request.principal)
+        message_id = await self._schedules.fire(request.project, request.path_values[0], may_post)
+        return Response(201, {"message_id": message_id})
 
     def _shown(self, schedule: Schedule) -> dict[str, Any]:
         plan = {

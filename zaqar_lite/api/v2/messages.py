@@ -3,18 +3,18 @@
 from collections.abc import Sequence
 
 from zaqar_lite.api import documents
-from zaqar_lite.api.call import (
+from zaqar_lite.api.long_polling import Polling
+from zaqar_lite.api.render import Renderer, instant, link, yes_no
+from zaqar_lite.api.request import (
     INVALID_REQUEST,
     NO_CONTENT,
-    Call,
     Headers,
     Parameter,
     Refused,
-    Result,
+    Request,
+    Response,
     warning,
 )
-from zaqar_lite.api.patience import Patience
-from zaqar_lite.api.render import Renderer, instant, link, yes_no
 from zaqar_lite.api.routes import (
     DETAILS,
     KEY,
@@ -44,10 +44,10 @@ class MessageActions:
     """The actions under `/v2/queues/{queue_name}/messages`."""
 
     def __init__(
-        self, messages: Messages, settling: SettlingActions, patience: Patience, renderer: Renderer
+        self, messages: Messages, settling: SettlingActions, polling: Polling, renderer: Renderer
     ) -> None:
         self._messages = messages
-        self._patience = patience
+        self._polling = polling
         self._settling = settling
         self._renderer = renderer
 
@@ -60,21 +60,21 @@ class MessageActions:
         largest=POST,
         too_large_title=INVALID_REQUEST,
     )
-    async def post_messages(self, call: Call) -> Result:
+    async def post_messages(self, request: Request) -> Response:
         """Post messages."""
-        queue, size = call.queue, call.size
+        queue, size = request.queue, request.size
         policy = await self._messages.admit(queue, size)
         posted, warned = await self._messages.post(
             queue,
-            await documents.sent_messages(call, self._messages.turns),
+            await documents.sent_messages(request, self._messages.turns),
             size=size,
-            client_id=call.client_id,
-            batch_key=idempotency_key(call) if _KEY in call.headers else None,
+            client_id=request.client_id,
+            batch_key=idempotency_key(request) if _KEY in request.headers else None,
             policy=policy,
         )
         if size > documents.LARGE_POST:
             await self._messages.turns.wait()
-        return stored(call.path, posted, warned)
+        return stored(request.path, posted, warned)
 
     @route(
         "GET /v2/queues/{queue_name}/messages -> MessageList",
@@ -94,12 +94,12 @@ class MessageActions:
         ),
         hot=True,
     )
-    async def list_messages(self, call: Call) -> Result:
+    async def list_messages(self, request: Request) -> Response:
         """List messages, or get some by their ids."""
-        details = call.flag("details")
-        if "ids" in call.parameters:
-            return await self._get_many(call, call.parameters["ids"], details)
-        return await self._list(call, details)
+        details = request.flag("details")
+        if "ids" in request.parameters:
+            return await self._get_many(request, request.parameters["ids"], details)
+        return await self._list(request, details)
 
     @route(
         "GET /v2/queues/{queue_name}/messages/{message_id} -> Message",
@@ -108,15 +108,15 @@ class MessageActions:
         (DETAILS,),
         hot=True,
     )
-    async def get_message(self, call: Call) -> Result:
+    async def get_message(self, request: Request) -> Response:
         """Get a message."""
-        queue = call.queue
-        details = call.flag("details")
-        messages = await self._messages.get(queue, call.path_values[1:], details=details)
+        queue = request.queue
+        details = request.flag("details")
+        messages = await self._messages.get(queue, request.path_values[1:], details=details)
         if not messages:
-            raise NotFound(f"Message {call.path_values[1]!r} does not exist.")
+            raise NotFound(f"Message {request.path_values[1]!r} does not exist.")
         shown = self._renderer.message(_path(queue), messages[0], details=details)
-        return Result(200, shown, _tag(messages[0]))
+        return Response(200, shown, _tag(messages[0]))
 
     @route(
         "PATCH /v2/queues/{queue_name}/messages/{message_id} Edit -> Message",
@@ -128,27 +128,27 @@ class MessageActions:
         largest=POST,
         too_large_title=INVALID_REQUEST,
     )
-    async def edit_message(self, call: Call) -> Result:
+    async def edit_message(self, request: Request) -> Response:
         """Edit a delayed message, or settle a claimed one; with a claim_id, settle it."""
-        if "claim_id" in call.parameters:
-            return await self._settling.settle_one(call)
-        queue = call.queue
-        size = call.size
-        details = call.flag("details")
+        if "claim_id" in request.parameters:
+            return await self._settling.settle_one(request)
+        queue = request.queue
+        size = request.size
+        details = request.flag("details")
         policy = await self._messages.admit(queue, size)
-        fields = documents.parse_edit(await call.read())
+        fields = documents.parse_edit(await request.read())
         message = await self._messages.edit(
             queue,
-            call.path_values[1],
+            request.path_values[1],
             body=fields.get("body"),
             ttl=fields.get("ttl"),
             delay=fields.get("delay"),
-            if_due=if_due(call),
+            if_due=if_due(request),
             size=size,
             policy=policy,
         )
         shown = self._renderer.message(_path(queue), message, details=details)
-        return Result(200, shown, _tag(message))
+        return Response(200, shown, _tag(message))
 
     @route(
         "DELETE /v2/queues/{queue_name}/messages/{message_id}",
@@ -159,10 +159,10 @@ class MessageActions:
         hot=True,
         invalid_title=UNABLE_TO_DELETE,
     )
-    async def delete_message(self, call: Call) -> Result:
+    async def delete_message(self, request: Request) -> Response:
         """Delete a message."""
-        claim_id = call.text("claim_id")
-        await self._messages.delete(call.queue, call.path_values[1], claim_id)
+        claim_id = request.text("claim_id")
+        await self._messages.delete(request.queue, request.path_values[1], claim_id)
         return NO_CONTENT
 
     @route(
@@ -180,26 +180,26 @@ class MessageActions:
         consuming=("pop", "claim_ids"),
         hot=True,
     )
-    async def delete_messages(self, call: Call) -> Result:
+    async def delete_messages(self, request: Request) -> Response:
         """Delete messages by their ids, or pop some."""
-        queue = call.queue
-        if ("ids" in call.parameters) == ("pop" in call.parameters):
+        queue = request.queue
+        if ("ids" in request.parameters) == ("pop" in request.parameters):
             raise Invalid("Exactly one of the parameters 'ids' and 'pop' must be given.")
-        large = call.flag("large")
-        if "ids" in call.parameters:
+        large = request.flag("large")
+        if "ids" in request.parameters:
             await self._messages.delete_many(
-                queue, call.parameters["ids"], call.parameters.get("claim_ids"), large=large
+                queue, request.parameters["ids"], request.parameters.get("claim_ids"), large=large
             )
             return NO_CONTENT
-        limit, seconds = call.whole("pop", 0), self._patience.seconds(call)
-        details = call.flag("details")
+        limit, seconds = request.whole("pop", 0), self._polling.seconds(request)
+        details = request.flag("details")
 
         async def ask() -> Sequence[Message] | None:
             return await self._messages.pop(queue, limit, details=details, large=large) or None
 
-        popped = await self._patience.ask(call, queue, seconds, ask)
+        popped = await self._polling.ask(request, queue, seconds, ask)
         shown = [self._renderer.popped(message, details=details) for message in popped or ()]
-        return Result(200, {"messages": shown})
+        return Response(200, {"messages": shown})
 
     @route(
         "GET /v2/queues/{queue_name}/ranges -> Ranges",
@@ -207,32 +207,34 @@ class MessageActions:
         (200,),
         (Parameter("count", "RangeCount", "How many ranges at most."),),
     )
-    async def queue_ranges(self, call: Call) -> Result:
+    async def queue_ranges(self, request: Request) -> Response:
         """Cut a queue into ranges."""
-        count = call.whole("count", DEFAULT_LIMIT)
-        positions = await self._messages.split(call.queue, count)
+        count = request.whole("count", DEFAULT_LIMIT)
+        positions = await self._messages.split(request.queue, count)
         markers = [format_marker(position) for position in positions]
         shown: list[dict[str, str]] = [{} for _ in markers]
         for index, marker in enumerate(markers[:-1]):
             shown[index]["until"] = marker
             shown[index + 1]["marker"] = marker
-        return Result(200, {"ranges": shown})
+        return Response(200, {"ranges": shown})
 
-    async def _get_many(self, call: Call, ids: Sequence[str], details: bool) -> Result:
-        queue = call.queue
-        messages = await self._messages.get(queue, ids, details=details, large=call.flag("large"))
+    async def _get_many(self, request: Request, ids: Sequence[str], details: bool) -> Response:
+        queue = request.queue
+        messages = await self._messages.get(
+            queue, ids, details=details, large=request.flag("large")
+        )
         if not messages:
             raise NotFound("None of these messages exists.")
         shown = self._renderer.messages(_path(queue), messages, details=details)
-        return Result(200, {"messages": shown})
+        return Response(200, {"messages": shown})
 
-    async def _list(self, call: Call, details: bool) -> Result:
-        queue = call.queue
-        echo, large = call.flag("echo"), call.flag("large")
-        marker, until = call.text("marker"), call.text("until")
-        limit, seconds = call.whole("limit", DEFAULT_LIMIT), self._patience.seconds(call)
-        include_claimed = call.flag("include_claimed")
-        include_delayed = call.flag("include_delayed")
+    async def _list(self, request: Request, details: bool) -> Response:
+        queue = request.queue
+        echo, large = request.flag("echo"), request.flag("large")
+        marker, until = request.text("marker"), request.text("until")
+        limit, seconds = request.whole("limit", DEFAULT_LIMIT), self._polling.seconds(request)
+        include_claimed = request.flag("include_claimed")
+        include_delayed = request.flag("include_delayed")
 
         async def ask() -> tuple[Page, bool] | None:
             listed = await self._messages.list_messages(
@@ -240,7 +242,7 @@ class MessageActions:
                 marker=marker,
                 until=until,
                 limit=limit,
-                exclude_client_id=None if echo else call.client_id,
+                exclude_client_id=None if echo else request.client_id,
                 include_claimed=include_claimed,
                 include_delayed=include_delayed,
                 details=details,
@@ -249,47 +251,51 @@ class MessageActions:
             return listed if listed[0].messages or not seconds else None
 
         if seconds:
-            listed = await self._patience.ask(call, queue, seconds, ask, reads=True)
+            listed = await self._polling.ask(request, queue, seconds, ask, reads=True)
         else:
             listed = await ask()
         page, delayed = listed or (Page((), None), False)
         path = _path(queue)
         if not page.messages or page.marker is None:
-            return Result(200, {"messages": [], "links": []})
-        href = link(f"{path}/messages", _link_parameters(call, delayed, format_marker(page.marker)))
+            return Response(200, {"messages": [], "links": []})
+        href = link(
+            f"{path}/messages", _link_parameters(request, delayed, format_marker(page.marker))
+        )
         shown = self._renderer.messages(path, page.messages, details=details)
-        return Result(200, {"messages": shown, "links": [{"rel": "next", "href": href}]})
+        return Response(200, {"messages": shown, "links": [{"rel": "next", "href": href}]})
 
 
 def _path(queue: QueueRef) -> str:
     return f"/v2/queues/{queue.name}"
 
 
-def _link_parameters(call: Call, delayed: bool, marker: str) -> list[tuple[str, str]]:
+def _link_parameters(request: Request, delayed: bool, marker: str) -> list[tuple[str, str]]:
     """The next link's parameters: those that the client gave, and what upstream adds."""
     pairs: list[tuple[str, str]] = []
-    if "marker" in call.parameters:
+    if "marker" in request.parameters:
         pairs.append(("marker", marker))
-    if "limit" in call.parameters:
-        pairs.append(("limit", call.parameters["limit"][-1]))
+    if "limit" in request.parameters:
+        pairs.append(("limit", request.parameters["limit"][-1]))
     pairs += [
-        (name, yes_no(call.flag(name)))
+        (name, yes_no(request.flag(name)))
         for name in ("echo", "include_claimed")
-        if name in call.parameters
+        if name in request.parameters
     ]
-    if delayed or "include_delayed" in call.parameters:
+    if delayed or "include_delayed" in request.parameters:
         pairs.append(("include_delayed", yes_no(delayed)))
     pairs += [
-        (name, yes_no(call.flag(name))) for name in ("details", "large") if name in call.parameters
+        (name, yes_no(request.flag(name)))
+        for name in ("details", "large")
+        if name in request.parameters
     ]
-    if "until" in call.parameters:
-        pairs.append(("until", call.parameters["until"][-1]))
-    if "marker" not in call.parameters:
+    if "until" in request.parameters:
+        pairs.append(("until", request.parameters["until"][-1]))
+    if "marker" not in request.parameters:
         pairs.append(("marker", marker))
     return pairs
 
 
-def stored(path: str, posted: Sequence[Posted], warned: str | None = None) -> Result:
+def stored(path: str, posted: Sequence[Posted], warned: str | None = None) -> Response:
     """Answer a post to `path`, the place of a queue's or topic's messages."""
     ids: list[str] = []
     duplicates: list[str] = []
@@ -305,16 +311,16 @@ def stored(path: str, posted: Sequence[Posted], warned: str | None = None) -> Re
         shown["duplicates"] = duplicates
         if len(duplicates) == len(ids):
             headers = (*headers, (b"idempotent-replayed", b"true"))
-    return Result(201, shown, (*headers, *warning(warned)) if warned else headers)
+    return Response(201, shown, (*headers, *warning(warned)) if warned else headers)
 
 
-def idempotency_key(call: Call) -> str | None:
+def idempotency_key(request: Request) -> str | None:
     """The key of a post as a whole, if it has one.
 
     Raises:
         Refused: 400, it is no printable ASCII.
     """
-    value = call.headers.get(_KEY)
+    value = request.headers.get(_KEY)
     if value is None:
         return None
     key = value.decode("latin-1")
@@ -325,13 +331,13 @@ def idempotency_key(call: Call) -> str | None:
     return key
 
 
-def if_due(call: Call) -> int | None:
-    """When a message must be due (ms) for the call to change it: its If-Match header.
+def if_due(request: Request) -> int | None:
+    """When a message must be due (ms) for the request to change it: its If-Match header.
 
     Raises:
         Invalid: the header is no instant.
     """
-    value = call.headers.get(b"if-match")
+    value = request.headers.get(b"if-match")
     if value is None or value.strip() == b"*":
         return None
     return read_instant(value.decode("latin-1").strip().strip('"'))

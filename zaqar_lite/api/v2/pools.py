@@ -5,17 +5,17 @@ from typing import Any
 from urllib.parse import quote
 
 from zaqar_lite.api import documents
-from zaqar_lite.api.call import (
+from zaqar_lite.api.render import instant, next_page, yes_no
+from zaqar_lite.api.request import (
     NO_CONTENT,
-    Call,
     Headers,
     Parameter,
     Refused,
-    Result,
+    Request,
+    Response,
     bad_body,
     warning,
 )
-from zaqar_lite.api.render import instant, next_page, yes_no
 from zaqar_lite.api.routes import MARKER, route
 from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.domain.limits import Limits
@@ -48,12 +48,12 @@ class PoolActions:
             Parameter("detailed", "Flag", "Show the options too."),
         ),
     )
-    async def list_pools(self, call: Call) -> Result:
+    async def list_pools(self, request: Request) -> Response:
         """List pools."""
-        marker, limit, detailed = _page(call, self._limits.max_pools_per_page)
+        marker, limit, detailed = _page(request, self._limits.max_pools_per_page)
         pools = await self._registry.list_pools(marker, limit)
         shown = [_pool(pool, detailed=detailed) for pool in pools]
-        return _listed(call, "pools", shown, limit, detailed=detailed)
+        return _listed(request, "pools", shown, limit, detailed=detailed)
 
     @route(
         "GET /v2/pools/{pool_name} -> Pool",
@@ -61,11 +61,11 @@ class PoolActions:
         (200, 404),
         (Parameter("detailed", "Flag", "Show the options too."),),
     )
-    async def show_pool(self, call: Call) -> Result:
+    async def show_pool(self, request: Request) -> Response:
         """Show a pool."""
-        detailed = call.flag("detailed")
-        pool = await self._registry.pool(call.path_values[0])
-        return Result(200, _pool(pool, detailed=detailed))
+        detailed = request.flag("detailed")
+        pool = await self._registry.pool(request.path_values[0])
+        return Response(200, _pool(pool, detailed=detailed))
 
     @route(
         "PUT /v2/pools/{pool_name} NewPool",
@@ -73,16 +73,16 @@ class PoolActions:
         (201, 409),
         invalid_title="Unable to create pool",
     )
-    async def create_pool(self, call: Call) -> Result:
+    async def create_pool(self, request: Request) -> Response:
         """Create a pool."""
-        document = await documents.sent_object(call)
+        document = await documents.sent_object(request)
         _check_known(document, _POOL_FIELDS)
         for name in ("uri", "weight"):
             if name not in document:
                 raise bad_body(f"A pool needs {name!r}.")
         _check_pool(document)
         pool = Pool(
-            _name(call),
+            _name(request),
             document["uri"],
             document["weight"],
             document.get("flavor") or None,
@@ -99,20 +99,20 @@ class PoolActions:
         (200, 404, 409),
         invalid_title="Unable to update pool",
     )
-    async def update_pool(self, call: Call) -> Result:
+    async def update_pool(self, request: Request) -> Response:
         """Change a pool."""
-        document = await documents.sent_object(call)
+        document = await documents.sent_object(request)
         changes = {name: document[name] for name in _POOL_FIELDS if name in document}
         if not changes:
             raise bad_body(f"One of {', '.join(_POOL_FIELDS)} is needed.")
         _check_pool(changes)
-        pool, unknown = await self._registry.change_pool(call.path_values[0], changes)
-        return Result(200, _pool(pool, detailed=False), _warning(unknown))
+        pool, unknown = await self._registry.change_pool(request.path_values[0], changes)
+        return Response(200, _pool(pool, detailed=False), _warning(unknown))
 
     @route("DELETE /v2/pools/{pool_name}", "pools:delete admin", (204, 403))
-    async def delete_pool(self, call: Call) -> Result:
+    async def delete_pool(self, request: Request) -> Response:
         """Delete a pool."""
-        await self._registry.delete_pool(call.path_values[0], self._placements.holds)
+        await self._registry.delete_pool(request.path_values[0], self._placements.holds)
         return NO_CONTENT
 
 
@@ -123,16 +123,16 @@ class DrainActions:
         self._drains = drains
 
     @route("POST /v2/pools/{pool_name}/drain -> Drain", "pools:drain admin", (202, 404, 409))
-    async def drain_pool(self, call: Call) -> Result:
+    async def drain_pool(self, request: Request) -> Response:
         """Move a pool's queues to others."""
-        drain = await self._drains.begin(call.path_values[0])
+        drain = await self._drains.begin(request.path_values[0])
         location = f"{_href('pools', drain.pool)}/drain".encode()
-        return Result(202, _drain(drain), ((b"location", location),))
+        return Response(202, _drain(drain), ((b"location", location),))
 
     @route("GET /v2/pools/{pool_name}/drain -> Drain", "pools:get_drain admin", (200, 404))
-    async def show_pool_drain(self, call: Call) -> Result:
+    async def show_pool_drain(self, request: Request) -> Response:
         """Tell how far a pool is drained."""
-        return Result(200, _drain(await self._drains.get(call.path_values[0])))
+        return Response(200, _drain(await self._drains.get(request.path_values[0])))
 
 
 class FlavorActions:
@@ -152,18 +152,18 @@ class FlavorActions:
             Parameter("detailed", "Flag", "Show the capabilities too."),
         ),
     )
-    async def list_flavors(self, call: Call) -> Result:
+    async def list_flavors(self, request: Request) -> Response:
         """List flavors."""
-        marker, limit, detailed = _page(call, self._limits.max_flavors_per_page)
-        flavors = await self._registry.list_flavors(call.project, marker, limit)
+        marker, limit, detailed = _page(request, self._limits.max_flavors_per_page)
+        flavors = await self._registry.list_flavors(request.project, marker, limit)
         shown = [_flavor(flavor, detailed=detailed) for flavor in flavors]
-        return _listed(call, "flavors", shown, limit, detailed=detailed)
+        return _listed(request, "flavors", shown, limit, detailed=detailed)
 
     @route("GET /v2/flavors/{flavor_name} -> Flavor", "flavors:get read", (200, 404))
-    async def show_flavor(self, call: Call) -> Result:
+    async def show_flavor(self, request: Request) -> Response:
         """Show a flavor."""
-        flavor = await self._registry.flavor(call.project, call.path_values[0])
-        return Result(200, _flavor(flavor, detailed=True))
+        flavor = await self._registry.flavor(request.project, request.path_values[0])
+        return Response(200, _flavor(flavor, detailed=True))
 
     @route(
         "PUT /v2/flavors/{flavor_name} NewFlavor",
@@ -171,18 +171,18 @@ class FlavorActions:
         (201,),
         invalid_title="Unable to create",
     )
-    async def create_flavor(self, call: Call) -> Result:
+    async def create_flavor(self, request: Request) -> Response:
         """Create a flavor."""
-        document = await documents.sent_object(call)
+        document = await documents.sent_object(request)
         _check_known(document, _FLAVOR_FIELDS)
         if not isinstance(document.get("capabilities", {}), dict):
             raise bad_body("'capabilities' must be an object.")
         pools = _pool_list(document)
         if not pools:
             raise Refused(400, "Unable to create", "Bad Request")
-        name = _name(call)
+        name = _name(request)
         try:
-            await self._registry.put_flavor(call.project, name, pools)
+            await self._registry.put_flavor(request.project, name, pools)
         except Invalid as exc:
             raise Invalid(f"Flavor {name} could not be created, error:{exc}") from exc
         return _made("flavors", name)
@@ -193,48 +193,48 @@ class FlavorActions:
         (200, 404),
         invalid_title="updatefail",
     )
-    async def update_flavor(self, call: Call) -> Result:
+    async def update_flavor(self, request: Request) -> Response:
         """Give a flavor other pools."""
-        document = await documents.sent_object(call)
+        document = await documents.sent_object(request)
         pools = _pool_list(document)
-        name = call.path_values[0]
-        await self._registry.flavor(call.project, name)
+        name = request.path_values[0]
+        await self._registry.flavor(request.project, name)
         if not pools:
             raise Refused(400, "updatefail", "Bad Request")
         try:
-            flavor = await self._registry.put_flavor(call.project, name, pools)
+            flavor = await self._registry.put_flavor(request.project, name, pools)
         except Invalid as exc:
             raise Invalid(f"Flavor {name} could not be updated, error:{exc}") from exc
-        return Result(200, _flavor(flavor, detailed=True))
+        return Response(200, _flavor(flavor, detailed=True))
 
     @route("DELETE /v2/flavors/{flavor_name}", "flavors:delete admin", (204,))
-    async def delete_flavor(self, call: Call) -> Result:
+    async def delete_flavor(self, request: Request) -> Response:
         """Delete a flavor; the queues that have it stay where they are."""
-        await self._registry.delete_flavor(call.project, call.path_values[0])
+        await self._registry.delete_flavor(request.project, request.path_values[0])
         return NO_CONTENT
 
 
-def _name(call: Call) -> str:
-    name = call.path_values[0]
+def _name(request: Request) -> str:
+    name = request.path_values[0]
     if len(name) > MAX_TEXT:
         raise bad_body(f"A name has at most {MAX_TEXT} characters.")
     return name
 
 
-def _page(call: Call, most: int) -> tuple[str | None, int, bool]:
+def _page(request: Request, most: int) -> tuple[str | None, int, bool]:
     """What a listing was asked for: its marker, its limit, and whether it is detailed."""
-    limit = call.limit(min(DEFAULT_LIMIT, most), most)
-    return call.text("marker"), limit, call.flag("detailed")
+    limit = request.limit(min(DEFAULT_LIMIT, most), most)
+    return request.text("marker"), limit, request.flag("detailed")
 
 
 def _listed(
-    call: Call, key: str, shown: list[dict[str, Any]], limit: int, *, detailed: bool
-) -> Result:
+    request: Request, key: str, shown: list[dict[str, Any]], limit: int, *, detailed: bool
+) -> Response:
     pairs = (("limit", str(limit)), ("detailed", yes_no(detailed)))
     marker = shown[-1]["name"] if shown else ""
-    links = next_page(call.path, shown, ("marker", marker), *pairs)
-    at = call.path.encode() + (b"?" + call.query_string if call.query_string else b"")
-    return Result(200, {key: shown, "links": links}, ((b"content-location", at),))
+    links = next_page(request.path, shown, ("marker", marker), *pairs)
+    at = request.path.encode() + (b"?" + request.query_string if request.query_string else b"")
+    return Response(200, {key: shown, "links": links}, ((b"content-location", at),))
 
 
 def _href(kind: str, name: str) -> str:
@@ -242,8 +242,8 @@ def _href(kind: str, name: str) -> str:
     return f"/v2/{kind}/{quote(name, safe='')}"
 
 
-def _made(kind: str, name: str) -> Result:
-    return Result(201, b"", ((b"location", _href(kind, name).encode()),))
+def _made(kind: str, name: str) -> Response:
+    return Response(201, b"", ((b"location", _href(kind, name).encode()),))
 
 
 def _warning(unknown: Sequence[str]) -> Headers:

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from zaqar_lite.api import documents
-from zaqar_lite.api.call import NO_CONTENT, Call, Parameter, Result
 from zaqar_lite.api.render import instant, next_page
+from zaqar_lite.api.request import NO_CONTENT, Parameter, Request, Response
 from zaqar_lite.api.routes import MARKER, route
 from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.domain.identity import Principal
@@ -27,9 +27,9 @@ class KeyActions:
         self._keys = keys
 
     @route("POST /v2/keys NewKey -> MadeKey", "keys:create admin", (201, 403), largest_body=16_384)
-    async def create_key(self, call: Call) -> Result:
+    async def create_key(self, request: Request) -> Response:
         """Create a key."""
-        document = await documents.sent_object(call)
+        document = await documents.sent_object(request)
         grants = document.get("grants")
         if not isinstance(grants, list) or not all(isinstance(text, str) for text in grants):
             raise Invalid("'grants' must be a list of grants, such as [\"send:orders*\"].")
@@ -37,8 +37,8 @@ class KeyActions:
         if not isinstance(description, str):
             raise Invalid("'description' must be a text.")
         key, text = await self._keys.create(
-            call.principal,
-            _project(call, document),
+            request.principal,
+            _project(request, document),
             grants,
             expires_in=documents.integer(document, "expires"),
             description=description,
@@ -51,73 +51,73 @@ class KeyActions:
         (200, 403),
         (MARKER, Parameter("limit", "KeyLimit", "How many keys to answer at most.")),
     )
-    async def list_keys(self, call: Call) -> Result:
+    async def list_keys(self, request: Request) -> Response:
         """List keys."""
-        limit = call.limit(DEFAULT_LIMIT, MOST_LISTED)
+        limit = request.limit(DEFAULT_LIMIT, MOST_LISTED)
         keys = await self._keys.list_keys(
-            call.principal, call.project or None, marker=call.text("marker"), limit=limit
+            request.principal, request.project or None, marker=request.text("marker"), limit=limit
         )
         marker = keys[-1].id if keys else ""
         links = next_page("/v2/keys", keys, ("limit", str(limit)), ("marker", marker))
-        return Result(200, {"keys": [_shown(key) for key in keys], "links": links})
+        return Response(200, {"keys": [_shown(key) for key in keys], "links": links})
 
     @route("GET /v2/keys/{key_id} -> Key", "keys:get admin", (200, 403, 404))
-    async def show_key(self, call: Call) -> Result:
+    async def show_key(self, request: Request) -> Response:
         """Show a key."""
-        return Result(200, _shown(await self._keys.get(*_named(call))))
+        return Response(200, _shown(await self._keys.get(*_named(request))))
 
     @route("PATCH /v2/keys/{key_id} KeyChange -> Key", "keys:update admin", (200, 403, 404))
-    async def change_key(self, call: Call) -> Result:
+    async def change_key(self, request: Request) -> Response:
         """Disable a key, or let it work again."""
-        document = await documents.sent_object(call)
+        document = await documents.sent_object(request)
         disabled = document.get("disabled")
         if not isinstance(disabled, bool) or len(document) != 1:
             raise Invalid('The document is {"disabled": true} or {"disabled": false}.')
-        maker, key_id = _named(call)
+        maker, key_id = _named(request)
         key = await self._keys.set_disabled(maker, key_id, disabled)
-        return Result(200, _shown(key))
+        return Response(200, _shown(key))
 
     @route(
         "POST /v2/keys/{key_id}/rotate KeyOverlap -> MadeKey", "keys:rotate admin", (201, 403, 404)
     )
-    async def rotate_key(self, call: Call) -> Result:
+    async def rotate_key(self, request: Request) -> Response:
         """Make a key like this one, which then ends."""
         overlap: int | None = None
-        if call.size:
-            document = await documents.sent_object(call)
+        if request.size:
+            document = await documents.sent_object(request)
             overlap = documents.integer(document, "overlap")
         key, text = await self._keys.rotate(
-            *_named(call), overlap=DEFAULT_OVERLAP if overlap is None else overlap
+            *_named(request), overlap=DEFAULT_OVERLAP if overlap is None else overlap
         )
         return _made(key, text)
 
     @route("DELETE /v2/keys/{key_id}", "keys:delete admin", (204, 403))
-    async def delete_key(self, call: Call) -> Result:
+    async def delete_key(self, request: Request) -> Response:
         """Delete a key."""
-        await self._keys.delete(*_named(call))
+        await self._keys.delete(*_named(request))
         return NO_CONTENT
 
 
-def _named(call: Call) -> tuple[Principal, str]:
+def _named(request: Request) -> tuple[Principal, str]:
     """The principal of a request, and the id of the key that it names."""
-    return call.principal, call.path_values[0]
+    return request.principal, request.path_values[0]
 
 
-def _project(call: Call, document: dict[str, Any]) -> str | None:
+def _project(request: Request, document: dict[str, Any]) -> str | None:
     """The project of a new key: the document's, else the request's; null is for no project."""
     if "project" not in document:
-        if not call.project:
+        if not request.project:
             raise Invalid("Name the 'project' of the key; null makes an operator's, for all.")
-        return call.project
+        return request.project
     project = document["project"]
     if project is not None and not isinstance(project, str):
         raise Invalid("'project' must be a text, or null.")
     return project
 
 
-def _made(key: Key, text: str) -> Result:
+def _made(key: Key, text: str) -> Response:
     location = (b"location", f"/v2/keys/{key.id}".encode())
-    return Result(201, {**_shown(key), "key": text}, (location,))
+    return Response(201, {**_shown(key), "key": text}, (location,))
 
 
 def _shown(key: Key) -> dict[str, Any]:
@@ -140,15 +140,15 @@ class EncryptionActions:
         self._encryption_keys = encryption_keys
 
     @route("GET /v2/data-keys -> DataKeys", "data_keys:get_all admin", (200,))
-    async def list_data_keys(self, call: Call) -> Result:
+    async def list_data_keys(self, request: Request) -> Response:
         """List the keys that seal a project's messages; none is shown itself."""
-        return Result(200, await self._shown(call.project))
+        return Response(200, await self._shown(request.project))
 
     @route("POST /v2/data-keys -> DataKeys", "data_keys:rotate admin", (201, 409, 413))
-    async def rotate_data_key(self, call: Call) -> Result:
+    async def rotate_data_key(self, request: Request) -> Response:
         """Seal a project's messages with a new key."""
-        await self._encryption_keys.rotate(call.project)
-        return Result(201, await self._shown(call.project))
+        await self._encryption_keys.rotate(request.project)
+        return Response(201, await self._shown(request.project))
 
     async def _shown(self, project: str) -> dict[str, Any]:
         keys = await self._encryption_keys.list_keys(project)
@@ -173,28 +173,28 @@ class QuotaActions:
         self._usage = usage
 
     @route("GET /v2/quota -> Quota", "quota:get read", (200,))
-    async def show_quota(self, call: Call) -> Result:
+    async def show_quota(self, request: Request) -> Response:
         """Show the project's quotas and usage."""
-        return Result(200, await self._shown(call.project))
+        return Response(200, await self._shown(request.project))
 
     @route("GET /v2/quotas/{project_id} -> Quota", "quotas:get admin", (200,))
-    async def show_quotas(self, call: Call) -> Result:
+    async def show_quotas(self, request: Request) -> Response:
         """Show a project's quotas and usage."""
-        project = call.path_values[0]
+        project = request.path_values[0]
         own = await self._quotas.own(project)
-        return Result(200, {**await self._shown(project), "own": own})
+        return Response(200, {**await self._shown(project), "own": own})
 
     @route("PUT /v2/quotas/{project_id} Quotas -> Quota", "quotas:update admin", (200,))
-    async def set_quotas(self, call: Call) -> Result:
+    async def set_quotas(self, request: Request) -> Response:
         """Set a project's quotas."""
-        document = await documents.sent_object(call)
-        await self._quotas.set(call.path_values[0], document)
-        return await self.show_quotas(call)
+        document = await documents.sent_object(request)
+        await self._quotas.set(request.path_values[0], document)
+        return await self.show_quotas(request)
 
     @route("DELETE /v2/quotas/{project_id}", "quotas:delete admin", (204,))
-    async def reset_quotas(self, call: Call) -> Result:
+    async def reset_quotas(self, request: Request) -> Response:
         """Give a project the default quotas."""
-        await self._quotas.reset(call.path_values[0])
+        await self._quotas.reset(request.path_values[0])
         return NO_CONTENT
 
     async def _shown(self, project: str) -> Mapping[str, Any]:

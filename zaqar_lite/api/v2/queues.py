@@ -4,16 +4,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from zaqar_lite.api import documents
-from zaqar_lite.api.call import (
+from zaqar_lite.api.render import instant, link, next_page, yes_no
+from zaqar_lite.api.request import (
     INVALID_REQUEST,
     NO_CONTENT,
-    Call,
     Parameter,
     Refused,
-    Result,
+    Request,
+    Response,
     warning,
 )
-from zaqar_lite.api.render import instant, link, next_page, yes_no
 from zaqar_lite.api.routes import DETAILS, INVALID_BODY, LIMIT, MARKER, METADATA, QUEUE_LIMIT, route
 from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.domain.histories import HistoryState
@@ -59,22 +59,24 @@ class QueueActions:
         ),
         framed_by="list_stored",
     )
-    async def list_queues(self, call: Call) -> Result:
+    async def list_queues(self, request: Request) -> Response:
         """List queues."""
-        with_count = call.flag("with_count")
-        records = await self._queues.list_queues(call.project, **wanted_page(call))
+        with_count = request.flag("with_count")
+        records = await self._queues.list_queues(request.project, **wanted_page(request))
         document = named_page(
-            "queues", call, [(record.queue.name, self._queues.shown(record)) for record in records]
+            "queues",
+            request,
+            [(record.queue.name, self._queues.shown(record)) for record in records],
         )
-        if with_count and (count := await self._queues.count(call.project)):
+        if with_count and (count := await self._queues.count(request.project)):
             document["count"] = count
-        return Result(200, document)
+        return Response(200, document)
 
-    async def list_stored(self, call: Call) -> Result:
+    async def list_stored(self, request: Request) -> Response:
         """List the project's queues, their metadata as it is stored."""
-        records = await self._queues.list_queues(call.project, **wanted_page(call))
+        records = await self._queues.list_queues(request.project, **wanted_page(request))
         named = [(record.queue.name, visible(record.metadata)) for record in records]
-        return Result(200, named_page("queues", call, named))
+        return Response(200, named_page("queues", request, named))
 
     @route(
         "PUT /v2/queues/{queue_name} Metadata",
@@ -83,25 +85,25 @@ class QueueActions:
         largest=METADATA,
         too_large_title=INVALID_REQUEST,
     )
-    async def create_queue(self, call: Call) -> Result:
+    async def create_queue(self, request: Request) -> Response:
         """Create a queue; one that exists stays as it is."""
-        metadata = await sent_metadata(call, self._authorizer)
-        created = await self._queues.create(call.queue, metadata)
-        location = (b"location", call.path.encode())
+        metadata = await sent_metadata(request, self._authorizer)
+        created = await self._queues.create(request.queue, metadata)
+        location = (b"location", request.path.encode())
         idle = idle_limit(metadata, metadata) if created else None
         headers = (location, *warning(unknown_keys(metadata), idle))
-        return Result(201 if created else 204, b"", headers)
+        return Response(201 if created else 204, b"", headers)
 
     @route(
         "GET /v2/queues/{queue_name} -> Metadata", "queues:get read", (200,), framed_by="get_stored"
     )
-    async def show_queue(self, call: Call) -> Result:
+    async def show_queue(self, request: Request) -> Response:
         """Show a queue's metadata; a queue that is not there shows the defaults."""
-        return Result(200, await self._queues.metadata(call.queue))
+        return Response(200, await self._queues.metadata(request.queue))
 
-    async def get_stored(self, call: Call) -> Result:
+    async def get_stored(self, request: Request) -> Response:
         """Read a queue's metadata as it is stored; a queue that is not there has none."""
-        return Result(200, await self._queues.stored_metadata(call.queue) or {})
+        return Response(200, await self._queues.stored_metadata(request.queue) or {})
 
     @route(
         "PATCH /v2/queues/{queue_name} MetadataPatch -> Metadata",
@@ -111,17 +113,17 @@ class QueueActions:
         largest=METADATA,
         too_large_title=INVALID_BODY,
     )
-    async def update_queue(self, call: Call) -> Result:
+    async def update_queue(self, request: Request) -> Response:
         """Change a queue's metadata."""
-        operations = await sent_patch(call, self._authorizer)
-        metadata = await self._queues.patch(call.queue, operations)
+        operations = await sent_patch(request, self._authorizer)
+        metadata = await self._queues.patch(request.queue, operations)
         idle = idle_limit(metadata, {operation.key for operation in operations})
-        return Result(200, metadata, warning(unknown_keys(metadata), idle))
+        return Response(200, metadata, warning(unknown_keys(metadata), idle))
 
     @route("DELETE /v2/queues/{queue_name}", "queues:delete manage", (204,))
-    async def delete_queue(self, call: Call) -> Result:
+    async def delete_queue(self, request: Request) -> Response:
         """Delete a queue."""
-        await self._queues.delete(call.queue)
+        await self._queues.delete(request.queue)
         return NO_CONTENT
 
     @route(
@@ -131,10 +133,10 @@ class QueueActions:
         (DETAILS, Parameter("recent", "Flag", "Show the last hour too, as far as known.")),
         framed_by="stats_stored",
     )
-    async def queue_stats(self, call: Call) -> Result:
+    async def queue_stats(self, request: Request) -> Response:
         """Count a queue's messages."""
-        queue = call.queue
-        details = call.flag("details")
+        queue = request.queue
+        details = request.flag("details")
         stats = await self._queues.stats(queue)
         counts: dict[str, Any] = {
             "claimed": stats.claimed,
@@ -148,41 +150,41 @@ class QueueActions:
             if message is not None:
                 counts[name] = _end(queue.name, message)
         document: dict[str, Any] = {"messages": counts}
-        if call.flag("recent"):
+        if request.flag("recent"):
             document["recent"] = [list(one) for one in self._queues.recent.look(queue, stats)]
             rates = self._queues.recent.rates(queue)
             if rates is not None:
                 document["rates"] = rates._asdict()
-        return Result(200, document)
+        return Response(200, document)
 
-    async def stats_stored(self, call: Call) -> Result:
+    async def stats_stored(self, request: Request) -> Response:
         """Count a queue's messages; 404 with zeros where it is not there."""
-        if await self._queues.stored_metadata(call.queue) is None:
-            return Result(404, {"messages": {"claimed": 0, "free": 0, "total": 0}})
-        return await self.queue_stats(call)
+        if await self._queues.stored_metadata(request.queue) is None:
+            return Response(404, {"messages": {"claimed": 0, "free": 0, "total": 0}})
+        return await self.queue_stats(request)
 
     @route("POST /v2/queues/{queue_name}/purge Purge", "queues:purge manage", (204,))
-    async def purge_queue(self, call: Call) -> Result:
+    async def purge_queue(self, request: Request) -> Response:
         """Purge a queue."""
-        types = await purged_types(call)
-        await self._queues.purge(call.queue, types)
+        types = await purged_types(request)
+        await self._queues.purge(request.queue, types)
         if "subscriptions" in types:
-            await self._subscriptions.purge(call.queue)
+            await self._subscriptions.purge(request.queue)
         return NO_CONTENT
 
     @route("POST /v2/queues/{queue_name}/share Share -> SignedUrl", "queues:share manage", (200,))
-    async def share_queue(self, call: Call) -> Result:
+    async def share_queue(self, request: Request) -> Response:
         """Make a pre-signed URL."""
-        document = await documents.sent_object(call)
+        document = await documents.sent_object(request)
         unknown = sorted(set(document) - set(_SHARE_FIELDS))
         if unknown:
             raise Invalid(f"Unknown field {unknown[0]!r}: {', '.join(_SHARE_FIELDS)} are known.")
         expires = document.get("expires")
         if expires is not None and not isinstance(expires, str):
             raise Invalid("'expires' must be a date and time in ISO 8601.")
-        queue = call.queue
+        queue = request.queue
         resources, methods = _texts(document, "paths"), _texts(document, "methods")
-        self._authorizer.check_share(call.principal, name_of(queue), resources, methods)
+        self._authorizer.check_share(request.principal, name_of(queue), resources, methods)
         signed = await self._presigned_urls.share(
             queue, resources=resources, methods=methods, expires=expires
         )
@@ -193,12 +195,12 @@ class QueueActions:
             "expires": signed.expires,
             "signature": signed.signature,
         }
-        return Result(200, shown)
+        return Response(200, shown)
 
     @route("DELETE /v2/queues/{queue_name}/share", "queues:unshare manage", (204,))
-    async def unshare_queue(self, call: Call) -> Result:
+    async def unshare_queue(self, request: Request) -> Response:
         """Revoke a queue's pre-signed URLs."""
-        await self._presigned_urls.unshare(call.queue)
+        await self._presigned_urls.unshare(request.queue)
         return NO_CONTENT
 
     @route(
@@ -207,15 +209,15 @@ class QueueActions:
         (200,),
         (Parameter("state", "HistoryState", "'done' or 'failed'."), MARKER, LIMIT),
     )
-    async def queue_history(self, call: Call) -> Result:
+    async def queue_history(self, request: Request) -> Response:
         """List done or failed messages."""
         try:
-            state = HistoryState(call.text("state") or "done")
+            state = HistoryState(request.text("state") or "done")
         except ValueError:
             raise Invalid("'state' must be 'done' or 'failed'.") from None
-        limit = call.whole("limit", DEFAULT_LIMIT)
+        limit = request.whole("limit", DEFAULT_LIMIT)
         page = await self._queues.history(
-            call.queue, state, marker=call.text("marker"), limit=limit
+            request.queue, state, marker=request.text("marker"), limit=limit
         )
         shown = [
             {
@@ -227,25 +229,25 @@ class QueueActions:
             for entry in page.entries
         ]
         pairs = (("state", state.value), ("limit", str(limit)), ("marker", page.marker or ""))
-        links = next_page(call.path, shown if page.marker is not None else (), *pairs)
-        return Result(200, {"messages": shown, "links": links})
+        links = next_page(request.path, shown if page.marker is not None else (), *pairs)
+        return Response(200, {"messages": shown, "links": links})
 
 
-def wanted_page(call: Call) -> dict[str, Any]:
+def wanted_page(request: Request) -> dict[str, Any]:
     """What a listing of queues or topics asks for, as the services take it."""
     return {
-        "marker": call.text("marker"),
-        "limit": call.whole("limit", DEFAULT_LIMIT),
-        "name_contains": call.text("name"),
-        "metadata": _metadata_filters(call),
+        "marker": request.text("marker"),
+        "limit": request.whole("limit", DEFAULT_LIMIT),
+        "name_contains": request.text("name"),
+        "metadata": _metadata_filters(request),
     }
 
 
 def named_page(
-    kind: str, call: Call, named: Sequence[tuple[str, Mapping[str, Any]]]
+    kind: str, request: Request, named: Sequence[tuple[str, Mapping[str, Any]]]
 ) -> dict[str, Any]:
     """A page of queues or topics, given as names with metadata, and the link to the next one."""
-    detailed = call.flag("detailed")
+    detailed = request.flag("detailed")
     shown: list[dict[str, Any]] = []
     for name, metadata in named:
         shown.append({"name": name, "href": f"/v2/{kind}/{name}"})
@@ -253,46 +255,46 @@ def named_page(
             shown[-1]["metadata"] = metadata
     document: dict[str, Any] = {kind: shown, "links": []}
     if shown:
-        href = link(f"/v2/{kind}", _link_parameters(call, named[-1][0]))
+        href = link(f"/v2/{kind}", _link_parameters(request, named[-1][0]))
         document["links"] = [{"rel": "next", "href": href}]
     return document
 
 
-async def sent_metadata(call: Call, authorizer: Authorizer) -> dict[str, Any]:
+async def sent_metadata(request: Request, authorizer: Authorizer) -> dict[str, Any]:
     """Read the metadata of a queue or topic that is to be created, and check the right to it."""
-    metadata = await documents.sent_object(call) if call.size else {}
-    authorizer.check_metadata(call.principal, metadata)
+    metadata = await documents.sent_object(request) if request.size else {}
+    authorizer.check_metadata(request.principal, metadata)
     return metadata
 
 
-async def sent_patch(call: Call, authorizer: Authorizer) -> Sequence[Operation]:
+async def sent_patch(request: Request, authorizer: Authorizer) -> Sequence[Operation]:
     """Read a patch of metadata, and check the right to it.
 
     Raises:
         Refused: 415, it does not say that it is one.
     """
-    if call.headers.get(b"content-type") != PATCH_TYPE:
+    if request.headers.get(b"content-type") != PATCH_TYPE:
         raise Refused(
             415,
             "415 Unsupported Media Type",
             f"A patch of metadata has the Content-Type {PATCH_TYPE.decode()}.",
             headers=((b"accept-patch", PATCH_TYPE),),
         )
-    operations = parse_patch(documents.parse(await call.read()))
+    operations = parse_patch(documents.parse(await request.read()))
     values = {operation.key: operation.value for operation in operations}
-    authorizer.check_metadata(call.principal, values)
+    authorizer.check_metadata(request.principal, values)
     return operations
 
 
-async def purged_types(call: Call) -> list[str]:
+async def purged_types(request: Request) -> list[str]:
     """What a purge shall remove: all, unless its document says what.
 
     Raises:
         Invalid: the document is wrong.
     """
     types: Any = ["messages", "subscriptions"]
-    if call.size:
-        document = await documents.sent_object(call)
+    if request.size:
+        document = await documents.sent_object(request)
         types = document.get("resource_types")
     if not isinstance(types, list) or not all(isinstance(kind, str) for kind in types):
         raise Invalid("'resource_types' must be a list of 'messages', 'subscriptions'.")
@@ -316,14 +318,14 @@ def _texts(document: dict[str, Any], name: str) -> list[str]:
     return values
 
 
-def _metadata_filters(call: Call) -> dict[str, Any]:
+def _metadata_filters(request: Request) -> dict[str, Any]:
     """Filters by top-level metadata: a value that reads as an integer is one.
 
     Raises:
         Invalid: a filter has several values.
     """
     filters: dict[str, Any] = {}
-    for name, values in call.parameters.items():
+    for name, values in request.parameters.items():
         if name in _LIST_PARAMETERS:
             continue
         if len(values) != 1:
@@ -335,23 +337,23 @@ def _metadata_filters(call: Call) -> dict[str, Any]:
     return filters
 
 
-def _link_parameters(call: Call, marker: str) -> list[tuple[str, str]]:
+def _link_parameters(request: Request, marker: str) -> list[tuple[str, str]]:
     """The parameters of the link to the next page."""
     pairs: list[tuple[str, str]] = []
     for name in _LIST_PARAMETERS:
-        if name not in call.parameters:
+        if name not in request.parameters:
             continue
         if name == "marker":
             pairs.append((name, marker))
         elif name in ("detailed", "with_count"):
-            pairs.append((name, yes_no(call.flag(name))))
+            pairs.append((name, yes_no(request.flag(name))))
         else:
-            pairs.append((name, call.parameters[name][-1]))
+            pairs.append((name, request.parameters[name][-1]))
     pairs += [
         (name, values[-1])
-        for name, values in call.parameters.items()
+        for name, values in request.parameters.items()
         if name not in _LIST_PARAMETERS
     ]
-    if "marker" not in call.parameters:
+    if "marker" not in request.parameters:
         pairs.append(("marker", marker))
     return pairs

@@ -5,12 +5,19 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from zaqar_lite.api.call import INVALID_REQUEST, NO_CONTENT, A, Call, Parameter, Refused, Result
+from zaqar_lite.api.request import (
+    INVALID_REQUEST,
+    NO_CONTENT,
+    A,
+    Parameter,
+    Refused,
+    Request,
+    Response,
+)
 from zaqar_lite.api.routes import route
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.service.health import Health, Readiness, Report
-from zaqar_lite.service.metrics.exposition import Exposition
-from zaqar_lite.service.metrics.metrics import Metrics
+from zaqar_lite.service.metrics.metrics import Exposition, Metrics
 
 VERSIONS = {
     "versions": [
@@ -35,15 +42,15 @@ class ServiceActions:
         self._home_document = home_document
 
     @route("GET /", "", (300,), public=True, needs_store=False)
-    async def versions(self, call: Call) -> Result:
+    async def versions(self, request: Request) -> Response:
         """List the API versions; 300 because upstream says so."""
-        return Result(300, VERSIONS)
+        return Response(300, VERSIONS)
 
     @route("GET /v2/", "", (200,), needs_store=False)
     @route("GET /v2", "", (200,), needs_store=False, name="home_without_slash")
-    async def home(self, call: Call) -> Result:
+    async def home(self, request: Request) -> Response:
         """Show the home document."""
-        return Result(
+        return Response(
             200,
             self._home_document(),
             ((b"cache-control", b"max-age=86400"),),
@@ -59,14 +66,14 @@ class ServiceActions:
         name="ping_head",
         summary="Ping the server",
     )
-    async def ping(self, call: Call) -> Result:
+    async def ping(self, request: Request) -> Response:
         """Ping the store; HEAD is always 204."""
-        if call.method != "HEAD":
+        if request.method != "HEAD":
             await self._health.ping()
         return NO_CONTENT
 
     @route("GET /v2/health", "health:get admin", (200,))
-    async def health(self, call: Call) -> Result:
+    async def health(self, request: Request) -> Response:
         """Check health."""
         shown = _shown(await self._health.report())
         pools = await self._health.pools()
@@ -75,7 +82,7 @@ class ServiceActions:
                 name: _UNREACHABLE if one is None else _shown(one) for name, one in pools.items()
             }
             shown = {**found, **shown, "catalog_reachable": True}
-        return Result(200, shown)
+        return Response(200, shown)
 
 
 _UNREACHABLE = {"storage_reachable": False}
@@ -125,25 +132,25 @@ class ProbeActions:
         self._readiness = readiness
 
     @probe("/livez", (200,))
-    async def livez(self, call: Call) -> Result:
+    async def livez(self, request: Request) -> Response:
         """Tell whether the process works."""
-        return Result(200, b"ok\n", media_type=TEXT)
+        return Response(200, b"ok\n", media_type=TEXT)
 
     @probe(
         "/readyz",
         (200, 503),
         Parameter("verbose", "Text", "Say what was looked at, whatever its value."),
     )
-    async def readyz(self, call: Call) -> Result:
+    async def readyz(self, request: Request) -> Response:
         """Tell whether requests are served; with `verbose`, why."""
         checks = await self._readiness.checks()
         failed = any(check.problem for check in checks)
         lines = ["not ready" if failed else "ok"]
-        if failed or b"verbose" in re.split(rb"[&=]", call.query_string):
+        if failed or b"verbose" in re.split(rb"[&=]", request.query_string):
             told = [(check.name, check.problem or check.warning or "ok") for check in checks]
             lines = [f"{name}: {text}" for name, text in told] + lines
         text = "".join(f"{line}\n" for line in lines)
-        return Result(503 if failed else 200, text.encode(), media_type=TEXT)
+        return Response(503 if failed else 200, text.encode(), media_type=TEXT)
 
 
 class MetricActions:
@@ -153,9 +160,9 @@ class MetricActions:
         self._metrics = metrics
 
     @route("GET /metrics", "metrics:get admin", (200,), plain=True)
-    async def metrics(self, call: Call) -> Result:
+    async def metrics(self, request: Request) -> Response:
         """Show all metrics."""
-        return _page(await self._metrics.page(openmetrics=_wants(call, b"openmetrics")))
+        return _page(await self._metrics.page(openmetrics=_wants(request, b"openmetrics")))
 
     @route(
         "GET /metrics/queues",
@@ -167,12 +174,12 @@ class MetricActions:
         ),
         plain=True,
     )
-    async def queue_metrics(self, call: Call) -> Result:
+    async def queue_metrics(self, request: Request) -> Response:
         """Show the metrics of a queue."""
-        project, name = call.text("project"), call.text("name")
+        project, name = request.text("project"), request.text("name")
         if project is None or name is None:
             raise Refused(400, INVALID_REQUEST, "Both 'project' and 'name' are needed.")
-        openmetrics = _wants(call, b"openmetrics")
+        openmetrics = _wants(request, b"openmetrics")
         queue = QueueRef(project, name)
         return _page(await self._metrics.queue_page(queue, openmetrics=openmetrics))
 
@@ -183,24 +190,24 @@ class MetricActions:
         (Parameter("state", "Text", "Comma list of the states that count (ready)."),),
         plain=True,
     )
-    async def queue_depth(self, call: Call) -> Result:
+    async def queue_depth(self, request: Request) -> Response:
         """Tell how deep a queue is."""
-        states = call.parameters.get("state", ["ready"])
+        states = request.parameters.get("state", ["ready"])
         unknown = [state for state in states if state not in _STATES]
         if unknown:
             raise Refused(
                 400, INVALID_REQUEST, f"{unknown[0]!r} is no state: {', '.join(_STATES)} are."
             )
-        counts = await self._metrics.depth(call.queue)
+        counts = await self._metrics.depth(request.queue)
         depth = sum(int(counts[state]) for state in set(states))
-        if _wants(call, b"text/plain") and not _wants(call, b"json"):
-            return Result(200, b"%d\n" % depth, media_type=TEXT)
-        return Result(200, {"depth": depth, **counts})
+        if _wants(request, b"text/plain") and not _wants(request, b"json"):
+            return Response(200, b"%d\n" % depth, media_type=TEXT)
+        return Response(200, {"depth": depth, **counts})
 
 
-def _wants(call: Call, media_type: bytes) -> bool:
-    return media_type in call.headers.get(b"accept", b"").lower()
+def _wants(request: Request, media_type: bytes) -> bool:
+    return media_type in request.headers.get(b"accept", b"").lower()
 
 
-def _page(page: Exposition) -> Result:
-    return Result(200, page.text().encode(), media_type=page.media_type.encode())
+def _page(page: Exposition) -> Response:
+    return Response(200, page.text().encode(), media_type=page.media_type.encode())

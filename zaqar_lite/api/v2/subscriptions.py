@@ -8,8 +8,8 @@ from typing import Any
 import orjson
 
 from zaqar_lite.api import documents
-from zaqar_lite.api.call import NO_CONTENT, Call, Parameter, Refused, Result, warning
 from zaqar_lite.api.render import instant, next_page
+from zaqar_lite.api.request import NO_CONTENT, Parameter, Refused, Request, Response, warning
 from zaqar_lite.api.routes import DETAILS, LIMIT, MARKER, route
 from zaqar_lite.domain.errors import Conflict, Invalid
 from zaqar_lite.domain.models import QueueRef
@@ -55,32 +55,32 @@ class SubscriptionActions:
         framed_by="create_new",
         largest_body=65_536,
     )
-    async def create_subscription(self, call: Call) -> Result:
+    async def create_subscription(self, request: Request) -> Response:
         """Subscribe to a queue."""
-        if not call.size:
+        if not request.size:
             raise Invalid("Missing parameter 'subscriber': the request has no body.")
-        document = _object(documents.parse(await call.read()))
-        listens = call.listener != "" and "subscriber" not in document
+        document = _object(documents.parse(await request.read()))
+        listens = request.listener != "" and "subscriber" not in document
         if listens:
-            document["subscriber"] = call.listener
+            document["subscriber"] = request.listener
         draft = parse_draft(document, now_ms=self._subscriptions.now_ms(), needs_subscriber=True)
-        queue = call.queue
-        self._check(call, queue, draft)
-        location = (b"location", call.path.encode())
+        queue = request.queue
+        self._check(request, queue, draft)
+        location = (b"location", request.path.encode())
         try:
             made = await self._subscriptions.create(
-                queue, draft, self._trusting(call), listens=listens
+                queue, draft, self._trusting(request), listens=listens
             )
         except Conflict as exc:
             raise Refused(409, "Resource conflict", str(exc), headers=(location,)) from exc
         shown = {"subscription_id": made.id}
         if made.secret is not None:
             shown["secret"] = made.secret.text
-        return Result(201, shown, (location, *warning(self._doubt(draft.subscriber))))
+        return Response(201, shown, (location, *warning(self._doubt(draft.subscriber))))
 
-    async def create_new(self, call: Call) -> Result:
+    async def create_new(self, request: Request) -> Response:
         """Subscribe; a subscriber that is there is a conflict, whether it has confirmed or not."""
-        result = await self.create_subscription(call)
+        result = await self.create_subscription(request)
         if "secret" not in result.document:
             raise Conflict("Such a subscription exists already.")
         return result
@@ -95,20 +95,22 @@ class SubscriptionActions:
             DETAILS,
         ),
     )
-    async def list_subscriptions(self, call: Call) -> Result:
+    async def list_subscriptions(self, request: Request) -> Response:
         """List a queue's subscriptions."""
-        details = call.flag("details")
-        limit = call.whole("limit", DEFAULT_LIMIT)
-        page = await self._subscriptions.page(call.queue, marker=call.text("marker"), limit=limit)
+        details = request.flag("details")
+        limit = request.whole("limit", DEFAULT_LIMIT)
+        page = await self._subscriptions.page(
+            request.queue, marker=request.text("marker"), limit=limit
+        )
         given = [
-            (name, call.parameters[name][-1])
+            (name, request.parameters[name][-1])
             for name in ("limit", "details")
-            if name in call.parameters
+            if name in request.parameters
         ]
         marker = page[-1].id if page else ""
-        links = next_page(call.path, page, *given, ("marker", marker))
+        links = next_page(request.path, page, *given, ("marker", marker))
         shown = [self._shown(subscription, details=details) for subscription in page]
-        return Result(200, {"subscriptions": shown, "links": links})
+        return Response(200, {"subscriptions": shown, "links": links})
 
     @route(
         "GET /v2/queues/{queue_name}/subscriptions/{subscription_id} -> SubscriptionShown",
@@ -116,11 +118,11 @@ class SubscriptionActions:
         (200, 404),
         (DETAILS,),
     )
-    async def show_subscription(self, call: Call) -> Result:
+    async def show_subscription(self, request: Request) -> Response:
         """Show a subscription."""
-        details = call.flag("details")
-        found = await self._subscriptions.get(call.queue, call.path_values[1])
-        return Result(200, self._shown(found, details=details))
+        details = request.flag("details")
+        found = await self._subscriptions.get(request.queue, request.path_values[1])
+        return Response(200, self._shown(found, details=details))
 
     @route(
         "PATCH /v2/queues/{queue_name}/subscriptions/{subscription_id} SubscriptionChange",
@@ -128,30 +130,32 @@ class SubscriptionActions:
         (204, 404, 409),
         largest_body=65_536,
     )
-    async def update_subscription(self, call: Call) -> Result:
+    async def update_subscription(self, request: Request) -> Response:
         """Change a subscription."""
-        if not call.size:
+        if not request.size:
             raise Invalid("No subscription to update.")
-        document = _object(documents.parse(await call.read()))
+        document = _object(documents.parse(await request.read()))
         draft = parse_draft(document, now_ms=self._subscriptions.now_ms(), needs_subscriber=False)
         if not any(name in document for name in _CHANGEABLE):
             raise Refused(
                 400, UNABLE_TO_UPDATE, f"Nothing to change: give {', '.join(_CHANGEABLE)}."
             )
-        queue = call.queue
-        self._check(call, queue, draft)
-        await self._subscriptions.update(queue, call.path_values[1], draft, self._trusting(call))
-        location = (b"location", call.path.encode())
-        return Result(204, b"", (location, *warning(self._doubt(draft.subscriber))))
+        queue = request.queue
+        self._check(request, queue, draft)
+        await self._subscriptions.update(
+            queue, request.path_values[1], draft, self._trusting(request)
+        )
+        location = (b"location", request.path.encode())
+        return Response(204, b"", (location, *warning(self._doubt(draft.subscriber))))
 
     @route(
         "DELETE /v2/queues/{queue_name}/subscriptions/{subscription_id}",
         "subscription:delete manage",
         (204,),
     )
-    async def delete_subscription(self, call: Call) -> Result:
+    async def delete_subscription(self, request: Request) -> Response:
         """End a subscription."""
-        await self._subscriptions.delete(call.queue, call.path_values[1])
+        await self._subscriptions.delete(request.queue, request.path_values[1])
         return NO_CONTENT
 
     @route(
@@ -159,46 +163,46 @@ class SubscriptionActions:
         "subscription:confirm manage",
         (204, 404),
     )
-    async def confirm_subscription(self, call: Call) -> Result:
+    async def confirm_subscription(self, request: Request) -> Response:
         """Confirm a subscription, or refuse it; a signed request carries the token it was sent."""
-        document = documents.parse(await call.read())
+        document = documents.parse(await request.read())
         if not isinstance(document, dict):
             raise Refused(400, UNABLE_TO_CONFIRM, "The body must be an object.")
         confirmed = document.get("confirmed")
         if not isinstance(confirmed, bool):
             raise Invalid("The 'confirmed' should be boolean.")
         token = None
-        if b"url-signature" in call.headers:
+        if b"url-signature" in request.headers:
             token = document.get("token")
             if not isinstance(token, str):
                 raise Invalid("A signed confirmation needs the token of the body it was sent.")
         await self._subscriptions.confirm(
-            call.queue, call.path_values[1], confirmed=confirmed, token=token
+            request.queue, request.path_values[1], confirmed=confirmed, token=token
         )
-        return Result(204, b"", ((b"location", call.path.encode()),))
+        return Response(204, b"", ((b"location", request.path.encode()),))
 
     @route(
         "POST /v2/queues/{queue_name}/subscriptions/{subscription_id}/secret -> SubscriptionSecret",
         "subscription:rotate_secret manage",
         (200, 404),
     )
-    async def rotate_secret(self, call: Call) -> Result:
+    async def rotate_secret(self, request: Request) -> Response:
         """Make another secret; the one before is good for another day."""
-        secret = await self._subscriptions.rotate_secret(call.queue, call.path_values[1])
-        return Result(200, {"secret": secret})
+        secret = await self._subscriptions.rotate_secret(request.queue, request.path_values[1])
+        return Response(200, {"secret": secret})
 
-    def _check(self, call: Call, queue: QueueRef, draft: SubscriptionDraft) -> None:
+    def _check(self, request: Request, queue: QueueRef, draft: SubscriptionDraft) -> None:
         """Refuse that somebody gives away what they have not."""
-        principal, authorizer = call.principal, self._authorizer
+        principal, authorizer = request.principal, self._authorizer
         authorizer.check_subscription(principal, name_of(queue), draft.options)
         authorizer.check_target(principal, queue_in(draft.subscriber))
 
-    def _trusting(self, call: Call) -> MakeTrust | None:
+    def _trusting(self, request: Request) -> MakeTrust | None:
         """What makes a trust from the client; None without a token of Keystone."""
-        token = call.headers.get(b"x-auth-token")
+        token = request.headers.get(b"x-auth-token")
         if self._trusts is None or token is None:
             return None
-        return partial(self._trusts.make, call.principal, token.decode("latin-1"))
+        return partial(self._trusts.make, request.principal, token.decode("latin-1"))
 
     def _shown(self, subscription: Subscription, *, details: bool) -> dict[str, Any]:
         """A subscription with Zaqar's keys and no others, unless `details` are asked for."""
@@ -233,59 +237,59 @@ class DeliveryActions:
         (200, 404),
         (Parameter("state", "DeliveryState", "'last' or 'failed'."), MARKER, LIMIT),
     )
-    async def list_deliveries(self, call: Call) -> Result:
+    async def list_deliveries(self, request: Request) -> Response:
         """List a subscription's deliveries."""
-        state = call.text("state") or "last"
-        queue, subscription_id = call.queue, call.path_values[1]
+        state = request.text("state") or "last"
+        queue, subscription_id = request.queue, request.path_values[1]
         if state == "last":
             attempts = await self._inspection.attempts(queue, subscription_id)
             shown = [_attempt(attempt) for attempt in attempts]
-            return Result(200, {"deliveries": shown, "links": []})
+            return Response(200, {"deliveries": shown, "links": []})
         if state != "failed":
             raise Invalid("'state' must be 'last' or 'failed'.")
-        limit = call.whole("limit", DEFAULT_LIMIT)
+        limit = request.whole("limit", DEFAULT_LIMIT)
         failed = await self._inspection.failed(
-            queue, subscription_id, marker=call.text("marker"), limit=limit
+            queue, subscription_id, marker=request.text("marker"), limit=limit
         )
         marker = failed[-1].id if failed else ""
         pairs = (("state", state), ("limit", str(limit)), ("marker", marker))
-        links = next_page(call.path, failed, *pairs)
+        links = next_page(request.path, failed, *pairs)
         shown = [_failed(one) for one in failed]
-        return Result(200, {"deliveries": shown, "links": links})
+        return Response(200, {"deliveries": shown, "links": links})
 
     @route(
         "POST " + _ONE + "/deliveries/{delivery_id}/retry",
         "subscription:retry_delivery manage",
         (204, 404),
     )
-    async def retry_delivery(self, call: Call) -> Result:
+    async def retry_delivery(self, request: Request) -> Response:
         """Deliver again."""
-        _, subscription_id, delivery_id = call.path_values
-        await self._inspection.retry(call.queue, subscription_id, delivery_id)
+        _, subscription_id, delivery_id = request.path_values
+        await self._inspection.retry(request.queue, subscription_id, delivery_id)
         return NO_CONTENT
 
     @route("POST " + _ONE + "/replay Replay -> Replayed", "subscription:replay manage", (200, 404))
-    async def replay_messages(self, call: Call) -> Result:
+    async def replay_messages(self, request: Request) -> Response:
         """Deliver a span of time again."""
-        document = documents.parse(await call.read()) if call.size else {}
+        document = documents.parse(await request.read()) if request.size else {}
         if not isinstance(document, dict):
             raise Invalid("The body must be an object with 'from', 'until' and 'marker'.")
         marker = document.get("marker")
         if marker is not None and not isinstance(marker, str):
             raise Invalid("'marker' must be a text.")
         replayed = await self._inspection.replay(
-            call.queue,
-            call.path_values[1],
+            request.queue,
+            request.path_values[1],
             since=_instant("from", document.get("from")),
             until=_instant("until", document.get("until")),
             marker=marker,
         )
-        return Result(200, {"replayed": replayed.messages, "marker": replayed.marker})
+        return Response(200, {"replayed": replayed.messages, "marker": replayed.marker})
 
     @route("POST " + _ONE + "/ping -> Pinged", "subscription:ping manage", (200, 404))
-    async def ping_subscription(self, call: Call) -> Result:
+    async def ping_subscription(self, request: Request) -> Response:
         """Send a test notification."""
-        result = await self._inspection.ping(call.queue, call.path_values[1])
+        result = await self._inspection.ping(request.queue, request.path_values[1])
         answer = result.answer
         document = {
             "outcome": result.outcome.value,
@@ -294,7 +298,7 @@ class DeliveryActions:
             "answer": answer.text,
             "error": answer.error,
         }
-        return Result(200, document)
+        return Response(200, document)
 
 
 def _object(document: Any) -> dict[str, Any]:  # noqa: ANN401 - any JSON

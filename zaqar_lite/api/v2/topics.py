@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from zaqar_lite.api import documents
-from zaqar_lite.api.call import NO_CONTENT, Call, Parameter, Result, Route, warning
+from zaqar_lite.api.request import NO_CONTENT, Parameter, Request, Response, Route, warning
 from zaqar_lite.api.routes import MARKER, QUEUE_LIMIT, on_topics, topic_twin
 from zaqar_lite.api.v2.messages import (
     MessageActions,
@@ -58,75 +58,75 @@ class TopicActions:
         self._authorizer = authorizer
 
     @topic_twin(QueueActions.list_queues, parameters=_LISTED, answer="Topics")
-    async def list_topics(self, call: Call) -> Result:
+    async def list_topics(self, request: Request) -> Response:
         """List topics."""
-        topics = await self._topics.list_topics(call.project, **wanted_page(call))
+        topics = await self._topics.list_topics(request.project, **wanted_page(request))
         named = [(topic.name, self._topics.shown(topic.metadata)) for topic in topics]
-        return Result(200, named_page("topics", call, named))
+        return Response(200, named_page("topics", request, named))
 
     @topic_twin(QueueActions.create_queue)
-    async def create_topic(self, call: Call) -> Result:
+    async def create_topic(self, request: Request) -> Response:
         """Create a topic; one that exists stays as it is."""
-        metadata = await sent_metadata(call, self._authorizer)
-        created = await self._topics.create(call.queue, metadata)
-        headers = ((b"location", call.path.encode()), *warning(unknown_keys(metadata)))
-        return Result(201 if created else 204, b"", headers)
+        metadata = await sent_metadata(request, self._authorizer)
+        created = await self._topics.create(request.queue, metadata)
+        headers = ((b"location", request.path.encode()), *warning(unknown_keys(metadata)))
+        return Response(201 if created else 204, b"", headers)
 
     @topic_twin(QueueActions.show_queue)
-    async def show_topic(self, call: Call) -> Result:
+    async def show_topic(self, request: Request) -> Response:
         """Show a topic's metadata; a topic that is not there shows the defaults."""
-        return Result(200, await self._topics.metadata(call.queue))
+        return Response(200, await self._topics.metadata(request.queue))
 
     @topic_twin(QueueActions.update_queue)
-    async def update_topic(self, call: Call) -> Result:
+    async def update_topic(self, request: Request) -> Response:
         """Change a topic's metadata."""
-        operations = await sent_patch(call, self._authorizer)
-        metadata = await self._topics.patch(call.queue, operations)
-        return Result(200, metadata, warning(unknown_keys(metadata)))
+        operations = await sent_patch(request, self._authorizer)
+        metadata = await self._topics.patch(request.queue, operations)
+        return Response(200, metadata, warning(unknown_keys(metadata)))
 
     @topic_twin(QueueActions.delete_queue)
-    async def delete_topic(self, call: Call) -> Result:
+    async def delete_topic(self, request: Request) -> Response:
         """Delete a topic."""
-        await self._topics.delete(call.queue)
+        await self._topics.delete(request.queue)
         return NO_CONTENT
 
     @topic_twin(QueueActions.queue_stats, parameters=(), answer="TopicStats")
-    async def topic_stats(self, call: Call) -> Result:
+    async def topic_stats(self, request: Request) -> Response:
         """Count a topic's messages."""
-        if await self._topics.exists(call.queue):
-            return Result(200, {"messages": {"total": 0}})
-        return Result(200, _NOTHING)
+        if await self._topics.exists(request.queue):
+            return Response(200, {"messages": {"total": 0}})
+        return Response(200, _NOTHING)
 
     @topic_twin(QueueActions.purge_queue)
-    async def purge_topic(self, call: Call) -> Result:
+    async def purge_topic(self, request: Request) -> Response:
         """Purge a topic; what was posted is on its way."""
-        types = await purged_types(call)
+        types = await purged_types(request)
         if "subscriptions" in types:
-            await self._subscriptions.purge(call.queue)
+            await self._subscriptions.purge(request.queue)
         return NO_CONTENT
 
     @topic_twin(QueueActions.share_queue)
-    async def share_topic(self, call: Call) -> Result:
+    async def share_topic(self, request: Request) -> Response:
         """Make a pre-signed URL of a topic."""
-        return await self._queues.share_queue(call)
+        return await self._queues.share_queue(request)
 
     @topic_twin(QueueActions.unshare_queue)
-    async def unshare_topic(self, call: Call) -> Result:
+    async def unshare_topic(self, request: Request) -> Response:
         """Revoke a topic's pre-signed URLs."""
-        return await self._queues.unshare_queue(call)
+        return await self._queues.unshare_queue(request)
 
     @topic_twin(MessageActions.post_messages, statuses=(201, 409))
-    async def topic_post_messages(self, call: Call) -> Result:
+    async def topic_post_messages(self, request: Request) -> Response:
         """Post messages to a topic."""
-        topic = call.queue
-        admitted = await self._topics.admit(topic, call.size)
+        topic = request.queue
+        admitted = await self._topics.admit(topic, request.size)
         posted = await self._topics.post(
             topic,
-            await documents.sent_messages(call, self._topics.turns),
-            client_id=call.client_id,
-            batch_key=idempotency_key(call),
+            await documents.sent_messages(request, self._topics.turns),
+            client_id=request.client_id,
+            batch_key=idempotency_key(request),
             admitted=admitted,
         )
-        if call.size > documents.LARGE_POST:
+        if request.size > documents.LARGE_POST:
             await self._topics.turns.wait()
-        return stored(call.path, posted)
+        return stored(request.path, posted)

@@ -1,4 +1,4 @@
-"""WebSocket's reader: which fields the frames of an action have, and how a frame becomes a call.
+"""WebSocket's reader: which fields the frames of an action have, and how a frame becomes a request.
 
 An action is declared in the table here. Its rights, sizes, rates and rules are those of its route.
 """
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from zaqar_lite.api.call import Action, Call, Check, Head, Route
 from zaqar_lite.api.render import yes_no
+from zaqar_lite.api.request import Action, Check, Head, Request, Route
 from zaqar_lite.api.routes import RouteTree
 from zaqar_lite.api.websocket import frames
 from zaqar_lite.api.websocket.frames import Frame, Show
@@ -37,7 +37,7 @@ KINDS: Mapping[str, Callable[[Any], bool]] = {
 
 
 class Field(NamedTuple):
-    """A field of a frame's body; `target` is its name in the call."""
+    """A field of a frame's body; `target` is its name in the request."""
 
     name: str
     kind: str
@@ -50,7 +50,7 @@ class SocketAction:
     """An action of the WebSocket API, declared by a route's name and the fields of a frame's body.
 
     fields    each is NAME, NAME! if it is required, NAME:KIND if it is not a text, or NAME=TARGET
-              if the call has another name for it; the target `*` is the whole document. The
+              if the request has another name for it; the target `*` is the whole document. The
               variables of the route's path are required fields and not written here. Any other
               field is a parameter of the route if that has one of its name, else of the document
     show      makes the body of the answer
@@ -200,8 +200,8 @@ class ServedAction:
                 return True
         return False
 
-    def call(self, frame: Frame, headers: dict[bytes, bytes]) -> Call:
-        """Make a call of a frame whose fields fit.
+    def request(self, frame: Frame, headers: dict[bytes, bytes]) -> Request:
+        """Make a request of a frame whose fields fit.
 
         Raises:
             Unreadable: a binary frame holds what JSON has no form for.
@@ -210,10 +210,10 @@ class ServedAction:
         path = _VARIABLE.sub(lambda found: quote(given[found[1]], safe=""), self.route.template)
         head = Head(self.route.method, b"", b"", tuple(headers.items()), path=path)
         head.parameters = {}
-        call = Call(head)
-        call.checks, call.action = self._checks, self._action
-        call.path_values = tuple(given[name] for name in self.path)
-        call.document = self.declared.empty
+        request = Request(head)
+        request.checks, request.action = self._checks, self._action
+        request.path_values = tuple(given[name] for name in self.path)
+        request.document = self.declared.empty
         parts = []
         for field in self.fields[len(self.path) :]:
             value = given.get(field.name)
@@ -221,15 +221,15 @@ class ServedAction:
                 continue
             if field.target in self.parameters:
                 if value != "":  # as over HTTP, an empty one is none
-                    call.parameters[field.target] = _texts(value)
+                    request.parameters[field.target] = _texts(value)
             elif field.target == _ALL:
-                call.document = frame.text_of(field.name)
+                request.document = frame.text_of(field.name)
             else:
                 parts.append(b'"%b":%b' % (field.target.encode(), frame.text_of(field.name)))
         if parts:
-            call.document = b"{%b}" % b",".join(parts)
-        call.size = len(call.document)
-        return call
+            request.document = b"{%b}" % b",".join(parts)
+        request.size = len(request.document)
+        return request
 
 
 def served_actions(tree: RouteTree) -> dict[str, ServedAction | None]:

@@ -7,11 +7,10 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
-from zaqar_lite.api.call import INVALID_REQUEST, Call, Head, Refused, Result
+from zaqar_lite.api.authentication import RequestAuthentication, TrustedProxies
 from zaqar_lite.api.checks import Checks
-from zaqar_lite.api.errors import to_result
-from zaqar_lite.api.gate import Gate
-from zaqar_lite.api.gateways import Gateways
+from zaqar_lite.api.errors import to_response
+from zaqar_lite.api.request import INVALID_REQUEST, Head, Refused, Request, Response
 from zaqar_lite.api.routes import RouteTree
 from zaqar_lite.api.websocket.actions import ServedAction, served_actions
 from zaqar_lite.api.websocket.frames import (
@@ -30,7 +29,7 @@ from zaqar_lite.api.websocket.frames import (
 from zaqar_lite.domain.errors import Denied, Unavailable, ZaqarLiteError
 from zaqar_lite.domain.identity import Principal
 from zaqar_lite.domain.models import QueueRef
-from zaqar_lite.service.delivery.connected_subscribers import ConnectedSubscribers
+from zaqar_lite.service.delivery.internal_targets import ConnectedSubscribers
 from zaqar_lite.service.identity.revalidation import Revalidation
 from zaqar_lite.service.quotas.concurrency_limits import ConnectionLimits, Link
 from zaqar_lite.service.subscriptions.subscriptions import Subscriptions
@@ -205,28 +204,28 @@ class Conversation:
         self, served: ServedAction, frame: Frame, headers: dict[bytes, bytes]
     ) -> Answer:
         signed = b"url-signature" in headers
-        call = served.call(frame, headers)
+        request = served.request(frame, headers)
         if served.declared.listens and (frame.body or {}).get("subscriber") is None:
-            call.listener = self._subscriber(binary=frame.binary).listener
-        result = await self._host.perform(call, self._socket)
-        if self._socket.lost and result.undo is not None:
+            request.listener = self._subscriber(binary=frame.binary).listener
+        response = await self._host.perform(request, self._socket)
+        if self._socket.lost and response.undo is not None:
             with suppress(Unavailable):  # then its lease lapses
-                await result.undo()
-        if call.listener and result.status == _CREATED:
-            made = OwnSubscription(call.queue, result.document["subscription_id"])
+                await response.undo()
+        if request.listener and response.status == _CREATED:
+            made = OwnSubscription(request.queue, response.document["subscription_id"])
             self._subscriber(binary=frame.binary).made.append(made)
             if self._socket.lost:
                 await self.end()
-        if result.status == 401:
+        if response.status == 401:
             self._proof = {}
             return NOT_AUTHENTIFIED
-        if signed and result.status == 404 and result.document == _NO_SUCH_PLACE:
+        if signed and response.status == 404 and response.document == _NO_SUCH_PLACE:
             return NOT_AUTHENTIFIED
         given = frame.body or {}
-        status = (served.declared.statuses or {}).get(result.status)
-        if result.status < 400 or status is not None:
-            return Answer(status or result.status, served.declared.show(given, result))
-        return error(given, result, served.declared.missing)
+        status = (served.declared.statuses or {}).get(response.status)
+        if response.status < 400 or status is not None:
+            return Answer(status or response.status, served.declared.show(given, response))
+        return error(given, response, served.declared.missing)
 
     def _subscriber(self, *, binary: bool) -> OwnSubscriber:
         """The connection as a subscriber, which is notified in frames of this form."""
@@ -249,11 +248,11 @@ class SocketHost:
     def __init__(
         self,
         tree: RouteTree,
-        answer: Callable[[Call], Awaitable[Result]],
+        answer: Callable[[Request], Awaitable[Response]],
         checks: Checks,
         *,
-        gate: Gate | None,
-        gateways: Gateways | None,
+        authentication: RequestAuthentication | None,
+        proxies: TrustedProxies | None,
         connection_limits: ConnectionLimits,
         revalidation: Revalidation,
         origins: frozenset[str] | None,
@@ -262,8 +261,8 @@ class SocketHost:
     ) -> None:
         self._answer = answer
         self._checks = checks
-        self._gate = gate
-        self._gateways = gateways
+        self._authentication = authentication
+        self._proxies = proxies
         self._connected = connection_limits
         self._revalidation = revalidation
         self._origins = origins
@@ -278,56 +277,56 @@ class SocketHost:
     @property
     def authenticates(self) -> bool:
         """Whether clients must authenticate."""
-        return self._gate is not None
+        return self._authentication is not None
 
-    def open(self, socket: Socket, head: Head) -> Conversation | Result:
+    def open(self, socket: Socket, head: Head) -> Conversation | Response:
         """Open a conversation, or answer why not; `head` is that of the HTTP request."""
-        call = Call(head)
-        call.headers = dict(head.headers)
-        call.address, call.peer_names = socket.address, socket.peer_names
+        request = Request(head)
+        request.headers = dict(head.headers)
+        request.address, request.peer_names = socket.address, socket.peer_names
         try:
-            self._checks.check_headers(call)
+            self._checks.check_headers(request)
             project = None
-            if self._gate is None:
-                self._check_origin(call)
-            if self._gateways is not None:
-                self._gateways.check(call)
-                project = self._project(call)
+            if self._authentication is None:
+                self._check_origin(request)
+            if self._proxies is not None:
+                self._proxies.check(request)
+                project = self._project(request)
         except (Refused, Denied) as exc:
-            return to_result(exc, invalid_title=INVALID_REQUEST, request_id="")
+            return to_response(exc, invalid_title=INVALID_REQUEST, request_id="")
         return Conversation(self, socket, project)
 
     async def identify(
         self, proof: dict[bytes, bytes], project: str | None, socket: Socket
     ) -> tuple[int, int | None]:
         """Check a credential: a status, and when the login expires, in milliseconds."""
-        if self._gate is None:
+        if self._authentication is None:
             return 200, None
         try:
-            principal = await self._gate.identify(proof, socket.address)
+            principal = await self._authentication.identify(proof, socket.address)
             own = _project_of(principal, project)
             if own is not None and self._connected.is_on:
                 await self._connected.serve(socket, own)
         except Exception as exc:  # noqa: BLE001 - the outermost handler: a bug is a 500, logged
-            result = to_result(exc, invalid_title=INVALID_REQUEST, request_id="authenticate")
-            return result.status, None
+            response = to_response(exc, invalid_title=INVALID_REQUEST, request_id="authenticate")
+            return response.status, None
         return 200, principal.expires_at
 
     def hold(self, proof: dict[bytes, bytes], socket: Socket) -> Callable[[], None]:
         """Close a connection soon after its credential is revoked; call the answer to stop that."""
-        gate = self._gate
+        authentication = self._authentication
 
         async def may() -> bool:
-            return gate is None or await gate.still_knows(proof) is not None
+            return authentication is None or await authentication.still_knows(proof) is not None
 
         return self._revalidation.hold(
             may, partial(socket.close, EXPIRED, "Authentication revoked.")
         )
 
-    async def perform(self, call: Call, socket: Socket) -> Result:
+    async def perform(self, request: Request, socket: Socket) -> Response:
         """Answer the request that a frame of a socket is."""
-        call.address, call.link = socket.address, socket
-        return await self._answer(call)
+        request.address, request.link = socket.address, socket
+        return await self._answer(request)
 
     def listen(self, push: Push) -> str:
         """Register a connection as a subscriber; answer the name that it has as such."""
@@ -342,16 +341,16 @@ class SocketHost:
             except ZaqarLiteError as exc:
                 logger.warning("subscription %s of a socket is left: %s", one.id, exc)
 
-    def _check_origin(self, call: Call) -> None:
+    def _check_origin(self, request: Request) -> None:
         """Refuse a page of another site: browsers open sockets across sites without asking.
 
         Over HTTP such a page can't send the headers that every request needs.
         """
-        origin = call.headers.get(b"origin")
+        origin = request.headers.get(b"origin")
         if origin is None or self._origins is None:
             return
         place = urlsplit(origin.decode("latin-1")).netloc.lower()
-        host = call.headers.get(b"host", b"").decode("latin-1").lower()
+        host = request.headers.get(b"host", b"").decode("latin-1").lower()
         if place and (place == host or place.partition(":")[0] in self._origins):
             return
         raise Refused(
@@ -361,9 +360,9 @@ class SocketHost:
             "allowed_hosts, or have clients authenticate.",
         )
 
-    def _project(self, call: Call) -> str:
+    def _project(self, request: Request) -> str:
         """The project that a gateway names in the handshake."""
-        project = call.headers.get(b"x-project-id")
+        project = request.headers.get(b"x-project-id")
         if not project:
             raise Refused(
                 400, "Project-Id Missing", "A gateway names the project of a WebSocket it opens."

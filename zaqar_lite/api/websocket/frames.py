@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import msgspec
 import orjson
 
-from zaqar_lite.api.call import Result
+from zaqar_lite.api.request import Response
 
 _decode_parts = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode_binary = msgspec.msgpack.Decoder().decode
@@ -127,7 +127,7 @@ def _check(value: Any) -> None:  # noqa: ANN401 - what MessagePack can hold
 
 
 Given = Mapping[str, Any]
-Show = Callable[[Given, Result], Any]
+Show = Callable[[Given, Response], Any]
 """Makes the body of an answer from the body of the frame and the result."""
 _CLAIM_ID = "?claim_id="
 
@@ -148,9 +148,9 @@ NOT_AUTHENTIFIED = refused(403, "Not authentified.")
 NO_SCHEMA = refused(400, "Schema validation failed.")
 
 
-def document(_: Given, result: Result) -> Any:  # noqa: ANN401 - any JSON
+def document(_: Given, response: Response) -> Any:  # noqa: ANN401 - any JSON
     """Show the document that there is, or an empty object."""
-    return result.document or {}
+    return response.document or {}
 
 
 def text(template: str) -> Show:
@@ -158,25 +158,25 @@ def text(template: str) -> Show:
     return lambda given, _: template.format_map(given)
 
 
-def subscribed(given: Given, result: Result) -> dict[str, Any]:
+def subscribed(given: Given, response: Response) -> dict[str, Any]:
     """Show the subscription that was made."""
-    return {**result.document, "message": f"Subscription {given['queue_name']} created."}
+    return {**response.document, "message": f"Subscription {given['queue_name']} created."}
 
 
-def without_links(_: Given, result: Result) -> dict[str, Any]:
+def without_links(_: Given, response: Response) -> dict[str, Any]:
     """Show a page without its links: a frame has no address."""
-    return {name: value for name, value in result.document.items() if name != "links"}
+    return {name: value for name, value in response.document.items() if name != "links"}
 
 
-def names(_: Given, result: Result) -> dict[str, Any]:
+def names(_: Given, response: Response) -> dict[str, Any]:
     """Show queues by their names, not their addresses."""
-    queues = result.document["queues"]
+    queues = response.document["queues"]
     return {"queues": [{key: one[key] for key in one if key != "href"} for one in queues]}
 
 
-def stats(_: Given, result: Result) -> dict[str, Any]:
+def stats(_: Given, response: Response) -> dict[str, Any]:
     """Show what is counted, and the ids of the oldest and the newest message."""
-    counts = dict(result.document["messages"])
+    counts = dict(response.document["messages"])
     for end in ("oldest", "newest"):
         if end in counts:
             found = dict(counts[end])
@@ -184,36 +184,36 @@ def stats(_: Given, result: Result) -> dict[str, Any]:
     return {"messages": counts}
 
 
-def posted(_: Given, result: Result) -> dict[str, Any]:
+def posted(_: Given, response: Response) -> dict[str, Any]:
     """Show the ids of the messages that were posted."""
-    made = dict(result.document)
+    made = dict(response.document)
     return {"message_ids": [_name(href) for href in made.pop("resources")], **made}
 
 
-def message(_: Given, result: Result) -> dict[str, Any]:
+def message(_: Given, response: Response) -> dict[str, Any]:
     """Show one message; upstream calls it `messages`."""
-    return {"messages": _shown(result.document)}
+    return {"messages": _shown(response.document)}
 
 
-def messages(_: Given, result: Result) -> dict[str, Any]:
+def messages(_: Given, response: Response) -> dict[str, Any]:
     """Show messages; what is absent is an empty list."""
-    if result.status != 200:
-        return {"messages": []} if result.status == 404 else {}
-    return {"messages": [_shown(one) for one in result.document["messages"]]}
+    if response.status != 200:
+        return {"messages": []} if response.status == 404 else {}
+    return {"messages": [_shown(one) for one in response.document["messages"]]}
 
 
-def claimed(given: Given, result: Result) -> dict[str, Any]:
+def claimed(given: Given, response: Response) -> dict[str, Any]:
     """Show a new claim and what it holds; its id is null where there was nothing to claim."""
-    if result.status == 204:
+    if response.status == 204:
         return {"claim_id": None}
-    location = dict(result.headers)[b"location"].decode()
-    return {"claim_id": _name(location), **messages(given, Result(200, result.document))}
+    location = dict(response.headers)[b"location"].decode()
+    return {"claim_id": _name(location), **messages(given, Response(200, response.document))}
 
 
-def claim(given: Given, result: Result) -> dict[str, Any]:
+def claim(given: Given, response: Response) -> dict[str, Any]:
     """Show a claim and what it holds."""
-    found = result.document
-    return {"age": found["age"], "ttl": found["ttl"], **messages(given, result)}
+    found = response.document
+    return {"age": found["age"], "ttl": found["ttl"], **messages(given, response)}
 
 
 def _name(href: str) -> str:
@@ -233,19 +233,19 @@ def _shown(one: Mapping[str, Any]) -> dict[str, Any]:
     return shown
 
 
-def error(given: Given, result: Result, missing: str) -> Answer:
+def error(given: Given, response: Response, missing: str) -> Answer:
     """Show an error in upstream's two fields; `missing` is what a 404 says there."""
-    document = result.document or {}
+    document = response.document or {}
     title = document.get("title")
     exception = document.get("description") or title or ""
-    message = None if result.status == 400 else title
+    message = None if response.status == 400 else title
     if title == "Invalid request body":
         exception = f"Bad request. {_without_place(exception)}"
-    if result.status == 404 and missing:
+    if response.status == 404 and missing:
         message = missing.format_map(given)
-    if result.status == 500:
+    if response.status == 500:
         message = "Unexpected error."
-    return Answer(result.status, {"exception": exception, "error": message})
+    return Answer(response.status, {"exception": exception, "error": message})
 
 
 def _without_place(text: str) -> str:

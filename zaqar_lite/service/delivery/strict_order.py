@@ -26,7 +26,7 @@ from zaqar_lite.service.delivery.outbox import (
     encode,
     ordered_queue,
 )
-from zaqar_lite.service.records import Kind
+from zaqar_lite.service.records import Held, Kind
 from zaqar_lite.service.subscriptions.subscriptions import Subscriptions
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
@@ -55,30 +55,6 @@ class _State(msgspec.Struct, omit_defaults=True):
     next_at: int = 0
 
 
-@dataclass
-class _Held:
-    """A line that this process works on."""
-
-    kind: Kind[_State]
-    project: str
-    name: str
-    state: _State
-    version: int
-
-    async def write(self) -> None:
-        """Write the state down.
-
-        Raises:
-            RecordChanged: another process holds the line by now.
-        """
-        self.version = await self.kind.put(self.project, self.name, self.state, self.version)
-
-    async def forget(self) -> None:
-        """Remove the state of a line that is empty."""
-        management = self.kind.management
-        await management.delete_record(KIND, self.project, self.name, expected=self.version)
-
-
 @dataclass(eq=False, repr=False)
 class StrictOrder:
     """Take turns at the lines of ordered subscriptions."""
@@ -91,7 +67,7 @@ class StrictOrder:
     look: Look
 
     def __post_init__(self) -> None:
-        self._kind = Kind(
+        self._kind: Kind[_State] = Kind(
             self.management,
             KIND,
             "The line",
@@ -125,34 +101,36 @@ class StrictOrder:
             await self.subscriptions.flags.order(queue, subscription_id, ordered=False)
             return None
         state, version = await self._kind.read(queue.project, subscription.name)
-        held = _Held(self._kind, queue.project, subscription.name, state or _State(), version)
+        held = Held(self._kind, queue.project, subscription.name, state or _State(), version)
         now = self.clock.now_ms()
-        if (later := max(held.state.until, held.state.next_at)) > now:
+        if (later := max(held.value.until, held.value.next_at)) > now:
             return later
-        held.state.until = now + _HELD_MS
+        held.value.until = now + _HELD_MS
         try:
-            await held.write()
+            await held.save()
             return await self._go_on(subscription, held, now + _TURN_MS)
         except RecordChanged:
             return now + _RACE_MS
 
-    async def _go_on(self, subscription: Subscription, held: _Held, until: int) -> int | None:
+    async def _go_on(
+        self, subscription: Subscription, held: Held[_State], until: int
+    ) -> int | None:
         line = ordered_queue(subscription.queue.project, subscription.id)
         while messages := await self._first(line, _PAGE):
             for message in messages:
                 now = self.clock.now_ms()
                 if now >= until:
-                    held.state.until = 0
-                    await held.write()
+                    held.value.until = 0
+                    await held.save()
                     return now
-                wait = await self._try(message, subscription, held.state, line)
+                wait = await self._try(message, subscription, held.value, line)
                 if wait is not None:
-                    held.state.until = 0
-                    held.state.next_at = self.clock.now_ms() + round(wait * 1000)
-                    await held.write()
-                    return held.state.next_at
+                    held.value.until = 0
+                    held.value.next_at = self.clock.now_ms() + round(wait * 1000)
+                    await held.save()
+                    return held.value.next_at
                 await self.messages.delete(line, (message.id,), claim_ids=None)
-        await held.forget()
+        await held.delete()
         # What came since was for a turn that found the line held.
         return self.clock.now_ms() if await self._first(line, 1) else None
 

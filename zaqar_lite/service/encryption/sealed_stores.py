@@ -31,7 +31,7 @@ from zaqar_lite.domain.subscriptions import KIND as SUBSCRIPTION
 from zaqar_lite.service.encryption.encryption_keys import DAMAGED, EncryptionKeys
 from zaqar_lite.service.identity.trusts import KIND as TRUST
 from zaqar_lite.service.pooling.pools import POOL
-from zaqar_lite.service.schedules.schedule import KIND as SCHEDULE
+from zaqar_lite.service.schedules.schedules import KIND as SCHEDULE
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
 

@@ -5,9 +5,12 @@ a time. When it has ended, it is kept for a day under its own id.
 """
 
 import asyncio
+import logging
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+
+import msgspec
 
 from zaqar_lite.domain.clock import Clock, read_instant
 from zaqar_lite.domain.errors import Conflict, Invalid, NotFound, RecordChanged
@@ -15,23 +18,24 @@ from zaqar_lite.domain.groups import check_group
 from zaqar_lite.domain.ids import is_message_id
 from zaqar_lite.domain.limits import MIN_MESSAGE_TTL, Limits
 from zaqar_lite.domain.metadata import is_queue_name
-from zaqar_lite.domain.models import QueueRef, Record
-from zaqar_lite.service.jobs.bulk import Bulk
-from zaqar_lite.service.jobs.job import (
+from zaqar_lite.domain.models import QueueRef
+from zaqar_lite.service.jobs.bulk import (
     MAX_AT_ONCE,
     MAX_IDS,
     MAX_PATH,
     MAX_RATE,
+    Bulk,
     Choice,
     Chooser,
     Job,
     JobAct,
     Order,
 )
-from zaqar_lite.service.records import retried
+from zaqar_lite.service.records import Held, Kind, retried
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
 
+logger = logging.getLogger(__name__)
 RUNNING, ENDED, BESIDE = "job", "job-ended", "job-beside"
 KEPT = 20
 _KEPT_MS = 86_400_000
@@ -52,6 +56,8 @@ class Jobs:
     clock: Clock
 
     def __post_init__(self) -> None:
+        self._running = _kind(self.management, RUNNING, None)
+        self._ended = _kind(self.management, ENDED, _KEPT_MS)
         self.wake_runner: Callable[[], None] = lambda: None
         """Called when there is a job to run, or one that was cancelled."""
 
@@ -75,7 +81,7 @@ class Jobs:
             job.until = 0 if stats.newest is None else stats.newest.position
         for _ in range(_ROOM_TRIES):
             try:
-                await self._put(queue, job, expected=0)
+                await self._running.put(queue.project, running_name(queue, act), job, 0)
             except RecordChanged:
                 await self._make_room(queue, act)
             else:
@@ -89,8 +95,8 @@ class Jobs:
         Raises:
             Conflict: it still runs.
         """
-        record = await self.record(queue, act)
-        if record is not None and not Job.decode(record.value).is_over():
+        job = (await self.read(queue, act))[0]
+        if job is not None and not job.is_over():
             raise Conflict(
                 f"A job of this kind ({act.value}) runs in the queue {queue.name!r} already: wait "
                 "for its end, or cancel it."
@@ -107,21 +113,18 @@ class Jobs:
         Raises:
             NotFound: no such job (any more).
         """
-        record = await self.record(queue, act)
-        if record is not None and (job := Job.decode(record.value)).id == job_id:
-            return job
-        name = f"{running_name(queue, act)}/{job_id}"
-        record = await self.management.get_record(ENDED, queue.project, name)
-        if record is None:
+        job = (await self.read(queue, act))[0]
+        if job is None or job.id != job_id:
+            job = await self._ended.find(queue.project, f"{running_name(queue, act)}/{job_id}")
+        if job is None:
             raise NotFound(f"Job {job_id[:64]} does not exist.")
-        return Job.decode(record.value)
+        return job
 
     async def list_jobs(self, queue: QueueRef, act: JobAct) -> Sequence[Job]:
         """The jobs of a kind in a queue, the newest first: one that runs, and those of a day."""
-        running = await self.record(queue, act)
-        ended = [Job.decode(record.value) for record in await self._ended(queue, act)]
-        jobs = [] if running is None else [Job.decode(running.value)]
-        return [*jobs, *reversed(ended)]
+        running = (await self.read(queue, act))[0]
+        ended = await self._ended_of(queue, act)
+        return [*([] if running is None else [running]), *reversed(ended)]
 
     @retried("The job")
     async def cancel(self, queue: QueueRef, act: JobAct, job_id: str) -> None:
@@ -130,29 +133,19 @@ class Jobs:
         Raises:
             NotFound: no such job.
         """
-        record = await self.record(queue, act)
-        job = None if record is None else Job.decode(record.value)
-        if record is None or job is None or job.id != job_id:
+        job, version = await self.read(queue, act)
+        if job is None or job.id != job_id:
             await self.get(queue, act, job_id)
             return
         if job.is_over():
             return
         job.state, job.ended_at = "cancelled", self.clock.now_ms()
-        await self._put(queue, job, expected=record.version)
+        await self._running.put(queue.project, running_name(queue, act), job, version)
         self.wake_runner()
 
-    async def record(self, queue: QueueRef, act: JobAct) -> Record | None:
-        """The record of the job of a kind that runs in a queue."""
-        name = running_name(queue, act)
-        return await self.management.get_record(RUNNING, queue.project, name)
-
-    async def save(self, queue: QueueRef, job: Job, version: int) -> int:
-        """Write how far a job is; answer the record's version.
-
-        Raises:
-            RecordChanged: somebody else has changed it.
-        """
-        return (await self._put(queue, job, expected=version)).version
+    async def read(self, queue: QueueRef, act: JobAct) -> tuple[Job | None, int]:
+        """The job of a kind that runs in a queue, and the version of its record."""
+        return await self._running.read(queue.project, running_name(queue, act))
 
     async def note_requests(self, process: str) -> None:
         """Note for some seconds that a process serves requests."""
@@ -165,41 +158,34 @@ class Jobs:
         found = await self.management.list_records(BESIDE, "", limit=2)
         return any(record.name != process for record in found)
 
-    async def end(self, queue: QueueRef, job: Job, version: int) -> None:
+    async def end(self, work: Held[Job]) -> None:
         """Keep a job that is over for a day; it makes room for the next one of its kind."""
-        name = running_name(queue, job.act)
-        await self.management.put_record(
-            ENDED,
-            queue.project,
-            f"{name}/{job.id}",
-            job.encode(),
-            expected=None,
-            ttl_ms=_KEPT_MS,
-        )
-        for record in (await self._ended(queue, job.act))[:-KEPT]:
-            await self.management.delete_record(ENDED, queue.project, record.name)
-        await self.management.delete_record(RUNNING, queue.project, name, expected=version)
+        job = work.value
+        queue = QueueRef(work.project, job.queue)
+        await self._ended.put(work.project, f"{work.name}/{job.id}", job, None)
+        for old in (await self._ended_of(queue, job.act))[:-KEPT]:
+            await self._ended.delete(work.project, f"{work.name}/{old.id}")
+        await work.delete()
 
     async def running(
         self, after: tuple[str, str] | None, limit: int
-    ) -> Sequence[tuple[QueueRef, Record]]:
-        """Some of the jobs that are not over, in any project."""
+    ) -> tuple[Sequence[Held[Job]], tuple[str, str] | None]:
+        """Some of the jobs that are not over, in any project, and where to go on; None: the end."""
         records = await self.management.list_records(RUNNING, after=after, limit=limit)
-        return [(QueueRef(one.project, one.name.rpartition("/")[0]), one) for one in records]
+        found = []
+        for one in records:
+            try:
+                job = Job.decode(one.value)
+            except msgspec.MsgspecError as exc:  # of a later version, for example
+                logger.error("the job %s of %s can't be read: %s", one.name, one.project, exc)
+                continue
+            found.append(Held(self._running, one.project, one.name, job, one.version))
+        is_end = len(records) < limit
+        return found, None if is_end else (records[-1].project, records[-1].name)
 
-    async def _put(self, queue: QueueRef, job: Job, *, expected: int) -> Record:
-        name = running_name(queue, job.act)
-        return await self.management.put_record(
-            RUNNING, queue.project, name, job.encode(), expected=expected
-        )
-
-    async def _ended(self, queue: QueueRef, act: JobAct) -> list[Record]:
+    async def _ended_of(self, queue: QueueRef, act: JobAct) -> list[Job]:
         prefix = f"{running_name(queue, act)}/"
-        after = (queue.project, prefix)
-        found = await self.management.list_records(
-            ENDED, queue.project, after=after, limit=2 * KEPT
-        )
-        return [record for record in found if record.name.startswith(prefix)]
+        return await self._ended.page(queue.project, None, 2 * KEPT, prefix=prefix)
 
     async def _do(self, queue: QueueRef, job: Job) -> Job:
         """Act on a few messages at once."""
@@ -281,3 +267,14 @@ def _check_choice(choice: Choice) -> None:
 def running_name(queue: QueueRef, act: JobAct) -> str:
     """The name of the record of the job of a kind that runs in a queue."""
     return f"{queue.name}/{act.value}"
+
+
+def _kind(management: ManagementStore, name: str, keep_ms: int | None) -> Kind[Job]:
+    return Kind(
+        management,
+        name,
+        "The job",
+        encode=Job.encode,
+        decode=lambda record: Job.decode(record.value),
+        lives=lambda _: keep_ms,
+    )

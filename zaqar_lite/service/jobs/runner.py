@@ -17,17 +17,15 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
-import msgspec
-
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import RecordChanged, Unavailable, ZaqarLiteError
 from zaqar_lite.domain.ids import Marker, is_message_id
 from zaqar_lite.domain.models import Capability, Message, QueueRef, Selection
 from zaqar_lite.domain.turns import Slices
 from zaqar_lite.service.background import Background, BackgroundWorker, cancelled
-from zaqar_lite.service.jobs.bulk import is_waiting
-from zaqar_lite.service.jobs.job import SAMPLE, Chooser, Job, JobAct
-from zaqar_lite.service.jobs.jobs import Jobs, running_name
+from zaqar_lite.service.jobs.bulk import SAMPLE, Chooser, Job, JobAct, is_waiting
+from zaqar_lite.service.jobs.jobs import Jobs
+from zaqar_lite.service.records import Held
 from zaqar_lite.service.yielding import STEP
 
 logger = logging.getLogger(__name__)
@@ -85,13 +83,6 @@ class Pace:
         return 0.0 if self._is_alone else min(_LONG, took * _REST)
 
 
-class _Span(NamedTuple):
-    """A range of positions, or of indexes among the ids: from `after` (exclusive) to `until`."""
-
-    after: int
-    until: int
-
-
 class _Look(NamedTuple):
     """The messages that a step has read, and which of them it acts on.
 
@@ -108,20 +99,6 @@ class _Look(NamedTuple):
     size: int
 
 
-def _fail(queue: QueueRef, job: Job, exc: Exception) -> None:
-    """End a job by an error, which would be met again at each new try.
-
-    Raises:
-        RecordChanged, Unavailable: raised again; another process has the job, or it goes on later.
-    """
-    if isinstance(exc, RecordChanged | Unavailable):
-        raise exc
-    job.state, job.error = "failed", str(exc)
-    if not isinstance(exc, ZaqarLiteError):
-        logger.error("a job of %s failed", running_name(queue, job.act), exc_info=exc)
-        job.error = "The server failed; its log tells why."
-
-
 class JobRunner(BackgroundWorker):
     """Run the jobs of a store in the background, on every server process."""
 
@@ -130,12 +107,10 @@ class JobRunner(BackgroundWorker):
         self._asked = asked
         self._seen, self._has_others = 0, False
         self._is_shared = Capability.SHARED in jobs.messages.capabilities
-        self._messages = jobs.messages
-        self._bulk = jobs.bulk
         self._clock = clock
         self._name = secrets.token_hex(8)
         self._work = Background("jobs", self._begin_all, rest=_LOOK_EVERY)
-        self._running: dict[tuple[QueueRef, JobAct], asyncio.Task[None]] = {}
+        self._running: dict[tuple[str, str], asyncio.Task[None]] = {}
         jobs.wake_runner = self._work.wake
 
     async def stop(self) -> None:
@@ -148,28 +123,22 @@ class JobRunner(BackgroundWorker):
         after: tuple[str, str] | None = None
         rest = _LOOK_EVERY
         while True:
-            page = await self._jobs.running(after, _PAGE)
-            if page and after is None and self._is_shared:
+            works, following = await self._jobs.running(after, _PAGE)
+            if works and after is None and self._is_shared:
                 await self._tell_processes()
-            for queue, record in page:
-                try:
-                    job = Job.decode(record.value)
-                except msgspec.MsgspecError as exc:  # of a later version, for example
-                    logger.error("the job %s of %s can't be read: %s", record.name, queue, exc)
-                    continue
-                key = queue, job.act
+            for work in works:
+                key = work.project, work.name
                 if key in self._running:
                     continue
-                if (held := self._held_for(job)) > 0:
+                if (held := self._held_for(work.value)) > 0:
                     rest = min(rest, held / 1000)
-                elif self._has_place(queue.project):
-                    task = asyncio.create_task(self._run(queue, job, record.version), name="job")
+                elif self._has_place(work.project):
+                    task = asyncio.create_task(self._run(work), name="job")
                     self._running[key] = task
                     task.add_done_callback(partial(self._forget, key))
-            if len(page) < _PAGE:
+            if following is None:
                 return rest
-            last = page[-1][1]
-            after = last.project, last.name
+            after = following
 
     async def _tell_processes(self) -> None:
         """Tell the processes that run jobs if this one serves requests, and learn of theirs."""
@@ -190,73 +159,100 @@ class JobRunner(BackgroundWorker):
 
     def _has_place(self, project: str) -> bool:
         """Whether there is a place for a job of a project."""
-        ours = sum(queue.project == project for queue, _ in self._running)
+        ours = sum(one == project for one, _ in self._running)
         return ours < _MOST_OF_PROJECT and len(self._running) < _MOST_JOBS
 
-    def _forget(self, key: tuple[QueueRef, JobAct], _: "asyncio.Task[None]") -> None:
+    def _forget(self, key: tuple[str, str], _: "asyncio.Task[None]") -> None:
         self._running.pop(key, None)
 
-    async def _run(self, queue: QueueRef, job: Job, version: int) -> None:
+    async def _run(self, work: Held[Job]) -> None:
         try:
-            await self._finish(queue, job, version)
+            pace = Pace(self._asked, asyncio.get_running_loop().time(), lambda: self._has_others)
+            await _Run(self._jobs, self._clock, self._name, work, pace).finish()
         except RecordChanged:
             self._work.wake()  # it was cancelled, or somebody else has it
         except Unavailable as exc:
-            logger.warning("a job of %s waits for the store: %s", running_name(queue, job.act), exc)
+            logger.warning("a job of %s waits for the store: %s", work.name, exc)
         except Exception:
             # It is tried again: what is wrong may be wrong in this process only.
-            logger.exception("a job of %s can't go on here", running_name(queue, job.act))
+            logger.exception("a job of %s can't go on here", work.name)
 
-    async def _finish(self, queue: QueueRef, job: Job, version: int) -> None:
-        """Do a job to its end.
+
+class _Run:
+    """A job that this process works on, from step to step."""
+
+    def __init__(self, jobs: Jobs, clock: Clock, process: str, work: Held[Job], pace: Pace) -> None:
+        self._jobs = jobs
+        self._clock = clock
+        self._process = process
+        self._work = work
+        self._pace = pace
+        self._job = work.value
+        self._queue = QueueRef(work.project, work.value.queue)
+
+    async def finish(self) -> None:
+        """Do the job to its end.
 
         Raises:
             RecordChanged: it is not this process's any more, or was cancelled.
         """
-        version = await self._steps(queue, job, version)
-        job.ended_at = job.ended_at or self._clock.now_ms()
-        await self._jobs.end(queue, job, await self._hold(queue, job, version))
+        await self._steps()
+        self._job.ended_at = self._job.ended_at or self._clock.now_ms()
+        await self._hold()
+        await self._jobs.end(self._work)
 
-    async def _steps(self, queue: QueueRef, job: Job, version: int) -> int:
-        time = asyncio.get_running_loop().time
-        pace, size = Pace(self._asked, time(), lambda: self._has_others), _SMALLEST
+    async def _steps(self) -> None:
+        job, time = self._job, asyncio.get_running_loop().time
+        size = _SMALLEST
         try:
             if job.under_way:
-                await self._recount(queue, job)
+                await self._recount()
         except Exception as exc:  # noqa: BLE001 - it ends the job, or goes on
-            _fail(queue, job, exc)
+            self._fail(exc)
         while not job.is_over():
             began, before = time(), job.done
             try:
-                span = _Span(job.cursor, job.until)
-                look = await self._look(queue, job, span, min(size, pace.most(began)))
+                look = await self._look(job.cursor, job.until, min(size, self._pace.most(began)))
                 size = look.size
-                version = await self._hold_and_act(queue, job, version, look)
+                await self._hold_and_act(look)
             except Exception as exc:  # noqa: BLE001 - it ends the job, or goes on
-                _fail(queue, job, exc)
+                self._fail(exc)
             if job.is_over():
                 break
             took = time() - began
-            rest = pace.rest(took)
+            rest = self._pace.rest(took)
             if job.order.max_per_second is not None:
                 rest = max(rest, (job.done - before) / job.order.max_per_second - took)
             await asyncio.sleep(rest)
-        return version
 
-    async def _recount(self, queue: QueueRef, job: Job) -> None:
+    def _fail(self, exc: Exception) -> None:
+        """End the job by an error, which would be met again at each new try.
+
+        Raises:
+            RecordChanged, Unavailable: raised again; another process has it, or it goes on later.
+        """
+        if isinstance(exc, RecordChanged | Unavailable):
+            raise exc
+        self._job.state, self._job.error = "failed", str(exc)
+        if not isinstance(exc, ZaqarLiteError):
+            logger.error("a job of %s failed", self._work.name, exc_info=exc)
+            self._job.error = "The server failed; its log tells why."
+
+    async def _recount(self) -> None:
         """Count what a step did whose process died before it could write that.
 
         Messages that the step had chosen and that are no longer there were done.
         """
+        job = self._job
         left: list[Message] = []
         after, is_end = job.cursor, False
         while not is_end:
-            look = await self._look(queue, job, _Span(after, job.reached), STEP)
+            look = await self._look(after, job.reached, STEP)
             left += look.chosen
             after, is_end = look.cursor, look.is_end
         done = max(0, job.under_way - len(left))
         bound = Counter(job.bound)
-        bound.subtract(self._bulk.where_to(left, job.order))
+        bound.subtract(self._jobs.bulk.where_to(left, job.order))
         job.selected += done
         job.examined += done
         job.count(done, {}, +bound)
@@ -264,37 +260,41 @@ class JobRunner(BackgroundWorker):
             job.refuse({"gone": -done})
         job.end_step(job.cursor)
 
-    async def _hold(self, queue: QueueRef, job: Job, version: int) -> int:
+    async def _hold(self) -> None:
         """Write how far the job is, and hold it for this process, unless it was cancelled.
 
         Raises:
             RecordChanged: another process has it.
         """
-        job.holder, job.held_until = self._name, self._clock.now_ms() + _HELD_MS
+        job = self._job
+        job.holder, job.held_until = self._process, self._clock.now_ms() + _HELD_MS
         try:
-            return await self._jobs.save(queue, job, version)
+            await self._work.save()
         except RecordChanged:
-            record = await self._jobs.record(queue, job.act)
-            changed = None if record is None else Job.decode(record.value)
-            if record is None or changed is None or changed.id != job.id:
+            changed, version = await self._jobs.read(self._queue, job.act)
+            if changed is None or (changed.id, changed.holder) != (job.id, self._process):
                 raise
-            if changed.holder != self._name or changed.state != "cancelled":
+            if changed.state != "cancelled":
                 raise
-            job.state, job.ended_at = changed.state, changed.ended_at
-            return await self._jobs.save(queue, job, record.version)
+            job.state, job.ended_at, self._work.version = changed.state, changed.ended_at, version
+            await self._work.save()
 
-    async def _look(self, queue: QueueRef, job: Job, span: _Span, size: int) -> "_Look":
-        """Read the first messages of a span, and choose those that match."""
+    async def _look(self, after: int, until: int, size: int) -> _Look:
+        """Read the first messages from `after` (exclusive) to `until`, and choose what matches.
+
+        Both are positions, or indexes among the ids.
+        """
+        job = self._job
         order, most = job.order, _most(job)
         if order.by is not None:
             size = min(size, _PLANNED)
         if order.ids is not None:
             size = min(size, most)
         chooser = Chooser(order.filter, job.created_at)
-        found, gone, cursor, is_end = await self._page(queue, job, span, size, chooser)
+        found, gone, cursor, is_end = await self._page(after, until, size, chooser)
         now, any_state = self._clock.now_ms(), order.ids is not None or job.act is JobAct.REDRIVE
         chosen: list[Message] = []
-        slices = Slices(self._bulk.turns)
+        slices = Slices(self._jobs.bulk.turns)
         for one in found:
             # To match one message may take 10 ms, by its headers or by its body.
             await slices.take_turns()
@@ -305,13 +305,13 @@ class JobRunner(BackgroundWorker):
             cursor = chosen[-1].position
             found = [one for one in found if one.position <= cursor]
         if order.by is not None and not order.dry_run:
-            job.plan = {**self._bulk.plan_moves(job.act, chosen, order), **job.plan}
+            job.plan = {**self._jobs.bulk.plan_moves(job.act, chosen, order), **job.plan}
         average = sum(len(one.body) for one in found) // (len(found) or 1)
         size = min(STEP, max(_SMALLEST, _BYTES // (average + 1)))
         return _Look(found, chosen, gone, cursor, is_end, size)
 
-    async def _hold_and_act(self, queue: QueueRef, job: Job, version: int, look: "_Look") -> int:
-        """Write how far the job is and act on what was chosen; answer the record's version.
+    async def _hold_and_act(self, look: _Look) -> None:
+        """Write how far the job is, and act on what was chosen.
 
         Both run together, so that they share a batch of the store. They run one after the other if
         the record has a plan, which must be stored first, or if this process may have lost the job
@@ -320,33 +320,36 @@ class JobRunner(BackgroundWorker):
         Raises:
             RecordChanged: another process has it.
         """
-        order, chosen = job.order, look.chosen
+        job, chosen = self._job, look.chosen
+        order = job.order
         if chosen and not order.dry_run:
-            bound = self._bulk.where_to(chosen, order) if job.act is JobAct.REDRIVE else Counter()
+            bound = (
+                self._jobs.bulk.where_to(chosen, order) if job.act is JobAct.REDRIVE else Counter()
+            )
             job.begin_step(len(chosen), look.cursor, bound)
         # A process that comes here late may have lost the job; what it did would not be counted.
         is_late = self._clock.now_ms() > job.held_until - _HELD_MS // 2
-        saving = asyncio.create_task(self._hold(queue, job, version), name="job-record")
+        saving = asyncio.create_task(self._hold(), name="job-record")
         try:
             # It begins first, so the record tells how far the job is without this step.
             await (saving if job.plan or is_late else asyncio.sleep(0))
             if not job.is_over():
-                await self._act(queue, job, look)
+                await self._act(look)
         except Exception as exc:  # noqa: BLE001 - it ends the job, or goes on
-            _fail(queue, job, exc)
+            self._fail(exc)
         finally:
-            version = await saving
-        return version
+            await saving
 
-    async def _act(self, queue: QueueRef, job: Job, look: "_Look") -> None:
+    async def _act(self, look: _Look) -> None:
         """Act on the chosen messages, and count them."""
-        order, chosen = job.order, look.chosen
+        job, chosen = self._job, look.chosen
+        order = job.order
         if len(job.sample) < SAMPLE and order.dry_run:
             job.sample += [_shown(one) for one in chosen[: SAMPLE - len(job.sample)]]
         job.selected += len(chosen)
         if chosen:
-            plan = job.plan or self._bulk.plan_moves(job.act, chosen, order)
-            job.count(*await self._bulk.act(job.act, queue, chosen, order, plan))
+            plan = job.plan or self._jobs.bulk.plan_moves(job.act, chosen, order)
+            job.count(*await self._jobs.bulk.act(job.act, self._queue, chosen, order, plan))
         job.end_step(look.cursor)
         job.refuse({"gone": look.gone})
         for one in look.found:
@@ -356,19 +359,19 @@ class JobRunner(BackgroundWorker):
             job.complete()
 
     async def _page(
-        self, queue: QueueRef, job: Job, span: _Span, size: int, chooser: Chooser
+        self, after: int, until: int, size: int, chooser: Chooser
     ) -> tuple[Sequence[Message], int, int, bool]:
         """Read messages: those found, how many ids were not, the cursor, and whether it ends."""
-        ids, (after, until) = job.order.ids, span
+        ids = self._job.order.ids
         if ids is not None:
             until = until or len(ids)  # of a job that an earlier version began
             some = ids[after : min(after + size, until)]
             known = [one for one in some if is_message_id(one)]
-            found = await self._messages.get_messages(queue, known)
+            found = await self._jobs.messages.get_messages(self._queue, known)
             end = after + len(some)
             return found, len(some) - len(found), end, end >= until
-        page = await self._messages.list_messages(
-            queue,
+        page = await self._jobs.messages.list_messages(
+            self._queue,
             Selection(
                 size,
                 Marker(after),

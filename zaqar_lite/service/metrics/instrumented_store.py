@@ -10,7 +10,7 @@ from zaqar_lite.domain.ids import is_message_id
 from zaqar_lite.domain.models import Claimed, DelayMode, Message, QueueRef, Refusal, Take
 from zaqar_lite.domain.posts import IdempotencyKey, NewMessage, Posted
 from zaqar_lite.domain.settlements import Act, Outcome, Settled, Settlement
-from zaqar_lite.service.metrics.metric_families import (
+from zaqar_lite.service.metrics.shared_counters import (
     LATENCIES,
     LATENESS,
     OPERATIONS,

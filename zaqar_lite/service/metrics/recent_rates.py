@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from zaqar_lite.domain.models import QueueRef, Stats
 from zaqar_lite.service.background import Background, BackgroundWorker
-from zaqar_lite.service.metrics.metric_families import Flows
+from zaqar_lite.service.metrics.shared_counters import Flows
 from zaqar_lite.storage.base import MessageStore
 
 MOST = 500

@@ -40,7 +40,7 @@ from zaqar_lite.service.delivery.outbox import OUTBOX_QUEUES, is_internal, order
 from zaqar_lite.service.pooling.placement import Entry, Place, Placements, flavor_name
 from zaqar_lite.service.pooling.pooled_store import CARRY, PooledMessages, staging_queue
 from zaqar_lite.service.pooling.pools import PoolRegistry
-from zaqar_lite.service.records import all_records, retried
+from zaqar_lite.service.records import Held, Kind, all_records
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
 
@@ -100,15 +100,25 @@ encode = msgspec.json.encode
 decode = msgspec.json.Decoder(Drain).decode
 
 
+def drain_kind(management: ManagementStore) -> Kind[Drain]:
+    """The records of drains, by their pools."""
+    return Kind(
+        management,
+        DRAIN,
+        "The drain of",
+        encode=encode,
+        decode=lambda record: decode(record.value),
+    )
+
+
 class Drains:
     """Begin to drain pools, and tell how far it is."""
 
     def __init__(self, management: ManagementStore, registry: PoolRegistry, clock: Clock) -> None:
-        self._management = management
+        self._kind = drain_kind(management)
         self._registry = registry
         self._clock = clock
 
-    @retried("The drain of the pool {1}")
     async def begin(self, pool: str) -> Drain:
         """Begin to drain a pool; one that is being drained goes on.
 
@@ -121,15 +131,13 @@ class Drains:
                 f"The pool {pool} still gets new queues: set its weight to 0 first, and drain it "
                 "then."
             )
-        record = await self._management.get_record(DRAIN, "", pool)
-        drain = None if record is None else decode(record.value)
-        if drain is not None and not drain.is_over:
-            return drain
-        drain = Drain(pool, secrets.token_hex(8), self._clock.now_ms())
-        await self._management.put_record(
-            DRAIN, "", pool, encode(drain), expected=0 if record is None else record.version
-        )
-        return drain
+
+        async def build(drain: Drain | None) -> Drain:
+            if drain is not None and not drain.is_over:
+                return drain
+            return Drain(pool, secrets.token_hex(8), self._clock.now_ms())
+
+        return (await self._kind.write("", pool, build))[0]
 
     async def get(self, pool: str) -> Drain:
         """How far the draining of a pool is, or how it ended.
@@ -137,10 +145,10 @@ class Drains:
         Raises:
             NotFound: it was never drained, or that is forgotten.
         """
-        record = await self._management.get_record(DRAIN, "", pool)
-        if record is None:
+        drain = await self._kind.find("", pool)
+        if drain is None:
             raise NotFound(f"The pool {pool} was never drained.")
-        return decode(record.value)
+        return drain
 
 
 @dataclass(eq=False, repr=False)
@@ -156,6 +164,7 @@ class DrainWorker(BackgroundWorker):
     wait: float
 
     def __post_init__(self) -> None:
+        self._kind = drain_kind(self.management)
         self._name = secrets.token_hex(8)
         self._rest = 0.0
         self._work = Background("drains", self._look, rest=_LOOK_EVERY)
@@ -175,9 +184,9 @@ class DrainWorker(BackgroundWorker):
                 await self.management.delete_record(DRAIN, "", drain.pool, expected=record.version)
         if drain.is_over or (drain.holder not in ("", self._name) and drain.held_until > now):
             return
-        work = _Work(self.management, drain, record.version, self.clock, self._name)
+        work = Held(self._kind, "", drain.pool, drain, record.version)
         try:
-            await work.save()
+            await self._save(work)
             await self._round(work)
         except RecordChanged:
             logger.info("another process drains the pool %r", drain.pool)
@@ -185,10 +194,19 @@ class DrainWorker(BackgroundWorker):
             logger.warning("the pool %r is drained later: %s", drain.pool, exc)
             drain.problem = exc.shown
             with suppress(RecordChanged):
-                await work.save()
+                await self._save(work)
 
-    async def _round(self, work: "_Work") -> None:
-        drain = work.drain
+    async def _save(self, work: Held[Drain]) -> None:
+        """Write how far a drain is, and hold it for a while from now.
+
+        Raises:
+            RecordChanged: another process holds it.
+        """
+        work.value.holder, work.value.held_until = self._name, self.clock.now_ms() + _LEASE_MS
+        await work.save()
+
+    async def _round(self, work: Held[Drain]) -> None:
+        drain = work.value
         if drain.batch is not None:
             await self._repeat(work, drain.batch)
         drain.problem, drain.queues = None, 0
@@ -217,7 +235,7 @@ class DrainWorker(BackgroundWorker):
         if not drain.queues and await self._is_empty(drain.pool):
             drain.state, drain.ended_at = "completed", self.clock.now_ms()
             logger.info("the pool %r is empty: %d messages were moved", drain.pool, drain.moved)
-        await work.save()
+        await self._save(work)
 
     async def _is_empty(self, pool: str) -> bool:
         """Whether no delivery of a message is left there, and nothing that was redriven."""
@@ -301,9 +319,9 @@ class DrainWorker(BackgroundWorker):
 
     # -- messages --
 
-    async def _move(self, work: "_Work", group: Mapping[QueueRef, Entry]) -> int:
+    async def _move(self, work: Held[Drain], group: Mapping[QueueRef, Entry]) -> int:
         """Move the messages of a frozen group as far as that goes now; answer how many thawed."""
-        pool, now = work.drain.pool, self.clock.now_ms()
+        pool, now = work.value.pool, self.clock.now_ms()
         places = [entry.place for entry in group.values()]
         since = max(place.since for place in places)
         if now < since + self.wait * 1000:
@@ -315,7 +333,7 @@ class DrainWorker(BackgroundWorker):
         try:
             old, new = await self.messages.pool(pool), await self.messages.pool(places[0].to)
         except Unavailable as exc:
-            work.drain.problem = exc.shown
+            work.value.problem = exc.shown
             return 0
         is_sealed = all(place.sealed for place in places)
         for queue in group:
@@ -327,7 +345,7 @@ class DrainWorker(BackgroundWorker):
         # Twice: a sweep may have moved a dead letter from one of them to another meanwhile.
         for _ in range(2):
             if any([(await old.stats(queue)).total for queue in group]):
-                work.drain.problem = work.drain.problem or _HELD
+                work.value.problem = work.value.problem or _HELD
                 if not is_sealed and now >= since + HELD_MS:
                     await self._seal(group)
                 return 0
@@ -336,7 +354,7 @@ class DrainWorker(BackgroundWorker):
             keys_in = pool if await old.remembers(queue) else None
             place = Place(places[0].to, keys_in=keys_in)
             await self.placements.change(queue, place, entry.version)
-            work.drain.problem = work.drain.problem if keys_in is None else _KEYS
+            work.value.problem = work.value.problem if keys_in is None else _KEYS
             thawed += keys_in is None
         return thawed
 
@@ -376,45 +394,45 @@ class DrainWorker(BackgroundWorker):
 
     async def _carry(
         self,
-        work: "_Work",
+        work: Held[Drain],
         queue: QueueRef,
         found: Sequence[Message],
         old: MessageStore,
         new: MessageStore,
     ) -> None:
         """Move one batch."""
-        drain = work.drain
+        drain = work.value
         drain.number += 1
         drain.batch = Batch(*queue, [one.id for one in found])
-        await work.save()
+        await self._save(work)
         source = f"{drain.pool}/{drain.id}"
         await new.adopt(queue, found, source=source, number=drain.number)
         await old.delete(queue, drain.batch.ids, claim_ids=None)
         drain.moved += len(found)
         drain.batch = None
 
-    async def _repeat(self, work: "_Work", batch: Batch) -> None:
+    async def _repeat(self, work: Held[Drain], batch: Batch) -> None:
         """Go on with a batch that was on its way when a process ended."""
         queue = QueueRef(batch.project, batch.queue)
         place = (await self.placements.entry(queue)).place
-        old = await self.messages.pool(work.drain.pool)
+        old = await self.messages.pool(work.value.pool)
         if place.group:
             new = await self.messages.pool(place.to)
             found = await old.get_messages(queue, batch.ids, details=True)
             record = await self.management.get_queue(queue)
             honours = record is None or record.delay_mode is DelayMode.HONOUR
             moved = [await _as_moved(old, queue, one, honours=honours) for one in found]
-            source = f"{work.drain.pool}/{work.drain.id}"
-            await new.adopt(queue, moved, source=source, number=work.drain.number)
+            source = f"{work.value.pool}/{work.value.id}"
+            await new.adopt(queue, moved, source=source, number=work.value.number)
             await old.delete(queue, batch.ids, claim_ids=None)
-            work.drain.moved += len(batch.ids)
-        work.drain.batch = None
+            work.value.moved += len(batch.ids)
+        work.value.batch = None
 
-    async def _forget_keys(self, work: "_Work", queue: QueueRef, entry: Entry) -> bool:
+    async def _forget_keys(self, work: Held[Drain], queue: QueueRef, entry: Entry) -> bool:
         """Note that the old pool remembers no key of a queue; answer whether that is so."""
-        old = await self.messages.pool(work.drain.pool)
+        old = await self.messages.pool(work.value.pool)
         if await old.remembers(queue):
-            work.drain.problem = _KEYS
+            work.value.problem = _KEYS
             return False
         await self.placements.change(queue, Place(entry.place.pool), entry.version)
         return True
@@ -446,29 +464,6 @@ class DrainWorker(BackgroundWorker):
             return
         except Unavailable as exc:
             logger.warning("redriven messages of %r are carried later: %s", name, exc)
-
-
-@dataclass(eq=False, repr=False)
-class _Work:
-    """A drain that this process holds, at the version of its record."""
-
-    management: ManagementStore
-    drain: Drain
-    version: int
-    clock: Clock
-    name: str
-
-    async def save(self) -> None:
-        """Write how far it is, and hold it for a while from now.
-
-        Raises:
-            RecordChanged: another process holds it.
-        """
-        self.drain.holder, self.drain.held_until = self.name, self.clock.now_ms() + _LEASE_MS
-        record = await self.management.put_record(
-            DRAIN, "", self.drain.pool, encode(self.drain), expected=self.version
-        )
-        self.version = record.version
 
 
 async def _as_moved(

@@ -8,6 +8,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from zaqar_lite.domain.addresses import without_secrets
 from zaqar_lite.domain.errors import ConfigurationError, Unavailable
@@ -22,40 +23,36 @@ _PAUSE = 3.0
 """Seconds between two attempts to open a store."""
 
 
-class _PoolStore:
-    """A pool with its store, if that is open."""
+@dataclass(eq=False)
+class _Connection:
+    """A pool, the task that opens its store, and when that failed (monotonic clock)."""
 
-    def __init__(self, pool: Pool) -> None:
-        self.pool = pool
-        self.store: MessageStore | None = None
-        self.opening: asyncio.Task[MessageStore] | None = None
-        self.failed_at = float("-inf")
+    pool: Pool
+    opening: "asyncio.Task[MessageStore]"
+    failed_at: float | None = None
 
-    def is_of(self, pool: Pool) -> bool:
-        """Whether a pool has this store: the same URI with the same options."""
-        return (self.pool.uri, self.pool.options) == (pool.uri, pool.options)
+    @property
+    def store(self) -> MessageStore | None:
+        """The store, if it is open."""
+        if self.failed_at is not None or not self.opening.done() or self.opening.cancelled():
+            return None
+        return self.opening.result()
 
 
+@dataclass(eq=False, repr=False)
 class OpenConnections:
     """Open and close the stores of pools."""
 
-    def __init__(self, make: Make) -> None:
-        self._make = make
-        self._pool_stores: dict[str, _PoolStore] = {}
-        self.listener: Listener | None = None
+    make: Make
+    listener: Listener | None = None
 
-    def is_open(self, name: str) -> bool:
-        """Whether a pool's store is open."""
-        entry = self._pool_stores.get(name)
-        return entry is not None and entry.store is not None
+    def __post_init__(self) -> None:
+        self._connections: dict[str, _Connection] = {}
 
     def stores(self) -> Mapping[str, MessageStore]:
         """The stores that are open, by the names of their pools."""
-        return {
-            name: entry.store
-            for name, entry in self._pool_stores.items()
-            if entry.store is not None
-        }
+        found = {name: one.store for name, one in self._connections.items()}
+        return {name: store for name, store in found.items() if store is not None}
 
     async def store(self, pool: Pool) -> MessageStore:
         """The open store of a pool.
@@ -63,68 +60,52 @@ class OpenConnections:
         Raises:
             Unavailable: it does not answer, or can't be opened as it is configured.
         """
-        entry = self._pool_stores.get(pool.name)
-        if entry is not None and entry.store is not None and entry.pool is pool:
-            return entry.store
-        if entry is None or not entry.is_of(pool):
-            await self.forget(pool.name)
-            entry = self._pool_stores.setdefault(pool.name, _PoolStore(pool))
-        entry.pool = pool
-        if entry.store is not None:
-            return entry.store
-        if entry.opening is None:
-            if time.monotonic() - entry.failed_at < _PAUSE:
-                raise _unavailable(pool, "it did not answer a moment ago")
-            entry.opening = asyncio.create_task(self._open(entry), name="pool")
-        return await asyncio.shield(entry.opening)
+        connection = self._connections.get(pool.name)
+        if connection is not None and connection.pool is pool and connection.store is not None:
+            return connection.store
+        return await asyncio.shield(await self.begin(pool))
 
-    def begin(self, pool: Pool) -> None:
+    async def begin(self, pool: Pool) -> "asyncio.Task[MessageStore]":
         """Begin to open a pool's store, unless it is open or failed to open a moment ago."""
-        entry = self._pool_stores.get(pool.name)
-        if entry is None or not entry.is_of(pool):
-            entry = None
-        if entry is not None and (
-            entry.store is not None
-            or entry.opening is not None
-            or time.monotonic() - entry.failed_at < _PAUSE
-        ):
-            return
-        task = asyncio.create_task(self.store(pool), name="pool")
-        task.add_done_callback(_log)
+        found = self._connections.get(pool.name)
+        if found is not None and (found.pool.uri, found.pool.options) != (pool.uri, pool.options):
+            await self.forget(pool.name)
+            found = None
+        failed_at = None if found is None else found.failed_at
+        if found is None or (failed_at is not None and time.monotonic() - failed_at >= _PAUSE):
+            opening = asyncio.create_task(self._open(pool), name="pool")
+            opening.add_done_callback(_log)
+            found = self._connections[pool.name] = _Connection(pool, opening)
+        found.pool = pool
+        return found.opening
 
     async def forget(self, name: str) -> None:
         """Close the store of a pool that was deleted or has another store now."""
-        entry = self._pool_stores.pop(name, None)
-        if entry is None:
-            return
-        await cancelled(entry.opening)
-        if entry.store is not None:
-            await entry.store.close()
+        connection = self._connections.pop(name, None)
+        if connection is not None:
+            await cancelled(connection.opening)
+            if connection.store is not None:
+                await connection.store.close()
 
     async def close(self) -> None:
         """Close all stores."""
-        for name in list(self._pool_stores):
+        for name in list(self._connections):
             await self.forget(name)
 
-    async def _open(self, entry: _PoolStore) -> MessageStore:
-        pool = entry.pool
+    async def _open(self, pool: Pool) -> MessageStore:
         try:
-            store = self._make(pool)
+            store = self.make(pool)
             if self.listener is not None:
                 store.listen(self.listener)
             await store.open()
-        except (ConfigurationError, Unavailable) as exc:
-            entry.failed_at = time.monotonic()
-            raise _unavailable(pool, without_secrets(str(exc), pool.uri)) from exc
-        else:
-            entry.store = store
-            return store
-        finally:
-            entry.opening = None
-
-
-def _unavailable(pool: Pool, why: str) -> Unavailable:
-    return Unavailable(f"The pool {pool.name!r} can't be reached.", detail=why)
+        except BaseException as exc:
+            if (connection := self._connections.get(pool.name)) is not None:
+                connection.failed_at = time.monotonic()
+            if not isinstance(exc, ConfigurationError | Unavailable):
+                raise
+            why = without_secrets(str(exc), pool.uri)
+            raise Unavailable(f"The pool {pool.name!r} can't be reached.", detail=why) from exc
+        return store
 
 
 def _log(task: "asyncio.Task[MessageStore]") -> None:

@@ -313,7 +313,7 @@ class PooledMessages(Store):
         await self.placements.tidy()
         known = await self.registry.known()
         for pool in known.values():
-            self.connections.begin(pool)
+            await self.connections.begin(pool)
         for name, store in self.connections.stores().items():
             if name not in known:
                 await self.connections.forget(name)

@@ -38,23 +38,10 @@ _MOST_PROJECTS, _MOST_REPORTED = 1_000, 40_000
 """The most projects whose use a process reports, and the most characters of the report."""
 
 
-class Shared(Protocol):
-    """The seats of all kinds that a process has leased."""
-
-    async def lease(self, kind: str, project: str, quota: int, used: int) -> int:
-        """Lease up to `used` seats, as far as the quota has them; return how many are leased."""
-
-    def leased(self, kind: str, project: str) -> int:
-        """How many seats this process has leased."""
-
-    async def used_elsewhere(self, kind: str, project: str) -> int:
-        """How many seats other processes use."""
-
-
 class ConcurrencyLimit:
     """The seats of one kind in this process; `leases` if other processes use the store too."""
 
-    def __init__(self, kind: str, leases: Shared | None = None) -> None:
+    def __init__(self, kind: str, leases: "ConcurrencyLeases | None" = None) -> None:
         self.kind = kind
         self._leases = leases
         self._used: Counter[str] = Counter()

@@ -7,21 +7,219 @@ always has an entry, and the first entry of all is due first. A crash may leave 
 instant that its schedule does not name; it is removed when it is found.
 """
 
-from collections.abc import Callable, Sequence
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import sha256
-from itertools import islice
-from typing import NamedTuple
+from itertools import islice, takewhile
+from typing import Literal, NamedTuple
 
 import msgspec
+from msgspec import Raw, Struct
 
-from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.errors import Invalid, LimitReached
+from zaqar_lite.domain.clock import Clock, read_instant
+from zaqar_lite.domain.errors import (
+    Invalid,
+    LimitReached,
+    RecordChanged,
+    Unavailable,
+    ZaqarLiteError,
+)
+from zaqar_lite.domain.groups import GROUP_HEADER, check_group
 from zaqar_lite.domain.metadata import is_queue_name
 from zaqar_lite.domain.models import QueueRef, Record
+from zaqar_lite.domain.sealed import check_opened
+from zaqar_lite.service.background import Background, BackgroundWorker
 from zaqar_lite.service.messages import Messages
+from zaqar_lite.service.post_validation import Draft
 from zaqar_lite.service.records import Kind, Most
-from zaqar_lite.service.schedules.schedule import KIND, NEVER, Plan, Schedule, check
+from zaqar_lite.service.schedules.timing import (
+    LAST,
+    Cron,
+    Every,
+    Once,
+    Timing,
+    jitter_ms,
+    read_duration,
+    read_zone,
+)
+from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
+
+KIND = "schedule"
+NEVER = 1 << 62
+MAX_BODY = 40_960
+MAX_CATCH_UP = 86_400
+MAX_JITTER = 86_400
+MAX_CAUGHT_UP = 100
+GRACE_MS = 30_000
+"""An instant counts as missed when the servers come to it later than this."""
+_INSTANTS_AT_ONCE = 10
+"""Instants that are computed in one step: half a millisecond."""
+
+
+class Plan(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """A schedule as its user writes it; durations in seconds or as texts."""
+
+    queue: str
+    body: Raw
+    ttl: int | None = None
+    delay: int | None = None
+    headers: dict[str, str] | None = None
+    group: str | None = None
+    cron: str | None = None
+    every: int | str | None = None
+    at: str | None = None
+    time_zone: str = "UTC"
+    start: str | None = None
+    end: str | None = None
+    jitter: int | str = 0
+    missed: Literal["skip", "one", "all"] = "one"
+    catch_up: int | str = 3_600
+    overlap: Literal["allow", "skip"] = "allow"
+    paused: bool = False
+
+    def draft(self, key: str | None = None) -> Draft:
+        """The message to post, with an idempotency key."""
+        headers = self.headers
+        if self.group is not None:
+            headers = {**(headers or {}), GROUP_HEADER: self.group}
+        return Draft(bytes(self.body), self.ttl, self.delay, key, headers)
+
+    def timing(self, anchor: int) -> Timing:
+        """Its instants; an interval counts from its start, or from `anchor`.
+
+        Raises:
+            Invalid: not one of cron, every and at, or it can't be read.
+        """
+        given = [name for name in ("cron", "every", "at") if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise Invalid("A schedule has one of 'cron', 'every' and 'at'.")
+        if self.cron is not None:
+            return Cron(self.cron, self.time_zone)
+        if self.every is not None:
+            seconds = read_duration(self.every, "every")
+            if not seconds:
+                raise Invalid("'every' must be at least 1 s.")
+            return Every(seconds * 1000, anchor if self.start is None else read_instant(self.start))
+        return Once(read_instant(self.at or ""))
+
+
+class Schedule(Struct):
+    """A schedule as it is stored; instants in milliseconds.
+
+    next       its next instant; NEVER when there is none, or while it is paused
+    due_at     when the message of that instant is posted: later by the jitter
+    firing     instants that messages are being posted for, since `firing_since`
+    last_ids   the ids of the messages that were posted last
+    fired, missed, overlapped, failed    instants by what became of them
+    uncertain  how many of those missed may have been posted just before a long outage
+    """
+
+    name: str
+    plan: Plan
+    created_at: int
+    next: int = NEVER
+    due_at: int = NEVER
+    firing: list[int] = []
+    firing_since: int = 0
+    last_at: int = 0
+    last_ids: list[str] = []
+    fired: int = 0
+    missed: int = 0
+    uncertain: int = 0
+    overlapped: int = 0
+    failed: int = 0
+    error: str = ""
+
+    def encode(self) -> bytes:
+        """As a record's value."""
+        return msgspec.json.encode(self)
+
+    @classmethod
+    def decode(cls, value: bytes) -> "Schedule":
+        """Read a record's value.
+
+        Raises:
+            Unavailable: it is sealed.
+        """
+        check_opened(value, "schedule")
+        return _decode(value)
+
+    def instants(self, after: int) -> Iterator[int]:
+        """The instants strictly after `after`, within start and end."""
+        plan = self.plan
+        if plan.start is not None:
+            after = max(after, read_instant(plan.start) - 1)
+        found, end = plan.timing(self.created_at).after(after), self._end
+        return takewhile(lambda instant: instant < end, found)
+
+    @property
+    def _end(self) -> int:
+        return LAST if self.plan.end is None else min(read_instant(self.plan.end), LAST)
+
+    def set_next(self, after: int) -> None:
+        """Make the first instant after `after` the next one."""
+        self.next = self.due_at = NEVER
+        if not self.plan.paused:
+            for instant in islice(self.instants(after), 1):
+                self.next = instant
+                jitter = read_duration(self.plan.jitter, "jitter")
+                self.due_at = instant + jitter_ms(self.name, instant, jitter)
+
+    async def due_instants(self, now: int) -> tuple[list[int], int]:
+        """The instants to post for at `now`, and how many that have passed are missed.
+
+        A day of a cron expression's minutes takes 70 ms: others have their turn meanwhile.
+        """
+        if now < self.due_at + GRACE_MS:
+            return [self.next], 0
+        plan = self.plan
+        since = max(self.next, now - read_duration(plan.catch_up, "catch_up") * 1000)
+        passed, after, timing = 0, since - 1, plan.timing(self.created_at)
+        if isinstance(timing, Every):
+            passed, after = timing.skip(after, min(now - GRACE_MS, self._end), MAX_CAUGHT_UP)
+        come: list[int] = []
+        for instant in takewhile(lambda instant: instant <= now, self.instants(after)):
+            come.append(instant)
+            if len(come) % _INSTANTS_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        late = [instant for instant in come if instant < now - GRACE_MS]
+        fresh = come[len(late) :]
+        if plan.missed == "skip":
+            chosen = []
+        elif plan.missed == "one":
+            chosen = late[-1:]
+        else:
+            chosen = late[-MAX_CAUGHT_UP:]
+        lost = passed + len(late) - len(chosen) + (self.next < since)
+        return [*chosen, *fresh][-MAX_CAUGHT_UP:], lost
+
+
+_decode = msgspec.json.Decoder(Schedule).decode
+
+
+def check(plan: Plan, now: int) -> None:
+    """Check a schedule.
+
+    Raises:
+        Invalid: what is wrong.
+    """
+    plan.timing(now)
+    read_zone(plan.time_zone)
+    start, end = (None if text is None else read_instant(text) for text in (plan.start, plan.end))
+    if start is not None and end is not None and end <= start:
+        raise Invalid("'end' must be later than 'start'.")
+    for name, most in (("catch_up", MAX_CATCH_UP), ("jitter", MAX_JITTER)):
+        if read_duration(getattr(plan, name), name) > most:
+            raise Invalid(f"'{name}' must be at most {most} seconds.")
+    if len(bytes(plan.body)) > MAX_BODY:
+        raise Invalid(f"The body of a schedule has at most {MAX_BODY} bytes.")
+    if plan.group is not None:
+        check_group(plan.group)
+    if GROUP_HEADER in (plan.headers or {}):
+        raise Invalid(f"The header {GROUP_HEADER!r} is that of the group: give 'group'.")
+
 
 DUE = "schedule-due"
 CLIENT_ID = "zaqar-lite-schedules"
@@ -207,3 +405,142 @@ def _due_key(project: str, schedule: Schedule) -> str:
 def _due(record: Record) -> DueEntry:
     project, name = msgspec.json.decode(record.value, type=tuple[str, str])
     return DueEntry(project, name, int(record.name[:14]), record.name)
+
+
+logger = logging.getLogger(__name__)
+_STEP = 50
+_AT_ONCE = 10
+_LONGEST_REST = 1.0
+"""Seconds between two looks at most: so late a process sees what another one has scheduled."""
+_IDLE = 5.0
+"""The same while there is nothing in the index."""
+_POSTING_MS = 5_000
+"""How long other processes leave a schedule alone that a process has begun to post for."""
+
+
+class Scheduler(BackgroundWorker):
+    """Fire the schedules that are due, in the background."""
+
+    def __init__(
+        self, schedules: Schedules, messages: MessageStore, clock: Clock, *, window_ms: int
+    ) -> None:
+        self._schedules = schedules
+        self._messages = messages
+        self._clock = clock
+        self._window_ms = window_ms
+        self._work = Background("schedules", self._fire, rest=_LONGEST_REST)
+        schedules.wake_scheduler = self._work.wake
+
+    async def step(self) -> tuple[int, float]:
+        """Handle all due entries; answer how many were handled, and how many seconds to rest.
+
+        An entry whose messages can't be posted now stays in the index and holds up no other.
+        """
+        done, after = 0, None
+        while True:
+            found = await self._schedules.due(_STEP, after)
+            now = self._clock.now_ms()
+            due = [one for one in found if one.at <= now]
+            for first in range(0, len(due), _AT_ONCE):
+                some = due[first : first + _AT_ONCE]
+                done += sum(await asyncio.gather(*map(self._try, some)))
+            if len(due) < _STEP:
+                break
+            after = due[-1].key
+        if not found and after is None:
+            return done, _IDLE
+        if len(due) < len(found):
+            return done, min(_LONGEST_REST, (found[len(due)].at - now) / 1000)
+        return done, 0.0 if done else _LONGEST_REST
+
+    async def _fire(self) -> float:
+        _, rest = await self.step()
+        return rest
+
+    async def _try(self, due: DueEntry) -> bool:
+        """Handle an entry of the index, if that is possible now; answer whether it was handled."""
+        try:
+            return await self._handle(due)
+        except RecordChanged:
+            return False  # another process was faster
+        except Unavailable as exc:
+            logger.warning("the schedule %r waits for the store: %s", due.name, exc)
+            return False
+        except Exception:
+            # One that this version can't read, or whose time zone is gone, holds up no other.
+            logger.exception("the schedule %r can't be handled", due.name)
+            return False
+
+    async def _handle(self, due: DueEntry) -> bool:
+        schedule, version = await self._schedules.read(due.project, due.name)
+        if schedule is None:
+            await self._schedules.remove_entry(due)
+            return True
+        now = self._clock.now_ms()
+        if schedule.firing:
+            if 0 <= now - schedule.firing_since < _POSTING_MS:
+                return False
+            await self._post(due, schedule, version, again=True)
+        elif schedule.due_at < due.at:
+            return False  # an earlier entry of the schedule comes first
+        elif schedule.due_at > due.at:
+            await self._schedules.remove_entry(due)
+        else:
+            await self._begin_posting(due, schedule, version, now)
+        return True
+
+    async def _begin_posting(
+        self, due: DueEntry, schedule: Schedule, version: int, now: int
+    ) -> None:
+        instants, missed = await schedule.due_instants(now)
+        schedule.missed += missed
+        if (
+            instants
+            and schedule.plan.overlap == "skip"
+            and await self._last_is_there(due, schedule)
+        ):
+            schedule.overlapped += len(instants)
+            instants = []
+        schedule.firing, schedule.firing_since = instants, now
+        schedule.set_next(max(schedule.next, now) if missed or len(instants) != 1 else instants[-1])
+        version = await self._schedules.save(due.project, schedule, version)
+        if instants:
+            await self._post(due, schedule, version)
+        else:
+            await self._remove_passed(due, schedule)
+
+    async def _remove_passed(self, due: DueEntry, schedule: Schedule) -> None:
+        """Remove an entry, unless the schedule's next instant has the same one."""
+        if schedule.due_at != due.at:
+            await self._schedules.remove_entry(due)
+
+    async def _post(
+        self, due: DueEntry, schedule: Schedule, version: int, *, again: bool = False
+    ) -> None:
+        """Post for the instants that the record names, and note in the record that it is done."""
+        instants = schedule.firing
+        if again and self._clock.now_ms() - schedule.firing_since >= self._window_ms:
+            schedule.missed += len(instants)
+            schedule.uncertain += len(instants)
+        else:
+            try:
+                schedule.last_ids = await self._schedules.post(
+                    due.project, schedule, keyed=instants
+                )
+            except Unavailable:
+                raise
+            except ZaqarLiteError as exc:
+                schedule.failed += len(instants)
+                schedule.error = str(exc)[:512]
+            else:
+                schedule.fired += len(instants)
+                schedule.error = ""
+        schedule.last_at, schedule.firing = instants[-1], []
+        await self._schedules.save(due.project, schedule, version)
+        await self._remove_passed(due, schedule)
+
+    async def _last_is_there(self, due: DueEntry, schedule: Schedule) -> bool:
+        """Whether a message that was posted last is still in its queue."""
+        queue = QueueRef(due.project, schedule.plan.queue)
+        ids = schedule.last_ids
+        return bool(ids) and bool(await self._messages.get_messages(queue, ids))

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import (
@@ -39,6 +39,7 @@ from zaqar_lite.domain.subscriptions import (
 )
 from zaqar_lite.domain.topics import check_subscription, queue_in
 from zaqar_lite.service.bounds import Bound, Bounds
+from zaqar_lite.service.delivery.confirmation import Confirmation
 from zaqar_lite.service.identity.trusts import MakeTrust, trusted
 from zaqar_lite.service.policy import Policies
 from zaqar_lite.service.queues import Queues
@@ -53,16 +54,6 @@ from zaqar_lite.storage.management import ManagementStore
 _NAMED = "subscriber"
 _MAX_ROUNDS = 20
 _OLD_SECRET_MS = 86_400_000
-
-
-class Confirmations(Protocol):
-    """What asks a subscriber whether it wants a queue's messages."""
-
-    async def ask(self, subscription: Subscription) -> None:
-        """Send a request to confirm, where this server needs one."""
-
-    async def tell_unsubscribed(self, subscription: Subscription) -> None:
-        """Send word that the subscription was refused."""
 
 
 class _Name(NamedTuple):
@@ -87,7 +78,7 @@ class Subscriptions:
     queues: Queues
     policies: Policies
     subscriber_cache: SubscriberCache
-    confirmations: Confirmations | None
+    confirmations: Confirmation | None
     limits: Limits
     clock: Clock
     refused: Mapping[str, str]

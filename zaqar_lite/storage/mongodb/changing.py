@@ -136,13 +136,11 @@ class Changing(StorePart):
         held = [] if state is None else [each for each in found.live if state.is_held(each)]
         if state is None or not held:
             raise no_claim(claim_id)
-        first, ends = held[0], max(int(document["w"]) for document in held)
-        ttl_ms = first.get("ct", ends - state.now)  # earlier versions did not write it here
-        began = int(first["cs"]) if "cs" in first else ends - ttl_ms
+        first = held[0]
         return Claim(
             claim_id,
-            ttl_ms,
-            max(0, state.now - began),
+            int(first["ct"]),
+            max(0, state.now - int(first["cs"])),
             [to_message(document, state.now) for document in sorted(held, key=lambda d: d["k"])],
         )
 

@@ -52,8 +52,6 @@ RECORDS: Sequence[IndexModel] = (
     _index("gone", "z", expireAfterSeconds=HOUR),
 )
 
-_OBSOLETE = frozenset({"moves", "state", "ready", "wake", "queue"})
-"""Indexes of earlier versions, which cost every write and serve no query any more."""
 _CONFLICTS = frozenset({67, 85, 86})
 """CannotCreateIndex, IndexOptionsConflict, IndexKeySpecsConflict."""
 _CHECKED = ("key", "unique", "partialFilterExpression", "expireAfterSeconds")
@@ -84,8 +82,6 @@ async def prepare(
     difference = _difference(existing, indexes)
     if difference:
         raise ConfigurationError(f"Collection {collection.name}: {difference}")
-    for name in existing.keys() & _OBSOLETE if create else ():
-        await collection.drop_index(name)
 
 
 async def _existing(collection: AsyncCollection[Document]) -> Mapping[str, Document]:

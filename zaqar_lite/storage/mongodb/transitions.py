@@ -96,7 +96,7 @@ class Transitions(NamedTuple):
     def _end(self, document: Document, ending: Ending) -> None:
         """End the hand-out of a message: it is given back, or becomes a dead letter."""
         failures = document.get("f", 0)
-        hand_out = HandOut(document["n"], claimed_at(document), document.get("cu"), failures)
+        hand_out = HandOut(document["n"], int(document["ca"]), document.get("cu"), failures)
         result = ending.apply(hand_out)
         attempts = with_attempt(attempts_of(document), result.attempt)
         document["a"] = [stored_attempt(each) for each in attempts]
@@ -171,10 +171,3 @@ class Transitions(NamedTuple):
 
     def _after(self, milliseconds: int) -> DatetimeMS:
         return DatetimeMS(self.state.now + milliseconds)
-
-
-def claimed_at(document: Document) -> int:
-    """When a message was handed out last; earlier versions only told when its lease ends."""
-    if "ca" in document:
-        return int(document["ca"])
-    return int(document["w"]) - int(document.get("ct", 0))

@@ -17,17 +17,13 @@ A track is what changes, and is there once a message was claimed or moved:
     origin: message id 16   moved at 6   redriven 1   claim count 3   claim id 16 (0: none)
         source 1+n   client   reason
 
-Tracks of the earlier version have neither the 32768 nor what is between 33 and the origin; scripts
-bring them to today's layout as they meet them (`parts/tracks.lua`).
-
 The attempts of a message, oldest first, are beside it:
 
     0   length of the rest 2   size as the domain counts it 2   number 4   claimed at 6
     14  ended at 6   wait 6   outcome 1   reason 1+n (255: none)   detail 2+n (65535: none)   client
 
-The entry of an idempotency key has the ids that it answers; those of versions without digests
-had neither the 1 nor the digest, which is told by the length. That of a long post whose messages
-were all new has the first position and the random halves of the ids:
+The entry of an idempotency key has the ids that it answers. That of a long post whose messages were
+all new has the first position and the random halves of the ids:
 
     0   deadline 6   1   digest 16   ids 16 each
     0   deadline 6   2   digest 16   position 8   randomness 8 each
@@ -137,9 +133,7 @@ def read_ids(kind: int, packed: bytes) -> list[str]:
 
 
 def read_key(entry: bytes) -> Remembered:
-    """What the entry of an idempotency key says; those of earlier versions have no digest."""
-    if len(entry) % 16 == 6:
-        return Remembered(read_ids(1, entry[6:]), None)
+    """What the entry of an idempotency key says."""
     return Remembered(read_ids(entry[6], entry[23:]), entry[7:23])
 
 

@@ -4,13 +4,10 @@
 -- Answers: 'ok', instant to register.
 -- include: whole ready delays tracks groups
 
--- The track, attempts and record of a letter. Letters that an earlier version sent have no attempts.
+-- The track, attempts and record of a letter.
 local function read_letter(letter)
   local length = struct.unpack('>H', letter, 9)
   local track, rest = letter:sub(11, 10 + length), 11 + length
-  if track:byte(32) < 128 then
-    return lifted(track, 0, 0, 0), '', letter:sub(rest)
-  end
   local size = struct.unpack('>I4', letter, rest)
   return track, letter:sub(rest + 4, rest + 3 + size), letter:sub(rest + 4 + size)
 end

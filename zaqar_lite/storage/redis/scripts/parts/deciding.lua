@@ -4,13 +4,10 @@
 -- include: version whole posting
 local batch_key = ARGV[6] ~= '' and 'b' .. ARGV[6]:sub(17)
 
--- The ids that an entry answers, and whether it stands for what has this digest. Entries of earlier
--- versions have no digest, and match any.
+-- The ids that an entry answers, and whether it stands for what has this digest.
 local function read_entry(entry, digest)
   if not entry or struct.unpack('>I6', entry) <= now then
     return false, true
-  elseif #entry % 16 == 6 then
-    return entry:sub(7), true
   end
   return entry:sub(24), entry:sub(8, 23) == digest
 end
@@ -47,7 +44,7 @@ if batch_key then
   if not is_same then
     return {'reused', -1}
   elseif known then
-    return {'known', #entry % 16 == 6 and 1 or entry:byte(7), known}
+    return {'known', entry:byte(7), known}
   end
 end
 

@@ -4,35 +4,9 @@ local RELEASED, FAILED, LAPSED, DEAD = 1, 2, 3, 4
 local HELD, PARKED, REMEMBERED = 8, 16, 32
 local WAITS = 64 -- of a letter on its way: it is delayed where it comes to
 
--- A track of the earlier version in today's layout.
-local function lifted(track, flags, until_when, claimed_at)
-  local length = struct.unpack('>H', track, 32)
-  return track:sub(1, 31) .. struct.pack('>HBI6I6I4', 32768 + length, flags, until_when, claimed_at, 0)
-    .. track:sub(34)
-end
-
--- Stored at once, so that the claim's end is not lost with the claim.
-local function lift(position, track)
-  local id = track:sub(16, 31)
-  local deadline, claim = redis.call('ZSCORE', leases, id), redis.call('HGET', claims, id)
-  if deadline and claim and redis.call('ZSCORE', held, position) then
-    track = lifted(track, HELD, tonumber(deadline), struct.unpack('>I6', claim, 6))
-  else
-    track = lifted(track, 0, 0, 0)
-  end
-  redis.call('HSET', tracks, position, track)
-  return track
-end
-
 -- The tracks of positions, in their order; false where there is none.
 local function tracks_of(positions)
-  local its = gather(tracks, positions)
-  for i, position in ipairs(positions) do
-    if its[i] and its[i]:byte(32) < 128 then
-      its[i] = lift(position, its[i])
-    end
-  end
-  return its
+  return gather(tracks, positions)
 end
 
 local function until_of(track)

@@ -1,6 +1,6 @@
 """Count requests against the rates of their projects, and connections against quotas."""
 
-from zaqar_lite.api.call import Call, Result, Route, Write
+from zaqar_lite.api.request import Request, Response, Route, Write
 from zaqar_lite.domain.identity import Verb
 from zaqar_lite.service.quotas.concurrency_limits import ConnectionLimits
 from zaqar_lite.service.quotas.rate_limits import MANAGE, READ, WRITE, RateLimits
@@ -17,25 +17,25 @@ class Meter:
         kinds = ((route.name, _kind(route)) for route in routes)
         self._kinds = {name: kind for name, kind in kinds if kind is not None}
 
-    async def admit(self, call: Call, route: Route) -> None:
+    async def admit(self, request: Request, route: Route) -> None:
         """Count a request by what it asks for, and its connection for its project.
 
         Raises:
             TooMany: its project is too fast.
             QuotaReached: its project has too many other connections.
         """
-        if not call.project:
+        if not request.project:
             return
         kind = self._kinds.get(route.name)
         if kind is not None and self.rates.is_on:
-            self.rates.spend(call.project, kind, 0 if kind == READ else call.size)
-        if call.link is not None and self.connection_limits.is_on:
-            await self.connection_limits.serve(call.link, call.project)
+            self.rates.spend(request.project, kind, 0 if kind == READ else request.size)
+        if request.link is not None and self.connection_limits.is_on:
+            await self.connection_limits.serve(request.link, request.project)
 
-    def answered(self, call: Call, route: Route, result: Result) -> None:
+    def answered(self, request: Request, route: Route, response: Response) -> None:
         """Count the bytes that a reader was answered."""
-        if self._kinds.get(route.name) == READ and (size := len(result.body or result.text())):
-            self.rates.charge(call.project, READ, size)
+        if self._kinds.get(route.name) == READ and (size := len(response.body or response.text())):
+            self.rates.charge(request.project, READ, size)
 
     def counted(self, write: Write, project: str) -> Write:
         """Write a stream of a project's, and count the bytes."""

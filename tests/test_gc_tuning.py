@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from zaqar_lite.server import garbage
-from zaqar_lite.server.garbage import Collector
+from zaqar_lite.server import gc_tuning
+from zaqar_lite.server.gc_tuning import Collector
 
 
 class Node:
@@ -37,9 +37,9 @@ def collector() -> Iterator[Collector]:
 @pytest.fixture
 def freezes_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take every collection for a long one, and as many frozen objects as were left for many."""
-    monkeypatch.setattr(garbage, "_LONG", 0.0)
-    monkeypatch.setattr(garbage, "_ENOUGH", 20_000)
-    monkeypatch.setattr(garbage, "_TOO_MANY", 1)
+    monkeypatch.setattr(gc_tuning, "_LONG", 0.0)
+    monkeypatch.setattr(gc_tuning, "_ENOUGH", 20_000)
+    monkeypatch.setattr(gc_tuning, "_TOO_MANY", 1)
 
 
 @contextmanager
@@ -79,7 +79,7 @@ async def test_who_asks_and_who_works_is_not_idle(
 ) -> None:
     """A job, a stream and a long answer work without a request that begins or ends."""
     looks: asyncio.Queue[bool] = asyncio.Queue()
-    monkeypatch.setattr(garbage, "_INTERVAL", 0.001)
+    monkeypatch.setattr(gc_tuning, "_INTERVAL", 0.001)
     monkeypatch.setattr(collector, "look", lambda *, is_idle: looks.put_nowait(is_idle))
     requests, worked = 0, 0.0
     following = asyncio.create_task(collector.follow(lambda: requests, lambda: worked))

@@ -4,30 +4,74 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from zaqar_lite.api.call import Call, Refused
-from zaqar_lite.api.gate import LongRequests
+from zaqar_lite.api.authentication import RequestAuthentication
+from zaqar_lite.api.checks import Checks
+from zaqar_lite.api.request import Refused, Request
 from zaqar_lite.domain.errors import Denied
 from zaqar_lite.domain.models import QueueRef
+from zaqar_lite.service.identity.revalidation import Revalidation
 from zaqar_lite.service.long_polling import LongPolling
 
 T = TypeVar("T")
 
 
-class Patience:
+class LongRequests:
+    """End streams, and requests that wait, once they would not be let in any more."""
+
+    def __init__(
+        self,
+        authentication: RequestAuthentication | None,
+        checks: Checks,
+        revalidation: Revalidation,
+    ) -> None:
+        self._authentication = authentication
+        self._checks = checks
+        self._revalidation = revalidation
+
+    def hold(self, request: Request, end: Callable[[Refused | Denied], None]) -> Callable[[], None]:
+        """Call `end` with why, soon after a request would not be let in any more.
+
+        What is answered must be called when the request has ended, however it did.
+        """
+        refused: list[Refused | Denied] = []
+
+        async def may() -> bool:
+            try:
+                await self._look(request)
+            except (Refused, Denied) as exc:
+                refused.append(exc)
+                return False
+            return True
+
+        if self._authentication is None and b"url-signature" not in request.headers:
+            return _nothing
+        return self._revalidation.hold(may, lambda: end(refused[0]))
+
+    async def _look(self, request: Request) -> None:
+        if b"url-signature" in request.headers:
+            if (revoked := self._checks.check_revoked(request)) is not None:
+                await revoked
+        elif self._authentication is not None:
+            await self._authentication.readmit(request)
+
+
+class Polling:
     """Ask again until there is an answer, the time is over, or the client has gone."""
 
-    def __init__(self, waiting: LongPolling, long_requests: LongRequests, *, longest: int) -> None:
-        self._waiting = waiting
+    def __init__(
+        self, long_polling: LongPolling, long_requests: LongRequests, *, longest: int
+    ) -> None:
+        self._long_polling = long_polling
         self._long_requests = long_requests
         self._longest = longest
 
-    def seconds(self, call: Call) -> int:
+    def seconds(self, request: Request) -> int:
         """How long a request wants to wait; 0 when it does not.
 
         Raises:
             Refused: 400, out of range.
         """
-        seconds = call.whole("wait", 0)
+        seconds = request.whole("wait", 0)
         if not 0 <= seconds <= self._longest:
             raise Refused(
                 400,
@@ -38,7 +82,7 @@ class Patience:
 
     async def ask(
         self,
-        call: Call,
+        request: Request,
         queue: QueueRef,
         seconds: int,
         ask: Callable[[], Awaitable[T | None]],
@@ -57,7 +101,7 @@ class Patience:
         """
         if not seconds:
             return await ask()
-        call.waits = seconds
+        request.waits = seconds
         gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         refused: list[Refused | Denied] = []
 
@@ -66,10 +110,12 @@ class Patience:
             if not gone.done():
                 gone.set_result(None)
 
-        release = self._long_requests.hold(call, refuse)
-        unwatch = watch(call, gone)
+        release = self._long_requests.hold(request, refuse)
+        unwatch = watch(request, gone)
         try:
-            found = await self._waiting.until_found(queue, seconds, ask, gone=gone, reads=reads)
+            found = await self._long_polling.until_found(
+                queue, seconds, ask, gone=gone, reads=reads
+            )
             if found is not None and gone.done() and undo is not None:
                 await undo(found)
                 found = None
@@ -81,9 +127,9 @@ class Patience:
         return found
 
 
-def watch(call: Call, gone: asyncio.Future[None]) -> Callable[[], object]:
+def watch(request: Request, gone: asyncio.Future[None]) -> Callable[[], object]:
     """Let `gone` be done once the client has gone; call the answer to stop that."""
-    return _nothing if call.source is None else call.source.watch(gone)
+    return _nothing if request.source is None else request.source.watch(gone)
 
 
 def _nothing() -> None:

@@ -1,7 +1,7 @@
-"""A route's action, what it is asked and what it answers, whichever transport brings it.
+"""A request, its response, and the routes between them, whichever transport brings the request.
 
-An action takes a `Call` and gives back a `Result`, or raises. HTTP and WebSocket each make calls of
-what they read, and write results in their own form; both pass the same checks on the way.
+An action takes a `Request` and gives back a `Response`, or raises. HTTP and WebSocket make requests
+of what they read, and write responses in their own form; both pass the same checks on the way.
 """
 
 import asyncio
@@ -110,7 +110,7 @@ _GZIP = 16 + zlib.MAX_WBITS
 _LONGEST_LENGTH = 18
 
 
-class Result:
+class Response:
     """What an action answers: a status, a document and the headers that are not about it.
 
     A document that is bytes goes out as it is; None is for no document. `undo` takes back what was
@@ -147,7 +147,7 @@ class Result:
         return document if type(document) is bytes else orjson.dumps(document)
 
 
-NO_CONTENT = Result(204)
+NO_CONTENT = Response(204)
 
 
 def warning(*texts: str | None) -> Headers:
@@ -209,7 +209,7 @@ def _repeated(sent: Sequence[tuple[bytes, bytes]]) -> tuple[bytes, ...]:
 class Source(Protocol):
     """The connection of a request whose body has not come whole, or whose client may go."""
 
-    async def receive(self, request: "Call") -> bytes:
+    async def receive(self, request: "Request") -> bytes:
         """Wait for the whole body.
 
         Raises:
@@ -220,7 +220,7 @@ class Source(Protocol):
         """Let `gone` be done once the client has gone; call the answer to stop that."""
 
 
-class Call:
+class Request:
     """A request, whichever transport brought it: who asks, for what, with which document.
 
     `headers` has lower-case names; of a repeated header the last value holds. `path_values` are the
@@ -282,7 +282,7 @@ class Call:
         self.link: Link | None = None
         self.checks: tuple[Check, ...] | None = None
         self.action: Action | None = None
-        self.record_act: Callable[[Result], None] | None = None
+        self.record_act: Callable[[Response], None] | None = None
         self.end: Callable[[], None] | None = None
         self.principal: Principal = TRUSTED
 
@@ -383,10 +383,10 @@ class Call:
         raise _invalid(name, "The value of the parameter must be 'true' or 'false'.")
 
 
-Action = Callable[[Call], Awaitable[Result]]
-Check = Callable[[Call], Awaitable[object] | None]
+Action = Callable[[Request], Awaitable[Response]]
+Check = Callable[[Request], Awaitable[object] | None]
 """Raises unless a request passes; what it answers, if anything, must be awaited."""
-A = TypeVar("A", bound=Callable[..., Awaitable[Result]])
+A = TypeVar("A", bound=Callable[..., Awaitable[Response]])
 
 
 @dataclass(frozen=True, slots=True)
@@ -399,8 +399,8 @@ class Parameter:
     place: str = "query"
 
 
-async def _missing(call: Call) -> Result:
-    raise NotImplementedError(call.path)
+async def _missing(request: Request) -> Response:
+    raise NotImplementedError(request.path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -411,7 +411,7 @@ class Route:
     `access` is what the policy asks of who calls it. `invalid_title` is the title of the errors
     that the domain calls Invalid. `statuses` are the answers that the route itself gives; those of
     the checks come on top, so do 503 of the store and 413 of a body. `body` names the schema of the
-    request's document in `api/schemas.py`, `answer` that of what is answered, a parameter's
+    request's document in `api/openapi.py`, `answer` that of what is answered, a parameter's
     `schema` one there too. A route that `needs_store` is 503 until the stores are open. A `plain`
     one is for tools: it needs no Client-ID and takes any Accept. One that `streams` answers with
     events, unless it answers an error. A `hot` one posts or reads messages: whatever it asks of the

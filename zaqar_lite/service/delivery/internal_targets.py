@@ -1,9 +1,9 @@
-"""Subscribers that are connections: what is delivered goes out on a socket of some process.
+"""Subscribers inside the server: queues of the project, and connections of some process.
 
-A subscriber of this kind is `websocket:NODE/ID`: the server itself writes it, no client can. A
-process without the connection hands the notification to the one that has it, through a queue of the
-server's own. If that process has ended, the notification expires a minute later. Nothing is kept
-for a connection that has gone: its subscriptions end with it.
+A subscriber that is a connection is `websocket:NODE/ID`: the server itself writes it, no client
+can. A process without the connection hands the notification to the one that has it, through a queue
+of the server's own. If that process has ended, the notification expires a minute later. Nothing is
+kept for a connection that has gone: its subscriptions end with it.
 """
 
 import asyncio
@@ -14,15 +14,20 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.errors import Invalid, KeyReused, TooMany, Unavailable, ZaqarLiteError
 from zaqar_lite.domain.identity import DELIVERIES_PROJECT
 from zaqar_lite.domain.models import Message, QueueRef
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.domain.sealed import is_sealed
+from zaqar_lite.domain.topics import queue_in
 from zaqar_lite.service.background import cancelled
 from zaqar_lite.service.delivery.attempt import Answer, Notification
-from zaqar_lite.service.delivery.outbox import encode, put
+from zaqar_lite.service.delivery.outbox import decode_forwarded, encode, put
 from zaqar_lite.service.delivery.queue_worker import QueueWorker
 from zaqar_lite.service.long_polling import LongPolling
+from zaqar_lite.service.messages import Messages
+from zaqar_lite.service.post_validation import Draft
 from zaqar_lite.storage.base import MessageStore
 
 if TYPE_CHECKING:
@@ -116,3 +121,36 @@ class ConnectedSubscribers:
         if push is None or not push(body):
             return Answer(status=410, error="the connection has ended")
         return Answer(status=200)
+
+
+class QueueTarget:
+    """Post each notification once to a queue of its project, with its id as idempotency key."""
+
+    def __init__(self, messages: Messages, clock: Clock) -> None:
+        self._messages = messages
+        self._clock = clock
+
+    async def send(self, notification: Notification) -> Answer:
+        """Post a notification; what the queue refuses is in the answer."""
+        found = decode_forwarded(notification.body)
+        delay = found.delay_left(self._clock.now_ms())
+        draft = Draft(
+            bytes(found.body), found.ttl, delay, f"topic.{notification.id}", found.headers
+        )
+        queue = QueueRef(notification.project, queue_in(notification.subscriber) or "")
+        try:
+            await self._messages.post(
+                queue, [draft], size=len(draft.body), client_id=found.client_id
+            )
+        except (Unavailable, TooMany) as exc:
+            return Answer(status=503, error=str(exc))
+        except KeyReused:
+            return Answer(status=409, error="the queue has another message under this id")
+        except Invalid as exc:
+            return Answer(status=400, error=str(exc))
+        except ZaqarLiteError as exc:  # the queue is full, or the project's quota: later, perhaps
+            return Answer(status=429, error=str(exc))
+        return Answer(status=201)
+
+    async def close(self) -> None:
+        """Nothing is open."""

@@ -9,7 +9,7 @@ import pytest
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.models import Selection, StoreOptions
 from zaqar_lite.service.delivery.attempt import Notification
-from zaqar_lite.service.delivery.connected_subscribers import ConnectedSubscribers, process_queue
+from zaqar_lite.service.delivery.internal_targets import ConnectedSubscribers, process_queue
 from zaqar_lite.service.encryption.encryption_keys import EncryptionKeys
 from zaqar_lite.service.long_polling import LongPolling
 from zaqar_lite.storage.base import MessageStore
