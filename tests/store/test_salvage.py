@@ -3,8 +3,10 @@
 import os
 import random
 import shutil
+import sqlite3
 import subprocess
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -97,6 +99,18 @@ def test_what_lies_around_a_broken_page_is_found(
         assert all(name.startswith("salvaged-") for name in found)
 
 
+@pytest.mark.parametrize(
+    "tables", ["queue counter", "entry counter", "queue entry", "body", "counter project claim"]
+)
+def test_whole_tables_may_be_lost(tables: str, directory: Path, tmp_path: Path) -> None:
+    with closing(sqlite3.connect(directory / FILE_NAME)) as database, database:
+        for table in tables.split():
+            database.execute(f"DELETE FROM {table}")  # noqa: S608 - a name of ours
+    found = salvaged(directory, tmp_path / "new")
+    is_kept = not {"entry", "body"} & {*tables.split()}
+    assert sum(map(len, found.values())) == (8 if is_kept else 0)
+
+
 @pytest.mark.parametrize("seed", range(60 if "ZAQAR_TEST_ALL" in os.environ else 8))
 def test_any_damage_leaves_a_store_that_fits_together_or_is_refused(
     seed: int, many: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -133,8 +147,8 @@ def cut(data: bytearray, choose: random.Random) -> None:
 
 def test_what_sqlite_itself_recovers_is_taken(many: Path, tmp_path: Path) -> None:
     """The commands of the guide, where the first page, which says where the tables are, is lost."""
-    sqlite3 = shutil.which("sqlite3")
-    if sqlite3 is None:
+    shell = shutil.which("sqlite3")
+    if shell is None:
         pytest.skip("there is no sqlite3")
     data = tmp_path / "data"
     shutil.copytree(many, data)

@@ -36,8 +36,10 @@ class Kept(NamedTuple):
 
 _NO_QUEUE = "queue NOT IN (SELECT number FROM queue UNION ALL SELECT number FROM garbage)"
 _NO_CONTENT = "queue NOT IN (SELECT content FROM queue UNION ALL SELECT number FROM garbage)"
-_NUMBER, _VERSION = "(SELECT max(content) FROM queue)", "(SELECT max(version) FROM queue)"
-_POSITION, _GARBAGE = "(SELECT max(position) FROM entry)", "(SELECT max(number) FROM garbage)"
+_NUMBER = "(SELECT ifnull(max(max(number, content)), 0) FROM queue)"
+_GARBAGE = "(SELECT ifnull(max(number), 0) FROM garbage)"
+_POSITION = "(SELECT ifnull(max(position), 0) FROM entry)"
+_VERSION = "(SELECT ifnull(max(version), 0) FROM queue)"
 LOST = (
     Lost("entry", "body NOT IN (SELECT number FROM body)", "have no body", "DELETE FROM entry"),
     Lost("entry", "has_attempts AND id NOT IN (SELECT id FROM attempts)",
@@ -46,7 +48,8 @@ LOST = (
          "are held by a claim that is not there", "UPDATE entry SET state = 0"),
     Lost("entry", _NO_CONTENT, "are in no queue",
          "INSERT INTO queue (number, project, name, content) SELECT DISTINCT"
-         " queue + (SELECT max(content) FROM queue), '', 'salvaged-' || queue, queue FROM entry"),
+         f" queue + {_NUMBER} + (SELECT max(queue) FROM entry), '', 'salvaged-' || queue, queue"
+         " FROM entry"),
     Lost("attempts", "id NOT IN (SELECT id FROM entry WHERE has_attempts)",
          "are of no message", "DELETE FROM attempts"),
     Lost("claim", _NO_CONTENT, "are of no queue", "DELETE FROM claim"),
@@ -57,7 +60,7 @@ LOST = (
          "INSERT INTO project SELECT DISTINCT project, 0 FROM queue"),
     Lost("counter", f"number < {_NUMBER} OR position < {_POSITION} OR version < {_VERSION}",
          "would give again what was given already",
-         f"UPDATE counter SET number = max(number, {_NUMBER}, ifnull({_GARBAGE}, 0)),"
+         f"UPDATE counter SET number = max(number, {_NUMBER}, {_GARBAGE}),"
          f" position = max(position, {_POSITION}), version = max(version, {_VERSION})"),
 )  # fmt: skip
 _NAME = "project || '/' || name"

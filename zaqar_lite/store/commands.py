@@ -38,12 +38,7 @@ def add_commands(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser
         ("export", run_export, "write queues and their messages as JSON lines", ("[file]",)),
         ("import", run_import, "read into a store what export wrote", ("file",)),
         ("compact", run_compact, "write a store's file anew, as small as it gets", ()),
-        (
-            "salvage",
-            run_salvage,
-            "put what can be read of a damaged store into a new one",
-            ("new",),
-        ),
+        ("salvage", run_salvage, "put what can be read of a store into a new one", ("new",)),
     ):
         command = commands.add_parser(name, help=text, description=text.capitalize() + ".")
         command.add_argument(
@@ -154,7 +149,7 @@ def run_compact(_: argparse.Namespace, store: str) -> int:
     before = place.file.stat().st_size
     writer = place.open()
     try:
-        writer.execute("VACUUM")
+        writer.execute("PRAGMA temp_store = FILE; VACUUM")  # not in RAM
     finally:
         place.close()
     print(f"{before} bytes are {place.file.stat().st_size} now")
