@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, Self
 
 from zaqar_lite.api import documents
-from zaqar_lite.api.call import Refused
+from zaqar_lite.api.request import Refused
 from zaqar_lite.domain import metadata as rules
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Invalid
