@@ -60,9 +60,11 @@ def snapshot(file: Path) -> Iterator[apsw.Connection]:
     connection = connect(str(file))
     try:
         connection.set_busy_timeout(10_000)
-        if has_log:
-            connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
-        connection.execute("PRAGMA query_only = ON; BEGIN; SELECT count(*) FROM sqlite_schema")
+        connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, int(has_log))
+        connection.execute(
+            "PRAGMA temp_store = FILE; PRAGMA query_only = ON; BEGIN;"
+            " SELECT count(*) FROM sqlite_schema"
+        )
         yield connection
     finally:
         connection.close(force=True)
