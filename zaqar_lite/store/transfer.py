@@ -213,6 +213,7 @@ def _store(db: Database, file: BinaryIO) -> None:
                     create_queue(db, _ref(line.queue), line.queue.metadata, sys.maxsize)
                 elif line.record is not None:
                     _add_record(db, line.record)
+            db.place.sync()  # or the sync at the end would take longer than the store waits
 
 
 def _queue_of(line: _Line) -> QueueRef | None:
