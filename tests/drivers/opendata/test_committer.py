@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
+from tests.drivers.opendata.test_writer import writer_of
 
 from tests.drivers.opendata.store import QUEUE, Store
-from tests.drivers.opendata.test_writer import writer_of
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.storage.opendata import loading

@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import pytest
+from tests.drivers.opendata.test_writer import writer_of
 from zaqar_lite.storage.opendata.sqlite.writer import open_file
 
 from tests.drivers.opendata.store import HOUR, MINUTE, OTHER, QUEUE, Store, listed, texts
-from tests.drivers.opendata.test_writer import writer_of
 from zaqar_lite.domain.errors import NotFound, Unavailable
 from zaqar_lite.domain.models import NO_RETRIES, Claimed, DelayMode, Edit, QueueRef, Retries, Take
 from zaqar_lite.domain.posts import NewMessage
