@@ -438,12 +438,10 @@ async def test_a_queue_with_a_history_lies_in_the_servers_own_store(
         assert "_done_retention can't be set" in refused.json()["description"]
 
 
-@pytest.mark.parametrize("records", [None, "embedded"])
 async def test_a_history_is_refused_where_the_store_can_keep_none(
-    make_api: MakeApi, tmp_path: Path, records: str | None
+    make_api: MakeApi, tmp_path: Path
 ) -> None:
-    settings = {} if records is None else {"management_store": f"embedded:{tmp_path}/records"}
-    async with make_api(**ADMIN, **settings) as api:
+    async with make_api(**ADMIN, management_store=f"embedded:{tmp_path}/records") as api:
         await Pools(api, tmp_path).make("one")
         refused = await api.call("PUT", "", {"_done_retention": 60})
         assert refused.status_code == 400

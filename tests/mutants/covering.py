@@ -42,7 +42,7 @@ PARTS = (
     Part("domain", "zaqar_lite/domain"),
     Part("service", "zaqar_lite/service"),
     Part("api", "zaqar_lite/api"),
-    Part("memory", "zaqar_lite/storage/memory"),
+    Part("sql", "zaqar_lite/storage/sql"),
     Part("redis", "zaqar_lite/storage/redis", (".py", ".lua")),
     Part("opendata", "zaqar_lite/storage/opendata"),
 )

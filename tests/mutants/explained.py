@@ -52,21 +52,6 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
         "1",
     ): "The size of the reply is bounded; whether its last byte is used is no promise.",
     (
-        "zaqar_lite/storage/memory/messages.py",
-        "if claim.ends_at < before:",
-        "<=",
-    ): "It wakes a waiter too often: readiness is a hint, and the waiter asks the store.",
-    (
-        "zaqar_lite/storage/memory/queue.py",
-        "return not (self.entries or self.message_keys or self.batch_keys)",
-        "and",
-    ): "A queue with entries or keys has something due: it is swept once for nothing, and kept.",
-    (
-        "zaqar_lite/storage/memory/state.py",
-        "while self.adopted and count < limit:",
-        "<=",
-    ): "How many sources one step forgets; the next step forgets the others.",
-    (
         "zaqar_lite/storage/opendata/state.py",
         "_PAGE_CACHE = 32 * 1024 * 1024",
         "33",
@@ -117,11 +102,6 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
         "large = len(drafts) > STEP",
         ">=",
     ): "Whether a post of exactly one step lets others run before it; the answer is the same.",
-    (
-        "zaqar_lite/storage/memory/messages.py",
-        "self._announce(ref, 1)",
-        "2",
-    ): "It wakes a second waiter, which asks the store and keeps its place.",
     (
         "zaqar_lite/storage/redis/scripts/parts/ready.lua",
         "if #special > 0 then",

@@ -99,6 +99,7 @@ _CAPABILITIES = {
     "redis": ("FIFO", "CLAIMS", "AOD", "HIGH_THROUGHPUT"),
     "swift": (),
     "memory": ("FIFO", "CLAIMS", "HIGH_THROUGHPUT"),
+    "embedded": ("FIFO", "CLAIMS", "DURABILITY", "HIGH_THROUGHPUT"),
     "opendata": ("FIFO", "CLAIMS", "DURABILITY", "HIGH_THROUGHPUT"),
 }
 """Upstream's names for what a driver does; ours for the drivers that upstream does not have."""

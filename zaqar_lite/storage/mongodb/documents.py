@@ -90,9 +90,9 @@ def to_message(document: Document, now: int) -> Message:
     headers = document.get("h")
     return Message(
         document["_id"],
-        document["k"],
+        int(document["k"]),
         document["b"],
-        document["t"],
+        int(document["t"]),
         int(document["c"]),
         int(document["e"]),
         now,
@@ -109,10 +109,13 @@ def to_message(document: Document, now: int) -> Message:
 
 
 def attempts_of(document: Document) -> tuple[Attempt, ...]:
-    """The history of a message; empty where the document was read without it."""
+    """The history of a message; empty where the document was read without it.
+
+    What the server computed comes as its own kind of integer, which no other store takes.
+    """
     return tuple(
-        Attempt(number, claimed_at, ended_at, Ended(outcome), *rest)
-        for number, claimed_at, ended_at, outcome, *rest in document.get("a", ())
+        Attempt(number, int(claimed_at), int(ended_at), Ended(outcome), int(delay_ms), *rest)
+        for number, claimed_at, ended_at, outcome, delay_ms, *rest in document.get("a", ())
     )
 
 
