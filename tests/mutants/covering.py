@@ -17,7 +17,7 @@ from pathlib import Path
 from tests.mutants.changes import Change
 
 ROOT = Path(__file__).parents[2]
-DRIVERS = "memory,opendata-sqlite,redis"
+DRIVERS = "memory,opendata-slatedb,redis"
 _SCRIPTS = "zaqar_lite/storage/redis/scripts"
 _ELSEWHERE = ("zaqar_lite/storage/mongodb/", "zaqar_lite/storage/swift/")
 """Who enters these starts a server that takes long to start, and repeats what others test."""
@@ -64,12 +64,12 @@ class Recording:
 
 RECORDINGS = (
     Recording("rules", "memory", ("tests/domain", "tests/service", "tests/push")),
-    Recording("memory", "memory", ("tests/contract", "tests/drivers/memory")),
+    Recording("sql", "memory", ("tests/contract", "tests/drivers/sql")),
     Recording("api", "memory", ("tests/api", "tests/ui/test_page.py", "tests/test_docs.py")),
     Recording("redis", "redis", ("tests/contract",)),
-    Recording("opendata", "opendata-sqlite", ("tests/contract",)),
+    Recording("opendata", "opendata-slatedb", ("tests/contract",)),
     Recording("redis-driver", "redis", ("tests/drivers/redis",)),
-    Recording("opendata-driver", "opendata-sqlite", ("tests/drivers/opendata",)),
+    Recording("opendata-driver", "opendata-slatedb", ("tests/drivers/opendata",)),
 )
 
 
