@@ -20,7 +20,7 @@ from tests.drivers.sql.load import Load, bodies
 from tests.drivers.sql.store import HOUR, OTHER, QUEUE, Store, message, texts
 from tests.drivers.sql.tables import broken
 from zaqar_lite.domain.errors import Unavailable
-from zaqar_lite.domain.models import Selection
+from zaqar_lite.domain.models import DelayMode, QueueRef, Selection, Take
 from zaqar_lite.storage.sql import database, place
 
 pytestmark = pytest.mark.anyio
@@ -79,6 +79,14 @@ async def check(store: Store) -> None:
     store.db.begin()
     await store.db.future()
     assert broken(store.db.connection, store.db.clock.now_ms()) == []
+
+
+async def until_refused(load: Load, seconds: float) -> None:
+    """Let a load run, for longer where the machine is too busy for any refusal."""
+    ends = time.monotonic() + 20
+    await asyncio.sleep(seconds)
+    while not load.refusals and time.monotonic() < ends:  # noqa: ASYNC110 - the test's own poll
+        await asyncio.sleep(0.05)
 
 
 async def work_again(store: Store) -> None:
@@ -261,12 +269,12 @@ async def test_commits_that_fail_under_load(disk: tuple[Store, Disk]) -> None:
     def fail(kind: str, done: str) -> None:
         nonlocal calls
         calls += (kind, done) == ("wal", "write")
-        if (kind, done) == ("wal", "write") and calls % 97 == 0:
+        if (kind, done) == ("wal", "write") and calls % 37 == 0:
             raise apsw.FullError
 
     failing.hook = fail
     tasks = [asyncio.create_task(load.run(store, seed)) for seed in range(8)]
-    await asyncio.sleep(1)
+    await until_refused(load, 1)
     load.is_over = True
     await asyncio.gather(*tasks)
     failing.hook = None
@@ -310,12 +318,12 @@ async def test_reads_that_fail_under_load(seed: int, tmp_path: Path) -> None:
             def fail(_: str, done: str) -> None:
                 nonlocal calls
                 calls += done == "read"
-                if done == "read" and calls % 997 == 0:
+                if done == "read" and calls % 199 == 0:
                     raise apsw.IOError
 
             failing.hook = fail
             tasks = [asyncio.create_task(load.run(store, 8 * seed + n)) for n in range(8)]
-            await asyncio.sleep(1)
+            await until_refused(load, 1)
             load.is_over = True
             await asyncio.gather(*tasks)
             failing.hook = None
@@ -441,3 +449,128 @@ async def test_nobody_waits_at_the_gate_for_a_store_that_can_not_be_opened(
                 await store.claim()
         syncs.failing = 0
         await work_again(store)
+
+
+UNGUARDED = pytest.mark.xfail(
+    reason="db.queue() outside of read() and write() (claims, posts, tidy, next_due...) raises"
+    " IOError itself, not Unavailable, and leaves the batch whose transaction SQLite has ended:"
+    " db.queue() should do what read() does"
+)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        *(
+            pytest.param(call, marks=UNGUARDED)
+            for call in ("claim", "pop", "stats", "post", "next_due", "expose")
+        ),
+        "list",
+    ],
+)
+async def test_any_read_that_fails_while_a_batch_gathers(call: str, tmp_path: Path) -> None:
+    """Also where a queue's row is what can't be read."""
+    last = QueueRef("project-9", "queue-99999")
+    calls: dict[str, Callable[[Store], Awaitable[object]]] = {
+        "claim": lambda store: store.claim(queue=last),
+        "pop": lambda store: store.messages.pop(last, Take(1, None, DelayMode.IGNORE)),
+        "stats": lambda store: store.messages.stats(last),
+        "post": lambda store: store.post("text", to=last),
+        "next_due": lambda store: store.messages.next_due(last),
+        "expose": lambda store: store.messages.expose(last, 1),
+        "list": lambda store: store.messages.list_messages(last, Selection(10)),
+    }
+    with failing_disk() as failing:
+        async with Store(tmp_path / "data") as store:
+            for number in range(40):
+                refs = [QueueRef(f"project-{number}", f"queue-{one}") for one in range(50)]
+                await asyncio.gather(*[store.post("text", to=ref) for ref in refs])
+            await store.restart()
+            posting = asyncio.create_task(store.post("before", to=QueueRef("project-0", "queue-0")))
+            await asyncio.sleep(0)
+            assert store.db.connection.in_transaction
+
+            def fail(_: str, done: str) -> None:
+                if done == "read":
+                    raise apsw.IOError
+
+            failing.hook = fail
+            with pytest.raises(Unavailable):
+                await calls[call](store)
+            failing.hook = None
+            with contextlib.suppress(Unavailable):
+                await store.post("after", to=QueueRef("project-0", "queue-0"))
+            with contextlib.suppress(Unavailable):
+                await posting
+            await store.restart()
+            await check(store)
+
+
+@pytest.mark.xfail(
+    strict=False,  # it is chance which statement writes
+    reason="where RELEASE in Step.__exit__ fails, FullError itself is raised, not Unavailable, and"
+    " the batch goes on",
+)
+@pytest.mark.parametrize("seed", range(3))
+async def test_statements_that_find_no_room(seed: int, tmp_path: Path) -> None:
+    """With a small cache SQLite writes in the middle of a batch, also where counts are written."""
+    with failing_disk() as failing:
+        async with Store(tmp_path / "data") as store:
+            store.db.connection.pragma("cache_size", 10)
+            load, calls = Load(), 0
+
+            def fail(kind: str, done: str) -> None:
+                nonlocal calls
+                calls += (kind, done) == ("wal", "write")
+                if (kind, done) == ("wal", "write") and calls % 61 == 0:
+                    raise apsw.FullError
+
+            async def look_around() -> None:
+                while not load.is_over:
+                    with contextlib.suppress(Unavailable):
+                        await store.messages.sweep(100)
+                        _ = [ref async for ref in store.messages.census()]
+                    await asyncio.sleep(0)
+
+            failing.hook = fail
+            tasks = [asyncio.create_task(load.run(store, 8 * seed + n)) for n in range(8)]
+            tasks.append(asyncio.create_task(look_around()))
+            await until_refused(load, 1.5)
+            load.is_over = True
+            await asyncio.gather(*tasks)
+            failing.hook = None
+            assert load.refusals
+            assert await load.violations(store) == []
+            await store.restart()
+            assert await load.violations(store) == []
+
+
+async def test_a_disk_that_hangs(
+    store: Store, monkeypatch: pytest.MonkeyPatch, syncs: Syncs
+) -> None:
+    """Who waits is told after a while, whoever comes is told at once, and then it goes on."""
+    await store.post("first")
+    monkeypatch.setattr(database, "PATIENCE", 0.1)
+    goes_on = threading.Event()
+
+    def hang() -> None:
+        goes_on.wait(5)
+
+    syncs.before = hang
+    begun = time.perf_counter()
+    posting = [asyncio.create_task(store.post(f"perhaps {number}")) for number in range(2)]
+    await asyncio.sleep(0.02)
+    posting.append(asyncio.create_task(store.post("perhaps too")))
+    answers = await asyncio.gather(*posting, return_exceptions=True)
+    assert [type(one) for one in answers] == [Unavailable] * 3
+    with pytest.raises(Unavailable, match="has not answered"):
+        await store.post("never")
+    with pytest.raises(Unavailable):
+        await store.messages.ping()
+    assert time.perf_counter() - begun < 3
+    goes_on.set()
+    syncs.before = None
+    await work_again(store)
+    found = await bodies(store, QUEUE)
+    assert "never" not in found
+    assert {"first", "afterwards"} <= set(found)
