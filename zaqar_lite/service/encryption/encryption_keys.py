@@ -18,7 +18,6 @@ import binascii
 import contextlib
 import json
 import secrets
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +38,7 @@ from zaqar_lite.domain.errors import (
 from zaqar_lite.domain.models import Message, QueueRef, Record
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.domain.sealed import PREFIX, is_sealed
+from zaqar_lite.service.caching import Cache
 from zaqar_lite.service.encryption import envelope
 from zaqar_lite.service.yielding import cut
 from zaqar_lite.storage.management import ManagementStore
@@ -117,8 +117,8 @@ class EncryptionKeys:
         self._keys = keys
         self._server_key = next(iter(keys))
         self._clock = clock
-        self._ciphers: OrderedDict[tuple[str, str], AESGCM] = OrderedDict()
-        self._current: OrderedDict[str, _Loaded] = OrderedDict()
+        self._ciphers: Cache[tuple[str, str], AESGCM] = Cache(_CACHED)
+        self._current: Cache[str, _Loaded] = Cache(_CACHED)
 
     async def seal(self, queue: QueueRef, new: Sequence[NewMessage]) -> list[NewMessage]:
         """Seal the bodies of a post to a queue.
@@ -248,8 +248,6 @@ class EncryptionKeys:
                 key = _Loaded(key_id, cipher, json.loads(record.value)["at"], now)
             if not key.is_worn(now):
                 self._current[project] = key
-                if len(self._current) > _CACHED:
-                    self._current.popitem(last=False)
                 return key
             await self._make(project, pointer.version)
         raise Unavailable("The project's encryption key is being changed too often.")
@@ -311,8 +309,6 @@ class EncryptionKeys:
             await self._rewrap(record, fresh, stored["at"])
         cipher = AESGCM(fresh)
         self._ciphers[record.project, record.name] = cipher
-        if len(self._ciphers) > _CACHED:
-            self._ciphers.popitem(last=False)
         return cipher
 
     async def _rewrap(self, record: Record, fresh: bytes, at: int) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from random import uniform
 
 from zaqar_lite.domain.errors import TooMany, Unauthenticated
+from zaqar_lite.service.caching import Cache
 
 _MAX_ADDRESSES = 10_000
 _LATELY = 60.0
@@ -30,7 +31,7 @@ class LoginThrottle:
         self._rate = per_minute / 60
         self._most = max(per_minute / 2, 1.0)
         self._monotonic = monotonic
-        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        self._buckets: Cache[str, tuple[float, float]] = Cache(_MAX_ADDRESSES)
 
     def take(self, address: str) -> float:
         """Take a token; answer 0, or how many seconds to wait because there was none."""
@@ -66,9 +67,6 @@ class LoginThrottle:
             self._buckets.pop(site, None)
             return
         self._buckets[site] = (left, now)
-        self._buckets.move_to_end(site)
-        if len(self._buckets) > _MAX_ADDRESSES:
-            self._buckets.popitem(last=False)
 
 
 def site_of(address: str) -> str:

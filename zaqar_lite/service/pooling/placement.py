@@ -10,7 +10,6 @@ import asyncio
 import logging
 import random
 import time
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
@@ -20,6 +19,7 @@ from zaqar_lite.domain import metadata as rules
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Invalid, NotFound, RecordChanged, Unavailable
 from zaqar_lite.domain.models import QueueRef
+from zaqar_lite.service.caching import Cache
 from zaqar_lite.service.pooling.pools import FRESH, Pool, PoolRegistry
 from zaqar_lite.service.records import all_records, retried
 from zaqar_lite.storage.management import ManagementStore
@@ -72,7 +72,7 @@ class Placements:
         self.management = management
         self._registry = registry
         self._clock = clock
-        self._cache: OrderedDict[QueueRef, tuple[float, Place]] = OrderedDict()
+        self._cache: Cache[QueueRef, tuple[float, Place]] = Cache(_MAX_CACHED)
         self._tidied: tuple[str, str] | None = None
 
     async def place(self, queue: QueueRef) -> Place:
@@ -328,9 +328,6 @@ class Placements:
 
     def _keep(self, queue: QueueRef, place: Place, at: float) -> None:
         self._cache[queue] = at, place
-        self._cache.move_to_end(queue)
-        if len(self._cache) > _MAX_CACHED:
-            self._cache.popitem(last=False)
 
 
 def _pick(pools: Sequence[Pool]) -> str | None:
