@@ -184,7 +184,7 @@ class Deliveries:
             look=self._look_at_due,
         )
         self._tasks: list[asyncio.Task[None]] = []
-        self._writing = Background("the log of deliveries", self.log.write, rest=1.0)
+        self._writing = Background("the log of deliveries", self.log.flush, rest=1.0)
         acts = [(queue, self._deliver_new) for queue in OUTBOX_QUEUES]
         acts += [(queue, self._deliver_again) for queue in RETRY_QUEUES]
         self._workers = [

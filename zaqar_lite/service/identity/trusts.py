@@ -144,7 +144,7 @@ class Trusts(BackgroundWorker):
         kept = self._kept[trust] = _Kept(answer.token, now + (ends - now) // 2)
         return kept
 
-    async def _end_some(self) -> float:
+    async def _end_some(self) -> None:
         """End the trusts that were left, and look at a page of all others."""
         for project, trust in tuple(self._left):
             with suppress(RecordDamaged):
@@ -156,7 +156,6 @@ class Trusts(BackgroundWorker):
         for record in await self._management.opened(page):
             await self._end_unused(record, unused_ms=UNUSED_MS)
         self._after = (page[-1].project, page[-1].name) if len(page) == _PAGE else None
-        return LOOK_EVERY
 
     async def _end_unused(self, record: Record, *, unused_ms: int) -> None:
         """End a trust, and forget it, unless a live subscription has it or soon may."""
