@@ -206,6 +206,10 @@ def _repeated(sent: Sequence[tuple[bytes, bytes]]) -> tuple[bytes, ...]:
     return tuple(name for name in dict.fromkeys(names) if names.count(name) > 1)
 
 
+def do_nothing() -> None:
+    """Do nothing, where something is called that need not do anything."""
+
+
 class Source(Protocol):
     """The connection of a request whose body has not come whole, or whose client may go."""
 

@@ -16,7 +16,7 @@ from typing import Any
 import httptools
 
 from zaqar_lite.api.application import Application
-from zaqar_lite.api.request import Head, Request, Response, bad_body
+from zaqar_lite.api.request import Head, Request, Response, bad_body, do_nothing
 from zaqar_lite.server.http1 import (
     CONTINUE,
     FAILED,
@@ -122,10 +122,6 @@ def _allow_files(connections: int) -> int:
     return connections
 
 
-def _do_nothing() -> None:
-    """Do nothing when the connection ends, for a connection that is not counted."""
-
-
 class HttpConnection(asyncio.Protocol):
     """A connection: it reads requests, has them answered in their order, and writes the answers.
 
@@ -164,7 +160,7 @@ class HttpConnection(asyncio.Protocol):
         self._loop = _loop or asyncio.get_running_loop()
         self._transport: asyncio.Transport
         self.project, self.address, self.lost = "", "", False
-        self.on_lost: Callable[[], None] = _do_nothing
+        self.on_lost: Callable[[], None] = do_nothing
         self.peer_names: frozenset[str] = frozenset()
         self.is_secure = self._is_for_sockets = False
         self._reader: RequestReader | None = None
@@ -523,14 +519,14 @@ class HttpConnection(asyncio.Protocol):
         if self.lost and not gone.done():
             gone.set_result(None)
         self._resume()
-        return _do_nothing
+        return do_nothing
 
     # Streams.
 
     def _begin_stream(self, response: Response) -> None:
         """Let a task write a stream; it goes on behind the request, of which nothing is kept."""
         assert response.stream is not None  # noqa: S101 - the caller has looked
-        ended = response.ended or _do_nothing
+        ended = response.ended or do_nothing
         task = self._go_on(response.stream(self._write_part))
         task.add_done_callback(lambda body: self._end_stream(body, ended))
 
