@@ -113,12 +113,8 @@ def several(items: I, method: str) -> I:
 
 def options_of(kind: type[T], given: Mapping[str, Any]) -> T:
     """Make options of those arguments of a method (its `locals()`) that have a field's name."""
-    return kind(**{name: given[name] for name in _fields(kind) if name in given})
-
-
-@functools.cache
-def _fields(options: type) -> Sequence[str]:
-    return [one.name for one in dataclasses.fields(options)]
+    fields: Mapping[str, object] = kind.__dataclass_fields__  # type: ignore[attr-defined]
+    return kind(**{name: given[name] for name in fields if name in given})
 
 
 def check_fields(options: Any) -> None:  # noqa: ANN401 - any dataclass of options
