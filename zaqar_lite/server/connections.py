@@ -23,6 +23,7 @@ from zaqar_lite.server.http1 import (
     FULL,
     LAST_CHUNK,
     LONGEST_KEPT,
+    MOST_KEPT,
     NO_HTTP,
     NO_UPGRADE,
     SOCKETS_ONLY,
@@ -38,6 +39,7 @@ from zaqar_lite.server.http1 import (
 )
 from zaqar_lite.server.logs import LogThrottle
 from zaqar_lite.server.sockets import SocketProtocol
+from zaqar_lite.service.caching import Cache
 from zaqar_lite.settings import Settings
 
 logger = logging.getLogger("zaqar_lite")
@@ -619,7 +621,7 @@ def connections_of(application: Application, bounds: Bounds) -> type[HttpConnect
     class Bounded(HttpConnection):
         __slots__ = ()
 
-    Bounded.application, Bounded.bounds, Bounded.heads = application, bounds, {}
+    Bounded.application, Bounded.bounds, Bounded.heads = application, bounds, Cache(MOST_KEPT)
     return Bounded
 
 
