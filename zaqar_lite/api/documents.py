@@ -124,7 +124,9 @@ async def read_messages(request: Request, turns: Turns) -> Sequence[Draft]:
         Refused: 400, names the field and, by its index, the message that is wrong.
     """
     body = await request.read()
-    return parse_messages(body) if len(body) <= LARGE_POST else await parse_in_turns(body, turns)
+    if request.size > LARGE_POST:
+        return await parse_in_turns(body, turns)
+    return parse_messages(body)
 
 
 def parse_messages(body: bytes) -> Sequence[Draft]:

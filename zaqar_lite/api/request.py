@@ -321,10 +321,11 @@ class Request:
         """
         if self.source is not None and len(self.document) != self.size:
             self.document = await self.source.receive(self)
+            self.size = len(self.document)
         self.is_read = True
-        if self.headers.get(b"content-encoding") == b"gzip" and self.document:
+        if self.document and self.headers.get(b"content-encoding") == b"gzip":
             self.document = _decompressed(self.document, self.most)
-        self.size = len(self.document)
+            self.size = len(self.document)
         if self.size > self.most:
             self.check_size(self.size)
         return self.document

@@ -409,8 +409,8 @@ class HttpConnection(asyncio.Protocol):
     # Answering.
 
     def _start_next(self) -> None:
-        """Begin to answer the next request that has arrived."""
-        while self._queue and not self._is_busy and self._writable is None:
+        """Begin to answer the next request that has arrived, if there is still a client."""
+        while self._queue and not (self._is_busy or self._writable or self._is_closed):
             self._run(self._queue.pop(0))
 
     def _run(self, request: Request) -> None:
