@@ -31,8 +31,8 @@ from zaqar_lite.domain.topics import (
 from zaqar_lite.domain.turns import Turns
 from zaqar_lite.service.delivery.outbox import (
     CLIENT_ID,
+    Forwarded,
     OutboxMessage,
-    Sent,
     encode,
     outbox_queue,
     trace_of,
@@ -236,7 +236,7 @@ class Topics:
             delay or None,
             version=admitted.version,
             trace=trace_of(draft.headers),
-            sent=Sent(client_id, ttl, delay, dict(draft.headers) if draft.headers else None),
+            sent=Forwarded(client_id, ttl, delay, dict(draft.headers) if draft.headers else None),
         )
         key = draft.idempotency_key
         own = None if key is None else _own(topic, identify(topic, key, (draft.body,)))

@@ -54,13 +54,24 @@ They are reported as failed when their turn comes.
 _NO_ID = "0" * 32
 
 
-class Sent(msgspec.Struct, omit_defaults=True):
-    """What a message was posted to a topic with; None where the client gave nothing."""
+class Forwarded(msgspec.Struct, omit_defaults=True):
+    """A topic's message on its way to a queue, with what it was posted with; None for nothing.
 
-    client_id: str
+    Times are seconds; the delay counts from `posted_at` (ms).
+    """
+
+    client_id: str = ""
     ttl: int | None = None
     delay: int | None = None
     headers: dict[str, str] | None = None
+    body: msgspec.Raw = msgspec.Raw(b"null")
+    posted_at: int = 0
+
+    def delay_left(self, now: int) -> int | None:
+        """The seconds that the queue must delay it: what is left of its delay, rounded up."""
+        if self.delay is None or not self.posted_at:
+            return self.delay
+        return max(self.delay - max(now - self.posted_at, 0) // 1000, 0)
 
 
 class OutboxMessage(msgspec.Struct, omit_defaults=True):
@@ -83,7 +94,7 @@ class OutboxMessage(msgspec.Struct, omit_defaults=True):
     version: int = 0
     ordered: tuple[str, ...] = ()
     trace: dict[str, str] = {}
-    sent: Sent | None = None
+    sent: Forwarded | None = None
 
     def to(self, subscription: str, payload: msgspec.Raw | None = None) -> "Delivery":
         """Make the first delivery to a subscription, by its id; None sends a usual notification."""
@@ -114,26 +125,6 @@ class Delivery(msgspec.Struct, omit_defaults=True):
     kind: str = "Notification"
     reason: str = ""
     trace: dict[str, str] = {}
-
-
-class Forwarded(msgspec.Struct, omit_defaults=True):
-    """A message on its way to a queue. Times are seconds, and None where none was given.
-
-    Its delay counts from `posted_at` (ms).
-    """
-
-    body: msgspec.Raw
-    ttl: int | None = None
-    delay: int | None = None
-    headers: dict[str, str] | None = None
-    client_id: str = ""
-    posted_at: int = 0
-
-    def delay_left(self, now: int) -> int | None:
-        """The seconds that the queue must delay it: what is left of its delay, rounded up."""
-        if self.delay is None or not self.posted_at:
-            return self.delay
-        return max(self.delay - max(now - self.posted_at, 0) // 1000, 0)
 
 
 encode = msgspec.json.encode
