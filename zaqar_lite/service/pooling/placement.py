@@ -26,6 +26,8 @@ from zaqar_lite.storage.management import ManagementStore
 
 logger = logging.getLogger(__name__)
 PLACE, LEFT = "placement", "placement-left"
+CARRY = "pool-carry"
+"""Records of redriven messages that wait in a pool for their target in another: `target@pool`."""
 FLAVOR = "_flavor"
 LEFT_MS = 60_000
 _MAX_CACHED = 10_000
@@ -225,6 +227,14 @@ class Placements:
         """A queue that lies in a pool."""
         async for queue, _ in self.in_pool(pool):
             return queue
+        return await self.carried_from(pool)
+
+    async def carried_from(self, pool: str) -> QueueRef | None:
+        """A queue whose redriven messages wait in a pool, to be carried to its own."""
+        async for record in all_records(self.management, CARRY):
+            name, _, waits_in = record.name.partition("@")
+            if waits_in == pool:
+                return QueueRef(record.project, name)
         return None
 
     async def queues_of(
