@@ -87,11 +87,6 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
         "<=",
     ): "Where both are the same number, it is the best already.",
     (
-        "zaqar_lite/storage/redis/scripts/accept.lua",
-        "return lifted(track, 0, 0, 0), '', letter:sub(rest)",
-        "1",
-    ): "How the last hand-out ended is read only where attempts are remembered; here none are.",
-    (
         "zaqar_lite/storage/redis/scripts/parts/delays.lua",
         "if #positions > 0 then",
         ">=",
@@ -117,11 +112,6 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
         "large = len(drafts) > STEP",
         ">=",
     ): "Whether a post of exactly one step lets others run before it; the answer is the same.",
-    (
-        "zaqar_lite/storage/memory/messages.py",
-        "self._announce(ref, 1)",
-        "2",
-    ): "It wakes a second waiter, which asks the store and keeps its place.",
     (
         "zaqar_lite/storage/redis/scripts/parts/ready.lua",
         "if #special > 0 then",
