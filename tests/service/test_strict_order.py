@@ -212,9 +212,9 @@ async def test_a_post_makes_so_many_deliveries_in_order(count: int, is_allowed: 
     notes = Outbox(process.policies, clock)
     if not is_allowed:
         with pytest.raises(Invalid, match="1001 messages would make 10010 deliveries in order"):
-            await notes.with_notes(QUEUE, policy, new)
+            await notes.with_outbox_messages(QUEUE, policy, new)
         return
-    noted = await notes.with_notes(QUEUE, policy, new)
+    noted = await notes.with_outbox_messages(QUEUE, policy, new)
     assert sum(len(message.companions) for message in noted) == 11 * count
 
 

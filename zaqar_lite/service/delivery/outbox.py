@@ -12,7 +12,6 @@ of this module have names that no client can use (with `~`), no records, and no 
 post.
 """
 
-import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -27,7 +26,7 @@ from zaqar_lite.domain.identity import DELIVERIES_PROJECT
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.domain.posts import Companion, NewMessage
 from zaqar_lite.domain.topics import name_of
-from zaqar_lite.service.yielding import cut
+from zaqar_lite.service.yielding import in_steps
 
 if TYPE_CHECKING:
     from zaqar_lite.service.policy import Policies, Policy
@@ -170,7 +169,7 @@ class Outbox:
         self._policies = policies
         self._clock = clock
 
-    async def with_notes(
+    async def with_outbox_messages(
         self, queue: QueueRef, policy: "Policy", new: Sequence[NewMessage]
     ) -> Sequence[NewMessage]:
         """Add outbox messages: for subscribers of the queue, and of queues that get copies.
@@ -185,22 +184,20 @@ class Outbox:
         if not listening:
             return new
         _check_lines(new, queue, {to: len(policy.ordered) for to, policy in listening.items()})
-        noted: list[NewMessage] = []
+        extended: list[NewMessage] = []
         now = self._clock.now_ms()
-        for first, part in cut(new):
-            if first:
-                await asyncio.sleep(0)
+        async for _, part in in_steps(new):
             for message in part:
                 entries = [(queue, message.ttl_ms, message.delay_ms)]
                 entries += [(copy.queue, copy.ttl_ms, copy.delay_ms) for copy in message.copies]
-                notes = [
+                companions = [
                     entry
                     for to, ttl_ms, delay_ms in entries
                     if to in listening
-                    for entry in _notes(to, listening[to], message, now, ttl_ms, delay_ms)
+                    for entry in _outbox_messages(to, listening[to], message, now, ttl_ms, delay_ms)
                 ]
-                noted.append(replace(message, companions=tuple(notes)))
-        return noted
+                extended.append(replace(message, companions=tuple(companions)))
+        return extended
 
 
 def _check_lines(new: Sequence[NewMessage], queue: QueueRef, lines: Mapping[QueueRef, int]) -> None:
@@ -216,7 +213,7 @@ def _check_lines(new: Sequence[NewMessage], queue: QueueRef, lines: Mapping[Queu
         )
 
 
-def _notes(  # noqa: PLR0917 - the parts of an entry in their order
+def _outbox_messages(  # noqa: PLR0917 - the parts of an entry in their order
     queue: QueueRef, policy: "Policy", message: NewMessage, now: int, ttl_ms: int, delay_ms: int
 ) -> list[Companion]:
     delays = policy.default_delay_ms > 0

@@ -12,7 +12,6 @@ nonces of 96 bits allow 2^32), or when somebody asks; the earlier ones stay, to 
 sealed. When the server's current key changes, a data key is wrapped anew as it is loaded.
 """
 
-import asyncio
 import base64
 import binascii
 import contextlib
@@ -40,7 +39,7 @@ from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.domain.sealed import PREFIX, is_sealed
 from zaqar_lite.service.caching import Cache
 from zaqar_lite.service.encryption import envelope
-from zaqar_lite.service.yielding import cut
+from zaqar_lite.service.yielding import in_steps
 from zaqar_lite.storage.management import ManagementStore
 
 KIND, CURRENT = "data-key", "data-key-current"
@@ -128,9 +127,7 @@ class EncryptionKeys:
         """
         key = await self._sealing_key(queue.project, len(new))
         sealed: list[NewMessage] = []
-        for first, part in cut(new):
-            if first:
-                await asyncio.sleep(0)  # other requests have their turn
+        async for _, part in in_steps(new):
             for one in part:
                 body = envelope.seal(key.cipher, key.id, queue.project, queue.name, one.body)
                 sealed.append(replace(one, body=body))
