@@ -47,7 +47,7 @@ _DISCARDED_BYTES = 8 * 1024 * 1024
 _DISCARDED_SECONDS = 2.0
 _PARSED = 8_192
 """Bytes of a head or a body that are parsed at a time."""
-_AT_ONCE = 64
+_AT_ONCE = 16
 """Requests of one connection that are answered before other connections have their turn."""
 _UNREAD_BODY = 65_536
 """Bytes of a body that are kept before somebody reads it."""
