@@ -99,10 +99,10 @@ def _run(argv: Sequence[str] | None) -> int:
     """Find the command that the words name, and run it."""
     typed = sys.argv[1:] if argv is None else list(argv)
     if typed[:3] == COMPLETES:
-        from zaqar_lite.commands.completing import complete  # noqa: PLC0415 - the shell waits
+        from zaqar_lite.commands.queue_names import complete  # noqa: PLC0415 - the shell waits
 
         return complete(typed[3:], WITH_A_VALUE)
-    from zaqar_lite.commands.parsing import Parser  # noqa: PLC0415 - completion does without
+    from zaqar_lite.commands.parsers import Parser  # noqa: PLC0415 - completion does without
 
     if typed[:1] == ["help"]:
         typed = [*typed[1:], "--help"]
@@ -133,7 +133,7 @@ def _run(argv: Sequence[str] | None) -> int:
     return run(arguments)
 
 
-# The options of every command that talks to the server; `commands.running` declares them.
+# The options of every command that talks to the server; `commands.base_command` declares them.
 WITH_A_VALUE = frozenset(
     {
         "--url",

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import gzip
+import random
 import re
 import shutil
 import socket
@@ -418,6 +419,34 @@ def test_a_body_with_two_lengths_is_refused(server: ServerProcess) -> None:
             raw.send(request("POST", POST, headers=two) + b"0\r\n\r\n" + MESSAGE)
             assert raw.answer().status == 400
             assert b"HTTP/1.1 2" not in raw.rest()
+
+
+ASKED = [
+    (request("POST", POST, MESSAGE), 201),
+    (request("GET", POST), 200),
+    (request("GET", "/nope"), 404),
+    (request("PUT", POST), 405),
+    (request("POST", POST, b"{"), 400),
+    (request("DELETE", f"{POST}?ids={'0' * 32}"), 204),
+    (request("POST", POST, b'{"messages": [{"body": "%b"}]}' % (b"x" * 30_000)), 201),
+    (request("POST", POST, gzip.compress(MESSAGE), headers={"Content-Encoding": "gzip"}), 201),
+    (chunked("POST", POST, MESSAGE[:10], MESSAGE[10:]), 201),
+]
+"""Requests that have come whole, with the status that each gets."""
+
+
+def test_however_its_bytes_are_cut_each_request_gets_its_own_answer(server: ServerProcess) -> None:
+    chance = random.Random(36)
+    for _ in range(60):
+        asked = chance.choices(ASKED, k=chance.randint(1, 40))
+        data = b"".join(sent for sent, _ in asked)
+        sizes = chance.choice([(len(data),), (1, 5, 400, 3_000), (50, 9_000, 20_000)])
+        with Raw(server) as raw:
+            while data:
+                size = chance.choice(sizes)
+                raw.send(data[:size])
+                data = data[size:]
+            assert [raw.answer().status for _ in asked] == [status for _, status in asked]
 
 
 def test_a_head_that_is_known_stands_for_the_same_request_only(server: ServerProcess) -> None:

@@ -36,7 +36,8 @@ def test_only_so_many_paths_are_kept(tree: RouteTree) -> None:
         tree.find(f"/v2/queues/{number}")
     assert len(tree.known) == MOST_KEPT
     assert tree.find("/v2/queues/another") is not None
-    assert list(tree.known) == ["/v2/queues/another"]
+    assert len(tree.known) == MOST_KEPT
+    assert list(tree.known)[-1] == "/v2/queues/another"
 
 
 def test_longer_paths_are_found_and_not_kept(tree: RouteTree) -> None:

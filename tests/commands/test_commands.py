@@ -18,8 +18,8 @@ from tests.server import ServerProcess
 from tests.services.process import free_port
 from zaqar_lite import __version__, cli
 from zaqar_lite.client import Client, base_client
-from zaqar_lite.commands import completing
-from zaqar_lite.commands.running import add_connection
+from zaqar_lite.commands import queue_names
+from zaqar_lite.commands.base_command import add_connection
 from zaqar_lite.durations import duration_shown
 
 
@@ -461,7 +461,7 @@ def test_completion_asks_page_by_page_and_imports_neither_parser_nor_client(
     line = f"zaqar-lite queue stats --url {server.url}/v2 --project={project} na"
     assert completed(line) == [*expected, "[]", ""]
     assert completed(f'{line} "an open quote')[-2:] == ["[]", ""]
-    assert completing.DEFAULT_URL == base_client.DEFAULT_URL
+    assert queue_names.DEFAULT_URL == base_client.DEFAULT_URL
 
 
 def test_an_answer_that_is_no_json_is_one_line(run: Run, queue: str) -> None:

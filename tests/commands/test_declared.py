@@ -8,7 +8,7 @@ import pytest
 from tests.commands.running import Run
 from zaqar_lite.client import Client
 from zaqar_lite.commands import queue as queue_commands
-from zaqar_lite.commands.values import UsageError
+from zaqar_lite.commands.argument_types import UsageError
 
 DECLARED = """
 queues:

@@ -17,7 +17,7 @@ from tests.server import ServerProcess
 from zaqar_lite import cli, environment
 from zaqar_lite.client import Client, QueueOptions
 from zaqar_lite.commands import examples
-from zaqar_lite.commands.parsing import Parser
+from zaqar_lite.commands.parsers import Parser
 
 ELSEWHERE = {
     *("serve", "bench", "key", "quota", "pool", "flavor", "data-key", "delay", "store", "listen"),

@@ -17,7 +17,7 @@ from tests.server import ServerProcess
 from tests.services.process import free_port, listens, wait_until
 from zaqar_lite import cli
 from zaqar_lite.client import AsyncClient, Client, Forbidden
-from zaqar_lite.commands.running import add_delete
+from zaqar_lite.commands.base_command import add_delete
 
 Wrong = Callable[..., str]
 

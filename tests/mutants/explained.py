@@ -72,11 +72,6 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
         "<=",
     ): "Where both are the same number, it is the best already.",
     (
-        "zaqar_lite/storage/redis/scripts/accept.lua",
-        "return lifted(track, 0, 0, 0), '', letter:sub(rest)",
-        "1",
-    ): "How the last hand-out ended is read only where attempts are remembered; here none are.",
-    (
         "zaqar_lite/storage/redis/scripts/parts/delays.lua",
         "if #positions > 0 then",
         ">=",

@@ -38,8 +38,8 @@ from zaqar_lite.service.pooling.drain import (
     encode,
 )
 from zaqar_lite.service.pooling.open_connections import OpenConnections
-from zaqar_lite.service.pooling.placement import Place, Placements
-from zaqar_lite.service.pooling.pooled_store import CARRY, PooledMessages
+from zaqar_lite.service.pooling.placement import CARRY, Place, Placements
+from zaqar_lite.service.pooling.pooled_store import PooledMessages
 from zaqar_lite.service.pooling.pools import Pool, PoolRegistry, StoreKind
 from zaqar_lite.storage.sql import create
 from zaqar_lite.storage.sql.database import Database
@@ -467,3 +467,27 @@ async def test_a_queue_of_the_servers_own_store_redrives_into_a_pool(pools: Pool
     (found,) = await pools.messages.get_messages(QUEUE, (one.id,))
     assert found.origin is not None
     assert (found.origin.source, found.origin.redriven) == (LETTERS.name, 1)
+
+
+async def test_letters_wait_for_a_target_that_is_frozen(pools: Pools) -> None:
+    await pools.placements.put(LETTERS, "old")
+    (letter,) = await pools.messages.post(
+        LETTERS, (NewMessage(b"1", 60_000),), client_id=CLIENT, version=None
+    )
+    version = (await pools.placements.entry(QUEUE)).version
+    await pools.placements.change(QUEUE, Place("old", to="new", group="g", since=1), version)
+    with pytest.raises(Unavailable, match="being moved"):
+        await pools.messages.move(LETTERS, [letter.id], Move(QUEUE, 3_600_000))
+    assert len(await pools.old.get_messages(LETTERS, [letter.id])) == 1
+
+
+async def test_a_pool_with_redriven_messages_is_not_empty(pools: Pools) -> None:
+    await pools.placements.put(QUEUE, "new")
+    assert await pools.placements.holds("old") is None
+    await pools.placements.put(LETTERS, "old")
+    (letter,) = await pools.messages.post(
+        LETTERS, (NewMessage(b"1", 60_000),), client_id=CLIENT, version=None
+    )
+    await pools.messages.move(LETTERS, [letter.id], Move(QUEUE, 3_600_000))
+    await pools.placements.put(LETTERS, "new")
+    assert await pools.placements.holds("old") == QUEUE

@@ -19,9 +19,9 @@ from zaqar_lite.service.delivery.attempt_log import AttemptLog
 from zaqar_lite.service.delivery.deliveries import Deliveries
 from zaqar_lite.service.delivery.outbox import (
     Delivery,
+    Forwarded,
     Outbox,
     OutboxMessage,
-    Sent,
     decode_delivery,
     encode,
     failed_queue,
@@ -212,9 +212,9 @@ async def test_a_post_makes_so_many_deliveries_in_order(count: int, is_allowed: 
     notes = Outbox(process.policies, clock)
     if not is_allowed:
         with pytest.raises(Invalid, match="1001 messages would make 10010 deliveries in order"):
-            await notes.with_notes(QUEUE, policy, new)
+            await notes.with_outbox_messages(QUEUE, policy, new)
         return
-    noted = await notes.with_notes(QUEUE, policy, new)
+    noted = await notes.with_outbox_messages(QUEUE, policy, new)
     assert sum(len(message.companions) for message in noted) == 11 * count
 
 
@@ -252,7 +252,7 @@ async def test_a_topics_message_goes_to_its_queues_in_steps() -> None:
         await process.subscriptions.create(topic, SubscriptionDraft(f"queue:q{number}"))
     now = clock.now_ms()
     note = OutboxMessage(
-        "", "p", topic.name, now, now + 60_000, 60, msgspec.Raw(b"1"), sent=Sent("c")
+        "", "p", topic.name, now, now + 60_000, 60, msgspec.Raw(b"1"), sent=Forwarded("c")
     )
     lane = outbox_queue(QUEUE.project)
     await messages.post(lane, [NewMessage(encode(note), 60_000)], client_id="c", version=None)

@@ -30,6 +30,7 @@ from zaqar_lite.api.request import (
     Request,
     Response,
     Route,
+    do_nothing,
 )
 from zaqar_lite.api.routes import OPEN_PATHS, OPENAPI_PATH, Node, RouteTree
 from zaqar_lite.api.websocket.conversation import SocketHost
@@ -91,7 +92,7 @@ class Application:
         """Let other limits hold from now on."""
         self.adopt_quotas: Callable[[Quota], None] = lambda _: None
         """Let other default quotas hold from now on."""
-        self.reread: Callable[[], Callable[[], None]] = lambda: _nothing
+        self.reread: Callable[[], Callable[[], None]] = lambda: do_nothing
         """Read the files that hold rules again; answer what takes them over, all at once."""
         self.metrics = metrics
         """What this server tells of itself."""
@@ -222,7 +223,7 @@ class Application:
 
     def _hold(self, request: Request, response: Response) -> None:
         """End a stream once its request would not be let in any more; count what is read of it."""
-        stream, end, project = response.stream, request.end or _nothing, request.project
+        stream, end, project = response.stream, request.end or do_nothing, request.project
         assert stream is not None  # noqa: S101 - the caller has looked
         response.ended = self._long_requests.hold(request, lambda _: end())
         if self._rates.is_on:
@@ -292,10 +293,6 @@ class Application:
         head.project, head.client_id = request.project, request.client_id
         head.parameters = request.parameters
         head.route, head.most = route, route.largest_body
-
-
-def _nothing() -> None:
-    """Take over nothing."""
 
 
 def _enter(route: Route, request: Request) -> None:

@@ -71,7 +71,7 @@ def parse(body: bytes, *, deepest: int = MAX_DOCUMENT_DEPTH) -> Any:  # noqa: AN
     return document
 
 
-async def sent_object(request: Request) -> dict[str, Any]:
+async def read_object(request: Request) -> dict[str, Any]:
     """Read the document of a request, a strict JSON document that is an object.
 
     Raises:
@@ -92,7 +92,7 @@ def parse_object(body: bytes, *, deepest: int = MAX_DOCUMENT_DEPTH) -> dict[str,
     return document
 
 
-async def sent(
+async def read_struct(
     request: Request, decoder: msgspec.json.Decoder[T], *, deepest: int = MAX_DOCUMENT_DEPTH
 ) -> T:
     """Read the document of a request, a strict JSON object of a known form.
@@ -117,14 +117,16 @@ def decode(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
         raise bad_body(_MALFORMED.format(exc)) from None
 
 
-async def sent_messages(request: Request, turns: Turns) -> Sequence[Draft]:
+async def read_messages(request: Request, turns: Turns) -> Sequence[Draft]:
     """Read the messages of a post; a large one is read in turns with other large ones.
 
     Raises:
         Refused: 400, names the field and, by its index, the message that is wrong.
     """
     body = await request.read()
-    return parse_messages(body) if len(body) <= LARGE_POST else await parse_in_turns(body, turns)
+    if request.size > LARGE_POST:
+        return await parse_in_turns(body, turns)
+    return parse_messages(body)
 
 
 def parse_messages(body: bytes) -> Sequence[Draft]:

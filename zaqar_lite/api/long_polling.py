@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from zaqar_lite.api.authentication import RequestAuthentication
 from zaqar_lite.api.checks import Checks
-from zaqar_lite.api.request import Refused, Request
+from zaqar_lite.api.request import Refused, Request, do_nothing
 from zaqar_lite.domain.errors import Denied
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.service.identity.revalidation import Revalidation
@@ -44,7 +44,7 @@ class LongRequests:
             return True
 
         if self._authentication is None and b"url-signature" not in request.headers:
-            return _nothing
+            return do_nothing
         return self._revalidation.hold(may, lambda: end(refused[0]))
 
     async def _look(self, request: Request) -> None:
@@ -129,8 +129,4 @@ class Polling:
 
 def watch(request: Request, gone: asyncio.Future[None]) -> Callable[[], object]:
     """Let `gone` be done once the client has gone; call the answer to stop that."""
-    return _nothing if request.source is None else request.source.watch(gone)
-
-
-def _nothing() -> None:
-    """Nothing was begun: it is no client that goes, but a connection that is told otherwise."""
+    return do_nothing if request.source is None else request.source.watch(gone)

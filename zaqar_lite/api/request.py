@@ -206,6 +206,10 @@ def _repeated(sent: Sequence[tuple[bytes, bytes]]) -> tuple[bytes, ...]:
     return tuple(name for name in dict.fromkeys(names) if names.count(name) > 1)
 
 
+def do_nothing() -> None:
+    """Do nothing, where something is called that need not do anything."""
+
+
 class Source(Protocol):
     """The connection of a request whose body has not come whole, or whose client may go."""
 
@@ -317,10 +321,11 @@ class Request:
         """
         if self.source is not None and len(self.document) != self.size:
             self.document = await self.source.receive(self)
+            self.size = len(self.document)
         self.is_read = True
-        if self.headers.get(b"content-encoding") == b"gzip" and self.document:
+        if self.document and self.headers.get(b"content-encoding") == b"gzip":
             self.document = _decompressed(self.document, self.most)
-        self.size = len(self.document)
+            self.size = len(self.document)
         if self.size > self.most:
             self.check_size(self.size)
         return self.document

@@ -13,6 +13,7 @@ from typing import Any
 from zaqar_lite.api.request import Check, Parameter, Route
 from zaqar_lite.domain.identity import Access, Verb
 from zaqar_lite.domain.limits import Limits
+from zaqar_lite.service.caching import Cache
 
 INVALID_BODY = "Invalid request body"
 UNABLE_TO_DELETE = "Unable to delete"
@@ -126,7 +127,7 @@ class RouteTree:
         self.nodes: dict[str, Node] = {}
         """The place of each route, by its template."""
         self._root = Node()
-        self.known: dict[str, tuple[Node, tuple[str, ...]]] = {}
+        self.known: Cache[str, tuple[Node, tuple[str, ...]]] = Cache(MOST_KEPT)
         """Places that were found, by path."""
         for route in routes:
             node = self._root
@@ -157,7 +158,5 @@ class RouteTree:
         if not node.routes:
             return None
         if len(values) == 1 and len(path) <= LONGEST_KEPT:  # of a queue: it is asked for again
-            if len(self.known) >= MOST_KEPT:
-                self.known.clear()
             self.known[path] = node, values
         return node, values

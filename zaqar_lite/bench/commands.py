@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 from zaqar_lite.bench import machine, pickup, webhook
 from zaqar_lite.bench.connection import Connection, Pace, Script, Tally
 from zaqar_lite.bench.scenarios import SCENARIOS, Scenario, Target, fill
-from zaqar_lite.commands.running import FAILED, OK, UNAVAILABLE, USAGE
-from zaqar_lite.commands.values import above_zero, at_least
+from zaqar_lite.commands.argument_types import above_zero, at_least
+from zaqar_lite.commands.base_command import FAILED, OK, UNAVAILABLE, USAGE
 from zaqar_lite.environment import client_value
 
 _BUSY = 0.7

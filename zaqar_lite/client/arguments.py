@@ -113,8 +113,8 @@ def several(items: I, method: str) -> I:
 
 def options_of(kind: type[T], given: Mapping[str, Any]) -> T:
     """Make options of those arguments of a method (its `locals()`) that have a field's name."""
-    names = {one.name for one in dataclasses.fields(kind)}  # type: ignore[arg-type] # a dataclass
-    return kind(**{name: value for name, value in given.items() if name in names})
+    fields: Mapping[str, object] = kind.__dataclass_fields__  # type: ignore[attr-defined]
+    return kind(**{name: given[name] for name in fields if name in given})
 
 
 def check_fields(options: Any) -> None:  # noqa: ANN401 - any dataclass of options

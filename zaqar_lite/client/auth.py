@@ -17,8 +17,6 @@ from zaqar_lite.client.models import SignedURL
 if TYPE_CHECKING:
     from keystoneauth1.session import Session
 
-SIGNATURE_HEADER = "URL-Signature"
-
 
 @runtime_checkable
 class Auth(Protocol):
@@ -84,13 +82,7 @@ class SignedAuth(NoAuth):
 
     def __init__(self, signed: SignedURL) -> None:
         self.signed = signed
-        self._headers = {
-            SIGNATURE_HEADER: signed.signature,
-            "URL-Expires": signed.expires,
-            "URL-Methods": ",".join(signed.methods),
-            "URL-Paths": ",".join(signed.paths),
-            "X-Project-ID": signed.project,
-        }
+        self._headers = signed.headers
 
     @classmethod
     def from_file(cls, path: str | Path) -> Self:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from zaqar_lite.client import arguments
-from zaqar_lite.client.auth import SIGNATURE_HEADER, Auth
+from zaqar_lite.client.auth import Auth
 from zaqar_lite.client.errors import (
     BY_STATUS,
     BadAnswer,
@@ -28,6 +28,7 @@ from zaqar_lite.client.errors import (
     ZaqarError,
 )
 from zaqar_lite.client.long_polling import Connection
+from zaqar_lite.client.models import SIGNATURE_HEADER
 from zaqar_lite.client.steps import LOGIN, Async, Sleep, Step, Steps, Sync
 
 T_co = TypeVar("T_co", covariant=True)

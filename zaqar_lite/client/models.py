@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 else:
     B = TypeVar("B")
 D = TypeVar("D")
+SIGNATURE_HEADER = "URL-Signature"
 
 
 class RawBody(bytes):
@@ -263,6 +264,17 @@ class SignedURL:
     expires: str
     signature: str = dataclasses.field(repr=False)
 
+    @property
+    def headers(self) -> dict[str, str]:
+        """The signature and what it covers, as a request carries them."""
+        return {
+            SIGNATURE_HEADER: self.signature,
+            "URL-Expires": self.expires,
+            "URL-Methods": ",".join(self.methods),
+            "URL-Paths": ",".join(self.paths),
+            "X-Project-ID": self.project,
+        }
+
     def address(self, url: str, client_id: str | None = None) -> str:
         """Write the address of the queue's events, for a browser's EventSource (path "events").
 
@@ -279,14 +291,7 @@ class SignedURL:
         if path is None:
             message = "the permission is not for events: share(queue, paths=['events'])"
             raise ValueError(message)
-        carried = {
-            "URL-Signature": self.signature,
-            "URL-Expires": self.expires,
-            "URL-Methods": ",".join(self.methods),
-            "URL-Paths": ",".join(self.paths),
-            "X-Project-ID": self.project,
-            "Client-ID": client_id or str(uuid.uuid4()),
-        }
+        carried = {**self.headers, "Client-ID": client_id or str(uuid.uuid4())}
         return f"{url.rstrip('/')}{path}?{urlencode(carried)}"
 
 

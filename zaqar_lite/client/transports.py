@@ -2,7 +2,7 @@
 
 Each is one method and `close`, so that a user can bring another. Neither retries, follows a
 redirect or keeps a cookie: `exchange` decides which request is sent when.
-Why these libraries: tests/client/http_libraries.py measures them; see api-ref, "The SDK".
+Why these libraries: see the measurements in api-ref, "The SDK".
 """
 
 import contextlib

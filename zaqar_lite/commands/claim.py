@@ -8,9 +8,8 @@ import signal
 import subprocess
 
 from zaqar_lite.commands import sdk
-from zaqar_lite.commands.message import add_wait
-from zaqar_lite.commands.output import Output, as_row
-from zaqar_lite.commands.running import (
+from zaqar_lite.commands.argument_types import UsageError, at_least, seconds_above_zero
+from zaqar_lite.commands.base_command import (
     FAILED,
     Leaves,
     add_call,
@@ -19,7 +18,8 @@ from zaqar_lite.commands.running import (
     add_noun,
     why_empty,
 )
-from zaqar_lite.commands.values import UsageError, at_least, seconds_above_zero
+from zaqar_lite.commands.message import add_wait
+from zaqar_lite.commands.output import Output, as_row
 from zaqar_lite.durations import duration_shown
 
 REJECTED = 65

@@ -1,13 +1,13 @@
 """`zaqar-lite completion`: completion for a shell, with the names of queues.
 
 A shell asks for the names by `zaqar-lite queue names --line LINE -- PREFIX` while a word is being
-typed, which `commands/completing.py` answers.
+typed, which `commands/queue_names.py` answers.
 """
 
 import argparse
 from collections.abc import Iterator
 
-from zaqar_lite.commands.running import OK, Leaves
+from zaqar_lite.commands.base_command import OK, Leaves
 
 SHELLS = ("bash", "zsh", "fish", "tcsh")
 

@@ -5,9 +5,9 @@ import sys
 from collections.abc import Callable
 
 from zaqar_lite.commands import contexts, sdk
+from zaqar_lite.commands.argument_types import UsageError
+from zaqar_lite.commands.base_command import NOT_FOUND, OK, USAGE, Leaves, add_noun, explain
 from zaqar_lite.commands.output import Output
-from zaqar_lite.commands.running import NOT_FOUND, OK, USAGE, Leaves, add_noun, explain
-from zaqar_lite.commands.values import UsageError
 
 _KEYS = frozenset({"key", "key_env"})
 _HELP = {

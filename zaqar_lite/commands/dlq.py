@@ -6,9 +6,8 @@ from collections.abc import Callable
 from itertools import islice
 
 from zaqar_lite.commands import jobs, sdk
-from zaqar_lite.commands.message import add_show
-from zaqar_lite.commands.output import Output, as_row
-from zaqar_lite.commands.running import (
+from zaqar_lite.commands.argument_types import at_least, pairs
+from zaqar_lite.commands.base_command import (
     FAILED,
     Leaves,
     add_duration,
@@ -16,7 +15,8 @@ from zaqar_lite.commands.running import (
     add_list,
     add_noun,
 )
-from zaqar_lite.commands.values import at_least, pairs
+from zaqar_lite.commands.message import add_show
+from zaqar_lite.commands.output import Output, as_row
 
 _QUEUE = "the dead-letter queue"
 

@@ -4,8 +4,8 @@ import argparse
 import time
 
 from zaqar_lite.commands import sdk
+from zaqar_lite.commands.base_command import UNAVAILABLE, Leaves, add_leaf
 from zaqar_lite.commands.output import Output
-from zaqar_lite.commands.running import UNAVAILABLE, Leaves, add_leaf
 
 
 def add_commands(subparsers: Leaves) -> None:

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from zaqar_lite.commands import sdk
+from zaqar_lite.commands.argument_types import UsageError, at_least, json_or_text
+from zaqar_lite.commands.base_command import FAILED, NOT_FOUND, explain
 from zaqar_lite.commands.output import Output
-from zaqar_lite.commands.running import FAILED, NOT_FOUND, explain
-from zaqar_lite.commands.values import UsageError, at_least, json_or_text
 
 _LOOK_EVERY = 0.5
 _REFUSALS = {

@@ -3,8 +3,7 @@
 import argparse
 
 from zaqar_lite.commands import sdk
-from zaqar_lite.commands.output import Output, as_row
-from zaqar_lite.commands.running import (
+from zaqar_lite.commands.base_command import (
     Leaves,
     add_call,
     add_delete,
@@ -13,6 +12,7 @@ from zaqar_lite.commands.running import (
     add_list,
     add_noun,
 )
+from zaqar_lite.commands.output import Output, as_row
 
 
 def add_commands(subparsers: Leaves) -> None:

@@ -7,9 +7,9 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 from zaqar_lite.commands import sdk
+from zaqar_lite.commands.argument_types import UsageError, at_least
+from zaqar_lite.commands.base_command import Leaves, add_leaf
 from zaqar_lite.commands.output import Output
-from zaqar_lite.commands.running import Leaves, add_leaf
-from zaqar_lite.commands.values import UsageError, at_least
 from zaqar_lite.webhooks import InvalidSignature, verify
 
 _LARGEST = 1_048_576

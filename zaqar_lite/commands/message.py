@@ -7,18 +7,7 @@ from collections.abc import Iterator
 from itertools import chain, islice
 
 from zaqar_lite.commands import jobs, sdk
-from zaqar_lite.commands.output import Output, as_row, printable
-from zaqar_lite.commands.running import (
-    FAILED,
-    Handler,
-    Leaves,
-    add_call,
-    add_duration,
-    add_leaf,
-    add_noun,
-    why_empty,
-)
-from zaqar_lite.commands.values import (
+from zaqar_lite.commands.argument_types import (
     UsageError,
     above_zero,
     at_least,
@@ -28,6 +17,17 @@ from zaqar_lite.commands.values import (
     seconds_above_zero,
     signed_seconds,
 )
+from zaqar_lite.commands.base_command import (
+    FAILED,
+    Handler,
+    Leaves,
+    add_call,
+    add_duration,
+    add_leaf,
+    add_noun,
+    why_empty,
+)
+from zaqar_lite.commands.output import Output, as_row, printable
 
 _TAIL_WAIT = 20.0
 COLUMNS = ("id", "age", "ttl", "body")
@@ -177,9 +177,9 @@ def post(client: "sdk.Client", arguments: argparse.Namespace, output: Output) ->
         message = "--key goes with exactly one body"
         raise UsageError(message)
     if arguments.file is not None:
-        from zaqar_lite.commands import feed  # noqa: PLC0415 - loads what only a file needs
+        from zaqar_lite.commands import file_posting  # noqa: PLC0415 - loads what only a file needs
 
-        return feed.post_file(arguments, output)
+        return file_posting.post_file(arguments, output)
     messages = [_new_message(arguments, text) for text in arguments.body]
     if arguments.dry_run:
         output.record({"queue": arguments.queue, "messages": len(messages), "dry_run": True})

@@ -3,8 +3,8 @@
 import argparse
 
 from zaqar_lite.commands import sdk
-from zaqar_lite.commands.running import Leaves, add_call, add_delete, add_list, add_noun
-from zaqar_lite.commands.values import UsageError, json_object
+from zaqar_lite.commands.argument_types import UsageError, json_object
+from zaqar_lite.commands.base_command import Leaves, add_call, add_delete, add_list, add_noun
 
 
 def add_commands(subparsers: Leaves) -> None:

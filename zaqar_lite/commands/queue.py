@@ -7,8 +7,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from zaqar_lite.commands import sdk
-from zaqar_lite.commands.output import Output, as_row
-from zaqar_lite.commands.running import (
+from zaqar_lite.commands.argument_types import (
+    UsageError,
+    at_least,
+    json_or_text,
+    pairs,
+    whole_seconds,
+)
+from zaqar_lite.commands.base_command import (
     OK,
     Leaves,
     add_call,
@@ -18,7 +24,7 @@ from zaqar_lite.commands.running import (
     confirm,
     is_absent,
 )
-from zaqar_lite.commands.values import UsageError, at_least, json_or_text, pairs, whole_seconds
+from zaqar_lite.commands.output import Output, as_row
 
 FILE_DURATIONS = ("message_ttl", "delay", "dead_letter_ttl", "done_retention", "failed_retention")
 LARGEST_FILE = 1_048_576
@@ -117,7 +123,7 @@ def list_(client: "sdk.Client", arguments: argparse.Namespace, output: Output) -
 
 
 def names(client: "sdk.Client", arguments: argparse.Namespace, _output: Output) -> None:
-    """Print names; `completing` does so where a word is being completed (`--line`)."""
+    """Print names; `queue_names` does so where a word is being completed (`--line`)."""
     for queue in client.list_queues(name=arguments.prefix or None):
         if queue.name.startswith(arguments.prefix):
             print(queue.name)

@@ -1,8 +1,8 @@
 """`zaqar-lite quota`: what a project may have, and has."""
 
 from zaqar_lite.commands import sdk
-from zaqar_lite.commands.running import Leaves, add_call, add_list, add_noun
-from zaqar_lite.commands.values import UsageError
+from zaqar_lite.commands.argument_types import UsageError
+from zaqar_lite.commands.base_command import Leaves, add_call, add_list, add_noun
 
 _COLUMNS = ("quota", "limit", "used")
 

@@ -6,8 +6,8 @@ from itertools import islice
 from typing import Any
 
 from zaqar_lite.commands import sdk
-from zaqar_lite.commands.output import Output
-from zaqar_lite.commands.running import (
+from zaqar_lite.commands.argument_types import at_least, json_or_text, pairs
+from zaqar_lite.commands.base_command import (
     Leaves,
     add_call,
     add_delete,
@@ -16,7 +16,7 @@ from zaqar_lite.commands.running import (
     add_list,
     add_noun,
 )
-from zaqar_lite.commands.values import at_least, json_or_text, pairs
+from zaqar_lite.commands.output import Output
 
 _TEXTS = (
     ("--time-zone", "ZONE", "an IANA name, such as Europe/Berlin (UTC)"),

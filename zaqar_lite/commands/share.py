@@ -4,9 +4,9 @@ import argparse
 import datetime as dt
 
 from zaqar_lite.commands import sdk
+from zaqar_lite.commands.argument_types import UsageError, above_zero, seconds_above_zero
+from zaqar_lite.commands.base_command import Leaves, add_call, add_duration, add_leaf
 from zaqar_lite.commands.output import Output, as_row
-from zaqar_lite.commands.running import Leaves, add_call, add_duration, add_leaf
-from zaqar_lite.commands.values import UsageError, above_zero, seconds_above_zero
 
 
 def add_commands(subparsers: Leaves) -> None:

@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 
 from zaqar_lite.commands import sdk
-from zaqar_lite.commands.output import Output, as_row
-from zaqar_lite.commands.running import (
+from zaqar_lite.commands.argument_types import instant, json_object
+from zaqar_lite.commands.base_command import (
     FAILED,
     OK,
     Leaves,
@@ -17,7 +17,7 @@ from zaqar_lite.commands.running import (
     add_list,
     add_noun,
 )
-from zaqar_lite.commands.values import instant, json_object
+from zaqar_lite.commands.output import Output, as_row
 from zaqar_lite.webhooks import InvalidSignature, verify
 
 COLUMNS = ("id", "subscriber", "ttl", "age", "confirmed", "disabled")

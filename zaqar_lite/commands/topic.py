@@ -4,8 +4,8 @@ import argparse
 from contextlib import suppress
 
 from zaqar_lite.commands import sdk
-from zaqar_lite.commands.output import Output
-from zaqar_lite.commands.running import (
+from zaqar_lite.commands.argument_types import json_object, json_or_text, pairs
+from zaqar_lite.commands.base_command import (
     Leaves,
     add_call,
     add_delete,
@@ -14,8 +14,8 @@ from zaqar_lite.commands.running import (
     add_list,
     add_noun,
 )
+from zaqar_lite.commands.output import Output
 from zaqar_lite.commands.subscription import COLUMNS
-from zaqar_lite.commands.values import json_object, json_or_text, pairs
 
 
 def add_commands(subparsers: Leaves) -> None:

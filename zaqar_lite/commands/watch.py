@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from zaqar_lite import searching
 from zaqar_lite.commands import sdk
+from zaqar_lite.commands.argument_types import at_least, seconds_above_zero
+from zaqar_lite.commands.base_command import UNAVAILABLE, Leaves, add_duration, add_leaf
 from zaqar_lite.commands.output import Output, printable
-from zaqar_lite.commands.running import UNAVAILABLE, Leaves, add_duration, add_leaf
-from zaqar_lite.commands.values import at_least, seconds_above_zero
 from zaqar_lite.durations import duration_shown
 from zaqar_lite.searching import Search, by_trouble
 

@@ -16,13 +16,14 @@ from typing import Any
 import httptools
 
 from zaqar_lite.api.application import Application
-from zaqar_lite.api.request import Head, Request, Response, bad_body
+from zaqar_lite.api.request import Head, Request, Response, bad_body, do_nothing
 from zaqar_lite.server.http1 import (
     CONTINUE,
     FAILED,
     FULL,
     LAST_CHUNK,
     LONGEST_KEPT,
+    MOST_KEPT,
     NO_HTTP,
     NO_UPGRADE,
     SOCKETS_ONLY,
@@ -38,6 +39,7 @@ from zaqar_lite.server.http1 import (
 )
 from zaqar_lite.server.logs import LogThrottle
 from zaqar_lite.server.sockets import SocketProtocol
+from zaqar_lite.service.caching import Cache
 from zaqar_lite.settings import Settings
 
 logger = logging.getLogger("zaqar_lite")
@@ -45,7 +47,7 @@ _DISCARDED_BYTES = 8 * 1024 * 1024
 _DISCARDED_SECONDS = 2.0
 _PARSED = 8_192
 """Bytes of a head or a body that are parsed at a time."""
-_AT_ONCE = 64
+_AT_ONCE = 16
 """Requests of one connection that are answered before other connections have their turn."""
 _UNREAD_BODY = 65_536
 """Bytes of a body that are kept before somebody reads it."""
@@ -122,10 +124,6 @@ def _allow_files(connections: int) -> int:
     return connections
 
 
-def _do_nothing() -> None:
-    """Do nothing when the connection ends, for a connection that is not counted."""
-
-
 class HttpConnection(asyncio.Protocol):
     """A connection: it reads requests, has them answered in their order, and writes the answers.
 
@@ -164,7 +162,7 @@ class HttpConnection(asyncio.Protocol):
         self._loop = _loop or asyncio.get_running_loop()
         self._transport: asyncio.Transport
         self.project, self.address, self.lost = "", "", False
-        self.on_lost: Callable[[], None] = _do_nothing
+        self.on_lost: Callable[[], None] = do_nothing
         self.peer_names: frozenset[str] = frozenset()
         self.is_secure = self._is_for_sockets = False
         self._reader: RequestReader | None = None
@@ -411,8 +409,8 @@ class HttpConnection(asyncio.Protocol):
     # Answering.
 
     def _start_next(self) -> None:
-        """Begin to answer the next request that has arrived."""
-        while self._queue and not self._is_busy and self._writable is None:
+        """Begin to answer the next request that has arrived, if there is still a client."""
+        while self._queue and not (self._is_busy or self._writable or self._is_closed):
             self._run(self._queue.pop(0))
 
     def _run(self, request: Request) -> None:
@@ -523,14 +521,14 @@ class HttpConnection(asyncio.Protocol):
         if self.lost and not gone.done():
             gone.set_result(None)
         self._resume()
-        return _do_nothing
+        return do_nothing
 
     # Streams.
 
     def _begin_stream(self, response: Response) -> None:
         """Let a task write a stream; it goes on behind the request, of which nothing is kept."""
         assert response.stream is not None  # noqa: S101 - the caller has looked
-        ended = response.ended or _do_nothing
+        ended = response.ended or do_nothing
         task = self._go_on(response.stream(self._write_part))
         task.add_done_callback(lambda body: self._end_stream(body, ended))
 
@@ -623,7 +621,7 @@ def connections_of(application: Application, bounds: Bounds) -> type[HttpConnect
     class Bounded(HttpConnection):
         __slots__ = ()
 
-    Bounded.application, Bounded.bounds, Bounded.heads = application, bounds, {}
+    Bounded.application, Bounded.bounds, Bounded.heads = application, bounds, Cache(MOST_KEPT)
     return Bounded
 
 

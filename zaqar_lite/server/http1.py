@@ -41,8 +41,8 @@ def names_of_peer(transport: asyncio.BaseTransport) -> frozenset[str]:
     return frozenset(name for kind, name in found if kind in ("DNS", "URI"))
 
 
-_MOST_KEPT = 1_024
-"""How many heads are kept; then all are forgotten."""
+MOST_KEPT = 1_024
+"""How many heads are kept."""
 _SLASHES = 4
 """How many slashes /v2/queues/NAME/messages has; what lies below has an id."""
 LONGEST_KEPT = 2_048
@@ -130,8 +130,6 @@ class RequestReader:
         head = self._head
         is_whole = self._begun == 1 and head is not None and not self._has_body
         if is_whole and head is not None and head.keeps_alive and _may_come_again(self._url):
-            if len(self._heads) >= _MOST_KEPT:
-                self._heads.clear()
             self._heads[data] = head
 
     def _begin(self) -> None:

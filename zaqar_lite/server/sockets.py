@@ -20,7 +20,7 @@ from websockets.frames import Frame, Opcode
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 
-from zaqar_lite.api.request import Head, Response
+from zaqar_lite.api.request import Head, Response, do_nothing
 from zaqar_lite.api.websocket.conversation import Conversation, SocketHost
 from zaqar_lite.server.http1 import ServerState, address_of, names_of_peer
 
@@ -109,10 +109,6 @@ _wire_logger.setLevel(logging.ERROR)
 _IS_BINARY = {Opcode.TEXT: False, Opcode.BINARY: True}
 
 
-def _do_nothing() -> None:
-    """Do nothing when the connection ends, for a connection that is not counted."""
-
-
 class SocketProtocol(asyncio.Protocol):
     """A connection that began as HTTP and asked to be a WebSocket.
 
@@ -131,7 +127,7 @@ class SocketProtocol(asyncio.Protocol):
     def __init__(self, server_state: ServerState) -> None:
         self.project, self.lost, self.address = "", False, ""
         self.peer_names: frozenset[str] = frozenset()
-        self.on_lost: Callable[[], None] = _do_nothing
+        self.on_lost: Callable[[], None] = do_nothing
         self._connections = server_state.connections
         self._tasks = server_state.tasks
         self._loop = asyncio.get_running_loop()

@@ -13,12 +13,14 @@ logger = logging.getLogger(__name__)
 class Background:
     """Repeat a step in a task of the event loop.
 
-    `step` answers how long to rest before the next one, in seconds. While the store is away, and
-    after a bug, which must not end the work for the life of the process, the rest is `rest`
-    seconds. `name` names the work in the log and the task.
+    `step` answers how long to rest before the next one, in seconds. Where it answers nothing, while
+    the store is away, and after a bug, which must not end the work for the life of the process, the
+    rest is `rest` seconds. `name` names the work in the log and the task.
     """
 
-    def __init__(self, name: str, step: Callable[[], Awaitable[float]], *, rest: float) -> None:
+    def __init__(
+        self, name: str, step: Callable[[], Awaitable[float | None]], *, rest: float
+    ) -> None:
         self._name = name
         self._step = step
         self._rest = rest
@@ -45,13 +47,14 @@ class Background:
     async def _run(self) -> None:
         while not self._stopped:
             self._woken.clear()
-            rest = self._rest
+            rest: float | None = None
             try:
                 rest = await self._step()
             except Unavailable as exc:
                 logger.warning("%s put off: %s", self._name, exc)
             except Exception:
                 logger.exception("%s failed", self._name)
+            rest = self._rest if rest is None else rest
             if rest <= 0:
                 await asyncio.sleep(0)
                 continue

@@ -27,7 +27,7 @@ from zaqar_lite.service.post_validation import Draft, PostValidation, is_repeate
 from zaqar_lite.service.queues import Queues
 from zaqar_lite.service.quotas.quota_usage import MessageQuota
 from zaqar_lite.service.routing import Router
-from zaqar_lite.service.yielding import STEP, cut
+from zaqar_lite.service.yielding import STEP, in_steps
 from zaqar_lite.storage.base import MessageStore
 
 if TYPE_CHECKING:
@@ -99,8 +99,7 @@ class Messages:
         large = len(drafts) > STEP
         if large:
             timed = delayed = False
-            for first, part in cut(drafts):
-                await self.turns.wait()
+            async for first, part in in_steps(drafts, self.turns):
                 is_timed, is_delayed = self._drafts.check(first, part)
                 timed, delayed = timed or is_timed, delayed or is_delayed
         else:
@@ -119,8 +118,7 @@ class Messages:
                 policy = await self.queues.ensure(queue)
             if large:
                 resolved: list[NewMessage] = []
-                for first, part in cut(drafts):
-                    await self.turns.wait()
+                async for first, part in in_steps(drafts, self.turns):
                     resolved += self._drafts.resolve(queue, first, part, policy)
                 await self.turns.wait()
             else:
@@ -131,7 +129,7 @@ class Messages:
             if policy.encrypted:
                 new = await self._sealing().seal(queue, new)
             if policy.subscribed or new is not resolved:  # copies may have subscribers too
-                new = await self.outbox.with_notes(queue, policy, new)
+                new = await self.outbox.with_outbox_messages(queue, policy, new)
             posted = await self.messages.post(
                 queue, new, client_id=client_id, batch_key=whole or None, version=policy.version
             )

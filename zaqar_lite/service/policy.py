@@ -1,7 +1,6 @@
 """What a queue's record means for its messages, computed once per version of the record."""
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -25,6 +24,7 @@ from zaqar_lite.domain.models import (
     Retries,
 )
 from zaqar_lite.domain.turns import Turns
+from zaqar_lite.service.caching import Cache
 from zaqar_lite.service.routing import Route, stored_route
 from zaqar_lite.storage.management import ManagementStore
 
@@ -88,7 +88,7 @@ class Policies:
     """The long work of all requests and of the sweep is done in these turns, step by step."""
 
     def __post_init__(self) -> None:
-        self._cache: OrderedDict[QueueRef, Policy] = OrderedDict()
+        self._cache: Cache[QueueRef, Policy] = Cache(_MAX_CACHED)
 
     async def get(self, queue: QueueRef) -> Policy:
         """The policy of a queue; that of an empty record when it has none."""
@@ -102,8 +102,6 @@ class Policies:
         policy = self._compile(queue, record)
         if self.checked and record is not None:
             self._cache[queue] = policy
-            if len(self._cache) > _MAX_CACHED:
-                self._cache.popitem(last=False)
         return policy
 
     async def retries_of(self, queue: QueueRef) -> Retries:

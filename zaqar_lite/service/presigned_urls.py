@@ -146,15 +146,13 @@ class PresignedUrls:
         for method in methods:
             if method not in METHODS:
                 raise Invalid(f"'methods' may hold only {', '.join(METHODS)}.")
-        if SEPARATOR in queue.project or "," in queue.project:
+        if not _is_signable(queue.project):
             raise Invalid("The project id holds a ',' or the separator, so it can't be signed.")
         base = path_of(queue)
         paths = sorted({f"{base}/{resource}" for resource in resources or ("messages",)})
-        verbs = sorted(set(methods or ("GET",)))
-        until = self._expiry(expires).strftime(_TIME_FORMAT)
-        epoch = await self._revocations.epoch(queue)
-        signature = self._keyring.sign(_text(paths, verbs, queue.project, until), epoch)
-        return SignedUrl(paths, verbs, queue.project, until, signature)
+        return await self._sign(
+            queue, paths, sorted(set(methods or ("GET",))), self._expiry(expires)
+        )
 
     async def sign_path(
         self, queue: QueueRef, path: str, method: str, until: datetime
@@ -164,13 +162,17 @@ class PresignedUrls:
         Raises:
             Invalid: the project can't be signed, or no key is configured.
         """
-        project = queue.project
-        if not self._keyring.can_sign or SEPARATOR in project or "," in project:
+        if not self._keyring.can_sign or not _is_signable(queue.project):
             raise Invalid("The project id holds a ',' or the separator, or there is no key.")
+        return await self._sign(queue, [path], [method], until)
+
+    async def _sign(
+        self, queue: QueueRef, paths: Sequence[str], methods: Sequence[str], until: datetime
+    ) -> SignedUrl:
         expires = until.strftime(_TIME_FORMAT)
         epoch = await self._revocations.epoch(queue)
-        signature = self._keyring.sign(_text([path], [method], project, expires), epoch)
-        return SignedUrl([path], [method], project, expires, signature)
+        signature = self._keyring.sign(_text(paths, methods, queue.project, expires), epoch)
+        return SignedUrl(paths, methods, queue.project, expires, signature)
 
     async def unshare(self, queue: QueueRef) -> None:
         """Revoke all that was signed for a queue until now, requests to confirm included."""
@@ -201,7 +203,7 @@ class PresignedUrls:
         allowed = sorted(paths.split(","))
         if not any(path == entry or path.startswith(entry + "/") for entry in allowed if entry):
             return False
-        if SEPARATOR in project or "," in project or any(SEPARATOR in text for text in allowed):
+        if not _is_signable(project) or any(SEPARATOR in text for text in allowed):
             return False
         try:
             until = _parse_time(expires)
@@ -228,6 +230,10 @@ class PresignedUrls:
             days = self._max_expires.total_seconds() / 86_400
             raise Invalid(f"'expires' must be within {days:g} days.")
         return until
+
+
+def _is_signable(project: str) -> bool:
+    return SEPARATOR not in project and "," not in project
 
 
 def _text(paths: Sequence[str], methods: Sequence[str], project: str, expires: str) -> str:

@@ -7,7 +7,6 @@ queue it was posted to. A copy is not copied again.
 """
 
 import logging
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -28,6 +27,7 @@ from zaqar_lite.domain.metadata import FILTER, PRIORITY
 from zaqar_lite.domain.models import DEFAULT_PRIORITY, QueueRecord, QueueRef
 from zaqar_lite.domain.posts import Copy, NewMessage
 from zaqar_lite.domain.turns import Slices, Turns
+from zaqar_lite.service.caching import Cache
 from zaqar_lite.storage.management import ManagementStore
 
 logger = logging.getLogger(__name__)
@@ -102,7 +102,7 @@ class Router:
     def __init__(self, management: ManagementStore, limits: Limits) -> None:
         self._management = management
         self._limits = limits
-        self._projects: OrderedDict[str, _Receivers] = OrderedDict()
+        self._projects: Cache[str, _Receivers] = Cache(_MAX_CACHED)
 
     async def route(
         self, queue: QueueRef, messages: Sequence[NewMessage], own: Route, turns: Turns
@@ -142,8 +142,6 @@ class Router:
                 if receiver.route.matching is not None
             )
             known = self._projects[project] = _Receivers(versions, receivers, index)
-            if len(self._projects) > _MAX_CACHED:
-                self._projects.popitem(last=False)
         return known
 
     def _receiver(self, record: QueueRecord) -> _Receiver:

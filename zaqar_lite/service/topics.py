@@ -31,15 +31,15 @@ from zaqar_lite.domain.topics import (
 from zaqar_lite.domain.turns import Turns
 from zaqar_lite.service.delivery.outbox import (
     CLIENT_ID,
+    Forwarded,
     OutboxMessage,
-    Sent,
     encode,
     outbox_queue,
     trace_of,
 )
 from zaqar_lite.service.post_validation import Draft, PostValidation
 from zaqar_lite.service.records import Kind, Most
-from zaqar_lite.service.yielding import STEP, cut
+from zaqar_lite.service.yielding import in_steps
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
 
@@ -191,10 +191,7 @@ class Topics:
             KeyReused: a key stands for another message.
         """
         self._drafts.check_post(drafts, batch_key)
-        large = len(drafts) > STEP
-        for first, part in cut(drafts):
-            if large:
-                await self.turns.wait()
+        async for first, part in in_steps(drafts, self.turns):
             self._drafts.check(first, part)
             for index, draft in enumerate(part, first):
                 self._drafts.check_times(f"Message {index}", None, self._delay_of(draft))
@@ -203,9 +200,7 @@ class Topics:
             admitted = await self.admit(topic, 0) or Admitted({}, 0)
         whole = batch_key and identify(topic, batch_key, (draft.body for draft in drafts))
         new: list[NewMessage] = []
-        for _, part in cut(drafts):
-            if large:
-                await self.turns.wait()
+        async for _, part in in_steps(drafts, self.turns):
             new += [self._entry(topic, draft, admitted, client_id) for draft in part]
         return await self.messages.post(
             outbox_queue(topic.project),
@@ -236,7 +231,7 @@ class Topics:
             delay or None,
             version=admitted.version,
             trace=trace_of(draft.headers),
-            sent=Sent(client_id, ttl, delay, dict(draft.headers) if draft.headers else None),
+            sent=Forwarded(client_id, ttl, delay, dict(draft.headers) if draft.headers else None),
         )
         key = draft.idempotency_key
         own = None if key is None else _own(topic, identify(topic, key, (draft.body,)))

@@ -43,7 +43,7 @@ async def on_queue(caller: Caller, request: Request, fields: Mapping[str, str]) 
             wanted = _body(fields.get("settings", ""))
             if not isinstance(wanted, dict):
                 raise refused("The settings must be a JSON object")
-            now = (await caller.call("GET", path)).document
+            now = await caller.get(path)
             patch = [
                 {
                     "op": "replace" if key in now else "add",
@@ -55,7 +55,7 @@ async def on_queue(caller: Caller, request: Request, fields: Mapping[str, str]) 
             ]
             await _patch(caller, path, patch)
         case "set":
-            now = (await caller.call("GET", path)).document
+            now = await caller.get(path)
             await _patch(caller, path, settings.changes(fields, now, _whole))
         case "purge" | "delete" as act:
             if fields.get("confirm") != request.path_params["queue"]:

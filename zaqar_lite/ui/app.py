@@ -146,7 +146,7 @@ class _Page:
         except Forged:
             key = ""
         try:
-            await self._caller(request, OWN, key or "-").call("GET", "/v2/")
+            await self._caller(request, OWN, key or "-").get("/v2/")
         except Refused as refused:
             if refused.status == 401:
                 return self._render(request, found, "sign-in.html", {"wrong": _WRONG_KEY}, 403)

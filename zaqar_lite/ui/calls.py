@@ -9,6 +9,7 @@ from urllib.parse import quote, urlencode
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
+Query = Mapping[str, object] | None
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 CLIENT_ID = b"75690000-0000-4000-8000-000000000000"
 OWN = "-"
@@ -48,11 +49,22 @@ class Caller:
     host: bytes
     address: tuple[str, int] | None
 
+    async def get(self, path: str, query: Query = None) -> Any:  # noqa: ANN401 - JSON, or text
+        """Return the document at a path; raises as `call`."""
+        return (await self.call("GET", path, query)).document
+
+    async def find(self, path: str, query: Query = None) -> Any:  # noqa: ANN401 - as `get`
+        """Return the document at a path; None if the API refuses to show it."""
+        try:
+            return await self.get(path, query)
+        except Refused:
+            return None
+
     async def call(
         self,
         method: str,
         path: str,
-        query: Mapping[str, object] | None = None,
+        query: Query = None,
         document: object = None,
         content_type: str = "application/json",
     ) -> Answer:

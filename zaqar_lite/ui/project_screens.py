@@ -34,11 +34,11 @@ async def queues(caller: Caller, request: Request) -> Values:
             "name": wanted.names[0] if wanted.names else None,
             "detailed": "true",
         }
-        answer = await caller.call("GET", "/v2/queues", query)
-        listed = answer.document["queues"]
+        document = await caller.get("/v2/queues", query)
+        listed = document["queues"]
         rows += await _rows(caller, listed, wanted)
         looked_at += len(listed)
-        marker = next_of(answer.document) if len(listed) == _PAGE else None
+        marker = next_of(document) if len(listed) == _PAGE else None
         if marker is None or looked_at >= _MOST_QUEUES or time.monotonic() - begun > _LONGEST_LOOK:
             break
     rows.sort(key=lambda row: (*by_trouble(row), row["queue"]))
@@ -76,31 +76,20 @@ async def _total(caller: Caller, name: str) -> int | None:
 async def schedules(caller: Caller, request: Request) -> Values:
     """The project's schedules, with when they fire and what became of it."""
     query = {"limit": _PAGE, "marker": request.query_params.get("marker")}
-    answer = await caller.call("GET", "/v2/schedules", query)
-    found = answer.document["schedules"]
-    return {
-        "schedules": found,
-        "next": next_of(answer.document) if len(found) == _PAGE else None,
-    }
+    document = await caller.get("/v2/schedules", query)
+    found = document["schedules"]
+    return {"schedules": found, "next": next_of(document) if len(found) == _PAGE else None}
 
 
 async def pools(caller: Caller, request: Request) -> Values:
     """The server's pools, and how far those that are emptied are."""
     query = {"limit": _PAGE, "marker": request.query_params.get("marker")}
-    answer = await caller.call("GET", "/v2/pools", query)
-    found = answer.document["pools"]
-    drains = await asyncio.gather(*(_drain(caller, one["name"]) for one in found))
+    document = await caller.get("/v2/pools", query)
+    found = document["pools"]
+    drains = await asyncio.gather(  # None of a pool that was never drained
+        *(caller.find(f"/v2/pools/{quoted(one['name'])}/drain") for one in found)
+    )
     return {
         "pools": [{**one, "drain": drain} for one, drain in zip(found, drains, strict=True)],
-        "next": next_of(answer.document) if len(found) == _PAGE else None,
+        "next": next_of(document) if len(found) == _PAGE else None,
     }
-
-
-async def _drain(caller: Caller, name: str) -> Values | None:
-    """How far a pool is drained; None when it never was."""
-    try:
-        answer = await caller.call("GET", f"/v2/pools/{quoted(name)}/drain")
-    except Refused:
-        return None
-    found: Values = answer.document
-    return found

@@ -8,7 +8,7 @@ from urllib.parse import parse_qs, urlsplit
 from starlette.requests import Request
 
 from zaqar_lite.ui import formats
-from zaqar_lite.ui.calls import Caller, Refused
+from zaqar_lite.ui.calls import Caller
 from zaqar_lite.ui.paths import job_path, message_path, queue_path, quoted
 from zaqar_lite.ui.settings import FIELDS
 
@@ -35,12 +35,12 @@ async def queue(caller: Caller, request: Request) -> Values:
     }
     counts, settings, listed = await asyncio.gather(
         counts_of(caller, request.path_params["queue"]),
-        caller.call("GET", path),
-        caller.call("GET", f"{path}/messages", query),
+        caller.get(path),
+        caller.get(f"{path}/messages", query),
     )
-    messages, next_ = listed.document["messages"], None
+    messages, next_ = listed["messages"], None
     if len(messages) == _PAGE and state not in _FILTERED:
-        next_ = next_of(listed.document)
+        next_ = next_of(listed)
     delayed: list[Values] = []
     if counts["delayed"] or state == "delayed":
         delayed = await _first_messages(caller, f"{path}/messages", delayed=True)
@@ -51,7 +51,7 @@ async def queue(caller: Caller, request: Request) -> Values:
         messages = [one for one in first if formats.state(one) in _FILTERED[state]]
     return {
         "counts": counts,
-        "settings": settings.document,
+        "settings": settings,
         "fields": FIELDS,
         "messages": messages,
         "state": state,
@@ -64,8 +64,7 @@ async def queue(caller: Caller, request: Request) -> Values:
 
 async def message(caller: Caller, request: Request) -> Values:
     """A message with its attempts."""
-    answer = await caller.call("GET", message_path(request), {"details": "true"})
-    return {"message": answer.document}
+    return {"message": await caller.get(message_path(request), {"details": "true"})}
 
 
 async def dead_letters(caller: Caller, request: Request) -> Values:
@@ -79,9 +78,7 @@ async def dead_letters(caller: Caller, request: Request) -> Values:
     )
     if reason is not None:
         letters = [one for one in letters if one["dead_letter"]["reason"] == reason]
-    jobs, settings = await asyncio.gather(
-        caller.call("GET", f"{path}/redrives"), caller.call("GET", path)
-    )
+    jobs, settings = await asyncio.gather(caller.get(f"{path}/redrives"), caller.get(path))
     free = sum("claim_id=" not in one["href"] for one in letters)
     return {
         "touched": f"at least {free}" if len(messages) >= _MOST_EXAMINED else str(free),
@@ -89,8 +86,8 @@ async def dead_letters(caller: Caller, request: Request) -> Values:
         "letters": letters[:_PAGE],
         "looked_at": len(messages),
         "reason": reason,
-        "jobs": jobs.document["jobs"],
-        "target": settings.document.get("_dead_letter_queue"),
+        "jobs": jobs["jobs"],
+        "target": settings.get("_dead_letter_queue"),
     }
 
 
@@ -108,10 +105,10 @@ async def _first_messages(caller: Caller, path: str, *, delayed: bool = False) -
     found: list[Values] = []
     marker: str | None = None
     while len(found) < _MOST_EXAMINED:
-        listed = await caller.call("GET", path, {**query, "marker": marker})
-        page = listed.document["messages"]
+        listed = await caller.get(path, {**query, "marker": marker})
+        page = listed["messages"]
         found += page
-        marker = next_of(listed.document)
+        marker = next_of(listed)
         if not page or marker is None:
             break
     return found
@@ -126,34 +123,32 @@ async def claims(caller: Caller, request: Request) -> Values:
         _, is_held, claim_id = one["href"].partition("?claim_id=")
         if is_held:
             held.setdefault(claim_id, []).append(one["id"])
-    found = await asyncio.gather(*(_claim(caller, f"{path}/claims/{one}") for one in held))
+    found = await asyncio.gather(*(caller.find(f"{path}/claims/{one}") for one in held))
     return {
         "claims": [
-            {"id": one, "ids": ids, **times}
-            for (one, ids), times in zip(held.items(), found, strict=True)
+            {"id": one, "ids": ids, **_times(claim)}
+            for (one, ids), claim in zip(held.items(), found, strict=True)
         ],
         "looked_at": len(messages),
     }
 
 
-async def _claim(caller: Caller, path: str) -> Values:
+def _times(claim: Values | None) -> Values:
     """How long a claim has lasted and still lasts; None if it is over, or if not allowed to see."""
-    try:
-        found = (await caller.call("GET", path)).document
-    except Refused:
+    if claim is None:
         return {"age": None, "left": None}
-    return {"age": found["age"], "left": max(0, found["ttl"] - found["age"])}
+    return {"age": claim["age"], "left": max(0, claim["ttl"] - claim["age"])}
 
 
 async def jobs(caller: Caller, request: Request) -> Values:
     """The queue's jobs of each kind, the newest first."""
     path = queue_path(request)
     kinds = ("redrives", "delayed/cancel", "delayed/move", "delayed/fire")
-    lists = await asyncio.gather(*(caller.call("GET", f"{path}/{kind}") for kind in kinds))
+    lists = await asyncio.gather(*(caller.get(f"{path}/{kind}") for kind in kinds))
     found = [
         {**one, "kind": kind}
         for kind, listed in zip(kinds, lists, strict=True)
-        for one in listed.document["jobs"]
+        for one in listed["jobs"]
     ]
     found.sort(key=lambda one: (one["created"], one["id"]), reverse=True)
     counts = await counts_of(caller, request.path_params["queue"])
@@ -162,20 +157,17 @@ async def jobs(caller: Caller, request: Request) -> Values:
 
 async def job(caller: Caller, request: Request) -> Values:
     """A job and how far it is."""
-    answer = await caller.call("GET", job_path(request))
-    return {"job": answer.document}
+    return {"job": await caller.get(job_path(request))}
 
 
 async def subscriptions(caller: Caller, request: Request) -> Values:
     """Who is sent the queue's messages, and the last attempts to do so."""
     path = f"{queue_path(request)}/subscriptions"
-    listed = (await caller.call("GET", path, {"limit": _PAGE})).document["subscriptions"]
-    logs = await asyncio.gather(
-        *(caller.call("GET", f"{path}/{one['id']}/deliveries") for one in listed)
-    )
+    listed = (await caller.get(path, {"limit": _PAGE}))["subscriptions"]
+    logs = await asyncio.gather(*(caller.get(f"{path}/{one['id']}/deliveries") for one in listed))
     return {
         "subscriptions": [
-            {**one, "deliveries": log.document["deliveries"][:10]}
+            {**one, "deliveries": log["deliveries"][:10]}
             for one, log in zip(listed, logs, strict=True)
         ]
     }
@@ -183,10 +175,9 @@ async def subscriptions(caller: Caller, request: Request) -> Values:
 
 async def counts_of(caller: Caller, name: str) -> Values:
     """How many messages a queue holds by state, and the age of the oldest."""
-    answer = await caller.call(
-        "GET", f"/v2/queues/{quoted(name)}/stats", {"details": "true", "recent": "true"}
-    )
-    found = answer.document["messages"]
+    query = {"details": "true", "recent": "true"}
+    stats = await caller.get(f"/v2/queues/{quoted(name)}/stats", query)
+    found = stats["messages"]
     oldest = found.get("oldest") or {}
     delayed = found.get("delayed", 0)
     return {
@@ -195,8 +186,8 @@ async def counts_of(caller: Caller, name: str) -> Values:
         "claimed": found["claimed"],
         "total": found["total"],
         "oldest_age": oldest.get("age", 0),
-        "recent": answer.document["recent"],
-        "rates": answer.document.get("rates"),
+        "recent": stats["recent"],
+        "rates": stats.get("rates"),
     }
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from starlette.requests import Request
 
-from zaqar_lite.ui.calls import Caller, Refused
+from zaqar_lite.ui.calls import Caller
 
 _LINE = re.compile(r"([a-z_]+)(?:\{(.*)\})? (\S+)")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
@@ -17,19 +17,10 @@ Values = dict[str, Any]
 
 async def server(caller: Caller, _: Request) -> Values:
     """The server: its store, how fast it answers, what the sweep owes, how late messages are."""
-    answer = await caller.call("GET", "/metrics")
     return {
-        **summary(read(answer.document)),
-        "pools": await _has_pools(caller),
+        **summary(read(await caller.get("/metrics"))),
+        "pools": await caller.find("/v2/pools", {"limit": 1}) is not None,
     }
-
-
-async def _has_pools(caller: Caller) -> bool:
-    try:
-        await caller.call("GET", "/v2/pools", {"limit": 1})
-    except Refused:
-        return False
-    return True
 
 
 def read(text: str) -> Samples:

@@ -57,7 +57,7 @@ class ClaimActions:
         limit = request.whole("limit", DEFAULT_LIMIT)
         details, large = request.flag("details"), request.flag("large")
         seconds = self._polling.seconds(request)
-        document = await documents.sent_object(request) if request.size else {}
+        document = await documents.read_object(request) if request.size else {}
         queue = request.queue
         ttl, grace = documents.integer(document, "ttl"), documents.integer(document, "grace")
 
@@ -117,7 +117,7 @@ class ClaimActions:
     )
     async def renew_claim(self, request: Request) -> Response:
         """Renew a claim."""
-        document = await documents.sent_object(request)
+        document = await documents.read_object(request)
         await self._claims.renew(
             request.queue,
             request.path_values[1],

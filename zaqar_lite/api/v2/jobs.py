@@ -40,7 +40,7 @@ class JobActions:
     async def begin_redrive(self, request: Request) -> Response:
         """Begin to redrive; few ids are acted on at once."""
         act = _act(request)
-        order = await documents.sent(request, _decoder)
+        order = await documents.read_struct(request, _decoder)
         if act is JobAct.REDRIVE:
             self._authorizer.check_target(request.principal, order.to)
         due = if_due(request)  # where it is no move, that is refused as in the document
@@ -157,7 +157,7 @@ class ScheduleActions:
     )
     async def put_schedule(self, request: Request) -> Response:
         """Make or replace a schedule."""
-        plan = await documents.sent(request, _plan, deepest=MAX_BODY_DEPTH)
+        plan = await documents.read_struct(request, _plan, deepest=MAX_BODY_DEPTH)
         self._authorizer.check_target(request.principal, plan.queue)
         name = request.path_values[0]
         schedule, is_new = await self._schedules.put(request.project, name, plan)
@@ -177,7 +177,7 @@ class ScheduleActions:
     )
     async def change_schedule(self, request: Request) -> Response:
         """Change some of a schedule; null takes one away."""
-        changes = await documents.sent(request, _parts, deepest=MAX_BODY_DEPTH)
+        changes = await documents.read_struct(request, _parts, deepest=MAX_BODY_DEPTH)
 
         def apply(plan: Plan) -> Plan:
             merged = {**_parts.decode(msgspec.json.encode(plan)), **changes}

@@ -66,7 +66,7 @@ class MessageActions:
         policy = await self._messages.admit(queue, size)
         posted, warned = await self._messages.post(
             queue,
-            await documents.sent_messages(request, self._messages.turns),
+            await documents.read_messages(request, self._messages.turns),
             size=size,
             client_id=request.client_id,
             batch_key=idempotency_key(request) if _KEY in request.headers else None,
@@ -74,7 +74,7 @@ class MessageActions:
         )
         if size > documents.LARGE_POST:
             await self._messages.turns.wait()
-        return stored(request.path, posted, warned)
+        return posted_response(request.path, posted, warned)
 
     @route(
         "GET /v2/queues/{queue_name}/messages -> MessageList",
@@ -295,7 +295,7 @@ def _link_parameters(request: Request, delayed: bool, marker: str) -> list[tuple
     return pairs
 
 
-def stored(path: str, posted: Sequence[Posted], warned: str | None = None) -> Response:
+def posted_response(path: str, posted: Sequence[Posted], warned: str | None = None) -> Response:
     """Answer a post to `path`, the place of a queue's or topic's messages."""
     ids: list[str] = []
     duplicates: list[str] = []

@@ -75,7 +75,7 @@ class PoolActions:
     )
     async def create_pool(self, request: Request) -> Response:
         """Create a pool."""
-        document = await documents.sent_object(request)
+        document = await documents.read_object(request)
         _check_known(document, _POOL_FIELDS)
         for name in ("uri", "weight"):
             if name not in document:
@@ -101,7 +101,7 @@ class PoolActions:
     )
     async def update_pool(self, request: Request) -> Response:
         """Change a pool."""
-        document = await documents.sent_object(request)
+        document = await documents.read_object(request)
         changes = {name: document[name] for name in _POOL_FIELDS if name in document}
         if not changes:
             raise bad_body(f"One of {', '.join(_POOL_FIELDS)} is needed.")
@@ -173,7 +173,7 @@ class FlavorActions:
     )
     async def create_flavor(self, request: Request) -> Response:
         """Create a flavor."""
-        document = await documents.sent_object(request)
+        document = await documents.read_object(request)
         _check_known(document, _FLAVOR_FIELDS)
         if not isinstance(document.get("capabilities", {}), dict):
             raise bad_body("'capabilities' must be an object.")
@@ -195,7 +195,7 @@ class FlavorActions:
     )
     async def update_flavor(self, request: Request) -> Response:
         """Give a flavor other pools."""
-        document = await documents.sent_object(request)
+        document = await documents.read_object(request)
         pools = _pool_list(document)
         name = request.path_values[0]
         await self._registry.flavor(request.project, name)

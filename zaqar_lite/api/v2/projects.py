@@ -29,7 +29,7 @@ class KeyActions:
     @route("POST /v2/keys NewKey -> MadeKey", "keys:create admin", (201, 403), largest_body=16_384)
     async def create_key(self, request: Request) -> Response:
         """Create a key."""
-        document = await documents.sent_object(request)
+        document = await documents.read_object(request)
         grants = document.get("grants")
         if not isinstance(grants, list) or not all(isinstance(text, str) for text in grants):
             raise Invalid("'grants' must be a list of grants, such as [\"send:orders*\"].")
@@ -69,7 +69,7 @@ class KeyActions:
     @route("PATCH /v2/keys/{key_id} KeyChange -> Key", "keys:update admin", (200, 403, 404))
     async def change_key(self, request: Request) -> Response:
         """Disable a key, or let it work again."""
-        document = await documents.sent_object(request)
+        document = await documents.read_object(request)
         disabled = document.get("disabled")
         if not isinstance(disabled, bool) or len(document) != 1:
             raise Invalid('The document is {"disabled": true} or {"disabled": false}.')
@@ -84,7 +84,7 @@ class KeyActions:
         """Make a key like this one, which then ends."""
         overlap: int | None = None
         if request.size:
-            document = await documents.sent_object(request)
+            document = await documents.read_object(request)
             overlap = documents.integer(document, "overlap")
         key, text = await self._keys.rotate(
             *_named(request), overlap=DEFAULT_OVERLAP if overlap is None else overlap
@@ -187,7 +187,7 @@ class QuotaActions:
     @route("PUT /v2/quotas/{project_id} Quotas -> Quota", "quotas:update admin", (200,))
     async def set_quotas(self, request: Request) -> Response:
         """Set a project's quotas."""
-        document = await documents.sent_object(request)
+        document = await documents.read_object(request)
         await self._quotas.set(request.path_values[0], document)
         return await self.show_quotas(request)
 

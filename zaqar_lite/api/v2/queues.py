@@ -62,7 +62,7 @@ class QueueActions:
     async def list_queues(self, request: Request) -> Response:
         """List queues."""
         with_count = request.flag("with_count")
-        records = await self._queues.list_queues(request.project, **wanted_page(request))
+        records = await self._queues.list_queues(request.project, **page_query(request))
         document = named_page(
             "queues",
             request,
@@ -74,7 +74,7 @@ class QueueActions:
 
     async def list_stored(self, request: Request) -> Response:
         """List the project's queues, their metadata as it is stored."""
-        records = await self._queues.list_queues(request.project, **wanted_page(request))
+        records = await self._queues.list_queues(request.project, **page_query(request))
         named = [(record.queue.name, visible(record.metadata)) for record in records]
         return Response(200, named_page("queues", request, named))
 
@@ -87,7 +87,7 @@ class QueueActions:
     )
     async def create_queue(self, request: Request) -> Response:
         """Create a queue; one that exists stays as it is."""
-        metadata = await sent_metadata(request, self._authorizer)
+        metadata = await read_metadata(request, self._authorizer)
         created = await self._queues.create(request.queue, metadata)
         location = (b"location", request.path.encode())
         idle = idle_limit(metadata, metadata) if created else None
@@ -115,7 +115,7 @@ class QueueActions:
     )
     async def update_queue(self, request: Request) -> Response:
         """Change a queue's metadata."""
-        operations = await sent_patch(request, self._authorizer)
+        operations = await read_patch(request, self._authorizer)
         metadata = await self._queues.patch(request.queue, operations)
         idle = idle_limit(metadata, {operation.key for operation in operations})
         return Response(200, metadata, warning(unknown_keys(metadata), idle))
@@ -175,7 +175,7 @@ class QueueActions:
     @route("POST /v2/queues/{queue_name}/share Share -> SignedUrl", "queues:share manage", (200,))
     async def share_queue(self, request: Request) -> Response:
         """Make a pre-signed URL."""
-        document = await documents.sent_object(request)
+        document = await documents.read_object(request)
         unknown = sorted(set(document) - set(_SHARE_FIELDS))
         if unknown:
             raise Invalid(f"Unknown field {unknown[0]!r}: {', '.join(_SHARE_FIELDS)} are known.")
@@ -233,7 +233,7 @@ class QueueActions:
         return Response(200, {"messages": shown, "links": links})
 
 
-def wanted_page(request: Request) -> dict[str, Any]:
+def page_query(request: Request) -> dict[str, Any]:
     """What a listing of queues or topics asks for, as the services take it."""
     return {
         "marker": request.text("marker"),
@@ -260,14 +260,14 @@ def named_page(
     return document
 
 
-async def sent_metadata(request: Request, authorizer: Authorizer) -> dict[str, Any]:
+async def read_metadata(request: Request, authorizer: Authorizer) -> dict[str, Any]:
     """Read the metadata of a queue or topic that is to be created, and check the right to it."""
-    metadata = await documents.sent_object(request) if request.size else {}
+    metadata = await documents.read_object(request) if request.size else {}
     authorizer.check_metadata(request.principal, metadata)
     return metadata
 
 
-async def sent_patch(request: Request, authorizer: Authorizer) -> Sequence[Operation]:
+async def read_patch(request: Request, authorizer: Authorizer) -> Sequence[Operation]:
     """Read a patch of metadata, and check the right to it.
 
     Raises:
@@ -294,7 +294,7 @@ async def purged_types(request: Request) -> list[str]:
     """
     types: Any = ["messages", "subscriptions"]
     if request.size:
-        document = await documents.sent_object(request)
+        document = await documents.read_object(request)
         types = document.get("resource_types")
     if not isinstance(types, list) or not all(isinstance(kind, str) for kind in types):
         raise Invalid("'resource_types' must be a list of 'messages', 'subscriptions'.")

@@ -9,15 +9,15 @@ from zaqar_lite.api.routes import MARKER, QUEUE_LIMIT, on_topics, topic_twin
 from zaqar_lite.api.v2.messages import (
     MessageActions,
     idempotency_key,
-    stored,
+    posted_response,
 )
 from zaqar_lite.api.v2.queues import (
     QueueActions,
     named_page,
+    page_query,
     purged_types,
-    sent_metadata,
-    sent_patch,
-    wanted_page,
+    read_metadata,
+    read_patch,
 )
 from zaqar_lite.domain.metadata import unknown_keys
 from zaqar_lite.service.identity.authorization import Authorizer
@@ -60,14 +60,14 @@ class TopicActions:
     @topic_twin(QueueActions.list_queues, parameters=_LISTED, answer="Topics")
     async def list_topics(self, request: Request) -> Response:
         """List topics."""
-        topics = await self._topics.list_topics(request.project, **wanted_page(request))
+        topics = await self._topics.list_topics(request.project, **page_query(request))
         named = [(topic.name, self._topics.shown(topic.metadata)) for topic in topics]
         return Response(200, named_page("topics", request, named))
 
     @topic_twin(QueueActions.create_queue)
     async def create_topic(self, request: Request) -> Response:
         """Create a topic; one that exists stays as it is."""
-        metadata = await sent_metadata(request, self._authorizer)
+        metadata = await read_metadata(request, self._authorizer)
         created = await self._topics.create(request.queue, metadata)
         headers = ((b"location", request.path.encode()), *warning(unknown_keys(metadata)))
         return Response(201 if created else 204, b"", headers)
@@ -80,7 +80,7 @@ class TopicActions:
     @topic_twin(QueueActions.update_queue)
     async def update_topic(self, request: Request) -> Response:
         """Change a topic's metadata."""
-        operations = await sent_patch(request, self._authorizer)
+        operations = await read_patch(request, self._authorizer)
         metadata = await self._topics.patch(request.queue, operations)
         return Response(200, metadata, warning(unknown_keys(metadata)))
 
@@ -122,11 +122,11 @@ class TopicActions:
         admitted = await self._topics.admit(topic, request.size)
         posted = await self._topics.post(
             topic,
-            await documents.sent_messages(request, self._topics.turns),
+            await documents.read_messages(request, self._topics.turns),
             client_id=request.client_id,
             batch_key=idempotency_key(request),
             admitted=admitted,
         )
         if request.size > documents.LARGE_POST:
             await self._topics.turns.wait()
-        return stored(request.path, posted)
+        return posted_response(request.path, posted)

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from zaqar_lite.api.authentication import RequestAuthentication, TrustedProxies
 from zaqar_lite.api.checks import Checks
 from zaqar_lite.api.errors import to_response
-from zaqar_lite.api.request import INVALID_REQUEST, Head, Refused, Request, Response
+from zaqar_lite.api.request import INVALID_REQUEST, Head, Refused, Request, Response, do_nothing
 from zaqar_lite.api.routes import RouteTree
 from zaqar_lite.api.websocket.actions import ServedAction, served_actions
 from zaqar_lite.api.websocket.frames import (
@@ -92,7 +92,7 @@ class Conversation:
         self._project = project
         self._proof: dict[bytes, bytes] = {}
         self._expires_at: int | None = None
-        self._release: Callable[[], None] = _nothing
+        self._release: Callable[[], None] = do_nothing
         self._subscribers: dict[bool, OwnSubscriber] = {}
 
     @property
@@ -381,10 +381,6 @@ def _written(shown: dict[str, Any], *, binary: bool) -> bytes:
             return write(one, binary=binary)
     failed = {"body": {"error": "Unexpected error."}, "headers": {"status": 500}}
     return write({**unread, **failed}, binary=binary)
-
-
-def _nothing() -> None:
-    """Hold nothing."""
 
 
 def _are_texts(headers: Any, names: tuple[str, ...]) -> bool:  # noqa: ANN401 - any JSON

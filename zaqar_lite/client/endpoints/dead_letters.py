@@ -25,14 +25,14 @@ from zaqar_lite.client.endpoints import claims, jobs, messages, queues
 from zaqar_lite.client.endpoints.requests import queue_path, tell
 from zaqar_lite.client.errors import BadRequest, ClaimLost, Refused, ServerWarning, ZaqarError
 from zaqar_lite.client.models import Job, Message, NewMessage, RawBody
+from zaqar_lite.client.posting import Batcher, PostOptions
 from zaqar_lite.client.steps import Page, Pages, Sleep, Steps, listing, method
 from zaqar_lite.client.termination import ToTheEnd
 
 T = TypeVar("T")
+Batch = Sequence[tuple[Message, bytes]]
+"""Letters with what is posted of each."""
 
-# The server's default max_messages_post_size, and what ttl, delay and key add to a message.
-POST_BYTES = 262_144
-ROOM_FOR_ATTRIBUTES = 256
 # Seconds that the letters of a killed redrive stay claimed: the least that a server takes. It must
 # be well below the time that the target's server remembers keys (600 s by default).
 CLAIM_TTL = 60
@@ -346,8 +346,8 @@ class Redrive:
                 kept = Kept(held.id, len(held.messages), asked_at)
                 self._kept.append(kept)
                 for target, letters in self._chosen(held.messages).items():
-                    for part in _posts(letters):
-                        yield from self._move(target, part, kept)
+                    for batch in self._batches(letters):
+                        yield from self._move(target, batch, kept)
                 if not kept.left and self._kept and self._kept[-1] is kept:
                     self._kept.pop()
         finally:
@@ -410,21 +410,35 @@ class Redrive:
             letter = dataclasses.replace(letter, body=serialization.loads(bytes(body)))
         return self._options.where(letter)
 
-    def _move(self, target: str, letters: Sequence[Message], kept: Kept) -> Steps[None]:
+    def _batches(self, letters: Sequence[Message]) -> Iterator[Batch]:
+        """Cut letters into parts that fit into one post each."""
+        options, batcher = self._options, Batcher[NewMessage](PostOptions(batch_size=len(letters)))
+        for letter in letters:
+            new = NewMessage(
+                body=letter.body,
+                ttl=options.ttl,
+                delay=options.delay,
+                idempotency_key=letter.id,
+                headers=letter.headers,
+            )
+            if full := batcher.add(new):
+                yield [(letters[entry.number], entry.encoded) for entry in full]
+        yield [(letters[entry.number], entry.encoded) for entry in batcher.flush() or ()]
+
+    def _move(self, target: str, batch: Batch, kept: Kept) -> Steps[None]:
         """Post letters and delete them; a single one that is refused stays where it is."""
-        if self._stopping():
+        if not batch or self._stopping():
             return
         yield from self._renew()
-        ttl, delay = self._options.ttl, self._options.delay
-        encoded = [_entry(one, ttl=ttl, delay=delay, idempotency_key=one.id) for one in letters]
+        letters = [letter for letter, _ in batch]
         try:
-            yield from self._ask(messages.post(target, encoded))
+            yield from self._ask(messages.post(target, [encoded for _, encoded in batch]))
         except BadRequest as error:
-            if len(letters) == 1:  # too large for that queue, say
+            if len(batch) == 1:  # too large for that queue, say
                 self.result.refused[letters[0].id] = str(error)
                 return
-            for letter in letters:
-                yield from self._move(target, [letter], kept)
+            for one in batch:
+                yield from self._move(target, [one], kept)
             return
         ids = [letter.id for letter in letters]
         try:
@@ -468,24 +482,3 @@ class Redrive:
                 # They lapse by themselves in a minute; this error must not hide another.
                 with contextlib.suppress(ZaqarError):
                     yield from self._ask(claims.release(self.queue, kept.id))
-
-
-def _entry(letter: Message, **options: Any) -> bytes:  # noqa: ANN401 - those of NewMessage
-    return serialization.encode_message(
-        NewMessage(body=letter.body, headers=letter.headers, **options)
-    )
-
-
-def _posts(letters: Sequence[Message]) -> Iterator[Sequence[Message]]:
-    """Cut letters into parts that fit into one post each."""
-    part: list[Message] = []
-    size = serialization.ENVELOPE_BYTES
-    for letter in letters:
-        length = len(_entry(letter)) + ROOM_FOR_ATTRIBUTES
-        if part and size + length > POST_BYTES:
-            yield part
-            part, size = [], serialization.ENVELOPE_BYTES
-        part.append(letter)
-        size += length
-    if part:
-        yield part

@@ -20,7 +20,6 @@ from zaqar_lite.storage.management import ManagementStore
 KIND = "deliveries"
 MAX_ATTEMPTS = 20
 MAX_ANSWER = 1_024
-_PAUSE = 1.0
 _LATEST_MS = 86_400_000
 """The record of a log lives so long at least, even if its subscription ends sooner."""
 
@@ -98,11 +97,6 @@ class AttemptLog:
         """Remove the log of a subscription that has ended, or begins anew."""
         self._pending.pop(_key(subscription), None)
         await self._kind.delete(*_key(subscription))
-
-    async def write(self) -> float:
-        """Write what is pending; answer when to write again, in seconds."""
-        await self.flush()
-        return _PAUSE
 
     async def flush(self) -> None:
         """Write what is pending."""

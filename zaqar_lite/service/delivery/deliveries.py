@@ -31,7 +31,6 @@ from zaqar_lite.service.delivery.outbox import (
     Delivery,
     Forwarded,
     OutboxMessage,
-    Sent,
     decode_delivery,
     decode_outbox_message,
     encode,
@@ -184,7 +183,7 @@ class Deliveries:
             look=self._look_at_due,
         )
         self._tasks: list[asyncio.Task[None]] = []
-        self._writing = Background("the log of deliveries", self.log.write, rest=1.0)
+        self._writing = Background("the log of deliveries", self.log.flush, rest=1.0)
         acts = [(queue, self._deliver_new) for queue in OUTBOX_QUEUES]
         acts += [(queue, self._deliver_again) for queue in RETRY_QUEUES]
         self._workers = [
@@ -278,7 +277,7 @@ class Deliveries:
     async def _deliver_topic(
         self,
         entry: OutboxMessage,
-        sent: Sent,
+        sent: Forwarded,
         subscriptions: Sequence[Subscription],
         payload: msgspec.Raw,
     ) -> None:
@@ -289,13 +288,8 @@ class Deliveries:
         """
         now = self.clock.now_ms()
         wait = ((sent.delay or 0) * 1000 - (now - entry.posted_at)) / 1000
-        forwarded = msgspec.Raw(
-            encode(
-                Forwarded(
-                    entry.body, sent.ttl, sent.delay, sent.headers, sent.client_id, entry.posted_at
-                )
-            )
-        )
+        sent = msgspec.structs.replace(sent, body=entry.body, posted_at=entry.posted_at)
+        forwarded = msgspec.Raw(encode(sent))
         first: list[Awaitable[tuple[Delivery, float] | None]] = []
         later: list[tuple[Delivery, float]] = []
         for one in subscriptions:

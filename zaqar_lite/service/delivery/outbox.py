@@ -12,7 +12,6 @@ of this module have names that no client can use (with `~`), no records, and no 
 post.
 """
 
-import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -27,7 +26,7 @@ from zaqar_lite.domain.identity import DELIVERIES_PROJECT
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.domain.posts import Companion, NewMessage
 from zaqar_lite.domain.topics import name_of
-from zaqar_lite.service.yielding import cut
+from zaqar_lite.service.yielding import in_steps
 
 if TYPE_CHECKING:
     from zaqar_lite.service.policy import Policies, Policy
@@ -54,13 +53,24 @@ They are reported as failed when their turn comes.
 _NO_ID = "0" * 32
 
 
-class Sent(msgspec.Struct, omit_defaults=True):
-    """What a message was posted to a topic with; None where the client gave nothing."""
+class Forwarded(msgspec.Struct, omit_defaults=True):
+    """A topic's message on its way to a queue, with what it was posted with; None for nothing.
 
-    client_id: str
+    Times are seconds; the delay counts from `posted_at` (ms).
+    """
+
+    client_id: str = ""
     ttl: int | None = None
     delay: int | None = None
     headers: dict[str, str] | None = None
+    body: msgspec.Raw = msgspec.Raw(b"null")
+    posted_at: int = 0
+
+    def delay_left(self, now: int) -> int | None:
+        """The seconds that the queue must delay it: what is left of its delay, rounded up."""
+        if self.delay is None or not self.posted_at:
+            return self.delay
+        return max(self.delay - max(now - self.posted_at, 0) // 1000, 0)
 
 
 class OutboxMessage(msgspec.Struct, omit_defaults=True):
@@ -83,7 +93,7 @@ class OutboxMessage(msgspec.Struct, omit_defaults=True):
     version: int = 0
     ordered: tuple[str, ...] = ()
     trace: dict[str, str] = {}
-    sent: Sent | None = None
+    sent: Forwarded | None = None
 
     def to(self, subscription: str, payload: msgspec.Raw | None = None) -> "Delivery":
         """Make the first delivery to a subscription, by its id; None sends a usual notification."""
@@ -114,26 +124,6 @@ class Delivery(msgspec.Struct, omit_defaults=True):
     kind: str = "Notification"
     reason: str = ""
     trace: dict[str, str] = {}
-
-
-class Forwarded(msgspec.Struct, omit_defaults=True):
-    """A message on its way to a queue. Times are seconds, and None where none was given.
-
-    Its delay counts from `posted_at` (ms).
-    """
-
-    body: msgspec.Raw
-    ttl: int | None = None
-    delay: int | None = None
-    headers: dict[str, str] | None = None
-    client_id: str = ""
-    posted_at: int = 0
-
-    def delay_left(self, now: int) -> int | None:
-        """The seconds that the queue must delay it: what is left of its delay, rounded up."""
-        if self.delay is None or not self.posted_at:
-            return self.delay
-        return max(self.delay - max(now - self.posted_at, 0) // 1000, 0)
 
 
 encode = msgspec.json.encode
@@ -179,7 +169,7 @@ class Outbox:
         self._policies = policies
         self._clock = clock
 
-    async def with_notes(
+    async def with_outbox_messages(
         self, queue: QueueRef, policy: "Policy", new: Sequence[NewMessage]
     ) -> Sequence[NewMessage]:
         """Add outbox messages: for subscribers of the queue, and of queues that get copies.
@@ -194,22 +184,20 @@ class Outbox:
         if not listening:
             return new
         _check_lines(new, queue, {to: len(policy.ordered) for to, policy in listening.items()})
-        noted: list[NewMessage] = []
+        extended: list[NewMessage] = []
         now = self._clock.now_ms()
-        for first, part in cut(new):
-            if first:
-                await asyncio.sleep(0)
+        async for _, part in in_steps(new):
             for message in part:
                 entries = [(queue, message.ttl_ms, message.delay_ms)]
                 entries += [(copy.queue, copy.ttl_ms, copy.delay_ms) for copy in message.copies]
-                notes = [
+                companions = [
                     entry
                     for to, ttl_ms, delay_ms in entries
                     if to in listening
-                    for entry in _notes(to, listening[to], message, now, ttl_ms, delay_ms)
+                    for entry in _outbox_messages(to, listening[to], message, now, ttl_ms, delay_ms)
                 ]
-                noted.append(replace(message, companions=tuple(notes)))
-        return noted
+                extended.append(replace(message, companions=tuple(companions)))
+        return extended
 
 
 def _check_lines(new: Sequence[NewMessage], queue: QueueRef, lines: Mapping[QueueRef, int]) -> None:
@@ -225,7 +213,7 @@ def _check_lines(new: Sequence[NewMessage], queue: QueueRef, lines: Mapping[Queu
         )
 
 
-def _notes(  # noqa: PLR0917 - the parts of an entry in their order
+def _outbox_messages(  # noqa: PLR0917 - the parts of an entry in their order
     queue: QueueRef, policy: "Policy", message: NewMessage, now: int, ttl_ms: int, delay_ms: int
 ) -> list[Companion]:
     delays = policy.default_delay_ms > 0

@@ -12,13 +12,11 @@ nonces of 96 bits allow 2^32), or when somebody asks; the earlier ones stay, to 
 sealed. When the server's current key changes, a data key is wrapped anew as it is loaded.
 """
 
-import asyncio
 import base64
 import binascii
 import contextlib
 import json
 import secrets
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,8 +37,9 @@ from zaqar_lite.domain.errors import (
 from zaqar_lite.domain.models import Message, QueueRef, Record
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.domain.sealed import PREFIX, is_sealed
+from zaqar_lite.service.caching import Cache
 from zaqar_lite.service.encryption import envelope
-from zaqar_lite.service.yielding import cut
+from zaqar_lite.service.yielding import in_steps
 from zaqar_lite.storage.management import ManagementStore
 
 KIND, CURRENT = "data-key", "data-key-current"
@@ -117,8 +116,8 @@ class EncryptionKeys:
         self._keys = keys
         self._server_key = next(iter(keys))
         self._clock = clock
-        self._ciphers: OrderedDict[tuple[str, str], AESGCM] = OrderedDict()
-        self._current: OrderedDict[str, _Loaded] = OrderedDict()
+        self._ciphers: Cache[tuple[str, str], AESGCM] = Cache(_CACHED)
+        self._current: Cache[str, _Loaded] = Cache(_CACHED)
 
     async def seal(self, queue: QueueRef, new: Sequence[NewMessage]) -> list[NewMessage]:
         """Seal the bodies of a post to a queue.
@@ -128,9 +127,7 @@ class EncryptionKeys:
         """
         key = await self._sealing_key(queue.project, len(new))
         sealed: list[NewMessage] = []
-        for first, part in cut(new):
-            if first:
-                await asyncio.sleep(0)  # other requests have their turn
+        async for _, part in in_steps(new):
             for one in part:
                 body = envelope.seal(key.cipher, key.id, queue.project, queue.name, one.body)
                 sealed.append(replace(one, body=body))
@@ -248,8 +245,6 @@ class EncryptionKeys:
                 key = _Loaded(key_id, cipher, json.loads(record.value)["at"], now)
             if not key.is_worn(now):
                 self._current[project] = key
-                if len(self._current) > _CACHED:
-                    self._current.popitem(last=False)
                 return key
             await self._make(project, pointer.version)
         raise Unavailable("The project's encryption key is being changed too often.")
@@ -311,8 +306,6 @@ class EncryptionKeys:
             await self._rewrap(record, fresh, stored["at"])
         cipher = AESGCM(fresh)
         self._ciphers[record.project, record.name] = cipher
-        if len(self._ciphers) > _CACHED:
-            self._ciphers.popitem(last=False)
         return cipher
 
     async def _rewrap(self, record: Record, fresh: bytes, at: int) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import math
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from typing import NamedTuple, Protocol
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import TooMany, Unauthenticated
 from zaqar_lite.domain.identity import Principal
+from zaqar_lite.service.caching import Cache
 from zaqar_lite.service.identity.login_throttle import LoginThrottle, LookupLimits
 
 
@@ -125,7 +125,7 @@ class Authenticator:
         self._together = LoginThrottle(max_failed * _ADDRESSES)
         self._last_at = float("-inf")
         self._clock = clock
-        self._cache: OrderedDict[bytes, _Entry] = OrderedDict()
+        self._cache: Cache[bytes, _Entry] = Cache(_MAX_CACHED)
         self._running: dict[bytes, asyncio.Task[Principal]] = {}
         self._generation = 0
 
@@ -272,6 +272,3 @@ class Authenticator:
 
     def _keep(self, digest: bytes, entry: _Entry) -> None:
         self._cache[digest] = entry
-        self._cache.move_to_end(digest)
-        if len(self._cache) > _MAX_CACHED:
-            self._cache.popitem(last=False)

@@ -4,13 +4,14 @@ import asyncio
 import ipaddress
 import math
 import time
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from random import uniform
 
 from zaqar_lite.domain.errors import TooMany, Unauthenticated
+from zaqar_lite.service.caching import Cache
 
 _MAX_ADDRESSES = 10_000
 _LATELY = 60.0
@@ -30,7 +31,7 @@ class LoginThrottle:
         self._rate = per_minute / 60
         self._most = max(per_minute / 2, 1.0)
         self._monotonic = monotonic
-        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        self._buckets: Cache[str, tuple[float, float]] = Cache(_MAX_ADDRESSES)
 
     def take(self, address: str) -> float:
         """Take a token; answer 0, or how many seconds to wait because there was none."""
@@ -66,9 +67,6 @@ class LoginThrottle:
             self._buckets.pop(site, None)
             return
         self._buckets[site] = (left, now)
-        self._buckets.move_to_end(site)
-        if len(self._buckets) > _MAX_ADDRESSES:
-            self._buckets.popitem(last=False)
 
 
 def site_of(address: str) -> str:
@@ -92,19 +90,29 @@ _MOST_PAUSES = 10
 _MAX_SITES = 10_000
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class _Site:
-    """One address: how many checks may run, how many do, and the requests that wait for theirs."""
+    """One address: the turns that it has at a time, and how many requests wait for theirs."""
 
+    turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
     width: int = 1
-    running: int = 0
+    waiting: int = 0
     suspected_until: float = float("-inf")
-    is_queued: bool = False
-    waiting: deque[asyncio.Future[None]] = field(default_factory=deque)
 
     @property
     def is_suspected(self) -> bool:
         return time.monotonic() < self.suspected_until
+
+    def widen(self) -> None:
+        """Have one turn more at a time: a credential was good."""
+        if self.width < WIDEST:
+            self.width += 1
+            self.turns.release()
+
+    def suspect(self) -> None:
+        """Have one turn at a time again: a credential was refused."""
+        self.suspected_until = time.monotonic() + SUSPECTED
+        self.turns, self.width = asyncio.Semaphore(1), 1
 
 
 class LookupLimits:
@@ -120,9 +128,8 @@ class LookupLimits:
     def __init__(self, per_minute: int) -> None:
         self._pause = 60 / per_minute
         self._sites: OrderedDict[str, _Site] = OrderedDict()
-        self._suspects: deque[_Site] = deque()
+        self._suspects = asyncio.Lock()
         self._opens_at = float("-inf")
-        self._alarm: asyncio.TimerHandle | None = None
 
     @asynccontextmanager
     async def turn(self, address: str) -> AsyncIterator[None]:
@@ -132,83 +139,49 @@ class LookupLimits:
             TooMany: too many wait already, or it would take too long.
         """
         site = self._site(site_of(address))
-        await self._enter(site)
+        turns = await self._enter(site)
         try:
             yield
         except Unauthenticated:
             if not site.is_suspected:  # else its turn has taken the pause
                 self._take_pause()
-            site.width = 1
-            site.suspected_until = time.monotonic() + SUSPECTED
+            site.suspect()
             raise
         else:
             if site.is_suspected:
                 self._opens_at -= self._pause
             site.suspected_until = float("-inf")
-            site.width = min(site.width + 1, WIDEST)
+            site.widen()
         finally:
-            site.running -= 1
-            self._wake(site)
+            turns.release()
 
-    async def _enter(self, site: _Site) -> None:
+    async def _enter(self, site: _Site) -> asyncio.Semaphore:
         too_late = site.is_suspected and self._opens_at > time.monotonic() + LONGEST
-        if len(site.waiting) >= _MOST_WAITING or too_late:
+        if site.waiting >= _MOST_WAITING or too_late:
             raise self._too_many(site)
-        turn = asyncio.get_running_loop().create_future()
-        site.waiting.append(turn)
-        self._wake(site)
+        site.waiting += 1
+        turns = site.turns
         try:
             # With jitter, or all that came together would give up at the same instant.
             async with asyncio.timeout(LONGEST * uniform(0.5, 1)):  # noqa: S311 - jitter
-                await turn
-        except BaseException as exc:
-            if turn.done() and not turn.cancelled():  # it came just then
-                site.running -= 1
-                self._wake(site)
-            elif turn in site.waiting:
-                site.waiting.remove(turn)
-            if isinstance(exc, TimeoutError):
-                raise self._too_many(site) from None
-            raise
+                await turns.acquire()
+                try:
+                    if site.is_suspected:
+                        await self._enter_suspected()
+                except BaseException:
+                    turns.release()
+                    raise
+        except TimeoutError:
+            raise self._too_many(site) from None
+        finally:
+            site.waiting -= 1
+        return turns
 
-    def _wake(self, site: _Site) -> None:
-        """Give turns to the requests that wait, in order; a suspect queues with the others."""
-        if not site.is_suspected:
-            while site.running < site.width and self._give(site):
-                pass
-        elif site.waiting and not site.running and not site.is_queued:
-            site.is_queued = True
-            self._suspects.append(site)
-            self._wake_suspects()
-
-    def _wake_suspects(self) -> None:
-        """Give the next suspect its turn, or set a timer for when that may be."""
-        while self._suspects:
-            wait = self._opens_at - time.monotonic()
-            if wait > 0:
-                if self._alarm is None:
-                    self._alarm = asyncio.get_running_loop().call_later(wait, self._ring)
-                return
-            site = self._suspects.popleft()
-            site.is_queued = False
-            if not site.is_suspected:
-                self._wake(site)
-            elif self._give(site):
-                self._take_pause()
-
-    def _ring(self) -> None:
-        self._alarm = None
-        self._wake_suspects()
-
-    def _give(self, site: _Site) -> bool:
-        """Give a turn to the first request that still waits; answer whether there was one."""
-        while site.waiting:
-            turn = site.waiting.popleft()
-            if not turn.done():
-                site.running += 1
-                turn.set_result(None)
-                return True
-        return False
+    async def _enter_suspected(self) -> None:
+        """Wait for the turn that all suspected addresses share; each has one request in line."""
+        async with self._suspects:
+            await asyncio.sleep(max(self._opens_at - time.monotonic(), 0))
+            self._take_pause()
 
     def _take_pause(self) -> None:
         now = time.monotonic()

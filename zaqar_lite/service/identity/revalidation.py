@@ -43,11 +43,10 @@ class Revalidation(BackgroundWorker):
 
         return release
 
-    async def _look(self) -> float:
+    async def _look(self) -> None:
         """Check everything, a few at a time: each check may cost a call of another server."""
         tokens = iter(tuple(self._held))
         await asyncio.gather(*(self._look_at(tokens) for _ in range(_AT_ONCE)))
-        return LOOK_EVERY
 
     async def _look_at(self, tokens: Iterator[object]) -> None:
         for count, token in enumerate(tokens):

@@ -12,7 +12,6 @@ records. So a trust is ended whatever ended its subscription, even if Keystone w
 import asyncio
 import json
 import logging
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -29,6 +28,7 @@ from zaqar_lite.domain.sealed import is_sealed
 from zaqar_lite.domain.subscriptions import KIND as SUBSCRIPTION
 from zaqar_lite.domain.subscriptions import Subscription
 from zaqar_lite.service.background import Background, BackgroundWorker
+from zaqar_lite.service.caching import Cache
 from zaqar_lite.service.identity.keystone import Keystone, parse_token
 from zaqar_lite.storage.management import ManagementStore
 
@@ -64,7 +64,7 @@ class Trusts(BackgroundWorker):
         self._left: set[tuple[str, str]] = set()
         self._after: tuple[str, str] | None = None
         self._work = Background("ending trusts", self._end_some, rest=LOOK_EVERY)
-        self._kept: OrderedDict[str, _Kept] = OrderedDict()
+        self._kept: Cache[str, _Kept] = Cache(_MAX_TOKENS)
         self._asking: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     def left(self, subscription: Subscription) -> None:
@@ -142,12 +142,9 @@ class Trusts(BackgroundWorker):
                 "Keystone's token of the subscription's trust can't be read.", detail=repr(exc)
             ) from None
         kept = self._kept[trust] = _Kept(answer.token, now + (ends - now) // 2)
-        self._kept.move_to_end(trust)
-        if len(self._kept) > _MAX_TOKENS:
-            self._kept.popitem(last=False)
         return kept
 
-    async def _end_some(self) -> float:
+    async def _end_some(self) -> None:
         """End the trusts that were left, and look at a page of all others."""
         for project, trust in tuple(self._left):
             with suppress(RecordDamaged):
@@ -159,7 +156,6 @@ class Trusts(BackgroundWorker):
         for record in await self._management.opened(page):
             await self._end_unused(record, unused_ms=UNUSED_MS)
         self._after = (page[-1].project, page[-1].name) if len(page) == _PAGE else None
-        return LOOK_EVERY
 
     async def _end_unused(self, record: Record, *, unused_ms: int) -> None:
         """End a trust, and forget it, unless a live subscription has it or soon may."""

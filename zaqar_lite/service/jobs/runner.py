@@ -14,6 +14,7 @@ import logging
 import secrets
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
@@ -178,17 +179,19 @@ class JobRunner(BackgroundWorker):
             logger.exception("a job of %s can't go on here", work.name)
 
 
+@dataclass(eq=False, repr=False)
 class _Run:
     """A job that this process works on, from step to step."""
 
-    def __init__(self, jobs: Jobs, clock: Clock, process: str, work: Held[Job], pace: Pace) -> None:
-        self._jobs = jobs
-        self._clock = clock
-        self._process = process
-        self._work = work
-        self._pace = pace
-        self._job = work.value
-        self._queue = QueueRef(work.project, work.value.queue)
+    jobs: Jobs
+    clock: Clock
+    process: str
+    work: Held[Job]
+    pace: Pace
+
+    def __post_init__(self) -> None:
+        self._job = self.work.value
+        self._queue = QueueRef(self.work.project, self._job.queue)
 
     async def finish(self) -> None:
         """Do the job to its end.
@@ -197,9 +200,9 @@ class _Run:
             RecordChanged: it is not this process's any more, or was cancelled.
         """
         await self._steps()
-        self._job.ended_at = self._job.ended_at or self._clock.now_ms()
+        self._job.ended_at = self._job.ended_at or self.clock.now_ms()
         await self._hold()
-        await self._jobs.end(self._work)
+        await self.jobs.end(self.work)
 
     async def _steps(self) -> None:
         job, time = self._job, asyncio.get_running_loop().time
@@ -212,7 +215,7 @@ class _Run:
         while not job.is_over():
             began, before = time(), job.done
             try:
-                look = await self._look(job.cursor, job.until, min(size, self._pace.most(began)))
+                look = await self._look(job.cursor, job.until, min(size, self.pace.most(began)))
                 size = look.size
                 await self._hold_and_act(look)
             except Exception as exc:  # noqa: BLE001 - it ends the job, or goes on
@@ -220,7 +223,7 @@ class _Run:
             if job.is_over():
                 break
             took = time() - began
-            rest = self._pace.rest(took)
+            rest = self.pace.rest(took)
             if job.order.max_per_second is not None:
                 rest = max(rest, (job.done - before) / job.order.max_per_second - took)
             await asyncio.sleep(rest)
@@ -235,7 +238,7 @@ class _Run:
             raise exc
         self._job.state, self._job.error = "failed", str(exc)
         if not isinstance(exc, ZaqarLiteError):
-            logger.error("a job of %s failed", self._work.name, exc_info=exc)
+            logger.error("a job of %s failed", self.work.name, exc_info=exc)
             self._job.error = "The server failed; its log tells why."
 
     async def _recount(self) -> None:
@@ -252,7 +255,7 @@ class _Run:
             after, is_end = look.cursor, look.is_end
         done = max(0, job.under_way - len(left))
         bound = Counter(job.bound)
-        bound.subtract(self._jobs.bulk.where_to(left, job.order))
+        bound.subtract(self.jobs.bulk.where_to(left, job.order))
         job.selected += done
         job.examined += done
         job.count(done, {}, +bound)
@@ -267,17 +270,17 @@ class _Run:
             RecordChanged: another process has it.
         """
         job = self._job
-        job.holder, job.held_until = self._process, self._clock.now_ms() + _HELD_MS
+        job.holder, job.held_until = self.process, self.clock.now_ms() + _HELD_MS
         try:
-            await self._work.save()
+            await self.work.save()
         except RecordChanged:
-            changed, version = await self._jobs.read(self._queue, job.act)
-            if changed is None or (changed.id, changed.holder) != (job.id, self._process):
+            changed, version = await self.jobs.read(self._queue, job.act)
+            if changed is None or (changed.id, changed.holder) != (job.id, self.process):
                 raise
             if changed.state != "cancelled":
                 raise
-            job.state, job.ended_at, self._work.version = changed.state, changed.ended_at, version
-            await self._work.save()
+            job.state, job.ended_at, self.work.version = changed.state, changed.ended_at, version
+            await self.work.save()
 
     async def _look(self, after: int, until: int, size: int) -> _Look:
         """Read the first messages from `after` (exclusive) to `until`, and choose what matches.
@@ -292,9 +295,9 @@ class _Run:
             size = min(size, most)
         chooser = Chooser(order.filter, job.created_at)
         found, gone, cursor, is_end = await self._page(after, until, size, chooser)
-        now, any_state = self._clock.now_ms(), order.ids is not None or job.act is JobAct.REDRIVE
+        now, any_state = self.clock.now_ms(), order.ids is not None or job.act is JobAct.REDRIVE
         chosen: list[Message] = []
-        slices = Slices(self._jobs.bulk.turns)
+        slices = Slices(self.jobs.bulk.turns)
         for one in found:
             # To match one message may take 10 ms, by its headers or by its body.
             await slices.take_turns()
@@ -305,7 +308,7 @@ class _Run:
             cursor = chosen[-1].position
             found = [one for one in found if one.position <= cursor]
         if order.by is not None and not order.dry_run:
-            job.plan = {**self._jobs.bulk.plan_moves(job.act, chosen, order), **job.plan}
+            job.plan = {**self.jobs.bulk.plan_moves(job.act, chosen, order), **job.plan}
         average = sum(len(one.body) for one in found) // (len(found) or 1)
         size = min(STEP, max(_SMALLEST, _BYTES // (average + 1)))
         return _Look(found, chosen, gone, cursor, is_end, size)
@@ -324,11 +327,11 @@ class _Run:
         order = job.order
         if chosen and not order.dry_run:
             bound = (
-                self._jobs.bulk.where_to(chosen, order) if job.act is JobAct.REDRIVE else Counter()
+                self.jobs.bulk.where_to(chosen, order) if job.act is JobAct.REDRIVE else Counter()
             )
             job.begin_step(len(chosen), look.cursor, bound)
         # A process that comes here late may have lost the job; what it did would not be counted.
-        is_late = self._clock.now_ms() > job.held_until - _HELD_MS // 2
+        is_late = self.clock.now_ms() > job.held_until - _HELD_MS // 2
         saving = asyncio.create_task(self._hold(), name="job-record")
         try:
             # It begins first, so the record tells how far the job is without this step.
@@ -348,8 +351,8 @@ class _Run:
             job.sample += [_shown(one) for one in chosen[: SAMPLE - len(job.sample)]]
         job.selected += len(chosen)
         if chosen:
-            plan = job.plan or self._jobs.bulk.plan_moves(job.act, chosen, order)
-            job.count(*await self._jobs.bulk.act(job.act, self._queue, chosen, order, plan))
+            plan = job.plan or self.jobs.bulk.plan_moves(job.act, chosen, order)
+            job.count(*await self.jobs.bulk.act(job.act, self._queue, chosen, order, plan))
         job.end_step(look.cursor)
         job.refuse({"gone": look.gone})
         for one in look.found:
@@ -367,10 +370,10 @@ class _Run:
             until = until or len(ids)  # of a job that an earlier version began
             some = ids[after : min(after + size, until)]
             known = [one for one in some if is_message_id(one)]
-            found = await self._jobs.messages.get_messages(self._queue, known)
+            found = await self.jobs.messages.get_messages(self._queue, known)
             end = after + len(some)
             return found, len(some) - len(found), end, end >= until
-        page = await self._jobs.messages.list_messages(
+        page = await self.jobs.messages.list_messages(
             self._queue,
             Selection(
                 size,

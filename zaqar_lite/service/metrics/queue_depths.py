@@ -9,9 +9,9 @@ import asyncio
 import heapq
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.metadata import MONITOR
@@ -30,13 +30,12 @@ MOST_MONITORED = 100
 _MARKED = 10
 """After so many passes the metadata of queues are read again, to find those with `_monitor`."""
 _AT_ONCE = 16
-"""Queues that are counted at once where the store has to be waited for."""
+"""Queues that are counted at once."""
 _SHARE = 19
 """A pass rests so many times as long as it worked."""
 _STEP = 0.01
 _PAGE = 500
 _NEVER = 1 << 62
-T = TypeVar("T")
 
 
 class Depth(NamedTuple):
@@ -81,7 +80,7 @@ class QueueDepths:
 
     def __post_init__(self) -> None:
         self._pass: asyncio.Task[None] | None = None
-        self._passes, self._waits = 0, False
+        self._passes = 0
         self._monitored: set[QueueRef] = set()
 
     async def stop(self) -> None:
@@ -162,28 +161,18 @@ class QueueDepths:
 
     async def _depths(self, *, reads_marks: bool) -> AsyncIterator[tuple[QueueRef, Depth, bool]]:
         """Count queue after queue, and tell whether each is monitored; rest in between."""
-        resumed, self._waits = time.perf_counter(), False
+        resumed = time.perf_counter()
         async for group in _groups(self.messages.census()):
-            counts = await self._ask(self.messages.outline, group)
+            counts = await asyncio.gather(*map(self.messages.outline, group))
             marks = [queue in self._monitored for queue in group]
             if reads_marks:
-                marks = await self._ask(self._is_monitored, group)
+                marks = await asyncio.gather(*map(self._is_monitored, group))
             for queue, one, is_monitored in zip(group, counts, marks, strict=True):
                 yield queue, depth_of(one), is_monitored
             worked = time.perf_counter() - resumed
             if worked >= _STEP:
                 await asyncio.sleep(worked * _SHARE)
                 resumed = time.perf_counter()
-
-    async def _ask(self, ask: Callable[[QueueRef], Awaitable[T]], group: list[QueueRef]) -> list[T]:
-        """Ask for each queue: one by one, or at once after a group that let the event loop turn."""
-        if self._waits:
-            return await asyncio.gather(*map(ask, group))
-        turns: list[None] = []
-        asyncio.get_running_loop().call_soon(turns.append, None)
-        found = [await ask(queue) for queue in group]
-        self._waits = bool(turns)
-        return found
 
     async def _is_monitored(self, queue: QueueRef) -> bool:
         if is_internal(queue):

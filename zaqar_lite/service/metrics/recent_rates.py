@@ -76,7 +76,7 @@ class RecentRates(BackgroundWorker):
         self._kept: dict[QueueRef, _Kept] = {}
         self.flows: Flows = {}
         """Where those who count find the queues that are looked at."""
-        self._work = Background("counting what was looked at", self._sample, rest=_EVERY)
+        self._work = Background("counting what was looked at", self.sample, rest=_EVERY)
 
     def look(self, queue: QueueRef, stats: Stats) -> Sequence[Sample]:
         """Note what a queue holds now, and answer what it held in the last hour, oldest first."""
@@ -124,7 +124,3 @@ class RecentRates(BackgroundWorker):
 
     def _minute(self) -> int:
         return int(self._clock() // 60)
-
-    async def _sample(self) -> float:
-        await self.sample()
-        return _EVERY

@@ -37,8 +37,8 @@ from zaqar_lite.domain.models import DelayMode, Message, QueueRef, Record, Selec
 from zaqar_lite.domain.turns import Turns
 from zaqar_lite.service.background import Background, BackgroundWorker
 from zaqar_lite.service.delivery.outbox import OUTBOX_QUEUES, is_internal, ordered_queue
-from zaqar_lite.service.pooling.placement import Entry, Place, Placements, flavor_name
-from zaqar_lite.service.pooling.pooled_store import CARRY, PooledMessages, staging_queue
+from zaqar_lite.service.pooling.placement import CARRY, Entry, Place, Placements, flavor_name
+from zaqar_lite.service.pooling.pooled_store import PooledMessages, staging_queue
 from zaqar_lite.service.pooling.pools import PoolRegistry
 from zaqar_lite.service.records import Held, Kind, all_records
 from zaqar_lite.storage.base import MessageStore
@@ -242,8 +242,7 @@ class DrainWorker(BackgroundWorker):
         store = await self.messages.pool(pool)
         if any([(await store.stats(queue)).total for queue in OUTBOX_QUEUES]):
             return False
-        carried = all_records(self.management, CARRY)
-        return not [1 async for one in carried if one.name.partition("@")[2] == pool]
+        return await self.placements.carried_from(pool) is None
 
     # -- groups --
 

@@ -99,7 +99,8 @@ class OpenConnections:
                 store.listen(self.listener)
             await store.open()
         except BaseException as exc:
-            if (connection := self._connections.get(pool.name)) is not None:
+            connection = self._connections.get(pool.name)
+            if connection is not None and connection.opening is asyncio.current_task():
                 connection.failed_at = time.monotonic()
             if not isinstance(exc, ConfigurationError | Unavailable):
                 raise

@@ -10,7 +10,6 @@ import asyncio
 import logging
 import random
 import time
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
@@ -20,12 +19,15 @@ from zaqar_lite.domain import metadata as rules
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Invalid, NotFound, RecordChanged, Unavailable
 from zaqar_lite.domain.models import QueueRef
+from zaqar_lite.service.caching import Cache
 from zaqar_lite.service.pooling.pools import FRESH, Pool, PoolRegistry
 from zaqar_lite.service.records import all_records, retried
 from zaqar_lite.storage.management import ManagementStore
 
 logger = logging.getLogger(__name__)
 PLACE, LEFT = "placement", "placement-left"
+CARRY = "pool-carry"
+"""Records of redriven messages that wait in a pool for their target in another: `target@pool`."""
 FLAVOR = "_flavor"
 LEFT_MS = 60_000
 _MAX_CACHED = 10_000
@@ -72,7 +74,7 @@ class Placements:
         self.management = management
         self._registry = registry
         self._clock = clock
-        self._cache: OrderedDict[QueueRef, tuple[float, Place]] = OrderedDict()
+        self._cache: Cache[QueueRef, tuple[float, Place]] = Cache(_MAX_CACHED)
         self._tidied: tuple[str, str] | None = None
 
     async def place(self, queue: QueueRef) -> Place:
@@ -225,6 +227,14 @@ class Placements:
         """A queue that lies in a pool."""
         async for queue, _ in self.in_pool(pool):
             return queue
+        return await self.carried_from(pool)
+
+    async def carried_from(self, pool: str) -> QueueRef | None:
+        """A queue whose redriven messages wait in a pool, to be carried to its own."""
+        async for record in all_records(self.management, CARRY):
+            name, _, waits_in = record.name.partition("@")
+            if waits_in == pool:
+                return QueueRef(record.project, name)
         return None
 
     async def queues_of(
@@ -328,9 +338,6 @@ class Placements:
 
     def _keep(self, queue: QueueRef, place: Place, at: float) -> None:
         self._cache[queue] = at, place
-        self._cache.move_to_end(queue)
-        if len(self._cache) > _MAX_CACHED:
-            self._cache.popitem(last=False)
 
 
 def _pick(pools: Sequence[Pool]) -> str | None:

@@ -31,14 +31,12 @@ from zaqar_lite.domain.models import (
 from zaqar_lite.domain.posts import IdempotencyKey, NewMessage, Posted, Recalled
 from zaqar_lite.domain.settlements import Outcome
 from zaqar_lite.service.pooling.open_connections import OpenConnections
-from zaqar_lite.service.pooling.placement import Place, Placements
+from zaqar_lite.service.pooling.placement import CARRY, Place, Placements
 from zaqar_lite.service.pooling.pools import PoolRegistry
 from zaqar_lite.storage.base import Listener, MessageStore
 from zaqar_lite.storage.store import Condition, Store
 
 logger = logging.getLogger(__name__)
-CARRY = "pool-carry"
-"""Records of messages that wait to be carried to a target in another pool: `target@pool`."""
 _STAGED = "~moved."
 _RETRY_AFTER = 5
 _OF_HOLDERS = frozenset(("get_claim", "renew", "release", "settle"))
@@ -114,10 +112,7 @@ class PooledMessages(Store):
         """
         place = await self.placements.place(queue)
         if place.group and (place.sealed or not holder):
-            raise Unavailable(
-                f"The queue {queue.name!r} is being moved to another pool.",
-                retry_after=_RETRY_AFTER,
-            )
+            raise _frozen(queue)
         return place
 
     async def _store(self, queue: QueueRef, *, holder: bool = False) -> MessageStore:
@@ -239,7 +234,10 @@ class PooledMessages(Store):
         """
         place = await self._place(queue)
         await self.placements.join(move.target, Place(place.pool))
-        if (await self.placements.entry(move.target)).place.pool != place.pool:
+        target = (await self.placements.entry(move.target)).place
+        if target.group:
+            raise _frozen(move.target)
+        if target.pool != place.pool:
             now = b"%d" % self.clock.now_ms()
             name = f"{move.target.name}@{place.pool or ''}"
             await self.placements.management.put_record(
@@ -323,6 +321,11 @@ class PooledMessages(Store):
             except Unavailable as exc:
                 logger.warning("sweep of the pool %r put off: %s", name, exc)
         return swept
+
+
+def _frozen(queue: QueueRef) -> Unavailable:
+    text = f"The queue {queue.name!r} is being moved to another pool."
+    return Unavailable(text, retry_after=_RETRY_AFTER)
 
 
 def _sum_of(found: Sequence[Stats]) -> Stats:

@@ -214,7 +214,7 @@ class ConcurrencyLeases(BackgroundWorker):
             self._has.pop(place, None)
             self._needed.pop(place, None)
 
-    async def _beat(self) -> float:
+    async def _beat(self) -> None:
         """Give a sign of life while seats are in use, and give back those not needed."""
         if self._has and self.monotonic() - self._heard_at > LIVES - BEAT:
             self._has.clear()  # others may have taken the seats: those in use are leased again
@@ -223,7 +223,6 @@ class ConcurrencyLeases(BackgroundWorker):
         for seats in self._seats:
             for place in [place for place in self._has if place[0] == seats.kind]:
                 await self._give_back(place, seats)
-        return BEAT
 
     async def _give_back(self, place: tuple[str, str], seats: ConcurrencyLimit) -> None:
         async with self._asking.setdefault(place, asyncio.Lock()):

@@ -21,7 +21,7 @@ which they came, the sum is right, and an error in it leaves with the messages t
 import asyncio
 import logging
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeVar
@@ -31,6 +31,7 @@ from zaqar_lite.domain.models import Stats
 from zaqar_lite.domain.posts import Posted
 from zaqar_lite.domain.quotas import Quota, QuotaOf
 from zaqar_lite.service.background import cancelled
+from zaqar_lite.service.caching import Cache
 from zaqar_lite.service.long_polling import LongPolling
 from zaqar_lite.service.queues import Queues
 from zaqar_lite.service.quotas.concurrency_limits import ConnectionLimits
@@ -154,7 +155,7 @@ class MessageQuota:
     monotonic: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
-        self._stocks: OrderedDict[str, _Stock] = OrderedDict()
+        self._stocks: Cache[str, _Stock] = Cache(_MAX_PROJECTS)
 
     def bounds(self, project: str) -> bool:
         """Whether the project has a quota of messages or bytes."""
@@ -240,8 +241,6 @@ class MessageQuota:
         stock = self._stocks.get(project)
         if stock is None:
             stock = self._stocks[project] = _Stock()
-            if len(self._stocks) > _MAX_PROJECTS:
-                self._stocks.popitem(last=False)
         return stock
 
     async def _counted(self, project: str, stock: _Stock) -> None:

@@ -49,7 +49,7 @@ class Quotas(BackgroundWorker):
         self._own: dict[str, Mapping[str, Any]] = {}
         self._set: dict[str, Quota] = {}
         self._seen: int | None = None
-        self._work = Background("following quotas", self._follow, rest=LOOK_EVERY)
+        self._work = Background("following quotas", self.load, rest=LOOK_EVERY)
         self.has_rates = False
         """Whether any project has a rate."""
         self.has_connections = False
@@ -133,10 +133,6 @@ class Quotas(BackgroundWorker):
         """Follow what other processes set, where the store is shared."""
         if self._shared:
             super().start()
-
-    async def _follow(self) -> float:
-        await self.load()
-        return LOOK_EVERY
 
     async def _tell(self) -> None:
         """Count the change; one that is lost by a crash here is seen with the next."""

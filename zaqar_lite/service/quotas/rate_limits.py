@@ -195,7 +195,7 @@ class SharedRateLimits(BackgroundWorker):
         self._rates = rates
         self._management = management
         self._share = share
-        self._work = Background("sharing rates", self._report_all, rest=REPORT_EVERY)
+        self._work = Background("sharing rates", self.report, rest=REPORT_EVERY)
 
     async def report(self) -> None:
         """Report what was spent since the last time, and take over what is left."""
@@ -217,7 +217,3 @@ class SharedRateLimits(BackgroundWorker):
         left = await self._management.spend(project, spent, BURST)
         for bucket, tokens in zip(buckets, left, strict=True):
             bucket.left = tokens - bucket.spent  # what was spent meanwhile is reported next
-
-    async def _report_all(self) -> float:
-        await self.report()
-        return REPORT_EVERY

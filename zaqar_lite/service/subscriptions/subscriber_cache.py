@@ -1,7 +1,6 @@
 """The subscriptions of a queue as its deliveries need them: read together, for a second at most."""
 
 import time
-from collections import OrderedDict
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -10,6 +9,7 @@ from zaqar_lite.domain.models import QueueRecord, QueueRef, Record
 from zaqar_lite.domain.subscriptions import KIND, Subscription
 from zaqar_lite.domain.topics import KIND as TOPIC
 from zaqar_lite.domain.topics import is_topic, name_of
+from zaqar_lite.service.caching import Cache
 from zaqar_lite.service.records import Kind, all_records
 from zaqar_lite.storage.management import ManagementStore
 
@@ -80,9 +80,9 @@ class SubscriberCache:
     def __init__(self, management: ManagementStore) -> None:
         self._management = management
         self._kind = subscription_kind(management)
-        self._cache: OrderedDict[QueueRef, _Known] = OrderedDict()
+        self._cache: Cache[QueueRef, _Known] = Cache(_MAX_CACHED)
         self._changes = 0
-        self._ended: OrderedDict[str, None] = OrderedDict()
+        self._ended: Cache[str, None] = Cache(_MAX_CACHED)
 
     def forget(self, queue: QueueRef) -> None:
         """Ask again: a subscription of this queue was changed by this process."""
@@ -93,8 +93,6 @@ class SubscriberCache:
         """Send nothing more to a subscription that this process has just ended."""
         self.forget(queue)
         self._ended[identifier] = None
-        if len(self._ended) > _MAX_CACHED:
-            self._ended.popitem(last=False)
 
     def has_ended(self, subscription: Subscription) -> bool:
         """Tell whether this process ended a subscription since it was read."""
@@ -117,9 +115,6 @@ class SubscriberCache:
         if changes == self._changes:  # else they may be from before the change
             read_at = version if record is None else record.version
             self._cache[queue] = _Known(at, read_at, subscriptions)
-            self._cache.move_to_end(queue)
-            if len(self._cache) > _MAX_CACHED:
-                self._cache.popitem(last=False)
         return subscriptions
 
     async def one(self, queue: QueueRef, identifier: str) -> Subscription | None:

@@ -4,7 +4,6 @@ import asyncio
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from zaqar_lite.api.application import Application
 from zaqar_lite.api.asgi import AsgiApp, Lifespan, Receive, Scope, Send
@@ -29,77 +28,12 @@ from zaqar_lite.api.v2.subscriptions import DeliveryActions, SubscriptionActions
 from zaqar_lite.api.v2.topics import TopicActions, topic_messages
 from zaqar_lite.api.websocket.conversation import SocketHost
 from zaqar_lite.domain.limits import Limits
-from zaqar_lite.service.audit import Trail
-from zaqar_lite.service.claims import Claims
-from zaqar_lite.service.delivery.deliveries import Deliveries
-from zaqar_lite.service.delivery.inspection import DeliveryInspection
-from zaqar_lite.service.delivery.internal_targets import ConnectedSubscribers
-from zaqar_lite.service.event_streams import EventStreams
-from zaqar_lite.service.health import Health, Readiness
-from zaqar_lite.service.identity.authentication import Authenticator
-from zaqar_lite.service.identity.authorization import Authorizer
-from zaqar_lite.service.identity.keys import Keys
-from zaqar_lite.service.identity.revalidation import Revalidation
-from zaqar_lite.service.identity.trusts import Trusts
-from zaqar_lite.service.jobs.jobs import Jobs
-from zaqar_lite.service.long_polling import LongPolling
-from zaqar_lite.service.messages import Messages
+from zaqar_lite.server.services import Services
+from zaqar_lite.service.health import Readiness
 from zaqar_lite.service.metrics.metrics import Metrics
-from zaqar_lite.service.policy import Policies
-from zaqar_lite.service.pooling.drain import Drains
-from zaqar_lite.service.pooling.placement import Placements
-from zaqar_lite.service.pooling.pools import PoolRegistry
-from zaqar_lite.service.presigned_urls import PresignedUrls
-from zaqar_lite.service.queues import Queues
-from zaqar_lite.service.quotas.concurrency_limits import ConnectionLimits
-from zaqar_lite.service.quotas.quota_usage import QuotaUsage
-from zaqar_lite.service.quotas.quotas import Quotas
-from zaqar_lite.service.quotas.rate_limits import RateLimits
-from zaqar_lite.service.schedules.schedules import Schedules
-from zaqar_lite.service.subscriptions.subscriptions import Subscriptions
-from zaqar_lite.service.topics import Topics
-
-if TYPE_CHECKING:
-    from zaqar_lite.service.encryption.encryption_keys import EncryptionKeys
-
 
 _OPEN_METRICS = ("metrics", "queue_metrics")
 """The routes that are open to everybody where nobody is asked who they are."""
-
-
-@dataclass(frozen=True, slots=True)
-class Services:
-    """Everything that the handlers call; no `identity` where nobody authenticates."""
-
-    policies: Policies
-    queues: Queues
-    messages: Messages
-    claims: Claims
-    long_polling: LongPolling
-    presigned_urls: PresignedUrls
-    health: Health
-    subscriptions: Subscriptions
-    deliveries: Deliveries
-    inspection: DeliveryInspection
-    connected_subscribers: ConnectedSubscribers
-    authorizer: Authorizer
-    quotas: Quotas
-    usage: QuotaUsage
-    connection_limits: ConnectionLimits
-    revalidation: Revalidation
-    rates: RateLimits
-    jobs: Jobs
-    schedules: Schedules
-    events: EventStreams
-    topics: Topics
-    trail: Trail | None = None
-    identity: Authenticator | None = None
-    trusts: Trusts | None = None
-    keys: Keys | None = None
-    encryption_keys: "EncryptionKeys | None" = None
-    registry: PoolRegistry | None = None
-    placements: Placements | None = None
-    drains: Drains | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,11 +175,11 @@ def _routes(
         actions.append(EncryptionActions(services.encryption_keys))
     if services.keys is not None:
         actions.append(KeyActions(services.keys))
-    registry, placements, drains = services.registry, services.placements, services.drains
-    if admin and registry is not None and placements is not None and drains is not None:
-        actions.append(PoolActions(registry, placements, limits))
-        actions.append(DrainActions(drains))
-        actions.append(FlavorActions(registry, limits))
+    pools = services.pools
+    if admin and pools is not None:
+        actions.append(PoolActions(pools.registry, pools.placements, limits))
+        actions.append(DrainActions(pools.drains))
+        actions.append(FlavorActions(pools.registry, limits))
     absent = {"topic_replay_messages"}  # a topic keeps nothing that could be sent again
     if not admin:
         absent.add("health")

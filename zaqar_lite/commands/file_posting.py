@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
 from zaqar_lite.commands import sdk
+from zaqar_lite.commands.argument_types import UsageError, instant, pairs, whole_seconds
+from zaqar_lite.commands.base_command import FAILED, connect
 from zaqar_lite.commands.output import Output
-from zaqar_lite.commands.running import FAILED, connect
-from zaqar_lite.commands.values import UsageError, instant, pairs, whole_seconds
 
 NO_JSON = (
     "This line is not JSON. Without --format, each line of the file is a JSON document; "

@@ -17,9 +17,14 @@ from operator import attrgetter
 from typing import Any, TypeAlias, TypeVar
 
 from zaqar_lite.commands import contexts, sdk
+from zaqar_lite.commands.argument_types import (
+    UsageError,
+    at_least,
+    seconds_above_zero,
+    whole_seconds,
+)
 from zaqar_lite.commands.output import Output, Retrying, as_row, printable
-from zaqar_lite.commands.parsing import Leaf
-from zaqar_lite.commands.values import UsageError, at_least, seconds_above_zero, whole_seconds
+from zaqar_lite.commands.parsers import Leaf
 
 OK, FAILED, USAGE, NOT_FOUND, UNAVAILABLE = 0, 1, 2, 3, 4
 

@@ -120,7 +120,7 @@ def _get(connection: socket.socket, path: str, headers: Mapping[str, str]) -> "d
 def _ask_sdk(place: contexts.Place, prefix: str) -> Iterator[str]:
     """Ask as the SDK does, with a login of a cloud or a signed permission."""
     from zaqar_lite.client import Client, RetryPolicy  # noqa: PLC0415 - the module says why
-    from zaqar_lite.commands.running import auth_at  # noqa: PLC0415
+    from zaqar_lite.commands.base_command import auth_at  # noqa: PLC0415
 
     with Client(
         place.url,
