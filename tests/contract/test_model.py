@@ -76,10 +76,9 @@ class Comparison(RuleBasedStateMachine):
         self.sides = (Side(model, project), Side(driver, project))
         self.steps = 0
         self.posts = 0
-        # Where each claim was made, what it handed out, and where each message was posted.
+        # Where each claim was made, and what it handed out.
         self.claim_places: list[str] = []
         self.claim_messages: list[list[int]] = []
-        self.message_places: list[str] = []
 
     def both(self, act: Callable[[Side], Awaitable[Any]]) -> Any:
         """Act on both sides; answer what both answered."""
@@ -100,16 +99,18 @@ class Comparison(RuleBasedStateMachine):
 
     @staticmethod
     def place(places: list[str], number: int, name: str) -> str:
-        """The queue that a claim or message is in, mostly; now and then another one."""
+        """The queue that a claim is in, mostly; now and then another one."""
         return name if not places or number % 7 == 0 else places[number % len(places)]
 
-    def limit(self, name: str, wanted: int, policy: Policy) -> int:
-        """How many to take; all, where it is not promised which ones a call meets.
+    def holding(self, number: int, name: str) -> str:
+        """The queue that has a message, mostly; now and then another one."""
+        model = self.sides[0]
+        wanted = model.messages.pick(number)
+        found = [each for each in QUEUES if self.runner.run(model.queue(each).get(wanted))]
+        return found[0] if found and number % 7 else name
 
-        A driver may move exhausted messages that stand behind the last one that it hands out.
-        """
-        if policy is not None and policy[0] != NO_LIMIT:
-            return ALL
+    def limit(self, name: str, wanted: int) -> int:
+        """How many to take; all, where it is not promised which ones come first."""
         model = self.sides[0]
         free = model.is_ordered(name) and not self.runner.run(model.has_lapsed(name))
         return wanted if free else ALL
@@ -196,9 +197,7 @@ class Comparison(RuleBasedStateMachine):
             )
             return [(side.messages.add(answer.id), answer.duplicate) for answer in posted]
 
-        answers = self.both(act)
-        if isinstance(answers, list):  # otherwise a key stood for another message
-            self.message_places += [name for _, duplicate in answers if not duplicate]
+        self.both(act)
 
     @rule(
         name=queues,
@@ -222,7 +221,7 @@ class Comparison(RuleBasedStateMachine):
         backoff: tuple[int, ...] | None,
         details: bool,
     ) -> None:
-        limit = self.limit(name, limit, policy)
+        limit = self.limit(name, limit)
 
         async def act(side: Side) -> tuple[Any, ...]:
             retries = side.retries(name, policy, backoff)
@@ -261,7 +260,7 @@ class Comparison(RuleBasedStateMachine):
         backoff=backoffs,
     )
     def pop(self, name: str, limit: int, policy: Policy, backoff: tuple[int, ...] | None) -> None:
-        limit = self.limit(name, limit, policy)
+        limit = self.limit(name, limit)
 
         async def act(side: Side) -> tuple[Any, ...]:
             retries = side.retries(name, policy, backoff)
@@ -405,7 +404,7 @@ class Comparison(RuleBasedStateMachine):
 
     @rule(name=queues, numbers=picks, claims=st.none() | st.just([]) | picks)
     def delete(self, name: str, numbers: list[int], claims: list[int] | None) -> None:
-        name = self.place(self.message_places, numbers[0], name)
+        name = self.holding(numbers[0], name)
 
         async def act(side: Side) -> list[tuple[int, str]]:
             refused = await side.queue(name).delete(
@@ -426,7 +425,7 @@ class Comparison(RuleBasedStateMachine):
     def edit(
         self, name: str, number: int, text: str | None, ttl: int | None, delay: int | None
     ) -> None:
-        name = self.place(self.message_places, number, name)
+        name = self.holding(number, name)
 
         async def act(side: Side) -> tuple[Any, ...]:
             edited = await side.queue(name).edit(
@@ -451,7 +450,7 @@ class Comparison(RuleBasedStateMachine):
     def move(
         self, *, name: str, to: str, numbers: list[int], ttl: int, delay: bool, reset: bool
     ) -> None:
-        name = self.place(self.message_places, numbers[0], name)
+        name = self.holding(numbers[0], name)
         waits = to == "delayed" and self.mode is DelayMode.HONOUR and delay
 
         async def act(side: Side) -> list[Outcome]:
