@@ -451,20 +451,10 @@ async def test_nobody_waits_at_the_gate_for_a_store_that_can_not_be_opened(
         await work_again(store)
 
 
-UNGUARDED = pytest.mark.xfail(
-    reason="db.queue() outside of read() and write() (claims, posts, tidy, next_due...) raises"
-    " IOError itself, not Unavailable, and leaves the batch whose transaction SQLite has ended:"
-    " db.queue() should do what read() does"
-)
-
-
 @pytest.mark.parametrize(
     "call",
     [
-        *(
-            pytest.param(call, marks=UNGUARDED)
-            for call in ("claim", "pop", "stats", "post", "next_due", "expose")
-        ),
+        *(call for call in ("claim", "pop", "stats", "post", "next_due", "expose")),
         "list",
     ],
 )
@@ -506,11 +496,6 @@ async def test_any_read_that_fails_while_a_batch_gathers(call: str, tmp_path: Pa
             await check(store)
 
 
-@pytest.mark.xfail(
-    strict=False,  # it is chance which statement writes
-    reason="where RELEASE in Step.__exit__ fails, FullError itself is raised, not Unavailable, and"
-    " the batch goes on",
-)
 @pytest.mark.parametrize("seed", range(3))
 async def test_statements_that_find_no_room(seed: int, tmp_path: Path) -> None:
     """With a small cache SQLite writes in the middle of a batch, also where counts are written."""
@@ -576,10 +561,6 @@ async def test_a_disk_that_hangs(
     assert {"first", "afterwards"} <= set(found)
 
 
-@pytest.mark.xfail(
-    reason="read() waits for the batch of the queue's row, and a queue that was dropped has none:"
-    " it needs the epoch of the last drop, as records_epoch"
-)
 @pytest.mark.parametrize("call", ["list", "stats", "get", "record"])
 async def test_nobody_sees_a_drop_before_it_is_durable(
     call: str, store: Store, syncs: Syncs

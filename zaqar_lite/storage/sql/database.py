@@ -95,10 +95,14 @@ class Step:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if exc is None:
-            self._db.execute("RELEASE step")
-        else:
+        if exc is not None:
             self._db.undo_step(exc)
+            return
+        try:
+            self._db.execute("RELEASE step")
+        except apsw.Error as unreleased:
+            self._db.fail_batch(unreleased)
+            raise unavailable(unreleased) from unreleased
 
 
 class Hold:
@@ -170,6 +174,7 @@ class Database:
         self._copying: asyncio.Future[None] | None = None
         self._threads: ThreadPoolExecutor | None = None
         self._number = self._position = self._version = 0
+        self._removed_epoch = 0  # the batch that removed a queue last
         self._users = 0
         self._opening = asyncio.Lock()
         self._is_closing = False
@@ -255,11 +260,10 @@ class Database:
             queue = self.queue(ref)
             result = work(self, *args, **kwargs)
         except apsw.Error as exc:
-            if self._batch is not None and not self.connection.in_transaction:
-                self.fail_batch(exc)  # SQLite has ended the transaction by itself
-            raise unavailable(exc) from exc
-        if queue is not None and queue.epoch > self.synced:
-            await self.visible(queue.epoch)
+            raise self._failed_read(exc) from exc
+        epoch = self._removed_epoch if queue is None else queue.epoch
+        if epoch > self.synced:
+            await self.visible(epoch)
         return result
 
     async def visible(self, epoch: int) -> None:
@@ -337,7 +341,16 @@ class Database:
 
     def queue(self, ref: QueueRef) -> Queue | None:
         """The queue, if it has a row."""
-        return self.queues.get(self.connection, ref)
+        try:
+            return self.queues.get(self.connection, ref)
+        except apsw.Error as exc:
+            raise self._failed_read(exc) from exc
+
+    def _failed_read(self, exc: apsw.Error) -> Unavailable:
+        """What a read that failed is answered; the batch is undone where SQLite has ended it."""
+        if self._batch is not None and not self.connection.in_transaction:
+            self.fail_batch(exc)
+        return unavailable(exc)
 
     def queue_at(self, ref: QueueRef, version: int | None) -> Queue | None:
         """The queue, after comparing its record's version with the one that the caller has read.
@@ -345,14 +358,14 @@ class Database:
         Raises:
             QueueChanged: the record is at another version; 0 means no record.
         """
-        queue = self.queues.get(self.connection, ref)
+        queue = self.queue(ref)
         if version is not None and version != (0 if queue is None else queue.version):
             raise queue_changed(ref)
         return queue
 
     def make_queue(self, ref: QueueRef) -> Queue:
         """The queue to write to; it is made if it does not exist."""
-        queue = self.queues.get(self.connection, ref)
+        queue = self.queue(ref)
         if queue is None:
             number, content = self.take_number(), self.take_number()
             self.execute(
@@ -381,6 +394,7 @@ class Database:
             self.filtered.pop(queue.ref.project, None)
         self.execute("DELETE FROM queue WHERE number = ?", (queue.number,))
         self._touched.pop(queue, None)
+        self._removed_epoch = self.epoch
         self.queues.forget(queue.ref)
 
     def count_queues(self, project: str, by: int) -> None:
