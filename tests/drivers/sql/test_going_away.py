@@ -1,0 +1,51 @@
+"""Clients that go away in the middle: nobody else's request suffers, and nothing is left behind."""
+
+import asyncio
+import contextlib
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.drivers.sql.load import Load
+from tests.drivers.sql.store import QUEUE, Store
+from zaqar_lite.domain.models import QueueRef
+from zaqar_lite.storage.sql import place
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_posts_of_any_size_are_cancelled_under_load(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(place, "_COPY_AT", 128 << 10)
+    monkeypatch.setattr(place, "_RESTART_AT", 1 << 20)
+    load, greedy, chance = Load(), QueueRef("greedy", "queue"), random.Random(7)
+
+    async def go_away(store: Store, number: int) -> None:
+        sent = 0
+        while not load.is_over:
+            sent += 1
+            new = [
+                f"{number}-{sent}-{index}" for index in range(chance.choice((1, 60, 900, 2_500)))
+            ]
+            load.begun.update(new)
+            posting = asyncio.create_task(store.post(*new, to=greedy if number % 2 else QUEUE))
+            await asyncio.sleep(chance.random() * 0.03)
+            posting.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await posting
+            await store.messages.purge(greedy)
+
+    async with Store(tmp_path / "data") as store:
+        tasks = [asyncio.create_task(load.run(store, seed)) for seed in range(6)]
+        tasks += [asyncio.create_task(go_away(store, number)) for number in range(4)]
+        await asyncio.sleep(2)
+        load.is_over = True
+        await asyncio.wait_for(asyncio.gather(*tasks), 30)
+        assert not load.refusals
+        assert await load.violations(store) == []
+        assert store.db._holds == 0
+        assert not store.db.posting
+        await store.restart()
+        assert await load.violations(store) == []
