@@ -44,6 +44,8 @@ PATIENCE = 10.0
 """Seconds after which operations stop waiting for a sync; what they changed may still be stored."""
 _RETRY = 1.0
 """Seconds between two tries to open the file again."""
+_LOCKED, _LOOK = 2.0, 0.005
+"""Seconds for which a batch waits while another program writes, and between two looks."""
 _ROOM_FOR = 0.25
 """Seconds for which the last look at the disk's free space holds."""
 _ROOM_BYTES = 512 << 10
@@ -241,6 +243,8 @@ class Database:
         """
         if self._gate is not None:
             await self.pass_gate()
+        if self._batch is None:
+            await self._begin()
         with self.step:
             result = work(self, *args, **kwargs)
         if self.place.syncs:
@@ -456,6 +460,24 @@ class Database:
             loop.call_soon(self._commit_in_ram)
         elif self._task is None:
             self._task = loop.create_task(self._run(), name="zaqar-commit")
+
+    async def _begin(self) -> None:
+        """Begin a batch, as soon as no other program writes to the file.
+
+        Litestream does for an instant, and so may a person with `sqlite3`.
+        """
+        ends = asyncio.get_running_loop().time() + _LOCKED
+        while True:
+            try:
+                self.begin()
+            except Unavailable as exc:
+                is_locked = isinstance(exc.__cause__, apsw.BusyError)
+                if not is_locked or asyncio.get_running_loop().time() > ends:
+                    raise
+            else:
+                return
+            await asyncio.sleep(_LOOK)
+            await self.pass_gate()
 
     def future(self) -> "asyncio.Future[None]":
         """A future of the batch that gathers: it is done when the batch is durable."""
