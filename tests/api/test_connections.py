@@ -24,6 +24,7 @@ from tests.api.sockets import Raw, established, request
 from tests.server import ServerProcess
 from zaqar_lite.api.request import Head, Request, Response, Write
 from zaqar_lite.server.connections import Bounds, connections_of
+from zaqar_lite.server.http1 import RequestReader
 
 POST = "/v2/queues/q/messages"
 WAITS = {"Expect": "100-continue"}
@@ -469,6 +470,43 @@ def test_a_head_that_is_known_stands_for_the_same_request_only(server: ServerPro
     with Raw(server) as raw:
         raw.send(request("GET", f"/v2/queues/{queue}/stats"))
         assert raw.answer().json()["messages"]["total"] == 7
+
+
+class Unasked:
+    """What takes requests from a reader, and does nothing with them."""
+
+    def begin_request(self, head: Head, *, expects_continue: bool) -> None:
+        """Take a head."""
+
+    def take_body(self, part: bytes) -> None:
+        """Take a part of a body."""
+
+    def end_request(self) -> None:
+        """Take the end."""
+
+    def upgrades(self, _: bytes) -> bool:
+        """Leave the connection to HTTP."""
+        return False
+
+
+@pytest.mark.parametrize(
+    ("sent", "is_kept"),
+    [
+        (request("GET", POST), True),
+        (request("POST", POST, length=27), True),
+        (request("POST", "/v2/queues/q/claims?limit=5"), True),
+        (request("DELETE", f"{POST}/{'0' * 32}"), False),
+        (request("DELETE", f"{POST}?ids={'0' * 32}"), False),
+        (request("GET", f"{POST}?marker=7"), False),
+        (request("POST", POST, length=27, headers={"Idempotency-Key": "k"}), False),
+        (request("GET", POST, headers={"Connection": "close"}), False),
+        (request("POST", POST, headers={"Transfer-Encoding": "chunked"}), False),
+    ],
+)
+def test_only_a_head_that_may_come_again_is_kept(sent: bytes, is_kept: bool) -> None:
+    heads: dict[bytes, Head] = {}
+    RequestReader(Unasked(), heads).feed_head(sent)
+    assert list(heads) == ([sent] if is_kept else [])
 
 
 def test_a_connection_is_kept_as_long_as_the_setting_says(strict: ServerProcess) -> None:

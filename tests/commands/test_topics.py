@@ -73,3 +73,9 @@ def test_tail_works_with_a_permission_for_messages_alone(
     signed.write_text(json.dumps(dataclasses.asdict(client.share(queue))))
     words = ("message", "tail", queue, "--from-start", "--count", "2", "--signed", str(signed))
     assert [row["body"] for row in run(*words)[1]] == [1, 2]
+
+
+def test_the_first_post_makes_the_topic(client: Client, queue: str) -> None:
+    assert client.post(Topic(queue), 1)
+    assert client.post(Topic(queue), 2)
+    assert [topic.name for topic in client.list_topics(name=queue)] == [queue]

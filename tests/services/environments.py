@@ -11,7 +11,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.services.process import find_program, missing
+from tests.services.process import find_program, missing, skip_in_quick_run
 
 ROOT = Path(__file__).parents[2] / ".cache" / "services"
 
@@ -36,6 +36,7 @@ class Environment:
 
     def install(self) -> None:
         """Install the environment unless it is there; one process at a time does it."""
+        skip_in_quick_run()
         done = self.home / ".installed"
         if done.exists():
             return

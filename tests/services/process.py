@@ -36,6 +36,12 @@ def missing(what: str, remedy: str) -> NoReturn:
     pytest.skip(message)
 
 
+def skip_in_quick_run() -> None:
+    """Skip what starts a program, or installs one, in `tests/run --quick`."""
+    if "ZAQAR_TEST_QUICK" in os.environ:
+        pytest.skip("starts a program, which tests/run --quick leaves out")
+
+
 def find_program(name: str, package: str, *places: str) -> str:
     """Find a program on the PATH and in `places`; without it the test skips, or fails in CI."""
     path = os.pathsep.join([*places, os.environ.get("PATH", ""), *SYSTEM_PATH])
@@ -105,8 +111,7 @@ class Process:
         """Start the program; it must not be running."""
         if self.alive():
             raise RuntimeError(f"{self.command[0]} is running already")
-        if "ZAQAR_TEST_QUICK" in os.environ:
-            pytest.skip("starts a program, which tests/run --quick leaves out")
+        skip_in_quick_run()
         command = self.command
         guard = shutil.which("setpriv")
         if guard and threading.current_thread() is threading.main_thread():

@@ -135,19 +135,12 @@ def check_fields(options: Any) -> None:  # noqa: ANN401 - any dataclass of optio
 def _kinds(options: type) -> Sequence[tuple[str, tuple[Any, ...]]]:
     """Return what each field may be; the numbers' abstract classes have numpy's among them."""
     numbers: dict[Any, Any] = {int: Integral, float: Real}
-    return [
-        (
-            field.name,
-            tuple(numbers.get(part, get_origin(part) or part) for part in alternatives(field.type)),
-        )
-        for field in dataclasses.fields(options)
-    ]
-
-
-def alternatives(annotation: Any) -> Sequence[Any]:  # noqa: ANN401 - whatever annotates a field
-    """Return the types that a field may have: those of a union, or the one."""
-    is_union = isinstance(annotation, types.UnionType) or get_origin(annotation) is Union
-    return get_args(annotation) if is_union else [annotation]
+    found: list[tuple[str, tuple[Any, ...]]] = []
+    for field in dataclasses.fields(options):
+        is_union = isinstance(field.type, types.UnionType) or get_origin(field.type) is Union
+        parts = get_args(field.type) if is_union else (field.type,)
+        found.append((field.name, tuple(numbers.get(one, get_origin(one) or one) for one in parts)))
+    return found
 
 
 def _instead(value: object) -> str:

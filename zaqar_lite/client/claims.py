@@ -132,7 +132,7 @@ class BaseClaim:
         return all(message.id in self._settled for message in self._messages)
 
     def entering(self) -> Steps[None]:
-        """Return the steps at the begin of the block: claim, and renew in the background."""
+        """Return the steps at the beginning of the block: claim, and renew in the background."""
         if self._begun:
             message = "a claim is used once: ask the client for another"
             raise RuntimeError(message)

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from urllib.parse import quote, urlsplit
 
-from zaqar_lite.commands import contexts
+from zaqar_lite.commands import contexts, sdk
 
 TYPE_CHECKING = False  # importing typing takes 6 ms
 if TYPE_CHECKING:
@@ -39,9 +39,10 @@ def complete(words: Sequence[str], options: frozenset[str]) -> int:
     """
     prefix = words[-1] if len(words) > 1 and words[-1] != "--" else ""
     with contextlib.suppress(Exception):
-        place = contexts.chosen(_given(words[0] if words else "", options))
+        given = _given(words[0] if words else "", options)
+        place = contexts.chosen(given)
         by_sdk = place.signed or (place.os_cloud and not place.key)
-        found = _ask_sdk(place, prefix) if by_sdk else _ask(place, prefix)
+        found = _ask_sdk(given, prefix) if by_sdk else _ask(place, prefix)
         plain = (name for name in found if name.startswith(prefix) and _PLAIN.fullmatch(name))
         for name in islice(plain, MOST):
             print(name)
@@ -117,18 +118,12 @@ def _get(connection: socket.socket, path: str, headers: Mapping[str, str]) -> "d
     return page
 
 
-def _ask_sdk(place: contexts.Place, prefix: str) -> Iterator[str]:
+def _ask_sdk(given: Mapping[str, str], prefix: str) -> Iterator[str]:
     """Ask as the SDK does, with a login of a cloud or a signed permission."""
-    from zaqar_lite.client import Client, RetryPolicy  # noqa: PLC0415 - the module says why
-    from zaqar_lite.commands.base_command import auth_at  # noqa: PLC0415
+    from argparse import Namespace  # noqa: PLC0415 - the module says why
 
-    with Client(
-        place.url,
-        project=place.project,
-        client_id=place.client_id,
-        auth=auth_at(place),
-        retries=RetryPolicy(attempts=1),
-        timeout=_SECONDS,
-        ssl_context=place.tls(),
-    ) as client:
+    from zaqar_lite.commands.base_command import connect  # noqa: PLC0415
+
+    arguments = Namespace(**{**given, "attempts": 1, "timeout": _SECONDS})
+    with connect(sdk.Client, arguments) as client:
         yield from (queue.name for queue in client.list_queues(name=prefix or None))

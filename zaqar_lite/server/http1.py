@@ -45,6 +45,8 @@ MOST_KEPT = 1_024
 """How many heads are kept."""
 _SLASHES = 4
 """How many slashes /v2/queues/NAME/messages has; what lies below has an id."""
+_UNIQUE = frozenset((b"idempotency-key", b"traceparent", b"x-openstack-request-id"))
+"""Headers that have another value in each request."""
 LONGEST_KEPT = 2_048
 """Bytes of a head that may be kept."""
 NO_UPGRADE = "Unsupported upgrade request."
@@ -75,9 +77,10 @@ class Upgraded(Exception):
         self.handshake = handshake
 
 
-def _may_come_again(target: bytes) -> bool:
-    """Whether a target names no single message, claim or page."""
-    return target.count(b"/") <= _SLASHES and b"ids=" not in target and b"marker=" not in target
+def _may_come_again(target: bytes, head: Head) -> bool:
+    """Whether a head names no single message, claim, page, trace or post."""
+    names_one = target.count(b"/") > _SLASHES or b"ids=" in target or b"marker=" in target
+    return not names_one and _UNIQUE.isdisjoint(head.headers)
 
 
 class RequestReader:
@@ -129,7 +132,7 @@ class RequestReader:
         self.feed(data)
         head = self._head
         is_whole = self._begun == 1 and head is not None and not self._has_body
-        if is_whole and head is not None and head.keeps_alive and _may_come_again(self._url):
+        if is_whole and head is not None and head.keeps_alive and _may_come_again(self._url, head):
             self._heads[data] = head
 
     def _begin(self) -> None:

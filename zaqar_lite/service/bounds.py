@@ -78,6 +78,8 @@ class Bounds:
         """
         time = asyncio.get_running_loop().time
         came_at, turn = time(), self._turns.setdefault((bound.project, bound.kind), _Turn())
+        # A timeout needs a task, and a request has one only once it has waited.
+        await asyncio.sleep(0)
         try:
             async with asyncio.timeout(PATIENCE):
                 await turn.acquire()
