@@ -1,6 +1,7 @@
 """Both stores over one directory, with what the tests of the embedded store do most."""
 
 import json
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 from zaqar_lite.domain.clock import Clock
@@ -20,6 +21,7 @@ from zaqar_lite.domain.models import (
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.storage.opendata import create
 from zaqar_lite.storage.opendata.database import Database, OpenDataManagementStore
+from zaqar_lite.storage.opendata.engine import Batch, Damage, Engine, Row
 from zaqar_lite.storage.opendata.format import after_prefix, keys
 from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.messages import OpenDataMessageStore
@@ -36,6 +38,7 @@ class Store:
         self.uri = uri
         self.clock = Clock()
         self.passed = 0
+        self.damaged: set[bytes] = set()
         self._make()
 
     def _make(self) -> None:
@@ -44,11 +47,23 @@ class Store:
         assert isinstance(management, OpenDataManagementStore)
         self.messages, self.management = messages, management
         self.db: Database = messages._db
+        _damage(self.db.engine, self.damaged)
 
     async def restart(self) -> None:
         await self.messages.close()
         self._make()
         await self.messages.open()
+
+    async def restart_damaged(self, *damaged: bytes) -> None:
+        """Let the disk lose these records between two servers, until they are written anew."""
+        assert len(await self.db.engine.get(damaged)) == len(damaged)
+        self.damaged.update(damaged)
+        await self.restart()
+
+    async def restart_mended(self) -> None:
+        """Give back what `restart_damaged` has taken."""
+        self.damaged.clear()
+        await self.restart()
 
     async def post(self, *new: str | NewMessage, to: QueueRef = QUEUE) -> list[str]:
         made = [
@@ -113,6 +128,28 @@ class Store:
                 assert isinstance(value, bytes)
                 found[key] = value
         return found
+
+
+def _damage(engine: Engine, damaged: set[bytes]) -> None:
+    """Let an engine find these records damaged, as it does where a block's checksum is wrong."""
+    get, scan, commit = engine.get, engine.scan, engine.commit
+
+    def seen(row: Row) -> Row:
+        return (row[0], Damage(row[0], "planted")) if row[0] in damaged else row
+
+    async def get_seen(wanted: Sequence[bytes]) -> dict[bytes, bytes | Damage]:
+        return dict(map(seen, (await get(wanted)).items()))
+
+    async def scan_seen(start: bytes, end: bytes) -> AsyncIterator[Sequence[Row]]:
+        async for rows in scan(start, end):
+            yield [seen(row) for row in rows]
+
+    async def commit_and_mend(batch: Batch) -> None:
+        await commit(batch)
+        damaged.difference_update(batch.puts, batch.deletes)
+
+    for name, call in (("get", get_seen), ("scan", scan_seen), ("commit", commit_and_mend)):
+        setattr(engine, name, call)
 
 
 def texts(messages: Claimed | list[Message]) -> list[str]:

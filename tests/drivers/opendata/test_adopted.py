@@ -17,7 +17,7 @@ from zaqar_lite.storage.opendata.format.keys import RecordType
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture(params=["embedded", "opendata+slatedb"])
+@pytest.fixture(params=["opendata+slatedb"])
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
     made = Store(f"{request.param}://{tmp_path / 'data'}")
     await made.messages.open()

@@ -1,6 +1,5 @@
 """Attempts, leases and parking in the records: over a restart, a check, and a move."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -8,21 +7,17 @@ import pytest
 
 from tests.drivers.opendata.contract_hooks import check_database
 from tests.drivers.opendata.store import HOUR, MINUTE, OTHER, QUEUE, Store
-from zaqar_lite.cli import main
-from zaqar_lite.domain.attempts import MAX_ATTEMPTS, Ended
+from zaqar_lite.domain.attempts import MAX_ATTEMPTS
 from zaqar_lite.domain.models import DeadLetter, Message, QueueRef, Retries, Selection
-from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.domain.settlements import Act, Outcome, Settlement
 from zaqar_lite.storage.opendata.entries import EntryExtras
-from zaqar_lite.storage.opendata.format import keys
 from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.format.records import Attempts, encode_attempts
-from zaqar_lite.store.checking import check
 
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture(params=["embedded", "opendata+slatedb"])
+@pytest.fixture(params=["opendata+slatedb"])
 async def either(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
     """A store over each of the engines."""
     opened = Store(f"{request.param}://{tmp_path / 'data'}")
@@ -145,60 +140,3 @@ async def test_records_of_an_earlier_version_read_on(store: Store) -> None:
     (message,) = await everything(store)
     assert [attempt.number for attempt in message.attempts] == [2]
     assert message.failure_count == 1
-
-
-async def test_a_check_tells_of_attempts_that_do_not_fit(store: Store) -> None:
-    await store.post("a")
-    claimed = await store.claim()
-    await store.messages.release(QUEUE, claimed.claim_id or "")
-    assert (await check(store.db)).problems == []
-    (key,) = await store.records(RecordType.ATTEMPT)
-    value = (await store.records(RecordType.ATTEMPT))[key]
-    stray = keys.attempt_key(7, 1)
-    store.db.put(stray, value)
-    store.db.delete(key)
-    await store.db.committer.durable()
-    problems = (await check(store.db)).problems
-    assert [problem for problem in problems if "is missing" in problem and key.hex() in problem]
-    assert [problem for problem in problems if "no message" in problem and stray.hex() in problem]
-    (message,) = await everything(store)
-    assert not message.attempts
-    store.db.put(key, value)
-    store.db.delete(stray)
-    await store.db.committer.durable()
-
-
-def test_an_export_brings_failures_attempts_and_waits_to_another_store(tmp_path: Path) -> None:
-    source, target = (Store(f"embedded://{tmp_path / name}") for name in ("source", "target"))
-
-    async def fill() -> list[Message]:
-        await source.messages.open()
-        ids = await source.post("parked", "dead", NewMessage(b'"never"', HOUR))
-        claimed = await source.claim(2)
-        await settle(
-            source, claimed.claim_id,
-            Settlement(ids[0], Act.RELEASE, HOUR // 2, failed=True, reason="later", detail="x"),
-            Settlement(ids[1], Act.DEAD, reason="malformed"),
-        )  # fmt: skip
-        found = [*await everything(source), *await everything(source, OTHER)]
-        await source.messages.close()
-        return found
-
-    async def read() -> list[Message]:
-        await target.messages.open()
-        found = [*await everything(target), *await everything(target, OTHER)]
-        await check_database(target.db)
-        await target.messages.close()
-        return found
-
-    before = asyncio.run(fill())
-    file = str(tmp_path / "export.jsonl")
-    assert main(["store", "export", "--store", source.uri, file]) == 0
-    assert main(["store", "import", "--store", target.uri, file]) == 0
-    after = asyncio.run(read())
-    for name in (
-        "body", "claim_count", "failure_count", "parked_until", "attempts", "origin", "ttl_ms",
-    ):  # fmt: skip
-        assert [getattr(each, name) for each in after] == [getattr(each, name) for each in before]
-    assert [each.failure_count for each in after] == [1, 0, 0]
-    assert after[0].attempts[0].outcome is Ended.FAILED

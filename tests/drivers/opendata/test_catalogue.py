@@ -8,18 +8,16 @@ import pytest
 
 from tests.drivers.opendata.contract_hooks import check_database
 from tests.drivers.opendata.store import HOUR, MINUTE, Store
-from zaqar_lite.cli import main
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.models import Record
 from zaqar_lite.storage.opendata.engine import Batch
 from zaqar_lite.storage.opendata.format import keys
-from zaqar_lite.store.checking import check
 
 pytestmark = pytest.mark.anyio
 VALUE = '{"é": 1.0}'.encode()
 
 
-@pytest.fixture(params=["embedded", "opendata+slatedb"])
+@pytest.fixture(params=["opendata+slatedb"])
 async def either(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
     """A store over each of the engines."""
     opened = Store(f"{request.param}://{tmp_path / 'data'}")
@@ -96,40 +94,10 @@ async def test_a_damaged_record_is_named_and_the_others_are_served(store: Store)
     await put(store, "sound")
     await store.restart_damaged(keys.record_key("kind", "p", "broken"))
     assert await names(store) == ["sound"]
-    (problem,) = (await check(store.db)).problems
-    assert "kind 'broken' of project 'p'" in problem
+    assert store.db.damages
     await put(store, "broken", b"1")  # whoever writes it anew has mended it
-    assert (await check(store.db)).problems == []
+    assert await names(store) == ["broken", "sound"]
     store.db.damages.clear()
-
-
-def test_an_export_brings_records_to_another_store(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    source, target = (Store(f"embedded://{tmp_path / name}") for name in ("source", "target"))
-
-    async def fill(store: Store, *records: tuple[str, bytes, int]) -> None:
-        await store.messages.open()
-        for name, value, ttl in records:
-            await put(store, name, value, ttl=ttl)
-        await store.messages.close()
-
-    async def read(store: Store) -> list[tuple[str, bytes, bool]]:
-        await store.messages.open()
-        found = await store.management.list_records("kind", limit=9)
-        await store.messages.close()
-        return [(each.name, each.value, each.expires_at is None) for each in found]
-
-    asyncio.run(fill(source, ("a", VALUE, 0), ("b", b"2", HOUR)))
-    asyncio.run(fill(target, ("b", b"3", 0)))
-    file = tmp_path / "export.jsonl"
-    assert main(["store", "export", "--store", source.uri, str(file)]) == 0
-    assert main(["store", "import", "--store", target.uri, str(file)]) == 0
-    assert asyncio.run(read(target)) == [("a", VALUE, True), ("b", b"3", True)]
-    text = file.read_text(encoding="utf-8")
-    file.write_text(text.replace('"value":"2"', '"value":"{"'), encoding="utf-8")
-    assert main(["store", "import", "--store", target.uri, str(file)]) == 2
-    assert "can't be imported" in capsys.readouterr().err
 
 
 async def test_a_listing_looks_at_about_as_many_records_as_it_answers(store: Store) -> None:

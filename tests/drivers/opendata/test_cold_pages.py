@@ -73,7 +73,7 @@ async def store(tmp_path: Path) -> AsyncIterator[OpenDataMessageStore]:
 
 def make(path: Path, clock: Clock) -> OpenDataMessageStore:
     options = StoreOptions(extra={"page_cache_bytes": 4 * queues.ENTRY_BYTES})
-    messages, _ = create_stores(f"embedded://{path / 'data'}", clock=clock, options=options)
+    messages, _ = create_stores(f"opendata+slatedb://{path / 'data'}", clock=clock, options=options)
     assert isinstance(messages, OpenDataMessageStore)
     return messages
 
@@ -277,7 +277,7 @@ async def test_readers_that_load_expired_pages_together_leave_none(
 async def test_what_has_expired_on_disk_makes_room(tmp_path: Path) -> None:
     extra = {"page_cache_bytes": 4 * queues.ENTRY_BYTES}
     store, _ = create_stores(
-        f"embedded://{tmp_path / 'data'}", clock=Clock(),
+        f"opendata+slatedb://{tmp_path / 'data'}", clock=Clock(),
         options=StoreOptions(max_messages=30, extra=extra),
     )  # fmt: skip
     assert isinstance(store, OpenDataMessageStore)

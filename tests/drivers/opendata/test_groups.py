@@ -11,7 +11,6 @@ from zaqar_lite.domain.models import Message, Move, QueueRef, Selection
 from zaqar_lite.domain.posts import Copy, NewMessage
 from zaqar_lite.storage.opendata.format import keys, read_terminated
 from zaqar_lite.storage.opendata.format.keys import RecordType
-from zaqar_lite.store.checking import check
 
 pytestmark = pytest.mark.anyio
 
@@ -52,7 +51,6 @@ async def test_groups_outlive_a_restart_and_go_with_their_messages(store: Store)
     assert await ids(store, "g") == posted[5:300] + posted[310:-1]
     assert await ids(store, "g", OTHER) == posted[300:310]
     assert sorted(await recorded(store)) == [("other", "g")] * 10 + [("queue", "g")] * 585
-    assert not (await check(store.db)).problems
     await store.messages.purge(QUEUE)
     await store.messages.drop(OTHER)
     assert await recorded(store) == []
@@ -67,7 +65,7 @@ async def test_copies_are_in_the_group_of_each_queue(store: Store) -> None:
 
 
 async def test_messages_of_a_lost_page_are_in_their_group_again(tmp_path: Path) -> None:
-    store = Store(f"embedded://{tmp_path / 'damaged'}")
+    store = Store(f"opendata+slatedb://{tmp_path / 'damaged'}")
     await store.messages.open()
     posted = await store.post(*(of("g") for _ in range(3)), "other")
     page = keys.queue_key(RecordType.ACTIVE, keys.queue_id(QUEUE))
@@ -76,18 +74,3 @@ async def test_messages_of_a_lost_page_are_in_their_group_again(tmp_path: Path) 
     await store.messages.delete(QUEUE, posted, claim_ids=None)
     assert await recorded(store) == []
     await store.messages.close()
-
-
-async def test_a_check_names_a_message_that_its_group_has_lost(store: Store) -> None:
-    await store.post(of("g"))
-    (key,) = await store.records(RecordType.GROUP)
-    store.db.delete(key)
-    stray = keys.group_key(keys.queue_id(QUEUE), "g", 7)
-    store.db.put(stray, b"")
-    await store.db.committer.durable()
-    problems = (await check(store.db)).problems
-    assert [one.partition(" (key")[0].partition(",")[0] for one in problems] == [
-        "group of queue 'project/queue'"
-    ] * 2
-    store.db.put(key, b"")
-    store.db.delete(stray)

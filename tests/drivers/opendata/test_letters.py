@@ -15,7 +15,7 @@ pytestmark = pytest.mark.anyio
 LETTERS = QueueRef("project", "letters")
 
 
-@pytest.fixture(params=["embedded", "opendata+slatedb"])
+@pytest.fixture(params=["opendata+slatedb"])
 async def two(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
     """Two letters of the same message, from the two queues that held it."""
     store = Store(f"{request.param}://{tmp_path / 'data'}")

@@ -13,12 +13,12 @@ from zaqar_lite.domain.errors import KeyReused, Unavailable
 from zaqar_lite.domain.models import DeadLetter, QueueRef, Selection
 from zaqar_lite.domain.posts import Copy, IdempotencyKey, NewMessage, Posted
 from zaqar_lite.storage.opendata.checkpoint import GARBAGE_STEP
-from zaqar_lite.storage.opendata.committer import ALONE, FEW, ROOM
 from zaqar_lite.storage.opendata.engine import Batch
 from zaqar_lite.storage.opendata.entries import PAGE_SIZE, Page
 from zaqar_lite.storage.opendata.format import keys
 from zaqar_lite.storage.opendata.format.keys import PAYLOAD_PREFIX, RecordType
 from zaqar_lite.storage.opendata.staging import PART
+from zaqar_lite.storage.sql.shares import ALONE, FEW, ROOM
 
 pytestmark = pytest.mark.anyio
 MANY = 5_000

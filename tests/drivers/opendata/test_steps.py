@@ -196,7 +196,7 @@ async def test_others_do_not_wait_for_what_has_expired(store: Store) -> None:
 async def test_a_full_queue_has_room_where_something_has_expired(tmp_path: Path) -> None:
     clock = Clock()
     options = StoreOptions(max_messages=3 * STEP)
-    stores = create_stores(f"embedded://{tmp_path}/data", clock=clock, options=options)
+    stores = create_stores(f"opendata+slatedb://{tmp_path}/data", clock=clock, options=options)
     async with stores[0] as messages:
         for ttl in (MINUTE, HOUR, HOUR):
             new = [NewMessage(b"1", ttl)] * STEP

@@ -1,4 +1,4 @@
-"""The URI of a store, as `zaqar-lite store` and `serve` read it: one line says what is wrong."""
+"""The URI of a store, as `serve` reads it: one line says what is wrong."""
 
 import subprocess
 import sys
@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from zaqar_lite.cli import main
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.domain.models import StoreOptions
@@ -27,21 +26,6 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("uri", WRONG.values(), ids=WRONG)
-@pytest.mark.parametrize("command", ["check", "import"])
-def test_store_commands_refuse_a_wrong_uri_in_one_line(
-    command: str, uri: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = tmp_path / "export.jsonl"
-    file.write_text('{"format":"zaqar-lite","version":1}\n', encoding="utf-8")
-    words = [str(file)] if command == "import" else []
-    assert main(["store", command, "--store", uri.format(tmp_path), *words]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("zaqar-lite: ")
-    assert error.count("\n") == 1
-    assert list(tmp_path.iterdir()) == [file]
-
-
 @pytest.mark.parametrize("name", sorted(WRONG.keys() - {"other scheme"}))
 def test_no_driver_is_made_of_a_wrong_uri(name: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError):
@@ -57,31 +41,17 @@ def test_a_server_refuses_a_wrong_uri_in_one_line(uri: str) -> None:
     assert done.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("command", ["check", "export"])
-@pytest.mark.parametrize("scheme", ["embedded", "opendata+sqlite", "opendata+slatedb"])
-def test_there_must_be_a_store(
-    command: str, scheme: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    missing = tmp_path / "nothing"
-    assert main(["store", command, "--store", f"{scheme}://{missing}"]) == 2
-    shown = capsys.readouterr()
-    assert f"There is no store at {missing}." in shown.err
-    assert not shown.out
-    assert not missing.exists()
-
-
 def test_the_default_store_needs_no_extra(tmp_path: Path) -> None:
     """SlateDB is an extra; its library is not even loaded for a store on SQLite."""
     program = (
         "import sys; sys.modules['slatedb'] = None\n"
-        "from zaqar_lite.cli import main\n"
-        "sys.exit(main(['store', 'import', '--store', sys.argv[1], sys.argv[2]]))"
+        "from zaqar_lite.domain.clock import Clock\n"
+        "from zaqar_lite.domain.models import StoreOptions\n"
+        "from zaqar_lite.storage.registry import create_stores\n"
+        "create_stores(sys.argv[1], clock=Clock(), options=StoreOptions())"
     )
-    file = tmp_path / "export.jsonl"
-    file.write_text('{"format":"zaqar-lite","version":1}\n', encoding="utf-8")
-    for scheme, code in (("embedded", 0), ("opendata+slatedb", 2)):
-        store = f"{scheme}://{tmp_path / scheme}"
-        command = [sys.executable, "-c", program, store, str(file)]
+    for scheme, code in (("embedded", 0), ("opendata+slatedb", 1)):
+        command = [sys.executable, "-c", program, f"{scheme}://{tmp_path / scheme}"]
         done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
         assert done.returncode == code, done.stderr
     assert "pip install 'zaqar-lite[slatedb]'" in done.stderr
