@@ -142,3 +142,17 @@ async def test_many_come_in_their_order(queue: QueueUnderTest, other: QueueUnder
     expected = [*ids(messages[:3]), own, *ids(messages[3:])]
     assert ids(await queue.listed()) == expected
     assert ids((await queue.claim()).messages) == expected
+
+
+async def test_parking_stays_behind(
+    request: pytest.FixtureRequest, queue: QueueUnderTest, other: QueueUnderTest
+) -> None:
+    if queue.stores.case.package in {"sql", "opendata"}:
+        reason = "it parks what was parked, as an import of a file does"
+        request.applymarker(pytest.mark.xfail(reason=reason, strict=True))
+    (made,) = await other.post("a")
+    await other.release(await other.claim_id(1), delay=10 * MINUTE)
+    read = await other.get_one(made, details=True)
+    assert read.parked_until is not None
+    await adopt(queue, 1, replace(read, id=new_message_id(read.position - 7)))
+    assert await queue.counts() == (1, 0, 0)
