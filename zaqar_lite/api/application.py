@@ -193,7 +193,8 @@ class Application:
     def answers_at_once(self, head: Head) -> bool:
         """Whether a request is probably answered without waiting: for messages of a store in here.
 
-        It must be safe to run without a task until it first waits.
+        It runs without a task until it first waits, so nothing before that may use
+        `asyncio.timeout`, which needs one.
         """
         if not self._answers_at_once or b"wait=" in head.query_string:
             return False
