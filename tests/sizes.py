@@ -27,10 +27,10 @@ class Size(NamedTuple):
 
 SIZES = {
     "domain": Size(3_600, 3_000),
-    "service": Size(15_650, 11_000),
+    "service": Size(14_850, 11_000),
     "api, server, top level": Size(11_700, 8_800),
     "storage": Size(28_150, 20_800),
-    "client": Size(7_800, 7_400),
+    "client": Size(7_750, 7_400),
     "commands": Size(3_800, 3_200),
     "ui": Size(2_000, 1_200),
     "spark": Size(3_700, 3_200),

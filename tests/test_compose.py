@@ -162,7 +162,7 @@ def test_our_server_starts_with_the_command_of_the_service(
     del options[options.index("--store") : options.index("--store") + 2]
     # Here nothing stands between the server and the network, so it stays on the loopback.
     options[options.index("--host") + 1] = "127.0.0.1"
-    if driver.name == "opendata":
+    if driver.name in {"embedded", "opendata"}:
         reachable = store.replace("/data/", f"{tmp_path}/")
     else:
         backend = cast(services.Service, request.getfixturevalue(f"{driver.name}_server"))

@@ -124,7 +124,8 @@ def create_app(
         admin_mode=settings.admin_mode,
         checksum=settings.enable_checksum,
         access_log=settings.access_log,
-        answers_at_once=store in _IN_PROCESS,
+        # No driver of a server elsewhere is asked without a task: libraries need one for a timeout.
+        answers_at_once=store in _IN_PROCESS and stores.one_store and not settings.pooling,
     )
     readiness = Readiness(
         messages, startup.check, settings.data_directory if settings.needs_free_disk else None

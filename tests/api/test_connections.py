@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import gzip
+import json
 import random
 import re
 import shutil
@@ -517,6 +518,41 @@ def test_a_connection_is_kept_as_long_as_the_setting_says(strict: ServerProcess)
         started = time.monotonic()
         assert raw.rest() == b""
         assert time.monotonic() - started < 20
+
+
+METADATA: list[dict[str, object]] = [
+    {},
+    {"_default_message_delay": 5},
+    {"_max_claim_count": 1, "_dead_letter_queue": "dead"},
+    {"_filter": "a = 'b'"},
+]
+
+
+@pytest.mark.parametrize("store", ["memory://", "embedded:data"])
+def test_what_is_answered_without_a_task_needs_none(store: str) -> None:
+    """`asyncio.timeout` and others do: every first request of its kind would be a 500."""
+    quotas = ("MESSAGES", "QUEUES", "CONNECTIONS", "WRITE_REQUESTS", "READ_REQUESTS")
+    env = {f"ZAQAR_LITE_QUOTAS__{name}": "1000" for name in quotas}
+    with ServerProcess(store, env=env) as server:
+        for kind, metadata in enumerate(METADATA):
+            for number, (method, below, document) in enumerate(
+                (
+                    ("GET", "messages", None),
+                    ("POST", "messages", {"messages": [{"body": 1}] * 5}),
+                    ("POST", "claims?limit=5", {"ttl": 60, "grace": 60}),
+                    ("DELETE", "messages?pop=1", None),
+                    ("DELETE", f"messages?ids={'0' * 32}", None),
+                    ("POST", f"claims/{'0' * 32}/settle", {"delete": ["0" * 32]}),
+                )
+            ):
+                queue = f"/v2/queues/q-{kind}-{number}"
+                with Raw(server) as raw:
+                    assert raw.call("PUT", queue, json.dumps(metadata).encode()).status == 201
+                body = b"" if document is None else json.dumps(document).encode()
+                for place in (queue, f"/v2/queues/new-{kind}-{number}", f"/v2/topics/t-{number}"):
+                    with Raw(server) as raw:
+                        assert raw.call(method, f"{place}/{below}", body).status < 500
+        assert "Traceback" not in server.log()
 
 
 def test_http_1_0_and_a_wish_to_close_end_the_connection(server: ServerProcess) -> None:

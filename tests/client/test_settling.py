@@ -9,7 +9,7 @@ import pytest
 
 from tests.client.conftest import MovableServer
 from tests.client.old_server import OldServer
-from tests.client.requests import counted, counted_async
+from tests.client.requests import counted
 from tests.client.test_claims import wait_until_it_renews_no_more
 from tests.server import ServerProcess
 from zaqar_lite.client import (
@@ -232,7 +232,7 @@ async def test_async_claims_settle_alike(async_client: AsyncClient, queue: str) 
     async with async_client.claim(queue) as claim:
         done, failed, later, longer, bad, _ = claim.messages
         claim.done(done)
-        sent = counted_async(async_client)
+        sent = counted(async_client)
         await asyncio.gather(
             claim.release(failed, failed=True, reason="RuntimeError"),
             claim.release(later, delay=60),

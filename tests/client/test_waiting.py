@@ -12,7 +12,7 @@ import time
 import pytest
 
 from tests.client.old_server import OldServer
-from tests.client.requests import counted, counted_async
+from tests.client.requests import counted
 from tests.server import ServerProcess
 from zaqar_lite.client import AsyncClient, Client
 from zaqar_lite.client.errors import BadRequest
@@ -145,7 +145,7 @@ def test_only_an_answer_that_is_early_is_followed_by_a_pause(
 async def test_async_calls_wait_alike(
     server: ServerProcess, async_client: AsyncClient, queue: str
 ) -> None:
-    sent = counted_async(async_client)
+    sent = counted(async_client)
     posting = post_later(server.url, queue, 1, 2)
     async with async_client.claim(queue, wait=30, limit=1) as claim:
         assert [message.body for message in claim] == [1]

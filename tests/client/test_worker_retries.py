@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from tests.client.old_server import OldServer
-from tests.client.requests import counted, counted_async
+from tests.client.requests import counted
 from tests.server import ServerProcess
 from zaqar_lite.client import (
     AsyncClient,
@@ -272,7 +272,7 @@ async def test_an_idle_async_worker_asks_once_too(
     async def handle(message: Message) -> None:
         seen.append(message.body)
 
-    sent = counted_async(async_client)
+    sent = counted(async_client)
     serving = asyncio.ensure_future(handle.serve(async_client))
     await asyncio.sleep(3)
     assert len(sent) == 1

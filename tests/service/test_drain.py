@@ -491,3 +491,17 @@ async def test_a_pool_with_redriven_messages_is_not_empty(pools: Pools) -> None:
     await pools.messages.move(LETTERS, [letter.id], Move(QUEUE, 3_600_000))
     await pools.placements.put(LETTERS, "new")
     assert await pools.placements.holds("old") == QUEUE
+
+
+async def test_what_was_delivered_from_a_frozen_line_is_deleted(pools: Pools) -> None:
+    line = ordered_queue("p", "s")
+    await pools.placements.put(line, "old")
+    (posted,) = await pools.messages.post(
+        line, (NewMessage(b"1", 60_000),), client_id=CLIENT, version=None
+    )
+    version = (await pools.placements.entry(line)).version
+    await pools.placements.change(line, Place("old", to="new", group="g", since=1), version)
+    with pytest.raises(Unavailable, match="being moved"):
+        await pools.messages.list_messages(line, Selection(1))
+    await pools.messages.delete(line, (posted.id,), claim_ids=None)
+    assert (await pools.old.stats(line)).total == 0

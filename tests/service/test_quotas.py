@@ -128,7 +128,7 @@ async def test_a_count_that_grows_old_is_made_anew_beside_a_post() -> None:
     await it.post(it.other, 1, 1, 1)
     it.time.now += COUNT_EVERY
     await it.stock.admit("p", 0, 0)
-    count = it.stock._stocks["p"].count
+    count = it.stock._tallies["p"].count
     assert count is not None
     await count
     with pytest.raises(QuotaReached):

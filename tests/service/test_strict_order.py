@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.errors import Invalid
+from zaqar_lite.domain.errors import Invalid, Unavailable
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.models import DelayMode, QueueRef, Selection, StoreOptions, Take
 from zaqar_lite.domain.posts import NewMessage
@@ -118,6 +118,37 @@ async def test_while_a_turn_delivers_no_other_process_takes_one() -> None:
     await messages.post(line, new, client_id="c", version=None)
     assert await first.take_turn(QUEUE, made) is None
     assert delivered == ["a", "b"]
+
+
+async def test_a_turn_that_the_store_ends_holds_no_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    messages, management = create("memory://", clock=clock, options=StoreOptions())
+    process = Process(messages, management, clock)
+    made, now, delivered = await process.subscribe(), clock.now_ms(), []
+
+    async def look(note: OutboxMessage, _: QueueRef) -> OutboxMessage | None:
+        return note
+
+    async def deliver(delivery: Delivery, _: Subscription) -> float | None:
+        delivered.append(delivery.id)
+        return None
+
+    note = OutboxMessage("a", QUEUE.project, QUEUE.name, now, now + 60_000, 60, msgspec.Raw(b"1"))
+    line = ordered_queue(QUEUE.project, made)
+    await messages.post(line, [NewMessage(encode(note), 60_000)], client_id="c", version=None)
+    order = StrictOrder(
+        messages, management, process.subscriptions, clock, deliver=deliver, look=look
+    )
+
+    async def away(*_: object, **__: object) -> None:
+        raise Unavailable("The queue is being moved.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(messages, "delete", away)
+        with pytest.raises(Unavailable):
+            await order.take_turn(QUEUE, made)
+    assert await order.take_turn(QUEUE, made) is None
+    assert delivered == ["a", "a"]
 
 
 async def test_a_turn_that_comes_too_early_by_this_clock_is_taken_again() -> None:

@@ -23,6 +23,7 @@ from zaqar_lite.api.long_polling import LongRequests
 from zaqar_lite.api.rate_limits import Meter
 from zaqar_lite.api.request import (
     INVALID_REQUEST,
+    NAMING,
     Check,
     Head,
     Refused,
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     from zaqar_lite.api.tracing import RequestTraces
 
 _PAGE = "/ui"
-_QUEUES = "/v2/queues/"
 _FIRST_DIGITS = f"req-{getrandbits(32):08x}-{getrandbits(16):04x}-4{getrandbits(12):03x}-a000-"
 """What the ids of this process's requests begin with: they have OpenStack's form, a UUID's."""
 _numbers = count(getrandbits(40))
@@ -193,13 +193,12 @@ class Application:
     def answers_at_once(self, head: Head) -> bool:
         """Whether a request is probably answered without waiting: for messages of a store in here.
 
-        It must be safe to run without a task until it first waits: a post to a topic may make the
-        topic, with a time limit, which needs one.
+        It runs without a task until it first waits, so nothing before that may use
+        `asyncio.timeout`, which needs one.
         """
         if not self._answers_at_once or b"wait=" in head.query_string:
             return False
-        path = head.path
-        return path.startswith(_QUEUES) and ("/messages" in path or "/claims" in path)
+        return head.path.startswith(NAMING) and ("/messages" in head.path or "/claims" in head.path)
 
     async def _answer_elsewhere(self, request: Request) -> Response | None:
         """Answer what is for the page or the document, and guesses; None for any other request."""

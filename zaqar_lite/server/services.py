@@ -122,7 +122,7 @@ class Services:
             most=limits.max_waiters,
             most_per_project=limits.max_waiters_per_project,
             quota_of=quotas.of,
-            seats=seats("waiters"),
+            limit=seats("waiters"),
         )
         self.presigned_urls = PresignedUrls(
             Keyring(*signing_keys(settings)),

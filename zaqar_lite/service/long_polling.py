@@ -123,14 +123,14 @@ class Place:
 class LongPolling:
     """Lets requests wait for messages: at most `most` in this process, `most_per_project` of each.
 
-    `seats` hold a project's waiters in all processes together to its quota.
+    `limit` holds a project's waiters in all processes together to its quota.
     """
 
     messages: MessageStore
     most: int
     most_per_project: int
     quota_of: QuotaOf = unlimited
-    seats: ConcurrencyLimit = field(default_factory=lambda: ConcurrencyLimit("waiters"))
+    limit: ConcurrencyLimit = field(default_factory=lambda: ConcurrencyLimit("waiters"))
 
     def __post_init__(self) -> None:
         self._lines: dict[QueueRef, _Line] = {}
@@ -140,11 +140,11 @@ class LongPolling:
     @property
     def count(self) -> int:
         """How many requests wait, including the server's own workers."""
-        return self.seats.count
+        return self.limit.count
 
     def count_of(self, project: str) -> int:
         """How many requests of a project wait in this process."""
-        return self.seats.count_of(project)
+        return self.limit.count_of(project)
 
     async def total_of(self, project: str) -> int:
         """How many requests of a project wait in all processes that share the store.
@@ -152,7 +152,7 @@ class LongPolling:
         Raises:
             Unavailable: that can't be read.
         """
-        return await self.seats.total_of(project)
+        return await self.limit.total_of(project)
 
     @property
     def is_closed(self) -> bool:
@@ -245,7 +245,7 @@ class LongPolling:
         if self.count >= self.most:
             raise TooMany("Too many requests wait on this server already.")
         quota = self.quota_of(project).waiters
-        if not await self.seats.take(project, quota):
+        if not await self.limit.take(project, quota):
             raise QuotaReached(
                 f"The project's quota is {quota} requests that wait: do not wait, or ask who runs "
                 "this server for more."
@@ -273,7 +273,7 @@ class LongPolling:
     async def leave(self, queue: QueueRef, line: _Line, waiter: _Waiter) -> None:
         """Leave the line."""
         del line.waiters[waiter]
-        self.seats.leave(queue.project)
+        self.limit.leave(queue.project)
         if not line.waiters and self._lines.get(queue) is line:
             del self._lines[queue]
             if line.alarm is not None:

@@ -138,6 +138,8 @@ class DeadDeliveries:
 
 
 _TURN = "~turn"
+_SOON_MS = 5_000
+"""When a turn is taken again at the soonest whose queue is not available."""
 _SKEW_MS = 10_000
 """How far the clocks of servers may be apart."""
 _LEAST_LIFE_MS = 1_000
@@ -236,12 +238,17 @@ class Deliveries:
         try:
             await self._take_turn(queue, subscription_id)
         except Exception as exc:
+            wait_ms = LEASE_MS
             if isinstance(exc, ZaqarLiteError):
                 logger.warning("a turn at a line is taken again: %s", exc)
             else:
                 logger.exception("a turn at a line failed, and is taken again")
-            minutes = self.clock.now_ms() // LEASE_MS + 1  # one for all messages of this minute
-            await self._post_turn(queue, subscription_id, minutes * LEASE_MS)
+            if isinstance(exc, Unavailable):  # its queue is frozen, for example
+                wait_ms = max(exc.retry_after * 1000, _SOON_MS)
+            # One for all messages of this time.
+            await self._post_turn(
+                queue, subscription_id, (self.clock.now_ms() // wait_ms + 1) * wait_ms
+            )
 
     async def _deliver_to_others(
         self, entry: OutboxMessage, message_id: str, queue: QueueRef

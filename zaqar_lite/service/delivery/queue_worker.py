@@ -81,7 +81,7 @@ class QueueWorker:
             try:
                 never = asyncio.get_running_loop().create_future()
                 found = await self.long_polling.until_found(self.queue, _WAIT, ask, gone=never)
-            except TooMany:  # so many clients wait that this lane may not
+            except TooMany:  # so many clients wait that this worker may not
                 await asyncio.sleep(_PAUSE)
                 found = await ask()
         except Unavailable as exc:

@@ -11,12 +11,13 @@ own in the retry queue, so a process that is killed leaves its turn to others.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import msgspec
 
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.errors import NotFound, RecordChanged
+from zaqar_lite.domain.errors import NotFound, RecordChanged, Unavailable
 from zaqar_lite.domain.models import Message, QueueRef, Selection
 from zaqar_lite.domain.subscriptions import Subscription
 from zaqar_lite.service.delivery.outbox import (
@@ -111,6 +112,11 @@ class StrictOrder:
             return await self._go_on(subscription, held, now + _TURN_MS)
         except RecordChanged:
             return now + _RACE_MS
+        except Unavailable:
+            held.value.until = 0  # the next turn need not wait for the end of this one
+            with suppress(RecordChanged, Unavailable):
+                await held.save()
+            raise
 
     async def _go_on(
         self, subscription: Subscription, held: Held[_State], until: int

@@ -50,7 +50,7 @@ class Exposition:
         self._lines += [f"{name}{_labels(labels)} {_number(value)}\n" for labels, value in samples]
 
     def add_cells(self, family: Family, cells: Sequence[float]) -> None:
-        """Write a family of a board; of one with many labels, only what was ever counted."""
+        """Write a family of shared counters; of one with many labels, only what was counted."""
         self._head(family.name, family.kind, family.help)
         names, width = tuple(family.labels), family.width
         is_large = "route" in names

@@ -71,7 +71,7 @@ def depth_of(stats: Stats) -> Depth:
 
 @dataclass(eq=False, repr=False)
 class QueueDepths:
-    """Keep the counts of all queues on the board, at most `interval` seconds old when asked."""
+    """Keep the counts of all queues for all processes, `interval` seconds old at most."""
 
     messages: MessageStore
     management: ManagementStore
@@ -93,7 +93,7 @@ class QueueDepths:
         found = self.counters.read()
         running = self._pass is not None and not self._pass.done()
         if not running and time.time() - found.get("at", 0) >= self.interval:
-            self._pass = asyncio.create_task(self._run(), name="census")
+            self._pass = asyncio.create_task(self._run(), name="queue depths")
         if self._pass is not None:
             await asyncio.wait({self._pass}, timeout=_STEP)
         return self.counters.read()

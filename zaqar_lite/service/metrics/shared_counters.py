@@ -236,7 +236,7 @@ _DOCUMENT = 262_144
 
 
 class Place(NamedTuple):
-    """A process's place on a board: the file, how many rows it has, and which one is its own."""
+    """A process's place in the shared file: its path, its number of rows, and which is its own."""
 
     path: Path
     rows: int
@@ -244,7 +244,7 @@ class Place(NamedTuple):
 
 
 def make_file(rows: int, size: int) -> Path:
-    """Make the file of a board of `rows` rows of `size` cells; whoever makes it removes it."""
+    """Make the shared file of `rows` rows of `size` cells; whoever makes it removes it."""
     with tempfile.NamedTemporaryFile(
         prefix=f"zaqar-lite-metrics-{os.getpid()}-", delete=False
     ) as file:

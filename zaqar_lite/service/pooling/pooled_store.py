@@ -30,6 +30,7 @@ from zaqar_lite.domain.models import (
 )
 from zaqar_lite.domain.posts import IdempotencyKey, NewMessage, Posted, Recalled
 from zaqar_lite.domain.settlements import Outcome
+from zaqar_lite.service.delivery.outbox import is_internal
 from zaqar_lite.service.pooling.open_connections import OpenConnections
 from zaqar_lite.service.pooling.placement import CARRY, Place, Placements
 from zaqar_lite.service.pooling.pools import PoolRegistry
@@ -199,7 +200,8 @@ class PooledMessages(Store):
     ) -> Sequence[Refusal]:
         """Delete messages; of queues in every store, in each of them."""
         if queue.project != DELIVERIES_PROJECT:
-            store = await self._store(queue, holder=bool(claim_ids))
+            # What was delivered from an internal queue shall not be delivered again.
+            store = await self._store(queue, holder=bool(claim_ids) or is_internal(queue))
             return await store.delete(queue, ids, claim_ids=claim_ids)
         for store in self._all_open():
             try:

@@ -74,7 +74,7 @@ class Counted(NamedTuple):
     bytes: int
 
 
-class _Stock:
+class _Tally:
     """A project's last count, and what this process posted since."""
 
     def __init__(self) -> None:
@@ -155,7 +155,7 @@ class MessageQuota:
     monotonic: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
-        self._stocks: Cache[str, _Stock] = Cache(_MAX_PROJECTS)
+        self._tallies: Cache[str, _Tally] = Cache(_MAX_PROJECTS)
 
     def bounds(self, project: str) -> bool:
         """Whether the project has a quota of messages or bytes."""
@@ -189,11 +189,11 @@ class MessageQuota:
         except Unavailable:
             raise  # they may have been stored
         except ZaqarLiteError:
-            self._stock(project).count_off(count, size)
+            self._tally(project).count_off(count, size)
             raise
         again = [size for size, one in zip(sizes, done.posted, strict=False) if one.duplicate]
         if again:
-            self._stock(project).count_off(len(again), sum(again))
+            self._tally(project).count_off(len(again), sum(again))
         return done
 
     async def admit(self, project: str, count: int, size: int) -> None:
@@ -203,68 +203,68 @@ class MessageQuota:
             QuotaReached: they would exceed a quota of the project.
         """
         quota = self.quota_of(project)
-        stock, now = self._stock(project), self.monotonic()
-        is_part_used = self.shared and stock.is_part_used(quota, count, size)
-        if is_part_used or stock.is_older(2 * COUNT_EVERY, now):
-            await self._counted(project, stock)
-        elif stock.is_older(COUNT_EVERY, now):
-            self._begin(project, stock)
-        excess = stock.excess(quota, count, size)
-        if excess is not None and stock.is_older(COUNT_AGAIN, self.monotonic()):
-            await self._counted(project, stock)
-            excess = stock.excess(quota, count, size)
+        tally, now = self._tally(project), self.monotonic()
+        is_part_used = self.shared and tally.is_part_used(quota, count, size)
+        if is_part_used or tally.is_older(2 * COUNT_EVERY, now):
+            await self._counted(project, tally)
+        elif tally.is_older(COUNT_EVERY, now):
+            self._begin(project, tally)
+        excess = tally.excess(quota, count, size)
+        if excess is not None and tally.is_older(COUNT_AGAIN, self.monotonic()):
+            await self._counted(project, tally)
+            excess = tally.excess(quota, count, size)
         if excess is not None:
             raise QuotaReached(
                 f"The post does not fit into the project's quota of {excess}: receive or delete "
                 "some, or ask the operator of this server for more."
             )
-        stock.added += count
-        stock.added_bytes += size
+        tally.added += count
+        tally.added_bytes += size
 
     async def counted(self, project: str) -> Counted | None:
         """How much a project has; None if it could not be counted within a second."""
-        stock = self._stock(project)
-        if stock.is_older(COUNT_EVERY, self.monotonic()):
-            await self._counted(project, stock)
-        if stock.at is None:
+        tally = self._tally(project)
+        if tally.is_older(COUNT_EVERY, self.monotonic()):
+            await self._counted(project, tally)
+        if tally.at is None:
             return None
-        return Counted(stock.messages + stock.added, round(stock.bytes) + stock.added_bytes)
+        return Counted(tally.messages + tally.added, round(tally.bytes) + tally.added_bytes)
 
     def start(self) -> None:
         """Do nothing: a project is counted when it is asked for."""
 
     async def stop(self) -> None:
         """Cancel the counts in progress."""
-        await cancelled(*(stock.count for stock in self._stocks.values()))
+        await cancelled(*(tally.count for tally in self._tallies.values()))
 
-    def _stock(self, project: str) -> _Stock:
-        stock = self._stocks.get(project)
-        if stock is None:
-            stock = self._stocks[project] = _Stock()
-        return stock
+    def _tally(self, project: str) -> _Tally:
+        tally = self._tallies.get(project)
+        if tally is None:
+            tally = self._tallies[project] = _Tally()
+        return tally
 
-    async def _counted(self, project: str, stock: _Stock) -> None:
+    async def _counted(self, project: str, tally: _Tally) -> None:
         """Wait for a count for at most a second; after that it goes on in the background."""
-        await asyncio.wait({self._begin(project, stock)}, timeout=_PATIENCE)
+        await asyncio.wait({self._begin(project, tally)}, timeout=_PATIENCE)
 
-    def _begin(self, project: str, stock: _Stock) -> "asyncio.Task[None]":
-        if stock.count is None or stock.count.done():
-            stock.count = asyncio.create_task(self._count(project, stock), name="count")
-        return stock.count
+    def _begin(self, project: str, tally: _Tally) -> "asyncio.Task[None]":
+        if tally.count is None or tally.count.done():
+            tally.count = asyncio.create_task(self._count(project, tally), name="count")
+        return tally.count
 
-    async def _count(self, project: str, stock: _Stock) -> None:
+    async def _count(self, project: str, tally: _Tally) -> None:
         begun = self.monotonic()
-        added, added_bytes = stock.added, stock.added_bytes
-        stock.off, stock.off_bytes = 0, 0
+        added, added_bytes = tally.added, tally.added_bytes
+        tally.off, tally.off_bytes = 0, 0
         try:
             found, sampled = await self._look(project)
         except Unavailable as exc:
             logger.debug("the messages of a project were not counted: %s", exc)
             return
         # A post that failed during the count is in `added`, but the count did not find it.
-        added, added_bytes = max(added - stock.off, 0), max(added_bytes - stock.off_bytes, 0)
-        stock.recount(found, sampled / found if found else 0.0, added, added_bytes)
-        stock.at, stock.took = begun, self.monotonic() - begun
+        added, added_bytes = max(added - tally.off, 0), max(added_bytes - tally.off_bytes, 0)
+        tally.recount(found, sampled / found if found else 0.0, added, added_bytes)
+        tally.at, tally.took = begun, self.monotonic() - begun
 
     async def _look(self, project: str) -> tuple[int, float]:
         """Count a project's messages; estimate their bytes by the first and last of each queue."""
@@ -298,7 +298,7 @@ class QuotaUsage:
     """Add up what a project has."""
 
     queues: Queues
-    stock: MessageQuota
+    tally: MessageQuota
     subscriptions: Subscriptions
     long_polling: LongPolling
     connection_limits: ConnectionLimits
@@ -310,7 +310,7 @@ class QuotaUsage:
         each reported within 4 seconds; connections are counted only while any project has a
         quota of them.
         """
-        counted = await self.stock.counted(project)
+        counted = await self.tally.counted(project)
         return {
             "queues": await self.queues.count(project),
             "messages": None if counted is None else counted.messages,

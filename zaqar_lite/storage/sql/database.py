@@ -20,7 +20,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from types import TracebackType
+from time import monotonic
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import apsw
@@ -31,6 +31,7 @@ from zaqar_lite.domain.models import QueueRecord, QueueRef, StoreOptions
 from zaqar_lite.domain.refusals import queue_changed
 from zaqar_lite.domain.turns import Turns
 from zaqar_lite.storage.base import Listener
+from zaqar_lite.storage.sql.batches import Batch, Hold, Step, unavailable
 from zaqar_lite.storage.sql.place import InRam
 from zaqar_lite.storage.sql.queues import Queue, Queues, write_counts
 from zaqar_lite.storage.sql.shares import Shares
@@ -50,94 +51,6 @@ _ROOM_FOR = 0.25
 """Seconds for which the last look at the disk's free space holds."""
 _ROOM_BYTES = 512 << 10
 """Bytes of the log after which it holds no more."""
-
-
-class Batch:
-    """The operations of one transaction: who waits for it, and what became ready by it."""
-
-    __slots__ = ("epoch", "ready", "waiting")
-
-    def __init__(self, epoch: int) -> None:
-        self.epoch = epoch
-        self.waiting: list[asyncio.Future[None]] = []
-        self.ready: dict[QueueRef, int] = {}
-
-    def settle(self, exc: BaseException | None) -> None:
-        """Answer those who wait for it."""
-        waiting, self.waiting = self.waiting, []
-        for future in waiting:
-            if future.done():
-                continue  # its caller went away
-            if exc is None:
-                future.set_result(None)
-            else:
-                future.set_exception(exc)
-
-
-class Step:
-    """One operation within the batch: where it raises, its statements and counts are undone."""
-
-    __slots__ = ("_db",)
-
-    def __init__(self, db: "Database") -> None:
-        self._db = db
-
-    def __enter__(self) -> None:
-        self._db.begin()
-        self._db.undo.clear()
-        try:
-            self._db.execute("SAVEPOINT step")
-        except apsw.Error as exc:
-            self._db.fail_batch(exc)
-            raise unavailable(exc) from exc
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if exc is not None:
-            self._db.undo_step(exc)
-            return
-        try:
-            self._db.execute("RELEASE step")
-        except apsw.Error as unreleased:
-            self._db.fail_batch(unreleased)
-            raise unavailable(unreleased) from unreleased
-
-
-class Hold:
-    """An operation of several steps that are stored together, in one batch.
-
-    `is_begun` is set by the first step that has changed something: from then on the batch is undone
-    where the operation fails, because its steps can't be told from those of others any more.
-    """
-
-    def __init__(self, db: "Database") -> None:
-        self._db = db
-        self._batch: Batch | None = None
-        self.is_begun = False
-
-    def __enter__(self) -> "Hold":
-        self._db.begin()
-        self._batch = self._db.change_holds(1)
-        return self
-
-    def check(self) -> None:
-        """Refuse to go on where the batch was undone. Raises Unavailable."""
-        if not self._db.is_gathering(self._batch):
-            raise Unavailable("The store undid the batch of this request; nothing was stored.")
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if exc is not None and self.is_begun and self._db.is_gathering(self._batch):
-            self._db.fail_batch(exc)
-        self._db.change_holds(-1)
 
 
 class Database:
@@ -322,7 +235,7 @@ class Database:
 
     def has_room(self) -> bool:
         """Whether the disk has room for more than the reserve."""
-        now, written = asyncio.get_running_loop().time(), self.place.wal_bytes
+        now, written = monotonic(), self.place.wal_bytes
         if now >= self._room_until or abs(written - self._room_at) > _ROOM_BYTES:
             self._room_until, self._room_at = now + _ROOM_FOR, written
             had_room = self._has_room
@@ -708,17 +621,6 @@ class Database:
                 self._refused = None
                 logger.warning("the store is open again")
                 return
-
-
-def unavailable(exc: BaseException) -> Unavailable:
-    """What clients are told of an error of SQLite or of the disk."""
-    if isinstance(exc, apsw.FullError):
-        return Unavailable("The store's disk is full.", retry_after=10)
-    if isinstance(exc, apsw.CorruptError | apsw.NotADBError):
-        return Unavailable("The store's file is damaged.", retry_after=60, detail=str(exc))
-    if isinstance(exc, OSError | apsw.IOError):
-        return Unavailable("The store's disk failed.", retry_after=5, detail=str(exc))
-    return Unavailable("The store can't do this now; try again.", detail=str(exc))
 
 
 def _stalled() -> Unavailable:
