@@ -68,7 +68,7 @@ class Database:
         """Queues that a large post enters in steps; other posts wait."""
         self.shares = Shares(self.future) if place.syncs else None
         self.step = Step(self)
-        self.undo: dict[Queue, tuple[int, ...] | None] = {}
+        self.undo: dict[Queue, tuple[Any, ...] | None] = {}
         self.epoch = 1
         """The number of the batch that gathers, or will."""
         self.synced = 0
@@ -213,6 +213,11 @@ class Database:
         """
         if self._refused is not None:
             raise Unavailable(self._refused.shown, retry_after=self._refused.retry_after)
+        if self._batch is None and self.connection.in_transaction:
+            try:  # the batch before was undone, but for this
+                self.execute("ROLLBACK")
+            except apsw.Error as exc:
+                raise unavailable(exc) from exc
 
     def check_writable(self) -> None:
         """Refuse to write while the disk does not answer. Raises Unavailable."""

@@ -14,7 +14,8 @@ from zaqar_lite.domain.posts import IdempotencyKey, NewMessage, Posted
 from zaqar_lite.domain.refusals import too_many_keys, too_many_messages
 from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.sql import entries, expiring
-from zaqar_lite.storage.sql.database import Database, Hold
+from zaqar_lite.storage.sql.batches import Hold
+from zaqar_lite.storage.sql.database import Database
 from zaqar_lite.storage.sql.entries import DELAYED, READY
 from zaqar_lite.storage.sql.queues import Queue
 from zaqar_lite.storage.sql.shares import cost_of

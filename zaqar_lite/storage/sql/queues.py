@@ -6,6 +6,7 @@ in the row at the end of the batch, in the transaction of what it counts.
 
 import json
 from collections.abc import Iterable
+from typing import Any
 
 import apsw
 
@@ -92,21 +93,24 @@ class Queue:
         self.ready = self.delayed = self.leased = self.parked = 0
         self.delayed_at = self.parked_at = self.lease_at = self.expiry_at = NEVER
 
-    def counts(self) -> tuple[int, ...]:
+    def counts(self) -> tuple[Any, ...]:
         """What `restore` sets again when a step is undone."""
         return (
             self.content, self.ready, self.delayed, self.leased, self.parked, self.keys,
             self.ended, self.epoch, self.delayed_at, self.parked_at, self.lease_at,
-            self.expiry_at, self.keys_at, self.history_at,
+            self.expiry_at, self.keys_at, self.history_at, self.record,
         )  # fmt: skip
 
-    def restore(self, counts: tuple[int, ...]) -> None:
+    def restore(self, counts: tuple[Any, ...]) -> None:
         """Undo what a step changed."""
+        *rest, record = counts
+        if record is not self.record:
+            self.set_record(record)
         (
             self.content, self.ready, self.delayed, self.leased, self.parked, self.keys,
             self.ended, self.epoch, self.delayed_at, self.parked_at, self.lease_at,
             self.expiry_at, self.keys_at, self.history_at,
-        ) = counts  # fmt: skip
+        ) = rest  # fmt: skip
 
 
 class Queues:
