@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 LONGEST = (
     "tests/spark/",
+    "tests/drivers/swift/",
     "tests/compat/test_tempest.py",
     "tests/contract/test_model.py",
     "tests/test_bounded.py",
     "tests/rabbitmq/",
-    "tests/drivers/swift/",
     "tests/contract/",
     "tests/compat/",
     "tests/drivers/mongodb/",
@@ -44,8 +44,9 @@ LONGEST = (
 )
 """Files and folders that take long, the longest first; a run prints its ten longest files."""
 
-TOGETHER = ("tests/spark/",)
-"""Folders whose tests share what each worker would start for itself: a Spark session's JVM."""
+TOGETHER = ("tests/spark/", "tests/drivers/swift/")
+"""Folders that stay on one worker: a Spark session's JVM is each worker's own, and the run's one
+Swift node, asked by all workers at once, would answer later than these tests wait."""
 
 
 def file_of(node_id: str) -> str:
