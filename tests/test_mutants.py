@@ -128,13 +128,20 @@ def test_a_part_of_a_script_is_covered_by_what_runs_the_script(tmp_path: Path) -
 
 def test_a_run_names_the_test_that_fails_in_a_fork_and_apart(tmp_path: Path) -> None:
     (tmp_path / "one.py").write_text("LIMIT = 2\n\ndef small(n):\n    return n < LIMIT\n")
+    (tmp_path / "conftest.py").write_text(
+        "import gc\ndef pytest_collection_finish(): gc.freeze()\n"
+    )
     (tmp_path / "test_one.py").write_text(
         "from one import small\ndef test_a(): assert small(1)\ndef test_b(): assert not small(2)\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", WORK],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"},
+        env={
+            **os.environ,
+            "PYTHONPATH": f"{tmp_path}:{ROOT}",
+            "PYTHONDONTWRITEBYTECODE": "1",
+        },
         check=True,
         capture_output=True,
         text=True,
