@@ -1,4 +1,4 @@
-"""The keys of encrypted queues, and the sealing and opening of bodies with them.
+r"""The keys of encrypted queues, and the sealing and opening of bodies with them.
 
 The server's own keys lie in a file and never leave the process; the first of them is current. Each
 project has data keys, which seal its messages, in records of the management store, sealed with a
@@ -10,12 +10,21 @@ key of the server:
 A data key is replaced when it is 30 days old or has sealed 2^28 messages in one process (random
 nonces of 96 bits allow 2^32), or when somebody asks; the earlier ones stay, to open what they
 sealed. When the server's current key changes, a data key is wrapped anew as it is loaded.
+
+A body is sealed with AES-256-GCM (NIST SP 800-38D), and is a JSON text again, so that every store
+and every tool that reads bodies takes it:
+
+    "\u0001sealed:1:<data key>:<origin queue>:<base64 of nonce and ciphertext>"
+
+The nonce has 96 random bits; the tag of 128 bits also covers the version, the data key, the project
+and the queue that the message was posted to. The ciphertext is of the JSON as it was posted.
 """
 
 import base64
 import binascii
 import contextlib
 import json
+import os
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +32,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
+from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from msgspec.structs import replace
 
@@ -38,9 +48,81 @@ from zaqar_lite.domain.models import Message, QueueRef, Record
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.domain.sealed import PREFIX, is_sealed
 from zaqar_lite.service.caching import Cache
-from zaqar_lite.service.encryption import envelope
 from zaqar_lite.service.yielding import in_steps
 from zaqar_lite.storage.management import ManagementStore
+
+KEY_BYTES = 32
+_NONCE = 12
+
+
+class Damaged(Exception):
+    """What was sealed cannot be opened: it is not what was stored, or of another project."""
+
+
+class Envelope(NamedTuple):
+    """A sealed body, in its parts."""
+
+    key_id: str
+    origin: str
+    sealed: bytes
+
+
+def read_envelope(body: bytes) -> Envelope:
+    """Cut a sealed body into its parts.
+
+    Raises:
+        Damaged: it does not have them.
+    """
+    parts = body[len(PREFIX) : -1].split(b":")
+    try:
+        key_id, origin, text = parts
+        return Envelope(key_id.decode("ascii"), origin.decode("ascii"), base64.b64decode(text))
+    except ValueError as error:
+        message = "the body is not in the form of a sealed one"
+        raise Damaged(message) from error
+
+
+def seal(cipher: AESGCM, key_id: str, project: str, origin: str, body: bytes) -> bytes:
+    """Seal a body, posted to the queue `origin`."""
+    nonce = os.urandom(_NONCE)
+    sealed = nonce + cipher.encrypt(nonce, body, _bound_to(key_id, project, origin))
+    text = base64.b64encode(sealed)
+    return b'%b%b:%b:%b"' % (PREFIX, key_id.encode(), origin.encode(), text)
+
+
+def unseal(cipher: AESGCM, project: str, envelope: Envelope) -> bytes:
+    """Return the body as it was posted.
+
+    Raises:
+        Damaged: it was changed, or sealed for another project.
+    """
+    nonce, sealed = envelope.sealed[:_NONCE], envelope.sealed[_NONCE:]
+    try:
+        bound = _bound_to(envelope.key_id, project, envelope.origin)
+        return cipher.decrypt(nonce, sealed, bound)
+    except (InvalidTag, ValueError) as error:
+        message = "the body is not what was stored"
+        raise Damaged(message) from error
+
+
+def wrap(key: bytes, key_id: str, project: str, name: str, fresh: bytes) -> bytes:
+    """Seal a project's data key `fresh` with the key `key_id` of the server."""
+    nonce = os.urandom(_NONCE)
+    return nonce + AESGCM(key).encrypt(nonce, fresh, _bound_to(key_id, project, name))
+
+
+def unwrap(key: bytes, key_id: str, project: str, name: str, wrapped: bytes) -> bytes:
+    """Return a data key.
+
+    Raises:
+        Damaged: it was not wrapped with this key, for this project and name.
+    """
+    return unseal(AESGCM(key), project, Envelope(key_id, name, wrapped))
+
+
+def _bound_to(key_id: str, project: str, name: str) -> bytes:
+    return "\n".join(("1", key_id, name, project)).encode()
+
 
 KIND, CURRENT = "data-key", "data-key-current"
 DAMAGED = "zaqar_lite_damaged"
@@ -94,7 +176,7 @@ def read_key_file(path: Path) -> Mapping[str, bytes]:
             key = base64.b64decode(text, validate=True)
         except binascii.Error:
             key = b""
-        if len(key) != envelope.KEY_BYTES or not key_id or not key_id.isalnum() or key_id in keys:
+        if len(key) != KEY_BYTES or not key_id or not key_id.isalnum() or key_id in keys:
             raise ConfigurationError(
                 f"Line {number} of encryption_key_file {path} is no key: ID:KEY is needed, with an "
                 "id of letters and digits that no other line has, and 32 bytes in base64. "
@@ -129,14 +211,14 @@ class EncryptionKeys:
         sealed: list[NewMessage] = []
         async for _, part in in_steps(new):
             for one in part:
-                body = envelope.seal(key.cipher, key.id, queue.project, queue.name, one.body)
+                body = seal(key.cipher, key.id, queue.project, queue.name, one.body)
                 sealed.append(replace(one, body=body))
         return sealed
 
     async def seal_body(self, queue: QueueRef, body: bytes) -> bytes:
         """Seal one body, of a message that is edited."""
         key = await self._sealing_key(queue.project, 1)
-        return envelope.seal(key.cipher, key.id, queue.project, queue.name, body)
+        return seal(key.cipher, key.id, queue.project, queue.name, body)
 
     async def open(self, project: str, messages: Iterable[Message]) -> None:
         """Put the posted bodies in place of sealed ones.
@@ -169,8 +251,8 @@ class EncryptionKeys:
             Unavailable: as `open`.
         """
         try:
-            return await self._unseal(project, envelope.read(body))
-        except envelope.Damaged as error:
+            return await self._unseal(project, read_envelope(body))
+        except Damaged as error:
             return json.dumps({DAMAGED: str(error)}).encode()
 
     async def seal_record(self, kind: str, project: str, name: str, value: bytes) -> bytes:
@@ -185,17 +267,17 @@ class EncryptionKeys:
             Unavailable: as `open`.
         """
         try:
-            sealed = envelope.read(record.value)
+            sealed = read_envelope(record.value)
             if sealed.origin != _origin(record.kind, record.name):
-                raise envelope.Damaged("it is of another record")
+                raise Damaged("it is of another record")
             return await self._unseal(record.project, sealed)
-        except envelope.Damaged as error:
+        except Damaged as error:
             raise RecordDamaged(
                 f"The {record.kind} {record.name} is sealed, and was damaged: delete it."
             ) from error
 
-    async def _unseal(self, project: str, sealed: envelope.Envelope) -> bytes:
-        return envelope.unseal(await self._cipher(project, sealed.key_id), project, sealed)
+    async def _unseal(self, project: str, sealed: Envelope) -> bytes:
+        return unseal(await self._cipher(project, sealed.key_id), project, sealed)
 
     async def rotate(self, project: str) -> None:
         """Seal what is posted from now on with a new key: here at once, elsewhere in a minute.
@@ -252,7 +334,7 @@ class EncryptionKeys:
     async def _make(self, project: str, seen: int) -> None:
         """Make a data key and let it be current, unless somebody else has done so."""
         key_id, now = secrets.token_hex(8), self._clock.now_ms()
-        fresh = AESGCM.generate_key(envelope.KEY_BYTES * 8)
+        fresh = AESGCM.generate_key(KEY_BYTES * 8)
         wrapped = self._wrapped(project, key_id, fresh, now)
         # Nobody else knows the id: a record of it is this one, whose answer was lost.
         with contextlib.suppress(RecordChanged):
@@ -269,7 +351,7 @@ class EncryptionKeys:
 
     def _wrapped(self, project: str, key_id: str, fresh: bytes, at: int) -> bytes:
         name = self._server_key
-        wrapped = envelope.wrap(self._keys[name], name, project, key_id, fresh)
+        wrapped = wrap(self._keys[name], name, project, key_id, fresh)
         text = base64.b64encode(wrapped).decode("ascii")
         return json.dumps({"kek": name, "wrapped": text, "at": at}).encode()
 
@@ -281,7 +363,7 @@ class EncryptionKeys:
         record = await self._management.get_record(KIND, project, key_id)
         if record is None:
             message = f"there is no data key {key_id} of its project"
-            raise envelope.Damaged(message)
+            raise Damaged(message)
         return record
 
     async def _load(self, record: Record) -> AESGCM:
@@ -295,8 +377,8 @@ class EncryptionKeys:
             )
         wrapped = base64.b64decode(stored["wrapped"])
         try:
-            fresh = envelope.unwrap(self._keys[name], name, record.project, record.name, wrapped)
-        except envelope.Damaged:
+            fresh = unwrap(self._keys[name], name, record.project, record.name, wrapped)
+        except Damaged:
             raise Unavailable(
                 f"The messages are sealed with another key than {name!r} of encryption_key_file, "
                 "or their data key was changed: the line must be as it was.",
