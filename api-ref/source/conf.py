@@ -9,7 +9,7 @@ extensions = ["os_api_ref"]
 project = "Zaqar Lite"
 author = "The Zaqar Lite authors"
 copyright = "2026, The Zaqar Lite authors. Licensed under Apache-2.0"  # noqa: A001 - Sphinx reads this name
-version = release = "0.2.0"
+version = release = "0.3.0"
 
 html_theme = "alabaster"
 html_theme_options = {

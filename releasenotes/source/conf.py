@@ -8,7 +8,7 @@ extensions = ["reno.sphinxext"]
 project = "Zaqar Lite Release Notes"
 author = "The Zaqar Lite authors"
 copyright = "2026, The Zaqar Lite authors. Licensed under Apache-2.0"  # noqa: A001 - Sphinx's name
-version = release = "0.2.0"
+version = release = "0.3.0"
 
 html_theme = "alabaster"
 html_theme_options = {"description": "What is new", "page_width": "960px"}

@@ -146,7 +146,6 @@ async def test_keeps_a_history_in_memory_too(api: Api) -> None:
     assert (await api.call("GET", "history?state=x")).status_code == 400
 
 
-@pytest.mark.xfail(reason="SQL keeps the first and the last 15 hand-outs of a message", strict=True)
 async def test_a_history_names_the_last_clients_only(make_api: MakeApi, tmp_path: Path) -> None:
     async with make_api(store=f"embedded://{tmp_path / 'store'}") as api:
         await api.call("PUT", "", {"_done_retention": 60})

@@ -144,12 +144,7 @@ async def test_many_come_in_their_order(queue: QueueUnderTest, other: QueueUnder
     assert ids((await queue.claim()).messages) == expected
 
 
-async def test_parking_stays_behind(
-    request: pytest.FixtureRequest, queue: QueueUnderTest, other: QueueUnderTest
-) -> None:
-    if queue.stores.case.package in {"sql", "opendata"}:
-        reason = "it parks what was parked, as an import of a file does"
-        request.applymarker(pytest.mark.xfail(reason=reason, strict=True))
+async def test_parking_stays_behind(queue: QueueUnderTest, other: QueueUnderTest) -> None:
     (made,) = await other.post("a")
     await other.release(await other.claim_id(1), delay=10 * MINUTE)
     read = await other.get_one(made, details=True)

@@ -5,6 +5,7 @@ Limits and idempotency keys are checked here. A payload is stored once, however 
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from heapq import heappush
 
 from zaqar_lite.domain.attempts import Ended
@@ -292,7 +293,8 @@ async def adopt(
         db.put_record(Record(_ADOPTED, ref.project, name, value, version, ends))
         for message in messages:
             if message.expires_at > now:
-                entry = enter(db, ref, message, message.delay_expires_at or 0)
+                unparked = replace(message, parked_until=None)
+                entry = enter(db, ref, unparked, message.delay_expires_at or 0)
                 db.keep_foreign_id(entry.id, message.id)
     await db.committer.durable()
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from zaqar_lite.domain.attempts import Attempt, Ended
+from zaqar_lite.domain.attempts import Attempt, Ended, with_attempt
 from zaqar_lite.domain.ids import MAX_POSITION, are_message_ids, is_message_id
 from zaqar_lite.domain.models import Message, Origin
 from zaqar_lite.storage.sql.queues import NEVER, Queue
@@ -21,6 +21,8 @@ ENDED: tuple[Ended, ...] = (Ended.RELEASED, Ended.FAILED, Ended.LAPSED, Ended.DE
 """How a hand-out ended, by its number in the column `last_end`."""
 END_NUMBERS: Mapping[Ended, int] = {ended: number for number, ended in enumerate(ENDED)}
 
+_MOST_CLIENTS = 64
+"""Client-IDs of ended hand-outs that are kept of a message."""
 _MOST_MARKS = 512
 _SIZES = (1, 2, 5, 10, 20, 50, 100, 200, _MOST_MARKS)
 
@@ -232,9 +234,29 @@ def attempts_of(db: "Database", number: bytes) -> tuple[Attempt, ...]:
     return () if row is None else _decode_attempts(row[0])
 
 
-def keep_attempts(db: "Database", number: bytes, attempts: Sequence[Attempt]) -> None:
+def clients_of(db: "Database", number: bytes) -> list[str]:
+    """The Client-IDs of the last ended hand-outs of a message, oldest first."""
+    row = db.execute("SELECT clients FROM attempts WHERE id = ?", (number,)).fetchone()
+    return [] if row is None else list(json.loads(row[0]))
+
+
+def add_attempt(db: "Database", entry: Entry, attempt: Attempt) -> None:
+    """Keep one more ended hand-out of a message."""
+    attempts: tuple[Attempt, ...] = ()
+    clients: list[str] = []
+    if entry.has_attempts:
+        attempts, clients = attempts_of(db, entry.id), clients_of(db, entry.id)
+    if attempt.client_id is not None:
+        clients.append(attempt.client_id)
+    keep_attempts(db, entry.id, with_attempt(attempts, attempt), clients)
+
+
+def keep_attempts(
+    db: "Database", number: bytes, attempts: Sequence[Attempt], clients: Sequence[str]
+) -> None:
     """Keep these ended hand-outs of a message, and no others."""
-    db.execute("INSERT OR REPLACE INTO attempts VALUES (?, ?)", (number, encode(attempts)))
+    last = json.dumps(clients[-_MOST_CLIENTS:])
+    db.execute("INSERT OR REPLACE INTO attempts VALUES (?, ?, ?)", (number, encode(attempts), last))
 
 
 def with_attempts(db: "Database", messages: Iterable[Message]) -> None:

@@ -24,7 +24,7 @@ def append(  # noqa: PLR0917 - which list of which queue gets what
 ) -> None:
     """Add messages that end now to a list; `client_id` is the consumer that held them last.
 
-    The consumers of a message are those of the hand-outs that are kept of it, oldest first.
+    The consumers of a message are those of its last hand-outs, oldest first.
     """
     db.touch(queue)
     last = entries.first_of(
@@ -34,8 +34,7 @@ def append(  # noqa: PLR0917 - which list of which queue gets what
     )
     rows = []
     for number, entry in enumerate(ended, 1 if last == NEVER else last + 1):
-        attempts = entries.attempts_of(db, entry.id) if entry.has_attempts else ()
-        consumers = [one.client_id for one in attempts if one.client_id is not None]
+        consumers = entries.clients_of(db, entry.id) if entry.has_attempts else []
         if client_id is not None:
             consumers.append(client_id)
         rows.append((

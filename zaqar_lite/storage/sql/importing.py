@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from zaqar_lite.domain.attempts import Ended
@@ -34,7 +35,8 @@ def adopt(
     db.check_growth()
     records.put(db, _ADOPTED, ref.project, name, str(number).encode(), ttl_ms=_ADOPTED_FOR_MS)
     now = db.clock.now_ms()
-    enter(db, ref, [Arrival(message) for message in messages if message.expires_at > now])
+    live = [replace(one, parked_until=None) for one in messages if one.expires_at > now]
+    enter(db, ref, list(map(Arrival, live)))
 
 
 def enter(db: Database, ref: QueueRef, arrivals: Sequence[Arrival]) -> None:
@@ -51,7 +53,8 @@ def enter(db: Database, ref: QueueRef, arrivals: Sequence[Arrival]) -> None:
         if (message.parked_until or 0) > now:
             state, until = PARKED, message.parked_until or 0
         if message.attempts:
-            entries.keep_attempts(db, number, message.attempts)
+            clients = [one.client_id for one in message.attempts if one.client_id is not None]
+            entries.keep_attempts(db, number, message.attempts, clients)
         if state == READY:
             ready += 1
         elif state == DELAYED:

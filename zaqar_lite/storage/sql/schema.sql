@@ -98,10 +98,12 @@ CREATE TABLE body (
   body BLOB NOT NULL
 ) STRICT;
 
--- The ended hand-outs of a message as JSON: the first and the last ones (domain/attempts.py).
+-- The ended hand-outs of a message as JSON: the first and the last ones (domain/attempts.py), and
+-- the Client-IDs of the last 64, for the history.
 CREATE TABLE attempts (
   id BLOB PRIMARY KEY,
-  attempts BLOB NOT NULL
+  attempts BLOB NOT NULL,
+  clients TEXT NOT NULL
 ) WITHOUT ROWID, STRICT;
 
 -- A claim that holds `held` messages; `positions` are those of all that it ever held, 8 bytes

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterator, Sequence
 
-from zaqar_lite.domain.attempts import MOVED, Ended, with_attempt
+from zaqar_lite.domain.attempts import MOVED, Ended
 from zaqar_lite.domain.endings import PARKED_MARGIN_MS, Ending, HandOut, outcome_without_lease
 from zaqar_lite.domain.models import Move, Origin, QueueRef, Refusal, Retries
 from zaqar_lite.domain.refusals import delete_refusal
@@ -143,8 +143,7 @@ def end_hand_outs(
     for entry, ending in endings:
         hand_out = HandOut(entry.claims, entry.claimed_at, client, entry.failures)
         result = ending.apply(hand_out)
-        before = entries.attempts_of(db, entry.id) if entry.has_attempts else ()
-        entries.keep_attempts(db, entry.id, with_attempt(before, result.attempt))
+        entries.add_attempt(db, entry, result.attempt)
         last_end = END_NUMBERS[ending.outcome]
         if result.letter_reason:
             failed = entry._replace(failures=result.failures, last_end=last_end, has_attempts=1)
