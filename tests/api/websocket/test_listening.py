@@ -124,6 +124,8 @@ def test_a_connection_is_asked_to_confirm() -> None:
         asked = talk.read()
         assert asked["Message_Type"] == "SubscriptionConfirmation"
         post(server, talk.project, "unheard")
+        with pytest.raises(TimeoutError):
+            talk.read(1)
         names = ("URL-Signature", "URL-Methods", "URL-Paths", "URL-Expires", "X-Project-ID")
         confirmed = httpx.put(
             f"{server.url}{asked['URL-Paths']}",
@@ -132,7 +134,10 @@ def test_a_connection_is_asked_to_confirm() -> None:
         )
         assert confirmed.status_code == 204, confirmed.text
         post(server, talk.project, "heard")
-        assert talk.read()["body"] == "heard"
+        heard = talk.read()["body"]
+        if heard == "unheard":  # a busy server looked for its subscribers only now
+            heard = talk.read()["body"]
+        assert heard == "heard"
 
 
 def test_a_port_of_its_own_speaks_at_the_root_and_nothing_else() -> None:

@@ -1,20 +1,14 @@
 """A start that can't go on: it says why, and a signal ends it."""
 
-import fcntl
-import os
 import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
-import httpx
 import pytest
 
-from tests.server import ServerProcess
 from tests.services.process import free_port
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.storage.opendata import slatedb as slatedb_engine
@@ -64,22 +58,6 @@ def test_a_signal_ends_a_start_that_waits_for_an_object_store(silent: socket.soc
         connection, _ = silent.accept()
         with connection:
             stop(process, signal.SIGINT)
-
-
-def test_a_signal_ends_a_start_that_waits_for_an_earlier_writer(tmp_path: Path) -> None:
-    held = os.open(tmp_path / "writer.lock", os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        with starting(f"embedded://{tmp_path}") as process:
-            deadline = time.monotonic() + 60
-            while not (tmp_path / "lock").exists():
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
-            stop(process, signal.SIGTERM)
-    finally:
-        os.close(held)
-    with ServerProcess(f"embedded://{tmp_path}") as server:
-        assert httpx.get(f"{server.url}/v2/ping", headers=PING).status_code == 204
 
 
 @pytest.mark.anyio
