@@ -29,6 +29,8 @@ HEARTBEAT = 15.0
 """Seconds without events after which a stream sends a comment to keep the connection."""
 LONGEST = 3_600
 """Seconds after which a stream ends; its client reconnects, and is authenticated again."""
+_INSTANT = 0.002
+"""Seconds after which an instant, in milliseconds, is over."""
 _SPARED = 20
 """The rest after a look at the pending messages, as a multiple of how long the look took."""
 _CURSOR = re.compile(r"([0-9a-f]{16})-([0-9a-f]{16})-([0-9a-f]{1,16})")
@@ -88,6 +90,7 @@ class _Look(NamedTuple):
     pending: int
     spent: float = 0.0
     has_found: bool = False
+    is_due_now: bool = False
 
 
 @dataclass(eq=False, repr=False)
@@ -194,18 +197,22 @@ class Stream:
         begun, passed = _now(), self.cursor.passed
         page, honour = await self._page(look.position, passed)
         due, pending, events = look.due, look.pending, []
+        is_due_now = look.is_due_now
         for message in page.messages:
             due = due or max(self.cursor.due, message.now - 1)
             if honour and _is_delayed(message, due):
                 pending = min(pending, message.position - 1)
+                is_due_now = is_due_now or not _is_delayed(message, message.now)
             elif _is_delayed(message, self.cursor.due):
                 events.append(Event(message, None))
         spent, has_found = look.spent + _now() - begun, look.has_found or bool(events)
         if page.marker is not None and page.marker < passed:
-            self._look = _Look(page.marker, due, pending, spent, has_found)
+            self._look = _Look(page.marker, due, pending, spent, has_found, is_due_now)
             return events or None
         self._look = None
         self._not_before = _now() + _SPARED * spent
+        if is_due_now:  # in this very millisecond: nobody will tell of it again
+            self._owes, self._not_before = True, max(self._not_before, _now() + _INSTANT)
         self.cursor = Cursor(passed, pending, due or self.cursor.due)
         if events:
             events[-1] = Event(events[-1].message, self.cursor)
