@@ -11,7 +11,10 @@ import os
 import socketserver
 import subprocess
 import sys
+import threading
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 PASSWORD = "secret"
@@ -57,6 +60,24 @@ def make(home: Path) -> None:
         subprocess.run([*manage, *words], check=True)
 
 
+App = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+
+
+def one_at_a_time(application: App) -> App:
+    """Let one request at a time into Keystone.
+
+    Two transactions that read and then write SQLite's file can't both go on: one of them fails at
+    once, whatever its timeout is, and Keystone answers 500.
+    """
+    entered = threading.Lock()
+
+    def answer(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        with entered:
+            return list(application(environ, start_response))
+
+    return answer
+
+
 class Server(socketserver.ThreadingMixIn, WSGIServer):
     """One thread a request."""
 
@@ -76,7 +97,8 @@ def serve(home: Path, port: int) -> None:
     os.environ["OS_KEYSTONE_CONFIG_FILES"] = str(configure(home))
     sys.argv = ["keystone"]  # it reads them
     application = importlib.import_module("keystone.wsgi.api").application
-    make_server("127.0.0.1", port, application, Server, Handler).serve_forever()
+    served = one_at_a_time(application)
+    make_server("127.0.0.1", port, served, Server, Handler).serve_forever()
 
 
 if __name__ == "__main__":

@@ -33,12 +33,17 @@ PIPELINE = (
     "catch_errors gatekeeper healthcheck proxy-logging cache listing_formats bulk tempurl "
     "tempauth copy slo dlo versioned_writes symlink proxy-logging proxy-server"
 )
+# A proxy leaves out a node that did not take a connection within half a second, and after ten such
+# for a minute: on a busy machine the only node there is, and all is 503.
+PATIENCE = "conn_timeout = 30\nnode_timeout = 60\n"
 FILTERS = """
 [app:proxy-server]
 use = egg:swift#proxy
 account_autocreate = true
 allow_account_management = true
 request_node_count = 1
+error_suppression_interval = 0
+error_suppression_limit = 1000000
 [filter:cache]
 paste.filter_factory = swift_node:cache_filter
 [filter:tempauth]
@@ -93,6 +98,7 @@ def configure(data: Path, bind: str, port: int, backend_ports: list[int]) -> Non
             f"devices = {data}/nodes\nmount_check = false\n"
             f"disable_fallocate = true\nfallocate_reserve = 0\n"
             f"log_level = WARNING\nlog_requests = false\nrecon_cache_path = {data}/cache\n"
+            f"{PATIENCE}"
         )
 
     if not (etc / "swift.conf").exists():
