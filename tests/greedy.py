@@ -2,14 +2,11 @@
 
 import asyncio
 import json
-import multiprocessing
-import os
 import random
-import time
 import uuid
 from collections import Counter
-from collections.abc import Awaitable, Callable
-from multiprocessing.connection import Connection
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 
 import httpx
 
@@ -23,62 +20,41 @@ _CLIENTS = 3
 Step = Callable[[httpx.AsyncClient], Awaitable[httpx.Response]]
 
 
-class Greedy:
-    """Runs the tenant in a process of its own. A context manager.
+@asynccontextmanager
+async def being_greedy(url: str, crowd: str, share: float) -> AsyncIterator[Counter[str]]:
+    """Send all kinds of requests until the block ends; count how each kind was answered.
 
     `share` scales the largest sizes down, for a store that is slow by nature. `crowd` is a project
     with many queues, which the tenant lists.
     """
-
-    def __init__(self, url: str, crowd: str, share: float) -> None:
-        context = multiprocessing.get_context("spawn")
-        self._ours, theirs = context.Pipe()
-        self._process = context.Process(target=_run, args=(url, crowd, share, theirs), daemon=True)
-
-    def __enter__(self) -> "Greedy":
-        self._process.start()
-        if not self._ours.poll(120):
-            raise RuntimeError("the greedy tenant could not create its queues in 120 s")
-        self._ours.recv()
-        return self
-
-    def go(self) -> None:
-        """Let the tenant begin."""
-        self._ours.send("go")
-
-    def stop(self) -> Counter[str]:
-        """Let the tenant end; return how often each step was answered with each status."""
-        self._ours.send("stop")
-        done: Counter[str] = self._ours.recv()
-        return done
-
-    def __exit__(self, *_: object) -> None:
-        self._process.kill()
-        self._process.join()
-
-
-def _run(url: str, crowd: str, share: float, pipe: Connection) -> None:
-    os.nice(10)  # it must not take CPU from the server and from the measuring process
-    asyncio.run(_main(url, crowd, share, pipe))
-
-
-async def _main(url: str, crowd: str, share: float, pipe: Connection) -> None:
     headers = {"Client-ID": str(uuid.uuid4()), "X-Project-ID": f"greedy-{uuid.uuid4().hex[:8]}"}
-    done: Counter[str] = Counter()
+    answered: Counter[str] = Counter()
     async with httpx.AsyncClient(base_url=url, headers=headers, timeout=120) as http:
         steps = make_steps(crowd, share)
         if not await make_queues(http, share):
             del steps["fan out"]
-        pipe.send("ready")
-        await asyncio.to_thread(pipe.recv)
-        work = [asyncio.create_task(_work(http, steps, done)) for _ in range(_CLIENTS)]
-        await asyncio.to_thread(pipe.recv)
-        for task in work:
+
+        async def work() -> None:
+            while True:
+                for name in random.sample(list(steps), len(steps)):
+                    answered[f"{name} {(await steps[name](http)).status_code}"] += 1
+
+        async with running(*(work() for _ in range(_CLIENTS))):
+            yield answered
+
+
+@asynccontextmanager
+async def running(*work: Awaitable[None]) -> AsyncIterator[None]:
+    """Run work that goes on for ever beside the block; an error of it is raised after the block."""
+    tasks = [asyncio.ensure_future(one) for one in work]
+    try:
+        yield
+    finally:
+        for task in tasks:
             task.cancel()
-        for outcome in await asyncio.gather(*work, return_exceptions=True):
-            if not isinstance(outcome, asyncio.CancelledError):
-                done[f"ended by {outcome!r}"] += 1
-    pipe.send(done)
+        for end in await asyncio.gather(*tasks, return_exceptions=True):
+            if end is not None and not isinstance(end, asyncio.CancelledError):
+                raise end
 
 
 async def make_queues(http: httpx.AsyncClient, share: float) -> bool:
@@ -90,17 +66,6 @@ async def make_queues(http: httpx.AsyncClient, share: float) -> bool:
             return False
         answer.raise_for_status()
     return True
-
-
-async def _work(http: httpx.AsyncClient, steps: dict[str, Step], done: Counter[str]) -> None:
-    while True:
-        names = list(steps)
-        random.shuffle(names)
-        for name in names:
-            began = time.monotonic()
-            answer = await steps[name](http)
-            done[f"{name} {answer.status_code}"] += 1
-            done[f"{name} ms"] += round((time.monotonic() - began) * 1000)
 
 
 def make_steps(crowd: str, share: float) -> dict[str, Step]:

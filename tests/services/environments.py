@@ -94,8 +94,6 @@ SWIFT = Environment("swift", "2.38.3")
 SECANTUSDB = Environment("secantusdb", "0.7.0b3")
 MOTO = Environment("moto", "5.2.5", "[server,s3]")
 KEYSTONE = Environment("keystone", "30.0.0")
-KOMBU = Environment("kombu", "5.7.0")
-"""Only measured beside ours: no test needs it."""
 HADOOP = Jar("hadoop-client-minicluster", "3.5.0", group="org.apache.hadoop")
 """Of the version of the client that pyspark has, without which it does not run."""
 
