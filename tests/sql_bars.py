@@ -20,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.models import Claimed, DelayMode, QueueRef, StoreOptions, Take
+from zaqar_lite.domain.models import Claimed, ClaimRequest, DelayMode, QueueRef, StoreOptions
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.domain.settlements import Act, Settlement
 from zaqar_lite.storage.base import MessageStore
@@ -77,7 +77,9 @@ async def post(messages: MessageStore, queue: QueueRef, count: int, delay: int =
 
 async def claim(messages: MessageStore, queue: QueueRef, limit: int = 20) -> Claimed:
     """Claim messages of a normal queue for a day."""
-    take = Take(limit, None, DelayMode.HONOUR, ttl_ms=DAY, grace_ms=DAY, client_id="consumer")
+    take = ClaimRequest(
+        limit, None, DelayMode.HONOUR, ttl_ms=DAY, grace_ms=DAY, client_id="consumer"
+    )
     return await messages.claim(queue, take)
 
 

@@ -14,7 +14,7 @@ from zaqar_lite.domain.models import (
     Message,
     QueueRecord,
     QueueRef,
-    Retries,
+    RetryPolicy,
 )
 
 UNIT = 6_000_000
@@ -92,15 +92,15 @@ class Side:
     def mode(self, name: str) -> DelayMode:
         return self.records[name].delay_mode
 
-    def retries(self, name: str, policy: Policy, backoff: tuple[int, ...] | None) -> Retries:
+    def retries(self, name: str, policy: Policy, backoff: tuple[int, ...] | None) -> RetryPolicy:
         """What becomes of the failed messages of a queue, as far as the driver can tell."""
         letter = None
         if policy is not None and name != "dead":
             max_claims, ttl_ms, max_failures = policy
             letter = DeadLetter(self.queue("dead").ref, max_claims, ttl_ms, max_failures)
         if backoff is None:
-            return Retries(letter)
-        return Retries(letter, Backoff(tuple(unit * UNIT + BACKOFF_EXTRA for unit in backoff)))
+            return RetryPolicy(letter)
+        return RetryPolicy(letter, Backoff(tuple(unit * UNIT + BACKOFF_EXTRA for unit in backoff)))
 
     async def create(self, name: str) -> None:
         record, _ = await self.stores.management.create_queue(

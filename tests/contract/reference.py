@@ -27,9 +27,11 @@ from zaqar_lite.domain.models import (
     Capability,
     Claim,
     Claimed,
+    ClaimRequest,
     DeadLetter,
     DelayMode,
     Edit,
+    ListQuery,
     Message,
     Move,
     Origin,
@@ -37,13 +39,11 @@ from zaqar_lite.domain.models import (
     QueueRecord,
     QueueRef,
     Refusal,
-    Retries,
-    RetriesOf,
-    Selection,
+    RetryPolicy,
+    RetryPolicyOf,
     Stats,
     StoreOptions,
-    Swept,
-    Take,
+    SweepResult,
     no_retries,
 )
 from zaqar_lite.domain.posts import IdempotencyKey, NewMessage, Posted, Remembered
@@ -288,7 +288,7 @@ class ReferenceMessages:
 
     # -- reading --
 
-    async def list_messages(self, ref: QueueRef, selection: Selection) -> Page:
+    async def list_messages(self, ref: QueueRef, selection: ListQuery) -> Page:
         queue, now = self._at(ref, selection.version)
         after = _resolve(queue, selection.marker, 0)
         until = _resolve(queue, selection.until, self._position)
@@ -357,7 +357,7 @@ class ReferenceMessages:
             queue.remove(entry)
         return refused
 
-    def _take(self, ref: QueueRef, take: Take) -> tuple[list[Entry], int]:
+    def _take(self, ref: QueueRef, take: ClaimRequest) -> tuple[list[Entry], int]:
         """What a claim or a pop hands out, and how many dead letters it met."""
         queue, now = self._at(ref, take.version)
         _, moved = self._end_lapsed(ref, take.retries, now)
@@ -384,14 +384,14 @@ class ReferenceMessages:
                 taken.append(entry)
         return taken, moved
 
-    async def pop(self, ref: QueueRef, take: Take) -> Claimed:
+    async def pop(self, ref: QueueRef, take: ClaimRequest) -> Claimed:
         taken, moved = self._take(ref, take)
         queue, now = self._queues[ref], self._clock.now_ms()
         for entry in taken:
             queue.remove(entry)
         return Claimed(None, [one.show(now, details=take.details) for one in taken], moved)
 
-    async def claim(self, ref: QueueRef, take: Take) -> Claimed:
+    async def claim(self, ref: QueueRef, take: ClaimRequest) -> Claimed:
         taken, moved = self._take(ref, take)
         now = self._clock.now_ms()
         claim = Holder(new_claim_id(), take.client_id, now, take.ttl_ms)
@@ -438,7 +438,7 @@ class ReferenceMessages:
         claim_id: str,
         settlements: Sequence[Settlement],
         *,
-        retries: Retries = NO_RETRIES,
+        retries: RetryPolicy = NO_RETRIES,
         version: int | None = None,
     ) -> Settled:
         queue, now = self._at(ref, version)
@@ -485,7 +485,7 @@ class ReferenceMessages:
             entry.live_until(lives_until, lives_until - now, now)
         return False
 
-    def _end_lapsed(self, ref: QueueRef, retries: Retries, now: int) -> tuple[int, int]:
+    def _end_lapsed(self, ref: QueueRef, retries: RetryPolicy, now: int) -> tuple[int, int]:
         """End the leases that have lapsed; answer how many, and how many are dead letters now."""
         lapsed = [one for one in self._queues[ref].entries if one.is_over(State.LEASED, now)]
         ends = [(entry, Ending.by_lapse(entry.until, retries)) for entry in lapsed]
@@ -548,15 +548,15 @@ class ReferenceMessages:
         del self._queues[ref]
         self._records.queues.pop(ref, None)
 
-    async def expose(self, ref: QueueRef, limit: int) -> int:
+    async def release_delayed(self, ref: QueueRef, limit: int) -> int:
         queue, now = self._at(ref)
         delayed = [entry for entry in queue.entries if entry.state is State.DELAYED][:limit]
         for entry in delayed:
             entry.expose(now)
         return len(delayed)
 
-    async def sweep(self, limit: int, retries_of: RetriesOf = no_retries) -> Swept:
-        swept = Swept()
+    async def sweep(self, limit: int, retries_of: RetryPolicyOf = no_retries) -> SweepResult:
+        swept = SweepResult()
         for ref in list(self._queues):
             retries = await retries_of(ref)
             queue, now = self._at(ref)
@@ -568,7 +568,9 @@ class ReferenceMessages:
                     promoted += 1
             letter = retries.dead_letter
             letters_in = {letter.target} if moved and letter and letter.target else set()
-            swept = swept.plus(Swept(0, promoted, lapsed - moved, moved, 0, frozenset(letters_in)))
+            swept = swept.plus(
+                SweepResult(0, promoted, lapsed - moved, moved, 0, frozenset(letters_in))
+            )
         return swept
 
 

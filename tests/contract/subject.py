@@ -16,19 +16,19 @@ from zaqar_lite.domain.models import (
     NO_RETRIES,
     Claim,
     Claimed,
+    ClaimRequest,
     DeadLetter,
     DelayMode,
     Edit,
+    ListQuery,
     Message,
     Move,
     Page,
     QueueRef,
     Refusal,
-    Retries,
-    Selection,
+    RetryPolicy,
     Stats,
-    Swept,
-    Take,
+    SweepResult,
 )
 from zaqar_lite.domain.posts import Copy, IdempotencyKey, NewMessage, Posted, identify
 from zaqar_lite.domain.settlements import Act, Outcome, Settled, Settlement
@@ -192,7 +192,7 @@ class QueueUnderTest:
         """One page of the listing."""
         return await self.stores.messages.list_messages(
             self.ref,
-            Selection(
+            ListQuery(
                 limit,
                 Marker(after) if isinstance(after, int) else after,
                 Marker(until) if isinstance(until, int) else until,
@@ -263,14 +263,14 @@ class QueueUnderTest:
         """Claim messages."""
         return await self.stores.messages.claim(
             self.ref,
-            Take(
+            ClaimRequest(
                 limit,
                 version,
                 mode,
                 ttl_ms=ttl,
                 grace_ms=grace,
                 client_id=client,
-                retries=Retries(dead_letter, backoff),
+                retries=RetryPolicy(dead_letter, backoff),
                 details=details,
             ),
         )
@@ -299,9 +299,9 @@ class QueueUnderTest:
         details: bool = False,
     ) -> Claimed:
         """Pop messages."""
-        retries = Retries(dead_letter, backoff)
+        retries = RetryPolicy(dead_letter, backoff)
         return await self.stores.messages.pop(
-            self.ref, Take(limit, version, mode, retries=retries, details=details)
+            self.ref, ClaimRequest(limit, version, mode, retries=retries, details=details)
         )
 
     async def get_claim(self, claim_id: str, *, details: bool = False) -> Claim:
@@ -332,7 +332,7 @@ class QueueUnderTest:
         self,
         claim_id: str,
         *settlements: Settlement,
-        retries: Retries = NO_RETRIES,
+        retries: RetryPolicy = NO_RETRIES,
         version: int | None = None,
     ) -> Settled:
         """Settle messages of a claim, and wait for the dead letters to arrive."""
@@ -357,7 +357,7 @@ class QueueUnderTest:
                     await asyncio.sleep(0.005)
 
     async def outcomes(
-        self, claim_id: str, *settlements: Settlement, retries: Retries = NO_RETRIES
+        self, claim_id: str, *settlements: Settlement, retries: RetryPolicy = NO_RETRIES
     ) -> list[Outcome]:
         """Settle messages of a claim; answer what became of each settlement."""
         settled = await self.settle(claim_id, *settlements, retries=retries)
@@ -417,9 +417,9 @@ class QueueUnderTest:
         stats = await self.stats()
         return stats.ready, stats.delayed, stats.claimed
 
-    async def expose(self, limit: int = 100) -> int:
+    async def release_delayed(self, limit: int = 100) -> int:
         """Make delayed messages ready."""
-        return await self.stores.messages.expose(self.ref, limit)
+        return await self.stores.messages.release_delayed(self.ref, limit)
 
     async def purge(self) -> None:
         """Remove all messages."""
@@ -429,13 +429,15 @@ class QueueUnderTest:
         """Remove the queue."""
         await self.stores.messages.drop(self.ref)
 
-    async def sweep(self, retries: Mapping[QueueRef, Retries] | None = None) -> list[Swept]:
+    async def sweep(
+        self, retries: Mapping[QueueRef, RetryPolicy] | None = None
+    ) -> list[SweepResult]:
         """Sweep until nothing is left to do; answer what each step did."""
 
-        async def retries_of(ref: QueueRef) -> Retries:
+        async def retries_of(ref: QueueRef) -> RetryPolicy:
             return (retries or {}).get(ref, NO_RETRIES)
 
-        done: list[Swept] = []
+        done: list[SweepResult] = []
         # A shared server still has what earlier tests left: more than 100,000 messages.
         for _ in range(1_000):
             swept = await self.stores.messages.sweep(1_000, retries_of)

@@ -7,7 +7,7 @@ import pytest
 from tests.contract.subject import HOUR, MINUTE, QueueUnderTest, ack, fail, give_back, ids, new
 from zaqar_lite.domain.attempts import Ended
 from zaqar_lite.domain.ids import new_message_id
-from zaqar_lite.domain.models import DelayMode, Message, Retries
+from zaqar_lite.domain.models import DelayMode, Message, RetryPolicy
 from zaqar_lite.domain.settlements import Outcome
 
 pytestmark = pytest.mark.anyio
@@ -24,8 +24,8 @@ async def foreign(other: QueueUnderTest, *, delay: int = 0, failures: int = 0) -
     return replace(read, id=new_message_id(read.position - 7))
 
 
-async def adopt(queue: QueueUnderTest, number: int, *messages: Message) -> None:
-    await queue.stores.messages.adopt(queue.ref, messages, source="pool", number=number)
+async def import_messages(queue: QueueUnderTest, number: int, *messages: Message) -> None:
+    await queue.stores.messages.import_messages(queue.ref, messages, source="pool", number=number)
 
 
 async def test_a_message_keeps_all_that_it_was(
@@ -33,7 +33,7 @@ async def test_a_message_keeps_all_that_it_was(
 ) -> None:
     message = await foreign(other, failures=2)
     assert len(message.attempts) == 2
-    await adopt(queue, 1, message)
+    await import_messages(queue, 1, message)
     found = await queue.get_one(message.id, details=True)
     assert tuple(found.attempts) == tuple(message.attempts)
     assert found == replace(
@@ -57,16 +57,16 @@ async def test_a_message_keeps_all_that_it_was(
 
 async def test_a_repeat_changes_nothing(queue: QueueUnderTest, other: QueueUnderTest) -> None:
     first, second = await foreign(other), await foreign(other)
-    await adopt(queue, 7, first)
-    await adopt(queue, 7, first)
+    await import_messages(queue, 7, first)
+    await import_messages(queue, 7, first)
     assert ids(await queue.listed()) == [first.id]
     await queue.delete(first.id)
-    await adopt(queue, 7, first)
-    await adopt(queue, 6, second)
+    await import_messages(queue, 7, first)
+    await import_messages(queue, 6, second)
     assert await queue.listed() == []
-    await adopt(queue, 8, second)
+    await import_messages(queue, 8, second)
     assert ids(await queue.listed()) == [second.id]
-    await queue.stores.messages.adopt(queue.ref, (first,), source="another", number=1)
+    await queue.stores.messages.import_messages(queue.ref, (first,), source="another", number=1)
     assert ids(await queue.listed()) == [second.id, first.id]
 
 
@@ -74,7 +74,7 @@ async def test_a_delayed_message_is_due_when_it_was(
     queue: QueueUnderTest, other: QueueUnderTest
 ) -> None:
     message = await foreign(other, delay=10 * MINUTE)
-    await adopt(queue, 1, message)
+    await import_messages(queue, 1, message)
     assert await queue.counts() == (0, 1, 0)
     queue.advance(9 * MINUTE)
     assert not (await queue.claim(mode=DelayMode.HONOUR)).messages
@@ -96,11 +96,11 @@ async def test_what_has_expired_stays_out_and_what_comes_in_expires_in_time(
 ) -> None:
     message = await foreign(other)
     queue.advance(HOUR - MINUTE)
-    await adopt(queue, 1, message)
+    await import_messages(queue, 1, message)
     assert ids(await queue.listed()) == [message.id]
     queue.advance(MINUTE)
     assert await queue.listed() == []
-    await adopt(queue, 2, message)
+    await import_messages(queue, 2, message)
     assert await queue.listed() == []
 
 
@@ -109,15 +109,15 @@ async def test_it_dies_and_comes_back_under_its_id(
 ) -> None:
     message = await foreign(other, failures=1)
     letters = queue.named("letters")
-    await adopt(queue, 1, message)
-    retries = Retries(letters.as_dead_letter_queue(max_failures=2))
+    await import_messages(queue, 1, message)
+    retries = RetryPolicy(letters.as_dead_letter_queue(max_failures=2))
     claim_id = await queue.claim_id()
     await queue.settle(claim_id, fail(message.id), retries=retries)
     letter = await letters.get_one(message.id, details=True)
     assert letter.origin is not None
     assert (letter.origin.source, letter.origin.claim_count) == (queue.ref.name, 2)
     await letters.delete(message.id)
-    await adopt(queue, 2, letter)
+    await import_messages(queue, 2, letter)
     found = await queue.get_one(message.id)
     assert found.origin == letter.origin
 
@@ -126,7 +126,7 @@ async def test_one_without_an_origin_gets_one_when_it_is_moved(
     queue: QueueUnderTest, other: QueueUnderTest
 ) -> None:
     message = await foreign(other)
-    await adopt(queue, 1, message)
+    await import_messages(queue, 1, message)
     target = queue.named("target")
     assert await queue.move(target, message.id) == [Outcome.DONE]
     found = await target.get_one(message.id)
@@ -136,9 +136,9 @@ async def test_one_without_an_origin_gets_one_when_it_is_moved(
 
 async def test_many_come_in_their_order(queue: QueueUnderTest, other: QueueUnderTest) -> None:
     messages = [await foreign(other) for _ in range(5)]
-    await adopt(queue, 1, *messages[:3])
+    await import_messages(queue, 1, *messages[:3])
     (own,) = await queue.post("own")
-    await adopt(queue, 2, *messages[3:])
+    await import_messages(queue, 2, *messages[3:])
     expected = [*ids(messages[:3]), own, *ids(messages[3:])]
     assert ids(await queue.listed()) == expected
     assert ids((await queue.claim()).messages) == expected
@@ -149,5 +149,5 @@ async def test_parking_stays_behind(queue: QueueUnderTest, other: QueueUnderTest
     await other.release(await other.claim_id(1), delay=10 * MINUTE)
     read = await other.get_one(made, details=True)
     assert read.parked_until is not None
-    await adopt(queue, 1, replace(read, id=new_message_id(read.position - 7)))
+    await import_messages(queue, 1, replace(read, id=new_message_id(read.position - 7)))
     assert await queue.counts() == (1, 0, 0)

@@ -28,7 +28,13 @@ from zaqar_lite.domain.attempts import (
     Attempt,
     Ended,
 )
-from zaqar_lite.domain.models import DEFAULT_PRIORITY, Capability, DelayMode, Retries, Take
+from zaqar_lite.domain.models import (
+    DEFAULT_PRIORITY,
+    Capability,
+    ClaimRequest,
+    DelayMode,
+    RetryPolicy,
+)
 from zaqar_lite.domain.posts import Copy
 
 pytestmark = pytest.mark.anyio
@@ -93,7 +99,7 @@ async def test_each_way_to_end_is_told(queue: QueueUnderTest, other: QueueUnderT
     await queue.settle(
         await queue.claim_id(),
         bury(message_id, reason="malformed", detail="no id"),
-        retries=Retries(other.as_dead_letter_queue()),
+        retries=RetryPolicy(other.as_dead_letter_queue()),
     )
     attempts = await other.attempts(message_id)
     assert [
@@ -129,7 +135,7 @@ async def test_a_message_that_was_rejected_without_a_reason_is_told_so(
     queue: QueueUnderTest, other: QueueUnderTest
 ) -> None:
     (message_id,) = await queue.post("a")
-    retries = Retries(other.as_dead_letter_queue())
+    retries = RetryPolicy(other.as_dead_letter_queue())
     await queue.settle(await queue.claim_id(), bury(message_id), retries=retries)
     (attempt,) = await other.attempts(message_id)
     assert (attempt.outcome, attempt.reason) == (DEAD, REJECTED)
@@ -302,10 +308,10 @@ async def test_a_take_that_does_not_ask_reads_no_attempts(queue: QueueUnderTest)
     (message_id,) = await queue.post("a")
     await queue.settle(await queue.claim_id(), fail(message_id))
     store = queue.stores.messages
-    held = await store.claim(queue.ref, Take(1, None, DelayMode.IGNORE, 10 * MINUTE))
+    held = await store.claim(queue.ref, ClaimRequest(1, None, DelayMode.IGNORE, 10 * MINUTE))
     assert not held.messages[0].attempts
     await store.release(queue.ref, held.claim_id or "")
-    popped = await store.pop(queue.ref, Take(1, None, DelayMode.IGNORE))
+    popped = await store.pop(queue.ref, ClaimRequest(1, None, DelayMode.IGNORE))
     assert (popped.messages[0].id, list(popped.messages[0].attempts)) == (message_id, [])
 
 

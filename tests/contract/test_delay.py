@@ -139,23 +139,23 @@ async def test_what_was_exposed_is_ready_from_then_on(queue: QueueUnderTest) -> 
 async def test_expose_makes_delayed_messages_ready_in_bounded_steps(queue: QueueUnderTest) -> None:
     await queue.post(*"abcde", delay=10 * MINUTE)
     await queue.post("f")
-    assert await queue.expose(3) == 3
+    assert await queue.release_delayed(3) == 3
     assert await queue.counts() == (4, 2, 0)
-    assert await queue.expose(3) == 2
-    assert await queue.expose(3) == 0
+    assert await queue.release_delayed(3) == 2
+    assert await queue.release_delayed(3) == 0
     assert await queue.counts() == (6, 0, 0)
     assert texts((await queue.claim(10, mode=IGNORE)).messages) == list("abcdef")
 
 
 async def test_of_a_queue_that_holds_nothing_nothing_is_exposed(queue: QueueUnderTest) -> None:
-    assert await queue.expose(3) == 0
+    assert await queue.release_delayed(3) == 0
 
 
 async def test_expose_leaves_what_has_expired(queue: QueueUnderTest) -> None:
     await queue.post("gone", ttl=2 * MINUTE, delay=10 * MINUTE)
     await queue.post("here", ttl=HOUR, delay=10 * MINUTE)
     queue.advance(3 * MINUTE)
-    assert await queue.expose(10) == 1
+    assert await queue.release_delayed(10) == 1
     assert texts((await queue.claim(mode=IGNORE)).messages) == ["here"]
 
 

@@ -143,7 +143,7 @@ async def test_a_message_that_was_handed_out_cannot_be_edited_any_more(
 
 async def test_an_exposed_message_cannot_be_edited(queue: QueueUnderTest) -> None:
     (message_id,) = await queue.post("a", delay=10 * MINUTE)
-    await queue.expose()
+    await queue.release_delayed()
     with pytest.raises(Conflict):
         await queue.edit(message_id, "X")
 

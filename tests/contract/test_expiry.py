@@ -22,7 +22,7 @@ async def test_an_expired_message_is_gone_for_every_reader_without_a_sweep(
     stats = await queue.stats()
     assert stats.oldest is not None
     assert texts([stats.oldest]) == ["here"]
-    assert len(await queue.stores.messages.split(queue.ref, 5)) == 1
+    assert len(await queue.stores.messages.partition(queue.ref, 5)) == 1
     assert not await queue.delete(message_id, claims=["0" * 32])
     assert texts((await queue.claim()).messages) == ["here"]
 
@@ -58,7 +58,7 @@ async def test_a_queue_of_expired_messages_is_empty(queue: QueueUnderTest) -> No
     assert (await queue.claim()).claim_id is None
     stats = await queue.stats()
     assert (stats.total, stats.oldest, stats.newest) == (0, None, None)
-    assert not await queue.stores.messages.split(queue.ref, 3)
+    assert not await queue.stores.messages.partition(queue.ref, 3)
 
 
 async def test_an_expired_message_is_no_dead_letter(

@@ -30,7 +30,7 @@ from zaqar_lite.domain.models import (
     DelayMode,
     Message,
     QueueRef,
-    Retries,
+    RetryPolicy,
 )
 from zaqar_lite.domain.settlements import Outcome
 
@@ -39,21 +39,21 @@ pytestmark = pytest.mark.anyio
 DONE = Outcome.DONE
 
 
-Meeting = Callable[[QueueUnderTest, Retries], Awaitable[int]]
+Meeting = Callable[[QueueUnderTest, RetryPolicy], Awaitable[int]]
 """Let the lapses of a queue be met; answer how many dead letters were moved."""
 
 
-async def by_claim(queue: QueueUnderTest, retries: Retries) -> int:
+async def by_claim(queue: QueueUnderTest, retries: RetryPolicy) -> int:
     claimed = await queue.claim(dead_letter=retries.dead_letter, backoff=retries.backoff)
     await queue.release(claimed.claim_id or "0" * 32)
     return claimed.moved
 
 
-async def by_pop(queue: QueueUnderTest, retries: Retries) -> int:
+async def by_pop(queue: QueueUnderTest, retries: RetryPolicy) -> int:
     return (await queue.pop(dead_letter=retries.dead_letter, backoff=retries.backoff)).moved
 
 
-async def by_sweep(queue: QueueUnderTest, retries: Retries) -> int:
+async def by_sweep(queue: QueueUnderTest, retries: RetryPolicy) -> int:
     done = await queue.sweep({queue.ref: retries})
     moved = sum(swept.moved for swept in done)
     if retries.dead_letter is not None and moved:
@@ -190,7 +190,7 @@ async def test_the_failure_that_reaches_the_limit_moves_the_message(
     queue: QueueUnderTest, other: QueueUnderTest
 ) -> None:
     (message_id,) = await queue.post("a")
-    retries = Retries(other.as_dead_letter_queue(max_failures=3))
+    retries = RetryPolicy(other.as_dead_letter_queue(max_failures=3))
     for moved in (0, 0, 1):
         claimed = await queue.claim(client="worker-7", dead_letter=retries.dead_letter)
         settled = await queue.settle(
@@ -218,7 +218,7 @@ async def test_a_delay_does_not_keep_a_message_that_has_reached_the_limit(
     queue: QueueUnderTest, other: QueueUnderTest
 ) -> None:
     (message_id,) = await queue.post("a")
-    retries = Retries(other.as_dead_letter_queue(max_failures=1), backoff(HOUR))
+    retries = RetryPolicy(other.as_dead_letter_queue(max_failures=1), backoff(HOUR))
     claim_id = await queue.claim_id()
     await queue.settle(claim_id, fail(message_id, 10 * MINUTE), retries=retries)
     assert await other.counts() == (1, 0, 0)
@@ -233,7 +233,7 @@ async def test_the_lapse_that_reaches_the_limit_moves_the_message(
     message_ids = await queue.post(*"ab")
     await queue.settle(await queue.claim_id(1), fail(message_ids[0]))
     claim_id = await let_lapse(queue)
-    retries = Retries(other.as_dead_letter_queue(max_failures=2))
+    retries = RetryPolicy(other.as_dead_letter_queue(max_failures=2))
     assert await meet(queue, retries) == 1
     assert await other.counts() == (1, 0, 0)
     assert not await queue.get(message_ids[0])
@@ -266,7 +266,7 @@ async def test_a_failure_moves_a_message_that_was_claimed_as_often_as_it_may(
     """Whichever limit is reached first: it would only wait for the next claim to move it."""
     (message_id,) = await queue.post("a")
     await queue.release(await queue.claim_id())
-    retries = Retries(other.as_dead_letter_queue(2, max_failures=5))
+    retries = RetryPolicy(other.as_dead_letter_queue(2, max_failures=5))
     settled = await queue.settle(await queue.claim_id(), fail(message_id), retries=retries)
     assert settled.moved == 1
     letter = await other.get_one(message_id)
@@ -278,7 +278,7 @@ async def test_a_lapse_moves_a_message_that_was_claimed_as_often_as_it_may(
 ) -> None:
     (message_id,) = await queue.post("a")
     await let_lapse(queue)
-    assert await meet(queue, Retries(other.as_dead_letter_queue(1))) == 1
+    assert await meet(queue, RetryPolicy(other.as_dead_letter_queue(1))) == 1
     letter = await other.get_one(message_id)
     assert (reason(letter), letter.claim_count, letter.failure_count) == (MAX_CLAIMS, 1, 1)
 
@@ -287,7 +287,7 @@ async def test_of_two_limits_reached_the_failures_are_named(
     queue: QueueUnderTest, other: QueueUnderTest
 ) -> None:
     (message_id,) = await queue.post("a")
-    retries = Retries(other.as_dead_letter_queue(1, max_failures=1))
+    retries = RetryPolicy(other.as_dead_letter_queue(1, max_failures=1))
     await queue.settle(await queue.claim_id(), fail(message_id), retries=retries)
     assert reason(await other.get_one(message_id)) == MAX_FAILURES
 
@@ -299,7 +299,7 @@ async def test_a_release_moves_nothing_whatever_the_limits(
     (message_id,) = await queue.post("a")
     policy = other.as_dead_letter_queue(1, max_failures=1)
     settled = await queue.settle(
-        await queue.claim_id(), give_back(message_id), retries=Retries(policy)
+        await queue.claim_id(), give_back(message_id), retries=RetryPolicy(policy)
     )
     assert settled.moved == 0
     assert await queue.counts() == (1, 0, 0)
@@ -314,7 +314,7 @@ async def test_failures_of_before_the_policy_count_too(
     (message_id,) = await queue.post("a")
     for _ in range(4):
         await queue.settle(await queue.claim_id(), fail(message_id))
-    retries = Retries(other.as_dead_letter_queue(max_failures=2))
+    retries = RetryPolicy(other.as_dead_letter_queue(max_failures=2))
     settled = await queue.settle(await queue.claim_id(), fail(message_id), retries=retries)
     assert settled.moved == 1
     assert (await other.get_one(message_id)).failure_count == 5
@@ -324,7 +324,7 @@ async def test_a_letter_gets_the_ttl_of_the_policy_at_the_failure(
     queue: QueueUnderTest, other: QueueUnderTest
 ) -> None:
     failed, lapsed = await queue.post(*"ab", ttl=HOUR)
-    retries = Retries(other.as_dead_letter_queue(ttl=3 * HOUR, max_failures=1))
+    retries = RetryPolicy(other.as_dead_letter_queue(ttl=3 * HOUR, max_failures=1))
     claim_id = await queue.claim_id(ttl=5 * MINUTE)
     await queue.settle(claim_id, fail(failed), retries=retries)
     queue.advance(6 * MINUTE)
@@ -339,7 +339,7 @@ async def test_counts_go_on_in_the_dead_letter_queue(
     queue: QueueUnderTest, other: QueueUnderTest
 ) -> None:
     (message_id,) = await queue.post("a")
-    retries = Retries(other.as_dead_letter_queue(max_failures=1))
+    retries = RetryPolicy(other.as_dead_letter_queue(max_failures=1))
     await queue.settle(await queue.claim_id(), fail(message_id, reason="one"), retries=retries)
     await other.settle(await other.claim_id(), fail(message_id, reason="two"))
     letter = await other.get_one(message_id, details=True)
@@ -361,8 +361,8 @@ async def test_a_sweep_asks_for_the_policy_of_each_queue(
     queue.advance(6 * MINUTE)
     await queue.sweep(
         {
-            sources[0].ref: Retries(other.as_dead_letter_queue(max_failures=1)),
-            sources[1].ref: Retries(backoff=backoff(10 * MINUTE)),
+            sources[0].ref: RetryPolicy(other.as_dead_letter_queue(max_failures=1)),
+            sources[1].ref: RetryPolicy(backoff=backoff(10 * MINUTE)),
         }
     )
     assert [await source.counts() for source in sources] == [(0, 0, 0), (0, 1, 0), (1, 0, 0)]
@@ -375,13 +375,13 @@ async def test_a_sweep_that_can_not_learn_a_policy_loses_nothing(queue: QueueUnd
     (message_id,) = await queue.post("a")
     await let_lapse(queue)
 
-    async def fails(_: QueueRef) -> Retries:
+    async def fails(_: QueueRef) -> RetryPolicy:
         raise Unavailable("The other store does not answer.")
 
     with suppress(Unavailable):
         await queue.stores.messages.sweep(1_000, fails)
     assert await queue.counts() == (1, 0, 0)
-    await queue.sweep({queue.ref: Retries(backoff=backoff(10 * MINUTE))})
+    await queue.sweep({queue.ref: RetryPolicy(backoff=backoff(10 * MINUTE))})
     message = await queue.get_one(message_id)
     assert message.failure_count == 1
     assert message.parked_until is not None
@@ -393,11 +393,11 @@ async def test_a_lapse_does_not_bring_back_what_has_expired(
     """It is gone from its deadline on: no later try and no dead letter."""
     await queue.post("a", ttl=10 * MINUTE)
     await let_lapse(queue, ttl=5 * MINUTE, later=6 * MINUTE)
-    await meet(queue, Retries(backoff=backoff(HOUR)))
+    await meet(queue, RetryPolicy(backoff=backoff(HOUR)))
     assert await queue.counts() == (0, 0, 0)
     await queue.post("b", ttl=10 * MINUTE)
     await let_lapse(queue, ttl=5 * MINUTE, later=6 * MINUTE)
-    assert await meet(queue, Retries(other.as_dead_letter_queue(ttl=HOUR, max_failures=1))) == 0
+    assert await meet(queue, RetryPolicy(other.as_dead_letter_queue(ttl=HOUR, max_failures=1))) == 0
     assert await queue.counts() == (0, 0, 0)
     assert await other.bodies() == []
 
@@ -406,7 +406,7 @@ async def test_a_dead_letter_can_go_to_the_queues_own_failed_list(queue: QueueUn
     queue.stores.need(Capability.HISTORY)
     await queue.stores.management.create_queue(queue.ref, {"_failed_retention": 0}, max_queues=9)
     failed, rejected, lapsed = await queue.post(*"abc")
-    retries = Retries(DeadLetter(None, ttl_ms=0, max_failures=1))
+    retries = RetryPolicy(DeadLetter(None, ttl_ms=0, max_failures=1))
     claim_id = await queue.claim_id(ttl=5 * MINUTE)
     settled = await queue.settle(claim_id, fail(failed), bury(rejected), retries=retries)
     assert (list(settled.outcomes), settled.moved) == ([DONE, DONE], 2)
@@ -423,7 +423,7 @@ async def test_a_dead_letter_can_go_to_the_queues_own_failed_list(queue: QueueUn
 
 
 async def claim_and_fail(
-    queue: QueueUnderTest, retries: Retries, delay: int | None = None
+    queue: QueueUnderTest, retries: RetryPolicy, delay: int | None = None
 ) -> Message:
     """Claim what must be ready, fail it, and answer how it stands then, with its attempts."""
     (message,) = (await queue.claim()).messages
@@ -436,7 +436,7 @@ async def claim_and_fail(
 async def test_each_failure_waits_for_its_own_delay(queue: QueueUnderTest) -> None:
     """The n-th delay for the n-th failure, and the last one from then on."""
     await queue.post("a", ttl=100 * HOUR)
-    retries = Retries(backoff=backoff(10 * MINUTE, 30 * MINUTE, 20 * MINUTE))
+    retries = RetryPolicy(backoff=backoff(10 * MINUTE, 30 * MINUTE, 20 * MINUTE))
     for delay in (10, 30, 20, 20, 20):
         message = await claim_and_fail(queue, retries)
         last = message.attempts[-1]
@@ -449,7 +449,7 @@ async def test_each_failure_waits_for_its_own_delay(queue: QueueUnderTest) -> No
 
 async def test_chance_spreads_the_delays(queue: QueueUnderTest) -> None:
     message_ids = await queue.post(*map(str, range(30)))
-    retries = Retries(backoff=backoff(10 * MINUTE, jitter=0.5))
+    retries = RetryPolicy(backoff=backoff(10 * MINUTE, jitter=0.5))
     await queue.settle(await queue.claim_id(30), *map(fail, message_ids), retries=retries)
     parked = await queue.listed(details=True)
     delays = [message.attempts[-1].delay_ms for message in parked]
@@ -465,7 +465,7 @@ async def test_a_delay_of_the_consumers_own_goes_before_the_back_off(
     queue: QueueUnderTest,
 ) -> None:
     await queue.post("a")
-    retries = Retries(backoff=backoff(10 * MINUTE, jitter=1.0))
+    retries = RetryPolicy(backoff=backoff(10 * MINUTE, jitter=1.0))
     message = await claim_and_fail(queue, retries, 3 * MINUTE)
     assert message.parked_until == message.attempts[-1].ended_at + 3 * MINUTE
     queue.advance(4 * MINUTE)
@@ -476,7 +476,7 @@ async def test_a_delay_of_the_consumers_own_goes_before_the_back_off(
 
 async def test_a_release_that_is_no_failure_knows_no_back_off(queue: QueueUnderTest) -> None:
     (message_id,) = await queue.post("a")
-    retries = Retries(backoff=backoff(10 * MINUTE))
+    retries = RetryPolicy(backoff=backoff(10 * MINUTE))
     await queue.settle(await queue.claim_id(), give_back(message_id), retries=retries)
     assert await queue.counts() == (1, 0, 0)
 
@@ -485,7 +485,7 @@ async def test_a_lapse_waits_from_the_end_of_its_lease(
     queue: QueueUnderTest, meet: Meeting
 ) -> None:
     (message_id,) = await queue.post("a")
-    retries = Retries(backoff=backoff(10 * MINUTE))
+    retries = RetryPolicy(backoff=backoff(10 * MINUTE))
     await let_lapse(queue, ttl=5 * MINUTE, later=4 * MINUTE)
     assert await queue.counts() == (1, 0, 0)
     assert await meet(queue, retries) == 0
@@ -512,7 +512,7 @@ async def test_a_lapse_that_is_met_late_has_waited_already(
     await queue.post(*"ab")
     await let_lapse(queue, later=11 * MINUTE)
     await queue.post("c")
-    await meet(queue, Retries(backoff=backoff(10 * MINUTE)))
+    await meet(queue, RetryPolicy(backoff=backoff(10 * MINUTE)))
     assert (await queue.counts())[1:] == (0, 0)
     if meet is not by_pop:
         assert texts((await queue.claim()).messages) == ["a", "b", "c"]
@@ -522,7 +522,7 @@ async def test_a_lapse_waits_longer_from_failure_to_failure(
     queue: QueueUnderTest, meet: Meeting
 ) -> None:
     (message_id,) = await queue.post("a", ttl=100 * HOUR)
-    retries = Retries(backoff=backoff(10 * MINUTE, 20 * MINUTE, HOUR))
+    retries = RetryPolicy(backoff=backoff(10 * MINUTE, 20 * MINUTE, HOUR))
     for delay in (10, 20, 60, 60):
         await let_lapse(queue)
         await meet(queue, retries)
@@ -536,7 +536,7 @@ async def test_a_message_lives_until_a_minute_after_its_back_off(
     queue: QueueUnderTest, meet: Meeting
 ) -> None:
     """What was to be tried again must not expire on the way there."""
-    retries = Retries(backoff=backoff(HOUR))
+    retries = RetryPolicy(backoff=backoff(HOUR))
     failed, lapsed = await queue.post(*"ab", ttl=20 * MINUTE)
     claim_id = await queue.claim_id(ttl=5 * MINUTE)
     await queue.settle(claim_id, fail(failed), retries=retries)
@@ -557,7 +557,7 @@ async def test_a_message_that_waits_does_not_hide_the_others(
     await queue.post(*map(str, range(20)))
     await let_lapse(queue)
     await queue.post(*map(str, range(20, 25)))
-    await meet(queue, Retries(backoff=backoff(10 * MINUTE)))
+    await meet(queue, RetryPolicy(backoff=backoff(10 * MINUTE)))
     if meet is by_pop:
         assert await queue.counts() == (0, 20, 0)
     else:
@@ -584,7 +584,7 @@ async def test_a_back_off_holds_whatever_the_queue_is(
 
 async def test_the_end_of_a_wait_is_no_failure(queue: QueueUnderTest, meet: Meeting) -> None:
     (message_id,) = await queue.post("a")
-    retries = Retries(backoff=backoff(10 * MINUTE))
+    retries = RetryPolicy(backoff=backoff(10 * MINUTE))
     await let_lapse(queue)
     await meet(queue, retries)
     queue.advance(10 * MINUTE)

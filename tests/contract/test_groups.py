@@ -7,7 +7,7 @@ import pytest
 from tests.contract.subject import HOUR, MINUTE, SECOND, QueueUnderTest, bury, ids, new, texts
 from zaqar_lite.domain.groups import GROUP_HEADER, MAX_GROUP
 from zaqar_lite.domain.ids import Marker
-from zaqar_lite.domain.models import DelayMode, Message, Retries, Selection
+from zaqar_lite.domain.models import DelayMode, ListQuery, Message, RetryPolicy
 from zaqar_lite.domain.posts import NewMessage
 
 pytestmark = pytest.mark.anyio
@@ -32,7 +32,7 @@ async def listed(
     found: list[Message] = []
     marker: Marker | None = None
     while True:
-        selection = Selection(
+        selection = ListQuery(
             limit, marker, None if until is None else Marker(until), include_claimed=claimed,
             include_delayed=delayed, bare=bare, group=group,
         )  # fmt: skip
@@ -118,7 +118,7 @@ async def test_a_dead_letter_and_a_redriven_one_are_in_the_group(
 ) -> None:
     first, second = await queue.post(of("g", "a"), of("g", "b"))
     claim_id = await queue.claim_id(1)
-    retries = Retries(other.as_dead_letter_queue())
+    retries = RetryPolicy(other.as_dead_letter_queue())
     await queue.settle(claim_id, bury(first), retries=retries)
     assert ids(await listed(queue, "g")) == [second]
     assert ids(await listed(other, "g")) == [first]

@@ -4,7 +4,7 @@ import pytest
 
 from tests.contract.subject import HOUR, MINUTE, QueueUnderTest, ids, new, texts
 from zaqar_lite.domain.ids import Marker
-from zaqar_lite.domain.models import DelayMode, Selection
+from zaqar_lite.domain.models import DelayMode, ListQuery
 
 pytestmark = pytest.mark.anyio
 
@@ -193,7 +193,7 @@ async def test_a_bare_listing_tells_all_but_the_content(
 ) -> None:
     await queue.post("ready", new("late", delay=MINUTE))
     await queue.move(other, *ids(await queue.listed()), delay=MINUTE)
-    selection = Selection(10, include_claimed=True, include_delayed=True)
+    selection = ListQuery(10, include_claimed=True, include_delayed=True)
     told = [
         [
             (one.id, one.position, one.delay_expires_at, one.expires_at, one.origin)

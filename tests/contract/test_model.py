@@ -489,7 +489,7 @@ class Comparison(RuleBasedStateMachine):
     @rule(step=st.integers(1, 3))
     def drain(self, step: int) -> None:
         async def act(side: Side) -> None:  # those whose delay was over may be counted or not
-            while await side.queue("delayed").expose(step) == step:
+            while await side.queue("delayed").release_delayed(step) == step:
                 pass
             await side.update("delayed", delay=0, exposing=False)
 

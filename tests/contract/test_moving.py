@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from tests.contract.subject import HOUR, MINUTE, QueueUnderTest, bury, fail, ids, new, texts
 from zaqar_lite.domain.attempts import Ended
-from zaqar_lite.domain.models import DelayMode, Retries
+from zaqar_lite.domain.models import DelayMode, RetryPolicy
 from zaqar_lite.domain.settlements import Outcome
 
 pytestmark = pytest.mark.anyio
@@ -17,7 +17,7 @@ ABSENT = "0" * 15 + "1" + "0" * 15 + "1"
 async def dead(queue: QueueUnderTest, letters: QueueUnderTest, *texts_of: str) -> list[str]:
     """Post messages and let each fail once and die; answer their ids."""
     posted = await queue.post(*(new(text, headers={"of": text}) for text in texts_of))
-    retries = Retries(letters.as_dead_letter_queue(max_failures=1))
+    retries = RetryPolicy(letters.as_dead_letter_queue(max_failures=1))
     claim_id = await queue.claim_id(100, client="worker")
     await queue.settle(
         claim_id, *(fail(message_id, reason="http_503") for message_id in posted), retries=retries
@@ -117,7 +117,7 @@ async def test_counts_stay_unless_they_are_reset(
 async def test_how_often_it_was_redriven_is_counted_over_its_deaths(
     queue: QueueUnderTest, other: QueueUnderTest
 ) -> None:
-    retries = Retries(other.as_dead_letter_queue(3))
+    retries = RetryPolicy(other.as_dead_letter_queue(3))
     (message_id,) = await queue.post("a")
     for count in (1, 2, 3):
         await queue.settle(await queue.claim_id(), bury(message_id), retries=retries)

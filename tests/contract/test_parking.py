@@ -181,7 +181,7 @@ async def test_a_parked_message_is_a_live_one(open_stores: OpenStores, project: 
     with pytest.raises(LimitReached):
         await queue.post("c")
     positions = [message.position for message in await queue.listed()]
-    assert list(await stores.messages.split(queue.ref, 2)) == positions
+    assert list(await stores.messages.partition(queue.ref, 2)) == positions
 
 
 # What reaches it, and what does not.
@@ -256,7 +256,7 @@ async def test_exposing_a_queue_leaves_parked_messages_alone(queue: QueueUnderTe
     await give_all_back(queue, mode=HONOUR, delay=30 * MINUTE)
     await queue.post("delayed", delay=10 * MINUTE)
     assert texts((await queue.claim(mode=EXPOSE)).messages) == ["delayed"]
-    assert await queue.expose(100) == 0
+    assert await queue.release_delayed(100) == 0
     assert not (await queue.pop(mode=EXPOSE)).messages
     assert await queue.counts() == (0, 1, 1)
     queue.advance(31 * MINUTE)

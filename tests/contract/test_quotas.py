@@ -7,7 +7,7 @@ import pytest
 
 from tests.contract.stores import Stores
 from zaqar_lite.domain.errors import QuotaReached
-from zaqar_lite.domain.models import DelayMode, QueueRef, Take
+from zaqar_lite.domain.models import ClaimRequest, DelayMode, QueueRef
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.domain.quotas import Quota
 from zaqar_lite.service.quotas import quota_usage as stock_module
@@ -57,7 +57,7 @@ async def test_bytes_are_right_where_messages_leave_in_the_order_they_came(
         new = [NewMessage(b'"%b"' % (b"x" * (size - 2)), HOUR) for size in posted]
         await stores.messages.post(ref, new, client_id="c" * 32, version=None)
         there.extend(posted)
-        popped = await stores.messages.pop(ref, Take(7, None, DelayMode.IGNORE))
+        popped = await stores.messages.pop(ref, ClaimRequest(7, None, DelayMode.IGNORE))
         for message in popped.messages:
             assert len(message.body) == there.popleft()
         now[0] += 2 * COUNT_EVERY

@@ -19,7 +19,7 @@ from tests.contract.subject import (
     give_back,
     new,
 )
-from zaqar_lite.domain.models import DEFAULT_PRIORITY, Capability, DelayMode, QueueRef, Retries
+from zaqar_lite.domain.models import DEFAULT_PRIORITY, Capability, DelayMode, QueueRef, RetryPolicy
 from zaqar_lite.domain.posts import Copy
 
 pytestmark = pytest.mark.anyio
@@ -133,7 +133,7 @@ async def a_promotion(queue: QueueUnderTest, begin: Watch) -> None:
 async def an_exposure(queue: QueueUnderTest, begin: Watch) -> None:
     await queue.post("a", delay=10 * MINUTE)
     await begin()
-    assert await queue.expose() == 1
+    assert await queue.release_delayed() == 1
 
 
 EVENTS: dict[str, Event] = {
@@ -192,20 +192,20 @@ async def a_pop_that_moves(queue: QueueUnderTest, other: QueueUnderTest) -> None
 
 async def a_rejection(queue: QueueUnderTest, other: QueueUnderTest) -> None:
     (message,) = (await queue.claim()).messages
-    retries = Retries(other.as_dead_letter_queue())
+    retries = RetryPolicy(other.as_dead_letter_queue())
     assert (await queue.settle(message.claim_id or "", bury(message.id), retries=retries)).moved
 
 
 async def a_last_failure(queue: QueueUnderTest, other: QueueUnderTest) -> None:
     (message,) = (await queue.claim()).messages
-    retries = Retries(other.as_dead_letter_queue(max_failures=1))
+    retries = RetryPolicy(other.as_dead_letter_queue(max_failures=1))
     assert (await queue.settle(message.claim_id or "", fail(message.id), retries=retries)).moved
 
 
 async def a_last_lapse(queue: QueueUnderTest, other: QueueUnderTest) -> None:
     await queue.claim(ttl=5 * MINUTE)
     queue.advance(6 * MINUTE)
-    await queue.sweep({queue.ref: Retries(other.as_dead_letter_queue(max_failures=1))})
+    await queue.sweep({queue.ref: RetryPolicy(other.as_dead_letter_queue(max_failures=1))})
 
 
 MOVES: dict[str, Callable[[QueueUnderTest, QueueUnderTest], Awaitable[None]]] = {
@@ -490,7 +490,7 @@ async def a_back_off(queue: QueueUnderTest, begin: Watch) -> None:
     (message_id,) = await queue.post("a")
     claim_id = await queue.claim_id(ttl=30 * MINUTE)
     await begin()
-    retries = Retries(backoff=backoff(10 * MINUTE))
+    retries = RetryPolicy(backoff=backoff(10 * MINUTE))
     await queue.settle(claim_id, fail(message_id), retries=retries)
 
 

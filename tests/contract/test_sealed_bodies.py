@@ -4,7 +4,7 @@ import pytest
 
 from tests.contract.stores import Stores
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.models import DelayMode, QueueRef, Selection, Take
+from zaqar_lite.domain.models import ClaimRequest, DelayMode, ListQuery, QueueRef
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.service.encryption.encryption_keys import EncryptionKeys
 from zaqar_lite.service.encryption.sealed_stores import opening
@@ -25,13 +25,13 @@ async def test_a_sealed_body_is_opened_on_every_way_out(stores: Stores, project:
 
     assert [one.body for one in await store.get_messages(ref, ids)] == [BODY] * 3
     assert [one.body for one in await stores.messages.get_messages(ref, ids)] != [BODY] * 3
-    assert (await store.list_messages(ref, Selection(10))).messages[0].body == BODY
-    take = Take(1, None, delay_mode=DelayMode.IGNORE, ttl_ms=60_000, client_id="c")
+    assert (await store.list_messages(ref, ListQuery(10))).messages[0].body == BODY
+    take = ClaimRequest(1, None, delay_mode=DelayMode.IGNORE, ttl_ms=60_000, client_id="c")
     claimed = await store.claim(ref, take)
     assert claimed.messages[0].body == BODY
     assert claimed.claim_id is not None
     assert (await store.get_claim(ref, claimed.claim_id)).messages[0].body == BODY
-    popped = await store.pop(ref, Take(2, None, delay_mode=DelayMode.IGNORE))
+    popped = await store.pop(ref, ClaimRequest(2, None, delay_mode=DelayMode.IGNORE))
     assert [one.body for one in popped.messages] == [BODY] * 2
 
 

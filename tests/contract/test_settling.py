@@ -16,7 +16,7 @@ from tests.contract.subject import (
 )
 from zaqar_lite.domain.attempts import REJECTED
 from zaqar_lite.domain.errors import NotFound
-from zaqar_lite.domain.models import DelayMode, Refusal, RefusalReason, Retries
+from zaqar_lite.domain.models import DelayMode, Refusal, RefusalReason, RetryPolicy
 from zaqar_lite.domain.settlements import Outcome, Settlement
 
 pytestmark = pytest.mark.anyio
@@ -29,8 +29,8 @@ def every_act(message_id: str) -> list[Settlement]:
     return [ack(message_id), give_back(message_id), extend(message_id, HOUR), bury(message_id)]
 
 
-def letters_to(target: QueueUnderTest) -> Retries:
-    return Retries(target.as_dead_letter_queue())
+def letters_to(target: QueueUnderTest) -> RetryPolicy:
+    return RetryPolicy(target.as_dead_letter_queue())
 
 
 async def test_nothing_to_settle_is_no_error(queue: QueueUnderTest) -> None:
@@ -209,7 +209,7 @@ async def test_a_rejected_message_gets_the_ttl_of_the_policy(
     queue: QueueUnderTest, other: QueueUnderTest
 ) -> None:
     (message_id,) = await queue.post("a", ttl=10 * MINUTE)
-    retries = Retries(other.as_dead_letter_queue(ttl=50 * MINUTE))
+    retries = RetryPolicy(other.as_dead_letter_queue(ttl=50 * MINUTE))
     await queue.outcomes(await queue.claim_id(ttl=5 * MINUTE), bury(message_id), retries=retries)
     letter = await other.get_one(message_id)
     assert letter.origin is not None

@@ -17,7 +17,7 @@ from tests.contract.subject import (
     texts,
 )
 from zaqar_lite.domain.errors import QueueChanged
-from zaqar_lite.domain.models import QueueRecord, Retries
+from zaqar_lite.domain.models import QueueRecord, RetryPolicy
 from zaqar_lite.domain.settlements import Outcome, Settlement
 
 pytestmark = pytest.mark.anyio
@@ -30,8 +30,8 @@ def every_act(message_id: str) -> list[Settlement]:
     return [ack(message_id), give_back(message_id), extend(message_id, HOUR), bury(message_id)]
 
 
-def letters_to(target: QueueUnderTest) -> Retries:
-    return Retries(target.as_dead_letter_queue())
+def letters_to(target: QueueUnderTest) -> RetryPolicy:
+    return RetryPolicy(target.as_dead_letter_queue())
 
 
 async def test_the_same_release_again_is_done_and_changes_nothing(queue: QueueUnderTest) -> None:

@@ -156,7 +156,7 @@ async def test_a_batch_that_waits_comes_due_whole(queue: QueueUnderTest, size: i
 async def test_a_batch_that_waits_is_exposed_whole(queue: QueueUnderTest, size: int) -> None:
     posted = await queue.post(*batch(size, delay=10 * MINUTE))
     exposed = 0
-    while step := await queue.expose(AT_ONCE):
+    while step := await queue.release_delayed(AT_ONCE):
         exposed += step
         if step < AT_ONCE:
             break

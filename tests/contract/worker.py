@@ -10,7 +10,7 @@ import sys
 from typing import Any
 
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.models import DelayMode, QueueRef, StoreOptions, Take
+from zaqar_lite.domain.models import ClaimRequest, DelayMode, QueueRef, StoreOptions
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.registry import create_stores
@@ -37,7 +37,7 @@ async def claim(store: MessageStore, queue: QueueRef) -> list[str]:
         ending = end.done()
         claimed = await store.claim(
             queue,
-            Take(
+            ClaimRequest(
                 limit=3,
                 ttl_ms=HOUR,
                 grace_ms=HOUR,

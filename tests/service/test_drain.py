@@ -11,16 +11,16 @@ from zaqar_lite.domain.errors import KeyReused, NotFound, Unavailable
 from zaqar_lite.domain.metadata import ORDERED
 from zaqar_lite.domain.models import (
     Capability,
+    ClaimRequest,
     DeadLetter,
     DelayMode,
+    ListQuery,
     Message,
     Move,
     QueueRef,
     Refusal,
-    Retries,
-    Selection,
+    RetryPolicy,
     StoreOptions,
-    Take,
 )
 from zaqar_lite.domain.posts import NewMessage, identify
 from zaqar_lite.domain.settlements import Act, Outcome, Settlement
@@ -57,12 +57,12 @@ class Failing(SqlMessageStore):
 
     fails: tuple[str, bool] | None = None
 
-    async def adopt(
+    async def import_messages(
         self, queue: QueueRef, messages: Sequence[Message], *, source: str, number: int
     ) -> None:
-        self._fail("adopt", done=False)
-        await super().adopt(queue, messages, source=source, number=number)
-        self._fail("adopt", done=True)
+        self._fail("import_messages", done=False)
+        await super().import_messages(queue, messages, source=source, number=number)
+        self._fail("import_messages", done=True)
 
     async def get_messages(
         self, queue: QueueRef, ids: Collection[str], *, details: bool = False
@@ -141,12 +141,12 @@ class Pools:
         return [(one.id, one.duplicate) for one in posted]
 
     async def listed(self) -> list[str]:
-        page = await self.messages.list_messages(QUEUE, Selection(1_000, include_claimed=True))
+        page = await self.messages.list_messages(QUEUE, ListQuery(1_000, include_claimed=True))
         return [one.id for one in page.messages]
 
     async def consume(self) -> list[str]:
         """Claim and delete what can be claimed."""
-        take = Take(10, None, DelayMode.IGNORE, 60_000, client_id=CLIENT)
+        take = ClaimRequest(10, None, DelayMode.IGNORE, 60_000, client_id=CLIENT)
         claimed = await self.messages.claim(QUEUE, take)
         ids = [one.id for one in claimed.messages]
         if claimed.claim_id is not None:
@@ -197,7 +197,7 @@ async def pools() -> Pools:
 
 
 @pytest.mark.parametrize("done", [False, True], ids=["before", "behind"])
-@pytest.mark.parametrize(("store", "operation"), [("new", "adopt"), ("old", "delete")])
+@pytest.mark.parametrize(("store", "operation"), [("new", "import_messages"), ("old", "delete")])
 async def test_each_message_arrives_once_whatever_step_fails(
     pools: Pools, store: str, operation: str, *, done: bool
 ) -> None:
@@ -215,7 +215,7 @@ async def test_each_message_arrives_once_whatever_step_fails(
 
 async def test_a_frozen_queue_refuses_all_but_the_holders_of_claims(pools: Pools) -> None:
     posted = await pools.post(2)
-    take = Take(1, None, DelayMode.IGNORE, 60_000, client_id=CLIENT)
+    take = ClaimRequest(1, None, DelayMode.IGNORE, 60_000, client_id=CLIENT)
     claim_id = (await pools.messages.claim(QUEUE, take)).claim_id or ""
     async with draining(pools):
         await until_problem(pools, "held by claims")
@@ -233,7 +233,7 @@ async def test_a_frozen_queue_refuses_all_but_the_holders_of_claims(pools: Pools
 
 async def test_what_is_held_for_long_moves_as_a_delay_until_its_lease_ends(pools: Pools) -> None:
     (posted,) = await pools.post(1)
-    take = Take(1, None, DelayMode.IGNORE, 600_000, client_id=CLIENT)
+    take = ClaimRequest(1, None, DelayMode.IGNORE, 600_000, client_id=CLIENT)
     claim_id = (await pools.messages.claim(QUEUE, take)).claim_id or ""
     async with draining(pools):
         await until_problem(pools, "held by claims")
@@ -247,15 +247,15 @@ async def test_what_is_held_for_long_moves_as_a_delay_until_its_lease_ends(pools
     assert await pools.consume() == [posted]
 
 
-@pytest.mark.parametrize("fails", [None, ("adopt", False)])
+@pytest.mark.parametrize("fails", [None, ("import_messages", False)])
 async def test_a_message_moves_with_its_attempts(
     pools: Pools, fails: tuple[str, bool] | None
 ) -> None:
     (posted,) = await pools.post(1)
-    take = Take(10, None, DelayMode.IGNORE, 60_000, client_id=CLIENT)
+    take = ClaimRequest(10, None, DelayMode.IGNORE, 60_000, client_id=CLIENT)
     claim_id = (await pools.messages.claim(QUEUE, take)).claim_id or ""
     failure = [Settlement(posted, Act.RELEASE, delay_ms=60_000, failed=True, reason="no answer")]
-    await pools.messages.settle(QUEUE, claim_id, failure, retries=Retries())
+    await pools.messages.settle(QUEUE, claim_id, failure, retries=RetryPolicy())
     pools.new.fails = fails
     async with draining(pools):
         await until_over(pools)
@@ -394,8 +394,8 @@ async def test_dead_letters_of_what_is_held_in_the_old_pool_move_too(pools: Pool
     await pools.management.create_queue(QUEUE, {"_dead_letter_queue": "letters"}, max_queues=9)
     await pools.placements.put(LETTERS, "old")
     posted = await pools.post(1)
-    dead = Retries(DeadLetter(LETTERS, max_failures=1))
-    take = Take(1, None, DelayMode.IGNORE, 60_000, client_id=CLIENT, retries=dead)
+    dead = RetryPolicy(DeadLetter(LETTERS, max_failures=1))
+    take = ClaimRequest(1, None, DelayMode.IGNORE, 60_000, client_id=CLIENT, retries=dead)
     claimed = await pools.messages.claim(QUEUE, take)
     assert claimed.claim_id is not None
     async with draining(pools):
@@ -427,7 +427,7 @@ async def redriven(pools: Pools, ids: Sequence[str]) -> AsyncIterator[None]:
 
 @pytest.mark.parametrize("done", [False, True], ids=["before", "behind"])
 @pytest.mark.parametrize(
-    ("store", "operation"), [("new", "adopt"), ("old", "delete"), ("old", "none")]
+    ("store", "operation"), [("new", "import_messages"), ("old", "delete"), ("old", "none")]
 )
 async def test_letters_arrive_once_in_another_pool(
     pools: Pools, store: str, operation: str, *, done: bool
@@ -502,6 +502,6 @@ async def test_what_was_delivered_from_a_frozen_line_is_deleted(pools: Pools) ->
     version = (await pools.placements.entry(line)).version
     await pools.placements.change(line, Place("old", to="new", group="g", since=1), version)
     with pytest.raises(Unavailable, match="being moved"):
-        await pools.messages.list_messages(line, Selection(1))
+        await pools.messages.list_messages(line, ListQuery(1))
     await pools.messages.delete(line, (posted.id,), claim_ids=None)
     assert (await pools.old.stats(line)).total == 0

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pytest
 
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.models import Selection, StoreOptions
+from zaqar_lite.domain.models import ListQuery, StoreOptions
 from zaqar_lite.service.delivery.attempt import Notification
 from zaqar_lite.service.delivery.internal_targets import ConnectedSubscribers, process_queue
 from zaqar_lite.service.encryption.encryption_keys import EncryptionKeys
@@ -77,7 +77,7 @@ async def test_what_waits_for_another_process_is_not_in_the_clear(
 ) -> None:
     answer = await processes.far.send(notification("websocket:elsewhere/listener"))
     assert answer.status == 202
-    page = await processes.messages.list_messages(process_queue("elsewhere"), Selection(10))
+    page = await processes.messages.list_messages(process_queue("elsewhere"), ListQuery(10))
     (kept,) = page.messages
     assert (b"a secret" in kept.body) == ("[clear]" in request.node.name)
     assert kept.ttl_ms <= 60_000

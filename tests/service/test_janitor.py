@@ -7,7 +7,7 @@ import pytest
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.limits import Limits
-from zaqar_lite.domain.models import QueueRef, RetriesOf, StoreOptions, Swept, no_retries
+from zaqar_lite.domain.models import QueueRef, RetryPolicyOf, StoreOptions, SweepResult, no_retries
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.service.janitor import Janitor
 from zaqar_lite.service.policy import Policies
@@ -31,7 +31,7 @@ class Watched(SqlMessageStore):
         self.swept: list[int] = []
         self.found_nothing = asyncio.Event()
 
-    async def sweep(self, limit: int, retries_of: RetriesOf = no_retries) -> Swept:
+    async def sweep(self, limit: int, retries_of: RetryPolicyOf = no_retries) -> SweepResult:
         swept = await super().sweep(limit, retries_of)
         self.swept.append(swept.total)
         if not swept.total:

@@ -8,7 +8,7 @@ import pytest
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import TooMany
-from zaqar_lite.domain.models import DelayMode, QueueRef, Selection, StoreOptions, Take
+from zaqar_lite.domain.models import ClaimRequest, DelayMode, ListQuery, QueueRef, StoreOptions
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.service.long_polling import LongPolling
 from zaqar_lite.storage.base import MessageStore
@@ -16,7 +16,7 @@ from zaqar_lite.storage.sql import create
 
 pytestmark = pytest.mark.anyio
 QUEUES = [QueueRef("p", f"queue-{number}") for number in range(1_000)]
-TAKE = Take(1, None, DelayMode.IGNORE, ttl_ms=60_000, client_id="c")
+TAKE = ClaimRequest(1, None, DelayMode.IGNORE, ttl_ms=60_000, client_id="c")
 
 
 class House:
@@ -166,7 +166,7 @@ async def test_a_reader_that_sees_late_what_a_sweep_made_ready_is_woken_again() 
     house, queue = House(), QUEUES[0]
 
     async def ask() -> bool | None:
-        page = await house.messages.list_messages(queue, Selection(limit=9, include_delayed=True))
+        page = await house.messages.list_messages(queue, ListQuery(limit=9, include_delayed=True))
         (message,) = page.messages
         return (message.delay_expires_at or 0) < message.now or None
 

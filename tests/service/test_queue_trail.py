@@ -8,7 +8,7 @@ import pytest
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.limits import Limits
-from zaqar_lite.domain.models import QueueRef, Selection, StoreOptions
+from zaqar_lite.domain.models import ListQuery, QueueRef, StoreOptions
 from zaqar_lite.service import audit
 from zaqar_lite.service.delivery.outbox import Outbox
 from zaqar_lite.service.messages import Messages
@@ -57,7 +57,7 @@ async def test_an_event_is_stored_or_told_to_be_lost(
     gate.set()
     with caplog.at_level(logging.ERROR):
         await trail.stop()
-    page = await store.list_messages(QUEUE, Selection(100))
+    page = await store.list_messages(QUEUE, ListQuery(100))
     stored = {message.body for message in page.messages}
     for number in range(9):
         event = f'{{"number": {number}}}'

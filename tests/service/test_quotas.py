@@ -11,7 +11,7 @@ import pytest
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Invalid, QuotaReached, TooMany
-from zaqar_lite.domain.models import DelayMode, QueueRef, StoreOptions, Take
+from zaqar_lite.domain.models import ClaimRequest, DelayMode, QueueRef, StoreOptions
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.domain.quotas import UNLIMITED, Quota
 from zaqar_lite.service.quotas import quotas as module
@@ -60,7 +60,7 @@ class House:
 
     async def pop(self, count: int) -> None:
         """Take messages away, of which no process is told."""
-        await self.messages.pop(QUEUE, Take(count, None, DelayMode.IGNORE))
+        await self.messages.pop(QUEUE, ClaimRequest(count, None, DelayMode.IGNORE))
 
 
 async def house(quota: Quota, *, shared: bool = False) -> House:

@@ -5,7 +5,14 @@ import asyncio
 import pytest
 
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.models import NO_RETRIES, DelayMode, QueueRef, Stats, StoreOptions, Take
+from zaqar_lite.domain.models import (
+    NO_RETRIES,
+    ClaimRequest,
+    DelayMode,
+    QueueRef,
+    Stats,
+    StoreOptions,
+)
 from zaqar_lite.domain.posts import IdempotencyKey, NewMessage
 from zaqar_lite.domain.settlements import Act, Settlement
 from zaqar_lite.service.metrics import recent_rates as recent
@@ -105,7 +112,7 @@ async def test_rates_are_of_what_came_through_since_a_queue_was_looked_at() -> N
     keyed = [NewMessage(b"1", 3_600_000, idempotency_key=IdempotencyKey("k", b"d"))]
     for _ in range(2):
         await counted.post(QUEUE, keyed, client_id="c", version=None)
-    take = Take(4, None, DelayMode.IGNORE, ttl_ms=60_000, grace_ms=60_000, client_id="c")
+    take = ClaimRequest(4, None, DelayMode.IGNORE, ttl_ms=60_000, grace_ms=60_000, client_id="c")
     held = await counted.claim(QUEUE, take)
     one, two, three, _ = (message.id for message in held.messages)
     await counted.delete(QUEUE, [one, two], claim_ids=[held.claim_id or ""])

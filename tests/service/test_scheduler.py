@@ -19,7 +19,7 @@ from zaqar_lite.domain.errors import (
     Unavailable,
 )
 from zaqar_lite.domain.limits import Limits
-from zaqar_lite.domain.models import Message, QueueRef, Selection, StoreOptions
+from zaqar_lite.domain.models import ListQuery, Message, QueueRef, StoreOptions
 from zaqar_lite.service.delivery.outbox import Outbox
 from zaqar_lite.service.messages import Messages
 from zaqar_lite.service.policy import Policies
@@ -64,7 +64,7 @@ class Place(NamedTuple):
         raise AssertionError("there is no end of what is due")
 
     async def posted(self) -> list[Message]:
-        page = await self.messages.list_messages(QUEUE, Selection(10_000))
+        page = await self.messages.list_messages(QUEUE, ListQuery(10_000))
         return list(page.messages)
 
 

@@ -10,7 +10,7 @@ import pytest
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Invalid, Unavailable
 from zaqar_lite.domain.limits import Limits
-from zaqar_lite.domain.models import DelayMode, QueueRef, Selection, StoreOptions, Take
+from zaqar_lite.domain.models import ClaimRequest, DelayMode, ListQuery, QueueRef, StoreOptions
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.domain.subscriptions import Subscription, SubscriptionDraft
 from zaqar_lite.domain.topics import topic_ref
@@ -165,7 +165,7 @@ async def test_a_turn_that_comes_too_early_by_this_clock_is_taken_again() -> Non
     lane = retry_queue(QUEUE.project)
     for advanced in (5_000, 5_100):
         store_clock.advance(advanced)
-        take = Take(1, None, DelayMode.HONOUR, 60_000, client_id="worker")
+        take = ClaimRequest(1, None, DelayMode.HONOUR, 60_000, client_id="worker")
         (turn,) = (await messages.claim(lane, take)).messages
         await deliveries._deliver_again(turn)
         await messages.delete(lane, [turn.id], claim_ids=None)
@@ -202,12 +202,12 @@ async def test_a_turn_that_fails_repeats_no_delivery_to_others() -> None:
     )
     lane = outbox_queue(QUEUE.project)
     await messages.post(lane, [NewMessage(encode(note), 60_000)], client_id="c", version=None)
-    (message,) = (await messages.list_messages(lane, Selection(1))).messages
+    (message,) = (await messages.list_messages(lane, ListQuery(1))).messages
     for _ in range(2):  # they share one later turn
         await deliveries._deliver_new(message)
     assert recorder.sent == ["http://other.example/"] * 2
     later = await messages.list_messages(
-        retry_queue(QUEUE.project), Selection(10, include_delayed=True)
+        retry_queue(QUEUE.project), ListQuery(10, include_delayed=True)
     )
     assert [decode_delivery(one.body).subscription for one in later.messages] == [ordered]
 
@@ -227,7 +227,7 @@ async def test_what_no_queue_takes_is_kept_to_be_listed(monkeypatch: pytest.Monk
     monkeypatch.setattr(process.queues, "ensure", refuse)
     delivery = Delivery("p", "orders", made, "a", 0, msgspec.Raw(b"1"))
     await deliveries.dead_deliveries.bury(delivery, subscription, "the receiver answered 404")
-    (kept,) = (await messages.list_messages(failed_queue("p", made), Selection(10))).messages
+    (kept,) = (await messages.list_messages(failed_queue("p", made), ListQuery(10))).messages
     assert "did not take it: No pool" in decode_delivery(kept.body).reason
 
 
@@ -262,7 +262,7 @@ async def test_a_large_message_is_sent_to_many_in_steps(status: int) -> None:
     note = OutboxMessage("a" * 32, "p", "orders", now, now + 600_000, 600, body)
     lane = outbox_queue(QUEUE.project)
     await messages.post(lane, [NewMessage(encode(note), 60_000)], client_id="c", version=None)
-    (message,) = (await messages.list_messages(lane, Selection(1))).messages
+    (message,) = (await messages.list_messages(lane, ListQuery(1))).messages
     delivering = asyncio.ensure_future(deliveries._deliver_new(message))
     most_at_once = sent = 0
     while not delivering.done():
@@ -287,7 +287,7 @@ async def test_a_topics_message_goes_to_its_queues_in_steps() -> None:
     )
     lane = outbox_queue(QUEUE.project)
     await messages.post(lane, [NewMessage(encode(note), 60_000)], client_id="c", version=None)
-    (message,) = (await messages.list_messages(lane, Selection(1))).messages
+    (message,) = (await messages.list_messages(lane, ListQuery(1))).messages
     delivering = asyncio.ensure_future(deliveries._deliver_new(message))
     most_at_once = sent = 0
     while not delivering.done():

@@ -11,7 +11,14 @@ from typing import Any, TypeVar
 
 from tests.drivers.sql.store import HOUR, OTHER, QUEUE, THIRD, Store
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.models import DeadLetter, DelayMode, Message, QueueRef, Retries, Selection
+from zaqar_lite.domain.models import (
+    DeadLetter,
+    DelayMode,
+    ListQuery,
+    Message,
+    QueueRef,
+    RetryPolicy,
+)
 from zaqar_lite.domain.posts import Copy, IdempotencyKey, NewMessage
 from zaqar_lite.domain.settlements import Act, Settlement
 
@@ -58,7 +65,7 @@ async def fill(store: Store) -> None:
 
 async def settle(store: Store, act: Act, **how: Any) -> None:
     """Claim one message, and settle it."""
-    retries = Retries(DeadLetter(THIRD, 2))
+    retries = RetryPolicy(DeadLetter(THIRD, 2))
     claimed = await store.claim(1, retries=retries, mode=DelayMode.HONOUR)
     assert claimed.claim_id is not None
     settlement = Settlement(claimed.messages[0].id, act, **how)
@@ -69,7 +76,7 @@ async def messages_in(store: Store, queue: QueueRef = QUEUE) -> list[Message]:
     """All messages of a queue, with their details."""
     page = await store.messages.list_messages(
         queue,
-        Selection(limit=1_000, include_claimed=True, include_delayed=True, details=True),
+        ListQuery(limit=1_000, include_claimed=True, include_delayed=True, details=True),
     )
     return list(page.messages)
 

@@ -14,7 +14,7 @@ from tests.store.running import messages_in, on
 from zaqar_lite.cli import main
 from zaqar_lite.domain.attempts import Ended
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.models import DelayMode, Message, QueueRef, StoreOptions, Take
+from zaqar_lite.domain.models import ClaimRequest, DelayMode, Message, QueueRef, StoreOptions
 from zaqar_lite.storage.sql import create
 from zaqar_lite.storage.sql.place import OLD_FILE_NAME
 from zaqar_lite.store.checking import check
@@ -91,7 +91,7 @@ def test_what_was_ready_is_handed_out_by_priority_and_the_rest_in_its_time(
             f"embedded://{directory}", clock=clock, options=StoreOptions()
         )
         async with messages, management:
-            every = Take(99, None, DelayMode.HONOUR, 60_000, 60_000, "worker")
+            every = ClaimRequest(99, None, DelayMode.HONOUR, 60_000, 60_000, "worker")
             claimed = await messages.claim(ORDERS, every)
             texts = [text_of(one) for one in claimed.messages]
             assert texts == ["urgent", *[text for text in READY if text != "urgent"]]

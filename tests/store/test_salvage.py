@@ -44,7 +44,7 @@ async def all_bodies(store: Store) -> dict[str, list[bytes]]:
     """The bodies of all messages, by queue; a flipped bit in one is in no checksum of SQLite's."""
     return {
         ref.name: [message.body for message in await messages_in(store, ref)]
-        async for ref in store.messages.census()
+        async for ref in store.messages.nonempty_queues()
     }
 
 

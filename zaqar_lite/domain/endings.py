@@ -4,7 +4,7 @@ from random import random
 from typing import NamedTuple, Self
 
 from zaqar_lite.domain.attempts import LAPSED, REJECTED, Attempt, Ended
-from zaqar_lite.domain.models import NO_RETRIES, Retries
+from zaqar_lite.domain.models import NO_RETRIES, RetryPolicy
 from zaqar_lite.domain.settlements import Act, Outcome, Settlement
 
 PARKED_MARGIN_MS = 60_000
@@ -42,13 +42,13 @@ class Ending(NamedTuple):
 
     outcome: Ended
     at: int
-    retries: Retries = NO_RETRIES
+    retries: RetryPolicy = NO_RETRIES
     delay_ms: int | None = None
     reason: str | None = None
     detail: str | None = None
 
     @classmethod
-    def by(cls, settlement: Settlement, at: int, retries: Retries) -> Self:
+    def by(cls, settlement: Settlement, at: int, retries: RetryPolicy) -> Self:
         """The end by a settlement, RELEASE or DEAD."""
         reason, outcome = settlement.reason, Ended.RELEASED
         if settlement.act is Act.DEAD:
@@ -58,7 +58,7 @@ class Ending(NamedTuple):
         return cls(outcome, at, retries, settlement.delay_ms, reason, settlement.detail)
 
     @classmethod
-    def by_lapse(cls, lease_end: int, retries: Retries) -> Self:
+    def by_lapse(cls, lease_end: int, retries: RetryPolicy) -> Self:
         """The end of a lease by time."""
         return cls(Ended.LAPSED, lease_end, retries, reason=LAPSED)
 

@@ -28,7 +28,7 @@ from zaqar_lite.domain.models import (
     Capability,
     DeadLetter,
     QueueRef,
-    Retries,
+    RetryPolicy,
 )
 from zaqar_lite.domain.retry_policy import ATTRIBUTE as RETRY_POLICY
 from zaqar_lite.domain.retry_policy import check_policy
@@ -244,7 +244,7 @@ def dead_letter_policy(queue: QueueRef, metadata: Mapping[str, Any]) -> DeadLett
     )
 
 
-def retries(queue: QueueRef, metadata: Mapping[str, Any]) -> Retries:
+def retries(queue: QueueRef, metadata: Mapping[str, Any]) -> RetryPolicy:
     """What becomes of a queue's messages that fail, by its stored record.
 
     Servers that did not know `_max_failures` and `_retry_backoff` stored whatever they were given.
@@ -254,7 +254,7 @@ def retries(queue: QueueRef, metadata: Mapping[str, Any]) -> Retries:
         backoff = parse_backoff(metadata.get(BACKOFF), MAX_RETENTION)
     except Invalid:
         backoff = None
-    return Retries(dead_letter_policy(queue, metadata), backoff)
+    return RetryPolicy(dead_letter_policy(queue, metadata), backoff)
 
 
 def max_redrives(metadata: Mapping[str, Any]) -> int:

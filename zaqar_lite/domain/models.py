@@ -111,7 +111,7 @@ class DeadLetter:
         return MAX_CLAIMS if claim_count >= self.max_claims else None
 
 
-class Retries(NamedTuple):
+class RetryPolicy(NamedTuple):
     """What becomes of a message that fails: a dead letter at a limit, till then a later try.
 
     `backoff` gives the delay of a failure that names none, and of a lapse; None: none.
@@ -121,16 +121,16 @@ class Retries(NamedTuple):
     backoff: Backoff | None = None
 
 
-NO_RETRIES = Retries()
-RetriesOf = Callable[[QueueRef], Awaitable[Retries]]
+NO_RETRIES = RetryPolicy()
+RetryPolicyOf = Callable[[QueueRef], Awaitable[RetryPolicy]]
 
 
-async def no_retries(_: QueueRef) -> Retries:
+async def no_retries(_: QueueRef) -> RetryPolicy:
     """Answer that a queue has no limits and no back-off."""
     return NO_RETRIES
 
 
-class Take(NamedTuple):
+class ClaimRequest(NamedTuple):
     """What a claim or a pop asks for.
 
     `ttl_ms` is that of the lease; `grace_ms` how much longer its messages live at least. A pop
@@ -144,11 +144,11 @@ class Take(NamedTuple):
     ttl_ms: int = 0
     grace_ms: int = 0
     client_id: str = ""
-    retries: Retries = NO_RETRIES
+    retries: RetryPolicy = NO_RETRIES
     details: bool = False
 
 
-class Selection(NamedTuple):
+class ListQuery(NamedTuple):
     """What a listing asks for: up to `limit` messages after `marker`, up to and with `until`.
 
     `exclude_client_id` leaves out what that client posted (echo off). `version` is the queue
@@ -346,7 +346,7 @@ class Stats:
         return self.ready + self.delayed + self.claimed
 
 
-class Swept(NamedTuple):
+class SweepResult(NamedTuple):
     """What one bounded sweep did; all zeros mean that there is nothing left to do now."""
 
     expired: int = 0
@@ -363,9 +363,9 @@ class Swept(NamedTuple):
         """How many entries the sweep touched."""
         return self.expired + self.promoted + self.lapsed + self.moved + self.deleted
 
-    def plus(self, other: "Swept") -> "Swept":
+    def plus(self, other: "SweepResult") -> "SweepResult":
         """What both did together."""
-        return Swept(
+        return SweepResult(
             self.expired + other.expired,
             self.promoted + other.promoted,
             self.lapsed + other.lapsed,

@@ -10,9 +10,9 @@ from zaqar_lite.domain.limits import MIN_CLAIM_GRACE, MIN_CLAIM_TTL, Limits, che
 from zaqar_lite.domain.models import (
     Claim,
     Claimed,
+    ClaimRequest,
     Message,
     QueueRef,
-    Take,
 )
 from zaqar_lite.domain.settlements import Act, Outcome, Settled, Settlement
 from zaqar_lite.service.policy import Policies, Policy
@@ -61,7 +61,7 @@ class Claims:
         async def act(policy: Policy) -> Claimed:
             claimed = await self.messages.claim(
                 queue,
-                Take(
+                ClaimRequest(
                     limit=limit,
                     ttl_ms=ttl * 1000,
                     grace_ms=grace * 1000,

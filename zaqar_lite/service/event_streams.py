@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.domain.ids import Marker, format_marker, parse_marker
 from zaqar_lite.domain.limits import Limits
-from zaqar_lite.domain.models import DelayMode, Message, Page, QueueRef, Selection
+from zaqar_lite.domain.models import DelayMode, ListQuery, Message, Page, QueueRef
 from zaqar_lite.service.long_polling import LongPolling, Place
 from zaqar_lite.service.policy import Policies, Policy
 from zaqar_lite.storage.base import MessageStore
@@ -155,7 +155,7 @@ class Stream:
         """Read a page, with delayed and claimed messages; return also whether delays count."""
 
         async def act(policy: Policy) -> tuple[Page, bool]:
-            selection = Selection(
+            selection = ListQuery(
                 limit=PAGE,
                 marker=Marker(after, self.message_id),
                 until=None if until is None else Marker(until),

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from time import perf_counter
 
 from zaqar_lite.domain.errors import QueueChanged
-from zaqar_lite.domain.models import QueueRecord, Swept
+from zaqar_lite.domain.models import QueueRecord, SweepResult
 from zaqar_lite.service.background import Background, BackgroundWorker
 from zaqar_lite.service.policy import Policies
 from zaqar_lite.service.queues import Queues
@@ -36,7 +36,7 @@ class Janitor(BackgroundWorker):
     queues: Queues
     policies: Policies
     interval: float
-    note: Callable[[Swept, int, float], None] | None = None
+    note: Callable[[SweepResult, int, float], None] | None = None
 
     def __post_init__(self) -> None:
         self._work = Background("sweep", self._sweep, rest=self.interval)
@@ -65,7 +65,7 @@ class Janitor(BackgroundWorker):
         refused by its version, so no delayed message can follow the last step; and a delay that was
         switched on again meanwhile stays on.
         """
-        exposed = await self.messages.expose(record.queue, _STEP)
+        exposed = await self.messages.release_delayed(record.queue, _STEP)
         if exposed == _STEP:
             return exposed
         try:

@@ -11,14 +11,14 @@ from zaqar_lite.domain.ids import Marker, is_claim_id, is_message_id, parse_mark
 from zaqar_lite.domain.limits import Limits, check_limit
 from zaqar_lite.domain.models import (
     Claimed,
+    ClaimRequest,
     DelayMode,
     Edit,
+    ListQuery,
     Message,
     Page,
     QueueRef,
     RefusalReason,
-    Selection,
-    Take,
 )
 from zaqar_lite.domain.posts import NewMessage, Posted, identify
 from zaqar_lite.service.delivery.outbox import Outbox
@@ -188,7 +188,7 @@ class Messages:
                 return Page((), None), delayed
             page = await self.messages.list_messages(
                 queue,
-                Selection(
+                ListQuery(
                     marker=after,
                     until=bound,
                     limit=limit,
@@ -335,7 +335,7 @@ class Messages:
         async def act(policy: Policy) -> Claimed:
             popped = await self.messages.pop(
                 queue,
-                Take(
+                ClaimRequest(
                     limit=limit,
                     delay_mode=policy.delay_mode,
                     retries=policy.retries,
@@ -350,15 +350,15 @@ class Messages:
         popped = await self.policies.take(queue, act)
         return popped.messages
 
-    async def split(self, queue: QueueRef, count: int) -> Sequence[int]:
-        """Cut a queue into at most `count` ranges of about equal size (see the store's `split`).
+    async def partition(self, queue: QueueRef, count: int) -> Sequence[int]:
+        """Cut a queue into at most `count` ranges of about equal size (see the store).
 
         Raises:
             Invalid: the count is out of range.
         """
         if not 1 <= count <= self.limits.max_ranges:
             raise Invalid(f"'count' must be between 1 and {self.limits.max_ranges}.")
-        return await self.messages.split(queue, count)
+        return await self.messages.partition(queue, count)
 
     def _sealing(self) -> "EncryptionKeys":
         if self.encryption_keys is None:

@@ -21,7 +21,7 @@ from zaqar_lite.domain.models import (
     DelayMode,
     QueueRecord,
     QueueRef,
-    Retries,
+    RetryPolicy,
 )
 from zaqar_lite.domain.turns import Turns
 from zaqar_lite.service.caching import Cache
@@ -50,7 +50,7 @@ class Policy:
     default_delay_ms: int
     delay_mode: DelayMode
     max_post_size: int
-    retries: Retries
+    retries: RetryPolicy
     route: Route
     ttl_after_delay: bool = False
     """Whether ttls count from the end of the delay."""
@@ -104,7 +104,7 @@ class Policies:
             self._cache[queue] = policy
         return policy
 
-    async def retries_of(self, queue: QueueRef) -> Retries:
+    async def retries_of(self, queue: QueueRef) -> RetryPolicy:
         """What becomes of a queue's messages that fail (for the sweep)."""
         # Not the cached one: nothing compares the version of what a sweep does.
         record = await self.management.get_queue(queue)

@@ -23,7 +23,7 @@ Leases: each message of a claim has a lease of its own, and the claim lives unti
 ends. A parked message's lease goes on and belongs to nobody, so what brings lapsed messages back
 brings it back too, at its own position, and a normal queue still reads no `d`. Readers see it as
 claimed, without a claim id; statistics count it as delayed; delete, purge and get reach it; an edit
-is a Conflict; EXPOSE and `expose` leave it alone.
+is a Conflict; EXPOSE and `release_delayed` leave it alone.
 
 Attempts and failures: `claim_count` counts hand-outs, `failure_count` those released as failed and
 those that lapsed. Each hand-out that ends without a delete is an Attempt in the message's history
@@ -37,8 +37,8 @@ FAN_OUT stores are given other priorities than the default. A position is taken 
 enters a queue (posted or moved there) and never changes; a message that is promoted, released or
 lapsed re-enters at its own. The positions of a queue that was purged, or dropped and made again,
 are above all that it ever had. What an exposing queue hands out first is not promised; a message
-that EXPOSE handed out or `expose` made ready is not delayed any more for anyone, whatever its `d`
-said, even when a delay is switched on again.
+that EXPOSE handed out or `release_delayed` made ready is not delayed any more for anyone, whatever
+its `d` said, even when a delay is switched on again.
 """
 
 from abc import abstractmethod
@@ -51,18 +51,18 @@ from zaqar_lite.domain.models import (
     Capability,
     Claim,
     Claimed,
+    ClaimRequest,
     Edit,
+    ListQuery,
     Message,
     Move,
     Page,
     QueueRef,
     Refusal,
-    Retries,
-    RetriesOf,
-    Selection,
+    RetryPolicy,
+    RetryPolicyOf,
     Stats,
-    Swept,
-    Take,
+    SweepResult,
     no_retries,
 )
 from zaqar_lite.domain.posts import IdempotencyKey, NewMessage, Posted, Recalled
@@ -141,7 +141,7 @@ class MessageStore(Store):
         """Whether any idempotency key of a queue is remembered; its end may be told late."""
 
     @abstractmethod
-    async def list_messages(self, queue: QueueRef, /, selection: Selection) -> Page:
+    async def list_messages(self, queue: QueueRef, /, selection: ListQuery) -> Page:
         """List the live messages of a selection, in order of position.
 
         One step examines at most MAX_EXAMINED entries, and the driver repeats until the page has
@@ -185,7 +185,7 @@ class MessageStore(Store):
         """
 
     @abstractmethod
-    async def pop(self, queue: QueueRef, /, take: Take) -> Claimed:
+    async def pop(self, queue: QueueRef, /, take: ClaimRequest) -> Claimed:
         """Remove and hand out up to `limit` ready messages in one step, in the order of claims.
 
         No message goes to two callers. Exhausted messages are moved as by `claim`. Popped
@@ -193,7 +193,7 @@ class MessageStore(Store):
         """
 
     @abstractmethod
-    async def claim(self, queue: QueueRef, /, take: Take) -> Claimed:
+    async def claim(self, queue: QueueRef, /, take: ClaimRequest) -> Claimed:
         """Hand out up to `limit` ready messages under one new claim that lives for `ttl_ms`.
 
         * No message is held by two live claims.
@@ -251,7 +251,7 @@ class MessageStore(Store):
         claim_id: str,
         settlements: Sequence[Settlement],
         *,
-        retries: Retries = NO_RETRIES,
+        retries: RetryPolicy = NO_RETRIES,
         version: int | None = None,
     ) -> Settled:
         """Do to each message of a claim what its settlement says.
@@ -295,7 +295,7 @@ class MessageStore(Store):
         """
 
     @abstractmethod
-    async def adopt(
+    async def import_messages(
         self, queue: QueueRef, /, messages: Sequence[Message], *, source: str, number: int
     ) -> None:
         """Take in messages of another store as they are, all or none.
@@ -359,14 +359,14 @@ class MessageStore(Store):
         return await self.stats(queue)
 
     @abstractmethod
-    def census(self) -> AsyncIterator[QueueRef]:
+    def nonempty_queues(self) -> AsyncIterator[QueueRef]:
         """Name the queues that may hold messages, each about once, in bounded steps.
 
         For counts that are shown: what is posted meanwhile may be left out. No message is read.
         """
 
     @abstractmethod
-    async def split(self, queue: QueueRef, /, count: int) -> Sequence[int]:
+    async def partition(self, queue: QueueRef, /, count: int) -> Sequence[int]:
         """Cut the live messages into at most `count` ranges of about equal size.
 
         Answers ascending positions p1 < p2 < ... < pn, n <= count: the ranges are
@@ -374,14 +374,14 @@ class MessageStore(Store):
         """
 
     @abstractmethod
-    async def expose(self, queue: QueueRef, /, limit: int) -> int:
+    async def release_delayed(self, queue: QueueRef, /, limit: int) -> int:
         """Make up to `limit` delayed messages ready, whatever their `d`; answer how many.
 
         The second half of switching a delayed queue off; fewer than `limit` means all are done.
         """
 
     @abstractmethod
-    async def sweep(self, limit: int, retries_of: RetriesOf = no_retries) -> Swept:
+    async def sweep(self, limit: int, retries_of: RetryPolicyOf = no_retries) -> SweepResult:
         """Tidy up at most about `limit` entries over all queues: bounded, safe on every node.
 
         `retries_of` answers what becomes of a queue's failed messages: their records may lie in

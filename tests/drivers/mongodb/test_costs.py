@@ -31,7 +31,7 @@ from tests.drivers.mongodb.conftest import OpenStores
 from tests.drivers.mongodb.inspection import database_of
 from tests.services import MongoServer
 from zaqar_lite.domain.errors import LimitReached
-from zaqar_lite.domain.models import Claimed, DelayMode, QueueRef, Retries
+from zaqar_lite.domain.models import Claimed, DelayMode, QueueRef, RetryPolicy
 from zaqar_lite.domain.settlements import Outcome
 from zaqar_lite.service.metrics import queue_depths as census
 from zaqar_lite.service.metrics.shared_counters import SharedCounters
@@ -292,7 +292,7 @@ async def test_settling_twenty_takes_three_commands_and_five_with_dead_letters(
     settlements[0] = extend(message_ids[0], MINUTE)
     commands.clear()
     settled = await queue.stores.messages.settle(
-        queue.ref, claim_id, settlements, retries=Retries(other.as_dead_letter_queue())
+        queue.ref, claim_id, settlements, retries=RetryPolicy(other.as_dead_letter_queue())
     )
     names = [name_of(command) for command in commands.take()]
     if with_letters:
@@ -430,7 +430,7 @@ async def exercise(stores: Stores, queue: QueueUnderTest, other: QueueUnderTest)
         await queue.get_claim(held.claim_id or "")
         await queue.renew(held.claim_id or "")
         first, second, third, *rest = ids(held.messages)
-        retries = Retries(other.as_dead_letter_queue())
+        retries = RetryPolicy(other.as_dead_letter_queue())
         acts = ack(first), fail(second, MINUTE), bury(third)
         await queue.settle(held.claim_id or "", *acts, retries=retries)
         await queue.next_due()
@@ -443,15 +443,15 @@ async def exercise(stores: Stores, queue: QueueUnderTest, other: QueueUnderTest)
     for number in (1, 2):
         adopted = await other.listed()
         await stores.messages.delete(other.ref, ids(adopted), claim_ids=None)
-        await stores.messages.adopt(queue.ref, adopted, source="pool", number=number)
+        await stores.messages.import_messages(queue.ref, adopted, source="pool", number=number)
     for value in (b"1", b"2"):
         await management.put_record("kind", *ref, value, expected=None, ttl_ms=MINUTE)
     await management.list_records("kind", limit=5)
     await management.delete_record("kind", *ref)
     await management.sweep_records(5)
     await queue.stats()
-    await stores.messages.split(ref, 3)
-    await queue.expose(5)
+    await stores.messages.partition(ref, 3)
+    await queue.release_delayed(5)
     queue.advance(5 * MINUTE)
     await stores.messages.sweep(100)
     queue.advance(300 * MINUTE)

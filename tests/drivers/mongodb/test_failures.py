@@ -19,7 +19,7 @@ from tests.drivers.mongodb.inspection import database_of
 from tests.services import MongoServer, free_port, start_mongo
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError, Unavailable
-from zaqar_lite.domain.models import DelayMode, QueueRef, Selection, StoreOptions
+from zaqar_lite.domain.models import DelayMode, ListQuery, QueueRef, StoreOptions
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.storage.mongodb import create, readiness, transactions
 from zaqar_lite.storage.mongodb.leases import POP_TIME_MS, LeaseHandle
@@ -281,8 +281,8 @@ async def test_a_server_that_stays_away_is_unavailable_in_every_operation(
         "purge": queue.purge,
         "drop": queue.drop,
         "stats": queue.stats,
-        "split": lambda: stores.messages.split(queue.ref, 2),
-        "expose": queue.expose,
+        "split": lambda: stores.messages.partition(queue.ref, 2),
+        "expose": queue.release_delayed,
         "sweep": lambda: stores.messages.sweep(10),
         "create": lambda: stores.management.create_queue(queue.ref, {}, max_queues=5),
         "read": lambda: stores.management.get_queue(queue.ref),
@@ -355,8 +355,8 @@ async def test_a_server_that_was_killed_comes_back_with_what_was_answered() -> N
             with pytest.raises(Unavailable):
                 await store.post(ref, [message], client_id="c", version=None)
             server.start()
-            page = await store.list_messages(ref, Selection(limit=10))
+            page = await store.list_messages(ref, ListQuery(limit=10))
             assert ids(page.messages) == [kept.id]
             (posted,) = await store.post(ref, [message], client_id="c", version=None)
-            page = await store.list_messages(ref, Selection(limit=10))
+            page = await store.list_messages(ref, ListQuery(limit=10))
             assert ids(page.messages) == [kept.id, posted.id]

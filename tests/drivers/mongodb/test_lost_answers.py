@@ -28,7 +28,7 @@ from tests.drivers.mongodb.conftest import CASE
 from tests.drivers.mongodb.lossy import LossyProxy, lossy
 from tests.services import MongoServer
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.models import Claimed, Message, QueueRef, Retries, StoreOptions
+from zaqar_lite.domain.models import Claimed, Message, QueueRef, RetryPolicy, StoreOptions
 from zaqar_lite.domain.settlements import Outcome, Settled
 
 pytestmark = [
@@ -218,7 +218,7 @@ async def test_settlements_are_done_once_and_told_as_done(
     async def settle(queue: QueueUnderTest) -> object:
         (a, b, c, d), claim_id = held[queue.ref.name]
         last = bury(d) if with_letter else give_back(d, MINUTE)
-        retries = Retries(letters(queue).as_dead_letter_queue())
+        retries = RetryPolicy(letters(queue).as_dead_letter_queue())
         acts = ack(a), ack(a), fail(b), extend(c, HOUR), last
         return await queue.settle(claim_id, *acts, retries=retries)
 

@@ -9,14 +9,14 @@ from zaqar_lite.domain.histories import HistoryEntry, HistoryState
 from zaqar_lite.domain.ids import Marker
 from zaqar_lite.domain.models import (
     Claimed,
+    ClaimRequest,
     DeadLetter,
     DelayMode,
+    ListQuery,
     Message,
     QueueRef,
-    Retries,
-    Selection,
+    RetryPolicy,
     StoreOptions,
-    Take,
 )
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.storage.opendata import create
@@ -83,13 +83,13 @@ class Store:
     ) -> Claimed:
         return await self.messages.claim(
             queue,
-            Take(
+            ClaimRequest(
                 limit=limit,
                 ttl_ms=MINUTE,
                 grace_ms=MINUTE,
                 client_id=client,
                 delay_mode=DelayMode.HONOUR,
-                retries=Retries(letters),
+                retries=RetryPolicy(letters),
                 version=None,
             ),
         )
@@ -171,7 +171,7 @@ async def listed(store: Store, queue: QueueRef = QUEUE) -> list[str]:
     marker = None
     while True:
         page = await store.messages.list_messages(
-            queue, Selection(marker=marker, limit=1_000, include_claimed=True, include_delayed=True)
+            queue, ListQuery(marker=marker, limit=1_000, include_claimed=True, include_delayed=True)
         )
         if not page.messages:
             return found

@@ -10,7 +10,7 @@ from tests.drivers.opendata.store import HOUR, QUEUE, Store
 from tests.drivers.opendata.test_recovery import fail_a_batch, refuse_commits, replace
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.ids import new_message_id
-from zaqar_lite.domain.models import Message, Selection
+from zaqar_lite.domain.models import ListQuery, Message
 from zaqar_lite.storage.opendata.format import keys
 from zaqar_lite.storage.opendata.format.keys import RecordType
 
@@ -32,12 +32,12 @@ def messages(count: int, now: int) -> list[Message]:
     ]
 
 
-async def adopt(store: Store, number: int, some: list[Message]) -> None:
-    await store.messages.adopt(QUEUE, some, source="pool", number=number)
+async def import_messages(store: Store, number: int, some: list[Message]) -> None:
+    await store.messages.import_messages(QUEUE, some, source="pool", number=number)
 
 
 async def listed(store: Store) -> list[str]:
-    page = await store.messages.list_messages(QUEUE, Selection(1_000))
+    page = await store.messages.list_messages(QUEUE, ListQuery(1_000))
     return [one.id for one in page.messages]
 
 
@@ -48,9 +48,9 @@ async def ids_kept(store: Store) -> int:
 
 async def test_ids_and_repeats_are_known_after_a_restart(store: Store) -> None:
     made = messages(300, store.clock.now_ms())
-    await adopt(store, 1, made)
+    await import_messages(store, 1, made)
     await store.restart()
-    await adopt(store, 1, made)
+    await import_messages(store, 1, made)
     assert await listed(store) == [one.id for one in made]
     claimed = await store.claim(300)
     await store.restart()
@@ -62,7 +62,7 @@ async def test_ids_and_repeats_are_known_after_a_restart(store: Store) -> None:
 
 async def test_ids_go_with_their_messages(store: Store) -> None:
     made = messages(400, store.clock.now_ms())
-    await adopt(store, 1, made)
+    await import_messages(store, 1, made)
     await store.messages.delete(QUEUE, [one.id for one in made[:5]], claim_ids=None)
     assert await ids_kept(store) == 395
     await store.messages.purge(QUEUE)  # so many are deleted by the sweep
@@ -74,14 +74,14 @@ async def test_ids_go_with_their_messages(store: Store) -> None:
 
 async def test_a_failed_write_takes_nothing_in_and_loses_no_id(store: Store) -> None:
     made = messages(3, store.clock.now_ms())
-    await adopt(store, 1, made[:2])
+    await import_messages(store, 1, made[:2])
     commit = refuse_commits(store)
     with pytest.raises(Unavailable, match="planted"):
-        await adopt(store, 2, made[2:])
+        await import_messages(store, 2, made[2:])
     replace(store, "commit", commit)
     store.db.committer._refused = None  # instead of waiting for a second
     assert await listed(store) == [one.id for one in made[:2]]
-    await adopt(store, 2, made[2:])
+    await import_messages(store, 2, made[2:])
     assert await listed(store) == [one.id for one in made]
     await fail_a_batch(store)
     (found,) = await store.messages.get_messages(QUEUE, [made[0].id])

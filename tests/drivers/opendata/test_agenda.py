@@ -7,7 +7,7 @@ import pytest
 from tests.drivers.opendata.store import HOUR, MINUTE, OTHER, QUEUE, Store
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.histories import HistoryState
-from zaqar_lite.domain.models import QueueRef, Retries
+from zaqar_lite.domain.models import QueueRef, RetryPolicy
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.storage.opendata.engine import Batch
 
@@ -90,7 +90,7 @@ async def test_a_queue_that_waits_to_be_forgotten_is_visited_after_an_error(stor
         await is_written.wait()
         await commit(batch)
 
-    async def retries_of(_: QueueRef) -> Retries:
+    async def retries_of(_: QueueRef) -> RetryPolicy:
         raise Unavailable("the other store does not answer")
 
     store.db.engine.commit = slow  # type: ignore[method-assign]

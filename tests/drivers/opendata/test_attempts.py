@@ -8,7 +8,7 @@ import pytest
 from tests.drivers.opendata.contract_hooks import check_database
 from tests.drivers.opendata.store import HOUR, MINUTE, OTHER, QUEUE, Store
 from zaqar_lite.domain.attempts import MAX_ATTEMPTS
-from zaqar_lite.domain.models import DeadLetter, Message, QueueRef, Retries, Selection
+from zaqar_lite.domain.models import DeadLetter, ListQuery, Message, QueueRef, RetryPolicy
 from zaqar_lite.domain.settlements import Act, Outcome, Settlement
 from zaqar_lite.storage.opendata.entries import EntryExtras
 from zaqar_lite.storage.opendata.format.keys import RecordType
@@ -28,14 +28,14 @@ async def either(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
 
 
 async def settle(store: Store, claim_id: str | None, *settlements: Settlement) -> list[Outcome]:
-    retries = Retries(DeadLetter(OTHER))
+    retries = RetryPolicy(DeadLetter(OTHER))
     settled = await store.messages.settle(QUEUE, claim_id or "", settlements, retries=retries)
     return list(settled.outcomes)
 
 
 async def everything(store: Store, queue: QueueRef = QUEUE) -> list[Message]:
     page = await store.messages.list_messages(
-        queue, Selection(limit=100, include_claimed=True, include_delayed=True, details=True)
+        queue, ListQuery(limit=100, include_claimed=True, include_delayed=True, details=True)
     )
     return list(page.messages)
 

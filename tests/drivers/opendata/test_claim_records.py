@@ -6,9 +6,9 @@ from tests.drivers.opendata.store import MINUTE, QUEUE, Store
 from zaqar_lite.domain.errors import NotFound
 from zaqar_lite.domain.ids import new_claim_id
 from zaqar_lite.domain.models import (
+    ClaimRequest,
     DelayMode,
-    Retries,
-    Take,
+    RetryPolicy,
 )
 from zaqar_lite.storage.opendata.format import keys
 from zaqar_lite.storage.opendata.format.keys import RecordType
@@ -55,7 +55,8 @@ async def test_a_claim_that_holds_nothing_goes_at_its_end(store: Store) -> None:
 async def test_popping_makes_no_claim(store: Store) -> None:
     await store.post("popped")
     popped = await store.messages.pop(
-        QUEUE, Take(limit=1, delay_mode=DelayMode.IGNORE, retries=Retries(None), version=None)
+        QUEUE,
+        ClaimRequest(limit=1, delay_mode=DelayMode.IGNORE, retries=RetryPolicy(None), version=None),
     )
     assert len(popped.messages) == 1
     assert not await store.records(RecordType.CLAIM)

@@ -17,14 +17,14 @@ from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Conflict, NotFound
 from zaqar_lite.domain.ids import Marker
 from zaqar_lite.domain.models import (
+    ClaimRequest,
     DelayMode,
     Edit,
+    ListQuery,
     Message,
     Move,
     QueueRef,
-    Selection,
     StoreOptions,
-    Take,
 )
 from zaqar_lite.domain.posts import Copy, NewMessage
 from zaqar_lite.domain.settlements import Act, Outcome, Settlement
@@ -86,7 +86,7 @@ async def post(store: MessageStore, texts: list[str], *, delay: int = 0, ttl: in
 async def claim(store: MessageStore, limit: int) -> tuple[str | None, list[Message]]:
     claimed = await store.claim(
         QUEUE,
-        Take(
+        ClaimRequest(
             limit=limit,
             ttl_ms=60_000,
             grace_ms=60_000,
@@ -100,7 +100,7 @@ async def claim(store: MessageStore, limit: int) -> tuple[str | None, list[Messa
 
 async def listed(store: MessageStore) -> list[Message]:
     page = await store.list_messages(
-        QUEUE, Selection(limit=1_000, include_claimed=True, include_delayed=True)
+        QUEUE, ListQuery(limit=1_000, include_claimed=True, include_delayed=True)
     )
     return list(page.messages)
 
@@ -120,7 +120,7 @@ async def test_pages_that_were_dropped_take_no_room_of_those_in_memory(
 ) -> None:
     for _ in range(5):
         await post(store, [str(number) for number in range(30)])
-        await store.pop(QUEUE, Take(limit=30, delay_mode=DelayMode.HONOUR, version=None))
+        await store.pop(QUEUE, ClaimRequest(limit=30, delay_mode=DelayMode.HONOUR, version=None))
     await post(store, ["last"])
     await store.sweep(100)
     assert store._db.page_cache.size == in_memory(store) * queues.ENTRY_BYTES
@@ -341,7 +341,7 @@ async def test_what_is_parked_on_disk_does_not_stop_an_exposure(
         await post(store, [str(number)], delay=100_000 + number)
     evict_all(store)
     store._db.clock.advance(2_000)
-    assert await store.expose(QUEUE, 100) == 9
+    assert await store.release_delayed(QUEUE, 100) == 9
     stats = await store.stats(QUEUE)
     assert (stats.ready, stats.delayed) == (10, 2)
 
@@ -356,7 +356,9 @@ async def test_a_message_has_an_id_of_its_own_beside_its_copy_on_disk(
     await store.post(OTHER, others, client_id="p", version=None)
     evict_all(store)
     assert await store.move(QUEUE, [posted.id], Move(OTHER, HOUR)) == [Outcome.DONE]
-    claimed = await store.claim(OTHER, Take(20, None, DelayMode.HONOUR, 60_000, 0, "worker"))
+    claimed = await store.claim(
+        OTHER, ClaimRequest(20, None, DelayMode.HONOUR, 60_000, 0, "worker")
+    )
     ids = [message.id for message in claimed.messages]
     assert len(set(ids)) == 14
     assert not await store.delete(OTHER, ids, claim_ids=[claimed.claim_id or ""])
@@ -371,7 +373,7 @@ async def test_the_id_of_a_moved_message_on_disk_is_a_marker(store: OpenDataMess
     await store.sweep(100)
     evict_all(store)
     marker = Marker(int(posted[4].id[:16], 16), posted[4].id)
-    page = await store.list_messages(OTHER, Selection(limit=5, marker=marker))
+    page = await store.list_messages(OTHER, ListQuery(limit=5, marker=marker))
     assert texts(list(page.messages)) == ["5", "6", "7", "8", "9"]
 
 
@@ -461,7 +463,7 @@ async def test_any_operations_give_what_the_memory_store_gives(  # noqa: PLR0912
                 if right[0] and ours[0]:
                     claims.append((right[0], ours[0]))
             case "pop":
-                take = Take(choose.randint(1, 3), None, DelayMode.HONOUR)
+                take = ClaimRequest(choose.randint(1, 3), None, DelayMode.HONOUR)
                 popped = [await either.pop(QUEUE, take) for either in (model, store)]
                 assert texts(list(popped[1].messages)) == texts(list(popped[0].messages))
             case "edit":

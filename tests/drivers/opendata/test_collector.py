@@ -6,7 +6,7 @@ import pytest
 
 from tests.drivers.opendata.store import HOUR, OTHER, QUEUE, Store
 from tests.drivers.opendata.test_recovering import fail_a_batch
-from zaqar_lite.domain.models import DeadLetter, Retries
+from zaqar_lite.domain.models import DeadLetter, RetryPolicy
 from zaqar_lite.domain.posts import Copy, NewMessage
 from zaqar_lite.storage.opendata.staging import PART
 
@@ -44,8 +44,8 @@ async def test_dead_letters_add_nothing_to_visit(store: Store) -> None:
     await store.claim(limit=MANY)
     store.clock.advance(2 * HOUR)
 
-    async def retries_of(_: object) -> Retries:
-        return Retries(DeadLetter(OTHER, 1, None))
+    async def retries_of(_: object) -> RetryPolicy:
+        return RetryPolicy(DeadLetter(OTHER, 1, None))
 
     while (await store.messages.stats(QUEUE)).total:
         await store.messages.sweep(MANY, retries_of)

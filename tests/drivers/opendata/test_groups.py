@@ -7,7 +7,7 @@ import pytest
 
 from tests.drivers.opendata.store import HOUR, MINUTE, OTHER, QUEUE, Store
 from zaqar_lite.domain.groups import GROUP_HEADER
-from zaqar_lite.domain.models import Message, Move, QueueRef, Selection
+from zaqar_lite.domain.models import ListQuery, Message, Move, QueueRef
 from zaqar_lite.domain.posts import Copy, NewMessage
 from zaqar_lite.storage.opendata.format import keys, read_terminated
 from zaqar_lite.storage.opendata.format.keys import RecordType
@@ -20,7 +20,7 @@ def of(group: str, *, ttl: int = HOUR, copies: tuple[Copy, ...] = ()) -> NewMess
 
 
 async def listed(store: Store, group: str, queue: QueueRef = QUEUE) -> Sequence[Message]:
-    selection = Selection(1_000, include_claimed=True, include_delayed=True, group=group)
+    selection = ListQuery(1_000, include_claimed=True, include_delayed=True, group=group)
     return (await store.messages.list_messages(queue, selection)).messages
 
 

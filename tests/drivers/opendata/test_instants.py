@@ -9,12 +9,12 @@ from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Conflict, NotFound
 from zaqar_lite.domain.models import (
     Claimed,
+    ClaimRequest,
     DelayMode,
     Edit,
+    ListQuery,
     QueueRef,
-    Selection,
     StoreOptions,
-    Take,
 )
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.storage.base import MessageStore
@@ -42,7 +42,7 @@ class Frozen:
     async def claim(self, ttl: int = TTL) -> Claimed:
         return await self.store.claim(
             QUEUE,
-            Take(
+            ClaimRequest(
                 limit=5,
                 ttl_ms=ttl,
                 grace_ms=0,
@@ -53,7 +53,7 @@ class Frozen:
         )
 
     async def listed(self, *, delayed: bool = False) -> int:
-        page = await self.store.list_messages(QUEUE, Selection(limit=5, include_delayed=delayed))
+        page = await self.store.list_messages(QUEUE, ListQuery(limit=5, include_delayed=delayed))
         return len(page.messages)
 
 

@@ -8,7 +8,7 @@ import pytest
 from tests.drivers.opendata.contract_hooks import check_database
 from tests.drivers.opendata.store import HOUR, MINUTE, OTHER, QUEUE, Store
 from zaqar_lite.domain.histories import HistoryState
-from zaqar_lite.domain.models import DeadLetter, Message, QueueRef, Selection
+from zaqar_lite.domain.models import DeadLetter, ListQuery, Message, QueueRef
 from zaqar_lite.domain.posts import Copy, NewMessage
 
 pytestmark = pytest.mark.anyio
@@ -36,7 +36,7 @@ async def two(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[S
 
 async def letters(store: Store) -> list[Message]:
     page = await store.messages.list_messages(
-        LETTERS, Selection(limit=10, include_claimed=True, include_delayed=True)
+        LETTERS, ListQuery(limit=10, include_claimed=True, include_delayed=True)
     )
     return list(page.messages)
 

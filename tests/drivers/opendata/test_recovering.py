@@ -10,7 +10,14 @@ from tests.drivers.opendata.test_recovery import replace, while_reading
 from tests.drivers.opendata.test_shares import until
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.histories import HistoryState
-from zaqar_lite.domain.models import Claimed, DeadLetter, DelayMode, QueueRef, Retries, Take
+from zaqar_lite.domain.models import (
+    Claimed,
+    ClaimRequest,
+    DeadLetter,
+    DelayMode,
+    QueueRef,
+    RetryPolicy,
+)
 from zaqar_lite.domain.posts import Copy, NewMessage
 from zaqar_lite.storage.opendata.engine import Batch, Row
 from zaqar_lite.storage.opendata.entries import PAGE_SIZE
@@ -77,9 +84,9 @@ async def test_no_dead_letter_is_moved_while_a_failed_batch_is_undone(
     store.clock.advance(2 * MINUTE)
     pause = Pause()
 
-    async def retries_of(_: QueueRef) -> Retries:
+    async def retries_of(_: QueueRef) -> RetryPolicy:
         await pause.wait()
-        return Retries(DeadLetter(OTHER, 1, None))
+        return RetryPolicy(DeadLetter(OTHER, 1, None))
 
     sweep = asyncio.create_task(store.messages.sweep(100, retries_of))
     await pause.reached.wait()
@@ -152,7 +159,7 @@ async def test_a_history_shows_nothing_that_is_not_stored(store: Store) -> None:
 
 
 async def pop(store: Store, limit: int) -> Claimed:
-    return await store.messages.pop(QUEUE, Take(limit, None, DelayMode.IGNORE))
+    return await store.messages.pop(QUEUE, ClaimRequest(limit, None, DelayMode.IGNORE))
 
 
 async def fail_a_batch_unreadably(store: Store) -> Callable[[], None]:

@@ -9,7 +9,15 @@ import pytest
 
 from tests.drivers.opendata.store import HOUR, MINUTE, OTHER, QUEUE, Store, listed, texts
 from zaqar_lite.domain.errors import NotFound, Unavailable
-from zaqar_lite.domain.models import NO_RETRIES, Claimed, DelayMode, Edit, QueueRef, Retries, Take
+from zaqar_lite.domain.models import (
+    NO_RETRIES,
+    Claimed,
+    ClaimRequest,
+    DelayMode,
+    Edit,
+    QueueRef,
+    RetryPolicy,
+)
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.storage.opendata import claiming
 from zaqar_lite.storage.opendata.engine import Batch, Stored
@@ -18,7 +26,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def pop(store: Store) -> Claimed:
-    return await store.messages.pop(QUEUE, Take(20, None, DelayMode.IGNORE))
+    return await store.messages.pop(QUEUE, ClaimRequest(20, None, DelayMode.IGNORE))
 
 
 def replace(store: Store, name: str, call: Callable[..., Awaitable[object]]) -> None:
@@ -82,7 +90,7 @@ async def test_a_sweep_ends_no_lease_of_a_queue_that_was_replaced(store: Store) 
 
     failed: list[QueueRef] = []
 
-    async def retries_of(ref: QueueRef) -> Retries:
+    async def retries_of(ref: QueueRef) -> RetryPolicy:
         if not failed:
             failed.append(ref)
             await fail_a_batch(store)

@@ -18,7 +18,7 @@ from tests.drivers.opendata.store import (
     texts,
 )
 from zaqar_lite.domain.errors import ConfigurationError
-from zaqar_lite.domain.models import DeadLetter, DelayMode, QueueRef, Take
+from zaqar_lite.domain.models import ClaimRequest, DeadLetter, DelayMode, QueueRef
 from zaqar_lite.domain.posts import Copy, NewMessage
 from zaqar_lite.storage.opendata.engine import Batch, Damage
 from zaqar_lite.storage.opendata.format import keys
@@ -138,7 +138,7 @@ async def test_a_message_set_aside_is_not_ready_when_its_claim_ends(filled: Stor
     await filled.messages.release(QUEUE, taken.claim_id or "")
     assert (await filled.messages.stats(QUEUE)).ready == 699
     popped = await filled.messages.pop(
-        QUEUE, Take(limit=10, delay_mode=DelayMode.HONOUR, version=None)
+        QUEUE, ClaimRequest(limit=10, delay_mode=DelayMode.HONOUR, version=None)
     )
     assert texts(popped) == numbers(1, 11)
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from tests.drivers.opendata.store import HOUR, OTHER, QUEUE, Store, listed
 from zaqar_lite.domain.errors import KeyReused, Unavailable
-from zaqar_lite.domain.models import DeadLetter, QueueRef, Selection
+from zaqar_lite.domain.models import DeadLetter, ListQuery, QueueRef
 from zaqar_lite.domain.posts import Copy, IdempotencyKey, NewMessage, Posted
 from zaqar_lite.storage.opendata.checkpoint import GARBAGE_STEP
 from zaqar_lite.storage.opendata.engine import Batch
@@ -110,7 +110,7 @@ async def test_a_larger_post_goes_in_parts(store: Store) -> None:
     assert batches.rows[-1] <= 2 * PART + MANY / PAGE_SIZE + MANY / GARBAGE_STEP + 10
     ids = [one.id for one in posted]
     assert len(ids) == MANY
-    page = await store.messages.list_messages(QUEUE, Selection(limit=1_000))
+    page = await store.messages.list_messages(QUEUE, ListQuery(limit=1_000))
     assert [message.id for message in page.messages] == ids[:1_000]
     assert await left_behind(store) == MANY
     await store.restart()

@@ -19,7 +19,7 @@ from tests.services.process import missing
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError, Unavailable
 from zaqar_lite.domain.ids import Marker
-from zaqar_lite.domain.models import DelayMode, QueueRef, Selection, StoreOptions, Take
+from zaqar_lite.domain.models import ClaimRequest, DelayMode, ListQuery, QueueRef, StoreOptions
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.opendata import database
@@ -151,7 +151,7 @@ async def bodies(store: MessageStore) -> list[str]:
     marker = None
     while True:
         page = await store.list_messages(
-            QUEUE, Selection(marker=marker, limit=100, include_claimed=True, include_delayed=True)
+            QUEUE, ListQuery(marker=marker, limit=100, include_claimed=True, include_delayed=True)
         )
         if not page.messages:
             return found
@@ -301,7 +301,7 @@ async def test_a_clock_that_stepped_back_neither_cuts_leases_nor_hands_out_early
 async def claim(store: MessageStore) -> list[str]:
     claimed = await store.claim(
         QUEUE,
-        Take(
+        ClaimRequest(
             limit=10,
             ttl_ms=60_000,
             grace_ms=60_000,

@@ -12,7 +12,14 @@ from tests.drivers.opendata.store import HOUR, MINUTE, OTHER, QUEUE, Store, list
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import LimitReached
 from zaqar_lite.domain.histories import HistoryState
-from zaqar_lite.domain.models import Claimed, DeadLetter, QueueRef, Retries, Selection, StoreOptions
+from zaqar_lite.domain.models import (
+    Claimed,
+    DeadLetter,
+    ListQuery,
+    QueueRef,
+    RetryPolicy,
+    StoreOptions,
+)
 from zaqar_lite.domain.posts import Copy, NewMessage
 from zaqar_lite.storage.opendata.claiming import MOST_MOVED
 from zaqar_lite.storage.opendata.due import STEP
@@ -90,7 +97,7 @@ async def test_a_page_reads_no_more_of_the_log_than_it_shows(store: Store) -> No
     store.db.engine.get = counted  # type: ignore[assignment, method-assign]
     before = store.messages.examined
     page = await store.messages.list_messages(
-        QUEUE, Selection(limit=20, exclude_client_id="another")
+        QUEUE, ListQuery(limit=20, exclude_client_id="another")
     )
     assert [message.id for message in page.messages] == ids[:20]
     assert store.messages.examined - before <= 40
@@ -119,10 +126,10 @@ async def test_counting_what_is_due_takes_many_steps(store: Store) -> None:
 
 async def test_a_listing_shows_what_is_due_without_opening_it(store: Store) -> None:
     await post_many(store, MANY, delay=HOUR)
-    assert not (await store.messages.list_messages(QUEUE, Selection(limit=10))).messages
+    assert not (await store.messages.list_messages(QUEUE, ListQuery(limit=10))).messages
     store.clock.advance(HOUR)
     before = store.messages.examined
-    assert len((await store.messages.list_messages(QUEUE, Selection(limit=10))).messages) == 10
+    assert len((await store.messages.list_messages(QUEUE, ListQuery(limit=10))).messages) == 10
     assert store.messages.examined - before <= 1_000
 
 
@@ -272,7 +279,7 @@ async def test_a_page_of_others_messages_is_found_behind_many_of_ones_own(store:
     new = [NewMessage(b'"other"', HOUR)]
     await store.messages.post(QUEUE, new, client_id="another", version=None)
     async with watched(store) as steps:
-        page = await store.messages.list_messages(QUEUE, Selection(limit=10, exclude_client_id="p"))
+        page = await store.messages.list_messages(QUEUE, ListQuery(limit=10, exclude_client_id="p"))
     assert texts(list(page.messages)) == ["other"]
     assert 0 < steps.longest <= STEP
 
@@ -346,8 +353,8 @@ async def test_a_sweep_after_many_lapses_moves_the_exhausted_in_steps(store: Sto
         await store.claim(1_000)
     store.clock.advance(MINUTE)
 
-    async def retries_of(_: QueueRef) -> Retries:
-        return Retries(DeadLetter(OTHER, 1))
+    async def retries_of(_: QueueRef) -> RetryPolicy:
+        return RetryPolicy(DeadLetter(OTHER, 1))
 
     moved = [(await store.messages.sweep(1_000, retries_of)).moved for _ in range(8)]
     assert sum(moved) == 3_000

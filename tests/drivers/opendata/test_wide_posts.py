@@ -9,7 +9,7 @@ import pytest
 from tests.drivers.opendata.store import HOUR, OTHER, QUEUE, Store, listed
 from tests.drivers.opendata.test_shares import until
 from zaqar_lite.domain.errors import Unavailable
-from zaqar_lite.domain.models import QueueRef, Selection
+from zaqar_lite.domain.models import ListQuery, QueueRef
 from zaqar_lite.domain.posts import Copy, NewMessage
 from zaqar_lite.storage.opendata import checkpoint, database
 from zaqar_lite.storage.opendata.database import MOST_AT_ONCE
@@ -130,7 +130,7 @@ async def test_copies_of_a_large_post_come_before_what_is_posted_later(store: St
         await asyncio.sleep(0)
         later.append(asyncio.create_task(store.post(str(number), to=OTHER)))
     await asyncio.gather(large, *later)
-    page = await store.messages.list_messages(OTHER, Selection(limit=1_000))
+    page = await store.messages.list_messages(OTHER, ListQuery(limit=1_000))
     positions = [message.position for message in page.messages]
     assert len(positions) == 450
     assert positions == sorted(positions)

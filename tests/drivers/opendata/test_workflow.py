@@ -8,7 +8,7 @@ from tests.drivers.opendata.profiles import decode_active, encode_metadata, read
 from tests.drivers.opendata.store import HOUR, MINUTE, OTHER, QUEUE, THIRD, Store, texts
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.histories import HistoryState
-from zaqar_lite.domain.models import DeadLetter, QueueRef, Retries, Selection, Swept
+from zaqar_lite.domain.models import DeadLetter, ListQuery, QueueRef, RetryPolicy, SweepResult
 from zaqar_lite.domain.posts import Copy, NewMessage
 from zaqar_lite.storage.opendata.checkpoint import GARBAGE_STEP
 from zaqar_lite.storage.opendata.engine import Batch
@@ -176,11 +176,11 @@ async def test_nothing_is_kept_where_no_retention_is_set(store: Store) -> None:
     assert not await store.records(RecordType.ATTEMPTS)
 
 
-async def sweep_by(store: Store, letters: DeadLetter) -> Swept:
+async def sweep_by(store: Store, letters: DeadLetter) -> SweepResult:
     """Sweep with this policy for every queue."""
 
-    async def retries_of(_: QueueRef) -> Retries:
-        return Retries(letters)
+    async def retries_of(_: QueueRef) -> RetryPolicy:
+        return RetryPolicy(letters)
 
     return await store.messages.sweep(100, retries_of)
 
@@ -243,7 +243,7 @@ async def test_stragglers_do_not_keep_a_page_each(store: Store) -> None:
     assert len(await store.records(RecordType.ACTIVE)) > 10
     await store.sweep()
     assert len(await store.records(RecordType.ACTIVE)) < 5
-    page = await store.messages.list_messages(QUEUE, Selection(limit=100))
+    page = await store.messages.list_messages(QUEUE, ListQuery(limit=100))
     assert [message.id for message in page.messages] == kept
 
 
@@ -313,7 +313,7 @@ async def test_what_a_reader_sees_is_durable(store: Store, monkeypatch: pytest.M
     monkeypatch.setattr(store.db.engine, "commit", slow)
     posting = asyncio.create_task(store.post("slow"))
     await asyncio.sleep(0.02)
-    reading = asyncio.create_task(store.messages.list_messages(QUEUE, Selection(limit=10)))
+    reading = asyncio.create_task(store.messages.list_messages(QUEUE, ListQuery(limit=10)))
     await asyncio.sleep(0.02)
     assert not reading.done()
     release.set()

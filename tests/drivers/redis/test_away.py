@@ -7,7 +7,7 @@ import pytest
 
 from tests.contract.subject import MINUTE, QueueUnderTest
 from zaqar_lite.domain.errors import Unavailable
-from zaqar_lite.domain.models import NO_RETRIES, DeadLetter, QueueRef, Retries
+from zaqar_lite.domain.models import NO_RETRIES, DeadLetter, QueueRef, RetryPolicy
 from zaqar_lite.storage.redis.keys import Keys, keys_of
 from zaqar_lite.storage.redis.router import Router
 
@@ -40,7 +40,7 @@ async def test_the_sweep_passes_over_a_queue_whose_policy_cannot_be_read(
 ) -> None:
     other = await with_ended_messages(queue)
 
-    async def read(ref: QueueRef) -> Retries:
+    async def read(ref: QueueRef) -> RetryPolicy:
         await queue.stores.management.get_queue(ref)
         return NO_RETRIES
 
@@ -59,8 +59,8 @@ async def test_the_sweep_passes_over_a_queue_whose_policy_this_store_cannot_foll
     """Records may come from a store that keeps failed messages."""
     other = await with_ended_messages(queue)
 
-    async def read(ref: QueueRef) -> Retries:
-        return Retries(DeadLetter(None, 1, 0)) if ref == queue.ref else NO_RETRIES
+    async def read(ref: QueueRef) -> RetryPolicy:
+        return RetryPolicy(DeadLetter(None, 1, 0)) if ref == queue.ref else NO_RETRIES
 
     await queue.stores.messages.sweep(1_000, read)
     assert client.hlen(keys_of(other.ref).key("messages")) == 0

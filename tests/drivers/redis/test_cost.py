@@ -11,7 +11,7 @@ from tests.contract.subject import HOUR, MINUTE, QueueUnderTest, new
 from tests.drivers.redis.conftest import Open
 from tests.drivers.redis.inspection import raw
 from tests.services import RedisServer
-from zaqar_lite.domain.models import DelayMode, Retries
+from zaqar_lite.domain.models import DelayMode, RetryPolicy
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.domain.settlements import Act, Outcome, Settlement
 from zaqar_lite.storage.redis.claiming import MAX_CLAIMED
@@ -95,7 +95,7 @@ async def test_a_dead_letter_takes_one_round_trip_and_two_behind_the_answer(
 ) -> None:
     """The sweep was told of the queue before, and the outbox is empty: neither is asked again."""
     target = queue.named(f"{queue.ref.name}-letters")
-    policy = Retries(target.as_dead_letter_queue())
+    policy = RetryPolicy(target.as_dead_letter_queue())
     called: list[str] = []
     run = Router.run
 

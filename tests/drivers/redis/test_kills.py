@@ -21,7 +21,8 @@ QUEUE = QueueRef("ping", "jobs")
 CONSUMER = """
 import asyncio, os, signal, sys
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.models import DeadLetter, DelayMode, QueueRef, Retries, StoreOptions, Take
+from zaqar_lite.domain.models import ClaimRequest, DeadLetter, DelayMode, QueueRef, RetryPolicy
+from zaqar_lite.domain.models import StoreOptions
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.domain.settlements import Act, Settlement
 from zaqar_lite.storage.redis.outbox import Outbox
@@ -29,7 +30,7 @@ from zaqar_lite.storage.redis.runner import Runner
 from zaqar_lite.storage.registry import create_stores
 
 QUEUE = QueueRef("ping", "jobs")
-RETRIES = Retries(DeadLetter(QueueRef("ping", "letters"), max_claims=1))
+RETRIES = RetryPolicy(DeadLetter(QueueRef("ping", "letters"), max_claims=1))
 REJECT = Settlement("", Act.DEAD, reason="test")
 
 async def die(*_):
@@ -39,7 +40,7 @@ async def claim(store, ttl_ms):
     await store.post(QUEUE, [NewMessage(b"1", 3_600_000)], client_id="c", version=None)
     if ttl_ms < 60_000:
         Runner.register_now = die
-    take = Take(1, None, DelayMode.IGNORE, ttl_ms, 60_000, "c", RETRIES)
+    take = ClaimRequest(1, None, DelayMode.IGNORE, ttl_ms, 60_000, "c", RETRIES)
     return await store.claim(QUEUE, take)
 
 async def reject(store):

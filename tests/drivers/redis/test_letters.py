@@ -14,7 +14,7 @@ from tests.contract.subject import HOUR, MINUTE, SECOND, QueueUnderTest, bury, n
 from tests.drivers.redis.inspection import check_queue, keys_by_tag
 from tests.services import RedisServer
 from zaqar_lite.domain.errors import Unavailable
-from zaqar_lite.domain.models import Retries
+from zaqar_lite.domain.models import RetryPolicy
 from zaqar_lite.domain.posts import Companion
 from zaqar_lite.storage.redis.keys import EVERYWHERE, keys_of
 from zaqar_lite.storage.redis.outbox import Outbox
@@ -117,7 +117,7 @@ async def test_a_sweep_right_after_the_registration_comes_again_soon(
 
 async def reject(queue: QueueUnderTest, target: QueueUnderTest, *texts: str) -> list[str]:
     """Post messages, claim them and send them to the dead letters in one settlement."""
-    policy = Retries(target.as_dead_letter_queue())
+    policy = RetryPolicy(target.as_dead_letter_queue())
     ids = await queue.post(*texts)
     claim_id = await queue.claim_id(len(texts))
     acts = [bury(message_id) for message_id in ids]
@@ -191,7 +191,7 @@ async def reject_next(queue: QueueUnderTest, target: QueueUnderTest, text: str) 
     """Post a message, and reject whichever is the next."""
     await queue.post(text)
     (message,) = (await queue.claim(1)).messages
-    policy = Retries(target.as_dead_letter_queue())
+    policy = RetryPolicy(target.as_dead_letter_queue())
     assert (await queue.settle(message.claim_id or "", bury(message.id), retries=policy)).moved == 1
 
 

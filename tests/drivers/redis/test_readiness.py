@@ -16,7 +16,7 @@ from tests.contract.subject import HOUR, MINUTE, QueueUnderTest
 from tests.drivers.redis.conftest import Open
 from tests.drivers.redis.test_cluster import queues_on_every_node
 from tests.services import RedisServer
-from zaqar_lite.domain.models import Claimed, DeadLetter, QueueRef, Retries
+from zaqar_lite.domain.models import Claimed, DeadLetter, QueueRef, RetryPolicy
 from zaqar_lite.service.long_polling import LongPolling
 from zaqar_lite.storage.redis import readiness
 from zaqar_lite.storage.redis.keys import keys_of
@@ -207,7 +207,7 @@ async def test_the_soonest_of_the_letters_that_come_together_is_told(
     for delay in (HOUR, 2_000):
         (posted_id,) = await queue.post("a", ttl=2 * HOUR)
         policy = policy_words(
-            queue.ref, Retries(DeadLetter(target.ref, ttl_ms=2 * HOUR)), armed_until
+            queue.ref, RetryPolicy(DeadLetter(target.ref, ttl_ms=2 * HOUR)), armed_until
         )
         words = [offset, "", delay, "", *policy, bytes.fromhex(posted_id)]
         await router.run(load("move"), keys_of(queue.ref), *words)

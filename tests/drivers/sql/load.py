@@ -16,7 +16,7 @@ from tests.drivers.sql.store import OTHER, QUEUE, THIRD, Store, texts
 from tests.drivers.sql.tables import broken
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.ids import Marker
-from zaqar_lite.domain.models import Claimed, Message, QueueRef, Selection
+from zaqar_lite.domain.models import Claimed, ListQuery, Message, QueueRef
 from zaqar_lite.domain.settlements import Act, Settlement
 
 QUEUES = (QUEUE, OTHER, THIRD)
@@ -113,7 +113,7 @@ async def bodies(store: Store, queue: QueueRef) -> list[str]:
     found: list[str] = []
     marker = None
     while True:
-        wanted = Selection(1_000, marker, include_claimed=True, include_delayed=True)
+        wanted = ListQuery(1_000, marker, include_claimed=True, include_delayed=True)
         page = await store.messages.list_messages(queue, wanted)
         if not page.messages:
             return found

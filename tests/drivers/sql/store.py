@@ -8,11 +8,11 @@ from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.models import (
     NO_RETRIES,
     Claimed,
+    ClaimRequest,
     DelayMode,
     QueueRef,
-    Retries,
+    RetryPolicy,
     StoreOptions,
-    Take,
 )
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.domain.settlements import Act, Settlement
@@ -70,11 +70,11 @@ class Store:
         *,
         queue: QueueRef = QUEUE,
         ttl: int = 10 * MINUTE,
-        retries: Retries = NO_RETRIES,
+        retries: RetryPolicy = NO_RETRIES,
         mode: DelayMode = DelayMode.IGNORE,
     ) -> Claimed:
         """Claim messages."""
-        take = Take(
+        take = ClaimRequest(
             limit, None, mode, ttl_ms=ttl, grace_ms=MINUTE, client_id="consumer", retries=retries
         )
         return await self.messages.claim(queue, take)

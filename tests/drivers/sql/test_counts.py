@@ -21,15 +21,15 @@ from zaqar_lite.domain.errors import ZaqarLiteError
 from zaqar_lite.domain.groups import GROUP_HEADER
 from zaqar_lite.domain.metadata import DONE_RETENTION, FAILED_RETENTION
 from zaqar_lite.domain.models import (
+    ClaimRequest,
     DeadLetter,
     DelayMode,
     Edit,
+    ListQuery,
     Move,
     QueueRef,
-    Retries,
-    Selection,
+    RetryPolicy,
     StoreOptions,
-    Take,
 )
 from zaqar_lite.domain.posts import Copy, NewMessage, identify
 from zaqar_lite.domain.settlements import Act, Settlement
@@ -101,10 +101,10 @@ class Chaos:
     def delay(self) -> int:
         return self.chance.choice((0, 0, 0, 10 * SECOND, 5 * MINUTE))
 
-    def retries(self, ref: QueueRef) -> Retries:
+    def retries(self, ref: QueueRef) -> RetryPolicy:
         target = self.chance.choice((None, *(one for one in REFS if one.project == ref.project)))
         letter = DeadLetter(None if target == ref else target, max_claims=3, max_failures=2)
-        return Retries(letter, Backoff((5 * SECOND, MINUTE), 0.0))
+        return RetryPolicy(letter, Backoff((5 * SECOND, MINUTE), 0.0))
 
     async def post(self, ref: QueueRef) -> None:
         count = self.chance.choice((1, 1, 3, 20, 700))
@@ -120,8 +120,8 @@ class Chaos:
         )
         self.ids[ref] = (self.ids[ref] + [one.id for one in posted])[-1_000:]
 
-    def take(self, ref: QueueRef) -> Take:
-        return Take(
+    def take(self, ref: QueueRef) -> ClaimRequest:
+        return ClaimRequest(
             self.chance.choice((1, 10, 100)),
             None,
             self.chance.choice(list(DelayMode)),
@@ -186,10 +186,10 @@ class Chaos:
         await self.messages.stats(ref)
 
     async def list(self, ref: QueueRef) -> None:
-        await self.messages.list_messages(ref, Selection(10, include_claimed=True))
+        await self.messages.list_messages(ref, ListQuery(10, include_claimed=True))
 
     async def sweep(self, _: QueueRef) -> None:
-        async def retries_of(ref: QueueRef) -> Retries:
+        async def retries_of(ref: QueueRef) -> RetryPolicy:
             return self.retries(ref)
 
         await self.messages.sweep(self.chance.choice((10, 1_000)), retries_of)
@@ -197,8 +197,8 @@ class Chaos:
     async def wait(self, _: QueueRef) -> None:
         self.clock.advance(self.chance.choice((SECOND, 15 * SECOND, 2 * MINUTE)))
 
-    async def expose(self, ref: QueueRef) -> None:
-        await self.messages.expose(ref, 20)
+    async def release_delayed(self, ref: QueueRef) -> None:
+        await self.messages.release_delayed(ref, 20)
 
     async def purge(self, ref: QueueRef) -> None:
         if self.chance.random() < 0.2:

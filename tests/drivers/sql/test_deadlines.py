@@ -5,15 +5,15 @@ import pytest
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError, NotFound
 from zaqar_lite.domain.models import (
+    ClaimRequest,
     DeadLetter,
     DelayMode,
     Edit,
+    ListQuery,
     Message,
     QueueRef,
-    Retries,
-    Selection,
+    RetryPolicy,
     StoreOptions,
-    Take,
 )
 from zaqar_lite.domain.posts import NewMessage, identify
 from zaqar_lite.storage.sql import create, place_of
@@ -69,13 +69,13 @@ async def claim(
 ) -> str | None:
     claimed = await store.claim(
         queue,
-        Take(
+        ClaimRequest(
             limit=20,
             ttl_ms=ttl_ms,
             grace_ms=grace_ms,
             client_id="consumer",
             delay_mode=mode,
-            retries=Retries(dead_letter),
+            retries=RetryPolicy(dead_letter),
             version=None,
         ),
     )
@@ -162,16 +162,16 @@ async def test_a_source_of_adopted_messages_is_forgotten_after_a_day(
     life = 2 * DAY
     message = Message("0" * 32, 1, b"1", life, now, now + life, now)
 
-    async def adopt(source: int) -> int:
-        await store.adopt(queue, [message], source=f"pool-{source}", number=1)
+    async def import_messages(source: int) -> int:
+        await store.import_messages(queue, [message], source=f"pool-{source}", number=1)
         return (await store.stats(queue)).total
 
     for source in range(1_000):
-        await adopt(source)
+        await import_messages(source)
     clock.advance(DAY - 1)
     await store.sweep(100)
     assert count(database, "record") == 1_000
-    assert await adopt(0) == 1_000, "a repeat"
+    assert await import_messages(0) == 1_000, "a repeat"
     clock.advance(1)
     management = SqlManagementStore(database)
     assert [await management.sweep_records(100) for _ in range(11)] == [100] * 10 + [0]
@@ -182,13 +182,13 @@ async def test_reading_a_queue_that_is_not_there_keeps_nothing_of_it(
     database: Database, store: SqlMessageStore, queue: QueueRef
 ) -> None:
     await claim(store, queue)
-    await store.pop(queue, Take(limit=1, delay_mode=DelayMode.HONOUR, version=None))
-    await store.list_messages(queue, Selection(limit=1))
+    await store.pop(queue, ClaimRequest(limit=1, delay_mode=DelayMode.HONOUR, version=None))
+    await store.list_messages(queue, ListQuery(limit=1))
     await store.get_messages(queue, ["0" * 32])
     await store.delete(queue, ["0" * 32], claim_ids=None)
     await store.stats(queue)
-    await store.split(queue, 3)
-    await store.expose(queue, 3)
+    await store.partition(queue, 3)
+    await store.release_delayed(queue, 3)
     await store.release(queue, "0" * 32)
     with pytest.raises(NotFound):
         await store.edit(queue, Edit("0" * 32, body=b"2"))

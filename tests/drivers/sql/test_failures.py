@@ -20,7 +20,7 @@ from tests.drivers.sql.load import Load, bodies
 from tests.drivers.sql.store import HOUR, OTHER, QUEUE, Store, message, texts
 from tests.drivers.sql.tables import broken
 from zaqar_lite.domain.errors import Unavailable
-from zaqar_lite.domain.models import DelayMode, QueueRef, Selection, Take
+from zaqar_lite.domain.models import ClaimRequest, DelayMode, ListQuery, QueueRef
 from zaqar_lite.storage.sql import database, place
 
 pytestmark = pytest.mark.anyio
@@ -127,7 +127,7 @@ async def test_what_was_not_synced_is_neither_acknowledged_nor_seen(
         await asyncio.sleep(0)
     # A reader that saw the second message is not answered with it.
     with pytest.raises(Unavailable):
-        await store.messages.list_messages(QUEUE, Selection(10, include_claimed=True))
+        await store.messages.list_messages(QUEUE, ListQuery(10, include_claimed=True))
     with pytest.raises(Unavailable) as refused:
         await posting
     assert "Input/output error" in str(refused.value)  # for the operator
@@ -146,7 +146,7 @@ async def test_syncs_that_fail_for_a_while(store: Store, syncs: Syncs) -> None:
     with pytest.raises(Unavailable):
         await store.post("lost")
     reads: dict[str, Callable[[], Awaitable[object]]] = {
-        "list": lambda: store.messages.list_messages(QUEUE, Selection(10)),
+        "list": lambda: store.messages.list_messages(QUEUE, ListQuery(10)),
         "claim": store.claim,
         "stats": lambda: store.messages.stats(QUEUE),
         "get": lambda: store.messages.get_messages(QUEUE, [claimed.messages[0].id]),
@@ -156,8 +156,8 @@ async def test_syncs_that_fail_for_a_while(store: Store, syncs: Syncs) -> None:
         "ping": store.messages.ping,
         "next_due": lambda: store.messages.next_due(QUEUE),
         "remembers": lambda: store.messages.remembers(QUEUE),
-        "split": lambda: store.messages.split(QUEUE, 2),
-        "expose": lambda: store.messages.expose(QUEUE, 2),
+        "split": lambda: store.messages.partition(QUEUE, 2),
+        "expose": lambda: store.messages.release_delayed(QUEUE, 2),
         "queues": lambda: store.management.list_queues("project", limit=5),
         "record": lambda: store.management.get_record("kind", "project", "name"),
     }
@@ -298,7 +298,7 @@ async def test_a_read_that_fails_while_a_batch_gathers(tmp_path: Path) -> None:
 
             failing.hook = fail
             with pytest.raises(Unavailable):
-                await store.messages.list_messages(QUEUE, Selection(1_000))
+                await store.messages.list_messages(QUEUE, ListQuery(1_000))
             failing.hook = None
             with contextlib.suppress(Unavailable):
                 await store.post("after", to=OTHER)
@@ -463,12 +463,12 @@ async def test_any_read_that_fails_while_a_batch_gathers(call: str, tmp_path: Pa
     last = QueueRef("project-9", "queue-99999")
     calls: dict[str, Callable[[Store], Awaitable[object]]] = {
         "claim": lambda store: store.claim(queue=last),
-        "pop": lambda store: store.messages.pop(last, Take(1, None, DelayMode.IGNORE)),
+        "pop": lambda store: store.messages.pop(last, ClaimRequest(1, None, DelayMode.IGNORE)),
         "stats": lambda store: store.messages.stats(last),
         "post": lambda store: store.post("text", to=last),
         "next_due": lambda store: store.messages.next_due(last),
-        "expose": lambda store: store.messages.expose(last, 1),
-        "list": lambda store: store.messages.list_messages(last, Selection(10)),
+        "expose": lambda store: store.messages.release_delayed(last, 1),
+        "list": lambda store: store.messages.list_messages(last, ListQuery(10)),
     }
     with failing_disk() as failing:
         async with Store(tmp_path / "data") as store:
@@ -514,7 +514,7 @@ async def test_statements_that_find_no_room(seed: int, tmp_path: Path) -> None:
                 while not load.is_over:
                     with contextlib.suppress(Unavailable):
                         await store.messages.sweep(100)
-                        _ = [ref async for ref in store.messages.census()]
+                        _ = [ref async for ref in store.messages.nonempty_queues()]
                     await asyncio.sleep(0)
 
             failing.hook = fail
@@ -569,7 +569,7 @@ async def test_nobody_sees_a_drop_before_it_is_durable(
     await store.management.create_queue(QUEUE, {}, max_queues=10)
     (first,) = await store.post("first")
     calls: dict[str, Callable[[], Awaitable[object]]] = {
-        "list": lambda: store.messages.list_messages(QUEUE, Selection(10)),
+        "list": lambda: store.messages.list_messages(QUEUE, ListQuery(10)),
         "stats": lambda: store.messages.stats(QUEUE),
         "get": lambda: store.messages.get_messages(QUEUE, [first]),
         "record": lambda: store.management.get_queue(QUEUE),

@@ -26,7 +26,7 @@ import swiftclient
 from tests import services
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.ids import new_message_id
-from zaqar_lite.domain.models import DelayMode, QueueRef, Selection, StoreOptions, Take
+from zaqar_lite.domain.models import ClaimRequest, DelayMode, ListQuery, QueueRef, StoreOptions
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.storage.swift import create, layout
 from zaqar_lite.storage.swift.layout import Content, State
@@ -63,14 +63,14 @@ class Driver:
 
     async def list(self) -> None:
         """List the first page."""
-        page = await self.store.list_messages(self.queue, Selection(limit=COUNT))
+        page = await self.store.list_messages(self.queue, ListQuery(limit=COUNT))
         assert len(page.messages) == COUNT
 
     async def claim(self) -> None:
         """Claim the first messages."""
         claimed = await self.store.claim(
             self.queue,
-            Take(
+            ClaimRequest(
                 limit=COUNT,
                 ttl_ms=600_000,
                 grace_ms=60_000,

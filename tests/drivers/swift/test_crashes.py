@@ -204,12 +204,12 @@ async def test_taking_in_that_was_cut_short_is_all_or_none(
     proxy.fault("PUT", where, times=50, skip=skip, cut=cut)
     proxy.fault("DELETE", ".", times=50, cut="before")
     with pytest.raises(Unavailable):
-        await crashed.messages.adopt(queue.ref, messages, source="pool", number=1)
+        await crashed.messages.import_messages(queue.ref, messages, source="pool", number=1)
     proxy.heal()
     healthy = await open_swift()
     queue = queue.at(healthy)
     for _ in range(2):
-        await healthy.messages.adopt(queue.ref, messages, source="pool", number=1)
+        await healthy.messages.import_messages(queue.ref, messages, source="pool", number=1)
     assert await queue.bodies() == ["older", "a", "b"]
     claimed = (await queue.claim()).messages
     assert [one.id for one in claimed[1:]] == [one.id for one in messages]

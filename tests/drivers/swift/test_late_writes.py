@@ -24,7 +24,7 @@ from tests.drivers.swift.conftest import a_queue
 from tests.drivers.swift.faulty_proxy import Fault, FaultyProxy
 from tests.drivers.swift.together import OpenSwift, together
 from zaqar_lite.domain.errors import Unavailable
-from zaqar_lite.domain.models import QueueRef, Retries
+from zaqar_lite.domain.models import QueueRef, RetryPolicy
 from zaqar_lite.domain.settlements import Outcome
 
 pytestmark = pytest.mark.anyio
@@ -81,7 +81,7 @@ async def give_one_back(queue: QueueUnderTest) -> None:
 async def fail_one(queue: QueueUnderTest) -> None:
     """It waits for a back-off that is over when the late write comes."""
     claim_id, message_id = await claimed(queue)
-    retries = Retries(backoff=backoff(MINUTE))
+    retries = RetryPolicy(backoff=backoff(MINUTE))
     assert await queue.outcomes(claim_id, fail(message_id), retries=retries) == [Outcome.DONE]
     queue.advance(2 * MINUTE)
 
@@ -104,9 +104,9 @@ async def claimed(queue: QueueUnderTest) -> tuple[str, str]:
     return await queue.claim_id(), message_id
 
 
-async def expose(queue: QueueUnderTest) -> None:
+async def release_delayed(queue: QueueUnderTest) -> None:
     await queue.post("a", delay=MINUTE)
-    assert await queue.expose() == 1
+    assert await queue.release_delayed() == 1
 
 
 async def posted_and_claimed(queue: QueueUnderTest) -> str:
@@ -122,7 +122,7 @@ async def posted_and_claimed(queue: QueueUnderTest) -> str:
         pytest.param(renew, "POST", 1, id="a-renewal"),
         pytest.param(edit, "POST", 0, id="an-edit"),
         pytest.param(edit_body, "PUT", 1, id="an-edit-of-the-body"),
-        pytest.param(expose, "POST", 0, id="a-delay-that-is-switched-off"),
+        pytest.param(release_delayed, "POST", 0, id="a-delay-that-is-switched-off"),
         pytest.param(give_one_back, "POST", 1, id="a-message-given-back"),
         pytest.param(fail_one, "POST", 1, id="a-failure"),
         pytest.param(extend_one, "POST", 1, id="a-lease-of-one-message"),
@@ -222,7 +222,7 @@ Settle = Callable[[QueueUnderTest, str, str], Awaitable[object]]
 
 async def reject(queue: QueueUnderTest, claim_id: str, message_id: str) -> object:
     target = queue.named("target").as_dead_letter_queue()
-    return await queue.settle(claim_id, bury(message_id), retries=Retries(target))
+    return await queue.settle(claim_id, bury(message_id), retries=RetryPolicy(target))
 
 
 async def give_up(queue: QueueUnderTest, claim_id: str, message_id: str) -> object:

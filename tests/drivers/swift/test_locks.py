@@ -199,7 +199,7 @@ CLAIMER = """
 import asyncio, sys
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Unavailable
-from zaqar_lite.domain.models import DelayMode, QueueRef, StoreOptions, Take
+from zaqar_lite.domain.models import DelayMode, QueueRef, StoreOptions, ClaimRequest
 from zaqar_lite.storage.registry import create_stores
 
 async def main(uri, locks, project, name):
@@ -211,7 +211,7 @@ async def main(uri, locks, project, name):
         sys.stdin.readline()
         while True:
             try:
-                claimed = await messages.claim(queue, Take(
+                claimed = await messages.claim(queue, ClaimRequest(
                     limit=2, ttl_ms=600_000, grace_ms=60_000, client_id="c",
                     delay_mode=DelayMode.IGNORE, version=None))
             except Unavailable:
@@ -364,7 +364,7 @@ async def test_exposing_may_take_longer_than_a_lease(
     )
     await queue.post(*"abcdef", delay=MINUTE)
     proxy.fault("POST", "/m/", times=6, delay=0.8)
-    assert await queue.expose() == 6
+    assert await queue.release_delayed() == 6
     assert await queue.counts() == (6, 0, 0)
 
 

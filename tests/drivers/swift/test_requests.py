@@ -339,15 +339,15 @@ async def test_exposing_goes_on_where_it_stopped(queue: QueueUnderTest, proxy: F
     """Each step reads what it makes ready and no more; the last looks at the whole once again."""
     await queue.post(*map(str, range(30)), delay=30 * MINUTE)
     proxy.kinds()
-    assert await queue.expose(10) == 10
+    assert await queue.release_delayed(10) == 10
     assert proxy.kinds() == {"LIST": 1, "HEAD object": 10, "POST object": 10}
-    assert await queue.expose(10) == 10
+    assert await queue.release_delayed(10) == 10
     assert proxy.kinds() == {"LIST": 1, "HEAD object": 10, "POST object": 10}
     await queue.edit((await queue.page()).messages[25].id, delay=45 * MINUTE)
     proxy.kinds()
-    assert await queue.expose(20) == 10
+    assert await queue.release_delayed(20) == 10
     assert proxy.kinds() == {"LIST": 2, "HEAD object": 10, "POST object": 10}
-    assert await queue.expose(20) == 0
+    assert await queue.release_delayed(20) == 0
     assert await queue.counts() == (30, 0, 0)
 
 

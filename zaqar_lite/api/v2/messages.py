@@ -210,7 +210,7 @@ class MessageActions:
     async def queue_ranges(self, request: Request) -> Response:
         """Cut a queue into ranges."""
         count = request.whole("count", DEFAULT_LIMIT)
-        positions = await self._messages.split(request.queue, count)
+        positions = await self._messages.partition(request.queue, count)
         markers = [format_marker(position) for position in positions]
         shown: list[dict[str, str]] = [{} for _ in markers]
         for index, marker in enumerate(markers[:-1]):

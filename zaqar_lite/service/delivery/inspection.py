@@ -10,7 +10,7 @@ from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Invalid, NotFound
 from zaqar_lite.domain.ids import Marker, format_marker, is_message_id, parse_marker
 from zaqar_lite.domain.limits import Limits, check_limit
-from zaqar_lite.domain.models import Message, QueueRef, Selection
+from zaqar_lite.domain.models import ListQuery, Message, QueueRef
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.domain.subscriptions import Subscription
 from zaqar_lite.service.delivery.attempt import DeliveryOutcome, DeliverySender, Result
@@ -95,7 +95,7 @@ class DeliveryInspection:
         if marker is not None and after is None:
             return ()
         page = await self.messages.list_messages(
-            failed_queue(queue.project, subscription_id), Selection(limit, after)
+            failed_queue(queue.project, subscription_id), ListQuery(limit, after)
         )
         found = []
         for message in page.messages:
@@ -178,7 +178,7 @@ class DeliveryInspection:
         looked = size = count = 0
         while True:
             page = await self.messages.list_messages(
-                queue, Selection(_PAGE, after, include_claimed=True)
+                queue, ListQuery(_PAGE, after, include_claimed=True)
             )
             if page.marker is None or not page.messages:  # a page may be short before the end
                 return Replayed(count, None)

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from zaqar_lite.domain.errors import TooMany, Unavailable, ZaqarLiteError
-from zaqar_lite.domain.models import DelayMode, Message, QueueRef, Take
+from zaqar_lite.domain.models import ClaimRequest, DelayMode, Message, QueueRef
 from zaqar_lite.service.background import cancelled
 from zaqar_lite.service.delivery.outbox import CLIENT_ID
 from zaqar_lite.service.long_polling import LongPolling
@@ -73,7 +73,7 @@ class QueueWorker:
 
     async def _claim(self, limit: int) -> Sequence[Message]:
         async def ask() -> Sequence[Message] | None:
-            take = Take(limit, None, DelayMode.HONOUR, LEASE_MS, client_id=CLIENT_ID)
+            take = ClaimRequest(limit, None, DelayMode.HONOUR, LEASE_MS, client_id=CLIENT_ID)
             return (await self.messages.claim(self.queue, take)).messages or None
 
         found: Sequence[Message] | None = None

@@ -18,7 +18,7 @@ import msgspec
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import NotFound, RecordChanged, Unavailable
-from zaqar_lite.domain.models import Message, QueueRef, Selection
+from zaqar_lite.domain.models import ListQuery, Message, QueueRef
 from zaqar_lite.domain.subscriptions import Subscription
 from zaqar_lite.service.delivery.outbox import (
     Delivery,
@@ -141,7 +141,7 @@ class StrictOrder:
         return self.clock.now_ms() if await self._first(line, 1) else None
 
     async def _first(self, line: QueueRef, count: int) -> Sequence[Message]:
-        return (await self.messages.list_messages(line, Selection(count))).messages
+        return (await self.messages.list_messages(line, ListQuery(count))).messages
 
     async def _try(
         self, message: Message, subscription: Subscription, state: _State, line: QueueRef

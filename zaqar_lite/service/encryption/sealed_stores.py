@@ -18,13 +18,13 @@ from zaqar_lite.domain.errors import RecordDamaged, Unavailable
 from zaqar_lite.domain.models import (
     Claim,
     Claimed,
+    ClaimRequest,
     Edit,
+    ListQuery,
     Message,
     Page,
     QueueRef,
     Record,
-    Selection,
-    Take,
 )
 from zaqar_lite.domain.sealed import is_sealed
 from zaqar_lite.domain.subscriptions import KIND as SUBSCRIPTION
@@ -57,7 +57,7 @@ class _Opening:
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the store has
         return getattr(self._store, name)
 
-    async def list_messages(self, queue: QueueRef, selection: Selection) -> Page:
+    async def list_messages(self, queue: QueueRef, selection: ListQuery) -> Page:
         page = await self._store.list_messages(queue, selection)
         await self._encryption_keys.open(queue.project, page.messages)
         return page
@@ -79,7 +79,7 @@ class _Opening:
         await self._encryption_keys.open(queue.project, (edited,))
         return edited
 
-    async def claim(self, queue: QueueRef, take: Take) -> Claimed:
+    async def claim(self, queue: QueueRef, take: ClaimRequest) -> Claimed:
         claimed = await self._store.claim(queue, take)
         try:
             await self._encryption_keys.open(queue.project, claimed.messages)
@@ -90,7 +90,7 @@ class _Opening:
             raise
         return claimed
 
-    async def pop(self, queue: QueueRef, take: Take) -> Claimed:
+    async def pop(self, queue: QueueRef, take: ClaimRequest) -> Claimed:
         popped = await self._store.pop(queue, take)
         for message in popped.messages:
             if is_sealed(message.body):

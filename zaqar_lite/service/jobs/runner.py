@@ -21,7 +21,7 @@ from typing import NamedTuple
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import RecordChanged, Unavailable, ZaqarLiteError
 from zaqar_lite.domain.ids import Marker, is_message_id
-from zaqar_lite.domain.models import Capability, Message, QueueRef, Selection
+from zaqar_lite.domain.models import Capability, ListQuery, Message, QueueRef
 from zaqar_lite.domain.turns import Slices
 from zaqar_lite.service.background import Background, BackgroundWorker, cancelled
 from zaqar_lite.service.jobs.bulk import SAMPLE, Chooser, Job, JobAct, is_waiting
@@ -375,7 +375,7 @@ class _Run:
             return found, len(some) - len(found), end, end >= until
         page = await self.jobs.messages.list_messages(
             self._queue,
-            Selection(
+            ListQuery(
                 size,
                 Marker(after),
                 Marker(until),

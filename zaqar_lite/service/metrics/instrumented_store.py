@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from zaqar_lite.domain.errors import LimitReached, Unavailable
 from zaqar_lite.domain.ids import is_message_id
-from zaqar_lite.domain.models import Claimed, DelayMode, Message, QueueRef, Refusal, Take
+from zaqar_lite.domain.models import Claimed, ClaimRequest, DelayMode, Message, QueueRef, Refusal
 from zaqar_lite.domain.posts import IdempotencyKey, NewMessage, Posted
 from zaqar_lite.domain.settlements import Act, Outcome, Settled, Settlement
 from zaqar_lite.service.metrics.shared_counters import (
@@ -151,7 +151,7 @@ class _Metered:
         handed_out, exhausted, pickup = self._cells["handed_out"], self._exhausted, self._pickup
         due, normal, waits = self._count_due, DelayMode.IGNORE, pickup + 1
 
-        async def claim(queue: QueueRef, take: Take) -> Claimed:
+        async def claim(queue: QueueRef, take: ClaimRequest) -> Claimed:
             begun = _clock()
             try:
                 result: Claimed = await act(queue, take)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.models import QueueRef, Swept
+from zaqar_lite.domain.models import QueueRef, SweepResult
 from zaqar_lite.service.background import cancelled
 from zaqar_lite.service.metrics.queue_depths import Depth, QueueDepths
 from zaqar_lite.service.metrics.shared_counters import (
@@ -170,7 +170,7 @@ class Metrics:
         bucket = 0 if seconds <= _QUICK else bisect_left(LATENCIES, seconds)
         cells[histogram + 1 + bucket] += 1
 
-    def swept(self, swept: Swept, done: int, seconds: float) -> None:
+    def swept(self, swept: SweepResult, done: int, seconds: float) -> None:
         """Count a step of the sweep."""
         row, families = self._row, self.families
         for name in ("expired", "lapsed", "promoted"):

@@ -162,7 +162,7 @@ class QueueDepths:
     async def _depths(self, *, reads_marks: bool) -> AsyncIterator[tuple[QueueRef, Depth, bool]]:
         """Count queue after queue, and tell whether each is monitored; rest in between."""
         resumed = time.perf_counter()
-        async for group in _groups(self.messages.census()):
+        async for group in _groups(self.messages.nonempty_queues()):
             counts = await asyncio.gather(*map(self.messages.outline, group))
             marks = [queue in self._monitored for queue in group]
             if reads_marks:

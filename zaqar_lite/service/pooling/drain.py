@@ -33,7 +33,7 @@ from zaqar_lite.domain import metadata as rules
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Conflict, NotFound, RecordChanged, Unavailable
 from zaqar_lite.domain.ids import Marker
-from zaqar_lite.domain.models import DelayMode, Message, QueueRef, Record, Selection
+from zaqar_lite.domain.models import DelayMode, ListQuery, Message, QueueRef, Record
 from zaqar_lite.domain.turns import Turns
 from zaqar_lite.service.background import Background, BackgroundWorker
 from zaqar_lite.service.delivery.outbox import OUTBOX_QUEUES, is_internal, ordered_queue
@@ -371,7 +371,7 @@ class DrainWorker(BackgroundWorker):
         honours = record is None or record.delay_mode is DelayMode.HONOUR
         marker: Marker | None = None
         while True:
-            chosen = Selection(
+            chosen = ListQuery(
                 _BATCH, marker, include_claimed=True, include_delayed=True, details=True
             )
             page = await old.list_messages(queue, chosen)
@@ -405,7 +405,7 @@ class DrainWorker(BackgroundWorker):
         drain.batch = Batch(*queue, [one.id for one in found])
         await self._save(work)
         source = f"{drain.pool}/{drain.id}"
-        await new.adopt(queue, found, source=source, number=drain.number)
+        await new.import_messages(queue, found, source=source, number=drain.number)
         await old.delete(queue, drain.batch.ids, claim_ids=None)
         drain.moved += len(found)
         drain.batch = None
@@ -422,7 +422,7 @@ class DrainWorker(BackgroundWorker):
             honours = record is None or record.delay_mode is DelayMode.HONOUR
             moved = [await _as_moved(old, queue, one, honours=honours) for one in found]
             source = f"{work.value.pool}/{work.value.id}"
-            await new.adopt(queue, moved, source=source, number=work.value.number)
+            await new.import_messages(queue, moved, source=source, number=work.value.number)
             await old.delete(queue, batch.ids, claim_ids=None)
             work.value.moved += len(batch.ids)
         work.value.batch = None
@@ -452,7 +452,7 @@ class DrainWorker(BackgroundWorker):
                 for one in found:
                     redriven = 0 if one.origin is None else one.origin.redriven
                     source = f"{one.id}/{redriven}"
-                    await new.adopt(target, (one,), source=source, number=1)
+                    await new.import_messages(target, (one,), source=source, number=1)
                 await old.delete(staging, [one.id for one in found], claim_ids=None)
             begun = msgspec.json.decode(record.value, type=int)
             if is_empty and self.clock.now_ms() - begun >= CARRIED_MS:

@@ -19,13 +19,13 @@ from zaqar_lite.domain.errors import KeyReused, Unavailable
 from zaqar_lite.domain.identity import DELIVERIES_PROJECT
 from zaqar_lite.domain.models import (
     Claimed,
+    ClaimRequest,
     Move,
     QueueRef,
     Refusal,
-    RetriesOf,
+    RetryPolicyOf,
     Stats,
-    Swept,
-    Take,
+    SweepResult,
     no_retries,
 )
 from zaqar_lite.domain.posts import IdempotencyKey, NewMessage, Posted, Recalled
@@ -49,9 +49,9 @@ _PLAIN = _OF_HOLDERS | {
     "get_messages",
     "edit",
     "pop",
-    "adopt",
+    "import_messages",
     "purge",
-    "split",
+    "partition",
 }
 """Operations that the store of a queue does alone."""
 
@@ -211,7 +211,7 @@ class PooledMessages(Store):
                     raise  # what is left in a pool is claimed again
         return ()
 
-    async def claim(self, queue: QueueRef, take: Take) -> Claimed:
+    async def claim(self, queue: QueueRef, take: ClaimRequest) -> Claimed:
         """Claim in the store of a queue; of queues in every store, in one of them."""
         if queue.project != DELIVERIES_PROJECT:
             return await (await self._store(queue)).claim(queue, take)
@@ -290,12 +290,12 @@ class PooledMessages(Store):
         """Count them at the least cost; see the seam."""
         return _sum_of([await store.outline(queue) for store in await self._all_of(queue)])
 
-    async def census(self) -> AsyncIterator[QueueRef]:
+    async def nonempty_queues(self) -> AsyncIterator[QueueRef]:
         """Name the queues of all stores that are open, each where it lies."""
         shared: set[QueueRef] = set()
         stores = [(None, self.home), *self.connections.stores().items()]
         for name, store in stores:
-            async for queue in store.census():
+            async for queue in store.nonempty_queues():
                 if queue.project == DELIVERIES_PROJECT:
                     if queue not in shared:
                         yield queue
@@ -303,11 +303,13 @@ class PooledMessages(Store):
                 elif (await self.placements.place(queue)).pool == name:
                     yield queue
 
-    async def expose(self, queue: QueueRef, limit: int) -> int:
+    async def release_delayed(self, queue: QueueRef, limit: int) -> int:
         """Make delayed messages ready."""
-        return max([await store.expose(queue, limit) for store in await self._all_of(queue)])
+        return max(
+            [await store.release_delayed(queue, limit) for store in await self._all_of(queue)]
+        )
 
-    async def sweep(self, limit: int, retries_of: RetriesOf = no_retries) -> Swept:
+    async def sweep(self, limit: int, retries_of: RetryPolicyOf = no_retries) -> SweepResult:
         """Tidy up in every store that answers, and open those of pools not needed yet."""
         swept = await self.home.sweep(limit, retries_of)
         await self.placements.tidy()

@@ -21,7 +21,7 @@ from zaqar_lite.domain.models import (
     Move,
     QueueRef,
     Refusal,
-    Retries,
+    RetryPolicy,
 )
 from zaqar_lite.domain.refusals import delete_refusal, no_claim, no_message
 from zaqar_lite.domain.settlements import Act, Outcome, Settled, Settlement
@@ -66,7 +66,7 @@ class Changing(StorePart):
         claim_id: str,
         settlements: Sequence[Settlement],
         *,
-        retries: Retries = NO_RETRIES,
+        retries: RetryPolicy = NO_RETRIES,
         version: int | None = None,
     ) -> Settled:
         """Settle messages of a claim; see the seam."""
@@ -175,7 +175,7 @@ class Changing(StorePart):
         decide: Callable[[Transitions, Document], T],
         *,
         hint: str = BY_ID,
-        retries: Retries = NO_RETRIES,
+        retries: RetryPolicy = NO_RETRIES,
         version: int | None = None,
         projection: Document = BRIEF,
     ) -> Changed[T]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from bson.datetime_ms import DatetimeMS
 from pymongo.errors import PyMongoError
 
-from zaqar_lite.domain.models import Claimed, DelayMode, QueueRef, Take
+from zaqar_lite.domain.models import Claimed, ClaimRequest, DelayMode, QueueRef
 from zaqar_lite.domain.refusals import no_failed_list
 from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.mongodb import states
@@ -49,15 +49,15 @@ class Claiming(StorePart):
     _ahead_ms = 0
     """By how much the server's clock is ahead of this process's."""
 
-    async def pop(self, queue: QueueRef, take: Take) -> Claimed:
+    async def pop(self, queue: QueueRef, take: ClaimRequest) -> Claimed:
         """Remove and hand out ready messages; see the seam."""
         return await self._take(queue, take, states.POPPED)
 
-    async def claim(self, queue: QueueRef, take: Take) -> Claimed:
+    async def claim(self, queue: QueueRef, take: ClaimRequest) -> Claimed:
         """Hand out ready messages under a new claim; see the seam."""
         return await self._take(queue, take, states.CLAIMED)
 
-    async def _take(self, queue: QueueRef, take: Take, held: int) -> Claimed:
+    async def _take(self, queue: QueueRef, take: ClaimRequest, held: int) -> Claimed:
         """Claim (CLAIMED) or pop (POPPED) up to `limit` ready messages."""
         dead_letter = take.retries.dead_letter
         if dead_letter is not None and dead_letter.target is None:
@@ -84,7 +84,7 @@ class Claiming(StorePart):
         claim_id = handle.token if messages and held == states.CLAIMED else None
         return Claimed(claim_id, messages, moved, search.has_more and len(messages) < take.limit)
 
-    async def _begin_search(self, queue: QueueRef, take: Take) -> "_Search | None":
+    async def _begin_search(self, queue: QueueRef, take: ClaimRequest) -> "_Search | None":
         """Read the queue's state, and in the same command which messages are due by now.
 
         The server's time is known only from the answer, so the command uses an estimate that is a
@@ -189,7 +189,7 @@ class _SortedOut:
 class _Search:
     """What one call has found so far, and what it reads next."""
 
-    def __init__(self, transitions: Transitions, take: Take) -> None:
+    def __init__(self, transitions: Transitions, take: ClaimRequest) -> None:
         self.transitions = transitions
         self.state = transitions.state
         self.has_more = True

@@ -11,7 +11,7 @@ from pymongo.results import BulkWriteResult
 
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.ids import new_claim_id
-from zaqar_lite.domain.models import DelayMode, Take
+from zaqar_lite.domain.models import ClaimRequest, DelayMode
 from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.mongodb import states
 from zaqar_lite.storage.mongodb.connection import Connection
@@ -36,7 +36,9 @@ class LeaseHandle:
     the call takes.
     """
 
-    def __init__(self, connection: Connection, state: QueueState, take: Take, held: int) -> None:
+    def __init__(
+        self, connection: Connection, state: QueueState, take: ClaimRequest, held: int
+    ) -> None:
         self.token = new_claim_id()
         self.started_at = state.now
         self.key = state.key

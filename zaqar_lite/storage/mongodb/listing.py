@@ -8,7 +8,7 @@ from bson import Int64
 from pymongo.asynchronous.client_session import AsyncClientSession
 
 from zaqar_lite.domain.ids import Marker, is_message_id
-from zaqar_lite.domain.models import Message, Page, QueueRef, Selection, Stats
+from zaqar_lite.domain.models import ListQuery, Message, Page, QueueRef, Stats
 from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.mongodb import states
 from zaqar_lite.storage.mongodb.connection import read_all
@@ -24,7 +24,7 @@ _FINE_RANGES = 10_000
 class Listing(StorePart):
     """Read the messages of a queue, in order of position."""
 
-    async def list_messages(self, queue: QueueRef, selection: Selection) -> Page:
+    async def list_messages(self, queue: QueueRef, selection: ListQuery) -> Page:
         """Read one page of a selection; see the seam."""
         wanted = {states.READY}
         wanted |= {states.DELAYED} if selection.include_delayed else set()
@@ -221,7 +221,7 @@ class Listing(StorePart):
         )
         return None if found is None else int(found["w"])
 
-    async def census(self) -> AsyncIterator[QueueRef]:
+    async def nonempty_queues(self) -> AsyncIterator[QueueRef]:
         """Name the queues that were ever used and not deleted; see the seam."""
         async for document in self._connection.listed_queues.find({}, {"_id": 1}):
             yield queue_of(document["_id"])
@@ -231,7 +231,7 @@ class Listing(StorePart):
             live, NO_ATTEMPTS, sort=[("k", direction)], hint="position"
         )
 
-    async def split(self, queue: QueueRef, count: int) -> Sequence[int]:
+    async def partition(self, queue: QueueRef, count: int) -> Sequence[int]:
         """Cut the live messages into ranges; see the seam.
 
         Counts by fine ranges of positions in the server. Positions follow the clock, so a range

@@ -114,7 +114,7 @@ class Posting(StorePart):
         state = await self._queues.read(queue)
         return state is not None and await self._keys.has_any(state)
 
-    async def adopt(
+    async def import_messages(
         self, queue: QueueRef, messages: Sequence[Message], *, source: str, number: int
     ) -> None:
         """Take in messages of another store, in one transaction; see the seam."""

@@ -9,7 +9,7 @@ from itertools import groupby
 from bson.datetime_ms import DatetimeMS
 from pymongo import UpdateMany
 
-from zaqar_lite.domain.models import QueueRef, RetriesOf, Swept, no_retries
+from zaqar_lite.domain.models import QueueRef, RetryPolicyOf, SweepResult, no_retries
 from zaqar_lite.storage.mongodb import states
 from zaqar_lite.storage.mongodb.clearing import Clearing
 from zaqar_lite.storage.mongodb.connection import find_first
@@ -26,7 +26,7 @@ _SLEEPING = (*states.WAITING, states.POPPED)
 class Sweeping(Clearing):
     """Tidy up in bounded steps; every step is guarded, so any number of nodes may sweep."""
 
-    async def sweep(self, limit: int, retries_of: RetriesOf = no_retries) -> Swept:
+    async def sweep(self, limit: int, retries_of: RetryPolicyOf = no_retries) -> SweepResult:
         """Tidy up about `limit` entries over all queues; see the seam."""
         finished = await self._cleanups.finish()
         now = await self._connection.now_ms()
@@ -34,11 +34,11 @@ class Sweeping(Clearing):
         lapsed = [document for document in found if document["s"] == states.CLAIMED]
         due = [document for document in found if document["s"] != states.CLAIMED]
         await self._make_ready(now, due)
-        swept = await self._end_lapsed(lapsed, retries_of) if lapsed else Swept()
+        swept = await self._end_lapsed(lapsed, retries_of) if lapsed else SweepResult()
         deleted = await self._clear_all(max(1, limit - len(found)))
-        return swept.plus(Swept(promoted=len(due), deleted=finished + deleted))
+        return swept.plus(SweepResult(promoted=len(due), deleted=finished + deleted))
 
-    async def expose(self, queue: QueueRef, limit: int) -> int:
+    async def release_delayed(self, queue: QueueRef, limit: int) -> int:
         """Make delayed messages ready, whatever their delay; see the seam."""
         state = await self._queues.read(queue)
         if state is None:
@@ -90,9 +90,11 @@ class Sweeping(Clearing):
         for key, documents in by_queue:
             self._readiness.announce(queue_of(key), len(documents))
 
-    async def _end_lapsed(self, found: Sequence[Document], retries_of: RetriesOf) -> Swept:
+    async def _end_lapsed(
+        self, found: Sequence[Document], retries_of: RetryPolicyOf
+    ) -> SweepResult:
         """End leases whose time is over, each a failure."""
-        swept = Swept()
+        swept = SweepResult()
         by_queue = _by_queue(found)
         queues = await self._queues.read_many([key for key, _ in by_queue])
         for key, documents in by_queue:
@@ -107,7 +109,7 @@ class Sweeping(Clearing):
             count = await self._updates.write(changes)
             moved = [change for change in changes if change.target != key] if count else []
             letters_in = frozenset(queue_of(letter.target) for letter in moved)
-            ended = Swept(lapsed=count - len(moved), moved=len(moved), letters_in=letters_in)
+            ended = SweepResult(lapsed=count - len(moved), moved=len(moved), letters_in=letters_in)
             swept = swept.plus(ended)
         return swept
 

@@ -17,7 +17,7 @@ from zaqar_lite.domain.endings import (
     HandOut,
     outcome_without_lease,
 )
-from zaqar_lite.domain.models import MAX_REDRIVEN, DeadLetter, Edit, Move, QueueRef, Retries
+from zaqar_lite.domain.models import MAX_REDRIVEN, DeadLetter, Edit, Move, QueueRef, RetryPolicy
 from zaqar_lite.domain.refusals import no_failed_list
 from zaqar_lite.domain.settlements import Act, Outcome, Settlement
 from zaqar_lite.storage.mongodb import states
@@ -31,7 +31,7 @@ class Transitions(NamedTuple):
 
     queue: QueueRef
     state: QueueState
-    retries: Retries
+    retries: RetryPolicy
 
     def settle(self, document: Document, claim_id: str, settlement: Settlement) -> Outcome:
         """Do what a settlement says; the seam has the rule."""

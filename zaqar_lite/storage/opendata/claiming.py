@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeAlias
 
 from zaqar_lite.domain.attempts import MAX_CLAIMS, Attempt
 from zaqar_lite.domain.ids import new_claim_id
-from zaqar_lite.domain.models import Claimed, DelayMode, QueueRef, RefusalReason, Take
+from zaqar_lite.domain.models import Claimed, ClaimRequest, DelayMode, QueueRef, RefusalReason
 from zaqar_lite.domain.refusals import no_claim
 from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.opendata import due, history, reading
@@ -83,7 +83,7 @@ class _Taken(NamedTuple):
     more: bool
 
 
-async def hand_out(db: State, ref: QueueRef, take: Take, finish: Finish) -> Claimed:
+async def hand_out(db: State, ref: QueueRef, take: ClaimRequest, finish: Finish) -> Claimed:
     """Hand out ready messages; answer once what `finish` did with them is durable."""
     if not db.shares.joins(ref.project, take.limit):
         await db.shares.wait(ref.project, take.limit)
@@ -114,7 +114,7 @@ async def hand_out(db: State, ref: QueueRef, take: Take, finish: Finish) -> Clai
         return Claimed(claim_id, messages, moved, more)
 
 
-def hold(take: Take, queue: Queue, now: int, entries: Sequence[Entry]) -> str:
+def hold(take: ClaimRequest, queue: Queue, now: int, entries: Sequence[Entry]) -> str:
     """Let a new claim hold entries that were taken; answer its id."""
     claim = Claim(new_claim_id(), take.client_id)
     for entry in entries:
@@ -132,7 +132,7 @@ def remove(db: State, queue: Queue, now: int, entries: Sequence[Entry]) -> None:
         queue.leave(entry)
 
 
-async def _take_entries(db: State, ref: QueueRef, take: Take) -> _Taken | None:
+async def _take_entries(db: State, ref: QueueRef, take: ClaimRequest) -> _Taken | None:
     """Take ready entries out of a queue; the caller holds or removes them before its next await.
 
     Where a page must be loaded first, what was taken goes back until it is.
@@ -184,7 +184,7 @@ def _cold_ahead(queue: Queue, limit: int) -> list[Page]:
 
 
 def _take_loaded(  # noqa: PLR0917 - what one call works with
-    db: State, queue: Queue, now: int, take: Take, limit: int, budget: _Budget
+    db: State, queue: Queue, now: int, take: ClaimRequest, limit: int, budget: _Budget
 ) -> tuple[list[Entry], int, _StopReason | Page | None]:
     """Take entries from pages in memory; answer them, how many others were moved, and the reason.
 
@@ -247,7 +247,7 @@ def _take_entry(queue: Queue, now: int, budget: _Budget) -> Entry | _StopReason 
     return _StopReason.SPENT
 
 
-def _in_memory(db: State, entries: Sequence[Entry], take: Take) -> list[_Readable] | None:
+def _in_memory(db: State, entries: Sequence[Entry], take: ClaimRequest) -> list[_Readable] | None:
     """The taken entries with their bodies; None where some must be read from the engine."""
     if take.details and any(entry.extras and entry.extras.kept for entry in entries):
         return None
@@ -258,7 +258,7 @@ def _in_memory(db: State, entries: Sequence[Entry], take: Take) -> list[_Readabl
 async def _read(
     db: State,
     ref: QueueRef,
-    take: Take,
+    take: ClaimRequest,
     queue: Queue,
     entries: Sequence[Entry],
 ) -> list[_Readable] | None:

@@ -9,18 +9,18 @@ from zaqar_lite.domain.models import (
     Capability,
     Claim,
     Claimed,
+    ClaimRequest,
     Edit,
+    ListQuery,
     Message,
     Move,
     Page,
     QueueRef,
     Refusal,
-    Retries,
-    RetriesOf,
-    Selection,
+    RetryPolicy,
+    RetryPolicyOf,
     Stats,
-    Swept,
-    Take,
+    SweepResult,
     no_retries,
 )
 from zaqar_lite.domain.posts import IdempotencyKey, NewMessage, Posted, Recalled
@@ -134,7 +134,7 @@ class OpenDataMessageStore(DatabaseUser, MessageStore):
         queue = self._db.queue(ref, None)
         return queue is not None and queue.keys.last_due() > self._db.clock.now_ms()
 
-    async def list_messages(self, ref: QueueRef, selection: Selection) -> Page:
+    async def list_messages(self, ref: QueueRef, selection: ListQuery) -> Page:
         if selection.group is not None:
             return await reading.list_group(self._db, ref, selection, selection.group)
         return await reading.list_messages(self._db, ref, selection)
@@ -175,10 +175,10 @@ class OpenDataMessageStore(DatabaseUser, MessageStore):
         await db.finish(queue, changed=found)
         return ()
 
-    async def pop(self, ref: QueueRef, take: Take) -> Claimed:
+    async def pop(self, ref: QueueRef, take: ClaimRequest) -> Claimed:
         return await claiming.hand_out(self._db, ref, take, partial(claiming.remove, self._db))
 
-    async def claim(self, ref: QueueRef, take: Take) -> Claimed:
+    async def claim(self, ref: QueueRef, take: ClaimRequest) -> Claimed:
         return await claiming.hand_out(self._db, ref, take, partial(claiming.hold, take))
 
     async def get_claim(self, ref: QueueRef, claim_id: str, *, details: bool = False) -> Claim:
@@ -207,7 +207,7 @@ class OpenDataMessageStore(DatabaseUser, MessageStore):
         claim_id: str,
         settlements: Sequence[Settlement],
         *,
-        retries: Retries = NO_RETRIES,
+        retries: RetryPolicy = NO_RETRIES,
         version: int | None = None,
     ) -> Settled:
         return await settling.settle(self._db, ref, claim_id, settlements, retries, version)
@@ -215,10 +215,10 @@ class OpenDataMessageStore(DatabaseUser, MessageStore):
     async def move(self, ref: QueueRef, ids: Sequence[str], move: Move) -> Sequence[Outcome]:
         return await settling.move_messages(self._db, ref, ids, move)
 
-    async def adopt(
+    async def import_messages(
         self, ref: QueueRef, messages: Sequence[Message], *, source: str, number: int
     ) -> None:
-        await posting.adopt(self._db, ref, messages, source=source, number=number)
+        await posting.import_messages(self._db, ref, messages, source=source, number=number)
 
     async def next_due(self, ref: QueueRef) -> int | None:
         queue = self._db.queue(ref, None)
@@ -300,12 +300,12 @@ class OpenDataMessageStore(DatabaseUser, MessageStore):
             stats.oldest, stats.newest = found[0], found[-1]
         return stats
 
-    async def census(self) -> AsyncIterator[QueueRef]:
+    async def nonempty_queues(self) -> AsyncIterator[QueueRef]:
         for queue in self._db.queues:
             if queue.total:
                 yield queue.ref
 
-    async def split(self, ref: QueueRef, count: int) -> Sequence[int]:
+    async def partition(self, ref: QueueRef, count: int) -> Sequence[int]:
         db = self._db
 
         def needed(queue: Queue) -> list[QueuePage]:
@@ -319,7 +319,7 @@ class OpenDataMessageStore(DatabaseUser, MessageStore):
         await db.committer.visible(queue.epoch)
         return cuts
 
-    async def expose(self, ref: QueueRef, limit: int) -> int:
+    async def release_delayed(self, ref: QueueRef, limit: int) -> int:
         db = self._db
         exposed = 0
         while (queue := db.queue_to_change(ref, None)) is not None and exposed < limit:
@@ -337,7 +337,7 @@ class OpenDataMessageStore(DatabaseUser, MessageStore):
             await db.committer.durable()
         return exposed
 
-    async def sweep(self, limit: int, retries_of: RetriesOf = no_retries) -> Swept:
+    async def sweep(self, limit: int, retries_of: RetryPolicyOf = no_retries) -> SweepResult:
         return await sweeping.sweep(self._db, limit, retries_of)
 
     async def history(

@@ -273,7 +273,7 @@ def _accompany(db: State, new: Sequence[NewMessage], entries: Sequence[Entry], n
         let_in(db, target, companions, ours, now)
 
 
-async def adopt(
+async def import_messages(
     db: State, ref: QueueRef, messages: Sequence[Message], *, source: str, number: int
 ) -> None:
     """Adopt messages of another store, in one batch; see the seam."""

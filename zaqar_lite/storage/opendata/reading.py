@@ -12,7 +12,7 @@ from itertools import chain, islice, takewhile
 from zaqar_lite.domain.attempts import Attempt
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.ids import Marker
-from zaqar_lite.domain.models import Message, Page, QueueRef, Selection
+from zaqar_lite.domain.models import ListQuery, Message, Page, QueueRef
 from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.opendata.engine import Stored, readable
 from zaqar_lite.storage.opendata.entries import UNKNOWN, Entry, is_damaged
@@ -167,7 +167,7 @@ async def read_attempts(db: State, entries: Sequence[Entry]) -> Mapping[int, Seq
     return found
 
 
-async def list_messages(db: State, ref: QueueRef, selection: Selection) -> Page:
+async def list_messages(db: State, ref: QueueRef, selection: ListQuery) -> Page:
     """List messages in steps of at most MAX_EXAMINED entries; see the seam."""
     limit, version = selection.limit, selection.version
     exclude_client_id = selection.exclude_client_id
@@ -220,7 +220,7 @@ async def list_messages(db: State, ref: QueueRef, selection: Selection) -> Page:
         await db.turns.wait()
 
 
-def is_wanted(selection: Selection, entry: Entry, now: int) -> bool:
+def is_wanted(selection: ListQuery, entry: Entry, now: int) -> bool:
     """Whether a listing shows an entry, apart from which client posted it."""
     return (
         entry.expires_at > now
@@ -317,7 +317,7 @@ _STEP = 50
 """Messages that one step looks for: each may lie in another page, which is loaded whole."""
 
 
-async def list_group(db: State, ref: QueueRef, selection: Selection, group: str) -> Page:
+async def list_group(db: State, ref: QueueRef, selection: ListQuery, group: str) -> Page:
     """List messages of a group; see the seam."""
     messages: list[Message] = []
     page = Page(messages, None)

@@ -10,7 +10,7 @@ from random import random
 from typing import NamedTuple
 
 from zaqar_lite.domain.attempts import LAPSED, MOVED, REJECTED, Attempt, Ended, with_attempt
-from zaqar_lite.domain.models import NO_RETRIES, DeadLetter, Move, Origin, QueueRef, Retries
+from zaqar_lite.domain.models import NO_RETRIES, DeadLetter, Move, Origin, QueueRef, RetryPolicy
 from zaqar_lite.domain.settlements import Act, Outcome, Settled, Settlement
 from zaqar_lite.storage.opendata import due, history
 from zaqar_lite.storage.opendata.entries import MAX_ATTEMPTS, MAX_CONSUMERS, Claim, Entry
@@ -36,7 +36,7 @@ class Step(NamedTuple):
     db: State
     queue: Queue
     now: int
-    retries: Retries
+    retries: RetryPolicy
 
 
 class _End(NamedTuple):
@@ -53,7 +53,7 @@ async def settle(  # noqa: PLR0917 - the seam's values
     ref: QueueRef,
     claim_id: str,
     settlements: Sequence[Settlement],
-    retries: Retries,
+    retries: RetryPolicy,
     version: int | None,
 ) -> Settled:
     """Settle messages of a claim; see the seam."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from heapq import heapify
 
-from zaqar_lite.domain.models import QueueRef, RetriesOf, Swept
+from zaqar_lite.domain.models import QueueRef, RetryPolicyOf, SweepResult
 from zaqar_lite.storage.opendata import history
 from zaqar_lite.storage.opendata.checkpoint import GARBAGE_STEP
 from zaqar_lite.storage.opendata.due import (
@@ -37,7 +37,7 @@ _BETWEEN = 32
 """Visits without any work after which the sweep lets other tasks run."""
 
 
-async def sweep(db: State, limit: int, retries_of: RetriesOf) -> Swept:
+async def sweep(db: State, limit: int, retries_of: RetryPolicyOf) -> SweepResult:
     """Tidy up about `limit` entries; what was changed is durable when this returns."""
     db.committer.check_writable()
     evict_pages(db)
@@ -55,7 +55,7 @@ async def sweep(db: State, limit: int, retries_of: RetriesOf) -> Swept:
             await db.committer.durable()
         if deleted >= limit or not (db.garbage or db.unrouted_due <= now):
             break
-    return Swept(
+    return SweepResult(
         tidied.expired, tidied.promoted, tidied.lapsed, tidied.moved, deleted,
         frozenset(tidied.letters_in),
     )  # fmt: skip
@@ -78,7 +78,7 @@ class _Tidied:
 
 
 async def _visit_queues(
-    db: State, now: int, limit: int, retries_of: RetriesOf, tidied: _Tidied
+    db: State, now: int, limit: int, retries_of: RetryPolicyOf, tidied: _Tidied
 ) -> None:
     """Visit the queues of the agenda, each for one step."""
     agenda, idle = db.queues.agenda, 0
@@ -106,7 +106,7 @@ async def _visit_queues(
 
 
 async def _visit(  # noqa: PLR0917 - the queue, the limits, and the counters
-    db: State, queue: Queue, now: int, limit: int, retries_of: RetriesOf, tidied: _Tidied
+    db: State, queue: Queue, now: int, limit: int, retries_of: RetryPolicyOf, tidied: _Tidied
 ) -> bool:
     """Tidy up to about `limit` entries of a queue; answer whether there is more to do now.
 
@@ -142,7 +142,7 @@ def _bring_up(db: State, queue: Queue, now: int, limit: int, tidied: _Tidied) ->
 
 
 async def _end_lapsed(  # noqa: PLR0917 - as above
-    db: State, queue: Queue, now: int, limit: int, retries_of: RetriesOf, tidied: _Tidied
+    db: State, queue: Queue, now: int, limit: int, retries_of: RetryPolicyOf, tidied: _Tidied
 ) -> None:
     """End lapsed leases by the queue's policy, which a separate management store may have."""
     retries = await retries_of(queue.ref)

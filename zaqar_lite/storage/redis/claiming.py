@@ -10,12 +10,12 @@ from zaqar_lite.domain.ids import are_message_ids, is_claim_id, is_message_id, n
 from zaqar_lite.domain.models import (
     NO_RETRIES,
     Claimed,
+    ClaimRequest,
     DeadLetter,
     DelayMode,
     Move,
     QueueRef,
-    Retries,
-    Take,
+    RetryPolicy,
 )
 from zaqar_lite.domain.settlements import Outcome, Settled, Settlement
 from zaqar_lite.storage.base import MAX_EXAMINED, MessageStore
@@ -51,11 +51,11 @@ class Claiming(MessageStore):
     examined = 0
     """How many entries this store's claims, pops and lists have looked at (for tests)."""
 
-    async def pop(self, queue: QueueRef, take: Take) -> Claimed:
+    async def pop(self, queue: QueueRef, take: ClaimRequest) -> Claimed:
         """Remove and hand out ready messages; see the seam."""
         return await self._take(queue, "pop", None, take)
 
-    async def claim(self, queue: QueueRef, take: Take) -> Claimed:
+    async def claim(self, queue: QueueRef, take: ClaimRequest) -> Claimed:
         """Hand out ready messages under a new claim; see the seam.
 
         A claim whose answer is lost is ended as soon as Redis answers again: nobody knows it.
@@ -76,7 +76,7 @@ class Claiming(MessageStore):
                 return
 
     async def _take(
-        self, queue: QueueRef, script: str, claim_id: str | None, take: Take
+        self, queue: QueueRef, script: str, claim_id: str | None, take: ClaimRequest
     ) -> Claimed:
         """Take messages in one step, or in two if the first finds dead letters.
 
@@ -106,7 +106,7 @@ class Claiming(MessageStore):
         queue: QueueRef,
         script: str,
         claim_id: str | None,
-        take: Take,
+        take: ClaimRequest,
         *,
         again: bool = False,
     ) -> tuple[Claimed, int | None]:
@@ -157,7 +157,7 @@ class Claiming(MessageStore):
         claim_id: str,
         settlements: Sequence[Settlement],
         *,
-        retries: Retries = NO_RETRIES,
+        retries: RetryPolicy = NO_RETRIES,
         version: int | None = None,
     ) -> Settled:
         """Settle messages of a claim; see the seam."""
@@ -179,7 +179,7 @@ class Claiming(MessageStore):
         """Move messages to another queue; see the seam. Each script moves up to 250, or 2 MB."""
         outcomes = [Outcome.NOT_FOUND] * len(ids)
         left = [number for number, one in enumerate(ids) if is_message_id(one)]
-        policy = Retries(DeadLetter(move.target, ttl_ms=move.ttl_ms))
+        policy = RetryPolicy(DeadLetter(move.target, ttl_ms=move.ttl_ms))
         while left:
             status, now, *moved = await self._runner.run(
                 queue,
@@ -205,7 +205,7 @@ class Claiming(MessageStore):
         queue: QueueRef,
         claim_id: str,
         settlements: Sequence[Settlement],
-        retries: Retries,
+        retries: RetryPolicy,
         version: int | None,
     ) -> tuple[bytes, int]:
         """Settle what one script may; return a code for each message, and how many were moved."""

@@ -10,16 +10,16 @@ from zaqar_lite.domain.models import (
     Capability,
     Claim,
     Edit,
+    ListQuery,
     Message,
     Page,
     QueueRef,
     Refusal,
     RefusalReason,
-    RetriesOf,
-    Selection,
+    RetryPolicyOf,
     Stats,
     StoreOptions,
-    Swept,
+    SweepResult,
     no_retries,
 )
 from zaqar_lite.domain.refusals import no_claim, no_message
@@ -70,7 +70,7 @@ class RedisMessageStore(Posting, Claiming):
         """Return when every node answers; see the seam."""
         await self._connection.ping()
 
-    async def list_messages(self, queue: QueueRef, selection: Selection) -> Page:
+    async def list_messages(self, queue: QueueRef, selection: ListQuery) -> Page:
         """List messages in steps of at most MAX_EXAMINED entries; see the seam."""
         after, exclude = _marker(selection.marker), selection.exclude_client_id
         last: int | None = None
@@ -199,11 +199,11 @@ class RedisMessageStore(Posting, Claiming):
             )
             await self._runner.register(queue, instant)
 
-    async def adopt(
+    async def import_messages(
         self, queue: QueueRef, messages: Sequence[Message], *, source: str, number: int
     ) -> None:
         """Take in messages of another store; see the seam."""
-        await self._outbox.adopt(queue, messages, source=source, number=number)
+        await self._outbox.import_messages(queue, messages, source=source, number=number)
 
     async def next_due(self, queue: QueueRef) -> int | None:
         """How long until a message becomes ready by time; see the seam."""
@@ -240,16 +240,16 @@ class RedisMessageStore(Posting, Claiming):
         since = max(first[0].created_at, first[0].delay_expires_at or 0) if first else None
         return Stats(ready, delayed, claimed, oldest, newest, since and min(now, since))
 
-    def census(self) -> AsyncIterator[QueueRef]:
+    def nonempty_queues(self) -> AsyncIterator[QueueRef]:
         """Name the queues that the sweep will visit: all that hold something; see the seam."""
-        return self._sweeper.census()
+        return self._sweeper.nonempty_queues()
 
-    async def split(self, queue: QueueRef, count: int) -> Sequence[int]:
+    async def partition(self, queue: QueueRef, count: int) -> Sequence[int]:
         """Cut the live messages into ranges; see the seam."""
         reply = await self._runner.run(queue, "split", count, repeatable=True)
         return [int.from_bytes(position, "big") for position in reply[3:]]
 
-    async def expose(self, queue: QueueRef, limit: int) -> int:
+    async def release_delayed(self, queue: QueueRef, limit: int) -> int:
         """Make delayed messages ready; see the seam."""
         done = 0
         while done < limit:
@@ -260,7 +260,7 @@ class RedisMessageStore(Posting, Claiming):
                 break
         return done
 
-    async def sweep(self, limit: int, retries_of: RetriesOf = no_retries) -> Swept:
+    async def sweep(self, limit: int, retries_of: RetryPolicyOf = no_retries) -> SweepResult:
         """Tidy up what is due in any queue; see the seam."""
         await self._indexes.heal(limit)
         return await self._sweeper.sweep(limit, retries_of)

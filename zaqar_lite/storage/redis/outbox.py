@@ -134,7 +134,7 @@ class Outbox:
         if instant:
             await self._runner.register_now(target, instant)
 
-    async def adopt(
+    async def import_messages(
         self, target: QueueRef, messages: Sequence[Message], *, source: str, number: int
     ) -> None:
         """Store messages of another store in a queue, as letters of a made-up source."""

@@ -3,13 +3,13 @@
 from functools import lru_cache
 
 from zaqar_lite.domain.attempts import Backoff
-from zaqar_lite.domain.models import QueueRef, Retries
+from zaqar_lite.domain.models import QueueRef, RetryPolicy
 from zaqar_lite.domain.refusals import no_failed_list
 from zaqar_lite.storage.redis.keys import tag_of
 
 
 def policy_words(
-    queue: QueueRef, retries: Retries, armed_until: int = 0
+    queue: QueueRef, retries: RetryPolicy, armed_until: int = 0
 ) -> tuple[str | int | bytes, ...]:
     """Return the policy of a queue as arguments.
 
@@ -22,7 +22,7 @@ def policy_words(
 
 
 @lru_cache(maxsize=1_000)
-def _policy(queue: QueueRef, retries: Retries) -> tuple[str | int | bytes, ...]:
+def _policy(queue: QueueRef, retries: RetryPolicy) -> tuple[str | int | bytes, ...]:
     delays, jitter = _pack_backoff(retries.backoff)
     letter = retries.dead_letter
     if letter is None:

@@ -4,7 +4,7 @@ import logging
 from collections.abc import AsyncIterator
 
 from zaqar_lite.domain.errors import Unavailable, Unsupported
-from zaqar_lite.domain.models import QueueRef, Retries, RetriesOf, Swept
+from zaqar_lite.domain.models import QueueRef, RetryPolicy, RetryPolicyOf, SweepResult
 from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.redis.keys import EVERYWHERE, ref_of
 from zaqar_lite.storage.redis.outbox import Outbox
@@ -26,13 +26,13 @@ class Sweeper:
         self._runner = runner
         self._outbox = outbox
 
-    async def sweep(self, limit: int, retries_of: RetriesOf) -> Swept:
+    async def sweep(self, limit: int, retries_of: RetryPolicyOf) -> SweepResult:
         """Visit the queues that are due, until about `limit` entries were cleaned up.
 
         A queue with more to clean up than one step does stays due, so it is visited again.
         """
         run, offset = self._runner.router.run, self._runner.clock.offset_ms
-        total = Swept()
+        total = SweepResult()
         for _ in range(_ROUNDS):
             most = min(limit, _QUEUES_PER_STEP)
             now, visits = await run(load("visits"), EVERYWHERE, offset, most, repeatable=True)
@@ -49,7 +49,7 @@ class Sweeper:
                 break
         return total
 
-    async def census(self) -> AsyncIterator[QueueRef]:
+    async def nonempty_queues(self) -> AsyncIterator[QueueRef]:
         """Name the queues that will be visited: all that hold something."""
         cursor: bytes | int = 0
         while True:
@@ -62,20 +62,20 @@ class Sweeper:
                 return
 
     async def _visit(
-        self, queue: QueueRef, budget: int, retries_of: RetriesOf
-    ) -> tuple[Swept, int | None]:
+        self, queue: QueueRef, budget: int, retries_of: RetryPolicyOf
+    ) -> tuple[SweepResult, int | None]:
         """Clean up one queue; return when to visit it next, or None if that failed."""
         try:
             retries = await retries_of(queue)
         except Unavailable:
             if await self._is_reached(queue):  # so the store of all policies is away
                 raise
-            return Swept(), None
+            return SweepResult(), None
         try:
             swept, letters, following = await self._sweep_queue(queue, budget, retries)
         except (Unavailable, Unsupported) as exc:
             logger.warning("the sweep passes a queue over: %s", exc)
-            return Swept(), None
+            return SweepResult(), None
         if letters:
             try:
                 moved, targets = await self._outbox.drain(queue)
@@ -93,16 +93,16 @@ class Sweeper:
         return True
 
     async def _sweep_queue(
-        self, queue: QueueRef, budget: int, retries: Retries
-    ) -> tuple[Swept, int, int]:
+        self, queue: QueueRef, budget: int, retries: RetryPolicy
+    ) -> tuple[SweepResult, int, int]:
         """Run the sweep's script; if it finds dead letters, register the queue and run it again."""
-        total = Swept()
+        total = SweepResult()
         armed_until = 0
         for _ in range(2):
             words = policy_words(queue, retries, armed_until)
             reply = await self._runner.run(queue, "sweep", "", "", budget, *words)
             status, expired, forgotten, promoted, lapsed, letters, following, now = reply
-            total = total.plus(Swept(expired, promoted, lapsed, 0, forgotten))
+            total = total.plus(SweepResult(expired, promoted, lapsed, 0, forgotten))
             if status != b"arm":
                 break
             await self._runner.register_now(queue, now)

@@ -13,11 +13,11 @@ from zaqar_lite.domain.endings import Ending
 from zaqar_lite.domain.ids import new_claim_id
 from zaqar_lite.domain.models import (
     Claimed,
+    ClaimRequest,
     DelayMode,
     Message,
     QueueRef,
-    Retries,
-    Take,
+    RetryPolicy,
 )
 from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.sql import claims, entries, expiring, history, settling
@@ -47,7 +47,7 @@ class Taken(NamedTuple):
     more: bool
 
 
-def has_nothing(db: Database, queue: Queue | None, take: Take) -> bool:
+def has_nothing(db: Database, queue: Queue | None, take: ClaimRequest) -> bool:
     """Whether a claim would find nothing and change nothing, so that no batch is needed."""
     if queue is None:
         return True
@@ -59,7 +59,7 @@ def has_nothing(db: Database, queue: Queue | None, take: Take) -> bool:
     return take.delay_mode is DelayMode.IGNORE or not queue.delayed
 
 
-def claim(db: Database, ref: QueueRef, take: Take) -> Claimed:
+def claim(db: Database, ref: QueueRef, take: ClaimRequest) -> Claimed:
     """Hand out ready messages under a new claim; see the seam."""
     queue = db.queue_at(ref, take.version)
     if queue is None:
@@ -104,7 +104,7 @@ def claim(db: Database, ref: QueueRef, take: Take) -> Claimed:
     return Claimed(claim_id, messages, moved, more)
 
 
-def pop(db: Database, ref: QueueRef, take: Take) -> Claimed:
+def pop(db: Database, ref: QueueRef, take: ClaimRequest) -> Claimed:
     """Remove and hand out ready messages; see the seam."""
     queue = db.queue_at(ref, take.version)
     if queue is None:
@@ -120,7 +120,7 @@ def pop(db: Database, ref: QueueRef, take: Take) -> Claimed:
     return Claimed(None, messages, moved, more)
 
 
-def _take(db: Database, queue: Queue, now: int, take: Take) -> Taken:
+def _take(db: Database, queue: Queue, now: int, take: ClaimRequest) -> Taken:
     """Choose up to `limit` ready messages, examining a bounded number."""
     db.touch(queue)
     limit, mode, letter = take.limit, take.delay_mode, take.retries.dead_letter
@@ -177,7 +177,7 @@ def _sort_out(
 
 
 def end_lapsed(
-    db: Database, queue: Queue, now: int, limit: int, retries: Retries
+    db: Database, queue: Queue, now: int, limit: int, retries: RetryPolicy
 ) -> tuple[int, int]:
     """End up to `limit` lapsed leases, those of the oldest claims first; each is a failure.
 

@@ -24,7 +24,7 @@ class Arrival(NamedTuple):
     priority: int = DEFAULT_PRIORITY
 
 
-def adopt(
+def import_messages(
     db: Database, ref: QueueRef, messages: Sequence[Message], source: str, number: int
 ) -> None:
     """Take in messages of another store, unless this call is a repeat; see the seam."""

@@ -10,18 +10,18 @@ from zaqar_lite.domain.models import (
     Capability,
     Claim,
     Claimed,
+    ClaimRequest,
     Edit,
+    ListQuery,
     Message,
     Move,
     Page,
     QueueRef,
     Refusal,
-    Retries,
-    RetriesOf,
-    Selection,
+    RetryPolicy,
+    RetryPolicyOf,
     Stats,
-    Swept,
-    Take,
+    SweepResult,
     no_retries,
 )
 from zaqar_lite.domain.posts import IdempotencyKey, NewMessage, Posted, Recalled
@@ -107,7 +107,7 @@ class SqlMessageStore(MessageStore):
             found = self._db.queue(queue)
         return found is not None and found.keys > 0
 
-    async def list_messages(self, queue: QueueRef, selection: Selection) -> Page:
+    async def list_messages(self, queue: QueueRef, selection: ListQuery) -> Page:
         return await reading.list_messages(self._db, queue, selection)
 
     async def get_messages(
@@ -123,17 +123,17 @@ class SqlMessageStore(MessageStore):
     ) -> Sequence[Refusal]:
         return await self._db.write(settling.delete, queue, ids, claim_ids)
 
-    async def pop(self, queue: QueueRef, take: Take) -> Claimed:
+    async def pop(self, queue: QueueRef, take: ClaimRequest) -> Claimed:
         if await self._finds_nothing(queue, take):
             return Claimed(None)
         return await self._db.write(claiming.pop, queue, take)
 
-    async def claim(self, queue: QueueRef, take: Take) -> Claimed:
+    async def claim(self, queue: QueueRef, take: ClaimRequest) -> Claimed:
         if await self._finds_nothing(queue, take):
             return Claimed(None)
         return await self._db.write(claiming.claim, queue, take)
 
-    async def _finds_nothing(self, queue: QueueRef, take: Take) -> bool:
+    async def _finds_nothing(self, queue: QueueRef, take: ClaimRequest) -> bool:
         """Whether nothing is ready; then no batch is needed."""
         await self._db.pass_gate()
         return claiming.has_nothing(self._db, self._db.queue_at(queue, take.version), take)
@@ -153,7 +153,7 @@ class SqlMessageStore(MessageStore):
         claim_id: str,
         settlements: Sequence[Settlement],
         *,
-        retries: Retries = NO_RETRIES,
+        retries: RetryPolicy = NO_RETRIES,
         version: int | None = None,
     ) -> Settled:
         outcomes: list[Outcome] = []
@@ -170,10 +170,10 @@ class SqlMessageStore(MessageStore):
     async def move(self, queue: QueueRef, ids: Sequence[str], move: Move) -> Sequence[Outcome]:
         return await self._db.write(settling.move, queue, ids, move)
 
-    async def adopt(
+    async def import_messages(
         self, queue: QueueRef, messages: Sequence[Message], *, source: str, number: int
     ) -> None:
-        await self._db.write(importing.adopt, queue, messages, source, number)
+        await self._db.write(importing.import_messages, queue, messages, source, number)
 
     async def next_due(self, queue: QueueRef) -> int | None:
         await self._db.pass_gate()
@@ -202,7 +202,7 @@ class SqlMessageStore(MessageStore):
         await reading.tidy(self._db, queue)
         return await self._db.read(queue, reading.stats, queue)
 
-    async def census(self) -> AsyncIterator[QueueRef]:
+    async def nonempty_queues(self) -> AsyncIterator[QueueRef]:
         after = 0
         while True:
             rows = await self._db.read(QueueRef("", ""), _holding, after)
@@ -214,17 +214,17 @@ class SqlMessageStore(MessageStore):
                 return
             await self._db.turns.wait()
 
-    async def split(self, queue: QueueRef, count: int) -> Sequence[int]:
-        return await reading.split(self._db, queue, count)
+    async def partition(self, queue: QueueRef, count: int) -> Sequence[int]:
+        return await reading.partition(self._db, queue, count)
 
-    async def expose(self, queue: QueueRef, limit: int) -> int:
+    async def release_delayed(self, queue: QueueRef, limit: int) -> int:
         await reading.tidy(self._db, queue)  # or what has expired would be counted
         found = self._db.queue(queue)
         if found is None or not found.delayed:
             return 0
         return await self._db.write(_expose, queue, limit)
 
-    async def sweep(self, limit: int, retries_of: RetriesOf = no_retries) -> Swept:
+    async def sweep(self, limit: int, retries_of: RetryPolicyOf = no_retries) -> SweepResult:
         return await sweeping.sweep(self._db, limit, retries_of)
 
     async def history(

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 
 from zaqar_lite.domain.ids import Marker
-from zaqar_lite.domain.models import Message, Page, QueueRef, Selection, Stats
+from zaqar_lite.domain.models import ListQuery, Message, Page, QueueRef, Stats
 from zaqar_lite.domain.posts import Recalled, Remembered
 from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.sql import claiming, entries, expiring, posting
@@ -34,7 +34,7 @@ _NEXT_IN_GROUP = _NEXT.replace(
 )
 
 
-async def list_messages(db: Database, ref: QueueRef, wanted: Selection) -> Page:
+async def list_messages(db: Database, ref: QueueRef, wanted: ListQuery) -> Page:
     """List messages in steps of at most MAX_EXAMINED entries; see the seam."""
     after, until = 0, NEVER
     is_first = True
@@ -49,7 +49,7 @@ async def list_messages(db: Database, ref: QueueRef, wanted: Selection) -> Page:
         await db.turns.wait()
 
 
-def _bounds(db: Database, ref: QueueRef, wanted: Selection) -> tuple[int, int]:
+def _bounds(db: Database, ref: QueueRef, wanted: ListQuery) -> tuple[int, int]:
     """The positions after which, and up to which, a list goes."""
     queue = db.queue_at(ref, wanted.version)
     if queue is None:
@@ -68,7 +68,7 @@ def _resolve(db: Database, queue: Queue, marker: Marker) -> int:
 
 
 def _list_step(
-    db: Database, ref: QueueRef, wanted: Selection, after: int, until: int
+    db: Database, ref: QueueRef, wanted: ListQuery, after: int, until: int
 ) -> tuple[Page, bool]:
     """One step of a list, and whether it reached the end of the queue."""
     queue, now = db.queue(ref), db.clock.now_ms()
@@ -169,7 +169,7 @@ def _ready_since(db: Database, queue: Queue, now: int, *, has_lapsed: bool) -> i
     return min(now, queue.lease_at) if has_lapsed else None
 
 
-async def split(db: Database, ref: QueueRef, count: int) -> Sequence[int]:
+async def partition(db: Database, ref: QueueRef, count: int) -> Sequence[int]:
     """Cut the messages into ranges of about equal size; see the seam."""
     await tidy(db, ref)
     queue = db.queue(ref)

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 from zaqar_lite.domain.attempts import MOVED, Ended
 from zaqar_lite.domain.endings import PARKED_MARGIN_MS, Ending, HandOut, outcome_without_lease
-from zaqar_lite.domain.models import Move, Origin, QueueRef, Refusal, Retries
+from zaqar_lite.domain.models import Move, Origin, QueueRef, Refusal, RetryPolicy
 from zaqar_lite.domain.refusals import delete_refusal
 from zaqar_lite.domain.settlements import Act, Outcome, Settled, Settlement
 from zaqar_lite.storage.sql import claims, entries, history
@@ -20,7 +20,7 @@ def settle(  # noqa: PLR0917 - as the seam has it
     ref: QueueRef,
     claim_id: str,
     settlements: Sequence[Settlement],
-    retries: Retries,
+    retries: RetryPolicy,
     version: int | None,
 ) -> Settled:
     """Do to each message of a claim what its settlement says; see the seam."""
@@ -56,7 +56,7 @@ class _Run:
     """Settlements of different messages under one claim: decided one by one, written together."""
 
     def __init__(
-        self, db: Database, queue: Queue, claim: bytes, client: str, retries: Retries
+        self, db: Database, queue: Queue, claim: bytes, client: str, retries: RetryPolicy
     ) -> None:
         self._db = db
         self._queue = queue
@@ -179,7 +179,7 @@ def bury(  # noqa: PLR0917 - which message of which queue, why, when, and who he
     db: Database,
     queue: Queue,
     entry: Entry,
-    retries: Retries,
+    retries: RetryPolicy,
     reason: str,
     now: int,
     client: str | None = None,

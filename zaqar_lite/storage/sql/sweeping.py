@@ -4,7 +4,7 @@ A queue's row says when something is due (`sweep_at`), so the sweep visits only 
 finds work, each for one bounded step that is a transaction of its own.
 """
 
-from zaqar_lite.domain.models import NO_RETRIES, QueueRef, Retries, RetriesOf, Swept
+from zaqar_lite.domain.models import NO_RETRIES, QueueRef, RetryPolicy, RetryPolicyOf, SweepResult
 from zaqar_lite.storage.sql import claiming, entries, expiring, history
 from zaqar_lite.storage.sql.database import Database
 from zaqar_lite.storage.sql.queues import NEVER
@@ -20,10 +20,10 @@ _GIVEN_BACK = 50
 """Steps in which one sweep gives free pages of the file back to the disk."""
 
 
-async def sweep(db: Database, limit: int, retries_of: RetriesOf) -> Swept:
+async def sweep(db: Database, limit: int, retries_of: RetryPolicyOf) -> SweepResult:
     """Tidy up about `limit` entries; see the seam."""
     db.check_writable()
-    swept = Swept()
+    swept = SweepResult()
     for _ in range(_VISITS):
         now, ref = await db.read(_NO_QUEUE, _next_due)
         if ref is None or swept.total >= limit:
@@ -70,15 +70,15 @@ def _has_lapsed(db: Database, ref: QueueRef, now: int) -> bool:
     return queue is not None and queue.lease_at <= now
 
 
-def _visit(db: Database, ref: QueueRef, now: int, limit: int, retries: Retries) -> Swept:
+def _visit(db: Database, ref: QueueRef, now: int, limit: int, retries: RetryPolicy) -> SweepResult:
     """Tidy up to `limit` entries of a queue; its row goes when nothing is left of it."""
     queue = db.queue(ref)
     if queue is None:
-        return Swept()
+        return SweepResult()
     db.touch(queue)
     if queue.is_bare:
         db.remove_queue(queue)
-        return Swept()
+        return SweepResult()
     expired = expiring.expire(db, queue, now, limit)
     lapsed = moved = 0
     if queue.lease_at <= now:
@@ -91,7 +91,7 @@ def _visit(db: Database, ref: QueueRef, now: int, limit: int, retries: Retries) 
     forgotten += history.trim(db, queue, now, limit)
     letter = retries.dead_letter
     target = {letter.target} if moved and letter and letter.target else set()
-    return Swept(expired, promoted, lapsed - moved, moved, forgotten, frozenset(target))
+    return SweepResult(expired, promoted, lapsed - moved, moved, forgotten, frozenset(target))
 
 
 def _has_garbage(db: Database) -> bool:

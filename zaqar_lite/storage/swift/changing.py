@@ -110,7 +110,7 @@ class Changing(Claiming):
             if moved is not None:
                 await self._dead_letters.remove(container, moved, lease)
 
-    async def expose(self, queue: QueueRef, limit: int) -> int:
+    async def release_delayed(self, queue: QueueRef, limit: int) -> int:
         """Make delayed messages ready, in the order of listings; see the seam.
 
         Each call goes on where the last one ended, and looks at what is before that place last:

@@ -8,7 +8,7 @@ from typing import TypeVar
 from zaqar_lite.domain.attempts import MAX_CLAIMS
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.ids import new_claim_id
-from zaqar_lite.domain.models import Claimed, DelayMode, QueueRef, Take
+from zaqar_lite.domain.models import Claimed, ClaimRequest, DelayMode, QueueRef
 from zaqar_lite.storage.swift.holding import Holding, Record
 from zaqar_lite.storage.swift.layout import Fetched, Listed, State
 from zaqar_lite.storage.swift.locks import Lease
@@ -41,7 +41,7 @@ class Chosen:
         """Whether so many messages were moved or parked that the lock has been held long enough."""
         return len(self.letters) >= _MAX_MOVED or self.parked >= _MAX_PARKED
 
-    def add(self, message: Fetched, take: Take, now: int) -> Sequence[int]:
+    def add(self, message: Fetched, take: ClaimRequest, now: int) -> Sequence[int]:
         """Add a message to those it belongs to; answer when it is ready if it is parked."""
         state, letter = message.state, take.retries.dead_letter
         if state.is_claimed_or_parked(now):
@@ -56,7 +56,7 @@ class Chosen:
 class Claiming(Holding):
     """Hand out messages under claims, or for good."""
 
-    async def claim(self, queue: QueueRef, take: Take) -> Claimed:
+    async def claim(self, queue: QueueRef, take: ClaimRequest) -> Claimed:
         """Hand out ready messages under a new claim; see the seam."""
 
         async def work(lease: Lease) -> Claimed:
@@ -68,7 +68,7 @@ class Claiming(Holding):
 
         return await self._backend.locked(queue, work, exclusive=True)
 
-    async def pop(self, queue: QueueRef, take: Take) -> Claimed:
+    async def pop(self, queue: QueueRef, take: ClaimRequest) -> Claimed:
         """Remove and hand out ready messages; see the seam."""
 
         async def work(lease: Lease) -> Claimed:
@@ -85,7 +85,7 @@ class Claiming(Holding):
         return await self._backend.locked(queue, work)
 
     async def _with_letters(
-        self, queue: QueueRef, take: Take, chosen: Chosen, claimed: Claimed, lease: Lease
+        self, queue: QueueRef, take: ClaimRequest, chosen: Chosen, claimed: Claimed, lease: Lease
     ) -> Claimed:
         """Move the exhausted messages that were found, and note how many.
 
@@ -100,7 +100,7 @@ class Claiming(Holding):
                 raise
         return claimed
 
-    async def _choose(self, queue: QueueRef, take: Take, lease: Lease) -> Chosen:
+    async def _choose(self, queue: QueueRef, take: ClaimRequest, lease: Lease) -> Chosen:
         """Choose ready messages, in order, and the exhausted ones between them."""
         container = self._container(queue)
         tail = await self._tails.load(container, lease)
@@ -132,7 +132,12 @@ class Claiming(Holding):
         return chosen
 
     async def _choose_from_page(
-        self, container: str, listed: Sequence[Listed], take: Take, chosen: Chosen, lease: Lease
+        self,
+        container: str,
+        listed: Sequence[Listed],
+        take: ClaimRequest,
+        chosen: Chosen,
+        lease: Lease,
     ) -> int:
         """Choose from one page; answer when another message of it may be ready at the earliest."""
         now = self._now()
@@ -172,7 +177,7 @@ class Claiming(Holding):
         return [one for one in now if one.state is not _GONE]
 
     async def _hold(
-        self, queue: QueueRef, take: Take, taken: Sequence[Fetched], lease: Lease
+        self, queue: QueueRef, take: ClaimRequest, taken: Sequence[Fetched], lease: Lease
     ) -> Claimed:
         """Mark the messages taken and write the claim, all at the same time."""
         container = self._container(queue)
@@ -245,7 +250,7 @@ class Claiming(Holding):
 _GONE = State(0, 0, "")
 
 
-def _may_take(take: Take, state: State, now: int) -> bool:
+def _may_take(take: ClaimRequest, state: State, now: int) -> bool:
     """Whether a message in this state is ready for a claim.
 
     A message of a normal queue has no `d`, so there is nothing to compare.

@@ -9,7 +9,7 @@ from zaqar_lite.domain.attempts import Ended
 from zaqar_lite.domain.endings import Ending
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.ids import is_claim_id
-from zaqar_lite.domain.models import Retries
+from zaqar_lite.domain.models import RetryPolicy
 from zaqar_lite.domain.refusals import no_claim
 from zaqar_lite.storage.swift import layout
 from zaqar_lite.storage.swift.backend import Backend
@@ -109,7 +109,7 @@ class Holding(Reading):
         return state
 
     async def _end_lapse(
-        self, container: str, message: Fetched, retries: Retries, lease: Lease, *, marks: bool
+        self, container: str, message: Fetched, retries: RetryPolicy, lease: Lease, *, marks: bool
     ) -> Fetched:
         """End the attempt of a message whose lease has lapsed; answer another one as it is.
 

@@ -207,7 +207,7 @@ class Posting(Reading):
         if delays:
             self._hints.announce_due(container, min(delays))
 
-    async def adopt(
+    async def import_messages(
         self, queue: QueueRef, messages: Sequence[Message], *, source: str, number: int
     ) -> None:
         """Take in messages of another store, all or none as a post with keys; see the seam."""

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequ
 from typing import TypeVar
 
 from zaqar_lite.domain.ids import Marker, is_message_id
-from zaqar_lite.domain.models import Capability, Message, Page, QueueRef, Selection, Stats
+from zaqar_lite.domain.models import Capability, ListQuery, Message, Page, QueueRef, Stats
 from zaqar_lite.storage.base import MAX_EXAMINED, Listener, MessageStore
 from zaqar_lite.storage.swift import layout
 from zaqar_lite.storage.swift.backend import Backend, Connected
@@ -44,7 +44,7 @@ class Reading(Connected, MessageStore):
     def _now(self) -> int:
         return self._backend.clock.now_ms()
 
-    async def list_messages(self, queue: QueueRef, selection: Selection) -> Page:
+    async def list_messages(self, queue: QueueRef, selection: ListQuery) -> Page:
         """One page; the tail is read before the listing, so that nothing below it is missing."""
         container, limit = self._container(queue), selection.limit
         tail = await self._tails.peek(container)
@@ -222,7 +222,7 @@ class Reading(Connected, MessageStore):
             now = self._now()
             stats.oldest, stats.newest = ends[0].view(now), ends[-1].view(now)
 
-    async def census(self) -> AsyncIterator[QueueRef]:
+    async def nonempty_queues(self) -> AsyncIterator[QueueRef]:
         """Name the queues by the account's listing; each costs a read of its tail, once."""
         prefix, after = self._backend.containers.queues, ""
         while True:
@@ -235,7 +235,7 @@ class Reading(Connected, MessageStore):
                 return
             after = page[-1]
 
-    async def split(self, queue: QueueRef, count: int) -> Sequence[int]:
+    async def partition(self, queue: QueueRef, count: int) -> Sequence[int]:
         """Cut the live messages into ranges; see the seam."""
         container = self._container(queue)
         tail = await self._tails.peek(container)
@@ -285,7 +285,7 @@ class Reading(Connected, MessageStore):
         self._hints.unwatch(self._container(queue))
 
 
-def _wanted(selection: Selection, state: State, now: int) -> bool:
+def _wanted(selection: ListQuery, state: State, now: int) -> bool:
     """Whether a listing shows a message in this state."""
     if not state.is_live(now):
         return False

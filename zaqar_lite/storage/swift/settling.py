@@ -13,7 +13,7 @@ from zaqar_lite.domain.attempts import Ended
 from zaqar_lite.domain.endings import Ending, outcome_without_lease
 from zaqar_lite.domain.errors import NotFound
 from zaqar_lite.domain.ids import is_claim_id
-from zaqar_lite.domain.models import NO_RETRIES, Claim, DeadLetter, QueueRef, Retries
+from zaqar_lite.domain.models import NO_RETRIES, Claim, DeadLetter, QueueRef, RetryPolicy
 from zaqar_lite.domain.refusals import no_claim
 from zaqar_lite.domain.settlements import Act, Outcome, Settled, Settlement
 from zaqar_lite.storage.swift.holding import Holding, Record, is_held
@@ -39,7 +39,9 @@ class _Message:
         """Whether its hand-out ends with this call."""
         return self.acked or self.ending is not None
 
-    def decide(self, claim_id: str, settlement: Settlement, retries: Retries, now: int) -> Outcome:
+    def decide(
+        self, claim_id: str, settlement: Settlement, retries: RetryPolicy, now: int
+    ) -> Outcome:
         """Note what a settlement changes; answer its outcome."""
         if self.acked or (self.ending and self.ending.outcome is Ended.DEAD):
             return Outcome.NOT_FOUND
@@ -127,7 +129,7 @@ class Settling(Holding):
         claim_id: str,
         settlements: Sequence[Settlement],
         *,
-        retries: Retries = NO_RETRIES,
+        retries: RetryPolicy = NO_RETRIES,
         version: int | None = None,
     ) -> Settled:
         """Do to each message what its settlement says; see the seam."""

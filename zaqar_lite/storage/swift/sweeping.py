@@ -8,7 +8,14 @@ from contextlib import suppress
 from functools import partial
 
 from zaqar_lite.domain.errors import Unavailable
-from zaqar_lite.domain.models import NO_RETRIES, QueueRef, Retries, RetriesOf, Swept, no_retries
+from zaqar_lite.domain.models import (
+    NO_RETRIES,
+    QueueRef,
+    RetryPolicy,
+    RetryPolicyOf,
+    SweepResult,
+    no_retries,
+)
 from zaqar_lite.storage.swift import layout
 from zaqar_lite.storage.swift.backend import Backend
 from zaqar_lite.storage.swift.holding import Holding, is_held
@@ -42,18 +49,18 @@ class Sweeping(Holding):
         self._unheld: list[str] = []
         """Claims of the queue that is swept that hold none of the messages listed so far."""
 
-    async def sweep(self, limit: int, retries_of: RetriesOf = no_retries) -> Swept:
+    async def sweep(self, limit: int, retries_of: RetryPolicyOf = no_retries) -> SweepResult:
         """Remove what is over and finish what a crash cut short; see the seam.
 
         Nothing has to be promoted: deadlines alone decide.
         """
         if self._now() < self._rests_until:
-            return Swept()
+            return SweepResult()
         container, name = self._after
         prefix = self._backend.containers.queues
         found = [container] if name else []
         found += await self._objects.containers(prefix, after=container, limit=_QUEUES)
-        total = Swept()
+        total = SweepResult()
         for each in found:
             after = name if each == container else ""
             swept, last = await self._tidy(each, after, limit - total.total, retries_of)
@@ -69,8 +76,8 @@ class Sweeping(Holding):
         return total
 
     async def _tidy(
-        self, container: str, after: str, limit: int, retries_of: RetriesOf
-    ) -> tuple[Swept, str]:
+        self, container: str, after: str, limit: int, retries_of: RetryPolicyOf
+    ) -> tuple[SweepResult, str]:
         """Tidy one page of a queue: what was done, and where to go on."""
         page, now = max(min(limit, self._objects.page), 1), self._now()
         entries = await self._objects.list(container, after=after, limit=page)
@@ -102,7 +109,7 @@ class Sweeping(Holding):
             queue = QueueRef(tail.project, self._backend.containers.queue_name(container))
             retries = await retries_of(queue)
 
-        async def work(lease: Lease) -> Swept:
+        async def work(lease: Lease) -> SweepResult:
             newest = await self._tails.load(container, lease)  # finishes a post first
             gone = await together(*(self._remove_over(container, e, tail, lease) for e in over))
             moved = await self._dead_letters.finish_moves(container, cut, lease)
@@ -116,7 +123,7 @@ class Sweeping(Holding):
             return done._replace(expired=sum(gone), moved=done.moved + moved, deleted=deleted)
 
         last = "" if whole else names[-1]
-        unlocked = Swept(moved=moved_back, deleted=len(buried))
+        unlocked = SweepResult(moved=moved_back, deleted=len(buried))
         if not (over or cut or lapsed or ended or left or tail.opened):
             return unlocked, last
         try:
@@ -136,8 +143,8 @@ class Sweeping(Holding):
         return moved
 
     async def _end_lapsed(
-        self, container: str, names: Sequence[str], retries: Retries, lease: Lease
-    ) -> Swept:
+        self, container: str, names: Sequence[str], retries: RetryPolicy, lease: Lease
+    ) -> SweepResult:
         """End the lapsed leases among these messages, and move what has failed too often."""
         now, letter = self._now(), retries.dead_letter
         found = await self._fetch_all(container, names)
@@ -152,7 +159,7 @@ class Sweeping(Holding):
         if parked:
             self._hints.announce_due(container, min(parked))
         letters_in = {letter.target} if moved and letter and letter.target else set()
-        return Swept(lapsed=len(ended) - moved, moved=moved, letters_in=frozenset(letters_in))
+        return SweepResult(lapsed=len(ended) - moved, moved=moved, letters_in=frozenset(letters_in))
 
     def _note_claims(self, entries: Sequence[Entry], messages: Sequence[Listed], now: int) -> None:
         """Note the live claims that are listed, and take off those that hold a message."""
