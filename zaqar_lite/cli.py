@@ -9,10 +9,11 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 from zaqar_lite import __version__
+from zaqar_lite.commands.parsers import Parser
 
-TYPE_CHECKING = False  # importing typing takes 6 ms, for which a shell would wait at every Tab
 if TYPE_CHECKING:
     import argparse
 
@@ -102,8 +103,6 @@ def _run(argv: Sequence[str] | None) -> int:
         from zaqar_lite.commands.queue_names import complete  # noqa: PLC0415 - the shell waits
 
         return complete(typed[3:], WITH_A_VALUE)
-    from zaqar_lite.commands.parsers import Parser  # noqa: PLC0415 - completion does without
-
     if typed[:1] == ["help"]:
         typed = [*typed[1:], "--help"]
     words = options_last(typed)

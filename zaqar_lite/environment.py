@@ -9,10 +9,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Mapping
-
-TYPE_CHECKING = False  # importing typing takes 6 ms, for which a shell would wait at every Tab
-if TYPE_CHECKING:
-    from typing import Any
+from typing import Any
 
 PREFIX = "ZAQAR_LITE_"
 CONFIG = "CONFIG"
@@ -51,7 +48,7 @@ def server_values(environment: Mapping[str, str]) -> tuple[dict[str, str], list[
     return values, old
 
 
-def nested(values: Iterable[tuple[str, str]]) -> "dict[str, Any]":
+def nested(values: Iterable[tuple[str, str]]) -> dict[str, Any]:
     """Put `STORE_OPTIONS__X` = `5` as `store_options` = {`x`: 5}; other values stay text.
 
     In a mapping a number, true or false is read as JSON.

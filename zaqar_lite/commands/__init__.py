@@ -2,12 +2,13 @@
 
 A leaf sets `run`, which answers its exit code. Nothing here imports the SDK, an HTTP library or
 rich before a command runs, and only the module of the noun that is asked for is imported, so that
-`zaqar-lite --help` and the names that a shell completes are quick.
+`zaqar-lite --help` is quick.
 """
+
+from typing import TYPE_CHECKING
 
 __all__ = ["sdk"]
 
-TYPE_CHECKING = False  # importing typing takes 6 ms, for which a shell would wait at every Tab
 if TYPE_CHECKING:
     from zaqar_lite import client as sdk
 else:

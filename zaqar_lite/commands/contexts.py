@@ -1,17 +1,17 @@
 """Servers with names, in a file of the user's: `zaqar-lite/contexts.json` of the configuration.
 
-And which server is meant, by options, contexts and environment. Completion imports this module at
-every press of the Tab key, so it imports little itself.
+And which server is meant, by options, contexts and environment.
 """
 
 import json
 import os
 from collections.abc import Mapping
-from types import SimpleNamespace
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from zaqar_lite.environment import client_value
 
-TYPE_CHECKING = False  # typing and pathlib would take a fifth of the time of a completion
 if TYPE_CHECKING:
     import ssl
 
@@ -48,7 +48,8 @@ class Contexts:
         return self.named[wanted]
 
 
-class Place(SimpleNamespace):
+@dataclass(frozen=True, slots=True)
+class Place:
     """Where a server is, who asks it, and what proves that: a login, a file, or a key."""
 
     url: str | None
@@ -56,13 +57,9 @@ class Place(SimpleNamespace):
     client_id: str | None
     os_cloud: str | None
     signed: str | None
-    key: str | None
+    key: str | None = field(repr=False)
     ca_file: str | None
     client_cert: str | None
-
-    def __repr__(self) -> str:
-        """Show the server and the project, not what proves who asks."""
-        return f"Place({self.url!r}, project={self.project!r})"
 
     def tls(self) -> "ssl.SSLContext | None":
         """Return how TLS is checked and which certificate is shown; None for the system's defaults.
@@ -150,10 +147,10 @@ def key_of(context: Mapping[str, str], url: str | None) -> str | None:
     return os.environ[variable]
 
 
-def path() -> str:
+def path() -> Path:
     """Return where the file is, or will be."""
-    home = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")  # noqa: PTH111 - fast
-    return f"{home}/zaqar-lite/contexts.json"
+    home = os.environ.get("XDG_CONFIG_HOME")
+    return (Path(home) if home else Path.home() / ".config") / "zaqar-lite" / "contexts.json"
 
 
 def load() -> Contexts:
@@ -163,8 +160,7 @@ def load() -> Contexts:
         ValueError: it is not what `save` writes.
     """
     try:
-        with open(path(), encoding="utf-8") as file:  # noqa: PTH123 - as above
-            text = file.read()
+        text = path().read_text(encoding="utf-8")
     except FileNotFoundError:
         return Contexts()
     try:
@@ -181,9 +177,7 @@ def load() -> Contexts:
 
 def save(contexts: Contexts) -> None:
     """Write the file, readable by its owner only, in the place of the one before."""
-    from pathlib import Path  # noqa: PLC0415 - completion does not write
-
-    file = Path(path())
+    file = path()
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     new = file.with_suffix(".new")
     new.unlink(missing_ok=True)
