@@ -156,10 +156,8 @@ class Application:
         started = time.perf_counter()
         try:
             response = None
-            if request.route is None:
+            if request.route is None:  # else its head has been through all this before
                 response = await self._admit(request)
-            else:  # its head has been through all this before
-                self._check_store()
             route = request.route
             if response is None and route is not None:
                 if self._rates.is_on or self._connected.is_on:
@@ -310,4 +308,6 @@ def _check_size(request: Request) -> None:
 
 def _read_if_unknown(request: Request) -> Awaitable[object] | None:
     """Read a body whose length is known by that alone: one that is chunked, or compressed."""
-    return request.receive() if request.size < 0 or b"content-encoding" in request.headers else None
+    if request.size < 0 or b"content-encoding" in request.headers:
+        return request.read(needed=False)
+    return None

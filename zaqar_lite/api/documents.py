@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import msgspec
 import orjson
+from msgspec.structs import replace
 
 from zaqar_lite.api.request import Refused, Request, bad_body
 from zaqar_lite.domain.errors import Invalid
@@ -21,7 +22,6 @@ from zaqar_lite.domain.groups import GROUP_HEADER, check_group
 from zaqar_lite.domain.limits import INT64_MAX, INT64_MIN, MAX_BODY_DEPTH, MAX_DOCUMENT_DEPTH
 from zaqar_lite.domain.turns import Turns
 from zaqar_lite.service.post_validation import Draft
-from zaqar_lite.service.yielding import cut
 
 T = TypeVar("T")
 _MALFORMED = "The request body could not be parsed: {}."
@@ -35,24 +35,25 @@ _STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
 
 LARGE_POST = 32_768
 """Bytes: a larger post is read and answered in turns with other large ones."""
+_GROUP = b"group"
 _ABSENT: Any = None
 """The default of a field in which a null is refused."""
 
 
-class _MessageDocument(msgspec.Struct, gc=False):
-    """One message of a post; a wrong type anywhere falls back to `_explain`."""
+class _Posted(Draft, frozen=True, gc=False):
+    """One message of a post, as it was sent; a wrong type anywhere falls back to `_explain`."""
 
     body: msgspec.Raw
     ttl: int = _ABSENT
     delay: int = _ABSENT
     idempotency_key: str = _ABSENT
     headers: dict[str, str] = _ABSENT
-    group: str = _ABSENT
     deliver_at: str = _ABSENT
+    group: str = _ABSENT
 
 
 class _PostDocument(msgspec.Struct):
-    messages: list[_MessageDocument]
+    messages: list[_Posted]
 
 
 _decode_post = msgspec.json.Decoder(_PostDocument).decode
@@ -124,62 +125,26 @@ async def read_messages(request: Request, turns: Turns) -> Sequence[Draft]:
         Refused: 400, names the field and, by its index, the message that is wrong.
     """
     body = await request.read()
-    if request.size > LARGE_POST:
-        return await parse_in_turns(body, turns)
-    return parse_messages(body)
-
-
-def parse_messages(body: bytes) -> Sequence[Draft]:
-    """Read the document of a post.
-
-    Raises:
-        Refused: 400, names the field and, by its index, the message that is wrong.
-    """
-    document = _parse(body, MAX_BODY_DEPTH)
-    try:
-        messages = _decode_post(body).messages
-    except (msgspec.ValidationError, msgspec.DecodeError) as exc:
-        raise _explain(document) from exc
-    return _drafts(0, messages)
-
-
-async def parse_in_turns(body: bytes, turns: Turns) -> Sequence[Draft]:
-    """Read the document of a large post as `parse_messages` does, in several turns.
-
-    Raises:
-        Refused: 400, names the field and, by its index, the message that is wrong.
-    """
-    await turns.wait()
-    document = _parse(body, MAX_BODY_DEPTH)
-    await turns.wait()
-    try:
-        messages = _decode_post(body).messages
-    except (msgspec.ValidationError, msgspec.DecodeError) as exc:
-        raise _explain(document) from exc
-    drafts: list[Draft] = []
-    for first, part in cut(messages):
+    is_large = len(body) > LARGE_POST
+    if is_large:
         await turns.wait()
-        drafts += _drafts(first, part)
-    return drafts
+    document = _parse(body, MAX_BODY_DEPTH)
+    if is_large:
+        await turns.wait()
+    try:
+        messages = _decode_post(body).messages
+    except (msgspec.ValidationError, msgspec.DecodeError) as exc:
+        raise _explain(document) from exc
+    if _GROUP in body:
+        return [
+            message if message.group is _ABSENT else _in_group(index, message)
+            for index, message in enumerate(messages)
+        ]
+    return messages
 
 
-def _drafts(first: int, messages: Sequence[_MessageDocument]) -> list[Draft]:
-    """Make drafts of a part of a post, which begins with message `first`."""
-    return [
-        Draft(
-            bytes(message.body),
-            message.ttl,
-            message.delay,
-            message.idempotency_key,
-            message.headers if message.group is _ABSENT else _in_group(index, message),
-            message.deliver_at,
-        )
-        for index, message in enumerate(messages, first)
-    ]
-
-
-def _in_group(index: int, message: _MessageDocument) -> dict[str, str]:
-    """The headers of a message of a group, which is kept as one of them."""
+def _in_group(index: int, message: _Posted) -> Draft:
+    """A message of a group, which is kept as one of its headers."""
     group, headers = message.group, message.headers or {}
     try:
         check_group(group)
@@ -190,7 +155,7 @@ def _in_group(index: int, message: _MessageDocument) -> dict[str, str]:
             f"Message {index}: the header {GROUP_HEADER!r} is that of the group: give one of the "
             "two."
         )
-    return {**headers, GROUP_HEADER: group}
+    return replace(message, headers={**headers, GROUP_HEADER: group})
 
 
 def parse_edit(body: bytes) -> Mapping[str, Any]:

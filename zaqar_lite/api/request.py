@@ -301,24 +301,15 @@ class Request:
             self._parameters = parse_query(self.query_string)
         return self._parameters
 
-    async def read(self) -> bytes:
-        """Read the document.
-
-        Raises:
-            Refused: 400, there is none; or as `receive` does.
-        """
-        document = self.document if self.is_read else await self.receive()
-        if not document:
-            raise bad_body("The request needs a body: a JSON document.")
-        return document
-
-    async def receive(self) -> bytes:
+    async def read(self, *, needed: bool = True) -> bytes:
         """Wait until the body has come, and decompress it; `size` is its length from then on.
 
         Raises:
-            Refused: 400, less has come than was announced, or none that could be decompressed; or
-                it is larger than the route allows.
+            Refused: 400, there is none and it is `needed`, less has come than was announced, or
+                none that could be decompressed; or it is larger than the route allows.
         """
+        if self.is_read:
+            return self.document
         if self.source is not None and len(self.document) != self.size:
             self.document = await self.source.receive(self)
             self.size = len(self.document)
@@ -328,6 +319,8 @@ class Request:
             self.size = len(self.document)
         if self.size > self.most:
             self.check_size(self.size)
+        if needed and not self.document:
+            raise bad_body("The request needs a body: a JSON document.")
         return self.document
 
     def check_size(self, size: int) -> None:

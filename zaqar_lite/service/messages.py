@@ -60,17 +60,6 @@ class Messages:
         self.turns = self.policies.turns
         """Large posts are read, checked and prepared in these turns."""
 
-    async def admit(self, queue: QueueRef, size: int) -> Policy:
-        """Refuse a body that is too large, by its size and before it is read; answer the policy.
-
-        Raises:
-            Invalid: larger than the queue or the server allows.
-        """
-        policy = await self.policies.get(queue)
-        if size > policy.max_post_size:
-            raise _too_large(size, policy.max_post_size)
-        return policy
-
     async def post(
         self,
         queue: QueueRef,
@@ -79,14 +68,12 @@ class Messages:
         size: int,
         client_id: str,
         batch_key: str | None = None,
-        policy: Policy | None = None,
     ) -> Receipt:
         """Store messages, and in the same step the outbox messages for their subscribers.
 
         If the queue has no record, one with empty metadata is made once the messages are known to
         be valid. On a normal queue every `delay` is ignored (delayed queues, scenario 3), with a
-        warning unless it is 0. `size` is the size of the request in bytes, and `policy` is what
-        `admit` answered.
+        warning unless it is 0. `size` is the size of the request in bytes.
 
         Raises:
             Invalid: a message breaks a rule; names it by its index. Nothing was stored.
@@ -142,8 +129,8 @@ class Messages:
             return Receipt(posted)
 
         if self.message_quota is None or not self.message_quota.bounds(queue.project):
-            return await self.policies.decide(queue, act, policy=policy)
-        post = partial(self.policies.decide, queue, act, policy=policy)
+            return await self.policies.decide(queue, act)
+        post = partial(self.policies.decide, queue, act)
         repeats = partial(is_repeated, self.messages, queue, drafts, batch_key)
         sizes = [len(draft.body) for draft in drafts]
         return await self.message_quota.post(queue.project, sizes, post, repeats)
@@ -227,7 +214,6 @@ class Messages:
         delay: int | None,
         size: int,
         if_due: int | None = None,
-        policy: Policy | None = None,
     ) -> Message:
         """Change a message that is still delayed; `ttl` and `delay` (seconds) count from now.
 
@@ -270,7 +256,7 @@ class Messages:
                 ),
             )
 
-        return await self.policies.decide(queue, act, policy=policy)
+        return await self.policies.decide(queue, act)
 
     async def delete(self, queue: QueueRef, message_id: str, claim_id: str | None) -> None:
         """Delete one message, by its claim if it is claimed (zaqar-behaviour 3.5).

@@ -122,26 +122,17 @@ class Policies:
         """Read the queue's record again at the next call."""
         self._cache.pop(queue, None)
 
-    async def decide(
-        self,
-        queue: QueueRef,
-        act: Callable[[Policy], Awaitable[T]],
-        *,
-        policy: Policy | None = None,
-    ) -> T:
+    async def decide(self, queue: QueueRef, act: Callable[[Policy], Awaitable[T]]) -> T:
         """Run `act` with the queue's policy, again with a fresh one whenever it changed.
-
-        `policy` is the one that this request has read already.
 
         Raises:
             Unavailable: the record changed at every one of 20 tries.
         """
         for _ in range(_MAX_ROUNDS):
             try:
-                return await act(policy or await self.get(queue))
+                return await act(await self.get(queue))
             except QueueChanged:
                 self.forget(queue)
-                policy = None
         raise Unavailable(f"The queue {queue.name!r} is being changed too often.")
 
     async def take(self, queue: QueueRef, act: Callable[[Policy], Awaitable[Claimed]]) -> Claimed:

@@ -15,7 +15,10 @@ from zaqar_lite.storage.base import MessageStore
 
 
 class Draft(Struct, frozen=True, gc=False):
-    """A message as it was posted; times are seconds. None stands for what the client left out."""
+    """A message as it was posted; times are seconds. None stands for what the client left out.
+
+    The body of one that was read from a request is a part of that, and copied when it is stored.
+    """
 
     body: bytes
     ttl: int | None = None
@@ -44,7 +47,7 @@ class PostValidation:
         if not default_delay_ms:
             return [
                 NewMessage(
-                    draft.body,
+                    bytes(draft.body),
                     default_ttl_ms if draft.ttl is None else draft.ttl * 1000,
                     0,
                     None if draft.idempotency_key is None else _key(queue, draft),
@@ -57,7 +60,7 @@ class PostValidation:
                 self.check_times(f"Message {index}", None, draft.delay)
         new = [
             NewMessage(
-                draft.body,
+                bytes(draft.body),
                 default_ttl_ms if draft.ttl is None else draft.ttl * 1000,
                 default_delay_ms if draft.delay is None else draft.delay * 1000,
                 _key(queue, draft),

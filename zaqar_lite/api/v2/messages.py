@@ -62,17 +62,14 @@ class MessageActions:
     )
     async def post_messages(self, request: Request) -> Response:
         """Post messages."""
-        queue, size = request.queue, request.size
-        policy = await self._messages.admit(queue, size)
         posted, warned = await self._messages.post(
-            queue,
+            request.queue,
             await documents.read_messages(request, self._messages.turns),
-            size=size,
+            size=request.size,
             client_id=request.client_id,
             batch_key=idempotency_key(request) if _KEY in request.headers else None,
-            policy=policy,
         )
-        if size > documents.LARGE_POST:
+        if request.size > documents.LARGE_POST:
             await self._messages.turns.wait()
         return posted_response(request.path, posted, warned)
 
@@ -133,9 +130,7 @@ class MessageActions:
         if "claim_id" in request.parameters:
             return await self._settling.settle_one(request)
         queue = request.queue
-        size = request.size
         details = request.flag("details")
-        policy = await self._messages.admit(queue, size)
         fields = documents.parse_edit(await request.read())
         message = await self._messages.edit(
             queue,
@@ -144,8 +139,7 @@ class MessageActions:
             ttl=fields.get("ttl"),
             delay=fields.get("delay"),
             if_due=if_due(request),
-            size=size,
-            policy=policy,
+            size=request.size,
         )
         shown = self._renderer.message(_path(queue), message, details=details)
         return Response(200, shown, _tag(message))
@@ -298,12 +292,14 @@ def _link_parameters(request: Request, delayed: bool, marker: str) -> list[tuple
 def posted_response(path: str, posted: Sequence[Posted], warned: str | None = None) -> Response:
     """Answer a post to `path`, the place of a queue's or topic's messages."""
     ids: list[str] = []
+    resources: list[str] = []
     duplicates: list[str] = []
     for one in posted:
         ids.append(one.id)
+        resources.append(f"{path}/{one.id}")
         if one.duplicate:
             duplicates.append(one.id)
-    shown = {"resources": [f"{path}/{message_id}" for message_id in ids]}
+    shown = {"resources": resources}
     location = f"{path}?ids={','.join(ids)}".encode()
     # To a client that refuses a long header the post would seem to have failed.
     headers: Headers = ((b"location", location),) if len(location) <= _LONGEST_LOCATION else ()
