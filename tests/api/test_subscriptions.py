@@ -96,7 +96,7 @@ async def test_making_one_does_not_read_the_others(
         ({"subscriber": URL, "options": {"post_headers": {"a": 1}}}, "printable"),
         ({"subscriber": URL, "options": {"post_data": {}}}, "must be a string"),
         ({"subscriber": URL, "options": {"dead_letter_queue": "a b"}}, "name of a queue"),
-        ({"subscriber": URL, "options": {"_retry_policy": 3}}, "must be an object"),
+        ({"subscriber": URL, "options": {"_retry_policy": 3}}, "Expected `object`"),
         ({"subscriber": URL, "options": {"_retry_policy": {"minimum_delay": 25}}}, "at least 10"),
         ({"subscriber": URL, "options": {"x": "y" * 33_000}}, "32768"),
         ({"subscriber": URL, "ttl": "123"}, "must be an integer"),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from zaqar_lite.domain.retry_policy import policy_delays
+from zaqar_lite.domain.retry_policy import parse_policy
 
 
 @pytest.mark.parametrize(
@@ -22,4 +22,6 @@ def test_delays_grow_from_the_least_to_the_most(function: str, growing: list[int
         "minimum_delay_retries": 2,
         "maximum_delay_retries": 1,
     }
-    assert policy_delays(policy) == [0, 10, 10, *growing, 60]
+    parsed = parse_policy(policy)
+    assert parsed is not None
+    assert parsed.delays == [0, 10, 10, *growing, 60]

@@ -1,7 +1,23 @@
-"""Equality of JSON values, as metadata filters mean it."""
+"""JSON values: read as a type, and equal as metadata filters mean it."""
 
 from collections.abc import Mapping
 from typing import Any
+
+import msgspec
+
+from zaqar_lite.domain.errors import Invalid
+
+
+def read_json(value: Any, kind: Any, what: str) -> Any:  # noqa: ANN401 - any JSON
+    """Read a value as a type of msgspec's; `what` names it in the error.
+
+    Raises:
+        Invalid: says what was expected, and where.
+    """
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as exc:
+        raise Invalid(f"{what}: {exc}.") from None
 
 
 def is_same(left: Any, right: Any) -> bool:  # noqa: ANN401 - any JSON

@@ -17,10 +17,13 @@ import difflib
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
+
+from msgspec import Meta, Struct
 
 from zaqar_lite.domain.attempts import MAX_BACKOFF_STEPS, Backoff
 from zaqar_lite.domain.errors import Conflict, Invalid
+from zaqar_lite.domain.json_values import read_json
 from zaqar_lite.domain.limits import MAX_CLAIM_COUNT, MAX_QUEUE_NAME, MIN_MESSAGE_TTL, Limits
 from zaqar_lite.domain.models import (
     MAX_REDRIVEN,
@@ -31,18 +34,14 @@ from zaqar_lite.domain.models import (
     RetryPolicy,
 )
 from zaqar_lite.domain.retry_policy import ATTRIBUTE as RETRY_POLICY
-from zaqar_lite.domain.retry_policy import check_policy
+from zaqar_lite.domain.retry_policy import parse_policy
 
 _QUEUE_NAME = re.compile(r"[a-zA-Z0-9_\-.]+")
 _BAD_ESCAPE = re.compile(r"~(?![01])")
 _PATCHES = ("add", "remove", "replace")
 
 BACKOFF = "_retry_backoff"
-_BACKOFF_FIELDS = {
-    "exponential": {"type", "min", "max", "jitter"},
-    "linear": {"type", "min", "max", "jitter"},
-    "list": {"type", "delays", "jitter"},
-}
+_Jitter = Annotated[float, Meta(ge=0, le=1)]
 FILTER = "_filter"
 NOTIFY_ON_POST = "_notify_on_post"
 ENCRYPT = "_enable_encrypt_messages"
@@ -158,7 +157,7 @@ def validate(queue: QueueRef, metadata: Mapping[str, Any], limits: Limits) -> No
     _whole(metadata, DONE_RETENTION, 0, MAX_RETENTION)
     _whole(metadata, FAILED_RETENTION, 0, MAX_RETENTION)
     _whole(metadata, MAX_REDRIVES, 1, MAX_REDRIVEN)
-    check_policy(metadata.get(RETRY_POLICY))
+    parse_policy(metadata.get(RETRY_POLICY))
     for key in (NOTIFY_ON_POST, MONITOR, TTL_AFTER_DELAY):
         if not isinstance(metadata.get(key), bool | None):
             raise Invalid(f"{key} must be true or false.")
@@ -291,6 +290,31 @@ def _dead_letter_queue(queue: QueueRef, name: Any) -> None:  # noqa: ANN401 - an
         raise Invalid("_dead_letter_queue must be another queue than the queue itself.")
 
 
+class _Growing(Struct, tag_field="type", forbid_unknown_fields=True):
+    """Delays from the least to the most."""
+
+    min: Annotated[int, Meta(ge=1)]
+    max: int
+    jitter: _Jitter = 0
+
+
+class _Exponential(_Growing, tag="exponential"):
+    """Each delay is twice the one before."""
+
+
+class _Linear(_Growing, tag="linear"):
+    """Each delay is longer than the one before by the least one."""
+
+
+class _Listed(Struct, tag_field="type", tag="list", forbid_unknown_fields=True):
+    """These delays."""
+
+    delays: Annotated[
+        list[Annotated[int, Meta(ge=0)]], Meta(min_length=1, max_length=MAX_BACKOFF_STEPS)
+    ]
+    jitter: _Jitter = 0
+
+
 def parse_backoff(value: Any, longest: int) -> Backoff | None:  # noqa: ANN401 - any JSON
     """Read the attribute; None where it is absent. No delay is above `longest` seconds.
 
@@ -299,58 +323,27 @@ def parse_backoff(value: Any, longest: int) -> Backoff | None:  # noqa: ANN401 -
     """
     if value is None:
         return None
-    kind = value.get("type") if isinstance(value, dict) else None
-    if not isinstance(kind, str) or kind not in _BACKOFF_FIELDS:
-        raise Invalid(
-            f'{BACKOFF} must be an object with "type" one of {", ".join(_BACKOFF_FIELDS)}.'
-        )
-    unknown = sorted(set(value) - _BACKOFF_FIELDS[kind])
-    if unknown:
-        raise Invalid(
-            f"{BACKOFF} has an unknown field {unknown[0]!r}: {kind} takes "
-            f"{', '.join(sorted(_BACKOFF_FIELDS[kind]))}."
-        )
-    delays = (
-        _listed_delays(value, longest) if kind == "list" else _computed_delays(kind, value, longest)
+    read: _Exponential | _Linear | _Listed = read_json(
+        value, _Exponential | _Linear | _Listed, f"{BACKOFF} (exponential, linear or list)"
     )
-    return Backoff(tuple(delay * 1000 for delay in delays), _jitter(value))
+    delays = read.delays if isinstance(read, _Listed) else _growing(read)
+    if max(delays) > longest:
+        raise Invalid(f"{BACKOFF}: no delay may be above {longest} seconds.")
+    return Backoff(tuple(delay * 1000 for delay in delays), read.jitter)
 
 
-def _listed_delays(value: Mapping[str, Any], longest: int) -> list[int]:
-    delays = value.get("delays")
-    if not isinstance(delays, list) or not 1 <= len(delays) <= MAX_BACKOFF_STEPS:
-        raise Invalid(f"{BACKOFF}: delays must be a list of 1 to {MAX_BACKOFF_STEPS} seconds.")
-    return [_seconds("each of the delays", delay, 0, longest) for delay in delays]
-
-
-def _computed_delays(kind: str, value: Mapping[str, Any], longest: int) -> list[int]:
-    first = _seconds("min", value.get("min"), 1, longest)
-    last = _seconds("max", value.get("max"), first, longest)
-    delays = [first]
-    while delays[-1] < last:
-        following = delays[-1] * 2 if kind == "exponential" else delays[-1] + first
-        delays.append(min(following, last))
+def _growing(read: _Growing) -> list[int]:
+    if read.max < read.min:
+        raise Invalid(f"{BACKOFF}: max must be at least min.")
+    delays = [read.min]
+    while delays[-1] < read.max:
+        step = delays[-1] if isinstance(read, _Exponential) else read.min
+        delays.append(min(delays[-1] + step, read.max))
         if len(delays) > MAX_BACKOFF_STEPS:
             raise Invalid(
                 f"{BACKOFF}: a linear max may be at most {MAX_BACKOFF_STEPS} times its min."
             )
     return delays
-
-
-def _seconds(what: str, value: Any, least: int, most: int) -> int:  # noqa: ANN401 - any JSON
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        found = "missing" if value is None else repr(value)
-        raise Invalid(
-            f"{BACKOFF}: {what} must be whole seconds from {least} to {most}; it is {found}."
-        )
-    return value
-
-
-def _jitter(value: Mapping[str, Any]) -> float:
-    jitter = value.get("jitter", 0)
-    if not isinstance(jitter, int | float) or isinstance(jitter, bool) or not 0 <= jitter <= 1:
-        raise Invalid(f"{BACKOFF}: jitter must be a number from 0 to 1; it is {jitter!r}.")
-    return float(jitter)
 
 
 class Operation(NamedTuple):

@@ -18,7 +18,7 @@ from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.domain.metadata import is_queue_name
 from zaqar_lite.domain.models import MAX_RECORD, QueueRef, Record
 from zaqar_lite.domain.retry_policy import ATTRIBUTE as RETRY_POLICY
-from zaqar_lite.domain.retry_policy import check_policy
+from zaqar_lite.domain.retry_policy import parse_policy
 from zaqar_lite.domain.sealed import check_opened
 
 KIND = "subscription"
@@ -308,7 +308,7 @@ def _check_options(options: Mapping[str, Any]) -> None:
     size = len(json.dumps(options, ensure_ascii=False).encode())
     if size > MAX_OPTIONS:
         raise Invalid(f"The options have {size} bytes; {MAX_OPTIONS} are allowed.")
-    check_policy(options.get(RETRY_POLICY))
+    parse_policy(options.get(RETRY_POLICY))
     for name in ("post_data", "from", "subject"):
         if options.get(name) is not None and not isinstance(options[name], str):
             raise Invalid(f"options.{name} must be a string.")
