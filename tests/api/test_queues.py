@@ -298,6 +298,29 @@ async def test_limits_the_queues_of_a_project(make_api: MakeApi) -> None:
         assert (await api.call("PUT", "/v2/queues/b")).status_code == 204
 
 
+async def test_without_a_limit_there_are_as_many_as_the_operator_allows(make_api: MakeApi) -> None:
+    most = ("queues_per_page", "messages_per_page", "messages_per_claim_or_pop")
+    few = {f"max_{name}": 3 for name in (*most, "subscriptions_per_page", "pools_per_page")}
+    async with make_api(**few, admin_mode=True, pooling=True) as api:
+        for name in "abcd":
+            subscription = {"subscriber": f"http://127.0.0.1/{name}"}
+            assert (await api.call("PUT", f"/v2/queues/{name}")).status_code == 201
+            assert (await api.call("PUT", f"/v2/topics/{name}")).status_code == 201
+            assert (await api.call("POST", "subscriptions", subscription)).status_code == 201
+        await api.post(*({"body": number} for number in range(4)))
+        for path in (
+            "/v2/queues",
+            "/v2/topics",
+            "/v2/pools",
+            "messages?echo=true",
+            "subscriptions",
+        ):
+            shown = (await api.call("GET", path)).json()
+            assert len(shown[path.rpartition("/")[2].partition("?")[0]]) <= 3
+        assert (await api.call("GET", "history")).status_code == 200
+        assert len((await api.call("POST", "claims")).json()["messages"]) == 3
+
+
 async def test_keeps_projects_apart(api: Api) -> None:
     (message_id,) = await api.post({"body": "mine"})
     other = {"X_Project_ID": "other"}

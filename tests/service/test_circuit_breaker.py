@@ -48,32 +48,9 @@ async def test_after_five_failures_one_call_tries(monkeypatch: pytest.MonkeyPatc
     assert all([await endpoint.enter(0), await endpoint.enter(0)])
 
 
-async def test_of_too_many_endpoints_an_idle_one_is_forgotten_and_no_other(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(module, "_MAX_CACHED", 1)
+async def test_a_host_and_a_queue_are_one_endpoint_each() -> None:
     known = Endpoints()
-    busy = known.of("p", "https://busy.example/a")
-    assert await busy.enter(0)
-    idle = known.of("p", "https://idle.example/a")
-    assert known.of("p", "https://BUSY.example/b") is busy
-    known.of("p", "https://new.example/a")
-    assert known.of("p", "https://busy.example/a") is busy
-    assert known.of("p", "https://idle.example/a") is not idle
-
-
-async def test_endpoints_beyond_the_bound_are_forgotten_as_soon_as_they_are_idle(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(module, "_MAX_CACHED", 3)
-    known = Endpoints()
-    busy = [known.of("p", f"https://busy-{n}.example/") for n in range(3)]
-    assert all([await one.enter(0) for one in busy])
-    for n in range(3, 10):
-        busy.append(known.of("p", f"https://busy-{n}.example/"))
-        assert await busy[-1].enter(0)
-    assert len(known._known) == 10
-    for one in busy:
-        one.leave(None)
-    known.of("p", "https://new.example/")
-    assert len(known._known) == 3
+    assert known.of("p", "https://a.example/1") is known.of("p", "https://A.example/2")
+    assert known.of("p", "https://a.example/1") is not known.of("q", "https://a.example/1")
+    assert known.of("p", "queue:full") is known.of("p", "queue:full")
+    assert known.of("p", "queue:full") is not known.of("p", "queue:other")

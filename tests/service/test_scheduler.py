@@ -151,15 +151,16 @@ async def test_what_is_over_leaves_nothing_in_the_index(place: Place) -> None:
 @pytest.mark.parametrize(
     ("fields", "count", "missed"),
     [
-        ({"missed": "skip"}, 0, 7),
-        ({"missed": "one"}, 1, 6),
-        ({"missed": "all"}, 6, 1),
-        ({"missed": "all", "catch_up": "2h"}, 12, 1),
-        ({"missed": "all", "catch_up": 0}, 0, 1),
+        ({"missed": "skip"}, 0, 18),
+        ({"missed": "one"}, 1, 17),
+        ({"missed": "all"}, 6, 12),
+        ({"missed": "all", "catch_up": "2h"}, 12, 6),
+        ({"missed": "all", "catch_up": 0}, 0, 18),
+        ({"missed": "one", "catch_up": 0}, 0, 18),
     ],
 )
 async def test_missed_instants(place: Place, fields: Any, count: int, missed: int) -> None:
-    """What is older than it is caught up with counts as one."""
+    """Each of the 18 instants of three hours is posted for, or counts as missed."""
     await place.put(cron="*/10 * * * *", **fields)
     place.move_to(3, 5)
     await place.run()
@@ -398,25 +399,40 @@ async def test_a_schedule_that_can_not_be_read_holds_up_no_other(place: Place) -
 async def test_a_day_of_minutes_is_caught_up_with_in_small_steps() -> None:
     schedule = Schedule("s", plan(cron="* * * * *", catch_up=86_400), created_at=0)
     schedule.set_next(0)
-    rounds, task = 0, asyncio.ensure_future(schedule.due_instants(3 * DAY))
+    rounds, task = 0, asyncio.ensure_future(schedule.pass_due(3 * DAY))
     while not task.done():
         await asyncio.sleep(0)
         rounds += 1
     assert rounds > 100
-    assert await task == ([3 * DAY - MINUTE, 3 * DAY], 1_440)
+    assert (await task, schedule.missed) == ([3 * DAY - MINUTE, 3 * DAY], 3 * 1_440 - 2)
 
 
-@pytest.mark.parametrize(
-    ("missed", "count", "lost"), [("skip", 31, 86_371), ("one", 32, 86_370), ("all", 100, 86_271)]
-)
-async def test_a_day_of_seconds_is_caught_up_with_at_once(
-    missed: str, count: int, lost: int
-) -> None:
+async def test_minutes_missed_more_than_a_week_ago_count_as_one() -> None:
+    schedule = Schedule("s", plan(cron="* * * * *", missed="skip"), created_at=0)
+    schedule.set_next(0)
+    assert await schedule.pass_due(100 * DAY) == [100 * DAY]
+    assert schedule.missed == 7 * 1_440
+
+
+@pytest.mark.parametrize(("missed", "count"), [("skip", 31), ("one", 32), ("all", 100)])
+async def test_days_of_seconds_are_caught_up_with_at_once(missed: str, count: int) -> None:
     """Those that are passed over are counted, and not made one by one."""
     schedule = Schedule("s", plan(every=1, catch_up=86_400, missed=missed), created_at=0)
     schedule.set_next(0)
-    instants, others = await schedule.due_instants(3 * DAY)
-    assert (instants, others) == ([3 * DAY - 1000 * n for n in reversed(range(count))], lost)
+    instants = await schedule.pass_due(300 * DAY)
+    assert instants == [300 * DAY - 1000 * n for n in reversed(range(count))]
+    assert schedule.missed == 300 * 86_400 - count
+
+
+async def test_jitter_longer_than_the_interval_loses_no_instant() -> None:
+    """An instant is late by its own jitter's end, and no earlier than the one before it."""
+    schedule = Schedule("s", plan(every=60, jitter="10m", missed="skip"), created_at=0)
+    schedule.set_next(0)
+    posted: list[int] = []
+    while len(posted) < 1_000:
+        posted += await schedule.pass_due(schedule.due_at + 1_000)
+    assert posted == [MINUTE * n for n in range(1, 1 + len(posted))]
+    assert schedule.missed == 0
 
 
 async def test_by_hand_it_posts_where_it_asked_whether_it_may(place: Place) -> None:

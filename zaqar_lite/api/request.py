@@ -14,7 +14,7 @@ from urllib.parse import unquote, unquote_plus
 import orjson
 
 from zaqar_lite.domain.identity import TRUSTED, Access, Principal
-from zaqar_lite.domain.limits import Limits, check_limit
+from zaqar_lite.domain.limits import DEFAULT_LIMIT, Limits, page_limit
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.service.quotas.concurrency_limits import Link
 
@@ -357,15 +357,26 @@ class Request:
             raise _invalid(name, "The value must be an integer.")
         return int(value)
 
-    def limit(self, default: int, most: int) -> int:
+    def asked_limit(self) -> int | None:
+        """How many entries the client asks for; None where it leaves that to the server.
+
+        Raises:
+            Refused: 400, it is no integer.
+        """
+        return None if self.text("limit") is None else self.whole("limit", 0)
+
+    def limit(self, most: int, default: int = DEFAULT_LIMIT) -> int:
         """How many entries a page shall have.
 
         Raises:
             Invalid: out of range.
         """
-        limit = self.whole("limit", default)
-        check_limit(limit, most)
-        return limit
+        return page_limit(self.asked_limit(), most, default)
+
+    def given(self, *names: str) -> list[tuple[str, str]]:
+        """The last values of those of some parameters that the client gave, for a link."""
+        known = self.parameters
+        return [(name, known[name][-1]) for name in names if name in known]
 
     def flag(self, name: str) -> bool:
         """The last value of a parameter as a boolean; False when it is absent.

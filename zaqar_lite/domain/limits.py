@@ -4,6 +4,8 @@ from dataclasses import dataclass, fields
 
 from zaqar_lite.domain.errors import Invalid
 
+DEFAULT_LIMIT = 10
+"""Entries of a page, of which the client has not said how many it wants."""
 MIN_MESSAGE_TTL = 60
 MIN_CLAIM_TTL = 60
 MIN_CLAIM_GRACE = 60
@@ -75,11 +77,14 @@ class Limits:
         return max(most, self.max_large_page) if large else most
 
 
-def check_limit(limit: int, most: int) -> None:
-    """Check how many entries a page shall have.
+def page_limit(limit: int | None, most: int, default: int = DEFAULT_LIMIT) -> int:
+    """How many entries a page shall have: `limit`, or else `default` as far as `most` allows.
 
     Raises:
         Invalid: none, or more than `most`.
     """
+    if limit is None:
+        return min(default, most)
     if not 1 <= limit <= most:
         raise Invalid(f"Limit must be at least 1 and no greater than {most}.")
+    return limit

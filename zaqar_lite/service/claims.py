@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from zaqar_lite.domain.attempts import MAX_DETAIL, MAX_REASON
 from zaqar_lite.domain.errors import Conflict, Forbidden, Invalid, NotFound
 from zaqar_lite.domain.ids import is_claim_id
-from zaqar_lite.domain.limits import MIN_CLAIM_GRACE, MIN_CLAIM_TTL, Limits, check_limit
+from zaqar_lite.domain.limits import MIN_CLAIM_GRACE, MIN_CLAIM_TTL, Limits, page_limit
 from zaqar_lite.domain.models import (
     Claim,
     Claimed,
@@ -33,7 +33,7 @@ class Claims:
         self,
         queue: QueueRef,
         *,
-        limit: int,
+        limit: int | None,
         ttl: int | None,
         grace: int | None,
         client_id: str,
@@ -49,7 +49,7 @@ class Claims:
             Invalid: a value is out of range.
         """
         limits = self.limits
-        check_limit(limit, limits.claim(large=large))
+        limit = page_limit(limit, limits.claim(large=large))
         ttl = self._ttl(ttl)
         grace = limits.default_claim_grace if grace is None else grace
         if not MIN_CLAIM_GRACE <= grace <= limits.max_claim_grace:

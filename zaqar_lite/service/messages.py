@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Conflict, Forbidden, Invalid, NotFound
 from zaqar_lite.domain.ids import Marker, is_claim_id, is_message_id, parse_marker
-from zaqar_lite.domain.limits import Limits, check_limit
+from zaqar_lite.domain.limits import Limits, page_limit
 from zaqar_lite.domain.models import (
     Claimed,
     ClaimRequest,
@@ -151,7 +151,7 @@ class Messages:
         *,
         marker: str | None,
         until: str | None,
-        limit: int,
+        limit: int | None,
         exclude_client_id: str | None,
         include_claimed: bool,
         include_delayed: bool,
@@ -166,7 +166,7 @@ class Messages:
         Raises:
             Invalid: the limit is out of range.
         """
-        check_limit(limit, self.limits.page(large=large))
+        limit = page_limit(limit, self.limits.page(large=large))
         after, bound = self._marker(marker), self._marker(until)
 
         async def act(policy: Policy) -> tuple[Page, bool]:

@@ -15,7 +15,7 @@ from zaqar_lite.domain.errors import (
     Unavailable,
 )
 from zaqar_lite.domain.histories import HistoryPage, HistoryState
-from zaqar_lite.domain.limits import Limits, check_limit
+from zaqar_lite.domain.limits import Limits, page_limit
 from zaqar_lite.domain.metadata import Operation, apply_patch
 from zaqar_lite.domain.models import Capability, DelayMode, QueueRecord, QueueRef, Stats
 from zaqar_lite.domain.quotas import QuotaOf, unlimited
@@ -203,12 +203,12 @@ class Queues:
         project: str,
         *,
         marker: str | None,
-        limit: int,
+        limit: int | None,
         name_contains: str | None,
         metadata: Mapping[str, Any],
     ) -> Sequence[QueueRecord]:
         """List a project's queues by name, after `marker`."""
-        check_limit(limit, self.limits.max_queues_per_page)
+        limit = page_limit(limit, self.limits.max_queues_per_page)
         return await self.management.list_queues(
             project,
             marker=marker,
@@ -243,14 +243,14 @@ class Queues:
             await self.messages.purge(queue)
 
     async def history(
-        self, queue: QueueRef, state: HistoryState, *, marker: str | None, limit: int
+        self, queue: QueueRef, state: HistoryState, *, marker: str | None, limit: int | None
     ) -> HistoryPage:
         """List what was acknowledged or failed, where the store keeps it.
 
         Raises:
             Unsupported: the store keeps no history.
         """
-        check_limit(limit, self.limits.max_messages_per_page)
+        limit = page_limit(limit, self.limits.max_messages_per_page)
         return await self.messages.history(queue, state, marker=marker, limit=limit)
 
     async def _check_relations(self, queue: QueueRef, metadata: Mapping[str, Any]) -> None:

@@ -17,7 +17,7 @@ from zaqar_lite.domain import metadata as rules
 from zaqar_lite.domain.clock import Clock, read_instant
 from zaqar_lite.domain.errors import Invalid, LimitReached, RecordChanged
 from zaqar_lite.domain.json_values import holds_all
-from zaqar_lite.domain.limits import Limits, check_limit
+from zaqar_lite.domain.limits import Limits, page_limit
 from zaqar_lite.domain.metadata import Operation, apply_patch
 from zaqar_lite.domain.models import MAX_RECORD, QueueRef
 from zaqar_lite.domain.posts import IdempotencyKey, NewMessage, Posted, identify
@@ -141,7 +141,7 @@ class Topics:
         project: str,
         *,
         marker: str | None,
-        limit: int,
+        limit: int | None,
         name_contains: str | None,
         metadata: Mapping[str, Any],
     ) -> Sequence[Topic]:
@@ -150,7 +150,7 @@ class Topics:
         Raises:
             Invalid: the limit is out of range.
         """
-        check_limit(limit, self.limits.max_queues_per_page)
+        limit = page_limit(limit, self.limits.max_queues_per_page)
         return await self._kind.page(
             project,
             marker,

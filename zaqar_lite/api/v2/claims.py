@@ -34,8 +34,6 @@ from zaqar_lite.domain.models import Message
 from zaqar_lite.domain.settlements import Act, Outcome, Settlement
 from zaqar_lite.service.claims import Claims, explain
 
-DEFAULT_LIMIT = 10
-
 
 class ClaimActions:
     """The actions under `/v2/queues/{queue_name}/claims`."""
@@ -54,7 +52,7 @@ class ClaimActions:
     )
     async def claim_messages(self, request: Request) -> Response:
         """Claim messages; 204 when there is none to claim."""
-        limit = request.whole("limit", DEFAULT_LIMIT)
+        limit = request.asked_limit()
         details, large = request.flag("details"), request.flag("large")
         seconds = self._polling.seconds(request)
         document = await documents.read_object(request) if request.size else {}

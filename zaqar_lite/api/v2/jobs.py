@@ -206,7 +206,7 @@ class ScheduleActions:
     )
     async def list_schedules(self, request: Request) -> Response:
         """List schedules."""
-        limit = request.limit(DEFAULT_LIMIT, _MOST)
+        limit = request.limit(_MOST, DEFAULT_LIMIT)
         page = await self._schedules.page(request.project, request.text("marker"), limit)
         marker = page[-1].name if page else ""
         links = next_page(request.path, page, ("limit", str(limit)), ("marker", marker))

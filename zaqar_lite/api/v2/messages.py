@@ -34,7 +34,7 @@ from zaqar_lite.domain.models import Message, Page, QueueRef
 from zaqar_lite.domain.posts import Posted
 from zaqar_lite.service.messages import Messages
 
-DEFAULT_LIMIT = 10
+_DEFAULT_COUNT = 10
 _KEY = b"idempotency-key"
 _LONGEST_LOCATION = 7_680
 """Bytes: many clients and proxies take 8 KiB of headers."""
@@ -203,7 +203,7 @@ class MessageActions:
     )
     async def queue_ranges(self, request: Request) -> Response:
         """Cut a queue into ranges."""
-        count = request.whole("count", DEFAULT_LIMIT)
+        count = request.whole("count", _DEFAULT_COUNT)
         positions = await self._messages.partition(request.queue, count)
         markers = [format_marker(position) for position in positions]
         shown: list[dict[str, str]] = [{} for _ in markers]
@@ -226,7 +226,7 @@ class MessageActions:
         queue = request.queue
         echo, large = request.flag("echo"), request.flag("large")
         marker, until = request.text("marker"), request.text("until")
-        limit, seconds = request.whole("limit", DEFAULT_LIMIT), self._polling.seconds(request)
+        limit, seconds = request.asked_limit(), self._polling.seconds(request)
         include_claimed = request.flag("include_claimed")
         include_delayed = request.flag("include_delayed")
 

@@ -23,7 +23,6 @@ from zaqar_lite.service.pooling.drain import Drain, Drains
 from zaqar_lite.service.pooling.placement import Placements
 from zaqar_lite.service.pooling.pools import MAX_TEXT, MAX_WEIGHT, Flavor, Pool, PoolRegistry
 
-DEFAULT_LIMIT = 10
 _POOL_FIELDS = ("uri", "weight", "flavor", "options")
 _SHOWN_NAMES, _SHOWN_NAME = 10, 64
 """How many unknown options a warning names, and how many characters of each."""
@@ -223,7 +222,7 @@ def _name(request: Request) -> str:
 
 def _page(request: Request, most: int) -> tuple[str | None, int, bool]:
     """What a listing was asked for: its marker, its limit, and whether it is detailed."""
-    limit = request.limit(min(DEFAULT_LIMIT, most), most)
+    limit = request.limit(most)
     return request.text("marker"), limit, request.flag("detailed")
 
 

@@ -53,7 +53,7 @@ class KeyActions:
     )
     async def list_keys(self, request: Request) -> Response:
         """List keys."""
-        limit = request.limit(DEFAULT_LIMIT, MOST_LISTED)
+        limit = request.limit(MOST_LISTED, DEFAULT_LIMIT)
         keys = await self._keys.list_keys(
             request.principal, request.project or None, marker=request.text("marker"), limit=limit
         )

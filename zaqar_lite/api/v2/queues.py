@@ -25,7 +25,6 @@ from zaqar_lite.service.presigned_urls import PresignedUrls
 from zaqar_lite.service.queues import Queues
 from zaqar_lite.service.subscriptions.subscriptions import Subscriptions
 
-DEFAULT_LIMIT = 10
 PATCH_TYPE = b"application/openstack-messaging-v2.0-json-patch"
 _LIST_PARAMETERS = ("marker", "limit", "detailed", "name", "with_count")
 _SHARE_FIELDS = ("paths", "methods", "expires")
@@ -215,7 +214,7 @@ class QueueActions:
             state = HistoryState(request.text("state") or "done")
         except ValueError:
             raise Invalid("'state' must be 'done' or 'failed'.") from None
-        limit = request.whole("limit", DEFAULT_LIMIT)
+        limit = request.asked_limit()
         page = await self._queues.history(
             request.queue, state, marker=request.text("marker"), limit=limit
         )
@@ -228,7 +227,7 @@ class QueueActions:
             }
             for entry in page.entries
         ]
-        pairs = (("state", state.value), ("limit", str(limit)), ("marker", page.marker or ""))
+        pairs = (("state", state.value), *request.given("limit"), ("marker", page.marker or ""))
         links = next_page(request.path, shown if page.marker is not None else (), *pairs)
         return Response(200, {"messages": shown, "links": links})
 
@@ -237,7 +236,7 @@ def page_query(request: Request) -> dict[str, Any]:
     """What a listing of queues or topics asks for, as the services take it."""
     return {
         "marker": request.text("marker"),
-        "limit": request.whole("limit", DEFAULT_LIMIT),
+        "limit": request.asked_limit(),
         "name_contains": request.text("name"),
         "metadata": _metadata_filters(request),
     }

@@ -25,7 +25,6 @@ from zaqar_lite.service.identity.authorization import Authorizer
 from zaqar_lite.service.identity.trusts import MakeTrust, Trusts
 from zaqar_lite.service.subscriptions.subscriptions import Subscriptions
 
-DEFAULT_LIMIT = 10
 UNABLE_TO_UPDATE = "Unable to update subscription"
 UNABLE_TO_CONFIRM = "Unable to confirm subscription"
 _ONE = "/v2/queues/{queue_name}/subscriptions/{subscription_id}"
@@ -98,15 +97,11 @@ class SubscriptionActions:
     async def list_subscriptions(self, request: Request) -> Response:
         """List a queue's subscriptions."""
         details = request.flag("details")
-        limit = request.whole("limit", DEFAULT_LIMIT)
+        limit = request.asked_limit()
         page = await self._subscriptions.page(
             request.queue, marker=request.text("marker"), limit=limit
         )
-        given = [
-            (name, request.parameters[name][-1])
-            for name in ("limit", "details")
-            if name in request.parameters
-        ]
+        given = request.given("limit", "details")
         marker = page[-1].id if page else ""
         links = next_page(request.path, page, *given, ("marker", marker))
         shown = [self._shown(subscription, details=details) for subscription in page]
@@ -247,12 +242,12 @@ class DeliveryActions:
             return Response(200, {"deliveries": shown, "links": []})
         if state != "failed":
             raise Invalid("'state' must be 'last' or 'failed'.")
-        limit = request.whole("limit", DEFAULT_LIMIT)
+        limit = request.asked_limit()
         failed = await self._inspection.failed(
             queue, subscription_id, marker=request.text("marker"), limit=limit
         )
         marker = failed[-1].id if failed else ""
-        pairs = (("state", state), ("limit", str(limit)), ("marker", marker))
+        pairs = (("state", state), *request.given("limit"), ("marker", marker))
         links = next_page(request.path, failed, *pairs)
         shown = [_failed(one) for one in failed]
         return Response(200, {"deliveries": shown, "links": links})

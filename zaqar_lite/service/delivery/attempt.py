@@ -4,11 +4,10 @@ import asyncio
 import logging
 import secrets
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from itertools import islice
 from random import random, uniform
 from typing import NamedTuple, Protocol
 from urllib.parse import urlsplit
@@ -20,6 +19,7 @@ from zaqar_lite.domain.retry_policy import chosen_policy, retry_delay
 from zaqar_lite.domain.subscriptions import Subscription
 from zaqar_lite.domain.topics import queue_in
 from zaqar_lite.domain.turns import Turns
+from zaqar_lite.service.caching import Cache
 from zaqar_lite.service.delivery.outbox import Delivery
 from zaqar_lite.webhooks import signed_headers
 
@@ -54,11 +54,6 @@ class Endpoint:
         self._round = 0
         self._pause = _SHORTEST
         self._waiting: deque[asyncio.Future[bool]] = deque()
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether nobody calls it or waits for it."""
-        return not self.under_way and not self._waiting
 
     def closed_for(self) -> float:
         """Seconds until the breaker lets a call through; 0 when it does."""
@@ -131,29 +126,18 @@ class Endpoint:
 
 
 class Endpoints:
-    """All endpoints that were called lately."""
+    """The endpoints that were called lately; one that is forgotten begins anew."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[tuple[str, str], Endpoint] = OrderedDict()
+        self._known: Cache[tuple[str, str], Endpoint] = Cache(_MAX_CACHED)
 
     def of(self, project: str, subscriber: str) -> Endpoint:
-        """The endpoint of a subscriber."""
+        """The endpoint of a subscriber: a queue is one by itself, and so is each host."""
         parts = urlsplit(subscriber)
-        key = project, f"{parts.scheme}://{parts.netloc.lower()}"
-        found = self._known.get(key)
-        if found is None:
-            self._forget_idle()
-            found = self._known[key] = Endpoint()
-        self._known.move_to_end(key)
+        address = parts.netloc.lower() or queue_in(subscriber) or ""
+        key = project, f"{parts.scheme}://{address}"
+        found = self._known[key] = self._known.get(key) or Endpoint()
         return found
-
-    def _forget_idle(self) -> None:
-        """Make room for one more: forget those among the idle ones that were called longest ago."""
-        excess = len(self._known) + 1 - _MAX_CACHED
-        if excess > 0:
-            idle = (key for key, one in self._known.items() if one.is_idle)
-            for key in tuple(islice(idle, excess)):
-                del self._known[key]
 
 
 def _has_come(place: asyncio.Future[bool]) -> bool:

@@ -9,7 +9,7 @@ import msgspec
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Invalid, NotFound
 from zaqar_lite.domain.ids import Marker, format_marker, is_message_id, parse_marker
-from zaqar_lite.domain.limits import Limits, check_limit
+from zaqar_lite.domain.limits import Limits, page_limit
 from zaqar_lite.domain.models import ListQuery, Message, QueueRef
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.domain.subscriptions import Subscription
@@ -81,7 +81,7 @@ class DeliveryInspection:
         return await self.log.read(queue, subscription_id)
 
     async def failed(
-        self, queue: QueueRef, subscription_id: str, *, marker: str | None, limit: int
+        self, queue: QueueRef, subscription_id: str, *, marker: str | None, limit: int | None
     ) -> Sequence[Failed]:
         """List what could not be delivered in the last 7 days, the oldest first.
 
@@ -89,7 +89,7 @@ class DeliveryInspection:
             NotFound: no such subscription.
             Invalid: the limit is out of range.
         """
-        check_limit(limit, self.limits.max_messages_per_page)
+        limit = page_limit(limit, self.limits.max_messages_per_page)
         await self.subscriptions.get(queue, subscription_id)
         after = None if marker is None else parse_marker(marker)
         if marker is not None and after is None:

@@ -9,6 +9,7 @@ instant that its schedule does not name; it is removed when it is found.
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from hashlib import sha256
 from itertools import islice, takewhile
@@ -54,6 +55,10 @@ MAX_JITTER = 86_400
 MAX_CAUGHT_UP = 100
 GRACE_MS = 30_000
 """An instant counts as missed when the servers come to it later than this."""
+_POSTED_LATE = {"skip": 0, "one": 1, "all": MAX_CAUGHT_UP}
+"""Missed instants that are posted for, by what the plan says of them."""
+_COUNTED_MS = 604_800_000
+"""How long ago instants may be that are counted one by one."""
 _INSTANTS_AT_ONCE = 10
 """Instants that are computed in one step: half a millisecond."""
 
@@ -114,6 +119,8 @@ class Schedule(Struct):
     last_ids   the ids of the messages that were posted last
     fired, missed, overlapped, failed    instants by what became of them
     uncertain  how many of those missed may have been posted just before a long outage
+
+    Those that a cron expression missed more than a week ago count as one.
     """
 
     name: str
@@ -158,42 +165,55 @@ class Schedule(Struct):
     def _end(self) -> int:
         return LAST if self.plan.end is None else min(read_instant(self.plan.end), LAST)
 
-    def set_next(self, after: int) -> None:
-        """Make the first instant after `after` the next one."""
+    def set_next(self, after: int, earliest: int = 0) -> None:
+        """Make the first instant after `after` the next one.
+
+        It is due when its jitter is over, and not before `earliest`: that of the one before.
+        """
         self.next = self.due_at = NEVER
         if not self.plan.paused:
             for instant in islice(self.instants(after), 1):
-                self.next = instant
-                jitter = read_duration(self.plan.jitter, "jitter")
-                self.due_at = instant + jitter_ms(self.name, instant, jitter)
+                self.next, self.due_at = instant, max(self._due(instant), earliest)
 
-    async def due_instants(self, now: int) -> tuple[list[int], int]:
-        """The instants to post for at `now`, and how many that have passed are missed.
+    def _due(self, instant: int) -> int:
+        """When the message of an instant is posted, if servers are there."""
+        jitter = read_duration(self.plan.jitter, "jitter")
+        return instant + jitter_ms(self.name, instant, jitter)
+
+    async def pass_due(self, now: int) -> list[int]:
+        """Pass over the instants that are due, and answer those to post for; count the others.
 
         A day of a cron expression's minutes takes 70 ms: others have their turn meanwhile.
         """
         if now < self.due_at + GRACE_MS:
-            return [self.next], 0
-        plan = self.plan
-        since = max(self.next, now - read_duration(plan.catch_up, "catch_up") * 1000)
-        passed, after, timing = 0, since - 1, plan.timing(self.created_at)
+            instants = [self.next]
+            self.set_next(self.next, self.due_at)
+            return instants
+        plan, timing, last = self.plan, self.plan.timing(self.created_at), self.next - 1
+        oldest = now - read_duration(plan.catch_up, "catch_up") * 1000
+        come = 0
         if isinstance(timing, Every):
-            passed, after = timing.skip(after, min(now - GRACE_MS, self._end), MAX_CAUGHT_UP)
-        come: list[int] = []
-        for instant in takewhile(lambda instant: instant <= now, self.instants(after)):
-            come.append(instant)
-            if len(come) % _INSTANTS_AT_ONCE == 0:
+            longest = read_duration(plan.jitter, "jitter") * 1000
+            come, last = timing.skip(last, min(now - GRACE_MS - longest, self._end), MAX_CAUGHT_UP)
+        elif last < now - _COUNTED_MS:
+            come, last = 1, now - _COUNTED_MS
+        late: deque[int] = deque(maxlen=_POSTED_LATE[plan.missed])
+        fresh: list[int] = []
+        due = self.due_at
+        for instant in self.instants(last):
+            if max(self._due(instant), due) > now:
+                break
+            last, due, come = instant, max(self._due(instant), due), come + 1
+            if due >= now - GRACE_MS:
+                fresh.append(instant)
+            elif instant >= oldest:
+                late.append(instant)
+            if come % _INSTANTS_AT_ONCE == 0:
                 await asyncio.sleep(0)
-        late = [instant for instant in come if instant < now - GRACE_MS]
-        fresh = come[len(late) :]
-        if plan.missed == "skip":
-            chosen = []
-        elif plan.missed == "one":
-            chosen = late[-1:]
-        else:
-            chosen = late[-MAX_CAUGHT_UP:]
-        lost = passed + len(late) - len(chosen) + (self.next < since)
-        return [*chosen, *fresh][-MAX_CAUGHT_UP:], lost
+        instants = [*late, *fresh][-MAX_CAUGHT_UP:]
+        self.missed += come - len(instants)
+        self.set_next(last, due)
+        return instants
 
 
 _decode = msgspec.json.Decoder(Schedule).decode
@@ -492,8 +512,7 @@ class Scheduler(BackgroundWorker):
     async def _begin_posting(
         self, due: DueEntry, schedule: Schedule, version: int, now: int
     ) -> None:
-        instants, missed = await schedule.due_instants(now)
-        schedule.missed += missed
+        instants = await schedule.pass_due(now)
         if (
             instants
             and schedule.plan.overlap == "skip"
@@ -502,7 +521,6 @@ class Scheduler(BackgroundWorker):
             schedule.overlapped += len(instants)
             instants = []
         schedule.firing, schedule.firing_since = instants, now
-        schedule.set_next(max(schedule.next, now) if missed or len(instants) != 1 else instants[-1])
         version = await self._schedules.save(due.project, schedule, version)
         if instants:
             await self._post(due, schedule, version)

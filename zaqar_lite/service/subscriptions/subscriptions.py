@@ -26,7 +26,7 @@ from zaqar_lite.domain.errors import (
     ZaqarLiteError,
 )
 from zaqar_lite.domain.ids import is_message_id, new_message_id
-from zaqar_lite.domain.limits import Limits, check_limit
+from zaqar_lite.domain.limits import Limits, page_limit
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.domain.quotas import QuotaOf, unlimited
 from zaqar_lite.domain.subscriptions import (
@@ -172,14 +172,14 @@ class Subscriptions:
         return found
 
     async def page(
-        self, queue: QueueRef, *, marker: str | None, limit: int
+        self, queue: QueueRef, *, marker: str | None, limit: int | None
     ) -> Sequence[Subscription]:
         """List a queue's subscriptions after the id `marker`, in the order of their ids.
 
         Raises:
             Invalid: the limit is out of range.
         """
-        check_limit(limit, self.limits.max_subscriptions_per_page)
+        limit = page_limit(limit, self.limits.max_subscriptions_per_page)
         return await self._kind.page(queue.project, marker, limit, prefix=f"{queue.name}/")
 
     async def update(
