@@ -77,10 +77,10 @@ async def post(messages: MessageStore, queue: QueueRef, count: int, delay: int =
 
 async def claim(messages: MessageStore, queue: QueueRef, limit: int = 20) -> Claimed:
     """Claim messages of a normal queue for a day."""
-    take = ClaimRequest(
+    request = ClaimRequest(
         limit, None, DelayMode.HONOUR, ttl_ms=DAY, grace_ms=DAY, client_id="consumer"
     )
-    return await messages.claim(queue, take)
+    return await messages.claim(queue, request)
 
 
 async def delete_all(messages: MessageStore, queue: QueueRef, claimed: Claimed) -> None:

@@ -357,23 +357,23 @@ class ReferenceMessages:
             queue.remove(entry)
         return refused
 
-    def _take(self, ref: QueueRef, take: ClaimRequest) -> tuple[list[Entry], int]:
-        """What a claim or a pop hands out, and how many dead letters it met."""
-        queue, now = self._at(ref, take.version)
-        _, moved = self._end_lapsed(ref, take.retries, now)
+    def _take(self, ref: QueueRef, request: ClaimRequest) -> tuple[list[Entry], int]:
+        """What a claim hands out, and how many dead letters it met."""
+        queue, now = self._at(ref, request.version)
+        _, moved = self._end_lapsed(ref, request.retries, now)
         for entry in queue.entries:
             if entry.is_over(State.PARKED, now) or (
-                take.delay_mode is DelayMode.HONOUR and entry.is_over(State.DELAYED, now)
+                request.delay_mode is DelayMode.HONOUR and entry.is_over(State.DELAYED, now)
             ):
                 entry.state = State.READY
         open_states = {State.READY}
-        if take.delay_mode is DelayMode.EXPOSE:
+        if request.delay_mode is DelayMode.EXPOSE:
             open_states.add(State.DELAYED)
         taken: list[Entry] = []
-        letter = take.retries.dead_letter
+        letter = request.retries.dead_letter
         order = sorted(queue.entries, key=lambda one: (one.priority, one.message.position))
         for entry in order:
-            if entry.state not in open_states or len(taken) == take.limit:
+            if entry.state not in open_states or len(taken) == request.limit:
                 continue
             if entry.state is State.DELAYED:
                 entry.expose(now)
@@ -384,22 +384,19 @@ class ReferenceMessages:
                 taken.append(entry)
         return taken, moved
 
-    async def pop(self, ref: QueueRef, take: ClaimRequest) -> Claimed:
-        taken, moved = self._take(ref, take)
+    async def claim(self, ref: QueueRef, request: ClaimRequest) -> Claimed:
+        taken, moved = self._take(ref, request)
         queue, now = self._queues[ref], self._clock.now_ms()
-        for entry in taken:
-            queue.remove(entry)
-        return Claimed(None, [one.show(now, details=take.details) for one in taken], moved)
-
-    async def claim(self, ref: QueueRef, take: ClaimRequest) -> Claimed:
-        taken, moved = self._take(ref, take)
-        now = self._clock.now_ms()
-        claim = Holder(new_claim_id(), take.client_id, now, take.ttl_ms)
+        if request.removes:
+            for entry in taken:
+                queue.remove(entry)
+            return Claimed(None, [one.show(now, details=request.details) for one in taken], moved)
+        claim = Holder(new_claim_id(), request.client_id, now, request.ttl_ms)
         for entry in taken:
             entry.claim, entry.claimed_at, entry.ended = claim, now, None
             entry.message.claim_count += 1
-            entry.lease(now, take.ttl_ms, take.grace_ms)
-        shown = [entry.show(now, details=take.details) for entry in taken]
+            entry.lease(now, request.ttl_ms, request.grace_ms)
+        shown = [entry.show(now, details=request.details) for entry in taken]
         return Claimed(claim.id if taken else None, shown, moved)
 
     # -- leases and how they end --

@@ -300,9 +300,8 @@ class QueueUnderTest:
     ) -> Claimed:
         """Pop messages."""
         retries = RetryPolicy(dead_letter, backoff)
-        return await self.stores.messages.pop(
-            self.ref, ClaimRequest(limit, version, mode, retries=retries, details=details)
-        )
+        request = ClaimRequest(limit, version, mode, retries=retries, details=details, removes=True)
+        return await self.stores.messages.claim(self.ref, request)
 
     async def get_claim(self, claim_id: str, *, details: bool = False) -> Claim:
         """Read a claim."""

@@ -311,7 +311,7 @@ async def test_a_take_that_does_not_ask_reads_no_attempts(queue: QueueUnderTest)
     held = await store.claim(queue.ref, ClaimRequest(1, None, DelayMode.IGNORE, 10 * MINUTE))
     assert not held.messages[0].attempts
     await store.release(queue.ref, held.claim_id or "")
-    popped = await store.pop(queue.ref, ClaimRequest(1, None, DelayMode.IGNORE))
+    popped = await store.claim(queue.ref, ClaimRequest(1, None, DelayMode.IGNORE, removes=True))
     assert (popped.messages[0].id, list(popped.messages[0].attempts)) == (message_id, [])
 
 

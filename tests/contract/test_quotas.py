@@ -57,7 +57,9 @@ async def test_bytes_are_right_where_messages_leave_in_the_order_they_came(
         new = [NewMessage(b'"%b"' % (b"x" * (size - 2)), HOUR) for size in posted]
         await stores.messages.post(ref, new, client_id="c" * 32, version=None)
         there.extend(posted)
-        popped = await stores.messages.pop(ref, ClaimRequest(7, None, DelayMode.IGNORE))
+        popped = await stores.messages.claim(
+            ref, ClaimRequest(7, None, DelayMode.IGNORE, removes=True)
+        )
         for message in popped.messages:
             assert len(message.body) == there.popleft()
         now[0] += 2 * COUNT_EVERY

@@ -26,12 +26,14 @@ async def test_a_sealed_body_is_opened_on_every_way_out(stores: Stores, project:
     assert [one.body for one in await store.get_messages(ref, ids)] == [BODY] * 3
     assert [one.body for one in await stores.messages.get_messages(ref, ids)] != [BODY] * 3
     assert (await store.list_messages(ref, ListQuery(10))).messages[0].body == BODY
-    take = ClaimRequest(1, None, delay_mode=DelayMode.IGNORE, ttl_ms=60_000, client_id="c")
-    claimed = await store.claim(ref, take)
+    request = ClaimRequest(1, None, delay_mode=DelayMode.IGNORE, ttl_ms=60_000, client_id="c")
+    claimed = await store.claim(ref, request)
     assert claimed.messages[0].body == BODY
     assert claimed.claim_id is not None
     assert (await store.get_claim(ref, claimed.claim_id)).messages[0].body == BODY
-    popped = await store.pop(ref, ClaimRequest(2, None, delay_mode=DelayMode.IGNORE))
+    popped = await store.claim(
+        ref, ClaimRequest(2, None, delay_mode=DelayMode.IGNORE, removes=True)
+    )
     assert [one.body for one in popped.messages] == [BODY] * 2
 
 

@@ -146,8 +146,8 @@ class Pools:
 
     async def consume(self) -> list[str]:
         """Claim and delete what can be claimed."""
-        take = ClaimRequest(10, None, DelayMode.IGNORE, 60_000, client_id=CLIENT)
-        claimed = await self.messages.claim(QUEUE, take)
+        request = ClaimRequest(10, None, DelayMode.IGNORE, 60_000, client_id=CLIENT)
+        claimed = await self.messages.claim(QUEUE, request)
         ids = [one.id for one in claimed.messages]
         if claimed.claim_id is not None:
             refused = await self.messages.delete(QUEUE, ids, claim_ids=(claimed.claim_id,))
@@ -215,8 +215,8 @@ async def test_each_message_arrives_once_whatever_step_fails(
 
 async def test_a_frozen_queue_refuses_all_but_the_holders_of_claims(pools: Pools) -> None:
     posted = await pools.post(2)
-    take = ClaimRequest(1, None, DelayMode.IGNORE, 60_000, client_id=CLIENT)
-    claim_id = (await pools.messages.claim(QUEUE, take)).claim_id or ""
+    request = ClaimRequest(1, None, DelayMode.IGNORE, 60_000, client_id=CLIENT)
+    claim_id = (await pools.messages.claim(QUEUE, request)).claim_id or ""
     async with draining(pools):
         await until_problem(pools, "held by claims")
         for act in (pools.post(1), pools.consume(), pools.listed()):
@@ -233,8 +233,8 @@ async def test_a_frozen_queue_refuses_all_but_the_holders_of_claims(pools: Pools
 
 async def test_what_is_held_for_long_moves_as_a_delay_until_its_lease_ends(pools: Pools) -> None:
     (posted,) = await pools.post(1)
-    take = ClaimRequest(1, None, DelayMode.IGNORE, 600_000, client_id=CLIENT)
-    claim_id = (await pools.messages.claim(QUEUE, take)).claim_id or ""
+    request = ClaimRequest(1, None, DelayMode.IGNORE, 600_000, client_id=CLIENT)
+    claim_id = (await pools.messages.claim(QUEUE, request)).claim_id or ""
     async with draining(pools):
         await until_problem(pools, "held by claims")
         pools.clock.advance(HELD_MS)
@@ -252,8 +252,8 @@ async def test_a_message_moves_with_its_attempts(
     pools: Pools, fails: tuple[str, bool] | None
 ) -> None:
     (posted,) = await pools.post(1)
-    take = ClaimRequest(10, None, DelayMode.IGNORE, 60_000, client_id=CLIENT)
-    claim_id = (await pools.messages.claim(QUEUE, take)).claim_id or ""
+    request = ClaimRequest(10, None, DelayMode.IGNORE, 60_000, client_id=CLIENT)
+    claim_id = (await pools.messages.claim(QUEUE, request)).claim_id or ""
     failure = [Settlement(posted, Act.RELEASE, delay_ms=60_000, failed=True, reason="no answer")]
     await pools.messages.settle(QUEUE, claim_id, failure, retries=RetryPolicy())
     pools.new.fails = fails
@@ -395,8 +395,8 @@ async def test_dead_letters_of_what_is_held_in_the_old_pool_move_too(pools: Pool
     await pools.placements.put(LETTERS, "old")
     posted = await pools.post(1)
     dead = RetryPolicy(DeadLetter(LETTERS, max_failures=1))
-    take = ClaimRequest(1, None, DelayMode.IGNORE, 60_000, client_id=CLIENT, retries=dead)
-    claimed = await pools.messages.claim(QUEUE, take)
+    request = ClaimRequest(1, None, DelayMode.IGNORE, 60_000, client_id=CLIENT, retries=dead)
+    claimed = await pools.messages.claim(QUEUE, request)
     assert claimed.claim_id is not None
     async with draining(pools):
         await until_problem(pools, "held by claims")

@@ -60,7 +60,7 @@ class House:
 
     async def pop(self, count: int) -> None:
         """Take messages away, of which no process is told."""
-        await self.messages.pop(QUEUE, ClaimRequest(count, None, DelayMode.IGNORE))
+        await self.messages.claim(QUEUE, ClaimRequest(count, None, DelayMode.IGNORE, removes=True))
 
 
 async def house(quota: Quota, *, shared: bool = False) -> House:

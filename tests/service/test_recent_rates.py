@@ -112,13 +112,13 @@ async def test_rates_are_of_what_came_through_since_a_queue_was_looked_at() -> N
     keyed = [NewMessage(b"1", 3_600_000, idempotency_key=IdempotencyKey("k", b"d"))]
     for _ in range(2):
         await counted.post(QUEUE, keyed, client_id="c", version=None)
-    take = ClaimRequest(4, None, DelayMode.IGNORE, ttl_ms=60_000, grace_ms=60_000, client_id="c")
-    held = await counted.claim(QUEUE, take)
+    request = ClaimRequest(4, None, DelayMode.IGNORE, ttl_ms=60_000, grace_ms=60_000, client_id="c")
+    held = await counted.claim(QUEUE, request)
     one, two, three, _ = (message.id for message in held.messages)
     await counted.delete(QUEUE, [one, two], claim_ids=[held.claim_id or ""])
     settlements = [Settlement(three, Act.ACK)]
     await counted.settle(QUEUE, held.claim_id or "", settlements, retries=NO_RETRIES)
-    assert len((await counted.pop(QUEUE, take)).messages) == 4
+    assert len((await counted.claim(QUEUE, request._replace(removes=True))).messages) == 4
     minutes.now = 0.1
     assert kept.rates(QUEUE) is None
     minutes.now = 0.5

@@ -165,8 +165,8 @@ async def test_a_turn_that_comes_too_early_by_this_clock_is_taken_again() -> Non
     lane = retry_queue(QUEUE.project)
     for advanced in (5_000, 5_100):
         store_clock.advance(advanced)
-        take = ClaimRequest(1, None, DelayMode.HONOUR, 60_000, client_id="worker")
-        (turn,) = (await messages.claim(lane, take)).messages
+        request = ClaimRequest(1, None, DelayMode.HONOUR, 60_000, client_id="worker")
+        (turn,) = (await messages.claim(lane, request)).messages
         await deliveries._deliver_again(turn)
         await messages.delete(lane, [turn.id], claim_ids=None)
     assert (await messages.stats(lane)).total == 1

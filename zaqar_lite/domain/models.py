@@ -131,11 +131,11 @@ async def no_retries(_: QueueRef) -> RetryPolicy:
 
 
 class ClaimRequest(NamedTuple):
-    """What a claim or a pop asks for.
+    """What a claim asks for.
 
-    `ttl_ms` is that of the lease; `grace_ms` how much longer its messages live at least. A pop
-    reads neither, nor `client_id`. `version` is the queue record's that decided it. `details`
-    fills the messages' attempts.
+    `ttl_ms` is that of the lease; `grace_ms` how much longer its messages live at least. One that
+    `removes` what it hands out - a pop - reads neither, nor `client_id`. `version` is the queue
+    record's that decided it. `details` fills the messages' attempts.
     """
 
     limit: int
@@ -146,6 +146,7 @@ class ClaimRequest(NamedTuple):
     client_id: str = ""
     retries: RetryPolicy = NO_RETRIES
     details: bool = False
+    removes: bool = False
 
 
 class ListQuery(NamedTuple):

@@ -319,7 +319,7 @@ class Messages:
             raise Invalid(f"'pop' must be at least 1 and no greater than {most}.")
 
         async def act(policy: Policy) -> Claimed:
-            popped = await self.messages.pop(
+            popped = await self.messages.claim(
                 queue,
                 ClaimRequest(
                     limit=limit,
@@ -327,6 +327,7 @@ class Messages:
                     retries=policy.retries,
                     version=policy.version,
                     details=details,
+                    removes=True,
                 ),
             )
             if popped.moved:

@@ -185,15 +185,7 @@ class MessageStore(Store):
         """
 
     @abstractmethod
-    async def pop(self, queue: QueueRef, /, take: ClaimRequest) -> Claimed:
-        """Remove and hand out up to `limit` ready messages in one step, in the order of claims.
-
-        No message goes to two callers. Exhausted messages are moved as by `claim`. Popped
-        messages carry no claim id and their count stays.
-        """
-
-    @abstractmethod
-    async def claim(self, queue: QueueRef, /, take: ClaimRequest) -> Claimed:
+    async def claim(self, queue: QueueRef, /, request: ClaimRequest) -> Claimed:
         """Hand out up to `limit` ready messages under one new claim that lives for `ttl_ms`.
 
         * No message is held by two live claims.
@@ -210,6 +202,8 @@ class MessageStore(Store):
           up `limit`, and `max_messages` of the target does not stop them. No delay begins anew.
         * `retries` also decides what becomes of the lapsed leases it meets.
         * It examines at most about MAX_EXAMINED entries; `more` says that this ended it early.
+        * `removes`: what it hands out leaves the queue in the same step. There is no claim then,
+          and counts stay.
 
         Raises:
             QueueChanged: the record is not at `version`.

@@ -54,9 +54,15 @@ async def test_a_claim_that_holds_nothing_goes_at_its_end(store: Store) -> None:
 
 async def test_popping_makes_no_claim(store: Store) -> None:
     await store.post("popped")
-    popped = await store.messages.pop(
+    popped = await store.messages.claim(
         QUEUE,
-        ClaimRequest(limit=1, delay_mode=DelayMode.IGNORE, retries=RetryPolicy(None), version=None),
+        ClaimRequest(
+            limit=1,
+            delay_mode=DelayMode.IGNORE,
+            retries=RetryPolicy(None),
+            version=None,
+            removes=True,
+        ),
     )
     assert len(popped.messages) == 1
     assert not await store.records(RecordType.CLAIM)

@@ -120,7 +120,9 @@ async def test_pages_that_were_dropped_take_no_room_of_those_in_memory(
 ) -> None:
     for _ in range(5):
         await post(store, [str(number) for number in range(30)])
-        await store.pop(QUEUE, ClaimRequest(limit=30, delay_mode=DelayMode.HONOUR, version=None))
+        await store.claim(
+            QUEUE, ClaimRequest(limit=30, delay_mode=DelayMode.HONOUR, version=None, removes=True)
+        )
     await post(store, ["last"])
     await store.sweep(100)
     assert store._db.page_cache.size == in_memory(store) * queues.ENTRY_BYTES
@@ -463,8 +465,9 @@ async def test_any_operations_give_what_the_memory_store_gives(  # noqa: PLR0912
                 if right[0] and ours[0]:
                     claims.append((right[0], ours[0]))
             case "pop":
-                take = ClaimRequest(choose.randint(1, 3), None, DelayMode.HONOUR)
-                popped = [await either.pop(QUEUE, take) for either in (model, store)]
+                limit = choose.randint(1, 3)
+                request = ClaimRequest(limit, None, DelayMode.HONOUR, removes=True)
+                popped = [await either.claim(QUEUE, request) for either in (model, store)]
                 assert texts(list(popped[1].messages)) == texts(list(popped[0].messages))
             case "edit":
                 index = choose.randint(0, 30)

@@ -159,7 +159,9 @@ async def test_a_history_shows_nothing_that_is_not_stored(store: Store) -> None:
 
 
 async def pop(store: Store, limit: int) -> Claimed:
-    return await store.messages.pop(QUEUE, ClaimRequest(limit, None, DelayMode.IGNORE))
+    return await store.messages.claim(
+        QUEUE, ClaimRequest(limit, None, DelayMode.IGNORE, removes=True)
+    )
 
 
 async def fail_a_batch_unreadably(store: Store) -> Callable[[], None]:

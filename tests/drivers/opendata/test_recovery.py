@@ -26,7 +26,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def pop(store: Store) -> Claimed:
-    return await store.messages.pop(QUEUE, ClaimRequest(20, None, DelayMode.IGNORE))
+    return await store.messages.claim(QUEUE, ClaimRequest(20, None, DelayMode.IGNORE, removes=True))
 
 
 def replace(store: Store, name: str, call: Callable[..., Awaitable[object]]) -> None:

@@ -137,8 +137,8 @@ async def test_a_message_set_aside_is_not_ready_when_its_claim_ends(filled: Stor
     await listed(filled)
     await filled.messages.release(QUEUE, taken.claim_id or "")
     assert (await filled.messages.stats(QUEUE)).ready == 699
-    popped = await filled.messages.pop(
-        QUEUE, ClaimRequest(limit=10, delay_mode=DelayMode.HONOUR, version=None)
+    popped = await filled.messages.claim(
+        QUEUE, ClaimRequest(limit=10, delay_mode=DelayMode.HONOUR, version=None, removes=True)
     )
     assert texts(popped) == numbers(1, 11)
 

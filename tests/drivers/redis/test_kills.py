@@ -40,8 +40,8 @@ async def claim(store, ttl_ms):
     await store.post(QUEUE, [NewMessage(b"1", 3_600_000)], client_id="c", version=None)
     if ttl_ms < 60_000:
         Runner.register_now = die
-    take = ClaimRequest(1, None, DelayMode.IGNORE, ttl_ms, 60_000, "c", RETRIES)
-    return await store.claim(QUEUE, take)
+    request = ClaimRequest(1, None, DelayMode.IGNORE, ttl_ms, 60_000, "c", RETRIES)
+    return await store.claim(QUEUE, request)
 
 async def reject(store):
     claimed = await claim(store, 600_000)

@@ -74,10 +74,10 @@ class Store:
         mode: DelayMode = DelayMode.IGNORE,
     ) -> Claimed:
         """Claim messages."""
-        take = ClaimRequest(
+        request = ClaimRequest(
             limit, None, mode, ttl_ms=ttl, grace_ms=MINUTE, client_id="consumer", retries=retries
         )
-        return await self.messages.claim(queue, take)
+        return await self.messages.claim(queue, request)
 
     async def acknowledge(self, claimed: Claimed, *, queue: QueueRef = QUEUE) -> None:
         """Settle all that a claim holds."""

@@ -120,7 +120,7 @@ class Chaos:
         )
         self.ids[ref] = (self.ids[ref] + [one.id for one in posted])[-1_000:]
 
-    def take(self, ref: QueueRef) -> ClaimRequest:
+    def request(self, ref: QueueRef) -> ClaimRequest:
         return ClaimRequest(
             self.chance.choice((1, 10, 100)),
             None,
@@ -132,13 +132,13 @@ class Chaos:
         )
 
     async def claim(self, ref: QueueRef) -> None:
-        claimed = await self.messages.claim(ref, self.take(ref))
+        claimed = await self.messages.claim(ref, self.request(ref))
         if claimed.claim_id is not None:
             held = [one.id for one in claimed.messages]
             self.claims.append((ref, claimed.claim_id, held))
 
     async def pop(self, ref: QueueRef) -> None:
-        await self.messages.pop(ref, self.take(ref))
+        await self.messages.claim(ref, self.request(ref)._replace(removes=True))
 
     async def settle(self, _: QueueRef) -> None:
         if not self.claims:

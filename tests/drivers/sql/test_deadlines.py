@@ -182,7 +182,9 @@ async def test_reading_a_queue_that_is_not_there_keeps_nothing_of_it(
     database: Database, store: SqlMessageStore, queue: QueueRef
 ) -> None:
     await claim(store, queue)
-    await store.pop(queue, ClaimRequest(limit=1, delay_mode=DelayMode.HONOUR, version=None))
+    await store.claim(
+        queue, ClaimRequest(limit=1, delay_mode=DelayMode.HONOUR, version=None, removes=True)
+    )
     await store.list_messages(queue, ListQuery(limit=1))
     await store.get_messages(queue, ["0" * 32])
     await store.delete(queue, ["0" * 32], claim_ids=None)

@@ -463,7 +463,9 @@ async def test_any_read_that_fails_while_a_batch_gathers(call: str, tmp_path: Pa
     last = QueueRef("project-9", "queue-99999")
     calls: dict[str, Callable[[Store], Awaitable[object]]] = {
         "claim": lambda store: store.claim(queue=last),
-        "pop": lambda store: store.messages.pop(last, ClaimRequest(1, None, DelayMode.IGNORE)),
+        "pop": lambda store: store.messages.claim(
+            last, ClaimRequest(1, None, DelayMode.IGNORE, removes=True)
+        ),
         "stats": lambda store: store.messages.stats(last),
         "post": lambda store: store.post("text", to=last),
         "next_due": lambda store: store.messages.next_due(last),

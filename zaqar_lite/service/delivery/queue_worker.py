@@ -73,8 +73,8 @@ class QueueWorker:
 
     async def _claim(self, limit: int) -> Sequence[Message]:
         async def ask() -> Sequence[Message] | None:
-            take = ClaimRequest(limit, None, DelayMode.HONOUR, LEASE_MS, client_id=CLIENT_ID)
-            return (await self.messages.claim(self.queue, take)).messages or None
+            request = ClaimRequest(limit, None, DelayMode.HONOUR, LEASE_MS, client_id=CLIENT_ID)
+            return (await self.messages.claim(self.queue, request)).messages or None
 
         found: Sequence[Message] | None = None
         try:

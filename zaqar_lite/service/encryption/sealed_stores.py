@@ -79,8 +79,13 @@ class _Opening:
         await self._encryption_keys.open(queue.project, (edited,))
         return edited
 
-    async def claim(self, queue: QueueRef, take: ClaimRequest) -> Claimed:
-        claimed = await self._store.claim(queue, take)
+    async def claim(self, queue: QueueRef, request: ClaimRequest) -> Claimed:
+        claimed = await self._store.claim(queue, request)
+        if request.removes:
+            for message in claimed.messages:
+                if is_sealed(message.body):
+                    message.body = await self._open_popped(queue.project, message.body)
+            return claimed
         try:
             await self._encryption_keys.open(queue.project, claimed.messages)
         except Unavailable:
@@ -89,13 +94,6 @@ class _Opening:
                     await self._store.release(queue, claimed.claim_id)
             raise
         return claimed
-
-    async def pop(self, queue: QueueRef, take: ClaimRequest) -> Claimed:
-        popped = await self._store.pop(queue, take)
-        for message in popped.messages:
-            if is_sealed(message.body):
-                message.body = await self._open_popped(queue.project, message.body)
-        return popped
 
     async def _open_popped(self, project: str, body: bytes) -> bytes:
         """Open what is in no store any more: without its key it is handed out as it was stored."""

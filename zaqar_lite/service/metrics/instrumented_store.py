@@ -43,20 +43,21 @@ class _Metered:
         self._exhausted = families.dead.at("exhausted")
         self._pickup, self._lateness = families.pickup.first, families.lateness.first
         counting: dict[str, Callable[..., None]] = {
-            "pop": self._count_pop,
             "settle": self._count_settle,
             "delete": self._count_delete,
             "move": self._count_move,
         }
-        for operation in OPERATIONS:
+        timers = {
+            name: _Timer(row, families.store_seconds.at(name), families.store_errors.at(name))
+            for name in OPERATIONS
+        }
+        pop = _timed(store.claim, timers.pop("pop"), self._count_pop)
+        for operation, timer in timers.items():
             act = getattr(store, operation)
-            timer = _Timer(
-                row, families.store_seconds.at(operation), families.store_errors.at(operation)
-            )
             if operation == "post":
                 timed: Call = self._timed_post(act, timer)
             elif operation == "claim":
-                timed = self._timed_claim(act, timer)
+                timed = self._timed_claim(act, timer, pop)
             else:
                 timed = _timed(act, timer, counting.get(operation))
             setattr(self, operation, timed)
@@ -140,8 +141,10 @@ class _Metered:
             if self._row.flows:
                 self._count_flow(given[0], deleted=len(given[1]))
 
-    def _timed_claim(self, act: Call, timer: "_Timer") -> Call:
+    def _timed_claim(self, act: Call, timer: "_Timer", pop: Call) -> Call:
         """A claim that notes how long it took, that it failed, and what it handed out.
+
+        One that removes what it hands out is a `pop`.
 
         It is apart from `_timed` so that the hot path packs no arguments. How long a message had
         been ready is noted for the first message of a claim, when that is handed out for the first
@@ -151,10 +154,13 @@ class _Metered:
         handed_out, exhausted, pickup = self._cells["handed_out"], self._exhausted, self._pickup
         due, normal, waits = self._count_due, DelayMode.IGNORE, pickup + 1
 
-        async def claim(queue: QueueRef, take: ClaimRequest) -> Claimed:
+        async def claim(queue: QueueRef, request: ClaimRequest) -> Claimed:
+            if request.removes:
+                popped: Claimed = await pop(queue, request)
+                return popped
             begun = _clock()
             try:
-                result: Claimed = await act(queue, take)
+                result: Claimed = await act(queue, request)
             except Unavailable as error:
                 failed(error)
                 raise
@@ -168,7 +174,7 @@ class _Metered:
                 if flows and (flow := flows.get(queue)) is not None:
                     flow[1] += count
                 message = messages[0]
-                if take.delay_mode is not normal:
+                if request.delay_mode is not normal:
                     due(messages)
                 elif message.claim_count == 1:
                     waited = message.now - message.created_at

@@ -48,7 +48,6 @@ _PLAIN = _OF_HOLDERS | {
     "history",
     "get_messages",
     "edit",
-    "pop",
     "import_messages",
     "purge",
     "partition",
@@ -211,14 +210,14 @@ class PooledMessages(Store):
                     raise  # what is left in a pool is claimed again
         return ()
 
-    async def claim(self, queue: QueueRef, take: ClaimRequest) -> Claimed:
+    async def claim(self, queue: QueueRef, request: ClaimRequest) -> Claimed:
         """Claim in the store of a queue; of queues in every store, in one of them."""
         if queue.project != DELIVERIES_PROJECT:
-            return await (await self._store(queue)).claim(queue, take)
+            return await (await self._store(queue)).claim(queue, request)
         claimed = Claimed(None)
         for store in self._all_open():
             try:
-                claimed = await store.claim(queue, take)
+                claimed = await store.claim(queue, request)
             except Unavailable as exc:
                 if store is self.home:
                     raise

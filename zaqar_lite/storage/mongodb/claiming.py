@@ -49,23 +49,16 @@ class Claiming(StorePart):
     _ahead_ms = 0
     """By how much the server's clock is ahead of this process's."""
 
-    async def pop(self, queue: QueueRef, take: ClaimRequest) -> Claimed:
-        """Remove and hand out ready messages; see the seam."""
-        return await self._take(queue, take, states.POPPED)
-
-    async def claim(self, queue: QueueRef, take: ClaimRequest) -> Claimed:
-        """Hand out ready messages under a new claim; see the seam."""
-        return await self._take(queue, take, states.CLAIMED)
-
-    async def _take(self, queue: QueueRef, take: ClaimRequest, held: int) -> Claimed:
-        """Claim (CLAIMED) or pop (POPPED) up to `limit` ready messages."""
-        dead_letter = take.retries.dead_letter
+    async def claim(self, queue: QueueRef, request: ClaimRequest) -> Claimed:
+        """Hand out ready messages under a new claim, or for good; see the seam."""
+        held = states.POPPED if request.removes else states.CLAIMED
+        dead_letter = request.retries.dead_letter
         if dead_letter is not None and dead_letter.target is None:
             raise no_failed_list("MongoDB")
-        search = await self._begin_search(queue, take)
+        search = await self._begin_search(queue, request)
         if search is None:
             return Claimed(None)
-        handle = LeaseHandle(self._connection, search.state, take, held)
+        handle = LeaseHandle(self._connection, search.state, request, held)
         moved = 0
         while not search.is_over:
             try:
@@ -82,9 +75,9 @@ class Claiming(StorePart):
                 self._cleanups.add(handle, was_answered=True)
         messages = [to_message(document, handle.started_at) for document in handle.taken]
         claim_id = handle.token if messages and held == states.CLAIMED else None
-        return Claimed(claim_id, messages, moved, search.has_more and len(messages) < take.limit)
+        return Claimed(claim_id, messages, moved, search.has_more and len(messages) < request.limit)
 
-    async def _begin_search(self, queue: QueueRef, take: ClaimRequest) -> "_Search | None":
+    async def _begin_search(self, queue: QueueRef, request: ClaimRequest) -> "_Search | None":
         """Read the queue's state, and in the same command which messages are due by now.
 
         The server's time is known only from the answer, so the command uses an estimate that is a
@@ -92,7 +85,7 @@ class Claiming(StorePart):
         was too early, the first step looks for due messages itself.
         """
         guess = self._connection.local_ms + self._ahead_ms + _MARGIN_MS
-        states = _due_states(take.delay_mode)
+        states = _due_states(request.delay_mode)
         due = {"q": key_of(queue), "s": {"$in": states}, "w": {"$lte": DatetimeMS(guess)}}
         found, state = await self._queues.find_with_state(
             queue,
@@ -103,12 +96,12 @@ class Claiming(StorePart):
                 {"$project": BRIEF},
             ],
             "waking",
-            take.version,
+            request.version,
         )
         if state is None:
             return None
         self._ahead_ms = state.now - self._connection.local_ms
-        search = _Search(Transitions(queue, state, take.retries), take)
+        search = _Search(Transitions(queue, state, request.retries), request)
         if state.now <= guess:
             search.begin_with(found)
         return search
@@ -189,14 +182,14 @@ class _SortedOut:
 class _Search:
     """What one call has found so far, and what it reads next."""
 
-    def __init__(self, transitions: Transitions, take: ClaimRequest) -> None:
+    def __init__(self, transitions: Transitions, request: ClaimRequest) -> None:
         self.transitions = transitions
         self.state = transitions.state
         self.has_more = True
-        self._delay_mode = take.delay_mode
-        self._limit = take.limit
-        self._dead_letter = take.retries.dead_letter
-        self._window = min(max(take.limit, _FIRST_WINDOW), MAX_EXAMINED)
+        self._delay_mode = request.delay_mode
+        self._limit = request.limit
+        self._dead_letter = request.retries.dead_letter
+        self._window = min(max(request.limit, _FIRST_WINDOW), MAX_EXAMINED)
         self._due: list[Document] | None = None
         self._was_cut = False
         self._taken = 0

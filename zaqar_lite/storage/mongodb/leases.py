@@ -37,7 +37,7 @@ class LeaseHandle:
     """
 
     def __init__(
-        self, connection: Connection, state: QueueState, take: ClaimRequest, held: int
+        self, connection: Connection, state: QueueState, request: ClaimRequest, held: int
     ) -> None:
         self.token = new_claim_id()
         self.started_at = state.now
@@ -46,14 +46,14 @@ class LeaseHandle:
         self.taken: list[Document] = []
         self._connection = connection
         self._began = time.monotonic()
-        self._take = take
+        self._request = request
         free: list[Document] = [
             {"s": states.READY},
             {"s": states.PARKED, "w": {"$lte": state.date}},
         ]
-        if take.delay_mode is DelayMode.EXPOSE:
+        if request.delay_mode is DelayMode.EXPOSE:
             free.append({"s": states.DELAYED})
-        elif take.delay_mode is DelayMode.HONOUR:
+        elif request.delay_mode is DelayMode.HONOUR:
             free.append({"s": states.DELAYED, "w": {"$lte": state.date}})
         self.claimable: Document = {
             "q": state.key,
@@ -74,8 +74,8 @@ class LeaseHandle:
         updates: list[UpdateMany] = []
         if wanted:
             condition = {"_id": {"$in": ids_of(wanted)}, **self.claimable}
-            if self._take.retries.dead_letter is not None:
-                condition["n"] = {"$lt": self._take.retries.dead_letter.max_claims}
+            if self._request.retries.dead_letter is not None:
+                condition["n"] = {"$lt": self._request.retries.dead_letter.max_claims}
             updates.append(UpdateMany(condition, self._take_update(), hint=BY_ID))
         if due:
             condition = {"_id": {"$in": ids_of(due)}, **self.claimable}
@@ -115,7 +115,7 @@ class LeaseHandle:
             ).to_list()
         )
         if found and self.held == states.CLAIMED:
-            self.started_at = int(found[0]["w"]) - self._take.ttl_ms
+            self.started_at = int(found[0]["w"]) - self._request.ttl_ms
         return sorted(
             (document for document in found if int(document["e"]) > self.started_at),
             key=lambda document: document["k"],
@@ -123,8 +123,8 @@ class LeaseHandle:
 
     def _projection(self) -> Document | None:
         """Leave out the attempts unless they are asked for, and the delay in a normal queue."""
-        unread = {} if self._take.details else dict(NO_ATTEMPTS)
-        if self._take.delay_mode is DelayMode.IGNORE:
+        unread = {} if self._request.details else dict(NO_ATTEMPTS)
+        if self._request.delay_mode is DelayMode.IGNORE:
             unread["d"] = 0
         return unread or None
 
@@ -132,25 +132,25 @@ class LeaseHandle:
         """The update of what is taken; a message that expired meanwhile stays expired."""
         now = self._connection.now
         changes: dict[str, Any] = {"cid": self.token, "s": self.held}
-        if self._take.delay_mode is DelayMode.EXPOSE:
+        if self._request.delay_mode is DelayMode.EXPOSE:
             changes["d"] = exposed_delay(now)
         if self.held == states.POPPED:
             return [{"$set": {**changes, "w": {"$add": [now, POP_TIME_MS]}}}]
-        take, end = self._take, {"$add": [now, self._take.ttl_ms]}
+        request, end = self._request, {"$add": [now, self._request.ttl_ms]}
         changes |= {
-            "cu": {"$literal": take.client_id},
-            "ct": Int64(take.ttl_ms),
+            "cu": {"$literal": request.client_id},
+            "ct": Int64(request.ttl_ms),
             "ca": now,
             "cs": now,
             "l": None,
             "w": end,
             "n": {"$add": ["$n", 1]},
-            **raised_ttl(now, end, take.ttl_ms, take.grace_ms),
+            **raised_ttl(now, end, request.ttl_ms, request.grace_ms),
         }
         return [{"$set": changes}]
 
     def _ready_update(self) -> list[Document]:
-        if self._take.delay_mode is DelayMode.EXPOSE:
+        if self._request.delay_mode is DelayMode.EXPOSE:
             return ready_update(d=exposed_delay(self._connection.now))
         return ready_update()
 

@@ -83,24 +83,24 @@ class _Taken(NamedTuple):
     more: bool
 
 
-async def hand_out(db: State, ref: QueueRef, take: ClaimRequest, finish: Finish) -> Claimed:
+async def hand_out(db: State, ref: QueueRef, request: ClaimRequest, finish: Finish) -> Claimed:
     """Hand out ready messages; answer once what `finish` did with them is durable."""
-    if not db.shares.joins(ref.project, take.limit):
-        await db.shares.wait(ref.project, take.limit)
+    if not db.shares.joins(ref.project, request.limit):
+        await db.shares.wait(ref.project, request.limit)
     while True:
-        taken = await _take_entries(db, ref, take)
+        taken = await _take_entries(db, ref, request)
         if taken is None:
             return Claimed(None)
         queue, now, entries, moved, more = taken
-        readable = _in_memory(db, entries, take)
+        readable = _in_memory(db, entries, request)
         if readable is None:
-            readable = await _read(db, ref, take, queue, entries)
+            readable = await _read(db, ref, request, queue, entries)
             if readable is None:
                 continue  # the queue was recovered meanwhile: nothing was handed out
             more = more or len(readable) < len(entries)
             entries = [one[0] for one in readable]
         claim_id = finish(queue, now, entries) if entries else None
-        with_delay, write = take.delay_mode is not DelayMode.IGNORE, db.id_texts.write
+        with_delay, write = request.delay_mode is not DelayMode.IGNORE, db.id_texts.write
         messages = []
         for entry, body, attempts in readable:
             message = entry.view(write(entry.shown_id), now, with_delay=with_delay)
@@ -114,12 +114,12 @@ async def hand_out(db: State, ref: QueueRef, take: ClaimRequest, finish: Finish)
         return Claimed(claim_id, messages, moved, more)
 
 
-def hold(take: ClaimRequest, queue: Queue, now: int, entries: Sequence[Entry]) -> str:
+def hold(request: ClaimRequest, queue: Queue, now: int, entries: Sequence[Entry]) -> str:
     """Let a new claim hold entries that were taken; answer its id."""
-    claim = Claim(new_claim_id(), take.client_id)
+    claim = Claim(new_claim_id(), request.client_id)
     for entry in entries:
         queue.hold(entry, claim)
-    due.start_leases(queue, claim, now, take.ttl_ms, take.grace_ms)
+    due.start_leases(queue, claim, now, request.ttl_ms, request.grace_ms)
     return claim.id
 
 
@@ -132,22 +132,22 @@ def remove(db: State, queue: Queue, now: int, entries: Sequence[Entry]) -> None:
         queue.leave(entry)
 
 
-async def _take_entries(db: State, ref: QueueRef, take: ClaimRequest) -> _Taken | None:
+async def _take_entries(db: State, ref: QueueRef, request: ClaimRequest) -> _Taken | None:
     """Take ready entries out of a queue; the caller holds or removes them before its next await.
 
     Where a page must be loaded first, what was taken goes back until it is.
     """
     budget = _Budget(_BUDGET)
     moved = lapses = 0
-    limit = min(take.limit, MOST_TAKEN)
+    limit = min(request.limit, MOST_TAKEN)
     kept: set[Page] = set()
     while True:
         queue, now = await prepared(
-            db, ref, take.version, lambda queue: cold_lapsed(queue, db.clock.now_ms())
+            db, ref, request.version, lambda queue: cold_lapsed(queue, db.clock.now_ms())
         )
         if queue is None:
             return None
-        ended, spent = end_lapsed(Step(db, queue, now, take.retries), MOST_LAPSES - lapses)
+        ended, spent = end_lapsed(Step(db, queue, now, request.retries), MOST_LAPSES - lapses)
         moved += spent
         lapses += ended
         find_ended_waits(queue, now, STEP)
@@ -159,13 +159,13 @@ async def _take_entries(db: State, ref: QueueRef, take: ClaimRequest) -> _Taken 
             kept.update(ahead)
             await load(db, queue, ahead, kept)
             continue
-        entries, also_moved, stop = _take_loaded(db, queue, now, take, limit, budget)
+        entries, also_moved, stop = _take_loaded(db, queue, now, request, limit, budget)
         moved += also_moved
         if queue.is_changed:
             db.touched.add(queue)
         if not isinstance(stop, Page) or (entries and len(kept) >= _MOST_PAGES):
             more = stop is not None and stop is not _StopReason.EMPTY
-            return _Taken(queue, now, entries, moved, more or limit < take.limit)
+            return _Taken(queue, now, entries, moved, more or limit < request.limit)
         for entry in entries:
             queue.make_ready(entry)
         kept.add(stop)
@@ -184,15 +184,15 @@ def _cold_ahead(queue: Queue, limit: int) -> list[Page]:
 
 
 def _take_loaded(  # noqa: PLR0917 - what one call works with
-    db: State, queue: Queue, now: int, take: ClaimRequest, limit: int, budget: _Budget
+    db: State, queue: Queue, now: int, request: ClaimRequest, limit: int, budget: _Budget
 ) -> tuple[list[Entry], int, _StopReason | Page | None]:
     """Take entries from pages in memory; answer them, how many others were moved, and the reason.
 
     The reason is a page where its entries must be loaded before any other is taken; None where the
     limit was reached.
     """
-    exposes = take.delay_mode is DelayMode.EXPOSE
-    letters = take.retries.dead_letter
+    exposes = request.delay_mode is DelayMode.EXPOSE
+    letters = request.retries.dead_letter
     taken: list[Entry] = []
     moved = 0
     if exposes:
@@ -247,9 +247,11 @@ def _take_entry(queue: Queue, now: int, budget: _Budget) -> Entry | _StopReason 
     return _StopReason.SPENT
 
 
-def _in_memory(db: State, entries: Sequence[Entry], take: ClaimRequest) -> list[_Readable] | None:
+def _in_memory(
+    db: State, entries: Sequence[Entry], request: ClaimRequest
+) -> list[_Readable] | None:
     """The taken entries with their bodies; None where some must be read from the engine."""
-    if take.details and any(entry.extras and entry.extras.kept for entry in entries):
+    if request.details and any(entry.extras and entry.extras.kept for entry in entries):
         return None
     bodies = bodies_in_memory(db, entries)
     return None if bodies is None else list(zip(entries, bodies, repeat(())))
@@ -258,7 +260,7 @@ def _in_memory(db: State, entries: Sequence[Entry], take: ClaimRequest) -> list[
 async def _read(
     db: State,
     ref: QueueRef,
-    take: ClaimRequest,
+    request: ClaimRequest,
     queue: Queue,
     entries: Sequence[Entry],
 ) -> list[_Readable] | None:
@@ -273,8 +275,8 @@ async def _read(
         draft.held[entry.position] = entry.shown_id
     try:
         found = await read_bodies(db, queue, entries)
-        attempts_of = await reading.read_attempts(db, entries) if take.details else {}
-        is_current = db.queue_to_change(ref, take.version) is queue
+        attempts_of = await reading.read_attempts(db, entries) if request.details else {}
+        is_current = db.queue_to_change(ref, request.version) is queue
     except BaseException:
         if db.is_current(queue):
             for entry in _end_draft(draft, entries):

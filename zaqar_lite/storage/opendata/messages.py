@@ -175,11 +175,11 @@ class OpenDataMessageStore(DatabaseUser, MessageStore):
         await db.finish(queue, changed=found)
         return ()
 
-    async def pop(self, ref: QueueRef, take: ClaimRequest) -> Claimed:
-        return await claiming.hand_out(self._db, ref, take, partial(claiming.remove, self._db))
-
-    async def claim(self, ref: QueueRef, take: ClaimRequest) -> Claimed:
-        return await claiming.hand_out(self._db, ref, take, partial(claiming.hold, take))
+    async def claim(self, ref: QueueRef, request: ClaimRequest) -> Claimed:
+        if request.removes:
+            finish = partial(claiming.remove, self._db)
+            return await claiming.hand_out(self._db, ref, request, finish)
+        return await claiming.hand_out(self._db, ref, request, partial(claiming.hold, request))
 
     async def get_claim(self, ref: QueueRef, claim_id: str, *, details: bool = False) -> Claim:
         queue, now = await prepared(self._db, ref, None, cold_of_claim(claim_id), reads=True)

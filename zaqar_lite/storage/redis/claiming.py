@@ -51,18 +51,16 @@ class Claiming(MessageStore):
     examined = 0
     """How many entries this store's claims, pops and lists have looked at (for tests)."""
 
-    async def pop(self, queue: QueueRef, take: ClaimRequest) -> Claimed:
-        """Remove and hand out ready messages; see the seam."""
-        return await self._take(queue, "pop", None, take)
-
-    async def claim(self, queue: QueueRef, take: ClaimRequest) -> Claimed:
-        """Hand out ready messages under a new claim; see the seam.
+    async def claim(self, queue: QueueRef, request: ClaimRequest) -> Claimed:
+        """Hand out ready messages under a new claim, or for good; see the seam.
 
         A claim whose answer is lost is ended as soon as Redis answers again: nobody knows it.
         """
+        if request.removes:
+            return await self._take(queue, "pop", None, request)
         claim_id = new_claim_id()
         try:
-            return await self._take(queue, "claim", claim_id, take)
+            return await self._take(queue, "claim", claim_id, request)
         except InDoubt:
             self._runner.follow_ups.begin(self._end_unknown(queue, claim_id))
             raise
@@ -76,13 +74,13 @@ class Claiming(MessageStore):
                 return
 
     async def _take(
-        self, queue: QueueRef, script: str, claim_id: str | None, take: ClaimRequest
+        self, queue: QueueRef, script: str, claim_id: str | None, request: ClaimRequest
     ) -> Claimed:
         """Take messages in one step, or in two if the first finds dead letters.
 
         The answer has what the first step has taken, even if the second fails.
         """
-        first, note = await self._take_once(queue, script, claim_id, take)
+        first, note = await self._take_once(queue, script, claim_id, request)
         if note is None:
             return first
         # The sweep must know of the queue before a letter leaves it, so that a crash loses none.
@@ -91,8 +89,8 @@ class Claiming(MessageStore):
                 await self._runner.arm(queue, note)
             elif not await self._runner.try_to_arm(queue, note):
                 return replace(first, more=True)
-            limit = take.limit - len(first.messages)
-            left = take._replace(limit=limit)
+            limit = request.limit - len(first.messages)
+            left = request._replace(limit=limit)
             rest, _ = await self._take_once(queue, script, claim_id, left, again=True)
         except (Unavailable, QueueChanged):
             if not first.messages:
@@ -106,7 +104,7 @@ class Claiming(MessageStore):
         queue: QueueRef,
         script: str,
         claim_id: str | None,
-        take: ClaimRequest,
+        request: ClaimRequest,
         *,
         again: bool = False,
     ) -> tuple[Claimed, int | None]:
@@ -116,18 +114,18 @@ class Claiming(MessageStore):
         does not know: register the queue at that instant, then call this once more. `again` says
         that the claim may already hold messages.
         """
-        details = take.details
+        details = request.details
         reply = await self._runner.run(
             queue,
             script,
-            "" if take.version is None else take.version,
+            "" if request.version is None else request.version,
             NO_CLAIM if claim_id is None else bytes.fromhex(claim_id),
-            min(take.limit, MAX_CLAIMED),
-            *policy_words(queue, take.retries, self._runner.armed_until(queue)),
-            take.ttl_ms,
-            take.grace_ms,
-            _MODES[take.delay_mode],
-            pack_client(take.client_id),
+            min(request.limit, MAX_CLAIMED),
+            *policy_words(queue, request.retries, self._runner.armed_until(queue)),
+            request.ttl_ms,
+            request.grace_ms,
+            _MODES[request.delay_mode],
+            pack_client(request.client_id),
             "1" if details else "",
             "1" if again else "",
         )
@@ -140,7 +138,7 @@ class Claiming(MessageStore):
                 reply[at + 2],
                 now,
                 reply[at + 3] if details else b"",
-                show_delay=take.delay_mode is not DelayMode.IGNORE,
+                show_delay=request.delay_mode is not DelayMode.IGNORE,
             )
             for at in range(5, len(reply), 4 if details else 3)
         ]

@@ -1,4 +1,4 @@
-"""Handing out: claims and pops take ready messages, and lapsed leases come back.
+"""Handing out: claims take ready messages, and lapsed leases come back.
 
 Entries are taken from the index `ready` in order. Nothing else in the queue is looked at, except
 what time has ended since: lapsed leases, ended parkings and, on a delayed queue, ended delays.
@@ -40,36 +40,41 @@ _READY_WITHOUT_DUE = _READY.replace("e.due", "0")
 
 
 class Taken(NamedTuple):
-    """What a claim or a pop took: messages, moved dead letters, and whether more may be ready."""
+    """What a claim took: messages, moved dead letters, and whether more may be ready."""
 
     messages: list[Message]
     moved: int
     more: bool
 
 
-def has_nothing(db: Database, queue: Queue | None, take: ClaimRequest) -> bool:
+def has_nothing(db: Database, queue: Queue | None, request: ClaimRequest) -> bool:
     """Whether a claim would find nothing and change nothing, so that no batch is needed."""
     if queue is None:
         return True
     now = db.clock.now_ms()
     if queue.ready or min(queue.lease_at, queue.parked_at) <= now:
         return False
-    if take.delay_mode is DelayMode.HONOUR:
+    if request.delay_mode is DelayMode.HONOUR:
         return queue.delayed_at > now
-    return take.delay_mode is DelayMode.IGNORE or not queue.delayed
+    return request.delay_mode is DelayMode.IGNORE or not queue.delayed
 
 
-def claim(db: Database, ref: QueueRef, take: ClaimRequest) -> Claimed:
-    """Hand out ready messages under a new claim; see the seam."""
-    queue = db.queue_at(ref, take.version)
+def claim(db: Database, ref: QueueRef, request: ClaimRequest) -> Claimed:
+    """Hand out ready messages under a new claim, or for good; see the seam."""
+    queue = db.queue_at(ref, request.version)
     if queue is None:
         return Claimed(None)
     now = db.clock.now_ms()
-    messages, moved, more = _take(db, queue, now, take)
+    messages, moved, more = _take(db, queue, now, request)
     if not messages:
         return Claimed(None, (), moved, more)
+    if request.details:
+        entries.with_attempts(db, messages)
+    if request.removes:
+        _remove(db, queue, messages, now)
+        return Claimed(None, messages, moved, more)
     claim_id = new_claim_id()
-    number, until = bytes.fromhex(claim_id), now + take.ttl_ms
+    number, until = bytes.fromhex(claim_id), now + request.ttl_ms
     positions = [message.position for message in messages]
     for values, text in entries.in_lists(positions):
         db.execute(
@@ -81,13 +86,13 @@ def claim(db: Database, ref: QueueRef, take: ClaimRequest) -> Claimed:
     db.execute(
         "INSERT INTO claim VALUES (?, ?, ?, ?, ?, ?, 1, ?, ?)",
         (
-            number, queue.content, take.client_id, now, take.ttl_ms, until, len(positions),
+            number, queue.content, request.client_id, now, request.ttl_ms, until, len(positions),
             array("q", positions).tobytes(),
         ),
     )  # fmt: skip
     short = [message for message in messages if message.expires_at < until]
     if short:
-        ttl_ms = take.ttl_ms + take.grace_ms
+        ttl_ms = request.ttl_ms + request.grace_ms
         entries.raise_ttl(db, queue, [one.position for one in short], ttl_ms, now + ttl_ms)
         for message in short:
             message.ttl_ms, message.expires_at = ttl_ms, now + ttl_ms
@@ -97,36 +102,26 @@ def claim(db: Database, ref: QueueRef, take: ClaimRequest) -> Claimed:
     queue.ready -= len(messages)
     queue.leased += len(messages)
     queue.lease_at = min(queue.lease_at, until)
-    if take.details:
-        entries.with_attempts(db, messages)
     if db.watched:
         db.announce(ref, 0)
     return Claimed(claim_id, messages, moved, more)
 
 
-def pop(db: Database, ref: QueueRef, take: ClaimRequest) -> Claimed:
-    """Remove and hand out ready messages; see the seam."""
-    queue = db.queue_at(ref, take.version)
-    if queue is None:
-        return Claimed(None)
-    now = db.clock.now_ms()
-    messages, moved, more = _take(db, queue, now, take)
-    if take.details:
-        entries.with_attempts(db, messages)
+def _remove(db: Database, queue: Queue, messages: Sequence[Message], now: int) -> None:
+    """Let messages that were handed out for good leave the queue."""
     popped = entries.entries_at(db, queue, [one.position for one in messages])
     if queue.keeps_done:
         history.append(db, queue, history.DONE, popped, now)
     entries.remove(db, queue, popped)
-    return Claimed(None, messages, moved, more)
 
 
-def _take(db: Database, queue: Queue, now: int, take: ClaimRequest) -> Taken:
+def _take(db: Database, queue: Queue, now: int, request: ClaimRequest) -> Taken:
     """Choose up to `limit` ready messages, examining a bounded number."""
     db.touch(queue)
-    limit, mode, letter = take.limit, take.delay_mode, take.retries.dead_letter
+    limit, mode, letter = request.limit, request.delay_mode, request.retries.dead_letter
     moved = 0
     if queue.lease_at <= now:
-        moved = end_lapsed(db, queue, now, _MOST_RETURNED, take.retries)[1]
+        moved = end_lapsed(db, queue, now, _MOST_RETURNED, request.retries)[1]
     if queue.parked_at <= now:
         expiring.end_parkings(db, queue, now, _MOST_RETURNED)
     if mode is DelayMode.HONOUR and queue.delayed_at <= now:
@@ -148,7 +143,7 @@ def _take(db: Database, queue: Queue, now: int, take: ClaimRequest) -> Taken:
         entries.remove(db, queue, entries.entries_at(db, queue, expired))
         letters = {one.position: one for one in entries.entries_at(db, queue, exhausted)}
         for position in exhausted:  # in the order in which they would be handed out
-            settling.bury(db, queue, letters[position], take.retries, MAX_CLAIMS, now)
+            settling.bury(db, queue, letters[position], request.retries, MAX_CLAIMS, now)
             moved += 1
     honours = mode is DelayMode.HONOUR
     ripe = queue.next_ready_at if honours else min(queue.lease_at, queue.parked_at)

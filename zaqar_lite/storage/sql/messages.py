@@ -123,20 +123,11 @@ class SqlMessageStore(MessageStore):
     ) -> Sequence[Refusal]:
         return await self._db.write(settling.delete, queue, ids, claim_ids)
 
-    async def pop(self, queue: QueueRef, take: ClaimRequest) -> Claimed:
-        if await self._finds_nothing(queue, take):
-            return Claimed(None)
-        return await self._db.write(claiming.pop, queue, take)
-
-    async def claim(self, queue: QueueRef, take: ClaimRequest) -> Claimed:
-        if await self._finds_nothing(queue, take):
-            return Claimed(None)
-        return await self._db.write(claiming.claim, queue, take)
-
-    async def _finds_nothing(self, queue: QueueRef, take: ClaimRequest) -> bool:
-        """Whether nothing is ready; then no batch is needed."""
+    async def claim(self, queue: QueueRef, request: ClaimRequest) -> Claimed:
         await self._db.pass_gate()
-        return claiming.has_nothing(self._db, self._db.queue_at(queue, take.version), take)
+        if claiming.has_nothing(self._db, self._db.queue_at(queue, request.version), request):
+            return Claimed(None)  # no batch is needed
+        return await self._db.write(claiming.claim, queue, request)
 
     async def get_claim(self, queue: QueueRef, claim_id: str, *, details: bool = False) -> Claim:
         return await self._db.read(queue, claims.get_claim, queue, claim_id, details=details)

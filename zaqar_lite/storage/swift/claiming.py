@@ -41,9 +41,9 @@ class Chosen:
         """Whether so many messages were moved or parked that the lock has been held long enough."""
         return len(self.letters) >= _MAX_MOVED or self.parked >= _MAX_PARKED
 
-    def add(self, message: Fetched, take: ClaimRequest, now: int) -> Sequence[int]:
+    def add(self, message: Fetched, request: ClaimRequest, now: int) -> Sequence[int]:
         """Add a message to those it belongs to; answer when it is ready if it is parked."""
-        state, letter = message.state, take.retries.dead_letter
+        state, letter = message.state, request.retries.dead_letter
         if state.is_claimed_or_parked(now):
             self.parked += 1
             return [state.claim_expires_at]
@@ -56,43 +56,45 @@ class Chosen:
 class Claiming(Holding):
     """Hand out messages under claims, or for good."""
 
-    async def claim(self, queue: QueueRef, take: ClaimRequest) -> Claimed:
-        """Hand out ready messages under a new claim; see the seam."""
+    async def claim(self, queue: QueueRef, request: ClaimRequest) -> Claimed:
+        """Hand out ready messages under a new claim, or for good; see the seam."""
+        if request.removes:
+            return await self._pop(queue, request)
 
         async def work(lease: Lease) -> Claimed:
-            chosen = await self._choose(queue, take, lease)
+            chosen = await self._choose(queue, request, lease)
             held = Claimed(None)
             if chosen.messages:
-                held = await self._hold(queue, take, chosen.messages, lease)
-            return await self._with_letters(queue, take, chosen, held, lease)
+                held = await self._hold(queue, request, chosen.messages, lease)
+            return await self._with_letters(queue, request, chosen, held, lease)
 
         return await self._backend.locked(queue, work, exclusive=True)
 
-    async def pop(self, queue: QueueRef, take: ClaimRequest) -> Claimed:
-        """Remove and hand out ready messages; see the seam."""
+    async def _pop(self, queue: QueueRef, request: ClaimRequest) -> Claimed:
+        """Remove and hand out ready messages."""
 
         async def work(lease: Lease) -> Claimed:
-            chosen = await self._choose(queue, take, lease)
+            chosen = await self._choose(queue, request, lease)
             container = self._container(queue)
-            shown = await self._views(container, chosen.messages, details=take.details)
+            shown = await self._views(container, chosen.messages, details=request.details)
             gone = await _confirmed(
                 shown, (self._pop_one(container, m.listed, lease) for m in chosen.messages)
             )
             self._tails.known(container).room = None
             popped = Claimed(None, gone)
-            return await self._with_letters(queue, take, chosen, popped, lease)
+            return await self._with_letters(queue, request, chosen, popped, lease)
 
         return await self._backend.locked(queue, work)
 
     async def _with_letters(
-        self, queue: QueueRef, take: ClaimRequest, chosen: Chosen, claimed: Claimed, lease: Lease
+        self, queue: QueueRef, request: ClaimRequest, chosen: Chosen, claimed: Claimed, lease: Lease
     ) -> Claimed:
         """Move the exhausted messages that were found, and note how many.
 
         The claim is answered even when a move fails; the next claim goes on with the rest.
         """
         claimed.more = chosen.more
-        source, policy = self._container(queue), take.retries.dead_letter
+        source, policy = self._container(queue), request.retries.dead_letter
         try:
             claimed.moved = await self._dead_letters.send(source, chosen.letters, policy, lease)
         except Unavailable:
@@ -100,32 +102,36 @@ class Claiming(Holding):
                 raise
         return claimed
 
-    async def _choose(self, queue: QueueRef, take: ClaimRequest, lease: Lease) -> Chosen:
+    async def _choose(self, queue: QueueRef, request: ClaimRequest, lease: Lease) -> Chosen:
         """Choose ready messages, in order, and the exhausted ones between them."""
         container = self._container(queue)
         tail = await self._tails.load(container, lease)
         known = self._tails.known(container)
-        known.tail = tail = await self._backend.check(queue, take.version, tail)
+        known.tail = tail = await self._backend.check(queue, request.version, tail)
         chosen, start, until = Chosen(), tail.birth, NEVER
         known.due_at = None
         if known.nothing_ready is not None:
             mode, position, until = known.nothing_ready
-            if mode is take.delay_mode and until > self._now():
+            if mode is request.delay_mode and until > self._now():
                 start = position
             else:
                 known.nothing_ready, until = None, NEVER
         examined = 0
-        async for page in self._objects.messages(container, start=start, first=take.limit + SPARE):
+        async for page in self._objects.messages(
+            container, start=start, first=request.limit + SPARE
+        ):
             listed = await self._with_moves_finished(container, page, lease)
-            until = min(until, await self._choose_from_page(container, listed, take, chosen, lease))
+            until = min(
+                until, await self._choose_from_page(container, listed, request, chosen, lease)
+            )
             examined += len(page)
-            if len(chosen.messages) >= take.limit:
+            if len(chosen.messages) >= request.limit:
                 break
             chosen.more = examined >= MOST_EXAMINED or chosen.is_enough
             if chosen.more:
                 if not (chosen.messages or chosen.is_enough):
                     until = min(until, self._now() + _TRUST_MS) if self._backend.shared else until
-                    known.nothing_ready = (take.delay_mode, page[-1].position + 1, until)
+                    known.nothing_ready = (request.delay_mode, page[-1].position + 1, until)
                 break
         else:
             known.due_at = until
@@ -135,32 +141,34 @@ class Claiming(Holding):
         self,
         container: str,
         listed: Sequence[Listed],
-        take: ClaimRequest,
+        request: ClaimRequest,
         chosen: Chosen,
         lease: Lease,
     ) -> int:
         """Choose from one page; answer when another message of it may be ready at the earliest."""
         now = self._now()
-        ready = [one.name for one in listed if _may_take(take, one.state, now)]
-        delayed = take.delay_mode is not DelayMode.EXPOSE
+        ready = [one.name for one in listed if _may_take(request, one.state, now)]
+        delayed = request.delay_mode is not DelayMode.EXPOSE
         waiting = [
             one.state.ready_at(delayed=delayed)
             for one in listed
-            if one.state.expires_at > now and not _may_take(take, one.state, now)
+            if one.state.expires_at > now and not _may_take(request, one.state, now)
         ]
         start = 0
         while start < len(ready) and not chosen.is_enough:
-            wanted = take.limit - len(chosen.messages)
+            wanted = request.limit - len(chosen.messages)
             if wanted <= 0:
                 break
             found = await self._fetch_all(container, ready[start : start + wanted])
             start += wanted
-            sure = [m for m in found if _may_take(take, m.state, self._now())]
+            sure = [m for m in found if _may_take(request, m.state, self._now())]
             if len(sure) < len(found):
                 waiting.append(now + 1_000)  # the listing is late
-            steps = (self._end_lapse(container, m, take.retries, lease, marks=False) for m in sure)
+            steps = (
+                self._end_lapse(container, m, request.retries, lease, marks=False) for m in sure
+            )
             for message in await together(*steps):
-                waiting += chosen.add(message, take, now)
+                waiting += chosen.add(message, request, now)
         return min(waiting, default=NEVER)
 
     async def _with_moves_finished(
@@ -177,7 +185,7 @@ class Claiming(Holding):
         return [one for one in now if one.state is not _GONE]
 
     async def _hold(
-        self, queue: QueueRef, take: ClaimRequest, taken: Sequence[Fetched], lease: Lease
+        self, queue: QueueRef, request: ClaimRequest, taken: Sequence[Fetched], lease: Lease
     ) -> Claimed:
         """Mark the messages taken and write the claim, all at the same time."""
         container = self._container(queue)
@@ -186,19 +194,19 @@ class Claiming(Holding):
         held = [
             message.with_state(
                 replace(
-                    message.state.held_until(now, take.ttl_ms, take.grace_ms),
+                    message.state.held_until(now, request.ttl_ms, request.grace_ms),
                     claim_id=claim_id,
                     claim_count=message.state.claim_count + 1,
-                    claim_client=take.client_id,
+                    claim_client=request.client_id,
                     claimed_at=now,
                     ended="",
-                    delay_expires_at=_delay_of(message.state, take.delay_mode, now),
+                    delay_expires_at=_delay_of(message.state, request.delay_mode, now),
                 )
             )
             for message in taken
         ]
-        ends_at = now + take.ttl_ms
-        record = Record(claim_id, now, take.ttl_ms, ends_at, [m.listed.name for m in held])
+        ends_at = now + request.ttl_ms
+        record = Record(claim_id, now, request.ttl_ms, ends_at, [m.listed.name for m in held])
         marks = (
             self._mark(container, before.listed, after.state, lease)
             for before, after in zip(taken, held, strict=True)
@@ -219,7 +227,7 @@ class Claiming(Holding):
             return Claimed(None)
         self._watch_end(claim_id, {message.listed.name for message in marked})
         self._hints.announce_due(container, ends_at)
-        return Claimed(claim_id, await self._views(container, marked, details=take.details))
+        return Claimed(claim_id, await self._views(container, marked, details=request.details))
 
     async def _mark(self, container: str, one: Listed, state: State, lease: Lease) -> bool:
         """Let a claim hold a message; False when it is gone, or the claim does not hold it.
@@ -250,14 +258,14 @@ class Claiming(Holding):
 _GONE = State(0, 0, "")
 
 
-def _may_take(take: ClaimRequest, state: State, now: int) -> bool:
+def _may_take(request: ClaimRequest, state: State, now: int) -> bool:
     """Whether a message in this state is ready for a claim.
 
     A message of a normal queue has no `d`, so there is nothing to compare.
     """
     if not state.is_ready(now):
         return False
-    return take.delay_mode is DelayMode.EXPOSE or not state.is_delayed(now)
+    return request.delay_mode is DelayMode.EXPOSE or not state.is_delayed(now)
 
 
 def _delay_of(state: State, mode: DelayMode, now: int) -> int:
