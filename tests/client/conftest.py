@@ -9,11 +9,8 @@ import pytest
 from tests.server import ServerProcess
 from zaqar_lite.client import AsyncClient, Client
 
-
-@pytest.fixture(scope="session")
-def anyio_backend() -> str:
-    """Run async tests on asyncio."""
-    return "asyncio"
+BOTH = pytest.mark.parametrize("kind", ["sync", "async"])
+"""For tests that hold both clients to account."""
 
 
 @pytest.fixture(scope="session")
@@ -69,3 +66,10 @@ def movable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MovableServer]
     env = {"ZAQAR_LITE_CLOCK_OFFSET_FILE": str(offset)}
     with ServerProcess("memory://", env=env) as process:
         yield MovableServer(process, offset)
+
+
+@pytest.fixture
+def moving(movable: MovableServer) -> Iterator[Client]:
+    """A sync client of that server."""
+    with Client(movable.url, project="tests") as made:
+        yield made

@@ -1,30 +1,36 @@
 """Claims as context managers, against a real server."""
 
 import asyncio
-import os
-import signal
-import subprocess
-import sys
-import textwrap
+import contextlib
 import threading
 import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
-from tests.client.conftest import MovableServer
+from tests.client.conftest import BOTH, MovableServer
 from tests.server import ServerProcess
-from zaqar_lite.client import (
-    AsyncClient,
-    Claim,
-    ClaimLost,
-    Client,
-    Unreachable,
-)
+from zaqar_lite.client import AsyncClient, Claim, ClaimLost, Client, Unreachable
 from zaqar_lite.client.calls import Request, Response
+from zaqar_lite.client.claims import BaseClaim
 from zaqar_lite.client.steps import Sleep
 from zaqar_lite.client.transports import AsyncTransport
 
 pytestmark = pytest.mark.anyio
+
+
+@asynccontextmanager
+async def claiming(kind: str, url: str, queue: str, **options: Any) -> AsyncIterator[BaseClaim]:
+    """A claim of either client."""
+    if kind == "sync":
+        with Client(url, project="tests") as client, client.claim(queue, **options) as claim:
+            yield claim
+    else:
+        async with AsyncClient(url, project="tests") as other:
+            async with other.claim(queue, **options) as claimed:
+                yield claimed
 
 
 def claimable(client: Client, queue: str) -> list[object]:
@@ -45,12 +51,67 @@ def wait_until_lost(claim: Claim) -> None:
         time.sleep(0.02)
 
 
-def test_what_was_processed_is_deleted(client: Client, queue: str) -> None:
-    client.post_batch(queue, [1, 2, 3])
-    with client.claim(queue) as claim:
-        assert len(claim) == 3
-        assert [message.body for message in claim] == [1, 2, 3]
-    assert client.stats(queue).total == 0
+def wait_until_it_renews_no_more() -> None:
+    (renewing,) = (one for one in threading.enumerate() if one.name == "zaqar-renew")
+    renewing.join(20)
+    assert not renewing.is_alive()
+
+
+def take_all(claim: BaseClaim) -> None:
+    assert len(claim) == 4
+    assert [message.body for message in claim] == [1, 2, 3, 4]
+
+
+def take_none(claim: BaseClaim) -> None:
+    assert claim
+
+
+def stop_at_two(claim: BaseClaim) -> None:
+    for message in claim:
+        if message.body == 2:
+            break
+
+
+def be_done_with_two_and_stop(claim: BaseClaim) -> None:
+    for message in claim:
+        claim.done(message)
+        if message.body == 2:
+            break
+
+
+def skip_two(claim: BaseClaim) -> None:
+    for message in claim:
+        if message.body == 2:
+            claim.skip(message)
+
+
+def fail_at_two(claim: BaseClaim) -> None:
+    for message in claim:
+        assert 1 / (2 - message.body)
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("work", "left"),
+    [
+        (take_all, []),
+        (take_none, [1, 2, 3, 4]),
+        (stop_at_two, [2, 3, 4]),
+        (be_done_with_two_and_stop, [3, 4]),
+        (skip_two, [2]),
+        (fail_at_two, [2, 3, 4]),
+    ],
+)
+async def test_what_was_processed_is_deleted_and_the_rest_comes_back(
+    client: Client, queue: str, kind: str, work: Callable[[BaseClaim], None], left: list[int]
+) -> None:
+    client.post_batch(queue, [1, 2, 3, 4])
+    fails = pytest.raises(ZeroDivisionError) if work is fail_at_two else contextlib.nullcontext()
+    with fails:
+        async with claiming(kind, client.url, queue) as claim:
+            work(claim)
+    assert client.stats(queue).claimed == 0
+    assert claimable(client, queue) == left
 
 
 def test_an_empty_claim_is_false_and_no_error(client: Client, queue: str) -> None:
@@ -58,43 +119,12 @@ def test_an_empty_claim_is_false_and_no_error(client: Client, queue: str) -> Non
         assert not claim
         assert list(claim) == []
         assert claim.id is None
+        assert claim._end_renewals is None
 
 
-def test_the_message_in_hand_and_the_rest_come_back_when_the_block_raises(
-    client: Client, queue: str
+async def test_a_long_claim_can_delete_on_the_way(
+    client: Client, async_client: AsyncClient, queue: str
 ) -> None:
-    client.post_batch(queue, [1, 2, 3, 4])
-    with pytest.raises(ZeroDivisionError), client.claim(queue) as claim:  # noqa: PT012 - the whole block is the test
-        for message in claim:
-            assert 1 / (2 - message.body)
-    assert claimable(client, queue) == [2, 3, 4]
-
-
-def test_break_keeps_the_message_in_hand_unless_it_is_done(client: Client, queue: str) -> None:
-    client.post_batch(queue, [1, 2, 3, 4])
-    with client.claim(queue) as claim:
-        for message in claim:
-            if message.body == 2:
-                break
-    assert claimable(client, queue) == [2, 3, 4]
-    with client.claim(queue) as claim:
-        for message in claim:
-            claim.done(message)
-            if message.body == 2:
-                break
-    assert claimable(client, queue) == [3, 4]
-
-
-def test_skipped_messages_come_back(client: Client, queue: str) -> None:
-    client.post_batch(queue, [1, 2, 3])
-    with client.claim(queue) as claim:
-        for message in claim:
-            if message.body == 2:
-                claim.skip(message)
-    assert claimable(client, queue) == [2]
-
-
-def test_a_long_claim_can_delete_on_the_way(client: Client, queue: str) -> None:
     client.post_batch(queue, [1, 2, 3])
     with client.claim(queue) as claim:
         for message in claim:
@@ -102,97 +132,99 @@ def test_a_long_claim_can_delete_on_the_way(client: Client, queue: str) -> None:
                 claim.delete_done()
                 assert client.stats(queue).total == 1
         assert [message.body for message in claim] == []
+    client.post_batch(queue, [1, 2, 3])
+    async with async_client.claim(queue) as other:
+        for message in other:
+            if message.body == 3:
+                await other.delete_done()
+                assert client.stats(queue).total == 1
 
 
-def test_a_claim_is_renewed_in_the_background(movable: MovableServer, queue: str) -> None:
-    with Client(movable.url) as client:
-        client.post(queue, "slow")
-        renewed = threading.Event()
-        with client.claim(queue, ttl=60, renew_every=0.05) as claim:
+@BOTH
+async def test_a_claim_is_renewed_in_the_background(
+    movable: MovableServer, moving: Client, queue: str, kind: str
+) -> None:
+    moving.post(queue, "slow")
+    async with claiming(kind, movable.url, queue, ttl=60, renew_every=0.05) as claim:
+        assert claim.id is not None
+        for _ in range(4):
+            movable.advance(40)
+            for _ in range(1000):
+                if moving.get_claim(queue, claim.id).age < 40:
+                    break
+                await asyncio.sleep(0.02)
+        # 160 seconds have passed for the server on a claim of 60.
+        assert claimable(moving, queue) == []
+        assert [message.body for message in claim] == ["slow"]
+    assert moving.stats(queue).total == 0
+
+
+def test_a_claim_is_renewed_three_times_in_its_life(client: Client, queue: str) -> None:
+    client.post(queue, 1)
+    with client.claim(queue, ttl=90) as claim:
+        assert next(claim._renewals("id")) == Sleep(30, claim._block)
+
+
+def test_a_lost_claim_is_noticed_and_deletes_nothing(
+    movable: MovableServer, moving: Client, queue: str
+) -> None:
+    moving.post_batch(queue, [1, 2])
+    with pytest.raises(ClaimLost), moving.claim(queue, ttl=60, renew=False) as claim:  # noqa: PT012 - the whole block is the test
+        for message in claim:
+            if message.body == 2:
+                movable.advance(61)
+                assert moving.create_claim(queue) is not None
+    assert moving.stats(queue).claimed == 2
+
+
+def test_a_lost_claim_ends_the_loop(client: Client, queue: str) -> None:
+    client.post_batch(queue, [1, 2])
+    seen: list[object] = []
+    with pytest.raises(ClaimLost), client.claim(queue, ttl=60, renew_every=0.02) as claim:  # noqa: PT012 - the whole block is the test
+        for message in claim:
+            seen.append(message.body)
             assert claim.id is not None
-            for _ in range(4):
-                movable.advance(40)
-                for _ in range(1000):
-                    if client.get_claim(queue, claim.id).age < 40:
-                        break
-                    renewed.wait(0.02)
-            # 160 seconds have passed for the server on a claim of 60.
-            assert claimable(client, queue) == []
-            assert [message.body for message in claim] == ["slow"]
-        assert client.stats(queue).total == 0
+            client.release_claim(queue, claim.id)
+            wait_until_lost(claim)
+    assert seen == [1]
+    assert client.stats(queue).total == 2
 
 
-def test_a_lost_claim_is_noticed_and_deletes_nothing(movable: MovableServer, queue: str) -> None:
-    with Client(movable.url) as client:
-        client.post_batch(queue, [1, 2])
-        with pytest.raises(ClaimLost), client.claim(queue, ttl=60, renew=False) as claim:  # noqa: PT012 - the whole block is the test
-            for message in claim:
-                if message.body == 2:
-                    movable.advance(61)
-                    other = client.create_claim(queue)
-                    assert other is not None
-        assert client.stats(queue).claimed == 2
-
-
-def test_a_lost_claim_ends_the_loop(movable: MovableServer, queue: str) -> None:
-    with Client(movable.url) as client:
-        client.post_batch(queue, [1, 2])
-        seen: list[object] = []
-        with pytest.raises(ClaimLost), client.claim(queue, ttl=60, renew_every=0.02) as claim:  # noqa: PT012 - the whole block is the test
-            for message in claim:
-                seen.append(message.body)
-                assert claim.id is not None
-                client.release_claim(queue, claim.id)
-                wait_until_lost(claim)
-        assert seen == [1]
-        assert client.stats(queue).total == 2
-
-
-def wait_until_it_renews_no_more() -> None:
-    (renewing,) = (one for one in threading.enumerate() if one.name == "zaqar-renew")
-    renewing.join(20)
-    assert not renewing.is_alive()
-
-
+@pytest.mark.parametrize("itself", [False, True])
 def test_a_claim_whose_messages_are_all_deleted_is_over_and_not_lost(
-    client: Client, queue: str
+    client: Client, queue: str, itself: bool
 ) -> None:
     client.post_batch(queue, [1, 2])
     with client.claim(queue, renew_every=0.02) as claim:
-        for message in claim:
-            client.delete_message(queue, message.id, claim_id=claim.id)
-            if message.body == 2:
-                wait_until_it_renews_no_more()
-        claim.check()
         assert claim.id is not None
-        with pytest.raises(ClaimLost):
-            client.get_claim(queue, claim.id)
-    client.post_batch(queue, [1, 2])
-    with client.claim(queue, renew_every=0.02) as claim:
-        claim.done(*claim.messages)
-        claim.delete_done()
+        if itself:
+            claim.done(*claim.messages)
+            claim.delete_done()
+        else:
+            for message in claim:
+                client.delete_message(queue, message.id, claim_id=claim.id)
         wait_until_it_renews_no_more()
         claim.check()
+        with pytest.raises(ClaimLost):
+            client.get_claim(queue, claim.id)
 
 
 def test_what_others_deleted_after_the_claims_time_is_lost(
-    movable: MovableServer, queue: str
+    movable: MovableServer, moving: Client, queue: str
 ) -> None:
-    with Client(movable.url) as client:
-        client.post_batch(queue, [1, 2])
-        with client.claim(queue, ttl=60, renew_every=0.3) as claim:
-            movable.advance(61)
-            claim._until = time.monotonic()  # this process has slept through it too
-            client.delete_messages(queue, [one.id for one in claim.messages], force=True)
-            wait_until_it_renews_no_more()
-            with pytest.raises(ClaimLost):
-                claim.check()
+    moving.post_batch(queue, [1, 2])
+    with moving.claim(queue, ttl=60, renew_every=0.3) as claim:
+        movable.advance(61)
+        claim._until = time.monotonic()  # this process has slept through it too
+        moving.delete_messages(queue, [one.id for one in claim.messages], force=True)
+        wait_until_it_renews_no_more()
+        with pytest.raises(ClaimLost):
+            claim.check()
 
 
 def test_a_loop_without_a_block_claims_and_ends_the_claim(client: Client, queue: str) -> None:
     client.post_batch(queue, [1, 2, 3])
     assert [message.body for message in client.claim(queue, limit=2)] == [1, 2]
-    assert claimable(client, queue) == [3]
     for message in client.claim(queue):
         assert message.body == 3
         break
@@ -203,19 +235,6 @@ def test_a_loop_without_a_block_claims_and_ends_the_claim(client: Client, queue:
     assert claimable(client, queue) == [3]
     assert list(client.claim(queue)) != []
     assert list(client.claim(queue)) == []
-
-
-def test_a_claim_is_not_silently_empty_before_it_was_made(client: Client, queue: str) -> None:
-    client.post(queue, 1)
-    claim = client.claim(queue)
-    for asked in (bool, len, lambda one: one.messages):
-        with pytest.raises(TypeError, match="use `with"):
-            asked(claim)
-    with claim:
-        assert len(claim) == 1
-    with pytest.raises(RuntimeError, match="used once"), claim:
-        pass
-    assert client.stats(queue).claimed == 0
 
 
 async def test_an_async_loop_without_a_block_says_what_it_needs(
@@ -236,6 +255,19 @@ async def test_an_async_loop_without_a_block_says_what_it_needs(
     assert (stats.total, stats.claimed) == (1, 0)
 
 
+def test_a_claim_is_not_silently_empty_before_it_was_made(client: Client, queue: str) -> None:
+    client.post(queue, 1)
+    claim = client.claim(queue)
+    for asked in (bool, len, lambda one: one.messages):
+        with pytest.raises(TypeError, match="use `with"):
+            asked(claim)
+    with claim:
+        assert len(claim) == 1
+    with pytest.raises(RuntimeError, match="used once"), claim:
+        pass
+    assert client.stats(queue).claimed == 0
+
+
 def test_the_blocks_own_error_is_not_hidden_by_a_server_that_is_gone(queue: str) -> None:
     with ServerProcess("memory://") as server, Client(server.url) as client:
         client.post(queue, 1)
@@ -246,36 +278,6 @@ def test_the_blocks_own_error_is_not_hidden_by_a_server_that_is_gone(queue: str)
         assert any("could not be ended" in note for note in caught.value.__notes__)
         with pytest.raises(Unreachable):
             client.ping()
-
-
-async def test_async_claims_delete_and_release_alike(
-    async_client: AsyncClient, client: Client, queue: str
-) -> None:
-    await async_client.post_batch(queue, [1, 2, 3, 4, 5])
-    async with async_client.claim(queue, limit=2) as claim:
-        assert [message.body for message in claim] == [1, 2]
-    with pytest.raises(ZeroDivisionError):  # noqa: PT012 - the whole block is the test
-        async with async_client.claim(queue) as claim:
-            for message in claim:
-                if message.body == 4:
-                    await claim.delete_done()
-                    raise ZeroDivisionError
-    assert claimable(client, queue) == [4, 5]
-
-
-async def test_an_async_claim_is_renewed(movable: MovableServer, queue: str) -> None:
-    async with AsyncClient(movable.url) as client:
-        await client.post(queue, "slow")
-        async with client.claim(queue, ttl=60, renew_every=0.05) as claim:
-            assert claim.id is not None
-            for _ in range(3):
-                movable.advance(40)
-                for _ in range(1000):
-                    if (await client.get_claim(queue, claim.id)).age < 40:
-                        break
-                    await asyncio.sleep(0.02)
-            assert [message.body for message in claim] == ["slow"]
-        assert (await client.stats(queue)).total == 0
 
 
 class Pausing:
@@ -297,117 +299,21 @@ class Pausing:
 
 
 async def test_cancelling_when_the_server_has_already_claimed_gives_the_messages_back(
-    server: ServerProcess, queue: str
+    async_client: AsyncClient, queue: str
 ) -> None:
-    async with AsyncClient(server.url) as client:
-        await client.post_batch(queue, [1, 2])
-        pausing = Pausing(client.transport)
-        client.transport = pausing
+    await async_client.post_batch(queue, [1, 2])
+    async_client.transport = pausing = Pausing(async_client.transport)
 
-        async def hold() -> None:
-            async with client.claim(queue):
-                pytest.fail("it was cancelled before")
+    async def hold() -> None:
+        async with async_client.claim(queue):
+            pytest.fail("it was cancelled before")
 
-        task = asyncio.create_task(hold())
-        await pausing.answered.wait()
-        task.cancel()
-        await asyncio.sleep(0)
-        pausing.go_on.set()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        stats = await client.stats(queue)
-        assert (stats.total, stats.claimed) == (2, 0)
-
-
-def test_a_claim_is_renewed_three_times_in_its_life(client: Client, queue: str) -> None:
-    client.post(queue, 1)
-    with client.claim(queue, ttl=90) as claim:
-        assert next(claim._renewals("id")) == Sleep(30, claim._block)
-        assert claim._end_renewals is not None
-    with client.claim(f"{queue}-empty") as empty:
-        assert empty._end_renewals is None
-
-
-KILLED_WHILE_CLAIMING = """
-    import os, signal, sys
-    from zaqar_lite.client import Client
-    class Killed:
-        def __init__(self, transport):
-            self.transport = transport
-        def send(self, base, request):
-            answer = self.transport.send(base, request)
-            if request.method == sys.argv[3]:
-                os.kill(os.getpid(), signal.SIGTERM)
-            return answer
-        def close(self):
-            self.transport.close()
-    client = Client(sys.argv[1])
-    client.transport = Killed(client.transport)
-    with client.claim(sys.argv[2], limit=2) as claim:
-        print([message.body for message in claim], flush=True)
-"""
-
-
-@pytest.mark.parametrize(("method", "left"), [("POST", [1, 2, 3]), ("DELETE", [3])])
-def test_sigterm_while_claiming_or_deleting_waits_for_the_answer(
-    server: ServerProcess, queue: str, method: str, left: list[int]
-) -> None:
-    with Client(server.url) as client:
-        client.post_batch(queue, [1, 2, 3])
-        program = textwrap.dedent(KILLED_WHILE_CLAIMING)
-        words = [sys.executable, "-c", program, server.url, queue, method]
-        done = subprocess.run(words, check=False, capture_output=True)
-        assert done.returncode == 128 + signal.SIGTERM
-        assert bool(done.stdout) == (method == "DELETE")
-        assert client.stats(queue).claimed == 0
-        assert claimable(client, queue) == left
-
-
-SYNC_HOLDER = """
-    import sys, time
-    from zaqar_lite.client import Client
-    with Client(sys.argv[1]) as client, client.claim(sys.argv[2]) as claim:
-        for message in claim:
-            if message.body == 3:
-                print("holding", flush=True)
-                time.sleep(60)
-"""
-ASYNC_HOLDER = """
-    import asyncio, sys
-    from zaqar_lite.client import AsyncClient
-    async def hold(client, number):
-        async with client.claim(sys.argv[2], limit=3) as claim:
-            for message in claim:
-                if message.body % 3 == 0:
-                    print("holding", flush=True)
-                    await asyncio.sleep(60)
-    async def main():
-        async with AsyncClient(sys.argv[1]) as client:
-            await asyncio.gather(hold(client, 1), hold(client, 2))
-    asyncio.run(main())
-"""
-
-
-@pytest.mark.parametrize(
-    ("program", "messages", "left"),
-    [(SYNC_HOLDER, [1, 2, 3, 4], [3, 4]), (ASYNC_HOLDER, [1, 2, 3, 4, 5, 6], [3, 6])],
-    ids=["sync", "async"],
-)
-def test_sigterm_deletes_what_is_done_and_releases_the_rest(
-    server: ServerProcess, queue: str, program: str, messages: list[int], left: list[int]
-) -> None:
-    with Client(server.url) as client:
-        client.post_batch(queue, messages)
-        process = subprocess.Popen(
-            [sys.executable, "-c", textwrap.dedent(program), server.url, queue],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        with process:
-            assert process.stdout is not None
-            for _ in range(len(left) - (program is SYNC_HOLDER)):
-                assert process.stdout.readline() == b"holding\n"
-            os.kill(process.pid, signal.SIGTERM)
-            assert process.wait(10) in {128 + signal.SIGTERM, -signal.SIGTERM}
-        assert claimable(client, queue) == left
-        assert client.stats(queue).claimed == 0
+    task = asyncio.create_task(hold())
+    await pausing.answered.wait()
+    task.cancel()
+    await asyncio.sleep(0)
+    pausing.go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    stats = await async_client.stats(queue)
+    assert (stats.total, stats.claimed) == (2, 0)

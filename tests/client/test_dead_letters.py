@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 
 import pytest
 
@@ -22,8 +21,15 @@ from zaqar_lite.client.transports import Transport
 pytestmark = pytest.mark.anyio
 
 
+@pytest.fixture
+def dead(queue: str) -> str:
+    """The place for dead letters of a queue."""
+    return f"{queue}-dead"
+
+
 def fail(client: Client, queue: str, dead: str, bodies: list[object]) -> None:
     """Put messages into a queue and claim them until they are dead letters."""
+    client.create_queue(dead)
     client.create_queue(queue, {"_dead_letter_queue": dead, "_max_claim_count": 1})
     client.post_all(queue, bodies)
     for _ in range(2 * (len(bodies) // 20 + 1)):
@@ -35,9 +41,9 @@ def fail(client: Client, queue: str, dead: str, bodies: list[object]) -> None:
     assert client.stats(queue).total == 0
 
 
-def test_letters_tell_their_source_and_are_counted_by_it(client: Client, queue: str) -> None:
-    dead = f"{queue}-dead"
-    client.create_queue(dead)
+def test_letters_tell_their_source_and_are_counted_by_it(
+    client: Client, queue: str, dead: str
+) -> None:
     fail(client, f"{queue}-a", dead, [1, 2, 3])
     fail(client, f"{queue}-b", dead, [4])
     client.post(dead, "by hand")
@@ -50,9 +56,7 @@ def test_letters_tell_their_source_and_are_counted_by_it(client: Client, queue: 
     assert first.oldest is not None
 
 
-def test_letters_go_back_where_they_came_from(client: Client, queue: str) -> None:
-    dead = f"{queue}-dead"
-    client.create_queue(dead)
+def test_letters_go_back_where_they_came_from(client: Client, queue: str, dead: str) -> None:
     fail(client, f"{queue}-a", dead, [RawBody(b'{"n": 1.00}'), *range(24)])
     fail(client, f"{queue}-b", dead, ["b"])
     client.post(dead, "by hand")
@@ -76,9 +80,7 @@ def test_a_redriven_letter_is_routed_by_filters_again(client: Client, queue: str
     assert [message.body for message in client.list_messages(audit)] == [1, 1]
 
 
-def test_a_filter_a_limit_and_a_dry_run(client: Client, queue: str) -> None:
-    dead = f"{queue}-dead"
-    client.create_queue(dead)
+def test_a_filter_a_limit_and_a_dry_run(client: Client, queue: str, dead: str) -> None:
     fail(client, queue, dead, [{"n": number} for number in range(30)])
 
     def odd(letter: Message) -> bool:
@@ -98,10 +100,8 @@ def test_a_filter_a_limit_and_a_dry_run(client: Client, queue: str) -> None:
 
 
 def test_large_letters_go_in_several_posts_and_one_that_is_refused_stays(
-    client: Client, queue: str
+    client: Client, queue: str, dead: str
 ) -> None:
-    dead = f"{queue}-dead"
-    client.create_queue(dead)
     bodies = [f"{number}".ljust(100_000) for number in range(6)]
     fail(client, queue, dead, [*bodies[:3], "x" * 200_000, *bodies[3:]])
     client.update_queue(queue, {"_max_messages_post_size": 150_000})
@@ -115,9 +115,8 @@ def test_large_letters_go_in_several_posts_and_one_that_is_refused_stays(
 
 
 def test_the_server_moves_letters_and_they_stay_the_same_messages(
-    client: Client, queue: str
+    client: Client, queue: str, dead: str
 ) -> None:
-    dead = f"{queue}-dead"
     fail(client, queue, dead, list(range(5)))
     ids = [letter.id for letter in client.list_dead_letters(dead)]
     dry = client.redrive(dead, where="claim_count = '1'", limit=2, dry_run=True)
@@ -133,9 +132,8 @@ def test_the_server_moves_letters_and_they_stay_the_same_messages(
 
 
 def test_an_older_server_needs_the_client_to_move_them(
-    server: ServerProcess, client: Client, queue: str
+    server: ServerProcess, client: Client, queue: str, dead: str
 ) -> None:
-    dead = f"{queue}-dead"
     fail(client, queue, dead, list(range(5)))
     with OldServer(server.port) as older, Client(older.url, project="tests") as outdated:
         with pytest.raises(NotFound):
@@ -145,10 +143,8 @@ def test_an_older_server_needs_the_client_to_move_them(
 
 
 async def test_the_async_client_moves_them_too(
-    client: Client, async_client: AsyncClient, queue: str
+    client: Client, async_client: AsyncClient, queue: str, dead: str
 ) -> None:
-    dead = f"{queue}-dead"
-    client.create_queue(dead)
     fail(client, queue, dead, list(range(30)))
     assert [source.letters for source in await async_client.count_dead_letters(dead)] == [30]
     assert (await async_client.redrive(dead)).moved == {queue: 30}
@@ -193,12 +189,10 @@ def bodies_in(client: Client, queue: str) -> list[int]:
 # The calls of a page are three: claim, post, delete.
 @pytest.mark.parametrize("calls", [1, 2, 3, 4, 5])
 def test_killed_after_any_call_and_run_again_each_letter_is_there_once(
-    movable: MovableServer, queue: str, calls: int
+    movable: MovableServer, queue: str, dead: str, calls: int
 ) -> None:
-    dead = f"{queue}-dead"
     bodies: list[object] = list(range(50))
     with Client(movable.url) as client:
-        client.create_queue(dead)
         fail(client, queue, dead, bodies)
         with start_redrive(
             movable.url, "default", dead, calls=calls, signum=signal.SIGKILL.value
@@ -212,10 +206,8 @@ def test_killed_after_any_call_and_run_again_each_letter_is_there_once(
 
 
 def test_two_redrives_at_once_move_each_letter_once(
-    server: ServerProcess, client: Client, queue: str
+    server: ServerProcess, client: Client, queue: str, dead: str
 ) -> None:
-    dead = f"{queue}-dead"
-    client.create_queue(dead)
     bodies: list[object] = list(range(400))
     fail(client, queue, dead, bodies)
     running = [start_redrive(server.url, "tests", dead) for _ in range(2)]
@@ -228,37 +220,9 @@ def test_two_redrives_at_once_move_each_letter_once(
     assert client.stats(dead).total == 0
 
 
-def test_one_of_two_redrives_is_killed_and_the_other_moves_what_is_left(
-    movable: MovableServer, queue: str
-) -> None:
-    dead = f"{queue}-dead"
-    bodies: list[object] = list(range(200))
-    with Client(movable.url) as client:
-        client.create_queue(dead)
-        fail(client, queue, dead, bodies)
-        killed = start_redrive(movable.url, "default", dead, calls=5, signum=signal.SIGKILL.value)
-        while (
-            killed.poll() is None and client.stats(dead).ready == 200
-        ):  # else the other one might do it all
-            time.sleep(0.01)
-        other = start_redrive(movable.url, "default", dead)
-        result = json.loads(other.communicate(timeout=60)[0])
-        killed.communicate(timeout=60)
-        assert killed.returncode == -signal.SIGKILL
-        # The page in the killed one's hands is left to the next run; everything is somewhere.
-        assert result["lost"] == 0
-        assert set(bodies_in(client, queue) + bodies_in(client, dead)) == set(bodies)
-        movable.advance(61)
-        assert client.redrive(dead, server=False).lost == 0
-        assert bodies_in(client, queue) == bodies
-        assert client.stats(dead).total == 0
-
-
 def test_sigterm_ends_after_the_move_in_hand_and_gives_the_rest_back(
-    server: ServerProcess, client: Client, queue: str
+    server: ServerProcess, client: Client, queue: str, dead: str
 ) -> None:
-    dead = f"{queue}-dead"
-    client.create_queue(dead)
     # Two targets, so the first page is two moves: the signal comes with the post of the first.
     fail(client, f"{queue}-a", dead, list(range(10)))
     fail(client, f"{queue}-b", dead, list(range(10, 20)))
@@ -268,9 +232,9 @@ def test_sigterm_ends_after_the_move_in_hand_and_gives_the_rest_back(
     assert len(bodies_in(client, f"{queue}-a") + bodies_in(client, f"{queue}-b")) == 10
 
 
-def test_letters_that_somebody_holds_stay_and_are_told(client: Client, queue: str) -> None:
-    dead = f"{queue}-dead"
-    client.create_queue(dead)
+def test_letters_that_somebody_holds_stay_and_are_told(
+    client: Client, queue: str, dead: str
+) -> None:
     fail(client, queue, dead, list(range(6)))
     with client.claim(dead, limit=2) as claim:
         result = client.redrive(dead)
@@ -279,9 +243,7 @@ def test_letters_that_somebody_holds_stay_and_are_told(client: Client, queue: st
     assert client.redrive(dead).moved == {queue: 2}
 
 
-def test_letters_that_stay_are_free_again(client: Client, queue: str) -> None:
-    dead = f"{queue}-dead"
-    client.create_queue(dead)
+def test_letters_that_stay_are_free_again(client: Client, queue: str, dead: str) -> None:
     fail(client, queue, dead, list(range(50)))
     result = client.redrive(dead, where=lambda letter: letter.body == 49)
     assert (result.moved, result.passed_over, result.held) == ({queue: 1}, 49, 0)
@@ -292,10 +254,8 @@ def test_letters_that_stay_are_free_again(client: Client, queue: str) -> None:
 
 
 def test_a_letter_that_fails_again_meanwhile_waits_for_the_next_run(
-    client: Client, queue: str
+    client: Client, queue: str, dead: str
 ) -> None:
-    dead = f"{queue}-dead"
-    client.create_queue(dead)
     fail(client, queue, dead, list(range(5)))
 
     def fail_again(letter: Message, target: str) -> None:
@@ -375,11 +335,9 @@ class Forgetful(Transport):
 
 
 def test_a_claim_that_lapses_between_post_and_delete_doubles_nothing(
-    movable: MovableServer, queue: str
+    movable: MovableServer, queue: str, dead: str
 ) -> None:
-    dead = f"{queue}-dead"
     with Client(movable.url) as client:
-        client.create_queue(dead)
         fail(client, queue, dead, list(range(5)))
         steady = client.transport
         client.transport = Forgetful(steady, movable)
@@ -391,10 +349,8 @@ def test_a_claim_that_lapses_between_post_and_delete_doubles_nothing(
 
 
 async def test_a_cancelled_async_redrive_gives_its_letters_back(
-    client: Client, async_client: AsyncClient, queue: str
+    client: Client, async_client: AsyncClient, queue: str, dead: str
 ) -> None:
-    dead = f"{queue}-dead"
-    client.create_queue(dead)
     fail(client, queue, dead, list(range(60)))
     task = asyncio.current_task()
     assert task is not None

@@ -11,7 +11,7 @@ import pytest
 
 from tests.client.conftest import MovableServer
 from tests.server import ServerProcess
-from zaqar_lite.client import AsyncClient, ClaimLost, Client, Message, worker
+from zaqar_lite.client import AsyncClient, Client, Message, worker
 
 
 def test_an_async_client_works_in_one_event_loop_after_another(
@@ -36,24 +36,6 @@ def test_an_async_client_works_in_one_event_loop_after_another(
     assert asyncio.run(pop()) == [1, 1, 1, 2, 2, 2, 3, 3, 3]
     asyncio.run(client.close())  # nothing is open
     gc.collect()  # an open connection would warn, which is an error here
-
-
-def test_an_event_loop_that_was_closed_by_hand_harms_no_other(
-    server: ServerProcess, queue: str
-) -> None:
-    client = AsyncClient(server.url, project="tests")
-    loop = asyncio.new_event_loop()
-    loop.run_until_complete(client.post(queue, 1))
-    loop.run_until_complete(client.close())
-    loop.run_until_complete(client.post(queue, 2))
-    loop.run_until_complete(loop.shutdown_asyncgens())
-    loop.close()
-
-    async def pop() -> list[object]:
-        async with client:
-            return [message.body for message in await client.pop(queue, 2)]
-
-    assert asyncio.run(pop()) == [1, 2]
 
 
 def test_two_event_loops_use_an_async_client_at_once(server: ServerProcess, queue: str) -> None:
@@ -115,24 +97,6 @@ def test_a_client_is_used_after_a_fork_by_both_processes(
     command = [sys.executable, "-c", program, server.url, queue]
     subprocess.run(command, check=True, timeout=60)
     assert client.stats(queue).total == 401
-
-
-def test_a_handler_that_outlives_its_claim_is_told_and_deletes_nothing(
-    movable: MovableServer, queue: str
-) -> None:
-    with Client(movable.url) as client:
-        message_id = client.post(queue, "slow")
-        lapsing = client.claim(queue, ttl=60, renew=False)
-
-        def outlive() -> None:
-            with lapsing as claim:
-                for _ in claim:
-                    movable.advance(61)
-                    assert client.create_claim(queue, ttl=60) is not None
-
-        with pytest.raises(ClaimLost):
-            outlive()
-        assert client.get_message(queue, message_id).claim_id not in {None, lapsing.id}
 
 
 def test_a_worker_counts_a_claim_that_its_handler_has_outlived(

@@ -1,9 +1,8 @@
 """Settling single messages of a claim, against a real server."""
 
 import asyncio
-import threading
 import time
-from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -24,13 +23,6 @@ from zaqar_lite.client import (
 )
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def old(server: ServerProcess) -> Iterator[OldServer]:
-    """A server that cannot settle single messages."""
-    with OldServer(server.port) as made:
-        yield made
 
 
 def shown(client: Client, queue: str, message: Message) -> Message:
@@ -93,31 +85,20 @@ def test_a_dead_letter_says_why(client: Client, queue: str) -> None:
     assert client.stats(queue).total == 0
 
 
-def test_a_dead_letter_needs_a_place(client: Client, queue: str) -> None:
-    client.post(queue, 1)
-    with client.claim(queue) as claim:
-        (message,) = claim.messages
-        with pytest.raises(NoDeadLetters, match="_dead_letter_queue"):
-            claim.dead(message)
-        claim.check()
-    assert client.stats(queue).claimed == 0
-
-
-def test_one_message_is_held_for_longer(movable: MovableServer, queue: str) -> None:
-    with Client(movable.url) as client:
-        client.post_batch(queue, [1, 2])
-        with client.claim(queue, ttl=60, renew=False) as claim:
-            first, second = claim.messages
-            claim.extend(first, 600)
-            movable.advance(61)
-            with client.claim(queue) as another:
-                assert [message.id for message in another.messages] == [second.id]
-                with pytest.raises(ClaimLost):
-                    claim.release(second, failed=True)
-                another.done(second)
-            claim.release(second)  # it is gone: settled
-            claim.done(first)
-        assert client.stats(queue).total == 0
+def test_one_message_is_held_for_longer(movable: MovableServer, moving: Client, queue: str) -> None:
+    moving.post_batch(queue, [1, 2])
+    with moving.claim(queue, ttl=60, renew=False) as claim:
+        first, second = claim.messages
+        claim.extend(first, 600)
+        movable.advance(61)
+        with moving.claim(queue) as another:
+            assert [message.id for message in another.messages] == [second.id]
+            with pytest.raises(ClaimLost):
+                claim.release(second, failed=True)
+            another.done(second)
+        claim.release(second)  # it is gone: settled
+        claim.done(first)
+    assert moving.stats(queue).total == 0
 
 
 def test_many_are_settled_in_one_request_and_each_has_its_result(
@@ -170,41 +151,10 @@ def test_what_is_done_and_what_is_left_end_in_one_request(client: Client, queue:
     assert (first.claim_count, first.failure_count) == (1, 0)
 
 
-def test_a_claim_whose_messages_are_all_settled_is_over_and_not_lost(
-    client: Client, queue: str
-) -> None:
-    client.post_batch(queue, [1, 2])
-    with client.claim(queue, renew_every=0.02) as claim:
-        first, second = claim.messages
-        claim.release(first)
-        claim.release(second, delay=30)
-        wait_until_it_renews_no_more()
-        claim.check()
-        sent = counted(client)
-    assert sent == []
-
-
-def test_renewals_do_not_take_a_settled_claim_for_lost(client: Client, queue: str) -> None:
-    for number in range(20):
-        client.post(queue, number)
-        with client.claim(queue, renew_every=0.0005) as claim:
-            claim.release(claim.messages[0], delay=600)
-            time.sleep(0.002)
-            claim.check()
-
-
-def test_settling_needs_something_claimed(client: Client, queue: str) -> None:
-    claim = client.claim(queue)
-    with pytest.raises(TypeError, match="use `with"):
-        claim.release("0" * 32)
-    with claim, pytest.raises(TypeError, match="empty"):
-        claim.release("0" * 32)
-
-
 def test_a_server_that_cannot_settle_is_told_clearly_and_its_claims_end_as_ever(
-    old: OldServer, queue: str
+    server: ServerProcess, queue: str
 ) -> None:
-    with Client(old.url) as client:
+    with OldServer(server.port) as old, Client(old.url) as client:
         client.post_batch(queue, [1, 2, 3])
         with client.claim(queue) as claim:
             claim.done(claim.messages[0])
@@ -279,17 +229,44 @@ def test_a_whole_claim_is_given_back_later(client: Client, queue: str) -> None:
     assert client.stats(queue).delayed == 2
 
 
-def test_settling_is_safe_while_the_claim_is_renewed(client: Client, queue: str) -> None:
-    """Several threads settle messages of one claim, renewed without pause."""
-    client.post_batch(queue, range(10))
-    with client.claim(queue, renew_every=0.001) as claim:
-        threads = [
-            threading.Thread(target=claim.release, args=(message,), kwargs={"delay": 60})
-            for message in claim.messages
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(20)
+def test_a_claim_whose_messages_are_all_settled_is_over_and_not_lost(
+    client: Client, queue: str
+) -> None:
+    client.post_batch(queue, [1, 2])
+    with client.claim(queue, renew_every=0.02) as claim:
+        first, second = claim.messages
+        claim.release(first)
+        claim.release(second, delay=30)
+        wait_until_it_renews_no_more()
         claim.check()
-    assert client.stats(queue).delayed == 10
+        sent = counted(client)
+    assert sent == []
+
+
+@pytest.mark.parametrize("count", [1] * 10 + [10])
+def test_renewals_race_with_threads_that_settle(client: Client, queue: str, count: int) -> None:
+    """The claim is renewed without a pause while it ends, and is not taken for lost."""
+    client.post_batch(queue, range(count))
+    with client.claim(queue, renew_every=0.0005) as claim:
+        with ThreadPoolExecutor(count) as threads:
+            for one in threads.map(lambda m: claim.release(m, delay=600), claim.messages):
+                assert one is None
+        time.sleep(0.002)
+        claim.check()
+    assert client.stats(queue).delayed == count
+
+
+def test_settling_needs_something_claimed_and_a_place_for_letters(
+    client: Client, queue: str
+) -> None:
+    claim = client.claim(queue)
+    with pytest.raises(TypeError, match="use `with"):
+        claim.release("0" * 32)
+    with claim, pytest.raises(TypeError, match="empty"):
+        claim.release("0" * 32)
+    client.post(queue, 1)
+    with client.claim(queue) as held:
+        with pytest.raises(NoDeadLetters, match="_dead_letter_queue"):
+            held.dead(held.messages[0])
+        held.check()
+    assert client.stats(queue).claimed == 0

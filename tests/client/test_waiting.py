@@ -1,13 +1,9 @@
 """Calls that wait for messages, against a real server and one that does not know how."""
 
 import asyncio
-import os
-import signal
-import subprocess
-import sys
-import textwrap
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -34,43 +30,64 @@ def post_later(url: str, queue: str, *bodies: object, after: float = 0.3) -> thr
     return thread
 
 
-def test_a_claim_a_pop_and_a_list_wait_in_one_request(
-    server: ServerProcess, client: Client, queue: str
-) -> None:
+def test_a_claim_a_pop_and_a_list_wait_in_one_request(client: Client, queue: str) -> None:
     sent = counted(client)
-    posting = post_later(server.url, queue, 1)
+    posting = post_later(client.url, queue, 1)
     begin = time.monotonic()
     with client.claim(queue, wait=30) as claim:
         assert [message.body for message in claim] == [1]
     assert time.monotonic() - begin < 15
     posting.join()
     assert len([one for one in sent if "claims?" in one]) == 1
-    posting = post_later(server.url, queue, 2)
+    posting = post_later(client.url, queue, 2)
     assert [message.body for message in client.pop(queue, wait=30)] == [2]
     posting.join()
-    posting = post_later(server.url, queue, 3, 4)
+    posting = post_later(client.url, queue, 3, 4)
     found = client.list_messages(queue, wait=30)
     assert [next(found).body, next(found).body] == [3, 4]
     posting.join()
     assert len(sent) == 4
 
 
-def test_a_list_that_waits_follows_the_queue_until_it_is_silent(
-    server: ServerProcess, client: Client, queue: str
+async def test_async_calls_wait_alike(
+    server: ServerProcess, async_client: AsyncClient, queue: str
 ) -> None:
+    sent = counted(async_client)
+    posting = post_later(server.url, queue, 1, 2)
+    async with async_client.claim(queue, wait=30, limit=1) as claim:
+        assert [message.body for message in claim] == [1]
+    assert [one.body async for one in async_client.list_messages(queue, wait=1)] == [2]
+    assert [one.body for one in await async_client.pop(queue, wait=30)] == [2]
+    posting.join()
+    assert len([one for one in sent if "claims?" in one]) == 1
+    async with AsyncClient(server.url, timeout=0.2) as hasty:
+        assert await hasty.pop(queue, wait=1) == []
+
+
+def test_a_list_that_waits_follows_the_queue_until_it_is_silent(client: Client, queue: str) -> None:
     client.post(queue, 1)
-    posting = post_later(server.url, queue, 2)
+    posting = post_later(client.url, queue, 2)
     assert [message.body for message in client.list_messages(queue, wait=2)] == [1, 2]
     posting.join()
 
 
-def test_a_wait_ends_with_nothing(client: Client, queue: str) -> None:
-    begin = time.monotonic()
-    with client.claim(queue, wait=1) as claim:
-        assert not claim
-    assert client.pop(queue, wait=1) == []
-    assert list(client.list_messages(queue, wait=1)) == []
-    assert time.monotonic() - begin >= 3
+def test_a_wait_ends_with_nothing_and_may_be_longer_than_the_timeout(
+    server: ServerProcess, queue: str
+) -> None:
+    with Client(server.url, timeout=0.5) as client, ThreadPoolExecutor() as threads:
+
+        def claim() -> list[object]:
+            with client.claim(queue, wait=1) as claim:
+                return list(claim)
+
+        begin = time.monotonic()
+        calls = (
+            threads.submit(claim),
+            threads.submit(client.pop, queue, wait=1),
+            threads.submit(lambda: list(client.list_messages(queue, wait=1))),
+        )
+        assert [one.result() for one in calls] == [[], [], []]
+        assert time.monotonic() - begin >= 1
 
 
 def test_a_wait_longer_than_a_request_is_several(client: Client, queue: str) -> None:
@@ -80,33 +97,19 @@ def test_a_wait_longer_than_a_request_is_several(client: Client, queue: str) -> 
     assert [one.rpartition("wait=")[2] for one in sent][:3] == ["1", "1", "1"]
 
 
-def test_a_wait_may_be_longer_than_the_timeout(server: ServerProcess, queue: str) -> None:
-    with Client(server.url, timeout=0.5) as client:
-        assert client.pop(queue, wait=2) == []
-
-
-async def test_an_async_wait_may_be_longer_than_the_timeout(
-    server: ServerProcess, queue: str
-) -> None:
-    async with AsyncClient(server.url, timeout=0.5) as client:
-        assert await client.pop(queue, wait=2) == []
-
-
 def test_a_server_that_lets_wait_less_is_asked_for_less(queue: str) -> None:
     env = {"ZAQAR_LITE_MAX_WAIT": "6"}
-    with (
-        ServerProcess("memory://", env=env) as server,
-        Client(server.url, project="tests") as client,
-    ):
-        sent = counted(client)
-        posting = post_later(server.url, queue, 1)
-        with client.claim(queue, wait=30) as claim:
-            assert [message.body for message in claim] == [1]
-        posting.join()
-        assert [one.rpartition("wait=")[2] for one in sent[:3]] == ["20", "10", "5"]
-        assert client.longest_wait == 5
-        with pytest.raises(BadRequest):
-            client.pop(queue, 10**6, wait=1)
+    with ServerProcess("memory://", env=env) as server:
+        with Client(server.url, project="tests") as client:
+            sent = counted(client)
+            posting = post_later(server.url, queue, 1)
+            with client.claim(queue, wait=30) as claim:
+                assert [message.body for message in claim] == [1]
+            posting.join()
+            assert [one.rpartition("wait=")[2] for one in sent[:3]] == ["20", "10", "5"]
+            assert client.longest_wait == 5
+            with pytest.raises(BadRequest):
+                client.pop(queue, 10**6, wait=1)
 
 
 def test_a_server_that_does_not_wait_is_not_asked_in_a_hot_loop(
@@ -115,10 +118,8 @@ def test_a_server_that_does_not_wait_is_not_asked_in_a_hot_loop(
     with OldServer(server.port) as old, Client(old.url, project="tests") as client:
         assert client.pop(queue, wait=3) == []
         assert 2 <= len(old.seen) <= 40
-        with client.claim(queue, wait=2, poll=0.2) as claim:
-            assert not claim
         posting = post_later(server.url, queue, 1)
-        with client.claim(queue, wait=30) as claim:
+        with client.claim(queue, wait=30, poll=0.2) as claim:
             assert [message.body for message in claim] == [1]
         posting.join()
 
@@ -142,34 +143,21 @@ def test_only_an_answer_that_is_early_is_followed_by_a_pause(
     assert waiting.pause() is None
 
 
-async def test_async_calls_wait_alike(
-    server: ServerProcess, async_client: AsyncClient, queue: str
-) -> None:
-    sent = counted(async_client)
-    posting = post_later(server.url, queue, 1, 2)
-    async with async_client.claim(queue, wait=30, limit=1) as claim:
-        assert [message.body for message in claim] == [1]
-    assert [one.body async for one in async_client.list_messages(queue, wait=1)] == [2]
-    assert [one.body for one in await async_client.pop(queue, wait=30)] == [2]
-    posting.join()
-    assert len([one for one in sent if "claims?" in one]) == 1
-
-
 async def test_cancelling_a_claim_that_waits_ends_it_at_once_and_claims_nothing(
-    server: ServerProcess, async_client: AsyncClient, queue: str
+    async_client: AsyncClient, queue: str
 ) -> None:
     async def hold() -> None:
         async with async_client.claim(queue, wait=30):
             pytest.fail("there is nothing to claim")
 
-    for _ in range(5):
-        task = asyncio.create_task(hold())
-        await asyncio.sleep(0.2)
-        begin = time.monotonic()
+    tasks = [asyncio.create_task(hold()) for _ in range(5)]
+    await asyncio.sleep(0.2)
+    begin = time.monotonic()
+    for task in tasks:
         task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert time.monotonic() - begin < 10
+    for end in await asyncio.gather(*tasks, return_exceptions=True):
+        assert isinstance(end, asyncio.CancelledError)
+    assert time.monotonic() - begin < 10
     await async_client.post(queue, 1)
     held = await async_client.create_claim(queue, details=True)
     assert held is not None
@@ -186,25 +174,25 @@ def nobody_holds(client: Client, queue: str) -> bool:
     return False
 
 
-def test_hanging_up_loses_nothing_that_was_given(
-    server: ServerProcess, client: Client, queue: str
-) -> None:
+def test_hanging_up_loses_nothing_that_was_given(client: Client, queue: str) -> None:
     """Messages that come while the connection is hung up are claimed here, or by nobody."""
-    rounds, given = 100, 0
-    for number in range(rounds):
-        connection = Connection()
+    rounds = 100
+
+    def play(number: int) -> bool:
+        own, connection = f"{queue}-{number}", Connection()
         hanging_up = threading.Timer(0.05, connection.hang_up)
-        posting = post_later(server.url, queue, number, after=0.045 + 0.01 * number / rounds)
+        posting = post_later(client.url, own, number, after=0.045 + 0.01 * number / rounds)
         hanging_up.start()
-        held = client.create_claim(queue, wait=30, connection=connection)
+        held = client.create_claim(own, wait=30, connection=connection)
         hanging_up.join()
         posting.join()
         if held is not None:
-            given += 1
             assert [message.body for message in held.messages] == [number]
-            client.release_claim(queue, held.id)
-        assert nobody_holds(client, queue), f"round {number}, {given} given"
-        client.purge(queue)
+            client.release_claim(own, held.id)
+        return nobody_holds(client, own)
+
+    with ThreadPoolExecutor(4) as threads:
+        assert all(threads.map(play, range(rounds)))
 
 
 def test_a_connection_that_is_over_waits_no_more(client: Client, queue: str) -> None:
@@ -226,35 +214,3 @@ def test_a_connection_is_cut_where_nobody_sees_its_end(server: ServerProcess, qu
         begin = time.monotonic()
         assert client.create_claim(queue, wait=30, connection=connection) is None
         assert time.monotonic() - begin < 10
-
-
-WAITING = """
-    import sys
-    from zaqar_lite.client import Client
-    with Client(sys.argv[1]) as client:
-        print("waiting", flush=True)
-        with client.claim(sys.argv[2], wait=60) as claim:
-            print(len(claim), flush=True)
-"""
-ASYNC_WAITING = """
-    import asyncio, sys
-    from zaqar_lite.client import AsyncClient
-    async def main():
-        async with AsyncClient(sys.argv[1]) as client:
-            print("waiting", flush=True)
-            async with client.claim(sys.argv[2], wait=60) as claim:
-                print(len(claim), flush=True)
-    asyncio.run(main())
-"""
-
-
-@pytest.mark.parametrize("program", [WAITING, ASYNC_WAITING], ids=["sync", "async"])
-def test_sigterm_ends_a_claim_that_waits(server: ServerProcess, queue: str, program: str) -> None:
-    words = [sys.executable, "-c", textwrap.dedent(program), server.url, queue]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"waiting\n"
-        time.sleep(0.5)
-        os.kill(process.pid, signal.SIGTERM)
-        assert process.wait(15) in {128 + signal.SIGTERM, -signal.SIGTERM}
-        assert process.stdout.read() == b""

@@ -2,53 +2,120 @@
 
 import asyncio
 import dataclasses
-import os
-import signal
-import subprocess
-import sys
-import textwrap
 import threading
 import time
 from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
 from tests.client.conftest import MovableServer
 from tests.client.faulty_server import FaultyServer
+from tests.client.old_server import OldServer
+from tests.client.requests import counted
 from tests.server import ServerProcess
 from zaqar_lite.client import (
     AsyncClient,
     Client,
     Message,
     QueueNotFound,
+    QueueOptions,
     Refused,
+    Reject,
+    Retry,
     TimeLimitExceeded,
+    Worker,
     worker,
 )
-from zaqar_lite.client.worker import Handler, WorkerOptions
+from zaqar_lite.client.worker import Handler, WorkerOptions, WorkerStats
 
 pytestmark = pytest.mark.anyio
+WAYS = pytest.mark.parametrize("way", ["threads", "tasks", "threads of an async client"])
 
 
-def with_dead_letters(client: Client, queue: str, attempts: int) -> str:
+async def work(
+    way: str, handler: Callable[[Message], object], client: Client, queue: str, **options: Any
+) -> WorkerStats:
+    """Have a handler work in one of the ways until its queue is empty."""
+
+    async def handle(message: Message) -> None:
+        await asyncio.sleep(0)
+        handler(message)
+
+    options = {"longest_pause": 0.01, **options}
+    if way == "threads":
+        return worker(queue, **options)(handler).run(client, until_empty=True)
+    async with AsyncClient(client.url, project="tests") as other:
+        made = worker(queue, **options)(handle if way == "tasks" else handler)
+        return await made.serve(other, until_empty=True)
+
+
+@asynccontextmanager
+async def working(handle: Worker, client: Client | AsyncClient) -> AsyncIterator[None]:
+    """Have a worker work beside the block, and stop it in the end."""
+    if isinstance(client, Client):
+        task = asyncio.ensure_future(asyncio.to_thread(handle.run, client))
+    else:
+        task = asyncio.ensure_future(handle.serve(client))
+    try:
+        yield
+    finally:
+        handle.stop()
+        await asyncio.wait_for(task, 15)
+
+
+async def until(condition: Callable[[], object], seconds: float = 30) -> None:
+    """Wait until something is so."""
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110 - of a thread or a server
+            await asyncio.sleep(0.02)
+
+
+def with_letters(client: Client, queue: str, **options: Any) -> str:
     dead = f"{queue}-dead"
     client.create_queue(dead)
-    client.create_queue(queue, {"_dead_letter_queue": dead, "_max_claim_count": attempts})
+    client.create_queue(queue, QueueOptions(dead_letter_queue=dead, **options))
     return dead
 
 
-def test_every_message_is_handled_and_deleted(client: Client, queue: str) -> None:
-    seen: list[object] = []
+def the_letter(client: Client, dead: str) -> Message:
+    (letter,) = client.list_dead_letters(dead)
+    return letter
 
-    @worker(queue, concurrency=4, batch=5)
+
+def told(message: Message) -> list[tuple[object, ...]]:
+    """What the ended attempts of a message say."""
+    assert message.attempts is not None
+    return [(one.outcome, one.reason, one.detail, one.delay) for one in message.attempts]
+
+
+@WAYS
+async def test_every_message_is_handled_and_poison_ends_in_the_dead_letter_queue(
+    client: Client, queue: str, way: str
+) -> None:
+    dead = with_letters(client, queue, max_claims=3)
+    tries: Counter[str] = Counter()
+    failures: list[str] = []
+
     def handle(message: Message) -> None:
-        seen.append(message.body)
+        tries[str(message.body)] += 1
+        if message.body == "poison":
+            raise RuntimeError(message.body)
 
-    client.post_batch(queue, list(range(60)))
-    stats = handle.run(client, until_empty=True)
-    assert (stats.processed, stats.failed, stats.lost) == (60, 0, 0)
-    assert sorted(map(str, seen)) == sorted(map(str, range(60)))
+    client.post_batch(queue, [*range(30), "poison", *range(30, 60)])
+    options: dict[str, Any] = {"concurrency": 4, "batch": 5}
+    options["on_failure"] = lambda _, error: failures.append(str(error))
+    stats = await work(way, handle, client, queue, **options)
+    assert (stats.processed, stats.failed, stats.lost) == (60, 3, 0)
+    assert tries == {**{str(number): 1 for number in range(60)}, "poison": 3}
+    assert failures == ["poison"] * 3
     assert client.stats(queue).total == 0
+    letter = the_letter(client, dead)
+    assert letter.dead_letter is not None
+    assert (letter.body, letter.dead_letter.source) == ("poison", queue)
+    assert letter.dead_letter.claim_count == 3
 
 
 def test_the_handler_can_be_called_by_itself(client: Client, queue: str) -> None:
@@ -67,7 +134,7 @@ class Order:
 
 
 def test_bodies_are_decoded_and_one_that_cannot_be_fails_alone(client: Client, queue: str) -> None:
-    dead = with_dead_letters(client, queue, attempts=1)
+    dead = with_letters(client, queue, max_claims=1)
     orders: list[Order] = []
 
     @worker(queue, decoder=lambda body: Order(**body), longest_pause=0.01, batch=4)
@@ -77,13 +144,14 @@ def test_bodies_are_decoded_and_one_that_cannot_be_fails_alone(client: Client, q
     client.post_batch(queue, [{"number": 1}, {"nonsense": 2}, {"number": 3}])
     handle.run(client, until_empty=True)
     assert orders == [Order(1), Order(3)]
-    (letter,) = client.list_dead_letters(dead)
+    letter = the_letter(client, dead)
     assert letter.body == {"nonsense": 2}
-    assert letter.attempts is not None
-    assert letter.attempts[0].reason == "TypeError"
+    assert [reason for _, reason, *_ in told(letter)] == ["TypeError"]
 
 
-def test_middleware_goes_around_the_handler_in_order(client: Client, queue: str) -> None:
+async def test_middleware_goes_around_the_handler_in_order(
+    client: Client, async_client: AsyncClient, queue: str
+) -> None:
     calls: list[str] = []
 
     def outer(message: Message, call_next: Handler) -> object:
@@ -97,62 +165,23 @@ def test_middleware_goes_around_the_handler_in_order(client: Client, queue: str)
         calls.append("inner")
         return call_next(message)
 
-    @worker(queue, middleware=[outer, inner])
-    def handle(message: Message) -> None:
-        calls.append(message.body)
-
-    client.post(queue, "handler")
-    handle.run(client, until_empty=True)
-    assert calls == ["outer begins", "inner", "handler", "outer ends"]
-
-
-async def test_middleware_goes_around_an_async_handler(
-    async_client: AsyncClient, queue: str
-) -> None:
-    calls: list[str] = []
-
     async def around(message: Message, call_next: Handler) -> None:
         calls.append("begins")
         await call_next(message)
         calls.append("ends")
 
-    @worker(queue, middleware=[around])
     async def handle(message: Message) -> None:
         await asyncio.sleep(0)
         calls.append(message.body)
 
-    await async_client.post(queue, "handler")
-    await handle.serve(async_client, until_empty=True)
+    client.post(queue, "handler")
+    plain = worker(queue, middleware=[outer, inner])(lambda message: calls.append(message.body))
+    plain.run(client, until_empty=True)
+    assert calls == ["outer begins", "inner", "handler", "outer ends"]
+    calls.clear()
+    client.post(queue, "handler")
+    await worker(queue, middleware=[around])(handle).serve(async_client, until_empty=True)
     assert calls == ["begins", "handler", "ends"]
-
-
-def test_a_poison_message_ends_in_the_dead_letter_queue(client: Client, queue: str) -> None:
-    dead = with_dead_letters(client, queue, attempts=3)
-    tries: Counter[str] = Counter()
-    failures: list[Exception] = []
-
-    @worker(
-        queue,
-        concurrency=2,
-        batch=3,
-        longest_pause=0.01,
-        on_failure=lambda _, error: failures.append(error),
-    )
-    def handle(message: Message) -> None:
-        tries[message.body] += 1
-        if message.body == "poison":
-            message_text = "cannot eat this"
-            raise RuntimeError(message_text)
-
-    client.post_batch(queue, ["a", "b", "poison", "c", "d"])
-    stats = handle.run(client, until_empty=True)
-    assert (stats.processed, stats.failed) == (4, 3)
-    assert tries == {"a": 1, "b": 1, "c": 1, "d": 1, "poison": 3}
-    assert {str(error) for error in failures} == {"cannot eat this"}
-    (letter,) = client.list_dead_letters(dead)
-    assert letter.body == "poison"
-    assert letter.dead_letter is not None
-    assert (letter.dead_letter.source, letter.dead_letter.claim_count) == (queue, 3)
 
 
 @pytest.mark.parametrize("name", ["concurrency", "batch"])
@@ -161,53 +190,39 @@ def test_a_worker_that_could_do_nothing_is_refused(name: str) -> None:
         WorkerOptions(**{name: 0})  # type: ignore[arg-type]
 
 
-def interrupted(message: Message) -> None:
-    """Take longer than any limit, but in Python, where a thread can be interrupted."""
-    end = time.monotonic() + 20
-    while message.body == "slow" and time.monotonic() < end:
-        time.sleep(0.01)
-
-
-def test_a_handler_that_takes_too_long_is_interrupted_and_its_message_comes_again(
-    client: Client, queue: str
+@pytest.mark.parametrize("way", ["threads", "tasks"])
+async def test_a_handler_that_takes_too_long_is_interrupted_and_its_message_comes_again(
+    client: Client, async_client: AsyncClient, queue: str, way: str
 ) -> None:
-    dead = with_dead_letters(client, queue, attempts=2)
+    dead = with_letters(client, queue, max_claims=2)
     failures: list[Exception] = []
-    handle = worker(
-        queue,
-        time_limit=0.1,
-        longest_pause=0.01,
-        on_failure=lambda _, error: failures.append(error),
-    )(interrupted)
+
+    def interrupted(message: Message) -> None:
+        end = time.monotonic() + 20
+        while message.body == "slow" and time.monotonic() < end:
+            time.sleep(0.01)
+
+    async def cancelled(message: Message) -> None:
+        if message.body == "slow":
+            await asyncio.sleep(60)
+
+    make: Callable[[Callable[..., Any]], Worker] = worker(
+        queue, time_limit=0.1, longest_pause=0.01, on_failure=lambda _, e: failures.append(e)
+    )
     client.post_batch(queue, ["a", "slow", "b"])
     begin = time.monotonic()
-    stats = handle.run(client, until_empty=True)
+    if way == "threads":
+        stats = make(interrupted).run(client, until_empty=True)
+    else:
+        stats = await make(cancelled).serve(async_client, until_empty=True)
     assert time.monotonic() - begin < 15
     assert (stats.processed, stats.failed) == (2, 2)
     assert all(isinstance(error, TimeLimitExceeded) for error in failures)
     assert client.stats(dead).total == 1
 
 
-@pytest.mark.parametrize("kind", ["async", "sync"])
-async def test_serving_interrupts_too(
-    async_client: AsyncClient, client: Client, queue: str, kind: str
-) -> None:
-    dead = with_dead_letters(client, queue, attempts=1)
-
-    async def interrupted_async(message: Message) -> None:
-        if message.body == "slow":
-            await asyncio.sleep(60)
-
-    handler = interrupted_async if kind == "async" else interrupted
-    handle = worker(queue, time_limit=0.1, longest_pause=0.01)(handler)
-    await async_client.post_batch(queue, ["a", "slow", "b"])
-    stats = await handle.serve(async_client, until_empty=True)
-    assert (stats.processed, stats.failed) == (2, 1)
-    assert client.stats(dead).total == 1
-
-
-def test_a_claim_is_not_renewed_while_its_handler_is_too_late(
-    movable: MovableServer, queue: str, caplog: pytest.LogCaptureFixture
+async def test_a_claim_is_not_renewed_while_its_handler_is_too_late(
+    movable: MovableServer, moving: Client, queue: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     go_on = threading.Event()
 
@@ -215,28 +230,22 @@ def test_a_claim_is_not_renewed_while_its_handler_is_too_late(
     def handle(message: Message) -> None:
         go_on.wait(20)  # in C: it cannot be interrupted
 
-    with Client(movable.url) as client:
-        client.post(queue, "stuck")
-        running = threading.Thread(target=handle.run, args=(client,))
-        running.start()
-        try:
-            for _ in range(1000):
-                if "takes longer than 0.05 s" in caplog.text:
-                    break
-                time.sleep(0.02)
+    moving.post(queue, "stuck")
+    with Client(movable.url, project="tests") as client:
+        async with working(handle, client):
+            await until(lambda: "takes longer than 0.05 s" in caplog.text)
             assert "go_on.wait(20)" in caplog.text
             movable.advance(61)
-            assert client.create_claim(queue) is not None
-        finally:
+            assert moving.create_claim(queue) is not None
             go_on.set()
-            handle.stop()
-            running.join(20)
-        assert handle.stats.failed == 1
+    assert handle.stats.failed == 1
 
 
 def test_a_failure_is_logged_with_its_traceback_unless_somebody_takes_it(
     client: Client, queue: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    bodies: list[object] = []
+
     def fail(message: Message) -> None:
         reason = "cannot eat this"
         raise RuntimeError(reason)
@@ -244,22 +253,20 @@ def test_a_failure_is_logged_with_its_traceback_unless_somebody_takes_it(
     def fail_too(message: Message, error: Exception) -> None:
         raise error
 
-    with_dead_letters(client, queue, attempts=1)
-    client.post(queue, 1)
-    worker(queue, longest_pause=0.01)(fail).run(client, until_empty=True)
-    assert "RuntimeError: cannot eat this" in caplog.text
-    assert "in fail" in caplog.text
-    caplog.clear()
-    client.post(queue, 2)
-    told: list[object] = []
-    handle = worker(queue, longest_pause=0.01, on_failure=lambda m, _: told.append(m.body))(fail)
-    handle.run(client, until_empty=True)
-    assert told == [2]
-    assert "cannot eat this" not in caplog.text
-    client.post(queue, 3)
-    handle = worker(queue, longest_pause=0.01, on_failure=fail_too)(fail)
-    assert handle.run(client, until_empty=True).failed == 1
-    assert "on_failure of" in caplog.text
+    def fail_on(body: int, on_failure: Callable[[Message, Exception], None] | None) -> str:
+        caplog.clear()
+        client.post(queue, body)
+        handle = worker(queue, longest_pause=0.01, on_failure=on_failure)(fail)
+        assert handle.run(client, until_empty=True).failed == 1
+        return caplog.text
+
+    with_letters(client, queue, max_claims=1)
+    log = fail_on(1, None)
+    assert "RuntimeError: cannot eat this" in log
+    assert "in fail" in log
+    assert "cannot eat this" not in fail_on(2, lambda message, _: bodies.append(message.body))
+    assert bodies == [2]
+    assert "on_failure of" in fail_on(3, fail_too)
 
 
 async def test_a_worker_can_want_its_queue_to_exist(
@@ -273,14 +280,6 @@ async def test_a_worker_can_want_its_queue_to_exist(
     client.create_queue(queue)
     handle.run(client, until_empty=True)
     await handle.serve(async_client, until_empty=True)
-
-
-def test_stop_wakes_idle_slots(client: Client, queue: str) -> None:
-    handle = worker(queue, concurrency=4, poll=30)(lambda _: None)
-    threading.Timer(0.3, handle.stop).start()
-    begin = time.monotonic()
-    handle.run(client)
-    assert time.monotonic() - begin < 5
 
 
 def test_a_worker_that_may_not_work_says_so(queue: str) -> None:
@@ -299,90 +298,218 @@ def test_an_async_handler_is_not_run_in_threads(client: Client, queue: str) -> N
         handle.run(client)
 
 
-@pytest.mark.parametrize("kind", ["async", "sync"])
-async def test_serving_handles_and_counts_alike(
+async def test_a_worker_survives_a_server_that_restarts(queue: str) -> None:
+    with ServerProcess("memory://") as server, Client(server.url) as client:
+        seen: list[object] = []
+        handle = worker(queue, poll=0.05)(lambda message: seen.append(message.body))
+        async with working(handle, client):
+            server.kill()
+            server.start()
+            client.post(queue, "after")
+            await until(lambda: seen == ["after"])
+
+
+async def test_failures_come_back_after_the_queues_back_off_and_the_letter_says_why(
+    client: Client, queue: str
+) -> None:
+    backoff = {"type": "exponential", "min": 1, "max": 60}
+    dead = with_letters(client, queue, max_failures=3, retry_backoff=backoff)
+    tries: list[float] = []
+
+    @worker(queue, longest_pause=0.01, poll=60)
+    def handle(message: Message) -> None:
+        tries.append(time.monotonic())
+        text = "the password is 1234"
+        raise RuntimeError(text)
+
+    async with working(handle, client):
+        client.post(queue, "poison")
+        await until(lambda: list(client.list_dead_letters(dead)))
+    assert handle.stats.failed == len(tries) == 3
+    assert tries[1] - tries[0] >= 0.9
+    assert tries[2] - tries[1] >= 1.9
+    letter = the_letter(client, dead)
+    assert letter.dead_letter is not None
+    assert (letter.dead_letter.source, letter.dead_letter.reason) == (queue, "max_failures")
+    assert told(letter) == [("failed", "RuntimeError", None, delay) for delay in (1, 2, 0)]
+
+
+def test_what_was_raised_is_told_where_that_is_wanted(client: Client, queue: str) -> None:
+    dead = with_letters(client, queue, max_failures=1)
+    client.post(queue, "poison")
+
+    @worker(queue, report_errors=True, longest_pause=0.01)
+    def handle(message: Message) -> None:
+        text = "\ud800" + "\u00fc" * 3_000  # too long, and no Unicode
+        raise ValueError(text)
+
+    handle.run(client, until_empty=True)
+    ((_, reason, detail, _),) = told(the_letter(client, dead))
+    assert reason == "ValueError"
+    assert set(str(detail)) == {"?", "\u00fc"}
+    assert 2_040 < len(str(detail).encode()) <= 2_048
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+async def test_a_handler_says_when_to_try_again_and_what_never_to_try(
     async_client: AsyncClient, client: Client, queue: str, kind: str
 ) -> None:
-    dead = with_dead_letters(client, queue, attempts=2)
-    seen: Counter[str] = Counter()
+    dead = with_letters(client, queue)
+    tries: Counter[str] = Counter()
 
-    def count(message: Message) -> None:
-        seen[str(message.body)] += 1
-        if message.body == "poison":
-            raise ValueError(message.body)
+    def say(message: Message) -> None:
+        tries[message.body] += 1
+        if message.body == "later" and tries["later"] == 1:
+            raise Retry(after=0.5, reason="busy", detail="three before you")
+        if message.body == "bad":
+            raise Reject("bad_format", detail="line 3")
 
-    async def count_async(message: Message) -> None:
-        count(message)
+    async def say_async(message: Message) -> None:
+        say(message)
 
-    handler = count_async if kind == "async" else count
-    handle = worker(queue, concurrency=3, batch=4, longest_pause=0.01)(handler)
-    await async_client.post_batch(queue, [*range(20), "poison"])
-    stats = await handle.serve(async_client, until_empty=True)
-    assert (stats.processed, stats.failed) == (20, 2)
-    assert seen == {**{str(number): 1 for number in range(20)}, "poison": 2}
+    client.post_batch(queue, ["a", "later", "bad", "b"])
+    handle = worker(queue)(say if kind == "sync" else say_async)
+    async with working(handle, client if kind == "sync" else async_client):
+        await until(lambda: handle.stats.processed == 3)
+    assert tries == {"a": 1, "later": 2, "bad": 1, "b": 1}
+    assert handle.stats.failed == 2
+    letter = the_letter(client, dead)
+    assert letter.dead_letter is not None
+    assert letter.dead_letter.reason == "bad_format"
+    assert told(letter) == [("dead", "bad_format", "line 3", 0)]
     assert client.stats(queue).total == 0
-    assert client.stats(dead).total == 1
 
 
-WORKER = """
-    import sys, time
-    from zaqar_lite.client import Client, worker
-    @worker(sys.argv[2], concurrency=2, batch=4)
-    def handle(message):
-        print("in hand", flush=True)
-        time.sleep(0.5)
-    with Client(sys.argv[1]) as client:
-        print(handle.run(client).processed, flush=True)
-"""
-ASYNC_WORKER = """
-    import asyncio, sys
-    from zaqar_lite.client import AsyncClient, worker
-    @worker(sys.argv[2], concurrency=2, batch=4)
-    async def handle(message):
-        print("in hand", flush=True)
-        await asyncio.sleep(0.5)
-    async def main():
-        async with AsyncClient(sys.argv[1]) as client:
-            print((await handle.serve(client)).processed, flush=True)
-    asyncio.run(main())
-"""
-
-
-@pytest.mark.parametrize("program", [WORKER, ASYNC_WORKER], ids=["sync", "async"])
-def test_sigterm_finishes_what_is_in_hand_and_releases_the_rest(
-    server: ServerProcess, queue: str, program: str
+def test_a_retry_is_written_down_and_so_is_what_is_rejected_without_a_place_to_go(
+    client: Client, queue: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with Client(server.url) as client:
-        client.post_batch(queue, list(range(8)))
-        process = subprocess.Popen(
-            [sys.executable, "-c", textwrap.dedent(program), server.url, queue],
-            stdout=subprocess.PIPE,
-        )
-        with process:
-            assert process.stdout is not None
-            for _ in range(2):
-                assert process.stdout.readline() == b"in hand\n"
-            os.kill(process.pid, signal.SIGTERM)
-            assert process.wait(10) == 0
-            assert process.stdout.read() == b"2\n"
-        stats = client.stats(queue)
-        assert (stats.total, stats.claimed) == (6, 0)
+    client.create_queue(queue, {"_retry_backoff": {"type": "list", "delays": [600]}})
+    ids = client.post_batch(queue, ["later", "bad"])
+
+    @worker(queue)
+    def handle(message: Message) -> None:
+        if message.body == "bad":
+            raise Reject("bad_format")
+        try:
+            assert 1 / 0
+        except ZeroDivisionError as error:
+            raise Retry(after=300) from error
+
+    assert handle.run(client, until_empty=True).failed == 2
+    assert "has no place for dead letters" in caplog.text
+    later, bad = (client.get_message(queue, one, details=True) for one in ids)
+    assert [(one.failure_count, one.claim_id) for one in (later, bad)] == [(1, None)] * 2
+    assert told(later) == [("failed", "ZeroDivisionError", None, 300)]
+    assert told(bad) == [("failed", "bad_format", None, 600)]
 
 
-def test_a_worker_survives_a_server_that_restarts(queue: str) -> None:
-    with ServerProcess("memory://") as server, Client(server.url) as client:
-        seen = threading.Event()
+def test_a_delay_beyond_the_servers_limit_loses_nothing(
+    client: Client, queue: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    client.post(queue, 1)
+    tries: list[object] = []
 
-        @worker(queue, poll=0.05)
-        def handle(message: Message) -> None:
-            seen.set()
+    @worker(queue, batch=1)
+    def handle(message: Message) -> None:
+        tries.append(message.body)
+        if len(tries) == 1:
+            raise Retry(after=10**9)
 
-        running = threading.Thread(target=handle.run, args=(client,))
-        running.start()
-        server.kill()
-        server.start()
-        client.post(queue, "after")
-        assert seen.wait(20)
+    assert handle.run(client, until_empty=True).processed == 1
+    assert "the delay must be between" in caplog.text
+
+
+def test_what_succeeded_goes_with_a_failure_in_one_request(client: Client, queue: str) -> None:
+    backoff = {"type": "list", "delays": [600]}
+    client.create_queue(queue, {"_retry_backoff": backoff})
+    client.post_batch(queue, [1, 2, 3, "poison", 4, 5])
+    sent = counted(client)
+
+    @worker(queue, longest_pause=0.01)
+    def handle(message: Message) -> None:
+        if message.body == "poison":
+            raise ValueError
+
+    stats = handle.run(client, until_empty=True)
+    assert (stats.processed, stats.failed) == (5, 1)
+    assert [one.partition(" ")[0] for one in sent] == ["POST", "POST", "DELETE", "POST"]
+
+
+def test_a_stop_is_no_failure(client: Client, queue: str) -> None:
+    client.post_batch(queue, range(5))
+
+    @worker(queue)
+    def handle(message: Message) -> None:
         handle.stop()
-        running.join(10)
-        assert not running.is_alive()
+
+    assert handle.run(client).processed == 1
+    rest = list(client.list_messages(queue, details=True))
+    assert len(rest) == 4
+    assert {(one.claim_count, one.failure_count) for one in rest} == {(1, 0)}
+    assert client.stats(queue).claimed == 0
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+async def test_an_idle_worker_asks_once_and_is_quick_when_something_comes(
+    server: ServerProcess, client: Client, async_client: AsyncClient, queue: str, kind: str
+) -> None:
+    seen: list[object] = []
+
+    async def note(message: Message) -> None:
+        seen.append(message.body)
+
+    make: Callable[[Callable[..., Any]], Worker] = worker(queue, concurrency=4, poll=60)
+    handle = make(note if kind == "async" else lambda message: seen.append(message.body))
+    sent = counted(client if kind == "sync" else async_client)
+    with Client(server.url, project="tests") as other:
+        async with working(handle, client if kind == "sync" else async_client):
+            await asyncio.sleep(1)
+            assert len(sent) == 1
+            for number in range(5):
+                other.post(queue, number)
+                await until(lambda number=number: number in seen, 10)  # type: ignore[misc]
+            await asyncio.sleep(1)
+            # A claim that finds, the delete, and a look that finds nothing more, for each.
+            assert len(sent) <= 1 + 5 * 4
+            idle = len(sent)
+            await asyncio.sleep(1)
+            assert len(sent) == idle
+        assert other.stats(queue).total == 0
+
+
+async def test_a_backlog_wakes_every_slot(
+    server: ServerProcess, client: Client, queue: str
+) -> None:
+    at_work = threading.Barrier(4, timeout=30)
+
+    @worker(queue, concurrency=4, batch=1, poll=60)
+    def handle(message: Message) -> None:
+        at_work.wait()
+
+    with Client(server.url, project="tests") as other:
+        async with working(handle, client):
+            await asyncio.sleep(0.5)
+            other.post_batch(queue, range(4))
+            await until(lambda: handle.stats.processed == 4)
+    assert handle.stats.failed == 0
+
+
+async def test_a_server_that_cannot_settle_gets_its_messages_back_as_ever(
+    server: ServerProcess, queue: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    tries: Counter[int] = Counter()
+
+    @worker(queue, poll=0.05, longest_pause=0.01)
+    def handle(message: Message) -> None:
+        tries[message.body] += 1
+        if message.body == 2 and tries[2] < 3:
+            raise Retry(after=600)
+
+    with OldServer(server.port) as old, Client(old.url, project="tests") as client:
+        client.post_batch(queue, [1, 2, 3])
+        async with working(handle, client):
+            await until(lambda: handle.stats.processed == 3)
+        assert tries == {1: 1, 2: 3, 3: 1}
+        assert client.stats(queue).total == 0
+        assert sum("/settle" in one for one in old.seen) == 1
+    assert caplog.text.count("is given back at the end of its claim") == 1
