@@ -6,17 +6,15 @@ showed, with its colours, as an SVG.
 
 import html
 import io
-import os
-import pty
 import re
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
 
+from tests.commands.running import on_a_terminal
 from tests.server import ServerProcess
 from zaqar_lite.client import Client
 
@@ -67,24 +65,8 @@ def _fail(url: str) -> None:
 
 
 def _run(command: str, url: str) -> str:
-    master, slave = pty.openpty()
-    words = [sys.executable, "-m", "zaqar_lite.cli", *shlex.split(command)[1:]]
-    env = {**os.environ, "TERM": "xterm-256color", "COLUMNS": str(COLUMNS), "LINES": "50"}
-    env["ZAQAR_LITE_URL"] = url
-    process = subprocess.Popen(words, stdin=slave, stdout=slave, stderr=slave, env=env)
-    os.close(slave)
-    shown = b""
-    while True:
-        try:
-            part = os.read(master, 65_536)
-        except OSError:  # how Linux says that nobody has the other end any more
-            break
-        if not part:
-            break
-        shown += part
-    os.close(master)
-    process.wait()
-    return shown.decode().replace("\r\n", "\n")
+    words = [sys.executable, "-m", "zaqar_lite.cli", *shlex.split(command)[1:], "--url", url]
+    return on_a_terminal(words, columns=COLUMNS, colours=True)
 
 
 def main() -> None:

@@ -1,16 +1,12 @@
 """Fixtures of the command line's tests."""
 
-import io
-import json
-import sys
-from typing import Any
+from typing import Protocol
 
 import pytest
 
 from tests.client.conftest import client, queue, server
-from tests.commands.running import Run
+from tests.commands.running import ZAQAR, Run, on_a_terminal
 from tests.server import ServerProcess
-from zaqar_lite.cli import main
 
 __all__ = ["client", "queue", "server"]
 
@@ -21,18 +17,24 @@ def run(
     monkeypatch: pytest.MonkeyPatch,
     capsysbinary: pytest.CaptureFixture[bytes],
 ) -> Run:
-    """Run a command in this process; return its exit code and its JSON lines."""
+    """Run a command in this process, for the project of the tests."""
     monkeypatch.setenv("ZAQAR_LITE_PROJECT", "tests")
+    return Run(server.url, monkeypatch, capsysbinary)
 
-    def runner(*words: str, stdin: bytes = b"", url: str = server.url) -> tuple[int, list[Any]]:
-        monkeypatch.setenv("ZAQAR_LITE_URL", url)
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
-        try:
-            code = main(words)
-        except SystemExit as left:  # argparse's way to refuse
-            code = int(left.code or 0)
-        printed = capsysbinary.readouterr()
-        assert bool(printed.err) == (code not in {0, 1}) or b"zaqar-lite: " in printed.err
-        return code, [json.loads(line) for line in printed.out.splitlines()]
 
-    return runner
+class Shown(Protocol):
+    """The type of the `shown` fixture."""
+
+    def __call__(self, *words: str, columns: int = 200, code: int = 0) -> str:
+        """Run a command on a terminal; return what a person sees."""
+
+
+@pytest.fixture
+def shown(server: ServerProcess) -> Shown:
+    """Run a command on a terminal, for the project of the tests."""
+
+    def show(*words: str, columns: int = 200, code: int = 0) -> str:
+        options = ("--url", server.url, "--project", "tests")
+        return on_a_terminal([*ZAQAR, *words, *options], columns=columns, code=code)
+
+    return show

@@ -35,26 +35,6 @@ def test_the_server_is_all_of_its_processes(tmp_path: Path) -> None:
         assert machine.server_processes(own.port) == [own.pid]
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("--url", "localhost:8888"),
-        ("--url", "https://127.0.0.1"),
-        ("--post-url", "https://127.0.0.1"),
-        ("--url", "http://127.0.0.1:99999"),
-        ("--connections", "0"),
-        ("--seconds", "nan"),
-        ("--rate", "0"),
-        ("--scenario", "nothing"),
-    ],
-    ids=" ".join,
-)
-def test_wrong_words_are_exit_code_2(words: tuple[str, ...]) -> None:
-    done = bench(*words)
-    assert done.returncode == 2
-    assert "Traceback" not in done.stderr
-
-
 def test_no_server_is_a_line_and_exit_code_4() -> None:
     done = bench("--url", f"http://127.0.0.1:{free_port()}")
     assert done.returncode == 4

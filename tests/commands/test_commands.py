@@ -7,12 +7,11 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
+from tests.client.faulty_server import GARBAGE, FaultyServer
 from tests.commands.running import ZAQAR, Run
 from tests.server import ServerProcess
 from tests.services.process import free_port
@@ -20,13 +19,6 @@ from zaqar_lite import __version__, cli
 from zaqar_lite.client import Client
 from zaqar_lite.commands.base_command import add_connection
 from zaqar_lite.durations import duration_shown
-
-
-def test_the_installed_command_runs(server: ServerProcess) -> None:
-    words = [*ZAQAR, "health", "--url", server.url]
-    done = subprocess.run(words, capture_output=True, check=True)
-    assert json.loads(done.stdout)["up"] is True
-    assert done.stderr == b""
 
 
 def test_a_queue_from_making_to_deleting(run: Run, queue: str) -> None:
@@ -122,33 +114,17 @@ def test_delayed_messages_are_edited_and_cancelled(run: Run, queue: str) -> None
     assert run("message", "edit", queue, ready["id"], "--delay", "5")[0] == 1
 
 
-def test_a_warning_of_the_server_is_printed_once(
-    server: ServerProcess, queue: str, tmp_path: Path
-) -> None:
-    source = tmp_path / "in.jsonl"
-    source.write_text("1\n" * 300, encoding="utf-8")
-    words = ["message", "post", queue, "--file", str(source), "--delay", "60"]
-    done = subprocess.run(
-        [*ZAQAR, *words, "--url", server.url], capture_output=True, check=True, text=True
-    )
-    assert json.loads(done.stdout)["messages"] == 300
-    (line,) = done.stderr.splitlines()
+def test_what_the_server_or_the_client_says_is_one_line(run: Run, queue: str) -> None:
+    words = ("message", "post", queue, "--file", "-", "--delay", "60")
+    assert run(*words, stdin=b"1\n" * 300)[1][0]["messages"] == 300
+    (line,) = run.said.splitlines()
     assert line.startswith(f"zaqar-lite: warning: The delay was ignored: {queue} is a normal queue")
-
-
-def test_an_instant_too_far_away_is_refused_in_one_line(
-    server: ServerProcess, run: Run, queue: str
-) -> None:
-    run("queue", "create", queue, "--delay", "60")
-    words = ["message", "post", queue, "late", "--deliver-at", "2999-01-01T00:00:00Z"]
-    done = subprocess.run(
-        [*ZAQAR, *words, "--url", server.url], capture_output=True, check=False, text=True
-    )
-    (line,) = done.stderr.splitlines()
-    assert done.returncode == 2
+    run("queue", "set", queue, "--delay", "60")
+    assert run("message", "post", queue, "late", "--deliver-at", "2999-01-01T00:00:00Z")[0] == 2
+    (line,) = run.said.splitlines()
     assert line.startswith("zaqar-lite: deliver_at is ")
     assert line.endswith("by at most 900 s (its setting max_message_delay)")
-    assert run("queue", "stats", queue)[1][0]["total"] == 0
+    assert run("queue", "stats", queue)[1][0]["total"] == 300
 
 
 def test_keys_make_a_repeated_post_harmless(run: Run, queue: str) -> None:
@@ -219,12 +195,17 @@ def test_a_shared_permission_is_used_from_its_file(run: Run, queue: str, tmp_pat
     assert run("message", "list", queue, "--signed", str(file), "--project", "x")[0] == 3
 
 
-def test_health_tells_by_its_exit_code(run: Run) -> None:
+def test_health_tells_by_its_exit_code(run: Run, queue: str) -> None:
     assert run("health")[1][0]["up"] is True
     code, operations = run("health", "--operations")
     assert code == 0
     assert {row["operation"] for row in operations} >= {"post_messages", "claim_messages"}
     assert run("health", url=f"http://127.0.0.1:{free_port()}")[0] == 4
+    with FaultyServer() as proxy:  # whose pages are not Zaqar's
+        for fault, code in (((502, {}), 4), (GARBAGE, 1)):
+            proxy.script.append(fault)
+            assert run("queue", "show", queue, "--attempts", "1", url=proxy.url)[0] == code
+            assert len(run.said.splitlines()) == 1
 
 
 def test_watching_prints_a_line_per_look(run: Run, queue: str) -> None:
@@ -294,6 +275,8 @@ def test_options_may_stand_before_the_command(run: Run, server: ServerProcess, q
     ):
         assert run(*words, url=nobody) == (0, [{"name": queue, "href": f"/v2/queues/{queue}"}])
     assert run(*url, "message", "post", queue, "--", "--json", url=nobody)[0] == 0
+    mixed = ("message", "post", "--ttl", "60", queue, "--text", "1", "--header", "a=b", "2")
+    assert len(run(*mixed)[1]) == 2
     assert run(*url, "health", url=nobody)[0] == 0
     assert run(*url, url=nobody)[0] == 2
     assert run("--nonsense", "health")[0] == 2
@@ -312,16 +295,6 @@ def test_the_package_is_a_command_and_says_its_version() -> None:
     words = [sys.executable, "-m", "zaqar_lite", "--version"]
     done = subprocess.run(words, capture_output=True, check=True, text=True)
     assert done.stdout == f"zaqar-lite {__version__}\n"
-
-
-def test_options_and_words_come_in_any_order(run: Run, queue: str, client: Client) -> None:
-    assert run("queue", "create", queue, "--ttl", "900", "team=a", "--delay", "0", "b=1")[0] == 0
-    assert client.get_queue(queue)["b"] == 1
-    assert (
-        run("message", "post", "--ttl", "60", queue, "--text", "1", "--header", "a=b", "2")[0] == 0
-    )
-    assert [m.body for m in client.list_messages(queue)] == ["1", "2"]
-    assert run("message", "post", queue, "--frob", "x")[0] == 2
 
 
 def test_what_is_no_permission_is_told(run: Run, tmp_path: Path) -> None:
@@ -410,14 +383,6 @@ def test_bash_completes_the_queues_of_the_server_that_the_line_names(
     assert completed(f"zaqar-lite queue show --url http://127.0.0.1:{free_port()} jo") == []
 
 
-def test_names_of_queues_are_lines(server: ServerProcess, queue: str, client: Client) -> None:
-    client.create_queue(f"{queue}-b")
-    client.create_queue(f"{queue}-a")
-    words = [*ZAQAR, "queue", "names", f"{queue}-", "--url", server.url, "--project", "tests"]
-    done = subprocess.run(words, capture_output=True, check=True, text=True)
-    assert done.stdout == f"{queue}-a\n{queue}-b\n"
-
-
 def test_help_imports_no_http_library_and_no_rich() -> None:
     program = (
         "import sys; from zaqar_lite.cli import main\n"
@@ -449,28 +414,3 @@ def test_completion_asks_page_by_page_and_says_nothing_of_what_goes_wrong(
     line = f"zaqar-lite queue stats --url {server.url}/v2 --project={project} na"
     assert completed(line) == expected
     assert completed(f'{line} "an open quote') == []
-
-
-def test_an_answer_that_is_no_json_is_one_line(run: Run, queue: str) -> None:
-    page = b"<html>\n<body>\n\x1b[2JBad\tGateway\n"
-
-    class Proxy(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(502 if "stats" in self.path else 200)
-            self.send_header("Content-Length", str(len(page)))
-            self.end_headers()
-            self.wfile.write(page)
-
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base's name
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Proxy) as proxy:
-        threading.Thread(target=proxy.serve_forever, args=(0.05,), daemon=True).start()
-        url = f"http://127.0.0.1:{proxy.server_address[1]}"
-        for verb, code in (("stats", 4), ("show", 1)):
-            words = [*ZAQAR, "queue", verb, queue, "--url", url]
-            done = subprocess.run(words, capture_output=True, check=False, text=True)
-            assert done.returncode == code
-            assert len(done.stderr.splitlines()) == 1
-            assert "\x1b" not in done.stderr
-        proxy.shutdown()

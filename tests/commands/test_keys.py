@@ -30,11 +30,8 @@ def keyed(run: Run, guarded: tuple[ServerProcess, str], monkeypatch: pytest.Monk
     """Run a command against that server with its first key."""
     monkeypatch.setenv("ZAQAR_LITE_KEY", guarded[1])
     monkeypatch.delenv("ZAQAR_LITE_PROJECT")
-
-    def runner(*words: str, stdin: bytes = b"", url: str = guarded[0].url) -> object:
-        return run(*words, stdin=stdin, url=url)
-
-    return runner  # type: ignore[return-value]
+    run.url = guarded[0].url
+    return run
 
 
 def test_a_key_is_made_as_the_readme_says(guarded: tuple[ServerProcess, str]) -> None:

@@ -1,13 +1,11 @@
 """Posting files by the command line."""
 
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.commands.running import ZAQAR, Run
-from tests.server import ServerProcess
+from tests.commands.running import Run
 from zaqar_lite.client import Client
 
 
@@ -72,16 +70,6 @@ def test_a_csv_row_with_a_bad_number_is_set_aside_under_its_own_number(
     assert run(*words, stdin=rows) == (2, [])
 
 
-def test_what_was_stored_before_an_end_is_told(server: ServerProcess, queue: str) -> None:
-    lines = b"\n".join([b"1"] * 250 + [b"not JSON"])
-    words = [*ZAQAR, "message", "post", queue, "--file", "-", "--in-flight", "1"]
-    words += ["--url", server.url, "--project", "tests"]
-    done = subprocess.run(words, input=lines, capture_output=True, check=False)
-    assert done.returncode == 1
-    assert b"Record 251 was refused: Invalid request body" in done.stderr
-    assert b"250 messages were stored" in done.stderr
-
-
 def test_csv_has_a_body_column_and_understands_others(
     run: Run, queue: str, tmp_path: Path, client: Client
 ) -> None:
@@ -102,32 +90,6 @@ def test_csv_has_a_body_column_and_understands_others(
     assert client.stats(queue).delayed == 1
 
 
-@pytest.mark.parametrize("line", [b"call Ada", b"{broken", b"a,b,c", b"\xff\xfe"])
-def test_a_file_that_is_not_json_lines_is_told_of_the_other_formats(
-    server: ServerProcess, queue: str, line: bytes
-) -> None:
-    words = [*ZAQAR, "message", "post", queue, "--file", "-"]
-    words += ["--url", server.url, "--project", "tests"]
-    done = subprocess.run(words, input=b"1\n" + line, capture_output=True, check=False)
-    assert done.returncode == 1
-    assert b"Record 2 was refused" in done.stderr
-    assert b"This line is not JSON" in done.stderr
-    assert b"--format text" in done.stderr
-    assert b"--format csv" in done.stderr
-
-
-def test_what_is_refused_for_another_reason_is_not_called_no_json(
-    server: ServerProcess, queue: str
-) -> None:
-    words = [*ZAQAR, "message", "post", queue, "--file", "-"]
-    words += ["--url", server.url, "--project", "tests"]
-    deep = b"[" * 600 + b"]" * 600
-    done = subprocess.run(words, input=deep, capture_output=True, check=False)
-    assert done.returncode == 1
-    assert b"nested deeper than 512" in done.stderr
-    assert b"not JSON" not in done.stderr
-
-
 def test_lines_of_text_are_strings(run: Run, queue: str, tmp_path: Path, client: Client) -> None:
     lines = "call Ada \r\n\n  1\n{broken\ngrün".encode()
     words = ("message", "post", queue, "--file", "-", "--format", "text")
@@ -141,3 +103,18 @@ def test_lines_of_text_are_strings(run: Run, queue: str, tmp_path: Path, client:
     assert json.loads(rejects.read_text(encoding="utf-8"))["record"] == 2
     assert run(*words, "--run", "once", stdin=b"a\nb")[1][0]["messages"] == 2
     assert run(*words, "--run", "once", stdin=b"a\nb")[1][0]["duplicates"] == 2
+
+
+@pytest.mark.parametrize("line", [b"call Ada", b"{broken", b"a,b,c", b"\xff\xfe"])
+def test_what_was_stored_before_an_end_is_told_and_so_are_the_other_formats(
+    run: Run, queue: str, line: bytes
+) -> None:
+    words = ("message", "post", queue, "--file", "-", "--in-flight", "1")
+    assert run(*words, stdin=b"1\n" * 250 + line)[0] == 1
+    for said in ("Record 251 was refused", "This line is not JSON", "250 messages were stored"):
+        assert said in run.said
+    assert "--format text" in run.said
+    assert "--format csv" in run.said
+    assert run(*words, stdin=b"[" * 600 + b"]" * 600)[0] == 1
+    assert "nested deeper than 512" in run.said
+    assert "not JSON" not in run.said

@@ -3,7 +3,8 @@
 import time
 
 from tests.client.test_waiting import post_later
-from tests.commands.running import ZAQAR, Run, on_a_terminal
+from tests.commands.conftest import Shown
+from tests.commands.running import Run
 from tests.server import ServerProcess
 from zaqar_lite.client import Client, QueueOptions
 
@@ -53,32 +54,26 @@ def test_a_queue_without_dead_letters_says_so(run: Run, client: Client, queue: s
     assert "no _dead_letter_queue" in row["reason"]
 
 
-def test_a_terminal_gets_the_attempts_as_a_table(
-    server: ServerProcess, client: Client, queue: str
-) -> None:
+def test_a_terminal_gets_the_attempts_as_a_table(shown: Shown, client: Client, queue: str) -> None:
     client.create_queue(queue, QueueOptions(dead_letter_queue=f"{queue}-dead", max_failures=2))
     identifier = client.post(queue, "poison")
     for _ in range(2):
         with client.claim(queue) as claim:
             for message in claim:
-                claim.release(
-                    message, failed=True, reason="KeyError", detail="\x1b[2Jwhat\nthere is"
-                )
-    options = ["--url", server.url, "--project", "tests"]
+                what = "\x1b[2Jwhat\nthere is"
+                claim.release(message, failed=True, reason="KeyError", detail=what)
     for noun in ("dlq", "message"):
-        shown = on_a_terminal([*ZAQAR, noun, "show", f"{queue}-dead", identifier, *options])
-        lines = shown.splitlines()
+        table = shown(noun, "show", f"{queue}-dead", identifier)
+        lines = table.splitlines()
         (header,) = (line for line in lines if "outcome" in line and "client_id" in line)
         for column in ("number", "ended_at", "delay", "reason", "detail"):
             assert column in header
         assert sum("KeyError" in line for line in lines) == 2
-        assert "max_failures" in shown
-        assert "\\x1b[2Jwhat\\nthere is" in shown
+        assert "max_failures" in table
+        assert "\\x1b[2Jwhat\\nthere is" in table
     fresh = client.post(queue, 1)
-    shown = on_a_terminal([*ZAQAR, "message", "show", queue, fresh, *options])
-    assert "No attempt has ended yet." in shown
-    listed = on_a_terminal([*ZAQAR, "dlq", "list", f"{queue}-dead", *options])
-    assert "max_failures" in listed
+    assert "No attempt has ended yet." in shown("message", "show", queue, fresh)
+    assert "max_failures" in shown("dlq", "list", f"{queue}-dead")
 
 
 def test_commands_wait_for_messages(

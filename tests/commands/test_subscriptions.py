@@ -27,27 +27,20 @@ def delivering() -> Iterator[ServerProcess]:
 
 
 def test_a_subscriber_that_the_server_refuses_is_warned_of(
-    server: ServerProcess, queue: str
+    run: Run, client: Client, queue: str
 ) -> None:
-    def created(url: str) -> tuple[dict[str, Any], str]:
-        words = [*ZAQAR, "subscription", "create", queue, url, "--url", server.url]
-        done = subprocess.run(
-            [*words, "--project", "tests"], capture_output=True, check=True, text=True
-        )
-        return json.loads(done.stdout), done.stderr
-
-    made, said = created("http://127.0.0.1:9999/")
+    _, (made,) = run("subscription", "create", queue, "http://127.0.0.1:9999/")
     assert made["secret"].startswith("whsec_")
-    assert said == (
+    assert run.said == (
         "zaqar-lite: warning: Nothing will be delivered to this subscriber: the target is in a "
         "network that may not be called (delivery_allowed).\n"
     )
-    assert created("https://receiver.example/")[1] == ""
-    with Client(server.url, project="tests") as client:
-        with pytest.raises(ServerWarning, match="Nothing will be delivered") as raised:
-            client.update_subscription(queue, made["id"], subscriber="http://10.0.0.1/")
-        assert raised.value.result is None
-        assert client.get_subscription(queue, made["id"]).subscriber == "http://10.0.0.1/"
+    run("subscription", "create", queue, "https://receiver.example/")
+    assert run.said == ""
+    with pytest.raises(ServerWarning, match="Nothing will be delivered") as raised:
+        client.update_subscription(queue, made["id"], subscriber="http://10.0.0.1/")
+    assert raised.value.result is None
+    assert client.get_subscription(queue, made["id"]).subscriber == "http://10.0.0.1/"
 
 
 def test_a_message_is_received_signed_and_its_delivery_is_shown(

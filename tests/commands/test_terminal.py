@@ -6,6 +6,7 @@ import signal
 import subprocess
 from pathlib import Path
 
+from tests.commands.conftest import Shown
 from tests.commands.running import ZAQAR, on_a_terminal
 from tests.record_terminal import COMMANDS, PICTURE, picture, session, text_of
 from tests.server import ServerProcess
@@ -14,96 +15,94 @@ from zaqar_lite.client import Client, Topic
 
 
 def test_a_terminal_gets_tables_that_a_body_cannot_command(
-    server: ServerProcess, queue: str, client: Client
+    shown: Shown, queue: str, client: Client
 ) -> None:
     client.post(queue, "[bold]\x1b[2Jred")
-    words = ["message", "list", queue, "--url", server.url, "--project", "tests"]
-    shown = on_a_terminal([*ZAQAR, *words])
-    assert "body" in shown
-    assert "[bold]" in shown
-    assert "\\x1b[2Jred" in shown
-    assert "\x1b[2J" not in shown
-    watched = on_a_terminal(
-        [*ZAQAR, "watch", queue, "--interval", "0.05", "--count", "3", *words[3:]]
-    )
+    table = shown("message", "list", queue)
+    assert "body" in table
+    assert "[bold]" in table
+    assert "\\x1b[2Jred" in table
+    assert "\x1b[2J" not in table
+    watched = shown("watch", queue, "--interval", "0.05", "--count", "3")
     assert "claimed" in watched
     assert "delayed" in watched
 
 
-def test_ids_are_never_cut(server: ServerProcess, queue: str, client: Client) -> None:
+def test_no_id_and_no_name_is_cut(shown: Shown, queue: str, client: Client) -> None:
     ids = client.post_batch(queue, ["x" * 300, {"long": "y " * 100}])
-    options = ["--url", server.url, "--project", "tests"]
     for words in (["message", "list", queue, "--details"], ["claim", "create", queue]):
-        shown = on_a_terminal([*ZAQAR, *words, *options], columns=80)
-        lines = [line.rstrip() for line in shown.splitlines()]
+        table = shown(*words, columns=80)
+        lines = [line.rstrip() for line in table.splitlines()]
         assert all(any(one in line for line in lines) for one in ids)
         assert max(map(len, lines)) <= 80
-        assert shown.count("x") >= 300
-        assert "\u2026" not in shown
-    (claim,) = {message.claim_id for message in client.list_messages(queue, include_claimed=True)}
-    assert claim is None or claim in shown
-    narrow = on_a_terminal([*ZAQAR, "message", "show", queue, *ids, *options], columns=30)
+        assert table.count("x") >= 300
+        assert "\u2026" not in table
+    narrow = shown("message", "show", queue, *ids, columns=30)
     assert all(one in narrow for one in ids)
-    record = on_a_terminal([*ZAQAR, "health", *options], columns=20)
-    assert "\u2026" not in record
-
-
-def test_watching_cuts_no_name(server: ServerProcess, queue: str) -> None:
+    assert "\u2026" not in shown("health", columns=20)
     name = f"{queue}-".ljust(64, "n")
-    words = [*ZAQAR, "watch", name, "--count", "1", "--url", server.url]
-    assert name in on_a_terminal(words, columns=110)
-    narrow = on_a_terminal(words, columns=60)
+    assert name in shown("watch", name, "--count", "1", columns=110)
+    narrow = shown("watch", name, "--count", "1", columns=60)
     assert "\u2026" not in narrow
-    assert name in "".join(
-        line.split(maxsplit=1)[0] for line in narrow.splitlines() if line.split()
-    )
+    assert name in "".join(line.split()[0] for line in narrow.splitlines() if line.split())
+
+
+def test_a_narrow_terminal_shows_a_row_by_its_fields(
+    shown: Shown, queue: str, client: Client
+) -> None:
+    ids = client.post_batch(queue, [{"text": "of some length"}, 2])
+    rows = shown("message", "list", queue, "--details", columns=60)
+    assert all(f"{one} " in rows for one in ids)
+    fields = [line.split("│")[1].strip() for line in rows.splitlines() if "│" in line]
+    assert fields[:4] == ["id", "age", "ttl", "body"]
+    assert "claim_count" in rows
 
 
 def test_nothing_is_a_line_that_says_what_there_is_instead(
-    server: ServerProcess, queue: str, client: Client
+    shown: Shown, queue: str, client: Client
 ) -> None:
-    options = ["--url", server.url, "--project", "tests"]
-    client.create_queue(queue, {"_default_message_delay": 60})
-    client.post_batch(queue, [1, 2])
-    shown = on_a_terminal([*ZAQAR, "message", "list", queue, *options])
-    assert f"No messages to show in {queue}; 2 are delayed (zaqar-lite message list" in shown
-    shown = on_a_terminal([*ZAQAR, "claim", "create", queue, *options])
-    assert f"No message of {queue} can be claimed now; 2 are delayed (zaqar-lite" in shown
-    shown = on_a_terminal([*ZAQAR, "message", "pop", queue, *options])
-    assert f"{queue} has nothing to take; 2 are delayed (zaqar-lite message list" in shown
-    shown = on_a_terminal([*ZAQAR, "queue", "list", "--name", "zzz", *options])
-    assert "The project has no queues with 'zzz' in their name." in shown
-
-
-def test_a_queue_or_topic_that_nobody_made_is_told_from_an_empty_one(
-    server: ServerProcess, queue: str, client: Client
-) -> None:
-    options = ["--url", server.url, "--project", "tests"]
     missing = f"{queue}-misspelled"
-    defaults = f"There is no {{}} {missing}: these are the server's defaults."
-    for words, said in (
-        (("message", "list"), f"No messages to show in {missing}: there is no queue of this name."),
-        (("claim", "create"), "can be claimed now: there is no queue of this name."),
-        (("message", "pop"), f"{missing} has nothing to take: there is no queue of this name."),
-        (("queue", "stats"), f"There is no queue {missing}."),
-        (("queue", "show"), defaults.format("queue")),
-        (("topic", "show"), defaults.format("topic")),
-    ):
-        assert said in on_a_terminal([*ZAQAR, *words, missing, *options])
-    client.create_queue(queue)
+    client.create_queue(queue, {"_default_message_delay": 60})
     client.create_topic(queue)
-    for words in (("queue", "show"), ("queue", "stats"), ("topic", "show"), ("message", "list")):
-        assert "here is no" not in on_a_terminal([*ZAQAR, *words, queue, *options])
+    client.post_batch(queue, [1, 2])
+    for words, delayed, absent in (
+        ("message list", f"No messages to show in {queue}", f"No messages to show in {missing}"),
+        ("claim create", f"No message of {queue} can be claimed now", "can be claimed now"),
+        ("message pop", f"{queue} has nothing to take", f"{missing} has nothing to take"),
+    ):
+        there = shown(*words.split(), queue)
+        assert f"{delayed}; 2 are delayed (zaqar-lite message list" in there
+        assert "here is no" not in there
+        assert f"{absent}: there is no queue of this name." in shown(*words.split(), missing)
+    for words, absent in (
+        ("queue stats", f"There is no queue {missing}."),
+        ("queue show", f"There is no queue {missing}: these are the server's defaults."),
+        ("topic show", f"There is no topic {missing}: these are the server's defaults."),
+    ):
+        assert absent in shown(*words.split(), missing)
+        assert "here is no" not in shown(*words.split(), queue)
+    found = shown("queue", "list", "--name", "zzz")
+    assert "The project has no queues with 'zzz' in their name." in found
 
 
 def test_a_post_to_a_topic_without_subscribers_says_that_nobody_gets_it(
-    server: ServerProcess, queue: str, client: Client
+    shown: Shown, queue: str, client: Client
 ) -> None:
-    words = [*ZAQAR, "topic", "post", queue, "1", "--url", server.url, "--project", "tests"]
     nobody = f"Nobody subscribes to {queue}: the message went nowhere."
-    assert nobody in on_a_terminal(words)
+    assert nobody in shown("topic", "post", queue, "1")
     client.subscribe(Topic(queue), f"queue:{queue}-target")
-    assert nobody not in on_a_terminal(words)
+    assert nobody not in shown("topic", "post", queue, "1")
+
+
+def test_what_a_job_refused_is_said_in_words(shown: Shown, queue: str) -> None:
+    said = shown("message", "move", queue, "0" * 32, "--by", "5m", code=3)
+    assert "1 refused: there are no such messages (any more)" in said
+
+
+def test_a_terminal_gets_a_progress_bar(shown: Shown, queue: str, tmp_path: Path) -> None:
+    source = tmp_path / "in.jsonl"
+    source.write_text("1\n" * 5000, encoding="utf-8")
+    assert "5,000 messages" in shown("message", "post", queue, "--file", str(source))
 
 
 def test_what_a_server_is_not_set_to_do_is_said(tmp_path: Path) -> None:
@@ -112,12 +111,6 @@ def test_what_a_server_is_not_set_to_do_is_said(tmp_path: Path) -> None:
         assert "No done messages of q are kept (for how long, _done_retention says)." in shown
         words = [*ZAQAR, "health", "--operations", "--url", plain.url]
         assert "it needs `serve --admin-mode`" in on_a_terminal(words, code=1)
-
-
-def test_what_a_job_refused_is_said_in_words(server: ServerProcess, queue: str) -> None:
-    options = ["--by", "5m", "--url", server.url, "--project", "tests"]
-    shown = on_a_terminal([*ZAQAR, "message", "move", queue, "0" * 32, *options], code=3)
-    assert "1 refused: there are no such messages (any more)" in shown
 
 
 def test_a_server_that_is_away_is_told_at_once_and_then_counted_down_to() -> None:
@@ -171,10 +164,3 @@ def test_the_readmes_picture_is_of_a_real_session() -> None:
     for command in COMMANDS:
         assert f"$ {command}" in drawn
         assert f"$ {command}" in committed
-
-
-def test_a_terminal_gets_a_progress_bar(server: ServerProcess, queue: str, tmp_path: Path) -> None:
-    source = tmp_path / "in.jsonl"
-    source.write_text("1\n" * 5000, encoding="utf-8")
-    words = ["message", "post", queue, "--file", str(source), "--url", server.url]
-    assert "5,000 messages" in on_a_terminal([*ZAQAR, *words])
