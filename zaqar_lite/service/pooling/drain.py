@@ -367,8 +367,6 @@ class DrainWorker(BackgroundWorker):
         self, old: MessageStore, queue: QueueRef, *, held: bool
     ) -> AsyncIterator[list[Message]]:
         """Batches of the messages that move; with `held`, those that claims hold, too."""
-        record = await self.management.get_queue(queue)
-        honours = record is None or record.delay_mode is DelayMode.HONOUR
         marker: Marker | None = None
         while True:
             chosen = ListQuery(
@@ -384,12 +382,12 @@ class DrainWorker(BackgroundWorker):
                 if one.claim_id is not None and not held:
                     continue
                 if batch and size + len(one.body) > _BYTES:
-                    yield batch
+                    yield await self._as_moved(old, queue, batch)
                     batch, size = [], 0
                 size += len(one.body)
-                batch.append(await _as_moved(old, queue, one, honours=honours))
+                batch.append(one)
             if batch:
-                yield batch
+                yield await self._as_moved(old, queue, batch)
 
     async def _carry(
         self,
@@ -399,32 +397,28 @@ class DrainWorker(BackgroundWorker):
         old: MessageStore,
         new: MessageStore,
     ) -> None:
-        """Move one batch."""
+        """Move one batch, which is noted first unless it is a repeated one."""
         drain = work.value
-        drain.number += 1
-        drain.batch = Batch(*queue, [one.id for one in found])
-        await self._save(work)
-        source = f"{drain.pool}/{drain.id}"
-        await new.import_messages(queue, found, source=source, number=drain.number)
+        if drain.batch is None:
+            drain.number += 1
+            drain.batch = Batch(*queue, [one.id for one in found])
+            await self._save(work)
+        await new.import_messages(
+            queue, found, source=f"{drain.pool}/{drain.id}", number=drain.number
+        )
         await old.delete(queue, drain.batch.ids, claim_ids=None)
-        drain.moved += len(found)
+        drain.moved += len(drain.batch.ids)
         drain.batch = None
 
     async def _repeat(self, work: Held[Drain], batch: Batch) -> None:
         """Go on with a batch that was on its way when a process ended."""
         queue = QueueRef(batch.project, batch.queue)
         place = (await self.placements.entry(queue)).place
-        old = await self.messages.pool(work.value.pool)
         if place.group:
+            old = await self.messages.pool(work.value.pool)
             new = await self.messages.pool(place.to)
             found = await old.get_messages(queue, batch.ids, details=True)
-            record = await self.management.get_queue(queue)
-            honours = record is None or record.delay_mode is DelayMode.HONOUR
-            moved = [await _as_moved(old, queue, one, honours=honours) for one in found]
-            source = f"{work.value.pool}/{work.value.id}"
-            await new.import_messages(queue, moved, source=source, number=work.value.number)
-            await old.delete(queue, batch.ids, claim_ids=None)
-            work.value.moved += len(batch.ids)
+            await self._carry(work, queue, await self._as_moved(old, queue, found), old, new)
         work.value.batch = None
 
     async def _forget_keys(self, work: Held[Drain], queue: QueueRef, entry: Entry) -> bool:
@@ -464,16 +458,23 @@ class DrainWorker(BackgroundWorker):
         except Unavailable as exc:
             logger.warning("redriven messages of %r are carried later: %s", name, exc)
 
+    async def _as_moved(
+        self, old: MessageStore, queue: QueueRef, found: Sequence[Message]
+    ) -> list[Message]:
+        """Messages as the new store takes them: leases stay behind, as delays that end with them.
 
-async def _as_moved(
-    old: MessageStore, queue: QueueRef, message: Message, *, honours: bool
-) -> Message:
-    """A message as the new store takes it in: leases stay behind, as delays that end with them."""
-    if message.parked_until is not None:
-        return replace(message, delay_expires_at=message.parked_until)
-    if message.claim_id is not None:
-        with suppress(NotFound):
-            claim = await old.get_claim(queue, message.claim_id)
-            ends = message.now + max(claim.ttl_ms - claim.age_ms, 0)
-            return replace(message, delay_expires_at=ends)
-    return message if honours else replace(message, delay_expires_at=None)
+        A delay that a normal queue ignored stays behind, too.
+        """
+        record = await self.management.get_queue(queue)
+        ignores = record is not None and record.delay_mode is not DelayMode.HONOUR
+        moved: list[Message] = []
+        for one in found:
+            until = None if ignores else one.delay_expires_at
+            if one.parked_until is not None:
+                until = one.parked_until
+            elif one.claim_id is not None:
+                with suppress(NotFound):
+                    claim = await old.get_claim(queue, one.claim_id)
+                    until = one.now + max(claim.ttl_ms - claim.age_ms, 0)
+            moved.append(replace(one, delay_expires_at=until))
+        return moved

@@ -11,9 +11,11 @@ import logging
 import random
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from zaqar_lite.domain import metadata as rules
 from zaqar_lite.domain.clock import Clock
@@ -25,7 +27,7 @@ from zaqar_lite.service.records import all_records, retried
 from zaqar_lite.storage.management import ManagementStore
 
 logger = logging.getLogger(__name__)
-PLACE, LEFT = "placement", "placement-left"
+PLACE = "placement"
 CARRY = "pool-carry"
 """Records of redriven messages that wait in a pool for their target in another: `target@pool`."""
 FLAVOR = "_flavor"
@@ -34,7 +36,8 @@ _MAX_CACHED = 10_000
 _PAGE = 1_000
 _READ_AT_ONCE = 100
 """Queues whose entries are read one by one before others have their turn."""
-_FEW = 20
+_LOOKED_AT = 100
+"""Entries that a sweep looks at, for those of queues that were deleted."""
 
 
 class Place(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -182,46 +185,32 @@ class Placements:
         """Mark the entry of a queue whose record is about to be deleted."""
         entry = await self.entry(queue)
         if entry.version and not entry.place.left:
-            await self.management.put_record(LEFT, *queue, b"{}", expected=None)
             await self._mark(queue, entry.place)
 
-    async def tidy(self) -> int:
-        """Remove some entries whose queues were deleted long enough ago; answer how many.
-
-        Each call looks at the next few marks, so that none stays behind those that are young.
-        """
-        records = await self.management.list_records(LEFT, after=self._tidied, limit=_FEW)
-        last = records[-1] if len(records) == _FEW else None
-        self._tidied = None if last is None else (last.project, last.name)
-        removed = 0
+    async def tidy(self) -> None:
+        """Remove entries whose queues were deleted long enough ago, of the next few entries."""
+        records = await self.management.list_records(PLACE, after=self._tidied, limit=_LOOKED_AT)
+        is_end = len(records) < _LOOKED_AT
+        self._tidied = None if is_end else (records[-1].project, records[-1].name)
         for record in records:
-            queue = QueueRef(record.project, record.name)
-            entry = await self.entry(queue)
-            if entry.place.left and not await self._has_record(queue):
-                if self._clock.now_ms() - entry.place.left < LEFT_MS:
-                    continue
-                try:
-                    await self.management.delete_record(PLACE, *queue, expected=entry.version)
-                except RecordChanged:
-                    continue
-                self._cache.pop(queue, None)
-            elif entry.place.left:  # its record was never deleted, or it was made without us
-                try:
-                    await self._write(
-                        queue, msgspec.structs.replace(entry.place, left=0), entry.version
-                    )
-                except RecordChanged:
-                    continue
-            await self.management.delete_record(LEFT, *queue)
-            removed += 1
-        return removed
+            queue, place = QueueRef(record.project, record.name), _decode(record.value)
+            if not place.left or self._clock.now_ms() - place.left < LEFT_MS:
+                continue
+            with suppress(RecordChanged):
+                if await self._has_record(queue):  # it was never deleted, or made without us
+                    await self._write(queue, replace(place, left=0), record.version)
+                else:
+                    await self.management.delete_record(PLACE, *queue, expected=record.version)
+                    self._cache.pop(queue, None)
 
     async def in_pool(self, pool: str) -> AsyncIterator[tuple[QueueRef, Entry]]:
         """The queues that lie in a pool, move to it, or have keys in it."""
         async for record in all_records(self.management, PLACE, page_size=_PAGE):
-            place = _decode(record.value)
-            if pool in (place.pool, place.to, place.keys_in) and not place.left:
-                yield QueueRef(record.project, record.name), Entry(place, record.version)
+            queue, place = QueueRef(record.project, record.name), _decode(record.value)
+            if pool not in (place.pool, place.to, place.keys_in):
+                continue
+            if not place.left or await self._has_record(queue):
+                yield queue, Entry(place, record.version)
 
     async def holds(self, pool: str) -> QueueRef | None:
         """A queue that lies in a pool."""
@@ -327,7 +316,7 @@ class Placements:
         return await self.management.get_queue(queue) is not None
 
     async def _mark(self, queue: QueueRef, place: Place) -> None:
-        left = msgspec.structs.replace(place, left=max(self._clock.now_ms(), 1))
+        left = replace(place, left=max(self._clock.now_ms(), 1))
         await self._write(queue, left, None)
 
     async def _write(self, queue: QueueRef, place: Place, expected: int | None) -> None:

@@ -144,7 +144,6 @@ class PoolRegistry:
             most=Most(MAX_FLAVORS, Invalid, full, clock),
         )
         self._known: dict[str, Pool] = {}
-        self._stores: dict[str | None, tuple[object, StoreKind]] = {}
         self._read_at = float("-inf")
 
     def keep_in(self, management: ManagementStore) -> None:
@@ -322,19 +321,12 @@ class PoolRegistry:
 
     def _capabilities(self, pool: Pool | None) -> Collection[Capability]:
         """What the store of a pool, or the server's own, can do; nothing where it can't be made."""
-        name, at = (None, None) if pool is None else (pool.name, (pool.uri, pool.options))
-        known = self._stores.get(name)
-        if known is None or known[0] != at:
-            try:
-                kind = self._check(pool)
-            except ConfigurationError as exc:
-                uri = "" if pool is None else pool.uri
-                logger.warning(
-                    "the pool %r can't be used: %s", name, without_secrets(str(exc), uri)
-                )
-                return ()
-            known = self._stores[name] = at, kind
-        return known[1].capabilities
+        try:
+            return self._check(pool).capabilities
+        except ConfigurationError as exc:
+            name, uri = ("", "") if pool is None else (pool.name, pool.uri)
+            logger.warning("the pool %r can't be used: %s", name, without_secrets(str(exc), uri))
+            return ()
 
     async def _set_flavor(
         self, known: Mapping[str, Pool], flavor: str, names: Sequence[str]
