@@ -9,11 +9,13 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+from msgspec.json import schema_components
 from starlette.requests import Request
 from starlette.responses import Response
 
 from zaqar_lite.api.request import Route
 from zaqar_lite.api.routes import OPENAPI_PATH, RouteTree
+from zaqar_lite.api.v2.pools import FlavorChange, NewFlavor, NewPool, PoolChange
 from zaqar_lite.api.v2.queues import PATCH_TYPE
 from zaqar_lite.domain.attempts import MAX_DETAIL, MAX_REASON, Ended
 from zaqar_lite.domain.groups import MAX_GROUP
@@ -27,7 +29,6 @@ from zaqar_lite.service.identity.keys import (
     MAX_DESCRIPTION,
     MOST_LISTED,
 )
-from zaqar_lite.service.pooling.pools import MAX_TEXT, MAX_WEIGHT
 
 Schema = dict[str, Any]
 _PROPERTY = re.compile(r"(?P<name>\w+)(?P<needed>!?)(?::(?P<kind>\w+))?(?P<null>\??)")
@@ -35,12 +36,15 @@ _CLOSED: Schema = {"additionalProperties": False}
 
 
 _UUID = "^[0-9a-fA-F]{8}-?([0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}$"
+_PLACE = "#/components/schemas/{name}"
+_FORMS = (NewPool, PoolChange, NewFlavor, FlavorChange)
+"""The forms of documents that are their own schemas."""
 _OFF: Schema = {"type": "boolean", "const": False}
 
 
 def reference(name: str) -> Schema:
     """Point to a schema of the document by its name."""
-    return {"$ref": f"#/components/schemas/{name}"}
+    return {"$ref": _PLACE.format(name=name)}
 
 
 def _text(most: int, least: int = 0) -> Schema:
@@ -160,6 +164,7 @@ def schemas(limits: Limits) -> dict[str, Schema]:
         **_of_jobs(),
         **_of_projects(),
         **_of_pools(),
+        **schema_components(_FORMS, ref_template=_PLACE)[1],
     }
 
 
@@ -340,15 +345,10 @@ def _of_projects() -> dict[str, Schema]:
 
 
 def _of_pools() -> dict[str, Schema]:
-    short, weight = _text(MAX_TEXT), _whole(MAX_WEIGHT, 0)
-    pool = _object("href! name! flavor!:text? uri! weight!:weight options:object", weight=weight)
-    fields = "weight{0}:weight flavor:short options:object"
-    new = _object("uri!:short " + fields.format("!"), short=short, weight=weight)
+    pool = _object("href! name! flavor!:text? uri! weight!:count options:object")
     return {
         "Pool": pool,
         "Pools": _object("pools!:pools links!:links", pools=_list(pool), links=_LINKS),
-        "NewPool": {**new, **_CLOSED},
-        "PoolChange": _object("uri:short " + fields.format(""), short=short, weight=weight),
         "Drain": _object(
             "pool! state!:state started_at! ended_at:text? queues_left!:count "
             "messages_moved!:count problem:text?",
@@ -356,7 +356,6 @@ def _of_pools() -> dict[str, Schema]:
         ),
         "Flavor": _FLAVOR,
         "Flavors": _object("flavors!:flavors links!:links", flavors=_list(_FLAVOR), links=_LINKS),
-        "NewFlavor": _object("pool_list!:texts capabilities:object"),
     }
 
 

@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 import orjson
 
+from zaqar_lite.api.request import Request
 from zaqar_lite.domain.attempts import Attempt
 from zaqar_lite.domain.groups import GROUP_HEADER, group_of
 from zaqar_lite.domain.models import Message
@@ -24,14 +25,18 @@ def instant(at_ms: int) -> str:
     return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def link(path: str, pairs: list[tuple[str, str]]) -> str:
-    """Write a relative link with its parameters percent-encoded."""
-    return path + "?" + "&".join(f"{name}={quote(value, safe='')}" for name, value in pairs)
+def next_page(request: Request, marker: str | None, **more: str) -> list[dict[str, str]]:
+    """The links of a page that ends at `marker`: to the next one, asked for as this one was.
 
-
-def next_page(path: str, page: Sequence[object], *pairs: tuple[str, str]) -> list[dict[str, str]]:
-    """The links of a page: to the next one, unless there is nothing on this one."""
-    return [{"rel": "next", "href": link(path, list(pairs))}] if page else []
+    `more` are parameters that hold though nobody gave them. There is no next page of an empty one,
+    whose `marker` is None. A page that was waited for is followed by one that is not.
+    """
+    if marker is None:
+        return []
+    asked = {name: values[-1] for name, values in request.parameters.items() if name != "wait"}
+    pairs = {**asked, **more, "marker": marker}
+    query = "&".join(f"{name}={quote(value, safe='')}" for name, value in pairs.items())
+    return [{"rel": "next", "href": f"{request.path}?{query}"}]
 
 
 def yes_no(value: bool) -> str:

@@ -373,11 +373,6 @@ class Request:
         """
         return page_limit(self.asked_limit(), most, default)
 
-    def given(self, *names: str) -> list[tuple[str, str]]:
-        """The last values of those of some parameters that the client gave, for a link."""
-        known = self.parameters
-        return [(name, known[name][-1]) for name in names if name in known]
-
     def flag(self, name: str) -> bool:
         """The last value of a parameter as a boolean; False when it is absent.
 
@@ -417,6 +412,7 @@ class Route:
     """One method of one path; above a method, that is its action.
 
     Its name is the method's, and its summary what the docstring says before the first semicolon.
+    The home document shows all routes of one `rel` as one resource; it is the name unless given.
     `access` is what the policy asks of who calls it. `invalid_title` is the title of the errors
     that the domain calls Invalid. `statuses` are the answers that the route itself gives; those of
     the checks come on top, so do 503 of the store and 413 of a body. `body` names the schema of the
@@ -437,6 +433,7 @@ class Route:
     parameters: tuple[Parameter, ...] = ()
     name: str = ""
     summary: str = ""
+    rel: str = ""
     body: str | None = None
     answer: str | None = None
     hot: bool = False
@@ -455,7 +452,8 @@ class Route:
     def __call__(self, method: A) -> A:
         """Let a method be the action of this route."""
         summary = self.summary or (method.__doc__ or "").partition("\n")[0].partition(";")[0]
-        named = replace(self, name=self.name or method.__name__, summary=summary.removesuffix("."))
+        name = self.name or method.__name__
+        named = replace(self, name=name, rel=self.rel or name, summary=summary.removesuffix("."))
         vars(method)["routes"] = (named, *vars(method).get("routes", ()))
         return method
 

@@ -39,6 +39,14 @@ KEY = Parameter(
 )
 
 
+_TOPIC_RELS = {
+    "messages": "topic_messages",
+    **dict.fromkeys(("subscriptions_get", "subscriptions_post"), "topic_subscriptions"),
+    **dict.fromkeys(("subscription", "subscription_patch"), "topic_subscription"),
+}
+"""What the home document calls routes of a topic that are like those of a queue."""
+
+
 def route(
     place: str,
     access: str,
@@ -63,7 +71,8 @@ def route(
 def topic_twin(of: object, **changes: Any) -> Route:  # noqa: ANN401 - fields of a route
     """A topic's route that is like that of a queue's action, but for `changes`."""
     queues: Route = vars(of)["routes"][0]
-    changed = {"name": "", "summary": "", "framed_by": "", **changes}
+    rel = queues.rel.replace("queue", "topic")
+    changed = {"name": "", "summary": "", "framed_by": "", "rel": rel, **changes}
     return replace(queues, **_on_topic(queues), **changed)
 
 
@@ -71,7 +80,9 @@ def on_topics(routes: Iterable[Route]) -> Iterator[Route]:
     """The same actions of a topic, under names of their own."""
     for one in routes:
         name, summary = f"topic_{one.name}", one.summary.replace("queue", "topic")
-        yield replace(one, template=_on_topic(one)["template"], name=name, summary=summary)
+        rel = _TOPIC_RELS.get(one.rel, name)
+        template = _on_topic(one)["template"]
+        yield replace(one, template=template, name=name, summary=summary, rel=rel)
 
 
 def _on_topic(route: Route) -> dict[str, Any]:

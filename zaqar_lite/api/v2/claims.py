@@ -49,6 +49,7 @@ class ClaimActions:
         (201, 204, 429),
         (CLAIM_LIMIT, LARGE, WAIT, DETAILS),
         hot=True,
+        rel="post_claim",
     )
     async def claim_messages(self, request: Request) -> Response:
         """Claim messages; 204 when there is none to claim."""
@@ -92,6 +93,7 @@ class ClaimActions:
         (200, 404),
         (DETAILS,),
         hot=True,
+        rel="claim",
     )
     async def show_claim(self, request: Request) -> Response:
         """Show a claim."""
@@ -112,6 +114,7 @@ class ClaimActions:
         "claims:update receive",
         (204, 404),
         hot=True,
+        rel="patch_claim",
     )
     async def renew_claim(self, request: Request) -> Response:
         """Renew a claim."""
@@ -130,6 +133,7 @@ class ClaimActions:
         (204,),
         (Parameter("delay", "Delay", "Seconds until its messages are ready again."),),
         hot=True,
+        rel="delete_claim",
     )
     async def release_claim(self, request: Request) -> Response:
         """Release a claim; its messages can be claimed at once, or after a delay."""

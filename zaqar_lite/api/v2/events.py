@@ -53,6 +53,7 @@ class EventActions:
         ),
         hot=True,
         streams=True,
+        rel="queue_events",
     )
     async def stream_events(self, request: Request) -> Response:
         """Stream a queue's messages."""

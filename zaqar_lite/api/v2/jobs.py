@@ -1,7 +1,6 @@
 """Jobs: put many dead letters back; cancel, move or fire many delayed messages. And schedules."""
 
-import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -10,9 +9,10 @@ import msgspec
 import orjson
 
 from zaqar_lite.api import documents
-from zaqar_lite.api.render import instant, next_page
-from zaqar_lite.api.request import NO_CONTENT, Parameter, Request, Response, Route
-from zaqar_lite.api.routes import MARKER, route
+from zaqar_lite.api.render import instant
+from zaqar_lite.api.request import NO_CONTENT, Request, Response, Route
+from zaqar_lite.api.resources import Resource
+from zaqar_lite.api.routes import route
 from zaqar_lite.api.v2.messages import if_due
 from zaqar_lite.domain.errors import DueChanged, NotFound
 from zaqar_lite.domain.limits import MAX_BODY_DEPTH
@@ -36,6 +36,7 @@ class JobActions:
         "jobs:redrive manage",
         (200, 202, 404, 409, 412),
         largest_body=65_536,
+        rel="redrives",
     )
     async def begin_redrive(self, request: Request) -> Response:
         """Begin to redrive; few ids are acted on at once."""
@@ -54,7 +55,12 @@ class JobActions:
         location = (b"location", f"{request.path}/{job.id}".encode())
         return Response(202, self._shown(job), (location,))
 
-    @route("GET /v2/queues/{queue_name}/redrives -> Jobs", "jobs:list_redrives read", (200, 404))
+    @route(
+        "GET /v2/queues/{queue_name}/redrives -> Jobs",
+        "jobs:list_redrives read",
+        (200, 404),
+        rel="redrives",
+    )
     async def list_redrives(self, request: Request) -> Response:
         """List the jobs that redrive."""
         jobs = await self._jobs.list_jobs(request.queue, _act(request))
@@ -64,6 +70,7 @@ class JobActions:
         "GET /v2/queues/{queue_name}/redrives/{job_id} -> JobShown",
         "jobs:show_redrive read",
         (200, 404),
+        rel="redrive",
     )
     async def show_redrive(self, request: Request) -> Response:
         """Show a job to redrive."""
@@ -74,6 +81,7 @@ class JobActions:
         "DELETE /v2/queues/{queue_name}/redrives/{job_id}",
         "jobs:cancel_redrive manage",
         (204, 404, 409),
+        rel="redrive",
     )
     async def cancel_redrive(self, request: Request) -> Response:
         """Cancel a job to redrive."""
@@ -118,6 +126,7 @@ def delayed_twins(routes: Iterable[Route]) -> Iterator[Route]:
             template=one.template.replace("redrives", "delayed/{act}"),
             name=one.name.replace("redrive", "delayed_act"),
             summary=one.summary.replace("redrive", "act on delayed messages"),
+            rel=one.rel.replace("redrive", "delayed_act"),
             access=one.access._replace(
                 rule=(one.access.rule or "").replace("redrive", "delayed_act")
             ),
@@ -138,12 +147,16 @@ def _act(request: Request) -> JobAct:
 
 _plan = msgspec.json.Decoder(Plan)
 _parts = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_MOST = 100
-DEFAULT_LIMIT = 20
 
 
+@Resource(
+    *("schedule", "/v2/schedules/{schedule_name}", "schedules", "read", "manage"),
+    *("KeyLimit", 20),
+)
 class ScheduleActions:
     """The actions of `/v2/schedules`."""
+
+    most = 100
 
     def __init__(self, schedules: Schedules, authorizer: Authorizer) -> None:
         self._schedules = schedules
@@ -154,6 +167,7 @@ class ScheduleActions:
         "schedules:create manage",
         (200, 201, 409),
         largest_body=65_536,
+        rel="schedule",
     )
     async def put_schedule(self, request: Request) -> Response:
         """Make or replace a schedule."""
@@ -161,19 +175,14 @@ class ScheduleActions:
         self._authorizer.check_target(request.principal, plan.queue)
         name = request.path_values[0]
         schedule, is_new = await self._schedules.put(request.project, name, plan)
-        return Response(201 if is_new else 200, self._shown(schedule))
-
-    @route("GET /v2/schedules/{schedule_name} -> Schedule", "schedules:get read", (200, 404))
-    async def show_schedule(self, request: Request) -> Response:
-        """Show a schedule."""
-        schedule = await self._schedules.get(request.project, request.path_values[0])
-        return Response(200, self._shown(schedule))
+        return Response(201 if is_new else 200, self.shown(schedule))
 
     @route(
         "PATCH /v2/schedules/{schedule_name} Schedule -> Schedule",
         "schedules:update manage",
         (200, 404, 409),
         largest_body=65_536,
+        rel="schedule",
     )
     async def change_schedule(self, request: Request) -> Response:
         """Change some of a schedule; null takes one away."""
@@ -190,34 +199,13 @@ class ScheduleActions:
             return changed
 
         schedule = await self._schedules.change(request.project, request.path_values[0], apply)
-        return Response(200, self._shown(schedule))
-
-    @route("DELETE /v2/schedules/{schedule_name}", "schedules:delete manage", (204,))
-    async def delete_schedule(self, request: Request) -> Response:
-        """End a schedule."""
-        await self._schedules.delete(request.project, request.path_values[0])
-        return NO_CONTENT
+        return Response(200, self.shown(schedule))
 
     @route(
-        "GET /v2/schedules -> Schedules",
-        "schedules:get_all read",
-        (200,),
-        (MARKER, Parameter("limit", "KeyLimit", "How many schedules to answer at most.")),
-    )
-    async def list_schedules(self, request: Request) -> Response:
-        """List schedules."""
-        limit = request.limit(_MOST, DEFAULT_LIMIT)
-        page = await self._schedules.page(request.project, request.text("marker"), limit)
-        marker = page[-1].name if page else ""
-        links = next_page(request.path, page, ("limit", str(limit)), ("marker", marker))
-        shown = []
-        for schedule in page:
-            shown.append(self._shown(schedule))
-            await asyncio.sleep(0)  # the next instants of a rare cron expression take 2 ms
-        return Response(200, {"schedules": shown, "links": links})
-
-    @route(
-        "POST /v2/schedules/{schedule_name}/fire -> Fired", "schedules:fire manage", (201, 404, 413)
+        "POST /v2/schedules/{schedule_name}/fire -> Fired",
+        "schedules:fire manage",
+        (201, 404, 413),
+        rel="schedule_fire",
     )
     async def fire_schedule(self, request: Request) -> Response:
         """Post a schedule's message now."""
@@ -225,7 +213,20 @@ class ScheduleActions:
         message_id = await self._schedules.fire(request.project, request.path_values[0], may_post)
         return Response(201, {"message_id": message_id})
 
-    def _shown(self, schedule: Schedule) -> dict[str, Any]:
+    async def page(self, request: Request, marker: str | None, limit: int) -> Sequence[Schedule]:
+        """Read some schedules of the project."""
+        return await self._schedules.page(request.project, marker, limit)
+
+    async def find(self, request: Request) -> Schedule:
+        """Read a schedule."""
+        return await self._schedules.get(request.project, request.path_values[0])
+
+    async def remove(self, request: Request) -> None:
+        """End a schedule."""
+        await self._schedules.delete(request.project, request.path_values[0])
+
+    def shown(self, schedule: Schedule, *, detailed: bool = True) -> dict[str, Any]:
+        """Write a schedule, and when it fires next."""
         plan = {
             key: orjson.Fragment(bytes(raw))
             for key, raw in _parts.decode(msgspec.json.encode(schedule.plan)).items()

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from zaqar_lite.api import documents
 from zaqar_lite.api.long_polling import Polling
-from zaqar_lite.api.render import Renderer, instant, link, yes_no
+from zaqar_lite.api.render import Renderer, instant, next_page, yes_no
 from zaqar_lite.api.request import (
     INVALID_REQUEST,
     NO_CONTENT,
@@ -90,6 +90,7 @@ class MessageActions:
             DETAILS,
         ),
         hot=True,
+        rel="messages",
     )
     async def list_messages(self, request: Request) -> Response:
         """List messages, or get some by their ids."""
@@ -104,6 +105,7 @@ class MessageActions:
         (200, 404),
         (DETAILS,),
         hot=True,
+        rel="message_get",
     )
     async def get_message(self, request: Request) -> Response:
         """Get a message."""
@@ -124,6 +126,7 @@ class MessageActions:
         hot=True,
         largest=POST,
         too_large_title=INVALID_REQUEST,
+        rel="message_patch",
     )
     async def edit_message(self, request: Request) -> Response:
         """Edit a delayed message, or settle a claimed one; with a claim_id, settle it."""
@@ -152,6 +155,7 @@ class MessageActions:
         consuming=("claim_id",),
         hot=True,
         invalid_title=UNABLE_TO_DELETE,
+        rel="message_delete",
     )
     async def delete_message(self, request: Request) -> Response:
         """Delete a message."""
@@ -173,6 +177,7 @@ class MessageActions:
         ),
         consuming=("pop", "claim_ids"),
         hot=True,
+        rel="messages_delete",
     )
     async def delete_messages(self, request: Request) -> Response:
         """Delete messages by their ids, or pop some."""
@@ -252,41 +257,15 @@ class MessageActions:
         path = _path(queue)
         if not page.messages or page.marker is None:
             return Response(200, {"messages": [], "links": []})
-        href = link(
-            f"{path}/messages", _link_parameters(request, delayed, format_marker(page.marker))
-        )
+        given = "include_delayed" in request.parameters
+        more = {"include_delayed": yes_no(delayed)} if delayed or given else {}
+        links = next_page(request, format_marker(page.marker), **more)
         shown = self._renderer.messages(path, page.messages, details=details)
-        return Response(200, {"messages": shown, "links": [{"rel": "next", "href": href}]})
+        return Response(200, {"messages": shown, "links": links})
 
 
 def _path(queue: QueueRef) -> str:
     return f"/v2/queues/{queue.name}"
-
-
-def _link_parameters(request: Request, delayed: bool, marker: str) -> list[tuple[str, str]]:
-    """The next link's parameters: those that the client gave, and what upstream adds."""
-    pairs: list[tuple[str, str]] = []
-    if "marker" in request.parameters:
-        pairs.append(("marker", marker))
-    if "limit" in request.parameters:
-        pairs.append(("limit", request.parameters["limit"][-1]))
-    pairs += [
-        (name, yes_no(request.flag(name)))
-        for name in ("echo", "include_claimed")
-        if name in request.parameters
-    ]
-    if delayed or "include_delayed" in request.parameters:
-        pairs.append(("include_delayed", yes_no(delayed)))
-    pairs += [
-        (name, yes_no(request.flag(name)))
-        for name in ("details", "large")
-        if name in request.parameters
-    ]
-    if "until" in request.parameters:
-        pairs.append(("until", request.parameters["until"][-1]))
-    if "marker" not in request.parameters:
-        pairs.append(("marker", marker))
-    return pairs
 
 
 def posted_response(path: str, posted: Sequence[Posted], warned: str | None = None) -> Response:

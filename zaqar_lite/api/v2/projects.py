@@ -1,12 +1,13 @@
 """What an operator gives projects: keys, data keys where the server encrypts, and quotas."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from zaqar_lite.api import documents
-from zaqar_lite.api.render import instant, next_page
-from zaqar_lite.api.request import NO_CONTENT, Parameter, Request, Response
-from zaqar_lite.api.routes import MARKER, route
+from zaqar_lite.api.render import instant
+from zaqar_lite.api.request import NO_CONTENT, Request, Response
+from zaqar_lite.api.resources import Resource
+from zaqar_lite.api.routes import route
 from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.domain.identity import Principal
 from zaqar_lite.service.identity.keys import MOST_LISTED, Key, Keys
@@ -16,12 +17,18 @@ from zaqar_lite.service.quotas.quotas import Quotas
 if TYPE_CHECKING:
     from zaqar_lite.service.encryption.encryption_keys import EncryptionKeys
 
-DEFAULT_LIMIT = 20
 DEFAULT_OVERLAP = 86_400
 
 
+@Resource(
+    *("key", "/v2/keys/{key_id}", "keys", "admin", "admin"),
+    *("KeyLimit", 20),
+    guards=("list", "show", "delete"),
+)
 class KeyActions:
     """The actions under `/v2/keys`."""
+
+    most = MOST_LISTED
 
     def __init__(self, keys: Keys) -> None:
         self._keys = keys
@@ -43,28 +50,37 @@ class KeyActions:
             expires_in=documents.integer(document, "expires"),
             description=description,
         )
-        return _made(key, text)
+        return self._made(key, text)
 
-    @route(
-        "GET /v2/keys -> Keys",
-        "keys:get_all admin",
-        (200, 403),
-        (MARKER, Parameter("limit", "KeyLimit", "How many keys to answer at most.")),
-    )
-    async def list_keys(self, request: Request) -> Response:
-        """List keys."""
-        limit = request.limit(MOST_LISTED, DEFAULT_LIMIT)
-        keys = await self._keys.list_keys(
-            request.principal, request.project or None, marker=request.text("marker"), limit=limit
-        )
-        marker = keys[-1].id if keys else ""
-        links = next_page("/v2/keys", keys, ("limit", str(limit)), ("marker", marker))
-        return Response(200, {"keys": [_shown(key) for key in keys], "links": links})
+    async def page(self, request: Request, marker: str | None, limit: int) -> Sequence[Key]:
+        """Read some keys of a project."""
+        project = request.project or None
+        return await self._keys.list_keys(request.principal, project, marker=marker, limit=limit)
 
-    @route("GET /v2/keys/{key_id} -> Key", "keys:get admin", (200, 403, 404))
-    async def show_key(self, request: Request) -> Response:
-        """Show a key."""
-        return Response(200, _shown(await self._keys.get(*_named(request))))
+    async def find(self, request: Request) -> Key:
+        """Read a key."""
+        return await self._keys.get(*_named(request))
+
+    async def remove(self, request: Request) -> None:
+        """Delete a key."""
+        await self._keys.delete(*_named(request))
+
+    def shown(self, key: Key, *, detailed: bool = True) -> dict[str, Any]:
+        """Write a key, without what it opens by."""
+        return {
+            "id": key.id,
+            "project": key.project,
+            "grants": [str(grant) for grant in key.grants],
+            "created_at": instant(key.created_at),
+            "created_by": key.created_by,
+            "expires_at": None if key.expires_at is None else instant(key.expires_at),
+            "disabled": key.disabled,
+            "description": key.description,
+        }
+
+    def _made(self, key: Key, text: str) -> Response:
+        location = (b"location", f"/v2/keys/{key.id}".encode())
+        return Response(201, {**self.shown(key), "key": text}, (location,))
 
     @route("PATCH /v2/keys/{key_id} KeyChange -> Key", "keys:update admin", (200, 403, 404))
     async def change_key(self, request: Request) -> Response:
@@ -75,7 +91,7 @@ class KeyActions:
             raise Invalid('The document is {"disabled": true} or {"disabled": false}.')
         maker, key_id = _named(request)
         key = await self._keys.set_disabled(maker, key_id, disabled)
-        return Response(200, _shown(key))
+        return Response(200, self.shown(key))
 
     @route(
         "POST /v2/keys/{key_id}/rotate KeyOverlap -> MadeKey", "keys:rotate admin", (201, 403, 404)
@@ -89,13 +105,7 @@ class KeyActions:
         key, text = await self._keys.rotate(
             *_named(request), overlap=DEFAULT_OVERLAP if overlap is None else overlap
         )
-        return _made(key, text)
-
-    @route("DELETE /v2/keys/{key_id}", "keys:delete admin", (204, 403))
-    async def delete_key(self, request: Request) -> Response:
-        """Delete a key."""
-        await self._keys.delete(*_named(request))
-        return NO_CONTENT
+        return self._made(key, text)
 
 
 def _named(request: Request) -> tuple[Principal, str]:
@@ -113,24 +123,6 @@ def _project(request: Request, document: dict[str, Any]) -> str | None:
     if project is not None and not isinstance(project, str):
         raise Invalid("'project' must be a text, or null.")
     return project
-
-
-def _made(key: Key, text: str) -> Response:
-    location = (b"location", f"/v2/keys/{key.id}".encode())
-    return Response(201, {**_shown(key), "key": text}, (location,))
-
-
-def _shown(key: Key) -> dict[str, Any]:
-    return {
-        "id": key.id,
-        "project": key.project,
-        "grants": [str(grant) for grant in key.grants],
-        "created_at": instant(key.created_at),
-        "created_by": key.created_by,
-        "expires_at": None if key.expires_at is None else instant(key.expires_at),
-        "disabled": key.disabled,
-        "description": key.description,
-    }
 
 
 class EncryptionActions:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from zaqar_lite.api import documents
-from zaqar_lite.api.render import instant, link, next_page, yes_no
+from zaqar_lite.api.render import instant, next_page
 from zaqar_lite.api.request import (
     INVALID_REQUEST,
     NO_CONTENT,
@@ -57,6 +57,7 @@ class QueueActions:
             Parameter("with_count", "Flag", "Count the project's queues."),
         ),
         framed_by="list_stored",
+        rel="queues",
     )
     async def list_queues(self, request: Request) -> Response:
         """List queues."""
@@ -83,6 +84,7 @@ class QueueActions:
         (201, 204),
         largest=METADATA,
         too_large_title=INVALID_REQUEST,
+        rel="queue",
     )
     async def create_queue(self, request: Request) -> Response:
         """Create a queue; one that exists stays as it is."""
@@ -94,7 +96,11 @@ class QueueActions:
         return Response(201 if created else 204, b"", headers)
 
     @route(
-        "GET /v2/queues/{queue_name} -> Metadata", "queues:get read", (200,), framed_by="get_stored"
+        "GET /v2/queues/{queue_name} -> Metadata",
+        "queues:get read",
+        (200,),
+        framed_by="get_stored",
+        rel="queue",
     )
     async def show_queue(self, request: Request) -> Response:
         """Show a queue's metadata; a queue that is not there shows the defaults."""
@@ -111,6 +117,7 @@ class QueueActions:
         invalid_title=INVALID_BODY,
         largest=METADATA,
         too_large_title=INVALID_BODY,
+        rel="queue",
     )
     async def update_queue(self, request: Request) -> Response:
         """Change a queue's metadata."""
@@ -119,7 +126,7 @@ class QueueActions:
         idle = idle_limit(metadata, {operation.key for operation in operations})
         return Response(200, metadata, warning(unknown_keys(metadata), idle))
 
-    @route("DELETE /v2/queues/{queue_name}", "queues:delete manage", (204,))
+    @route("DELETE /v2/queues/{queue_name}", "queues:delete manage", (204,), rel="queue")
     async def delete_queue(self, request: Request) -> Response:
         """Delete a queue."""
         await self._queues.delete(request.queue)
@@ -162,7 +169,9 @@ class QueueActions:
             return Response(404, {"messages": {"claimed": 0, "free": 0, "total": 0}})
         return await self.queue_stats(request)
 
-    @route("POST /v2/queues/{queue_name}/purge Purge", "queues:purge manage", (204,))
+    @route(
+        "POST /v2/queues/{queue_name}/purge Purge", "queues:purge manage", (204,), rel="queue_purge"
+    )
     async def purge_queue(self, request: Request) -> Response:
         """Purge a queue."""
         types = await purged_types(request)
@@ -171,7 +180,12 @@ class QueueActions:
             await self._subscriptions.purge(request.queue)
         return NO_CONTENT
 
-    @route("POST /v2/queues/{queue_name}/share Share -> SignedUrl", "queues:share manage", (200,))
+    @route(
+        "POST /v2/queues/{queue_name}/share Share -> SignedUrl",
+        "queues:share manage",
+        (200,),
+        rel="queue_share",
+    )
     async def share_queue(self, request: Request) -> Response:
         """Make a pre-signed URL."""
         document = await documents.read_object(request)
@@ -196,7 +210,9 @@ class QueueActions:
         }
         return Response(200, shown)
 
-    @route("DELETE /v2/queues/{queue_name}/share", "queues:unshare manage", (204,))
+    @route(
+        "DELETE /v2/queues/{queue_name}/share", "queues:unshare manage", (204,), rel="queue_share"
+    )
     async def unshare_queue(self, request: Request) -> Response:
         """Revoke a queue's pre-signed URLs."""
         await self._presigned_urls.unshare(request.queue)
@@ -227,8 +243,7 @@ class QueueActions:
             }
             for entry in page.entries
         ]
-        pairs = (("state", state.value), *request.given("limit"), ("marker", page.marker or ""))
-        links = next_page(request.path, shown if page.marker is not None else (), *pairs)
+        links = next_page(request, page.marker if shown else None)
         return Response(200, {"messages": shown, "links": links})
 
 
@@ -252,11 +267,7 @@ def named_page(
         shown.append({"name": name, "href": f"/v2/{kind}/{name}"})
         if detailed:
             shown[-1]["metadata"] = metadata
-    document: dict[str, Any] = {kind: shown, "links": []}
-    if shown:
-        href = link(f"/v2/{kind}", _link_parameters(request, named[-1][0]))
-        document["links"] = [{"rel": "next", "href": href}]
-    return document
+    return {kind: shown, "links": next_page(request, named[-1][0] if named else None)}
 
 
 async def read_metadata(request: Request, authorizer: Authorizer) -> dict[str, Any]:
@@ -334,25 +345,3 @@ def _metadata_filters(request: Request) -> dict[str, Any]:
         except ValueError:
             filters[name] = values[0]
     return filters
-
-
-def _link_parameters(request: Request, marker: str) -> list[tuple[str, str]]:
-    """The parameters of the link to the next page."""
-    pairs: list[tuple[str, str]] = []
-    for name in _LIST_PARAMETERS:
-        if name not in request.parameters:
-            continue
-        if name == "marker":
-            pairs.append((name, marker))
-        elif name in ("detailed", "with_count"):
-            pairs.append((name, yes_no(request.flag(name))))
-        else:
-            pairs.append((name, request.parameters[name][-1]))
-    pairs += [
-        (name, values[-1])
-        for name, values in request.parameters.items()
-        if name not in _LIST_PARAMETERS
-    ]
-    if "marker" not in request.parameters:
-        pairs.append(("marker", marker))
-    return pairs

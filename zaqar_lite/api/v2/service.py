@@ -47,7 +47,7 @@ class ServiceActions:
         return Response(300, VERSIONS)
 
     @route("GET /v2/", "", (200,), needs_store=False)
-    @route("GET /v2", "", (200,), needs_store=False, name="home_without_slash")
+    @route("GET /v2", "", (200,), needs_store=False, name="home_without_slash", rel="home")
     async def home(self, request: Request) -> Response:
         """Show the home document."""
         return Response(
@@ -64,6 +64,7 @@ class ServiceActions:
         (204,),
         needs_store=False,
         name="ping_head",
+        rel="ping",
         summary="Ping the server",
     )
     async def ping(self, request: Request) -> Response:
@@ -119,7 +120,7 @@ def probe(path: str, statuses: tuple[int, ...], *parameters: Parameter) -> Calla
     def decorate(method: A) -> A:
         for verb, name in (("HEAD", f"{method.__name__}_head"), ("GET", method.__name__)):
             one = route(f"{verb} {path}", "", statuses, parameters, public=True, needs_store=False)
-            replace(one, name=name)(method)
+            replace(one, name=name, rel=method.__name__)(method)
         return method
 
     return decorate

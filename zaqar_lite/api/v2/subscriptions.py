@@ -1,6 +1,6 @@
 """Subscriptions and their deliveries: the last attempts, what failed, another try, and a ping."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -10,6 +10,7 @@ import orjson
 from zaqar_lite.api import documents
 from zaqar_lite.api.render import instant, next_page
 from zaqar_lite.api.request import NO_CONTENT, Parameter, Refused, Request, Response, warning
+from zaqar_lite.api.resources import Resource
 from zaqar_lite.api.routes import DETAILS, LIMIT, MARKER, route
 from zaqar_lite.domain.errors import Conflict, Invalid
 from zaqar_lite.domain.models import QueueRef
@@ -31,6 +32,12 @@ _ONE = "/v2/queues/{queue_name}/subscriptions/{subscription_id}"
 _CHANGEABLE = ("subscriber", "ttl", "options", "disabled")
 
 
+@Resource(
+    *("subscription", _ONE, "subscription", "read", "manage"),
+    limit="SubscriptionLimit",
+    listed_as="subscriptions_get",
+    detail=DETAILS,
+)
 class SubscriptionActions:
     """The actions under `/v2/queues/{queue_name}/subscriptions`."""
 
@@ -43,6 +50,7 @@ class SubscriptionActions:
         doubt: Callable[[str | None], str | None],
     ) -> None:
         self._subscriptions = subscriptions
+        self.most = subscriptions.limits.max_subscriptions_per_page
         self._doubt = doubt
         self._trusts = trusts
         self._authorizer = authorizer
@@ -53,6 +61,7 @@ class SubscriptionActions:
         (201, 409),
         framed_by="create_new",
         largest_body=65_536,
+        rel="subscriptions_post",
     )
     async def create_subscription(self, request: Request) -> Response:
         """Subscribe to a queue."""
@@ -85,45 +94,11 @@ class SubscriptionActions:
         return result
 
     @route(
-        "GET /v2/queues/{queue_name}/subscriptions -> Subscriptions",
-        "subscription:get_all read",
-        (200,),
-        (
-            MARKER,
-            Parameter("limit", "SubscriptionLimit", "How many subscriptions to answer at most."),
-            DETAILS,
-        ),
-    )
-    async def list_subscriptions(self, request: Request) -> Response:
-        """List a queue's subscriptions."""
-        details = request.flag("details")
-        limit = request.asked_limit()
-        page = await self._subscriptions.page(
-            request.queue, marker=request.text("marker"), limit=limit
-        )
-        given = request.given("limit", "details")
-        marker = page[-1].id if page else ""
-        links = next_page(request.path, page, *given, ("marker", marker))
-        shown = [self._shown(subscription, details=details) for subscription in page]
-        return Response(200, {"subscriptions": shown, "links": links})
-
-    @route(
-        "GET /v2/queues/{queue_name}/subscriptions/{subscription_id} -> SubscriptionShown",
-        "subscription:get read",
-        (200, 404),
-        (DETAILS,),
-    )
-    async def show_subscription(self, request: Request) -> Response:
-        """Show a subscription."""
-        details = request.flag("details")
-        found = await self._subscriptions.get(request.queue, request.path_values[1])
-        return Response(200, self._shown(found, details=details))
-
-    @route(
         "PATCH /v2/queues/{queue_name}/subscriptions/{subscription_id} SubscriptionChange",
         "subscription:update manage",
         (204, 404, 409),
         largest_body=65_536,
+        rel="subscription_patch",
     )
     async def update_subscription(self, request: Request) -> Response:
         """Change a subscription."""
@@ -144,19 +119,10 @@ class SubscriptionActions:
         return Response(204, b"", (location, *warning(self._doubt(draft.subscriber))))
 
     @route(
-        "DELETE /v2/queues/{queue_name}/subscriptions/{subscription_id}",
-        "subscription:delete manage",
-        (204,),
-    )
-    async def delete_subscription(self, request: Request) -> Response:
-        """End a subscription."""
-        await self._subscriptions.delete(request.queue, request.path_values[1])
-        return NO_CONTENT
-
-    @route(
         "PUT /v2/queues/{queue_name}/subscriptions/{subscription_id}/confirm Confirmation",
         "subscription:confirm manage",
         (204, 404),
+        rel="subscription_confirm",
     )
     async def confirm_subscription(self, request: Request) -> Response:
         """Confirm a subscription, or refuse it; a signed request carries the token it was sent."""
@@ -180,6 +146,7 @@ class SubscriptionActions:
         "POST /v2/queues/{queue_name}/subscriptions/{subscription_id}/secret -> SubscriptionSecret",
         "subscription:rotate_secret manage",
         (200, 404),
+        rel="subscription_secret",
     )
     async def rotate_secret(self, request: Request) -> Response:
         """Make another secret; the one before is good for another day."""
@@ -199,8 +166,22 @@ class SubscriptionActions:
             return None
         return partial(self._trusts.make, request.principal, token.decode("latin-1"))
 
-    def _shown(self, subscription: Subscription, *, details: bool) -> dict[str, Any]:
-        """A subscription with Zaqar's keys and no others, unless `details` are asked for."""
+    async def page(
+        self, request: Request, marker: str | None, limit: int
+    ) -> Sequence[Subscription]:
+        """Read some subscriptions of the queue."""
+        return await self._subscriptions.page(request.queue, marker=marker, limit=limit)
+
+    async def find(self, request: Request) -> Subscription:
+        """Read a subscription."""
+        return await self._subscriptions.get(request.queue, request.path_values[1])
+
+    async def remove(self, request: Request) -> None:
+        """End a subscription."""
+        await self._subscriptions.delete(request.queue, request.path_values[1])
+
+    def shown(self, subscription: Subscription, *, detailed: bool) -> dict[str, Any]:
+        """Write a subscription with Zaqar's keys and no others, unless details are asked for."""
         now = self._subscriptions.now_ms()
         shown: dict[str, Any] = {
             "id": subscription.id,
@@ -211,7 +192,7 @@ class SubscriptionActions:
             "options": shown_options(subscription.options),
             "confirmed": subscription.confirmed,
         }
-        if details:
+        if detailed:
             off = subscription.disabled
             shown["created"] = instant(subscription.created_at)
             shown["disabled"] = (
@@ -231,6 +212,7 @@ class DeliveryActions:
         "subscription:get_deliveries read",
         (200, 404),
         (Parameter("state", "DeliveryState", "'last' or 'failed'."), MARKER, LIMIT),
+        rel="deliveries",
     )
     async def list_deliveries(self, request: Request) -> Response:
         """List a subscription's deliveries."""
@@ -246,9 +228,7 @@ class DeliveryActions:
         failed = await self._inspection.failed(
             queue, subscription_id, marker=request.text("marker"), limit=limit
         )
-        marker = failed[-1].id if failed else ""
-        pairs = (("state", state), *request.given("limit"), ("marker", marker))
-        links = next_page(request.path, failed, *pairs)
+        links = next_page(request, failed[-1].id if failed else None)
         shown = [_failed(one) for one in failed]
         return Response(200, {"deliveries": shown, "links": links})
 
@@ -256,6 +236,7 @@ class DeliveryActions:
         "POST " + _ONE + "/deliveries/{delivery_id}/retry",
         "subscription:retry_delivery manage",
         (204, 404),
+        rel="delivery_retry",
     )
     async def retry_delivery(self, request: Request) -> Response:
         """Deliver again."""
@@ -263,7 +244,12 @@ class DeliveryActions:
         await self._inspection.retry(request.queue, subscription_id, delivery_id)
         return NO_CONTENT
 
-    @route("POST " + _ONE + "/replay Replay -> Replayed", "subscription:replay manage", (200, 404))
+    @route(
+        "POST " + _ONE + "/replay Replay -> Replayed",
+        "subscription:replay manage",
+        (200, 404),
+        rel="subscription_replay",
+    )
     async def replay_messages(self, request: Request) -> Response:
         """Deliver a span of time again."""
         document = documents.parse(await request.read()) if request.size else {}
@@ -281,7 +267,12 @@ class DeliveryActions:
         )
         return Response(200, {"replayed": replayed.messages, "marker": replayed.marker})
 
-    @route("POST " + _ONE + "/ping -> Pinged", "subscription:ping manage", (200, 404))
+    @route(
+        "POST " + _ONE + "/ping -> Pinged",
+        "subscription:ping manage",
+        (200, 404),
+        rel="subscription_ping",
+    )
     async def ping_subscription(self, request: Request) -> Response:
         """Send a test notification."""
         result = await self._inspection.ping(request.queue, request.path_values[1])

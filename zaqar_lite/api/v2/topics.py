@@ -115,7 +115,7 @@ class TopicActions:
         """Revoke a topic's pre-signed URLs."""
         return await self._queues.unshare_queue(request)
 
-    @topic_twin(MessageActions.post_messages, statuses=(201, 409))
+    @topic_twin(MessageActions.post_messages, statuses=(201, 409), rel="topic_messages")
     async def topic_post_messages(self, request: Request) -> Response:
         """Post messages to a topic."""
         topic = request.queue

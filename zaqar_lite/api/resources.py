@@ -1,0 +1,120 @@
+"""Records over HTTP: what all kinds of them have alike is declared once for each kind.
+
+`resource` above a class of actions gives it the routes that list a kind's records, show one and
+delete one. The class says in `Records` what these do; the verbs that a kind has of its own stand
+beside them as routes.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from zaqar_lite.api.render import next_page
+from zaqar_lite.api.request import NO_CONTENT, Parameter, Request, Response
+from zaqar_lite.api.routes import MARKER, route
+
+R = TypeVar("R", bound=type["Records"])
+
+
+class Records(Protocol):
+    """What a class of actions says of its kind; a record is shown with its `id` or its `name`."""
+
+    most: int
+    """How many records a page has at most."""
+
+    async def page(self, request: Request, marker: str | None, limit: int) -> Sequence[Any]:
+        """Read the records after `marker`."""
+
+    async def find(self, request: Request) -> Any:  # noqa: ANN401 - a record of any kind
+        """Read the record that the path names; NotFound where there is none."""
+
+    async def remove(self, request: Request) -> object:
+        """Delete the record that the path names, if it is there."""
+
+    def shown(self, record: Any, *, detailed: bool) -> dict[str, Any]:  # noqa: ANN401 - as above
+        """Write a record."""
+
+
+class Resource(NamedTuple):
+    """A kind of record: its noun, the path of one, and what the policy asks of who reads it.
+
+    `usual` is how many records a page has that was asked for without a limit. `detail` is the flag
+    that asks for more of each; without one all is shown, and of a single one too where `is_whole`.
+    What `guards` names of list, show and delete has a 403 of its own. The home document names the
+    list by `listed_as`, or by the plural.
+    """
+
+    noun: str
+    path: str
+    rule: str
+    reads: str
+    deletes: str
+    limit: str = "ListLimit"
+    usual: int = 10
+    detail: Parameter | None = None
+    is_whole: bool = False
+    guards: tuple[str, ...] = ()
+    listed_as: str = ""
+
+    def __call__(self, actions: R) -> R:
+        """Give a class of actions the routes that all kinds of records have."""
+        kind, form = f"{self.noun}s", self.noun.title()
+        limit = Parameter("limit", self.limit, f"How many {kind} to answer at most.")
+        details = () if self.detail is None else (self.detail,)
+
+        async def listed(records: Records, request: Request) -> Response:
+            asked = request.limit(records.most, self.usual)
+            detailed = self._is_detailed(request)
+            page = await records.page(request, request.text("marker"), asked)
+            shown: list[dict[str, Any]] = []
+            for record in page:
+                shown.append(records.shown(record, detailed=detailed))
+                await asyncio.sleep(0)  # the next instants of a rare schedule take 2 ms
+            last = shown[-1] if shown else {}
+            links = next_page(request, last.get("id") or last.get("name"))
+            query = request.query_string
+            at = request.path.encode() + (b"?" + query if query else b"")
+            return Response(200, {kind: shown, "links": links}, ((b"content-location", at),))
+
+        async def show(records: Records, request: Request) -> Response:
+            detailed = self.is_whole or self._is_detailed(request)
+            record = await records.find(request)
+            return Response(200, records.shown(record, detailed=detailed))
+
+        async def delete(records: Records, request: Request) -> Response:
+            await records.remove(request)
+            return NO_CONTENT
+
+        collection = self.path.rpartition("/{")[0]
+        table: tuple[tuple[Any, str, str, str, int, tuple[Parameter, ...], str], ...] = (
+            (
+                *(listed, "List", f"GET {collection} -> {form}s", f"get_all {self.reads}", 200),
+                *((MARKER, limit, *details), self.listed_as or kind),
+            ),
+            (
+                *(show, "Show a", f"GET {self.path} -> {form}", f"get {self.reads}", 200),
+                *(() if self.is_whole else details, self.noun),
+            ),
+            (
+                *(delete, "Delete a", f"DELETE {self.path}", f"delete {self.deletes}", 204),
+                *((), self.noun),
+            ),
+        )
+        for act, does, place, rule, status, parameters, rel in table:
+            what = kind if act is listed else self.noun
+            verb = does.partition(" ")[0].lower()
+            statuses = (status, *((403,) if verb in self.guards else ()))
+            one = route(
+                place,
+                f"{self.rule}:{rule}",
+                (*statuses, 404) if act is show else statuses,
+                parameters,
+                name=f"{verb}_{what}",
+                summary=f"{does} {what}",
+                rel=rel,
+            )
+            setattr(actions, f"{verb}_{what}", one(act))
+        return actions
+
+    def _is_detailed(self, request: Request) -> bool:
+        return self.detail is None or request.flag(self.detail.name)
