@@ -92,6 +92,9 @@ class Side:
     def mode(self, name: str) -> DelayMode:
         return self.records[name].delay_mode
 
+    def exposing(self, name: str) -> bool:
+        return self.records[name].exposing
+
     def retries(self, name: str, policy: Policy, backoff: tuple[int, ...] | None) -> RetryPolicy:
         """What becomes of the failed messages of a queue, as far as the driver can tell."""
         letter = None
@@ -168,7 +171,7 @@ class Side:
 
     def is_ordered(self, name: str) -> bool:
         """Whether the order of claims is promised: not of letters moved while exposing."""
-        return name != "dead" and self.mode(name) is not DelayMode.EXPOSE
+        return name != "dead" and not self.exposing(name)
 
     async def has_lapsed(self, name: str) -> bool:
         """Whether a lease has lapsed that no claim, pop or sweep has met yet.

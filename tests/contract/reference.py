@@ -366,17 +366,12 @@ class ReferenceMessages:
                 request.delay_mode is DelayMode.HONOUR and entry.is_over(State.DELAYED, now)
             ):
                 entry.state = State.READY
-        open_states = {State.READY}
-        if request.delay_mode is DelayMode.EXPOSE:
-            open_states.add(State.DELAYED)
         taken: list[Entry] = []
         letter = request.retries.dead_letter
         order = sorted(queue.entries, key=lambda one: (one.priority, one.message.position))
         for entry in order:
-            if entry.state not in open_states or len(taken) == request.limit:
+            if entry.state is not State.READY or len(taken) == request.limit:
                 continue
-            if entry.state is State.DELAYED:
-                entry.expose(now)
             if letter is not None and entry.message.claim_count >= letter.max_claims:
                 self._bury(ref, entry, letter, MAX_CLAIMS, now)
                 moved += 1
@@ -545,8 +540,10 @@ class ReferenceMessages:
         del self._queues[ref]
         self._records.queues.pop(ref, None)
 
-    async def release_delayed(self, ref: QueueRef, limit: int) -> int:
-        queue, now = self._at(ref)
+    async def release_delayed(
+        self, ref: QueueRef, limit: int, *, version: int | None = None
+    ) -> int:
+        queue, now = self._at(ref, version)
         delayed = [entry for entry in queue.entries if entry.state is State.DELAYED][:limit]
         for entry in delayed:
             entry.expose(now)

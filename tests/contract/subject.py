@@ -255,12 +255,16 @@ class QueueUnderTest:
         grace: int = MINUTE,
         client: str = "consumer",
         mode: DelayMode = DelayMode.IGNORE,
+        exposing: bool = False,
         dead_letter: DeadLetter | None = None,
         version: int | None = None,
         backoff: Backoff | None = None,
         details: bool = False,
     ) -> Claimed:
-        """Claim messages."""
+        """Claim messages, of an exposing queue also what is delayed."""
+        if exposing:
+            mode = DelayMode.HONOUR
+            await self.release_delayed(limit, version=version)
         return await self.stores.messages.claim(
             self.ref,
             ClaimRequest(
@@ -293,12 +297,16 @@ class QueueUnderTest:
         limit: int = 10,
         *,
         mode: DelayMode = DelayMode.IGNORE,
+        exposing: bool = False,
         dead_letter: DeadLetter | None = None,
         version: int | None = None,
         backoff: Backoff | None = None,
         details: bool = False,
     ) -> Claimed:
-        """Pop messages."""
+        """Pop messages, of an exposing queue also what is delayed."""
+        if exposing:
+            mode = DelayMode.HONOUR
+            await self.release_delayed(limit, version=version)
         retries = RetryPolicy(dead_letter, backoff)
         request = ClaimRequest(limit, version, mode, retries=retries, details=details, removes=True)
         return await self.stores.messages.claim(self.ref, request)
@@ -416,9 +424,9 @@ class QueueUnderTest:
         stats = await self.stats()
         return stats.ready, stats.delayed, stats.claimed
 
-    async def release_delayed(self, limit: int = 100) -> int:
+    async def release_delayed(self, limit: int = 100, *, version: int | None = None) -> int:
         """Make delayed messages ready."""
-        return await self.stores.messages.release_delayed(self.ref, limit)
+        return await self.stores.messages.release_delayed(self.ref, limit, version=version)
 
     async def purge(self) -> None:
         """Remove all messages."""

@@ -180,7 +180,7 @@ async def test_messages_of_a_claim_have_attempts_of_their_own(queue: QueueUnderT
 
 async def test_exposed_and_due_messages_have_attempts_too(queue: QueueUnderTest) -> None:
     (message_id,) = await queue.post("a", delay=10 * MINUTE)
-    claimed = await queue.claim(mode=DelayMode.EXPOSE)
+    claimed = await queue.claim(exposing=True)
     await queue.settle(claimed.claim_id or "", fail(message_id))
     (message,) = (await queue.claim(mode=DelayMode.HONOUR, details=True)).messages
     assert [each.outcome for each in message.attempts] == [FAILED]

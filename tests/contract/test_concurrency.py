@@ -11,7 +11,7 @@ import pytest
 from tests.contract.conftest import OpenStores
 from tests.contract.subject import HOUR, MINUTE, QueueUnderTest, ids, new, texts
 from zaqar_lite.domain.errors import Conflict, LimitReached, NotFound
-from zaqar_lite.domain.models import Capability, Claimed, DelayMode, Message
+from zaqar_lite.domain.models import Capability, Claimed, Message
 
 pytestmark = pytest.mark.anyio
 
@@ -130,7 +130,7 @@ async def test_an_edit_and_a_claim_happen_one_after_the_other(queue: QueueUnderT
         (message_id,) = await queue.post("old", delay=10 * MINUTE)
         order = [
             peers[0].edit(message_id, "new"),
-            peers[1].claim(1, mode=DelayMode.EXPOSE),
+            peers[1].claim(1, exposing=True),
         ]
         if number % 2:
             order.reverse()

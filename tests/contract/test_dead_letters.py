@@ -270,10 +270,10 @@ async def test_a_letter_that_was_delayed_once_is_not_delayed_in_the_target(
     queue: QueueUnderTest, other: QueueUnderTest
 ) -> None:
     await queue.post("a", delay=10 * MINUTE)
-    claimed = await queue.claim(mode=DelayMode.EXPOSE)
+    claimed = await queue.claim(exposing=True)
     await queue.release(claimed.claim_id or "")
     policy = other.as_dead_letter_queue(1)
-    assert (await queue.claim(mode=DelayMode.EXPOSE, dead_letter=policy)).moved == 1
+    assert (await queue.claim(exposing=True, dead_letter=policy)).moved == 1
     assert await other.counts() == (1, 0, 0)
     assert texts(await other.listed(delayed=False)) == ["a"]
     assert texts((await other.claim(mode=DelayMode.HONOUR)).messages) == ["a"]

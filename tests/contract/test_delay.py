@@ -7,7 +7,7 @@ from zaqar_lite.domain.models import Capability, DelayMode
 
 pytestmark = pytest.mark.anyio
 
-HONOUR, EXPOSE, IGNORE = DelayMode.HONOUR, DelayMode.EXPOSE, DelayMode.IGNORE
+HONOUR, IGNORE = DelayMode.HONOUR, DelayMode.IGNORE
 
 
 async def test_a_delayed_message_is_never_early(queue: QueueUnderTest) -> None:
@@ -93,7 +93,7 @@ async def test_a_ttl_shorter_than_the_delay_is_never_claimed(queue: QueueUnderTe
     assert not await queue.get(message_id)
     queue.advance(6 * MINUTE)
     assert (await queue.claim(mode=HONOUR)).claim_id is None
-    assert (await queue.claim(mode=EXPOSE)).claim_id is None
+    assert (await queue.claim(exposing=True)).claim_id is None
     await queue.sweep()
     assert await queue.bodies() == []
 
@@ -110,7 +110,7 @@ async def test_the_ttl_runs_while_a_message_waits(queue: QueueUnderTest) -> None
 async def test_a_claim_on_an_exposing_queue_takes_what_is_delayed(queue: QueueUnderTest) -> None:
     await queue.post("a", "b", delay=10 * MINUTE)
     await queue.post("c")
-    claimed = await queue.claim(10, mode=EXPOSE)
+    claimed = await queue.claim(10, exposing=True)
     assert sorted(texts(claimed.messages)) == ["a", "b", "c"]
     assert await queue.counts() == (0, 0, 3)
     assert [message.claim_count for message in claimed.messages] == [1, 1, 1]
@@ -120,7 +120,7 @@ async def test_a_claim_on_an_exposing_queue_keeps_to_its_limit(queue: QueueUnder
     await queue.post(*"abcdef", delay=10 * MINUTE)
     found: list[str] = []
     for size in (4, 2, 0):
-        claimed = await queue.claim(4, mode=EXPOSE)
+        claimed = await queue.claim(4, exposing=True)
         assert len(claimed.messages) == size
         found += texts(claimed.messages)
     assert sorted(found) == list("abcdef")
@@ -129,7 +129,7 @@ async def test_a_claim_on_an_exposing_queue_keeps_to_its_limit(queue: QueueUnder
 async def test_what_was_exposed_is_ready_from_then_on(queue: QueueUnderTest) -> None:
     """Whatever `d` said: switching the delay on again does not take it back."""
     await queue.post("a", delay=10 * MINUTE)
-    claimed = await queue.claim(mode=EXPOSE)
+    claimed = await queue.claim(exposing=True)
     await queue.release(claimed.claim_id or "")
     assert await queue.counts() == (1, 0, 0)
     assert texts(await queue.listed(delayed=False)) == ["a"]

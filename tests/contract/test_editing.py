@@ -132,7 +132,7 @@ async def test_a_message_that_was_handed_out_cannot_be_edited_any_more(
     queue: QueueUnderTest,
 ) -> None:
     (message_id,) = await queue.post("a", delay=10 * MINUTE)
-    claimed = await queue.claim(mode=DelayMode.EXPOSE)
+    claimed = await queue.claim(exposing=True)
     with pytest.raises(Conflict):
         await queue.edit(message_id, "X")
     await queue.release(claimed.claim_id or "")

@@ -30,7 +30,7 @@ from tests.contract.stores import DriverCase, Stores, run_hook
 from tests.contract.subject import new
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Conflict, Invalid, NotFound
-from zaqar_lite.domain.models import NO_LIMIT, Capability, DelayMode, StoreOptions
+from zaqar_lite.domain.models import NO_LIMIT, Capability, DelayMode, QueueRecord, StoreOptions
 from zaqar_lite.domain.posts import Copy, NewMessage
 from zaqar_lite.domain.settlements import Act, Outcome, Settlement
 
@@ -94,8 +94,8 @@ class Comparison(RuleBasedStateMachine):
             return type(exc).__name__
 
     @property
-    def mode(self) -> DelayMode:
-        return self.sides[0].mode("delayed")
+    def record(self) -> QueueRecord:
+        return self.sides[0].records["delayed"]
 
     @staticmethod
     def place(places: list[str], number: int, name: str) -> str:
@@ -158,7 +158,7 @@ class Comparison(RuleBasedStateMachine):
         copied: bool,
     ) -> None:
         self.posts += 1
-        waits = name == "delayed" and self.mode is DelayMode.HONOUR
+        waits = name == "delayed" and self.record.is_delayed
         fans_out = Capability.FAN_OUT in self.sides[1].stores.messages.capabilities
         headers = {"n": str(self.posts)} if self.posts % 3 == 0 else None
         messages = [
@@ -231,6 +231,7 @@ class Comparison(RuleBasedStateMachine):
                 grace=grace * UNIT + GRACE_EXTRA,
                 client=client,
                 mode=side.mode(name),
+                exposing=side.exposing(name),
                 dead_letter=retries.dead_letter,
                 backoff=retries.backoff,
                 version=side.version(name),
@@ -246,7 +247,7 @@ class Comparison(RuleBasedStateMachine):
 
         async def act(side: Side) -> tuple[Any, ...]:
             claimed = await side.queue(name).claim(
-                ALL, mode=side.mode(name), ttl=UNIT + CLAIM_EXTRA
+                ALL, mode=side.mode(name), exposing=side.exposing(name), ttl=UNIT + CLAIM_EXTRA
             )
             await side.queue(name).release(claimed.claim_id or "0" * 32)
             return side.show_claimed(name, claimed)
@@ -267,6 +268,7 @@ class Comparison(RuleBasedStateMachine):
             popped = await side.queue(name).pop(
                 limit,
                 mode=side.mode(name),
+                exposing=side.exposing(name),
                 dead_letter=retries.dead_letter,
                 backoff=retries.backoff,
                 version=side.version(name),
@@ -451,7 +453,7 @@ class Comparison(RuleBasedStateMachine):
         self, *, name: str, to: str, numbers: list[int], ttl: int, delay: bool, reset: bool
     ) -> None:
         name = self.holding(numbers[0], name)
-        waits = to == "delayed" and self.mode is DelayMode.HONOUR and delay
+        waits = to == "delayed" and self.record.is_delayed and delay
 
         async def act(side: Side) -> list[Outcome]:
             return await side.queue(name).move(
@@ -482,10 +484,10 @@ class Comparison(RuleBasedStateMachine):
 
     @rule(on=st.booleans())
     def switch_delay(self, on: bool) -> None:
-        exposing = not on and self.mode is not DelayMode.IGNORE
+        exposing = not on and self.record.delay_mode is not DelayMode.IGNORE
         self.both(lambda side: side.update("delayed", delay=60 * on, exposing=exposing))
 
-    @precondition(lambda self: self.mode is DelayMode.EXPOSE)
+    @precondition(lambda self: self.record.exposing)
     @rule(step=st.integers(1, 3))
     def drain(self, step: int) -> None:
         async def act(side: Side) -> None:  # those whose delay was over may be counted or not
@@ -531,7 +533,7 @@ class Comparison(RuleBasedStateMachine):
                 limit=limit,
                 exclude=exclude,
                 claimed=claimed,
-                delayed=delayed or side.mode(name) is not DelayMode.HONOUR,
+                delayed=delayed or not side.records[name].is_delayed,
             )
             return side.show_all(found, ordered=name != "dead")
 

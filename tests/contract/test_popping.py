@@ -47,7 +47,7 @@ async def test_popping_leaves_held_and_delayed_messages(queue: QueueUnderTest) -
 
 async def test_popping_an_exposing_queue_takes_what_is_delayed(queue: QueueUnderTest) -> None:
     await queue.post(*"ab", delay=10 * MINUTE)
-    assert sorted(texts((await queue.pop(mode=DelayMode.EXPOSE)).messages)) == ["a", "b"]
+    assert sorted(texts((await queue.pop(exposing=True)).messages)) == ["a", "b"]
     assert await queue.bodies() == []
 
 

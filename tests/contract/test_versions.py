@@ -18,8 +18,9 @@ OPERATIONS: dict[str, Operation] = {
     "post with keys": lambda queue, _, version: queue.post("new", batch_key="k", version=version),
     "list": lambda queue, _, version: queue.page(version=version),
     "edit": lambda queue, delayed, version: queue.edit(delayed, "edited", version=version),
-    "claim": lambda queue, _, version: queue.claim(mode=DelayMode.EXPOSE, version=version),
-    "pop": lambda queue, _, version: queue.pop(mode=DelayMode.EXPOSE, version=version),
+    "claim": lambda queue, _, version: queue.claim(mode=DelayMode.HONOUR, version=version),
+    "release delayed": lambda queue, _, version: queue.release_delayed(version=version),
+    "pop": lambda queue, _, version: queue.pop(mode=DelayMode.HONOUR, version=version),
 }
 
 

@@ -38,13 +38,10 @@ class DelayMode(Enum):
 
     IGNORE   a normal queue: `d` is neither read nor tested.
     HONOUR   a delayed queue: a message is claimable once `d <= now`.
-    EXPOSE   a queue whose delay was switched off: what waits is claimable at once, and the sweep
-             drains it in bounded steps until the queue is normal.
     """
 
     IGNORE = "ignore"
     HONOUR = "honour"
-    EXPOSE = "expose"
 
 
 class Capability(Enum):
@@ -72,7 +69,8 @@ class QueueRecord:
 
     `version` is unique across all records a name ever had, and grows; a record that was deleted
     and made again has another one. `exposing` is set while a delayed queue that was switched off
-    still has delayed messages to hand out.
+    still has delayed messages: what waits is claimable at once, because who claims releases as many
+    first, and the sweep releases them in bounded steps until the queue is normal.
     """
 
     queue: QueueRef
@@ -81,11 +79,14 @@ class QueueRecord:
     exposing: bool = False
 
     @property
+    def is_delayed(self) -> bool:
+        """Whether what is posted waits for its delay."""
+        return bool(self.metadata.get("_default_message_delay"))
+
+    @property
     def delay_mode(self) -> DelayMode:
         """How claims on this queue treat delayed messages."""
-        if self.metadata.get("_default_message_delay"):
-            return DelayMode.HONOUR
-        return DelayMode.EXPOSE if self.exposing else DelayMode.IGNORE
+        return DelayMode.HONOUR if self.is_delayed or self.exposing else DelayMode.IGNORE
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +140,8 @@ class ClaimRequest(NamedTuple):
     """
 
     limit: int
-    version: int | None
-    delay_mode: DelayMode
+    version: int | None = None
+    delay_mode: DelayMode = DelayMode.IGNORE
     ttl_ms: int = 0
     grace_ms: int = 0
     client_id: str = ""

@@ -9,7 +9,6 @@ from zaqar_lite.domain.ids import is_claim_id
 from zaqar_lite.domain.limits import MIN_CLAIM_GRACE, MIN_CLAIM_TTL, Limits, page_limit
 from zaqar_lite.domain.models import (
     Claim,
-    Claimed,
     ClaimRequest,
     Message,
     QueueRef,
@@ -58,25 +57,14 @@ class Claims:
                 f"{limits.max_claim_grace} seconds; it is {grace}."
             )
 
-        async def act(policy: Policy) -> Claimed:
-            claimed = await self.messages.claim(
-                queue,
-                ClaimRequest(
-                    limit=limit,
-                    ttl_ms=ttl * 1000,
-                    grace_ms=grace * 1000,
-                    client_id=client_id,
-                    delay_mode=policy.delay_mode,
-                    retries=policy.retries,
-                    details=details,
-                    version=policy.version,
-                ),
-            )
-            if claimed.moved:
-                await self.queues.ensure_dead_letter_queue(policy.letters_in)
-            return claimed
-
-        claimed = await self.policies.take(queue, act)
+        request = ClaimRequest(
+            limit,
+            ttl_ms=ttl * 1000,
+            grace_ms=grace * 1000,
+            client_id=client_id,
+            details=details,
+        )
+        claimed = await self.queues.claim(queue, request, self.messages)
         if claimed.claim_id is None or not claimed.messages:
             return None
         return claimed.claim_id, claimed.messages

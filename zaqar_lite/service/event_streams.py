@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.domain.ids import Marker, format_marker, parse_marker
 from zaqar_lite.domain.limits import Limits
-from zaqar_lite.domain.models import DelayMode, ListQuery, Message, Page, QueueRef
+from zaqar_lite.domain.models import ListQuery, Message, Page, QueueRef
 from zaqar_lite.service.long_polling import LongPolling, Place
 from zaqar_lite.service.policy import Policies, Policy
 from zaqar_lite.storage.base import MessageStore
@@ -165,8 +165,7 @@ class Stream:
                 version=policy.version,
             )
             page = await self.messages.list_messages(self.queue, selection)
-            honour = policy.delay_mode is DelayMode.HONOUR
-            return page, honour and not self.include_delayed
+            return page, bool(policy.default_delay_ms) and not self.include_delayed
 
         return await self.policies.decide(self.queue, act)
 

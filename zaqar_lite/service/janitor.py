@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter
 
-from zaqar_lite.domain.errors import QueueChanged
+from zaqar_lite.domain.errors import QueueChanged, Unavailable
 from zaqar_lite.domain.models import QueueRecord, SweepResult
 from zaqar_lite.service.background import Background, BackgroundWorker
 from zaqar_lite.service.policy import Policies
@@ -65,17 +65,21 @@ class Janitor(BackgroundWorker):
         refused by its version, so no delayed message can follow the last step; and a delay that was
         switched on again meanwhile stays on.
         """
-        exposed = await self.messages.release_delayed(record.queue, _STEP)
-        if exposed == _STEP:
-            return exposed
+        released, version = 0, record.version if self.policies.checked else None
         try:
+            released = await self.messages.release_delayed(record.queue, _STEP, version=version)
+            if released == _STEP:
+                return released
             await self.management.update_queue(
                 QueueRecord(record.queue, record.metadata, record.version)
             )
         except QueueChanged:
             logger.info("a queue changed while it was drained; the next step looks again")
-            return exposed
-        return exposed + 1
+            return released
+        except Unavailable as exc:  # it is being moved to another pool
+            logger.info("the queue %r is drained later: %s", record.queue.name, exc)
+            return released
+        return released + 1
 
     async def _sweep(self) -> float:
         started = perf_counter()

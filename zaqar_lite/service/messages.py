@@ -10,9 +10,7 @@ from zaqar_lite.domain.errors import Conflict, Forbidden, Invalid, NotFound
 from zaqar_lite.domain.ids import Marker, is_claim_id, is_message_id, parse_marker
 from zaqar_lite.domain.limits import Limits, page_limit
 from zaqar_lite.domain.models import (
-    Claimed,
     ClaimRequest,
-    DelayMode,
     Edit,
     ListQuery,
     Message,
@@ -170,7 +168,7 @@ class Messages:
         after, bound = self._marker(marker), self._marker(until)
 
         async def act(policy: Policy) -> tuple[Page, bool]:
-            delayed = include_delayed or policy.delay_mode is not DelayMode.HONOUR
+            delayed = include_delayed or not policy.default_delay_ms
             if (marker is not None and after is None) or (until is not None and bound is None):
                 return Page((), None), delayed
             page = await self.messages.list_messages(
@@ -237,7 +235,7 @@ class Messages:
                 raise _too_large(size, policy.max_post_size)
             if not is_message_id(message_id):
                 raise NotFound(f"Message {message_id!r} does not exist.")
-            if policy.delay_mode is not DelayMode.HONOUR:
+            if not policy.default_delay_ms:
                 if not await self.messages.get_messages(queue, (message_id,)):
                     raise NotFound(f"Message {message_id} does not exist.")
                 raise Conflict("Only a message of a delayed queue can be edited.")
@@ -318,24 +316,8 @@ class Messages:
         if not 1 <= limit <= most:
             raise Invalid(f"'pop' must be at least 1 and no greater than {most}.")
 
-        async def act(policy: Policy) -> Claimed:
-            popped = await self.messages.claim(
-                queue,
-                ClaimRequest(
-                    limit=limit,
-                    delay_mode=policy.delay_mode,
-                    retries=policy.retries,
-                    version=policy.version,
-                    details=details,
-                    removes=True,
-                ),
-            )
-            if popped.moved:
-                await self.queues.ensure_dead_letter_queue(policy.letters_in)
-            return popped
-
-        popped = await self.policies.take(queue, act)
-        return popped.messages
+        request = ClaimRequest(limit, details=details, removes=True)
+        return (await self.queues.claim(queue, request, self.messages)).messages
 
     async def partition(self, queue: QueueRef, count: int) -> Sequence[int]:
         """Cut a queue into at most `count` ranges of about equal size (see the store).

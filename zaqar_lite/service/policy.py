@@ -52,6 +52,8 @@ class Policy:
     max_post_size: int
     retries: RetryPolicy
     route: Route
+    exposing: bool = False
+    """Whether its delay was switched off, and messages still wait for theirs."""
     ttl_after_delay: bool = False
     """Whether ttls count from the end of the delay."""
     subscribed: bool = False
@@ -175,6 +177,7 @@ class Policies:
             * 1000,
             default_delay_ms=(metadata.get("_default_message_delay") or 0) * 1000,
             delay_mode=record.delay_mode,
+            exposing=record.exposing,
             max_post_size=min(size, limits.max_messages_post_size),
             retries=retries(queue, metadata),
             route=stored_route(queue, metadata),

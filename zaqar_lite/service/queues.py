@@ -17,7 +17,15 @@ from zaqar_lite.domain.errors import (
 from zaqar_lite.domain.histories import HistoryPage, HistoryState
 from zaqar_lite.domain.limits import Limits, page_limit
 from zaqar_lite.domain.metadata import Operation, apply_patch
-from zaqar_lite.domain.models import Capability, DelayMode, QueueRecord, QueueRef, Stats
+from zaqar_lite.domain.models import (
+    Capability,
+    Claimed,
+    ClaimRequest,
+    DelayMode,
+    QueueRecord,
+    QueueRef,
+    Stats,
+)
 from zaqar_lite.domain.quotas import QuotaOf, unlimited
 from zaqar_lite.service.metrics.recent_rates import RecentRates
 from zaqar_lite.service.policy import Policies, Policy
@@ -98,6 +106,31 @@ class Queues:
                 f"The project has {quota} queues, as many as its quota allows: delete some, or "
                 "ask the operator of this server for more."
             ) from None
+
+    async def claim(
+        self, queue: QueueRef, request: ClaimRequest, messages: MessageStore
+    ) -> Claimed:
+        """Claim by the queue's policy, from `messages`: they may be counted, or opened.
+
+        Exhausted messages are in the dead-letter queue then, and that queue exists unless the
+        project has too many.
+        """
+
+        async def act(policy: Policy) -> Claimed:
+            version = policy.version
+            if policy.exposing:
+                await messages.release_delayed(queue, request.limit, version=version)
+            claimed = await messages.claim(
+                queue,
+                request._replace(
+                    version=version, delay_mode=policy.delay_mode, retries=policy.retries
+                ),
+            )
+            if claimed.moved:
+                await self.ensure_dead_letter_queue(policy.letters_in)
+            return claimed
+
+        return await self.policies.take(queue, act)
 
     async def ensure_dead_letter_queue(self, queue: QueueRef | None) -> None:
         """Create the queue that letters have just been moved to, if to any, unless it exists.

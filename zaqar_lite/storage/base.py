@@ -23,7 +23,7 @@ Leases: each message of a claim has a lease of its own, and the claim lives unti
 ends. A parked message's lease goes on and belongs to nobody, so what brings lapsed messages back
 brings it back too, at its own position, and a normal queue still reads no `d`. Readers see it as
 claimed, without a claim id; statistics count it as delayed; delete, purge and get reach it; an edit
-is a Conflict; EXPOSE and `release_delayed` leave it alone.
+is a Conflict; `release_delayed` leaves it alone.
 
 Attempts and failures: `claim_count` counts hand-outs, `failure_count` those released as failed and
 those that lapsed. Each hand-out that ends without a delete is an Attempt in the message's history
@@ -37,8 +37,8 @@ FAN_OUT stores are given other priorities than the default. A position is taken 
 enters a queue (posted or moved there) and never changes; a message that is promoted, released or
 lapsed re-enters at its own. The positions of a queue that was purged, or dropped and made again,
 are above all that it ever had. What an exposing queue hands out first is not promised; a message
-that EXPOSE handed out or `release_delayed` made ready is not delayed any more for anyone, whatever
-its `d` said, even when a delay is switched on again.
+that `release_delayed` made ready is not delayed any more for anyone, whatever its `d` said, even
+when a delay is switched on again.
 """
 
 from abc import abstractmethod
@@ -192,8 +192,7 @@ class MessageStore(Store):
         * Every claim counts: `claim_count` + 1 on each message handed out, on every queue.
         * A message that would expire before the claim does gets the ttl `ttl_ms + grace_ms`,
           and expires `grace_ms` after the claim.
-        * delay_mode: IGNORE neither reads nor tests `d`; HONOUR promotes what is due first;
-          EXPOSE also takes delayed messages, without comparing `d`.
+        * delay_mode: IGNORE neither reads nor tests `d`; HONOUR promotes what is due first.
         * `retries.dead_letter`: a message with `claim_count >= max_claims` is moved instead: same
           id, age, counts, attempts, priority, headers and body, a new position, unclaimed and
           ready at once in the target, with its `Origin`. The move has happened before the answer
@@ -368,10 +367,15 @@ class MessageStore(Store):
         """
 
     @abstractmethod
-    async def release_delayed(self, queue: QueueRef, /, limit: int) -> int:
+    async def release_delayed(
+        self, queue: QueueRef, /, limit: int, *, version: int | None = None
+    ) -> int:
         """Make up to `limit` delayed messages ready, whatever their `d`; answer how many.
 
         The second half of switching a delayed queue off; fewer than `limit` means all are done.
+
+        Raises:
+            QueueChanged: the record is not at `version`: its delay may be on again.
         """
 
     @abstractmethod

@@ -198,13 +198,7 @@ async def test_a_claim_on_a_delayed_queue_takes_four_commands(
     assert len(commands.take()) == 4
 
 
-async def test_a_claim_of_an_exposing_queue_and_a_pop_take_five(
-    queue: QueueUnderTest, commands: Commands
-) -> None:
-    await queue.post(*map(str, range(25)), delay=MINUTE)
-    commands.clear()
-    assert len((await queue.claim(20, mode=DelayMode.EXPOSE)).messages) == 20
-    assert len(commands.take()) == 5
+async def test_a_pop_takes_five(queue: QueueUnderTest, commands: Commands) -> None:
     await queue.post(*map(str, range(20)))
     commands.clear()
     assert len((await queue.pop(20)).messages) == 20

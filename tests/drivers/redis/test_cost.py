@@ -269,7 +269,7 @@ async def test_no_script_examines_more_than_a_thousand_entries(
             assert claimed.more or claimed.messages
         assert moved == 3 * BULK
         assert (await queue.stats()).total == 3 * BULK
-        exposed = await queue.claim(MAX_CLAIMED, mode=DelayMode.EXPOSE)
+        exposed = await queue.claim(MAX_CLAIMED, exposing=True)
         assert len(exposed.messages) == MAX_CLAIMED
         assert (await target.stats()).ready == 3 * BULK
     assert max(steps) <= 1_000

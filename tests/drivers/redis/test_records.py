@@ -142,7 +142,17 @@ def test_a_record_reads_back_as_it_was_written(
 
 def test_every_script_says_what_it_does_and_lists_its_keys() -> None:
     names = ["post", "list", "get", "edit", "delete", "claim", "pop", "get_claim", "renew"]
-    for name in [*names, "settle", "release", "purge", "drop", "stats", "split", "expose", "sweep"]:
+    for name in [
+        *names,
+        "settle",
+        "release",
+        "purge",
+        "drop",
+        "stats",
+        "split",
+        "release_delayed",
+        "sweep",
+    ]:
         script = load(name)
         assert "messages" in script.kinds, name
         assert b"\n--" not in script.text

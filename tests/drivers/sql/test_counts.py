@@ -44,7 +44,7 @@ STEPS = 300
 OPERATIONS = {"post": 4, "claim": 3, "settle": 2} | dict.fromkeys(
     (
         *("release", "renew", "pop", "move", "edit", "delete", "stats", "list", "sweep", "wait"),
-        *("expose", "purge", "drop", "record"),
+        *("release_delayed", "purge", "drop", "record"),
     ),
     1,
 )

@@ -156,8 +156,8 @@ async def test_syncs_that_fail_for_a_while(store: Store, syncs: Syncs) -> None:
         "ping": store.messages.ping,
         "next_due": lambda: store.messages.next_due(QUEUE),
         "remembers": lambda: store.messages.remembers(QUEUE),
-        "split": lambda: store.messages.partition(QUEUE, 2),
-        "expose": lambda: store.messages.release_delayed(QUEUE, 2),
+        "partition": lambda: store.messages.partition(QUEUE, 2),
+        "release_delayed": lambda: store.messages.release_delayed(QUEUE, 2),
         "queues": lambda: store.management.list_queues("project", limit=5),
         "record": lambda: store.management.get_record("kind", "project", "name"),
     }
@@ -454,7 +454,7 @@ async def test_nobody_waits_at_the_gate_for_a_store_that_can_not_be_opened(
 @pytest.mark.parametrize(
     "call",
     [
-        *(call for call in ("claim", "pop", "stats", "post", "next_due", "expose")),
+        *(call for call in ("claim", "pop", "stats", "post", "next_due", "release_delayed")),
         "list",
     ],
 )
@@ -469,7 +469,7 @@ async def test_any_read_that_fails_while_a_batch_gathers(call: str, tmp_path: Pa
         "stats": lambda store: store.messages.stats(last),
         "post": lambda store: store.post("text", to=last),
         "next_due": lambda store: store.messages.next_due(last),
-        "expose": lambda store: store.messages.release_delayed(last, 1),
+        "release_delayed": lambda store: store.messages.release_delayed(last, 1),
         "list": lambda store: store.messages.list_messages(last, ListQuery(10)),
     }
     with failing_disk() as failing:

@@ -17,7 +17,7 @@ import msgspec
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import LimitReached, Unavailable, ZaqarLiteError
-from zaqar_lite.domain.models import DelayMode, Message, QueueRecord, QueueRef
+from zaqar_lite.domain.models import Message, QueueRecord, QueueRef
 from zaqar_lite.domain.posts import IdempotencyKey, NewMessage
 from zaqar_lite.domain.retry_policy import ATTRIBUTE as RETRY_POLICY
 from zaqar_lite.domain.subscriptions import Subscription
@@ -374,7 +374,7 @@ class Deliveries:
         found = await self.messages.get_messages(queue, (entry.id,))
         if not found:
             record = await self.management.get_queue(queue)
-            delays = record is not None and record.delay_mode is DelayMode.HONOUR
+            delays = record is not None and record.is_delayed
             return None if delays and now < entry.due_at else entry
         due_at = found[0].delay_expires_at or 0
         entry.body = msgspec.Raw(found[0].body)

@@ -23,7 +23,6 @@ from zaqar_lite.domain.limits import MIN_MESSAGE_TTL, Limits
 from zaqar_lite.domain.metadata import MAX_REDRIVES, max_redrives
 from zaqar_lite.domain.models import (
     MAX_MOVED,
-    DelayMode,
     Edit,
     Message,
     Move,
@@ -401,7 +400,7 @@ class Bulk:
         self, queue: QueueRef, target: QueueRef, ids: Sequence[str], order: Order
     ) -> tuple[int, Counter[str]]:
         policy = await self.policies.get(target)
-        if order.delay and policy.delay_mode is not DelayMode.HONOUR:
+        if order.delay and not policy.default_delay_ms:
             return 0, Counter({"target_not_delayed": len(ids)})
         ttl_ms = policy.default_ttl_ms if order.ttl is None else order.ttl * 1000
         delay_ms = order.delay * 1000

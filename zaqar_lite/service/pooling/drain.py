@@ -33,7 +33,7 @@ from zaqar_lite.domain import metadata as rules
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Conflict, NotFound, RecordChanged, Unavailable
 from zaqar_lite.domain.ids import Marker
-from zaqar_lite.domain.models import DelayMode, ListQuery, Message, QueueRef, Record
+from zaqar_lite.domain.models import ListQuery, Message, QueueRef, Record
 from zaqar_lite.domain.turns import Turns
 from zaqar_lite.service.background import Background, BackgroundWorker
 from zaqar_lite.service.delivery.outbox import OUTBOX_QUEUES, is_internal, ordered_queue
@@ -466,7 +466,7 @@ class DrainWorker(BackgroundWorker):
         A delay that a normal queue ignored stays behind, too.
         """
         record = await self.management.get_queue(queue)
-        ignores = record is not None and record.delay_mode is not DelayMode.HONOUR
+        ignores = record is not None and not record.is_delayed
         moved: list[Message] = []
         for one in found:
             until = None if ignores else one.delay_expires_at

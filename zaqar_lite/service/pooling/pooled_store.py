@@ -51,6 +51,7 @@ _PLAIN = _OF_HOLDERS | {
     "import_messages",
     "purge",
     "partition",
+    "release_delayed",
 }
 """Operations that the store of a queue does alone."""
 
@@ -301,12 +302,6 @@ class PooledMessages(Store):
                     shared.add(queue)
                 elif (await self.placements.place(queue)).pool == name:
                     yield queue
-
-    async def release_delayed(self, queue: QueueRef, limit: int) -> int:
-        """Make delayed messages ready."""
-        return max(
-            [await store.release_delayed(queue, limit) for store in await self._all_of(queue)]
-        )
 
     async def sweep(self, limit: int, retries_of: RetryPolicyOf = no_retries) -> SweepResult:
         """Tidy up in every store that answers, and open those of pools not needed yet."""

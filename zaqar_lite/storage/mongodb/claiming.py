@@ -266,7 +266,7 @@ class _Search:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One find for candidates: those that are ready, those that are due, or all delayed ones."""
+    """One find for candidates: those that are ready, or those that are due."""
 
     name: str
     filter: Document
@@ -281,22 +281,17 @@ _READY_FIELDS = {"s": 1, "k": 1, "n": 1, "e": 1, "cid": 1, "cu": 1}
 
 
 def candidate_queries(state: QueueState, delay_mode: DelayMode, window: int) -> Sequence[Query]:
-    """Where claimable messages are: ready, lapsed, due (on a delayed queue), or all delayed ones.
+    """Where claimable messages are: ready, lapsed, and due on a delayed queue.
 
     Each query reads a range of an index that holds nothing else, so messages that are delayed or
     claimed cost a claim nothing.
     """
     queue = {"q": state.key, "k": state.visible}
-    by_time = ["w", "k"]
     due = {**queue, "s": {"$in": _due_states(delay_mode)}, "w": {"$lte": state.date}}
-    queries = [
+    return [
         Query("ready", {**queue, "s": states.READY}, "live", window, ["k"], _READY_FIELDS),
-        Query("due", due, "waking", _MOST_DUE, by_time, BRIEF),
+        Query("due", due, "waking", _MOST_DUE, ["w", "k"], BRIEF),
     ]
-    if delay_mode is DelayMode.EXPOSE:
-        delayed = {**queue, "s": states.DELAYED, "w": {"$gt": state.date}}
-        queries.append(Query("delayed", delayed, "waking", window, by_time, BRIEF))
-    return queries
 
 
 def _due_states(delay_mode: DelayMode) -> list[int]:

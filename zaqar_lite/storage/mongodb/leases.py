@@ -51,9 +51,7 @@ class LeaseHandle:
             {"s": states.READY},
             {"s": states.PARKED, "w": {"$lte": state.date}},
         ]
-        if request.delay_mode is DelayMode.EXPOSE:
-            free.append({"s": states.DELAYED})
-        elif request.delay_mode is DelayMode.HONOUR:
+        if request.delay_mode is DelayMode.HONOUR:
             free.append({"s": states.DELAYED, "w": {"$lte": state.date}})
         self.claimable: Document = {
             "q": state.key,
@@ -79,7 +77,7 @@ class LeaseHandle:
             updates.append(UpdateMany(condition, self._take_update(), hint=BY_ID))
         if due:
             condition = {"_id": {"$in": ids_of(due)}, **self.claimable}
-            updates.append(UpdateMany(condition, self._ready_update(), hint=BY_ID))
+            updates.append(UpdateMany(condition, ready_update(), hint=BY_ID))
         result = await repeated(update)
         if result.matched_count or tries > 1:
             self.taken = await self._read()
@@ -132,8 +130,6 @@ class LeaseHandle:
         """The update of what is taken; a message that expired meanwhile stays expired."""
         now = self._connection.now
         changes: dict[str, Any] = {"cid": self.token, "s": self.held}
-        if self._request.delay_mode is DelayMode.EXPOSE:
-            changes["d"] = exposed_delay(now)
         if self.held == states.POPPED:
             return [{"$set": {**changes, "w": {"$add": [now, POP_TIME_MS]}}}]
         request, end = self._request, {"$add": [now, self._request.ttl_ms]}
@@ -148,11 +144,6 @@ class LeaseHandle:
             **raised_ttl(now, end, request.ttl_ms, request.grace_ms),
         }
         return [{"$set": changes}]
-
-    def _ready_update(self) -> list[Document]:
-        if self._request.delay_mode is DelayMode.EXPOSE:
-            return ready_update(d=exposed_delay(self._connection.now))
-        return ready_update()
 
 
 class PendingCleanups:
@@ -202,6 +193,6 @@ def raised_ttl(now: Document, end: Document, ttl_ms: int, grace_ms: int) -> Docu
     }
 
 
-def exposed_delay(now: Document) -> Document:
-    """The delay of a message that is handed out before its time: it is over now."""
+def ended_delay(now: Document) -> Document:
+    """The delay of a message that becomes ready before its time: it is over now."""
     return {"$cond": [{"$eq": ["$s", states.DELAYED]}, {"$min": ["$d", now]}, "$d"]}

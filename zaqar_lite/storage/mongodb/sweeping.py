@@ -16,7 +16,7 @@ from zaqar_lite.storage.mongodb.connection import find_first
 from zaqar_lite.storage.mongodb.errors import repeated
 from zaqar_lite.storage.mongodb.guarded_updates import Change
 from zaqar_lite.storage.mongodb.indexes import BY_ID, Document
-from zaqar_lite.storage.mongodb.leases import exposed_delay, ready_update
+from zaqar_lite.storage.mongodb.leases import ended_delay, ready_update
 from zaqar_lite.storage.mongodb.queues import BRIEF, ids_of, queue_of
 from zaqar_lite.storage.mongodb.transitions import Transitions
 
@@ -38,9 +38,11 @@ class Sweeping(Clearing):
         deleted = await self._clear_all(max(1, limit - len(found)))
         return swept.plus(SweepResult(promoted=len(due), deleted=finished + deleted))
 
-    async def release_delayed(self, queue: QueueRef, limit: int) -> int:
+    async def release_delayed(
+        self, queue: QueueRef, limit: int, *, version: int | None = None
+    ) -> int:
         """Make delayed messages ready, whatever their delay; see the seam."""
-        state = await self._queues.read(queue)
+        state = await self._queues.read(queue, version)
         if state is None:
             return 0
         delayed = {**state.live, "s": states.DELAYED, "w": {"$exists": True}}
@@ -53,7 +55,7 @@ class Sweeping(Clearing):
             hint="waking",
         )
         if found:
-            update = ready_update(d=exposed_delay(self._connection.now))
+            update = ready_update(d=ended_delay(self._connection.now))
             await repeated(
                 lambda: self._connection.messages.update_many(
                     {"_id": {"$in": ids_of(found)}, "q": state.key, "s": states.DELAYED},

@@ -20,7 +20,6 @@ from zaqar_lite.storage.opendata.due import (
     STEP,
     cold_lapsed,
     end_waits,
-    expose,
     find_ended_waits,
     first_lapse,
     live,
@@ -191,23 +190,12 @@ def _take_loaded(  # noqa: PLR0917 - what one call works with
     The reason is a page where its entries must be loaded before any other is taken; None where the
     limit was reached.
     """
-    exposes = request.delay_mode is DelayMode.EXPOSE
     letters = request.retries.dead_letter
     taken: list[Entry] = []
     moved = 0
-    if exposes:
-        _, needed = expose(queue, now, limit)
-        if needed is not None:
-            return taken, moved, needed
     while len(taken) < limit:
         entry = _take_entry(queue, now, budget)
         if not isinstance(entry, Entry):
-            if exposes and entry is _StopReason.EMPTY:
-                exposed, needed = expose(queue, now, limit)
-                if needed is not None:
-                    return taken, moved, needed
-                if exposed:
-                    continue
             return taken, moved, entry
         if letters is not None and entry.attempts >= letters.max_claims:
             move(db, queue, entry, letters, now, MAX_CLAIMS)

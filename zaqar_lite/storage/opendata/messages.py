@@ -319,10 +319,12 @@ class OpenDataMessageStore(DatabaseUser, MessageStore):
         await db.committer.visible(queue.epoch)
         return cuts
 
-    async def release_delayed(self, ref: QueueRef, limit: int) -> int:
+    async def release_delayed(
+        self, ref: QueueRef, limit: int, *, version: int | None = None
+    ) -> int:
         db = self._db
         exposed = 0
-        while (queue := db.queue_to_change(ref, None)) is not None and exposed < limit:
+        while (queue := db.queue_to_change(ref, version)) is not None and exposed < limit:
             now = db.clock.now_ms()
             db.catch_up(queue, now)  # or what has expired would be counted
             count, needed = expose(queue, now, limit - exposed)

@@ -25,7 +25,7 @@ from zaqar_lite.storage.redis.outbox import Outbox
 from zaqar_lite.storage.redis.policy import policy_words
 from zaqar_lite.storage.redis.runner import Runner
 
-_MODES = {DelayMode.IGNORE: "I", DelayMode.HONOUR: "H", DelayMode.EXPOSE: "E"}
+_MODES = {DelayMode.IGNORE: "I", DelayMode.HONOUR: "H"}
 _OUTCOMES = {
     ord("D"): Outcome.DONE,
     ord("N"): Outcome.NOT_FOUND,

@@ -249,14 +249,18 @@ class RedisMessageStore(Posting, Claiming):
         reply = await self._runner.run(queue, "split", count, repeatable=True)
         return [int.from_bytes(position, "big") for position in reply[3:]]
 
-    async def release_delayed(self, queue: QueueRef, limit: int) -> int:
+    async def release_delayed(
+        self, queue: QueueRef, limit: int, *, version: int | None = None
+    ) -> int:
         """Make delayed messages ready; see the seam."""
         done = 0
         while done < limit:
             step = min(limit - done, MAX_EXAMINED // 2)
-            _, exposed = await self._runner.run(queue, "expose", step)
-            done += exposed
-            if exposed < step:
+            _, released = await self._runner.run(
+                queue, "release_delayed", "" if version is None else version, step
+            )
+            done += released
+            if released < step:
                 break
         return done
 

@@ -54,9 +54,7 @@ def has_nothing(db: Database, queue: Queue | None, request: ClaimRequest) -> boo
     now = db.clock.now_ms()
     if queue.ready or min(queue.lease_at, queue.parked_at) <= now:
         return False
-    if request.delay_mode is DelayMode.HONOUR:
-        return queue.delayed_at > now
-    return request.delay_mode is DelayMode.IGNORE or not queue.delayed
+    return request.delay_mode is DelayMode.IGNORE or queue.delayed_at > now
 
 
 def claim(db: Database, ref: QueueRef, request: ClaimRequest) -> Claimed:
@@ -126,8 +124,6 @@ def _take(db: Database, queue: Queue, now: int, request: ClaimRequest) -> Taken:
         expiring.end_parkings(db, queue, now, _MOST_RETURNED)
     if mode is DelayMode.HONOUR and queue.delayed_at <= now:
         expiring.end_delays(db, queue, now, _MOST_RETURNED)
-    if mode is DelayMode.EXPOSE and queue.ready < limit:
-        expiring.expose(db, queue, now, limit - queue.ready)
     statement = _READY_WITHOUT_DUE if mode is DelayMode.IGNORE else _READY
     most_claims = None if letter is None else letter.max_claims
     taken: list[Message] = []

@@ -68,7 +68,7 @@ def end_parkings(db: Database, queue: Queue, now: int, limit: int) -> int:
     return count
 
 
-def expose(db: Database, queue: Queue, now: int, limit: int) -> int:
+def release_delayed(db: Database, queue: Queue, now: int, limit: int) -> int:
     """Make up to `limit` delayed messages ready, whatever their `d`; answer how many.
 
     They are not delayed any more for anyone: a `d` that is ahead becomes now.

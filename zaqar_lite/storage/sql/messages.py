@@ -208,12 +208,14 @@ class SqlMessageStore(MessageStore):
     async def partition(self, queue: QueueRef, count: int) -> Sequence[int]:
         return await reading.partition(self._db, queue, count)
 
-    async def release_delayed(self, queue: QueueRef, limit: int) -> int:
+    async def release_delayed(
+        self, queue: QueueRef, limit: int, *, version: int | None = None
+    ) -> int:
         await reading.tidy(self._db, queue)  # or what has expired would be counted
-        found = self._db.queue(queue)
+        found = self._db.queue_at(queue, version)
         if found is None or not found.delayed:
             return 0
-        return await self._db.write(_expose, queue, limit)
+        return await self._db.write(_release_delayed, queue, limit, version)
 
     async def sweep(self, limit: int, retries_of: RetryPolicyOf = no_retries) -> SweepResult:
         return await sweeping.sweep(self._db, limit, retries_of)
@@ -270,13 +272,13 @@ def _drop(db: Database, ref: QueueRef) -> None:
         db.remove_queue(queue)
 
 
-def _expose(db: Database, ref: QueueRef, limit: int) -> int:
-    queue = db.queue(ref)
+def _release_delayed(db: Database, ref: QueueRef, limit: int, version: int | None) -> int:
+    queue = db.queue_at(ref, version)
     if queue is None:
         return 0
-    exposed = expiring.expose(db, queue, db.clock.now_ms(), limit)
-    db.announce(ref, exposed)
-    return exposed
+    released = expiring.release_delayed(db, queue, db.clock.now_ms(), limit)
+    db.announce(ref, released)
+    return released
 
 
 def _holding(db: Database, after: int) -> Sequence[tuple[int, str, str, int]]:

@@ -110,7 +110,9 @@ class Changing(Claiming):
             if moved is not None:
                 await self._dead_letters.remove(container, moved, lease)
 
-    async def release_delayed(self, queue: QueueRef, limit: int) -> int:
+    async def release_delayed(
+        self, queue: QueueRef, limit: int, *, version: int | None = None
+    ) -> int:
         """Make delayed messages ready, in the order of listings; see the seam.
 
         Each call goes on where the last one ended, and looks at what is before that place last:
@@ -131,7 +133,8 @@ class Changing(Claiming):
                 delayed = [o for o in page if o.state.is_ready(now) and o.state.is_delayed(now)]
                 chosen = delayed[: limit - done]
                 for first in range(0, len(chosen), _STEP):
-                    step = partial(self._expose, container, chosen[first : first + _STEP])
+                    some = chosen[first : first + _STEP]
+                    step = partial(self._release_some, queue, version, some)
                     done += await self._backend.locked(queue, step)
                 if done == limit:
                     known.exposed_to = chosen[-1].position + 1
@@ -139,14 +142,19 @@ class Changing(Claiming):
         known.exposed_to = 0
         return done
 
-    async def _expose(self, container: str, listed: Sequence[Listed], lease: Lease) -> int:
-        steps = (self._expose_one(container, one.name, lease) for one in listed)
+    async def _release_some(
+        self, queue: QueueRef, version: int | None, listed: Sequence[Listed], lease: Lease
+    ) -> int:
+        container = self._container(queue)
+        tail = await self._tails.load(container, lease)
+        self._tails.known(container).tail = await self._backend.check(queue, version, tail)
+        steps = (self._release_one(container, one.name, lease) for one in listed)
         with self._hints.changing(container):
             done = sum(await together(*steps))
         self._announce_returned(container, done, 0)
         return done
 
-    async def _expose_one(self, container: str, name: str, lease: Lease) -> bool:
+    async def _release_one(self, container: str, name: str, lease: Lease) -> bool:
         state = await self._objects.state(container, name)
         now = self._now()
         if state is None or not state.is_delayed(now) or not state.is_ready(now):

@@ -8,7 +8,7 @@ from typing import TypeVar
 from zaqar_lite.domain.attempts import MAX_CLAIMS
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.ids import new_claim_id
-from zaqar_lite.domain.models import Claimed, ClaimRequest, DelayMode, QueueRef
+from zaqar_lite.domain.models import Claimed, ClaimRequest, QueueRef
 from zaqar_lite.storage.swift.holding import Holding, Record
 from zaqar_lite.storage.swift.layout import Fetched, Listed, State
 from zaqar_lite.storage.swift.locks import Lease
@@ -147,12 +147,11 @@ class Claiming(Holding):
     ) -> int:
         """Choose from one page; answer when another message of it may be ready at the earliest."""
         now = self._now()
-        ready = [one.name for one in listed if _may_take(request, one.state, now)]
-        delayed = request.delay_mode is not DelayMode.EXPOSE
+        ready = [one.name for one in listed if one.state.is_claimable(now)]
         waiting = [
-            one.state.ready_at(delayed=delayed)
+            one.state.ready_at
             for one in listed
-            if one.state.expires_at > now and not _may_take(request, one.state, now)
+            if one.state.expires_at > now and not one.state.is_claimable(now)
         ]
         start = 0
         while start < len(ready) and not chosen.is_enough:
@@ -161,7 +160,7 @@ class Claiming(Holding):
                 break
             found = await self._fetch_all(container, ready[start : start + wanted])
             start += wanted
-            sure = [m for m in found if _may_take(request, m.state, self._now())]
+            sure = [m for m in found if m.state.is_claimable(self._now())]
             if len(sure) < len(found):
                 waiting.append(now + 1_000)  # the listing is late
             steps = (
@@ -200,7 +199,6 @@ class Claiming(Holding):
                     claim_client=request.client_id,
                     claimed_at=now,
                     ended="",
-                    delay_expires_at=_delay_of(message.state, request.delay_mode, now),
                 )
             )
             for message in taken
@@ -256,21 +254,6 @@ class Claiming(Holding):
 
 
 _GONE = State(0, 0, "")
-
-
-def _may_take(request: ClaimRequest, state: State, now: int) -> bool:
-    """Whether a message in this state is ready for a claim.
-
-    A message of a normal queue has no `d`, so there is nothing to compare.
-    """
-    if not state.is_ready(now):
-        return False
-    return request.delay_mode is DelayMode.EXPOSE or not state.is_delayed(now)
-
-
-def _delay_of(state: State, mode: DelayMode, now: int) -> int:
-    """A message that was taken before its delay was over is exposed for good."""
-    return min(state.delay_expires_at, now) if mode is DelayMode.EXPOSE else state.delay_expires_at
 
 
 async def _confirmed(messages: Sequence[T], writes: Iterable[Awaitable[bool]]) -> list[T]:

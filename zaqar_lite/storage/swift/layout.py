@@ -208,9 +208,14 @@ class State:
         """Whether a claim may take it, whatever its delay."""
         return self.is_live(now) and not self.is_claimed_or_parked(now)
 
-    def ready_at(self, *, delayed: bool) -> int:
-        """When a claim may take it at the earliest, as it is now; `delayed` where `d` counts."""
-        return max(self.claim_expires_at, self.delay_expires_at if delayed else 0)
+    def is_claimable(self, now: int) -> bool:
+        """Whether a claim may take it; a message of a normal queue has no `d`."""
+        return self.is_ready(now) and not self.is_delayed(now)
+
+    @property
+    def ready_at(self) -> int:
+        """When a claim may take it at the earliest, as it is now."""
+        return max(self.claim_expires_at, self.delay_expires_at)
 
     def held_until(self, now: int, ttl_ms: int, grace_ms: int) -> "State":
         """The state under a claim that lives `ttl_ms` from now: the ttl is raised where needed."""

@@ -210,7 +210,7 @@ class Reading(Connected, MessageStore):
                 stats.delayed += 1
             else:
                 if not stats.ready:
-                    since = max(listed.position // 1000, listed.state.ready_at(delayed=True))
+                    since = max(listed.position // 1000, listed.state.ready_at)
                     stats.ready_since = min(now, since)
                 stats.ready += 1
         return stats, ends
@@ -265,7 +265,7 @@ class Reading(Connected, MessageStore):
             states = [one.state for one in page if one.state.is_live(now)]
             if any(state.has_lapsed(now) for state in states):
                 return now
-            ready_at = (state.ready_at(delayed=True) for state in states)
+            ready_at = (state.ready_at for state in states)
             due_at = min([due_at, *(at for at in ready_at if at > now)])
             examined += len(page)
             if examined >= MOST_EXAMINED:

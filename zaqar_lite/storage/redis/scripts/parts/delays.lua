@@ -16,7 +16,7 @@ local function promote(budget)
 end
 
 -- Make ready up to `count` delayed messages whatever their `d`, which becomes now. Answers how many.
-local function expose(count)
+local function release_delayed(count)
   local positions = redis.call('ZRANGE', due, 0, count - 1)
   if #positions > 0 then
     leave_delayed(positions)

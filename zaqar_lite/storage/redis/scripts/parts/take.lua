@@ -1,7 +1,7 @@
 -- Take ready messages in order, for claim and pop.
--- ARGV: 3 claim id, 4 limit, 5 to 12: policy, 15 mode (I, H, E), 17 '1' for attempts too
+-- ARGV: 3 claim id, 4 limit, 5 to 12: policy, 15 mode (I, H), 17 '1' for attempts too
 -- include: delays failing
--- rarely: note_visit lift part reduce_claim note_returns make_ready promote expose end_leases leave set_aside forget arm
+-- rarely: note_visit lift part reduce_claim note_returns make_ready promote end_leases leave set_aside forget arm
 
 -- The script answers with what it has when it has examined `BUDGET` entries that are not handed out
 -- (expired, exhausted, brought back), or read `BYTES` of them, about 3 ms: the next call and the
@@ -15,8 +15,6 @@ spent, is_settled = spent + ended + returned, is_settled and none_lapsed and non
 if mode == 'H' then
   local promoted, none_due = promote(BUDGET / 2)
   spent, is_settled = spent + promoted, is_settled and none_due
-elseif mode == 'E' and limit > 0 then
-  expose(math.min(limit, BUDGET))
 end
 
 -- Look at these in order, and add to `taken`, up to `most`, what can be handed out. Answers how many were
@@ -67,11 +65,7 @@ local function take()
       arm()
       status = 'arm'
     elseif #positions == 0 then
-      local exposed = mode == 'E' and expose(math.min(room, BUDGET)) or 0
-      spent = spent + exposed
-      if exposed == 0 then
-        break
-      end
+      break
     end
     if status == 'ok' and #taken.positions < limit and (spent >= BUDGET or bytes >= BYTES) then
       status = 'more'
