@@ -103,7 +103,7 @@ def run(arguments: argparse.Namespace) -> int:
     address = listeners[0].getsockname()[:2]
     waiting = (address, settings.tls_cert is not None, announce)
     threading.Thread(target=_wait_for_a_worker, args=waiting, daemon=True).start()
-    board = make_file(settings.workers, app.metrics.size)
+    board = make_file(settings.workers, app.metrics.families.size)
     try:
         return Workers(settings.workers, _work, settings, source, listeners, board).run()
     finally:

@@ -5,7 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from zaqar_lite.service.metrics.shared_counters import Place, SharedCounters, make_file
+from zaqar_lite.service.metrics.shared_counters import (
+    LATENCIES,
+    Place,
+    Row,
+    SharedCounters,
+    make_file,
+)
 
 
 @pytest.fixture
@@ -30,6 +36,24 @@ def test_rows_are_added_up_and_taken_over(path: Path) -> None:
         assert at(path, 1).row.cells == [10, 20, 30]
     finally:
         path.unlink()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "bucket"),
+    [
+        (0.0, 0),
+        (LATENCIES[0], 0),
+        (LATENCIES[0] + 1e-6, 1),
+        (LATENCIES[-1] + 1e-6, len(LATENCIES)),
+    ],
+)
+def test_a_histogram_counts_where_a_value_belongs(seconds: float, bucket: int) -> None:
+    row = Row()
+    row.cells = [0] * (len(LATENCIES) + 2)
+    row.observe(0, LATENCIES, seconds)
+    buckets = [0] * (len(LATENCIES) + 1)
+    buckets[bucket] = 1
+    assert row.cells == [seconds, *buckets]
 
 
 def test_a_process_counts_alone_where_the_file_is_gone(

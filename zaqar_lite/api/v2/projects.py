@@ -149,8 +149,8 @@ class EncryptionActions:
                 {
                     "id": key.id,
                     "created_at": instant(key.at),
-                    "server_key": key.server_key,
-                    "current": key.current,
+                    "server_key": key.kek,
+                    "current": key is keys[-1],
                 }
                 for key in keys
             ]

@@ -4,12 +4,12 @@ The server's own keys lie in a file and never leave the process; the first of th
 project has data keys, which seal its messages, in records of the management store, sealed with a
 key of the server:
 
-    data-key          project, name = id    {"kek": key of the server, "wrapped": base64, "at": ms}
-    data-key-current  project, name = "1"   {"id": data key}
+    data-key   project, name = id   {"kek": key of the server, "wrapped": base64, "at": ms}
 
-A data key is replaced when it is 30 days old or has sealed 2^28 messages in one process (random
-nonces of 96 bits allow 2^32), or when somebody asks; the earlier ones stay, to open what they
-sealed. When the server's current key changes, a data key is wrapped anew as it is loaded.
+The newest one is current: it seals what is posted. It is replaced when it is 30 days old or has
+sealed 2^28 messages in one process (random nonces of 96 bits allow 2^32), or when somebody asks;
+the earlier ones stay, to open what they sealed. When the server's current key changes, a data key
+is wrapped anew as it is loaded.
 
 A body is sealed with AES-256-GCM (NIST SP 800-38D), and is a JSON text again, so that every store
 and every tool that reads bodies takes it:
@@ -20,6 +20,7 @@ The nonce has 96 random bits; the tag of 128 bits also covers the version, the d
 and the queue that the message was posted to. The ciphertext is of the JSON as it was posted.
 """
 
+import asyncio
 import base64
 import binascii
 import contextlib
@@ -40,6 +41,7 @@ from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import (
     ConfigurationError,
     Conflict,
+    NotFound,
     RecordChanged,
     RecordDamaged,
     Unavailable,
@@ -48,6 +50,7 @@ from zaqar_lite.domain.models import Message, QueueRef, Record
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.domain.sealed import PREFIX, is_sealed
 from zaqar_lite.service.caching import Cache
+from zaqar_lite.service.records import Kind
 from zaqar_lite.service.yielding import in_steps
 from zaqar_lite.storage.management import ManagementStore
 
@@ -124,7 +127,7 @@ def _bound_to(key_id: str, project: str, name: str) -> bytes:
     return "\n".join(("1", key_id, name, project)).encode()
 
 
-KIND, CURRENT = "data-key", "data-key-current"
+KIND = "data-key"
 DAMAGED = "zaqar_lite_damaged"
 """The key that an object has which stands for what can't be opened."""
 MAX_LISTED = 1_000
@@ -133,28 +136,31 @@ _CACHED = 10_000
 _FRESH_MS = 60_000
 _LIFE_MS = 2_592_000_000
 _MOST_SEALED = 1 << 28
-_MAX_ROUNDS = 20
 
 
-class DataKey(NamedTuple):
-    """A key of a project as its owner sees it; `at` is when it was made (milliseconds)."""
+class DataKey(msgspec.Struct):
+    """A key of a project, sealed with the key `kek` of the server; made `at` (milliseconds)."""
 
-    id: str
-    server_key: str
+    kek: str
+    wrapped: bytes
     at: int
-    current: bool
+    id: str = ""
 
 
 @dataclass(slots=True)
 class _Loaded:
-    id: str
+    """A project's current key, as this process last found it."""
+
+    key: DataKey
     cipher: AESGCM
-    made_at: int
     looked_at: int
     sealed: int = 0
 
     def is_worn(self, now_ms: int) -> bool:
-        return now_ms - self.made_at > _LIFE_MS or self.sealed > _MOST_SEALED
+        return now_ms - self.key.at > _LIFE_MS or self.sealed > _MOST_SEALED
+
+    def is_fresh(self, now_ms: int) -> bool:
+        return now_ms - self.looked_at <= _FRESH_MS and not self.is_worn(now_ms)
 
 
 def read_key_file(path: Path) -> Mapping[str, bytes]:
@@ -194,12 +200,21 @@ class EncryptionKeys:
     def __init__(
         self, management: ManagementStore, keys: Mapping[str, bytes], clock: Clock
     ) -> None:
-        self._management = management
+        self._kind = Kind(
+            management,
+            KIND,
+            "The data key",
+            encode=msgspec.json.encode,
+            decode=lambda record: replace(
+                msgspec.json.decode(record.value, type=DataKey), id=record.name
+            ),
+        )
         self._keys = keys
         self._server_key = next(iter(keys))
         self._clock = clock
         self._ciphers: Cache[tuple[str, str], AESGCM] = Cache(_CACHED)
         self._current: Cache[str, _Loaded] = Cache(_CACHED)
+        self._looking = asyncio.Lock()
 
     async def seal(self, queue: QueueRef, new: Sequence[NewMessage]) -> list[NewMessage]:
         """Seal the bodies of a post to a queue.
@@ -211,14 +226,14 @@ class EncryptionKeys:
         sealed: list[NewMessage] = []
         async for _, part in in_steps(new):
             for one in part:
-                body = seal(key.cipher, key.id, queue.project, queue.name, one.body)
+                body = seal(key.cipher, key.key.id, queue.project, queue.name, one.body)
                 sealed.append(replace(one, body=body))
         return sealed
 
     async def seal_body(self, queue: QueueRef, body: bytes) -> bytes:
         """Seal one body, of a message that is edited."""
         key = await self._sealing_key(queue.project, 1)
-        return seal(key.cipher, key.id, queue.project, queue.name, body)
+        return seal(key.cipher, key.key.id, queue.project, queue.name, body)
 
     async def open(self, project: str, messages: Iterable[Message]) -> None:
         """Put the posted bodies in place of sealed ones.
@@ -285,99 +300,76 @@ class EncryptionKeys:
         Raises:
             Conflict: the project has too many keys.
         """
-        known = await self._management.list_records(KIND, project, limit=MAX_ROTATED)
-        if len(known) >= MAX_ROTATED:
+        stored = await self.list_keys(project)
+        if len(stored) >= MAX_ROTATED:
             raise Conflict(f"A project may have {MAX_ROTATED} keys made by request.")
-        seen = await self._management.get_record(CURRENT, project, "1")
-        await self._make(project, 0 if seen is None else seen.version)
+        await self._make(project, stored)
+        self._current.pop(project, None)
 
     async def list_keys(self, project: str) -> list[DataKey]:
-        """List a project's data keys by age, at most 1,000, without the keys themselves."""
-        pointer = await self._management.get_record(CURRENT, project, "1")
-        current = None if pointer is None else json.loads(pointer.value)["id"]
-        found = await self._management.list_records(KIND, project, limit=MAX_LISTED)
-        stored = [(one.name, json.loads(one.value)) for one in found]
-        listed = [DataKey(name, one["kek"], one["at"], name == current) for name, one in stored]
-        return sorted(listed, key=lambda one: one.at)
+        """List a project's data keys by age, at most 1,000; the last one is current."""
+        found = await self._kind.page(project, None, MAX_LISTED)
+        return sorted(found, key=lambda one: (one.at, one.id))
 
     async def _sealing_key(self, project: str, count: int) -> _Loaded:
         now = self._clock.now_ms()
         key = self._current.get(project)
-        if key is None or now - key.looked_at > _FRESH_MS or key.is_worn(now):
-            key = await self._find_current(project, key, now)
+        if key is None or not key.is_fresh(now):
+            async with self._looking:  # else each of many first posts would make a key
+                key = await self._find_current(project, now)
         key.sealed += count
         return key
 
-    async def _find_current(self, project: str, known: _Loaded | None, now: int) -> _Loaded:
-        for _ in range(_MAX_ROUNDS):
-            pointer = await self._management.get_record(CURRENT, project, "1")
-            if pointer is None:
-                await self._make(project, 0)
-                continue
-            key_id = json.loads(pointer.value)["id"]
-            if known is not None and known.id == key_id:
-                known.looked_at = now
-                key = known
-            else:
-                record = await self._management.get_record(KIND, project, key_id)
-                if record is None:  # what it sealed can't be opened any more
-                    await self._make(project, pointer.version)
-                    continue
-                cipher = await self._load(record)
-                key = _Loaded(key_id, cipher, json.loads(record.value)["at"], now)
-            if not key.is_worn(now):
-                self._current[project] = key
-                return key
-            await self._make(project, pointer.version)
-        raise Unavailable("The project's encryption key is being changed too often.")
+    async def _find_current(self, project: str, now: int) -> _Loaded:
+        """The newest key of a project, which is made if there is none or it is worn."""
+        known = self._current.get(project)
+        if known is not None and known.is_fresh(now):
+            return known
+        stored = await self.list_keys(project)
+        newest = stored[-1] if stored else await self._make(project, stored)
+        if known is None or known.key.id != newest.id:
+            known = _Loaded(newest, await self._load(project, newest), now)
+        if known.is_worn(now):
+            newest = await self._make(project, stored)
+            known = _Loaded(newest, await self._load(project, newest), now)
+        known.looked_at = now
+        self._current[project] = known
+        return known
 
-    async def _make(self, project: str, seen: int) -> None:
-        """Make a data key and let it be current, unless somebody else has done so."""
-        key_id, now = secrets.token_hex(8), self._clock.now_ms()
-        fresh = AESGCM.generate_key(KEY_BYTES * 8)
-        wrapped = self._wrapped(project, key_id, fresh, now)
+    async def _make(self, project: str, stored: Sequence[DataKey]) -> DataKey:
+        """Make a data key that is newer than all that are stored."""
+        now = self._clock.now_ms()
+        at = max(now, stored[-1].at + 1) if stored else now
+        made = self._wrapped(project, secrets.token_hex(8), AESGCM.generate_key(KEY_BYTES * 8), at)
         # Nobody else knows the id: a record of it is this one, whose answer was lost.
         with contextlib.suppress(RecordChanged):
-            await self._management.put_record(KIND, project, key_id, wrapped, expected=0)
-        pointer = json.dumps({"id": key_id}).encode()
-        try:
-            await self._management.put_record(CURRENT, project, "1", pointer, expected=seen)
-        except RecordChanged:
-            # Perhaps changed by this very write, whose answer was lost: others seal with it.
-            current = await self._management.get_record(CURRENT, project, "1")
-            if current is None or current.value != pointer:
-                await self._management.delete_record(KIND, project, key_id)
-        self._current.pop(project, None)
+            await self._kind.put(project, made.id, made, 0)
+        return made
 
-    def _wrapped(self, project: str, key_id: str, fresh: bytes, at: int) -> bytes:
+    def _wrapped(self, project: str, key_id: str, fresh: bytes, at: int) -> DataKey:
         name = self._server_key
-        wrapped = wrap(self._keys[name], name, project, key_id, fresh)
-        text = base64.b64encode(wrapped).decode("ascii")
-        return json.dumps({"kek": name, "wrapped": text, "at": at}).encode()
+        return DataKey(name, wrap(self._keys[name], name, project, key_id, fresh), at, key_id)
 
     async def _cipher(self, project: str, key_id: str) -> AESGCM:
         cipher = self._ciphers.get((project, key_id))
-        return cipher or await self._load(await self._record(project, key_id))
-
-    async def _record(self, project: str, key_id: str) -> Record:
-        record = await self._management.get_record(KIND, project, key_id)
-        if record is None:
+        if cipher is not None:
+            return cipher
+        stored = await self._kind.find(project, key_id)
+        if stored is None:
             message = f"there is no data key {key_id} of its project"
             raise Damaged(message)
-        return record
+        return await self._load(project, stored)
 
-    async def _load(self, record: Record) -> AESGCM:
-        stored = json.loads(record.value)
-        name = stored["kek"]
+    async def _load(self, project: str, stored: DataKey) -> AESGCM:
+        name = stored.kek
         if name not in self._keys:
             raise Unavailable(
                 f"The messages are sealed with the key {name!r}, which is not in "
                 "encryption_key_file: its line must stay there.",
                 retry_after=60,
             )
-        wrapped = base64.b64decode(stored["wrapped"])
         try:
-            fresh = unwrap(self._keys[name], name, record.project, record.name, wrapped)
+            fresh = unwrap(self._keys[name], name, project, stored.id, stored.wrapped)
         except Damaged:
             raise Unavailable(
                 f"The messages are sealed with another key than {name!r} of encryption_key_file, "
@@ -385,20 +377,18 @@ class EncryptionKeys:
                 retry_after=60,
             ) from None
         if name != self._server_key:
-            await self._rewrap(record, fresh, stored["at"])
-        cipher = AESGCM(fresh)
-        self._ciphers[record.project, record.name] = cipher
+            await self._rewrap(project, stored.id, fresh)
+        cipher = self._ciphers[project, stored.id] = AESGCM(fresh)
         return cipher
 
-    async def _rewrap(self, record: Record, fresh: bytes, at: int) -> None:
+    async def _rewrap(self, project: str, key_id: str, fresh: bytes) -> None:
         """Wrap a data key with the server's current key, so that the earlier one may go."""
-        value = self._wrapped(record.project, record.name, fresh, at)
-        try:
-            await self._management.put_record(
-                KIND, record.project, record.name, value, expected=record.version
-            )
-        except RecordChanged:
-            return  # another process has done it
+
+        async def change(old: DataKey) -> DataKey:
+            return self._wrapped(project, key_id, fresh, old.at)
+
+        with contextlib.suppress(NotFound):
+            await self._kind.change(project, key_id, change)
 
 
 def _origin(kind: str, name: str) -> str:

@@ -5,7 +5,6 @@ import os
 import platform
 import resource
 import time
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -48,6 +47,10 @@ class Exposition:
         """Write a family whose samples are at hand."""
         self._head(name, kind, text)
         self._lines += [f"{name}{_labels(labels)} {_number(value)}\n" for labels, value in samples]
+
+    def gauge(self, name: str, text: str, value: float, **labels: str) -> None:
+        """Write a gauge that has one sample."""
+        self.add(name, Kind.GAUGE, text, [(labels, value)])
 
     def add_cells(self, family: Family, cells: Sequence[float]) -> None:
         """Write a family of shared counters; of one with many labels, only what was counted."""
@@ -95,7 +98,6 @@ def _escaped(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
-_QUICK = LATENCIES[0]
 _STATES = ("ready", "delayed", "claimed")
 _PAGE_SIZE = os.sysconf("SC_PAGE_SIZE")
 
@@ -131,11 +133,6 @@ class Metrics:
         self.reloads: Callable[[], tuple[bool, float]] = lambda: (True, self._started)
         """Whether the last reload of the settings was taken over, and when the last such was."""
 
-    @property
-    def size(self) -> int:
-        """The cells of a row."""
-        return self.families.size
-
     def lay_out(self, routes: Mapping[str, str]) -> None:
         """Lay out the cells of the routes, by name and label; counting can begin then."""
         self._labels |= routes
@@ -157,18 +154,13 @@ class Metrics:
         try:
             count, histogram = self._cells[route, status]
         except KeyError:
-            families, label = self.families, self._labels[route]
+            label = self._labels[route]
             shown = str(status) if str(status) in STATUSES else "500"
-            count, histogram = (
-                families.requests.at(label, shown),
-                families.request_seconds.at(label),
-            )
+            count = self.families.requests.at(label, shown)
+            histogram = self.families.request_seconds.at(label)
             self._cells[route, status] = count, histogram
-        cells = self._row.cells
-        cells[count] += 1
-        cells[histogram] += seconds
-        bucket = 0 if seconds <= _QUICK else bisect_left(LATENCIES, seconds)
-        cells[histogram + 1 + bucket] += 1
+        self._row.cells[count] += 1
+        self._row.observe(histogram, LATENCIES, seconds)
 
     def swept(self, swept: SweepResult, done: int, seconds: float) -> None:
         """Count a step of the sweep."""
@@ -234,86 +226,59 @@ class Metrics:
         return {**dict(zip(_STATES, depth.counts, strict=True)), "oldest_ready_seconds": age}
 
     def _write_process(self, page: Exposition) -> None:
-        reloaded, at = self.reloads()
         used = resource.getrusage(resource.RUSAGE_SELF)
-        cpu, memory = "process_cpu_seconds_total", "process_resident_memory_bytes"
         resident = int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE_SIZE
         text = "Seconds of CPU time that the answering process used."
-        page.add(cpu, Kind.COUNTER, text, [({}, used.ru_utime + used.ru_stime)])
-        page.add(memory, Kind.GAUGE, "Bytes of memory of the answering process.", [({}, resident)])
-        for name, text, value in (
-            (
-                "process_start_time_seconds",
-                "When the answering process was started, in seconds since 1970.",
-                self._started,
-            ),
-            (
-                "zaqar_lite_config_last_reload_successful",
-                "Whether the last reload of the settings succeeded: 1 or 0.",
-                reloaded,
-            ),
-            (
-                "zaqar_lite_config_last_reload_success_timestamp_seconds",
-                "When a reload last succeeded, in seconds since 1970.",
-                at,
-            ),
-        ):
-            page.add(name, Kind.GAUGE, text, [({}, value)])
+        cpu = used.ru_utime + used.ru_stime
+        page.add("process_cpu_seconds_total", Kind.COUNTER, text, [({}, cpu)])
+        text = "Bytes of memory of the answering process."
+        page.gauge("process_resident_memory_bytes", text, resident)
+        text = "When the answering process was started, in seconds since 1970."
+        page.gauge("process_start_time_seconds", text, self._started)
+        reloaded, at = self.reloads()
+        text = "Whether the last reload of the settings succeeded: 1 or 0."
+        page.gauge("zaqar_lite_config_last_reload_successful", text, reloaded)
+        text = "When a reload last succeeded, in seconds since 1970."
+        page.gauge("zaqar_lite_config_last_reload_success_timestamp_seconds", text, at)
         text = "Version, store and Python of this server."
-        page.add("zaqar_lite_build_info", Kind.GAUGE, text, [(self._info, 1)])
+        page.gauge("zaqar_lite_build_info", text, 1, **self._info)
 
     def _write_totals(self, page: Exposition, found: Mapping[str, Any]) -> None:
-        store = {"store": self._info.get("store", "")}
-        since = found["since"]
+        since, counted_ago = found["since"], max(0.0, time.time() - found["at"])
         age = 0.0 if since is None else max(0, self._clock.now_ms() - since) / 1000
         totals = [
             (f"{state}_messages", f"Messages that are {state}, in all queues.", count)
             for state, count in zip(_STATES, found["totals"], strict=True)
         ]
+        oldest = "Seconds that the first ready message of a queue has been ready, at most."
+        pending = "Deliveries to subscribers that have yet to be made, or made again."
         for name, text, value in (
             *totals,
-            (
-                "oldest_ready_message_age_seconds",
-                "Seconds that the first ready message of a queue has been ready, at most.",
-                age,
-            ),
+            ("oldest_ready_message_age_seconds", oldest, age),
             ("counted_queues", "Queues that were counted.", found["queues"]),
             ("subscriptions", "Subscriptions of all queues.", found["subscriptions"]),
-            (
-                "pending_deliveries",
-                "Deliveries to subscribers that have yet to be made, or made again.",
-                found["pending"],
-            ),
+            ("pending_deliveries", pending, found["pending"]),
             ("count_duration_seconds", "Seconds that counting the queues took.", found["took"]),
-            (
-                "count_age_seconds",
-                "Seconds since the queues were counted.",
-                max(0.0, time.time() - found["at"]),
-            ),
+            ("count_age_seconds", "Seconds since the queues were counted.", counted_ago),
         ):
-            page.add(f"zaqar_lite_{name}", Kind.GAUGE, text, [(store, value)])
+            page.gauge(f"zaqar_lite_{name}", text, value, store=self._info.get("store", ""))
 
     def _write_queues(self, page: Exposition, depths: Sequence[tuple[QueueRef, Depth]]) -> None:
         now = self._clock.now_ms()
-        named = [
-            ({"project": queue.project, "queue": queue.name}, depth) for queue, depth in depths
-        ]
-        counts: list[Sample] = [
-            ({**labels, "state": state}, count)
-            for labels, depth in named
-            for state, count in zip(_STATES, depth.counts, strict=True)
-        ]
-        for name, text, samples in (
-            ("queue_messages", "Messages in a queue, by state.", counts),
-            (
-                "queue_oldest_ready_message_age_seconds",
-                "Seconds that the first ready message of a queue has been ready.",
-                [(labels, depth.age(now)) for labels, depth in named],
-            ),
-            (
-                "dead_letters",
-                "Messages in a queue that holds dead letters.",
-                [(labels, sum(depth.counts)) for labels, depth in named if depth.letters],
-            ),
-        ):
-            page.add(f"zaqar_lite_{name}", Kind.GAUGE, text, samples)
+        messages: list[Sample] = []
+        ages: list[Sample] = []
+        letters: list[Sample] = []
+        for queue, depth in depths:
+            labels = {"project": queue.project, "queue": queue.name}
+            counts = zip(_STATES, depth.counts, strict=True)
+            messages += [({**labels, "state": state}, count) for state, count in counts]
+            ages.append((labels, depth.age(now)))
+            if depth.letters:
+                letters.append((labels, sum(depth.counts)))
+        name, text = "zaqar_lite_queue_messages", "Messages in a queue, by state."
+        page.add(name, Kind.GAUGE, text, messages)
+        name = "zaqar_lite_queue_oldest_ready_message_age_seconds"
+        text = "Seconds that the first ready message of a queue has been ready."
+        page.add(name, Kind.GAUGE, text, ages)
+        name, text = "zaqar_lite_dead_letters", "Messages in a queue that holds dead letters."
+        page.add(name, Kind.GAUGE, text, letters)

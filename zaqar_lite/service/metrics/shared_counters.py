@@ -90,11 +90,10 @@ class Row:
         """Let a gauge show a value."""
         self.cells[cell] = value
 
-    def observe(self, cell: int, bounds: Sequence[float], value: float, count: int = 1) -> None:
-        """Note in a histogram that something took `value`, `count` times."""
-        cells = self.cells
-        cells[cell] += value * count
-        cells[cell + 1 + bisect_left(bounds, value)] += count
+    def observe(self, cell: int, bounds: Sequence[float], value: float) -> None:
+        """Note in a histogram that something took `value`."""
+        self.cells[cell] += value
+        self.cells[cell + 1 + bisect_left(bounds, value)] += 1
 
 
 MESSAGES = {
