@@ -10,7 +10,7 @@ import textwrap
 import pytest
 
 from tests.client.conftest import MovableServer
-from tests.client.old_server import OldServer
+from tests.proxy import OldServer
 from tests.server import ServerProcess
 from zaqar_lite.client import AsyncClient, Client, Message, NotFound, RawBody
 from zaqar_lite.client.base_client import BaseClient
@@ -135,7 +135,7 @@ def test_an_older_server_needs_the_client_to_move_them(
     server: ServerProcess, client: Client, queue: str, dead: str
 ) -> None:
     fail(client, queue, dead, list(range(5)))
-    with OldServer(server.port) as older, Client(older.url, project="tests") as outdated:
+    with OldServer(server.url) as older, Client(older.url, project="tests") as outdated:
         with pytest.raises(NotFound):
             outdated.redrive(dead, where="claim_count = '1'")
         assert outdated.redrive(dead).moved == {queue: 5}

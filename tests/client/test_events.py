@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from tests.client.old_server import OldServer
 from tests.conftest import StartServer
+from tests.proxy import OldServer
 from tests.server import ServerProcess
 from zaqar_lite.client import AsyncClient, Client, NotFound, Resend, RetryPolicy, Unreachable
 from zaqar_lite.client.endpoints.events import Event, EventParser
@@ -101,6 +101,6 @@ def post_when_it_is_back(server: ServerProcess, queue: str) -> None:
 
 
 def test_an_old_server_has_no_streams(server: ServerProcess, queue: str) -> None:
-    with OldServer(server.port) as old, Client(old.url, project="tests") as client:
+    with OldServer(server.url) as old, Client(old.url, project="tests") as client:
         with pytest.raises(NotFound):
             next(client.events(queue))

@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.client.conftest import MovableServer
-from tests.client.old_server import OldServer
 from tests.client.requests import counted
 from tests.client.test_claims import wait_until_it_renews_no_more
+from tests.proxy import OldServer
 from tests.server import ServerProcess
 from zaqar_lite.client import (
     AsyncClient,
@@ -154,7 +154,7 @@ def test_what_is_done_and_what_is_left_end_in_one_request(client: Client, queue:
 def test_a_server_that_cannot_settle_is_told_clearly_and_its_claims_end_as_ever(
     server: ServerProcess, queue: str
 ) -> None:
-    with OldServer(server.port) as old, Client(old.url) as client:
+    with OldServer(server.url) as old, Client(old.url) as client:
         client.post_batch(queue, [1, 2, 3])
         with client.claim(queue) as claim:
             claim.done(claim.messages[0])

@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.client.old_server import OldServer
 from tests.client.requests import counted
+from tests.proxy import OldServer
 from tests.server import ServerProcess
 from zaqar_lite.client import AsyncClient, Client
 from zaqar_lite.client.errors import BadRequest
@@ -115,7 +115,7 @@ def test_a_server_that_lets_wait_less_is_asked_for_less(queue: str) -> None:
 def test_a_server_that_does_not_wait_is_not_asked_in_a_hot_loop(
     server: ServerProcess, queue: str
 ) -> None:
-    with OldServer(server.port) as old, Client(old.url, project="tests") as client:
+    with OldServer(server.url) as old, Client(old.url, project="tests") as client:
         assert client.pop(queue, wait=3) == []
         assert 2 <= len(old.seen) <= 40
         posting = post_later(server.url, queue, 1)
@@ -207,7 +207,7 @@ def test_a_connection_that_is_over_waits_no_more(client: Client, queue: str) -> 
 
 def test_a_connection_is_cut_where_nobody_sees_its_end(server: ServerProcess, queue: str) -> None:
     """A proxy that does not pass on that the client has ended its half of the connection."""
-    with OldServer(server.port) as proxy, Client(proxy.url) as client:
+    with OldServer(server.url) as proxy, Client(proxy.url) as client:
         proxy.deaf = True
         connection = Connection()
         threading.Timer(0.3, connection.hang_up).start()

@@ -13,8 +13,8 @@ import pytest
 
 from tests.client.conftest import MovableServer
 from tests.client.faulty_server import FaultyServer
-from tests.client.old_server import OldServer
 from tests.client.requests import counted
+from tests.proxy import OldServer
 from tests.server import ServerProcess
 from zaqar_lite.client import (
     AsyncClient,
@@ -505,7 +505,7 @@ async def test_a_server_that_cannot_settle_gets_its_messages_back_as_ever(
         if message.body == 2 and tries[2] < 3:
             raise Retry(after=600)
 
-    with OldServer(server.port) as old, Client(old.url, project="tests") as client:
+    with OldServer(server.url) as old, Client(old.url, project="tests") as client:
         client.post_batch(queue, [1, 2, 3])
         async with working(handle, client):
             await until(lambda: handle.stats.processed == 3)

@@ -5,8 +5,8 @@ import json
 import time
 from pathlib import Path
 
-from tests.client.old_server import OldServer
 from tests.commands.running import Run
+from tests.proxy import OldServer
 from tests.server import ServerProcess
 from zaqar_lite.client import Client, Message, Topic
 
@@ -59,7 +59,7 @@ def test_tail_asks_again_and_again_where_the_server_has_no_streams(
     run: Run, server: ServerProcess, client: Client, queue: str
 ) -> None:
     client.post_batch(queue, [1, 2])
-    with OldServer(server.port) as old:
+    with OldServer(server.url) as old:
         words = ("message", "tail", queue, "--from-start", "--count", "2")
         _, rows = run(*words, url=old.url)
     assert [row["body"] for row in rows] == [1, 2]

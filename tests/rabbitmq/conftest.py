@@ -1,15 +1,17 @@
 """A virtual host of its own for every test, on the broker that the run started."""
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from urllib.parse import quote
 
 import httpx
 import pytest
+from aio_pika.abc import AbstractConnection as Connection
 
 from tests.server import ServerProcess
 from tests.services import RabbitServer
+from zaqar_lite.rabbitmq import amqp
 from zaqar_lite.rabbitmq.management import Management
 
 
@@ -50,6 +52,13 @@ def host(rabbitmq_server: RabbitServer) -> Iterator[Host]:
     httpx.put(url).raise_for_status()
     yield Host(rabbitmq_server, name)
     httpx.delete(url)
+
+
+@pytest.fixture
+async def connection(host: Host) -> AsyncIterator[Connection]:
+    """A connection to the virtual host."""
+    async with amqp.connected(host.amqp_url) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 import aio_pika
 import pytest
+from aio_pika.abc import AbstractConnection as Connection
 
 from tests.rabbitmq.conftest import Host
 from zaqar_lite.domain.errors import Conflict, Forbidden, NotFound, Unavailable
@@ -41,13 +42,12 @@ TOPOLOGIES = [
 @pytest.mark.parametrize("topology", TOPOLOGIES, ids=lambda t: t.prefix + str(t.bits))
 @pytest.mark.parametrize("by", ["amqp", "management", "definitions"])
 async def test_what_was_applied_verifies_and_applying_again_changes_nothing(
-    host: Host, topology: Topology, by: str
+    host: Host, connection: Connection, topology: Topology, by: str
 ) -> None:
     with host.management() as management:
         for _ in range(2):
             if by == "amqp":
-                async with amqp.connected(host.amqp_url) as connection:
-                    await amqp.declare(connection, topology)
+                await amqp.declare(connection, topology)
             elif by == "management":
                 management.apply(topology)
             else:
@@ -65,32 +65,34 @@ async def test_a_dry_run_says_everything_and_does_nothing(host: Host) -> None:
         assert len(management.verify(topology)) == entities
 
 
-async def test_removal_leaves_nothing_and_can_be_repeated(host: Host) -> None:
+async def test_removal_leaves_nothing_and_can_be_repeated(
+    host: Host, connection: Connection
+) -> None:
     topology = Topology(4)
-    async with amqp.connected(host.amqp_url) as connection:
-        await amqp.declare(connection, topology)
-        await amqp.remove(connection, topology)
-        await amqp.remove(connection, topology)
+    await amqp.declare(connection, topology)
+    await amqp.remove(connection, topology)
+    await amqp.remove(connection, topology)
     with host.management() as management:
         assert {each.kind for each in management.verify(topology)} == {Kind.MISSING}
         assert management.apply(topology, dry_run=True)[0].subject == "exchange delay.unroutable"
 
 
-async def test_messages_keep_a_topology_from_being_removed(host: Host) -> None:
+async def test_messages_keep_a_topology_from_being_removed(
+    host: Host, connection: Connection
+) -> None:
     topology = Topology(4)
-    async with amqp.connected(host.amqp_url) as connection:
-        await amqp.declare(connection, topology)
-        async with connection.channel() as channel:
-            exchange = await channel.get_exchange(topology.ingest, ensure=False)
-            await exchange.publish(aio_pika.Message(b"1"), topology.routing_key(15))
-        with pytest.raises(Conflict, match=r"delay\.8: 1"):
-            await amqp.remove(connection, topology)
-        with host.management() as management:
-            assert [f for f in management.verify(topology) if f.is_drift] == []
-        await amqp.remove(connection, topology, force=True)
+    await amqp.declare(connection, topology)
+    async with connection.channel() as channel:
+        exchange = await channel.get_exchange(topology.ingest, ensure=False)
+        await exchange.publish(aio_pika.Message(b"1"), topology.routing_key(15))
+    with pytest.raises(Conflict, match=r"delay\.8: 1"):
+        await amqp.remove(connection, topology)
+    with host.management() as management:
+        assert [f for f in management.verify(topology) if f.is_drift] == []
+    await amqp.remove(connection, topology, force=True)
 
 
-async def test_verify_sees_what_would_break_delays(host: Host) -> None:
+async def test_verify_sees_what_would_break_delays(host: Host, connection: Connection) -> None:
     topology = Topology(4)
     vhost = quote(host.name, safe="")
     with host.management() as management:
@@ -103,7 +105,7 @@ async def test_verify_sees_what_would_break_delays(host: Host) -> None:
             f"operator-policies/{vhost}/small",
             {"pattern": r"^delay\.4$", "definition": {"max-length": 5}, "apply-to": "queues"},
         )
-        async with amqp.connected(host.amqp_url) as connection, connection.channel() as channel:
+        async with connection.channel() as channel:
             level = await channel.get_queue("delay.2", ensure=False)
             await level.unbind("delay.4.done", "#.1.*")
             await level.bind("amq.direct", "in")
@@ -139,22 +141,23 @@ async def test_verify_sees_what_would_break_delays(host: Host) -> None:
         assert left <= {Kind.POLICY, Kind.CONSUMER}
 
 
-async def test_what_cannot_be_changed_is_said_and_nothing_is_touched(host: Host) -> None:
+async def test_what_cannot_be_changed_is_said_and_nothing_is_touched(
+    host: Host, connection: Connection
+) -> None:
     with host.management() as management:
         management.apply(Topology(3))
         wanted = Topology(4, unit_ms=500)
         with pytest.raises(Conflict, match="x-message-ttl"):
             management.apply(wanted)
         assert "exchange delay.8.done" in {f.subject for f in management.verify(wanted)}
-    async with amqp.connected(host.amqp_url) as connection:
-        with pytest.raises(Conflict, match="another prefix"):
-            await amqp.declare(connection, wanted)
+    with pytest.raises(Conflict, match="another prefix"):
+        await amqp.declare(connection, wanted)
 
 
-async def test_a_queue_with_messages_is_not_pruned(host: Host) -> None:
+async def test_a_queue_with_messages_is_not_pruned(host: Host, connection: Connection) -> None:
     with host.management() as management:
         management.apply(Topology(5))
-        async with amqp.connected(host.amqp_url) as connection, connection.channel() as channel:
+        async with connection.channel() as channel:
             exchange = await channel.get_exchange("delay.ingest", ensure=False)
             await exchange.publish(aio_pika.Message(b"1"), Topology(5).routing_key(31))
             assert until(host.messages, bool) == {"delay.16": 1}

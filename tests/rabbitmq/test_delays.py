@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 import aio_pika
 import pytest
+from aio_pika.abc import AbstractConnection as Connection
 
 from tests.rabbitmq.conftest import Host
 from tests.rabbitmq.traffic import arrive, collecting, publish_units
@@ -31,195 +32,198 @@ MESSAGES = int(
     [(QueueType.QUORUM, Anchor.RIGHT), (QueueType.CLASSIC, Anchor.LEFT)],
 )
 async def test_every_delay_of_eight_bits_comes_by_its_own_way_and_never_early(
-    host: Host, queue_type: QueueType, anchor: Anchor
+    connection: Connection, queue_type: QueueType, anchor: Anchor
 ) -> None:
     topology = Topology(8, unit_ms=20, queue_type=queue_type, anchor=anchor)
-    async with amqp.connected(host.amqp_url) as connection:
-        await amqp.declare(connection, topology)
-        async with collecting(connection, "delay.zaqar") as collector:
-            sent = await publish_units(connection, topology, range(256))
-            await collector.wait_for(sent, seconds=30)
-        for message_id, units in sent.items():
-            (arrival,) = collector.arrivals[message_id]
-            assert arrival.queues == [hop.queue for hop in topology.path(units * 20 / 1000)]
-            assert arrival.late_ms >= 0
-        assert await amqp.waiting(connection, topology) == {}
+    await amqp.declare(connection, topology)
+    async with collecting(connection, "delay.zaqar") as collector:
+        sent = await publish_units(connection, topology, range(256))
+        await collector.wait_for(sent, seconds=30)
+    for message_id, units in sent.items():
+        (arrival,) = collector.arrivals[message_id]
+        assert arrival.queues == [hop.queue for hop in topology.path(units * 20 / 1000)]
+        assert arrival.late_ms >= 0
+    assert await amqp.waiting(connection, topology) == {}
 
 
-async def test_of_thousands_none_is_lost(host: Host) -> None:
+async def test_of_thousands_none_is_lost(connection: Connection) -> None:
     topology = Topology(8, unit_ms=20)
     chosen = random.Random(9)
-    async with amqp.connected(host.amqp_url) as connection:
-        await amqp.declare(connection, topology)
-        async with collecting(connection, "delay.zaqar") as collector:
-            delays = [chosen.randrange(256) for _ in range(MESSAGES)]
-            sent = await publish_units(connection, topology, delays, together=500)
-            await collector.wait_for(sent, seconds=60 + MESSAGES / 100)
-        assert sum(map(len, collector.arrivals.values())) == MESSAGES  # nor is any doubled
-        assert min(a.late_ms for (a,) in collector.arrivals.values()) >= 0
+    await amqp.declare(connection, topology)
+    async with collecting(connection, "delay.zaqar") as collector:
+        delays = [chosen.randrange(256) for _ in range(MESSAGES)]
+        sent = await publish_units(connection, topology, delays, together=500)
+        await collector.wait_for(sent, seconds=60 + MESSAGES / 100)
+    assert sum(map(len, collector.arrivals.values())) == MESSAGES  # nor is any doubled
+    assert min(a.late_ms for (a,) in collector.arrivals.values()) >= 0
 
 
-async def test_a_missing_destination_parks_its_messages_and_blocks_nobody(host: Host) -> None:
+async def test_a_missing_destination_parks_its_messages_and_blocks_nobody(
+    connection: Connection,
+) -> None:
     """Sixty are more than the broker's dead-letter window: without the alternate all would stop."""
     topology = Topology(4, unit_ms=50, destinations={"zaqar": "delay.zaqar", "gone": "gone"})
-    async with amqp.connected(host.amqp_url) as connection:
-        await amqp.declare(connection, topology)
-        async with connection.channel() as channel:
-            await channel.queue_delete("gone")
-            async with (
-                Publisher(connection, topology) as publisher,
-                collecting(connection, "delay.zaqar") as zaqar,
-                collecting(connection, topology.parking) as parked,
-            ):
-                for number in range(60):
-                    await publisher.publish(
-                        aio_pika.Message(b"", message_id=f"g{number}"),
-                        delay=0.25,
-                        destination="gone",
-                    )
-                for number in range(5):
-                    message = aio_pika.Message(b"", message_id=f"z{number}")
-                    await publisher.publish(message, delay=0.25)
-                await zaqar.wait_for([f"z{number}" for number in range(5)], seconds=10)
-                await parked.wait_for([f"g{number}" for number in range(60)], seconds=10)
+    await amqp.declare(connection, topology)
+    async with connection.channel() as channel:
+        await channel.queue_delete("gone")
+        async with (
+            Publisher(connection, topology) as publisher,
+            collecting(connection, "delay.zaqar") as zaqar,
+            collecting(connection, topology.parking) as parked,
+        ):
+            for number in range(60):
+                await publisher.publish(
+                    aio_pika.Message(b"", message_id=f"g{number}"),
+                    delay=0.25,
+                    destination="gone",
+                )
+            for number in range(5):
+                message = aio_pika.Message(b"", message_id=f"z{number}")
+                await publisher.publish(message, delay=0.25)
+            await zaqar.wait_for([f"z{number}" for number in range(5)], seconds=10)
+            await parked.wait_for([f"g{number}" for number in range(60)], seconds=10)
 
 
-async def test_strange_keys_are_parked_or_returned_as_chosen(host: Host) -> None:
+async def test_strange_keys_are_parked_or_returned_as_chosen(
+    connection: Connection,
+) -> None:
     park = Topology(4, unit_ms=20)
     give_back = Topology(4, unit_ms=20, prefix="strict", unroutable=Unroutable.RETURN)
-    async with amqp.connected(host.amqp_url) as connection:
-        await amqp.declare(connection, park)
-        await amqp.declare(connection, give_back)
-        async with connection.channel(on_return_raises=True) as channel:
-            ingest = await channel.get_exchange("delay.ingest", ensure=False)
-            keys = ["zaqar.1.1", "", "zaqar.0.1.2.0", "nobody.0.0.0.1", "zaqar.1.0.0.0.0"]
-            async with collecting(connection, park.parking) as parked:
-                for key in keys:
-                    message = aio_pika.Message(b"", message_id=f"k{key}", headers={"due-ms": 0})
-                    await ingest.publish(message, key)
-                await parked.wait_for([f"k{key}" for key in keys], seconds=10)
-            ingest = await channel.get_exchange("strict.ingest", ensure=False)
-            with pytest.raises(aio_pika.exceptions.PublishError):
-                await ingest.publish(aio_pika.Message(b""), "zaqar.1.1")
+    await amqp.declare(connection, park)
+    await amqp.declare(connection, give_back)
+    async with connection.channel(on_return_raises=True) as channel:
+        ingest = await channel.get_exchange("delay.ingest", ensure=False)
+        keys = ["zaqar.1.1", "", "zaqar.0.1.2.0", "nobody.0.0.0.1", "zaqar.1.0.0.0.0"]
+        async with collecting(connection, park.parking) as parked:
+            for key in keys:
+                message = aio_pika.Message(b"", message_id=f"k{key}", headers={"due-ms": 0})
+                await ingest.publish(message, key)
+            await parked.wait_for([f"k{key}" for key in keys], seconds=10)
+        ingest = await channel.get_exchange("strict.ingest", ensure=False)
+        with pytest.raises(aio_pika.exceptions.PublishError):
+            await ingest.publish(aio_pika.Message(b""), "zaqar.1.1")
 
 
-async def test_a_topology_grows_with_messages_on_their_way(host: Host) -> None:
+async def test_a_topology_grows_with_messages_on_their_way(
+    host: Host, connection: Connection
+) -> None:
     old, new = Topology(4, unit_ms=100), Topology(5, unit_ms=100, draining_bits=4)
-    async with amqp.connected(host.amqp_url) as connection:
-        with host.management() as management:
-            management.apply(old)
-            async with collecting(connection, "delay.zaqar") as collector:
-                before = await publish_units(connection, old, range(16))
-                await asyncio.to_thread(management.apply, new)
-                # Both generations of ingest bindings: wider keys, but the old maximum.
-                async with Publisher(connection, new, maximum=1.5) as between:
-                    with pytest.raises(Invalid, match=r"1\.5 s"):
-                        await between.publish(aio_pika.Message(b"", message_id="m"), delay=1.6)
-                    for count in range(16):
-                        message = aio_pika.Message(b"", message_id=f"between-{count}")
-                        await between.publish(message, delay=count / 10)
-                pruned = await asyncio.to_thread(management.apply, new, prune=True)
-                assert len(pruned) == 5
-                after = await publish_units(connection, new, range(16, 32))
-                every = {*before, *after, *(f"between-{count}" for count in range(16))}
-                await collector.wait_for(every, seconds=20)
-            assert all(len(each) == 1 for each in collector.arrivals.values())
-            assert min(each[0].late_ms for each in collector.arrivals.values()) >= 0
-            final = Topology(5, unit_ms=100)  # the old keys are through: unbind them
-            await asyncio.to_thread(management.apply, final, prune=True)
-            assert [f for f in management.verify(final) if f.is_drift] == []
+    with host.management() as management:
+        management.apply(old)
+        async with collecting(connection, "delay.zaqar") as collector:
+            before = await publish_units(connection, old, range(16))
+            await asyncio.to_thread(management.apply, new)
+            # Both generations of ingest bindings: wider keys, but the old maximum.
+            async with Publisher(connection, new, maximum=1.5) as between:
+                with pytest.raises(Invalid, match=r"1\.5 s"):
+                    await between.publish(aio_pika.Message(b"", message_id="m"), delay=1.6)
+                for count in range(16):
+                    message = aio_pika.Message(b"", message_id=f"between-{count}")
+                    await between.publish(message, delay=count / 10)
+            pruned = await asyncio.to_thread(management.apply, new, prune=True)
+            assert len(pruned) == 5
+            after = await publish_units(connection, new, range(16, 32))
+            every = {*before, *after, *(f"between-{count}" for count in range(16))}
+            await collector.wait_for(every, seconds=20)
+        assert all(len(each) == 1 for each in collector.arrivals.values())
+        assert min(each[0].late_ms for each in collector.arrivals.values()) >= 0
+        final = Topology(5, unit_ms=100)  # the old keys are through: unbind them
+        await asyncio.to_thread(management.apply, final, prune=True)
+        assert [f for f in management.verify(final) if f.is_drift] == []
 
 
 class TestPublisher:
-    async def test_refuses_a_topology_that_is_not_there_or_has_fewer_bits(self, host: Host) -> None:
+    async def test_refuses_a_topology_that_is_not_there_or_has_fewer_bits(
+        self, connection: Connection
+    ) -> None:
         """A key of 5 digits would be confirmed by 4 levels, and its message come too early."""
-        async with amqp.connected(host.amqp_url) as connection:
-            with pytest.raises(Unavailable, match="is the topology applied"):
-                await Publisher(connection, Topology(4)).open()
-            await amqp.declare(connection, Topology(4))
-            with pytest.raises(Unavailable, match=r"delay\.16\.done.*with 5 bits"):
-                await Publisher(connection, Topology(5)).open()
+        with pytest.raises(Unavailable, match="is the topology applied"):
+            await Publisher(connection, Topology(4)).open()
+        await amqp.declare(connection, Topology(4))
+        with pytest.raises(Unavailable, match=r"delay\.16\.done.*with 5 bits"):
+            await Publisher(connection, Topology(5)).open()
 
-    async def test_needs_no_right_but_to_write_to_the_ingest_exchange(self, host: Host) -> None:
+    async def test_needs_no_right_but_to_write_to_the_ingest_exchange(
+        self, host: Host, connection: Connection
+    ) -> None:
         user = f"u{uuid.uuid4().hex[:8]}"
         host.put(f"users/{user}", {"password": "p", "tags": ""})
         rights = {"configure": "^$", "write": r"^delay\.ingest$", "read": "^$"}
         host.put(f"permissions/{quote(host.name, safe='')}/{user}", rights)
-        async with amqp.connected(host.amqp_url) as connection:
-            await amqp.declare(connection, Topology(4))
+        await amqp.declare(connection, Topology(4))
         limited = host.amqp_url.replace("guest:guest", f"{user}:p")
         async with (
-            amqp.connected(limited) as connection,
-            Publisher(connection, Topology(4)) as publisher,
+            amqp.connected(limited) as own,
+            Publisher(own, Topology(4)) as publisher,
         ):
             await publisher.publish(aio_pika.Message(b"", message_id="m"))
 
-    async def test_refuses_what_could_not_be_kept(self, host: Host) -> None:
+    async def test_refuses_what_could_not_be_kept(self, connection: Connection) -> None:
         topology = Topology(4)
-        async with amqp.connected(host.amqp_url) as connection:
-            await amqp.declare(connection, topology)
-            async with Publisher(connection, topology) as publisher:
-                for delay, words in [
-                    (16, "15 s"),
-                    (15.2, "15 s"),
-                    (-1, "negative"),
-                    (float("nan"), "finite"),
-                    (float("inf"), "finite"),
-                ]:
-                    with pytest.raises(Invalid, match=words):
-                        await publisher.publish(aio_pika.Message(b"", message_id="m"), delay=delay)
-                with pytest.raises(Invalid, match="message_id"):
-                    await publisher.publish(aio_pika.Message(b""), delay=1)
-                message = aio_pika.Message(b"", message_id="m", expiration=1)
-                with pytest.raises(Invalid, match="expiration"):
-                    await publisher.publish(message, delay=1)
-            assert await amqp.waiting(connection, topology) == {}
+        await amqp.declare(connection, topology)
+        async with Publisher(connection, topology) as publisher:
+            for delay, words in [
+                (16, "15 s"),
+                (15.2, "15 s"),
+                (-1, "negative"),
+                (float("nan"), "finite"),
+                (float("inf"), "finite"),
+            ]:
+                with pytest.raises(Invalid, match=words):
+                    await publisher.publish(aio_pika.Message(b"", message_id="m"), delay=delay)
+            with pytest.raises(Invalid, match="message_id"):
+                await publisher.publish(aio_pika.Message(b""), delay=1)
+            message = aio_pika.Message(b"", message_id="m", expiration=1)
+            with pytest.raises(Invalid, match="expiration"):
+                await publisher.publish(message, delay=1)
+        assert await amqp.waiting(connection, topology) == {}
 
-    async def test_a_second_trip_strips_the_first_and_arrives(self, host: Host) -> None:
+    async def test_a_second_trip_strips_the_first_and_arrives(self, connection: Connection) -> None:
         """With the old x-death the broker sees a loop and never delivers."""
         topology = Topology(4, unit_ms=50)
-        async with amqp.connected(host.amqp_url) as connection:
-            await amqp.declare(connection, topology)
-            async with (
-                Publisher(connection, topology) as publisher,
-                connection.channel() as channel,
-            ):
-                queue = await channel.get_queue("delay.zaqar", ensure=False)
-                message = aio_pika.Message(b"x", message_id="again", headers={"mine": 1})
-                await publisher.publish(message, delay=0.15)
-                got = await arrive(queue)
-                assert "x-death" in got.headers
-                again = aio_pika.Message(got.body, message_id="again", headers=got.headers)
-                await publisher.publish(again, delay=0.15)
-                second = await arrive(queue)
-                deaths = second.headers["x-death"]
-                assert isinstance(deaths, list)
-                assert len(deaths) == 2
-                assert second.headers["mine"] == 1
-                assert second.delivery_mode == aio_pika.DeliveryMode.PERSISTENT
+        await amqp.declare(connection, topology)
+        async with (
+            Publisher(connection, topology) as publisher,
+            connection.channel() as channel,
+        ):
+            queue = await channel.get_queue("delay.zaqar", ensure=False)
+            message = aio_pika.Message(b"x", message_id="again", headers={"mine": 1})
+            await publisher.publish(message, delay=0.15)
+            got = await arrive(queue)
+            assert "x-death" in got.headers
+            again = aio_pika.Message(got.body, message_id="again", headers=got.headers)
+            await publisher.publish(again, delay=0.15)
+            second = await arrive(queue)
+            deaths = second.headers["x-death"]
+            assert isinstance(deaths, list)
+            assert len(deaths) == 2
+            assert second.headers["mine"] == 1
+            assert second.delivery_mode == aio_pika.DeliveryMode.PERSISTENT
 
-    async def test_a_topology_that_is_removed_meanwhile_is_an_error(self, host: Host) -> None:
-        async with amqp.connected(host.amqp_url) as connection:
-            await amqp.declare(connection, Topology(4))
-            async with Publisher(connection, Topology(4)) as publisher:
-                await amqp.remove(connection, Topology(4))
-                with pytest.raises(Unavailable):
-                    await publisher.publish(aio_pika.Message(b"", message_id="m"), delay=1)
+    async def test_a_topology_that_is_removed_meanwhile_is_an_error(
+        self, connection: Connection
+    ) -> None:
+        await amqp.declare(connection, Topology(4))
+        async with Publisher(connection, Topology(4)) as publisher:
+            await amqp.remove(connection, Topology(4))
+            with pytest.raises(Unavailable):
+                await publisher.publish(aio_pika.Message(b"", message_id="m"), delay=1)
 
-    async def test_refuses_at_once_what_zaqar_would_refuse_in_years(self, host: Host) -> None:
+    async def test_refuses_at_once_what_zaqar_would_refuse_in_years(
+        self, connection: Connection
+    ) -> None:
         topology = Topology(4)
-        async with amqp.connected(host.amqp_url) as connection:
-            await amqp.declare(connection, topology)
-            async with Publisher(connection, topology) as publisher:
-                cases: list[tuple[dict[str, Any], str]] = [
-                    ({"queue": "a b"}, "queue's name"),
-                    ({"ttl": 59}, "60"),
-                    ({"ttl": 1209601}, "1209600"),
-                    ({"message_id": "x" * 129}, "1..128"),
-                    ({"body": float("nan")}, "not JSON"),
-                    ({"body": "x" * 262144}, "262144"),
-                ]
-                for arguments, words in cases:
-                    given = {"queue": "q", "body": 1, "message_id": "m", **arguments}
-                    with pytest.raises(Invalid, match=words):
-                        await publisher.publish_to_zaqar(**given)
+        await amqp.declare(connection, topology)
+        async with Publisher(connection, topology) as publisher:
+            cases: list[tuple[dict[str, Any], str]] = [
+                ({"queue": "a b"}, "queue's name"),
+                ({"ttl": 59}, "60"),
+                ({"ttl": 1209601}, "1209600"),
+                ({"message_id": "x" * 129}, "1..128"),
+                ({"body": float("nan")}, "not JSON"),
+                ({"body": "x" * 262144}, "262144"),
+            ]
+            for arguments, words in cases:
+                given = {"queue": "q", "body": 1, "message_id": "m", **arguments}
+                with pytest.raises(Invalid, match=words):
+                    await publisher.publish_to_zaqar(**given)

@@ -18,12 +18,13 @@ from typing import Any
 import aio_pika
 import httpx
 import pytest
-from aio_pika.abc import AbstractConnection, AbstractIncomingMessage
+from aio_pika.abc import AbstractConnection as Connection
+from aio_pika.abc import AbstractIncomingMessage
 
 from tests.client.identity import Identity
 from tests.conftest import StartServer
+from tests.proxy import Fault, Proxy
 from tests.rabbitmq.conftest import Host
-from tests.rabbitmq.faults import Fault, faulty
 from tests.rabbitmq.traffic import arrive, eventually
 from tests.server import ServerProcess
 from tests.services import RabbitServer, start_rabbit
@@ -88,7 +89,7 @@ async def until(true: Callable[[], bool], *, seconds: float = 20) -> None:
 
 
 async def publish_many(
-    connection: AbstractConnection, queue: str, bodies: Mapping[str, object], **more: Any
+    connection: Connection, queue: str, bodies: Mapping[str, object], **more: Any
 ) -> None:
     async with Publisher(connection, TOPOLOGY) as publisher:
         for message_id, body in bodies.items():
@@ -102,39 +103,35 @@ def fresh(count: int) -> tuple[str, dict[str, object]]:
 
 
 async def test_what_is_due_is_stored_with_its_ttl_and_no_delay(
-    host: Host, zaqar: ServerProcess
+    host: Host, connection: Connection, zaqar: ServerProcess
 ) -> None:
     queue, _ = fresh(0)
     async with AsyncClient(zaqar.url, project="p-1") as client:
         await client.create_queue(queue, {"_default_message_delay": 300})
-        async with amqp.connected(host.amqp_url) as connection:
-            await amqp.declare(connection, TOPOLOGY)
-            async with relaying(host.amqp_url, zaqar.url):
-                await publish_many(
-                    connection,
-                    queue,
-                    {"one": {"a": [1, "é", None]}},
-                    ttl=4321,
-                    project="p-1",
-                    headers={"trace": "t-1"},
-                )
-                (message,) = await eventually(
-                    lambda: listed(client, queue), lambda found: len(found) == 1
-                )
+        await amqp.declare(connection, TOPOLOGY)
+        async with relaying(host.amqp_url, zaqar.url):
+            await publish_many(
+                connection,
+                queue,
+                {"one": {"a": [1, "é", None]}},
+                ttl=4321,
+                project="p-1",
+                headers={"trace": "t-1"},
+            )
+            (message,) = await eventually(
+                lambda: listed(client, queue), lambda found: len(found) == 1
+            )
     assert (message.body, message.ttl) == ({"a": [1, "é", None]}, 4321)
     assert message.headers == {"trace": "t-1"}
 
 
 async def test_refusals_and_lost_answers_store_everything_once(
-    host: Host, zaqar: ServerProcess
+    host: Host, connection: Connection, zaqar: ServerProcess
 ) -> None:
     chosen = random.Random(3)
-    faults = [Fault.NONE, Fault.NONE, Fault.BUSY, Fault.THROTTLED, Fault.CUT]
+    faults: list[Fault | int] = [Fault.NONE, Fault.NONE, 503, 429, Fault.LOSE]
     queue, bodies = fresh(100)
-    async with (
-        faulty(zaqar.url, lambda: chosen.choice(faults)) as proxy,
-        amqp.connected(host.amqp_url) as connection,
-    ):
+    with Proxy(zaqar.url, lambda *_: chosen.choice(faults)) as proxy:
         await amqp.declare(connection, TOPOLOGY)
         await publish_many(connection, queue, bodies)
         # Two relays side by side.
@@ -144,31 +141,32 @@ async def test_refusals_and_lost_answers_store_everything_once(
         ):
             assert await until_stored(zaqar.url, queue, 100) == Counter(range(100))
             await until(lambda: not one.metrics.in_flight and not other.metrics.in_flight)
-        assert set(proxy.seen) == set(faults)
+        assert set(proxy.faults) == set(faults)
         posts = one.metrics.posts + other.metrics.posts
         assert posts["201"] == 100
-        assert posts["503"] == proxy.seen.count(Fault.BUSY)
-        assert posts["429"] == proxy.seen.count(Fault.THROTTLED)
-        assert posts["none"] == proxy.seen.count(Fault.CUT)
+        assert posts["503"] == proxy.faults.count(503)
+        assert posts["429"] == proxy.faults.count(429)
+        assert posts["none"] == proxy.faults.count(Fault.LOSE)
         assert one.metrics.posts["201"] > 0
         assert other.metrics.posts["201"] > 0
         assert await amqp.waiting(connection, TOPOLOGY) == {}
     assert await stored(zaqar.url, queue) == Counter(range(100))
 
 
-async def test_a_second_delivery_stores_nothing_twice(host: Host, zaqar: ServerProcess) -> None:
+async def test_a_second_delivery_stores_nothing_twice(
+    host: Host, connection: Connection, zaqar: ServerProcess
+) -> None:
     queue, bodies = fresh(5)
-    async with amqp.connected(host.amqp_url) as connection:
-        await amqp.declare(connection, TOPOLOGY)
-        for _ in range(3):
-            await publish_many(connection, queue, bodies)
-        async with relaying(host.amqp_url, zaqar.url) as (relay, *_):
-            await until(lambda: relay.metrics.posts["201"] == 15)
+    await amqp.declare(connection, TOPOLOGY)
+    for _ in range(3):
+        await publish_many(connection, queue, bodies)
+    async with relaying(host.amqp_url, zaqar.url) as (relay, *_):
+        await until(lambda: relay.metrics.posts["201"] == 15)
     assert await stored(zaqar.url, queue) == Counter(range(5))
 
 
 async def test_what_can_never_be_posted_is_parked_with_the_reason(
-    host: Host, zaqar: ServerProcess
+    host: Host, connection: Connection, zaqar: ServerProcess
 ) -> None:
     queue, bodies = fresh(3)
     wrong: dict[str, tuple[bytes, dict[str, Any], str]] = {
@@ -179,19 +177,18 @@ async def test_what_can_never_be_posted_is_parked_with_the_reason(
         "bad ttl": (b"1", {"zaqar-queue": queue, "zaqar-ttl": "soon"}, "whole number"),
         "short ttl": (b"1", {"zaqar-queue": queue, "zaqar-ttl": 5}, "400"),
     }
-    async with amqp.connected(host.amqp_url) as connection:
-        await amqp.declare(connection, TOPOLOGY)
-        async with Publisher(connection, TOPOLOGY) as publisher:
-            for message_id, (body, headers, _) in wrong.items():
-                message = aio_pika.Message(body, message_id=message_id, headers=headers)
-                await publisher.publish(message)
-        await publish_many(connection, queue, bodies)
-        async with relaying(host.amqp_url, zaqar.url) as (relay, *_):
-            assert await until_stored(zaqar.url, queue, 3) == Counter(range(3))
-            async with connection.channel() as channel:
-                failed = await channel.get_queue(TOPOLOGY.failed, ensure=False)
-                parked = [await arrive(failed) for _ in wrong]
-        assert relay.metrics.parked == {"400": len(wrong)}
+    await amqp.declare(connection, TOPOLOGY)
+    async with Publisher(connection, TOPOLOGY) as publisher:
+        for message_id, (body, headers, _) in wrong.items():
+            message = aio_pika.Message(body, message_id=message_id, headers=headers)
+            await publisher.publish(message)
+    await publish_many(connection, queue, bodies)
+    async with relaying(host.amqp_url, zaqar.url) as (relay, *_):
+        assert await until_stored(zaqar.url, queue, 3) == Counter(range(3))
+        async with connection.channel() as channel:
+            failed = await channel.get_queue(TOPOLOGY.failed, ensure=False)
+            parked = [await arrive(failed) for _ in wrong]
+    assert relay.metrics.parked == {"400": len(wrong)}
     for found in parked:
         body, headers, reason = wrong[str(found.message_id)]
         assert found.body == body
@@ -200,9 +197,7 @@ async def test_what_can_never_be_posted_is_parked_with_the_reason(
         assert headers.items() <= found.headers.items()
 
 
-async def parked_by_id(
-    connection: AbstractConnection, count: int
-) -> dict[str, AbstractIncomingMessage]:
+async def parked_by_id(connection: Connection, count: int) -> dict[str, AbstractIncomingMessage]:
     """Wait for so many parked messages; return them by message id."""
     async with connection.channel() as channel:
         failed = await channel.get_queue(TOPOLOGY.failed, ensure=False)
@@ -211,15 +206,12 @@ async def parked_by_id(
 
 
 async def test_what_is_forbidden_or_not_there_is_parked_and_the_rest_goes_on(
-    host: Host, zaqar: ServerProcess
+    host: Host, connection: Connection, zaqar: ServerProcess
 ) -> None:
     """A gateway answers 403 or 404 to some posts: for good, as the client reads it."""
     queue, bodies = fresh(9)
-    answers = itertools.cycle([Fault.FORBIDDEN, Fault.NONE, Fault.MISSING])
-    async with (
-        faulty(zaqar.url, lambda: next(answers)) as proxy,
-        amqp.connected(host.amqp_url) as connection,
-    ):
+    answers: Iterator[Fault | int] = itertools.cycle([403, Fault.NONE, 404])
+    with Proxy(zaqar.url, lambda *_: next(answers)) as proxy:
         await amqp.declare(connection, TOPOLOGY)
         await publish_many(connection, queue, bodies)
         async with relaying(host.amqp_url, proxy.url) as (relay, *_):
@@ -235,26 +227,23 @@ async def test_what_is_forbidden_or_not_there_is_parked_and_the_rest_goes_on(
 
 
 async def test_a_relay_with_a_signed_permission_posts_what_it_covers(
-    host: Host, server_process: StartServer
+    host: Host, connection: Connection, server_process: StartServer
 ) -> None:
     server = server_process("memory://", env={"ZAQAR_LITE_SIGNED_URL_SECRET_KEY": "s" * 32})
     async with AsyncClient(server.url) as owner:
         signed = await owner.share("mine", methods=["POST"])
     client_for = sharing(AsyncClient(server.url), auth=SignedAuth(signed))
-    async with amqp.connected(host.amqp_url) as connection:
-        await amqp.declare(connection, TOPOLOGY)
-        await publish_many(connection, "mine", {"covered": 1})
-        await publish_many(connection, "other", {"not covered": 2})
-        await publish_many(connection, "mine", {"of another": 3}, project="p-2")
-        stop = asyncio.Event()
-        task = asyncio.create_task(
-            Relay(host.amqp_url, TOPOLOGY, client_for, options=QUICK).run(stop)
-        )
-        parked = await parked_by_id(connection, 2)
-        assert await until_stored(server.url, "mine", 1) == Counter([1])
-        stop.set()
-        await asyncio.wait_for(task, 30)
-        await client_for("default").close()
+    await amqp.declare(connection, TOPOLOGY)
+    await publish_many(connection, "mine", {"covered": 1})
+    await publish_many(connection, "other", {"not covered": 2})
+    await publish_many(connection, "mine", {"of another": 3}, project="p-2")
+    stop = asyncio.Event()
+    task = asyncio.create_task(Relay(host.amqp_url, TOPOLOGY, client_for, options=QUICK).run(stop))
+    parked = await parked_by_id(connection, 2)
+    assert await until_stored(server.url, "mine", 1) == Counter([1])
+    stop.set()
+    await asyncio.wait_for(task, 30)
+    await client_for("default").close()
     assert {name: m.headers["relay-status"] for name, m in parked.items()} == {
         "not covered": "404",
         "of another": "403",
@@ -266,7 +255,7 @@ async def test_a_relay_with_a_signed_permission_posts_what_it_covers(
 
 @pytest.mark.filterwarnings("ignore:Support for InfluxDB")  # openstacksdk's own
 async def test_the_relay_command_logs_in_to_a_cloud_and_finds_the_server_there(
-    host: Host, zaqar: ServerProcess, tmp_path: Path
+    host: Host, connection: Connection, zaqar: ServerProcess, tmp_path: Path
 ) -> None:
     pytest.importorskip("openstack")
     queue, bodies = fresh(2)
@@ -277,22 +266,21 @@ async def test_the_relay_command_logs_in_to_a_cloud_and_finds_the_server_there(
             f"{kind}_domain_name": "Default" for kind in ("user", "project")
         }
         clouds.write_text(json.dumps({"clouds": {"mine": {"auth": login}}}), encoding="utf-8")
-        async with amqp.connected(host.amqp_url) as connection:
-            await amqp.declare(connection, TOPOLOGY)
-            await publish_many(connection, queue, bodies)
-            await publish_many(connection, queue, {"foreign": 1}, project="another")
-            words = ["--bits", "4", "--unit-ms", "20", "--amqp-url", host.amqp_url]
-            relay = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "zaqar_lite.cli", "delay", "relay", *words),
-                *("--os-cloud", "mine"),
-                env={**os.environ, "OS_CLIENT_CONFIG_FILE": str(clouds)},
-                stdout=asyncio.subprocess.PIPE,
-            )
-            parked = await parked_by_id(connection, 1)
-            relay.send_signal(signal.SIGTERM)
-            output, _ = await asyncio.wait_for(relay.communicate(), 30)
-            assert relay.returncode == 0
-            assert f"to {zaqar.url}" in output.decode()
+        await amqp.declare(connection, TOPOLOGY)
+        await publish_many(connection, queue, bodies)
+        await publish_many(connection, queue, {"foreign": 1}, project="another")
+        words = ["--bits", "4", "--unit-ms", "20", "--amqp-url", host.amqp_url]
+        relay = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "zaqar_lite.cli", "delay", "relay", *words),
+            *("--os-cloud", "mine"),
+            env={**os.environ, "OS_CLIENT_CONFIG_FILE": str(clouds)},
+            stdout=asyncio.subprocess.PIPE,
+        )
+        parked = await parked_by_id(connection, 1)
+        relay.send_signal(signal.SIGTERM)
+        output, _ = await asyncio.wait_for(relay.communicate(), 30)
+        assert relay.returncode == 0
+        assert f"to {zaqar.url}" in output.decode()
     assert parked["foreign"].headers["relay-status"] == "403"
     assert "'p123'" in str(parked["foreign"].headers["relay-reason"])
     assert await stored(zaqar.url, queue, project="p123") == Counter(range(2))
@@ -316,13 +304,10 @@ async def test_the_relay_command_refuses_an_address_where_no_zaqar_is(host: Host
 
 
 async def test_the_end_of_a_relay_finishes_posts_and_keeps_the_rest(
-    host: Host, zaqar: ServerProcess
+    host: Host, connection: Connection, zaqar: ServerProcess
 ) -> None:
     queue, bodies = fresh(40)
-    async with (
-        faulty(zaqar.url, lambda: Fault.HELD) as proxy,
-        amqp.connected(host.amqp_url) as connection,
-    ):
+    with Proxy(zaqar.url, lambda *_: Fault.HOLD) as proxy:
         await amqp.declare(connection, TOPOLOGY)
         await publish_many(connection, queue, bodies)
         options = RelayOptions(prefetch=8, base=0.01, cap=0.05)
@@ -363,14 +348,14 @@ async def test_a_server_that_always_fails_does_not_hold_a_message_for_ever(host:
 
 @pytest.mark.parametrize("kind", QueueType)
 async def test_a_relay_survives_its_queue_being_deleted_and_made_again(
-    host: Host, zaqar: ServerProcess, kind: QueueType
+    host: Host, connection: Connection, zaqar: ServerProcess, kind: QueueType
 ) -> None:
     """The broker drops the consumer without closing the channel, or, a quorum queue's, delivers to
     it no more; the relay's own check sees either.
     """
     queue, bodies = fresh(1)
     topology = replace(TOPOLOGY, queue_type=kind)
-    async with amqp.connected(host.amqp_url) as connection, connection.channel() as channel:
+    async with connection.channel() as channel:
         await amqp.declare(connection, topology)
         async with relaying(host.amqp_url, zaqar.url, topology=topology):
             source = await channel.get_queue("delay.zaqar")
@@ -383,7 +368,7 @@ async def test_a_relay_survives_its_queue_being_deleted_and_made_again(
 
 @pytest.mark.parametrize("kind", QueueType)
 async def test_a_queue_deleted_under_messages_in_hand_stops_neither_them_nor_the_relay(
-    host: Host, zaqar: ServerProcess, kind: QueueType
+    host: Host, connection: Connection, zaqar: ServerProcess, kind: QueueType
 ) -> None:
     """What the relay holds is posted; what lay in the queue is gone with it, as whoever deletes
     a queue wants; what is published after the queue is back is posted too.
@@ -391,24 +376,23 @@ async def test_a_queue_deleted_under_messages_in_hand_stops_neither_them_nor_the
     queue, bodies = fresh(8)
     later = {f"{queue}-later": "later"}
     topology = replace(TOPOLOGY, queue_type=kind)
-    async with (
-        faulty(zaqar.url, lambda: Fault.HELD) as proxy,
-        amqp.connected(host.amqp_url) as connection,
-        connection.channel() as channel,
-    ):
-        await amqp.declare(connection, topology)
-        await publish_many(connection, queue, bodies)
-        async with relaying(host.amqp_url, proxy.url, topology=topology) as (relay, *_):
-            await until(lambda: len(proxy.seen) == 8)
-            await channel.queue_delete("delay.zaqar")
+    with Proxy(zaqar.url, lambda *_: Fault.HOLD) as proxy:
+        async with (
+            connection.channel() as channel,
+        ):
             await amqp.declare(connection, topology)
-            await asyncio.sleep(2 * QUICK.check)
-            proxy.release.set()
-            assert await until_stored(zaqar.url, queue, 8) == Counter(range(8))
-            await publish_many(connection, queue, later)
-            found = await until_stored(zaqar.url, queue, 9)
-            assert found == Counter([*range(8), "later"])
-            await until(lambda: not relay.metrics.in_flight)
+            await publish_many(connection, queue, bodies)
+            async with relaying(host.amqp_url, proxy.url, topology=topology) as (relay, *_):
+                await until(lambda: len(proxy.seen) == 8)
+                await channel.queue_delete("delay.zaqar")
+                await amqp.declare(connection, topology)
+                await asyncio.sleep(2 * QUICK.check)
+                proxy.release.set()
+                assert await until_stored(zaqar.url, queue, 8) == Counter(range(8))
+                await publish_many(connection, queue, later)
+                found = await until_stored(zaqar.url, queue, 9)
+                assert found == Counter([*range(8), "later"])
+                await until(lambda: not relay.metrics.in_flight)
 
 
 @pytest.fixture

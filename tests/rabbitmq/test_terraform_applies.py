@@ -9,13 +9,14 @@ from urllib.parse import quote, urlsplit
 
 import httpx
 import pytest
+from aio_pika.abc import AbstractConnection as Connection
 
 from tests.rabbitmq.conftest import Host
 from tests.rabbitmq.test_commands import delay
 from tests.rabbitmq.test_terraform import MODULE, TERRAFORM, run
 from tests.rabbitmq.traffic import collecting, publish_units
 from tests.services.terraform import rabbitmq_provider
-from zaqar_lite.rabbitmq import amqp, exports
+from zaqar_lite.rabbitmq import exports
 from zaqar_lite.rabbitmq.topology import Topology
 
 pytestmark = [
@@ -71,13 +72,12 @@ def choose(place: Path, host: Host, topology: Topology, **more: object) -> None:
 
 
 async def test_a_topology_grows_by_terraform_with_messages_on_their_way(
-    host: Host, place: Path
+    host: Host, connection: Connection, place: Path
 ) -> None:
     choose(place, host, OLD)
     apply(place)
     assert verified(host, OLD)
     async with (
-        amqp.connected(host.amqp_url) as connection,
         collecting(connection, "delay.zaqar") as collector,
     ):
         sent = await publish_units(connection, OLD, [0, 1, 15])

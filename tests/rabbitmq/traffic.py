@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import aio_pika
-from aio_pika.abc import AbstractConnection, AbstractIncomingMessage, AbstractQueue
+from aio_pika.abc import AbstractConnection as Connection
+from aio_pika.abc import AbstractIncomingMessage, AbstractQueue
 
 from zaqar_lite.rabbitmq.messages import DUE
 from zaqar_lite.rabbitmq.publisher import Publisher
@@ -71,7 +72,7 @@ def way(message: AbstractIncomingMessage) -> list[str]:
 
 
 @asynccontextmanager
-async def collecting(connection: AbstractConnection, queue: str) -> AsyncIterator[Collector]:
+async def collecting(connection: Connection, queue: str) -> AsyncIterator[Collector]:
     """Consume a queue until the block ends."""
     collector = Collector()
     async with connection.channel() as channel:
@@ -82,7 +83,7 @@ async def collecting(connection: AbstractConnection, queue: str) -> AsyncIterato
 
 
 async def publish_units(
-    connection: AbstractConnection, topology: Topology, units: Iterable[int], *, together: int = 128
+    connection: Connection, topology: Topology, units: Iterable[int], *, together: int = 128
 ) -> dict[str, int]:
     """Publish a message for each number of units; return message id -> units."""
     gate = asyncio.Semaphore(together)

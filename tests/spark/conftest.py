@@ -15,10 +15,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.client.conftest import MovableServer
+from tests.proxy import Proxy
 from tests.server import ServerProcess
 from tests.services.process import Service, missing
 from tests.services.s3 import S3Server
-from tests.spark.losing_proxy import LosingProxy
 from zaqar_lite.client import Client
 from zaqar_lite.spark import register
 from zaqar_lite.spark.session import session
@@ -130,8 +130,8 @@ def client(server: ServerProcess) -> Iterator[Client]:
 
 
 @pytest.fixture
-def proxy(server: ServerProcess) -> Iterator[LosingProxy]:
-    with LosingProxy(server.url) as running:
+def proxy(server: ServerProcess) -> Iterator[Proxy]:
+    with Proxy(server.url) as running:
         yield running
 
 

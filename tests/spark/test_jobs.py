@@ -7,7 +7,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from tests.client.old_server import OldServer
+from tests.proxy import OldServer
 from tests.server import ServerProcess
 from zaqar_lite.client import Client, NewMessage, Settlement
 from zaqar_lite.spark import cli, jobs
@@ -153,7 +153,7 @@ def test_a_server_without_jobs_has_its_letters_moved_by_spark(
     spark: SparkSession, server: ServerProcess, client: Client, queue: str
 ) -> None:
     letters = dead_letters(client, queue, ["timeout"] * 5)
-    with OldServer(server.port) as old:
+    with OldServer(server.url) as old:
         told = jobs.redrive(spark, Target(old.url, letters), Redrive())
     assert (told["moved"], told["left"], "job" in told) == (5, 0, False)
     assert any(words.endswith("/redrives") for words in old.seen)

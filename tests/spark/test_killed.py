@@ -12,11 +12,11 @@ from typing import NamedTuple
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.proxy import Fault, Proxy, nth
 from tests.services.process import Service
 from tests.services.s3 import S3Server
 from tests.spark.conftest import environment, finished, in_bucket, in_hdfs
 from tests.spark.killed_driver import PLAN, to_files
-from tests.spark.losing_proxy import LosingProxy
 from tests.spark.test_jobs import bodies, dead_letters
 from zaqar_lite.client import Client
 from zaqar_lite.spark import jobs
@@ -25,7 +25,7 @@ from zaqar_lite.spark.jobs.target import Target
 ROOT = Path(__file__).parents[2]
 
 
-def kill_in_the_middle(words: list[str], proxy: LosingProxy, place: Path) -> None:
+def kill_in_the_middle(words: list[str], proxy: Proxy, place: Path) -> None:
     """Start the driver, and kill it with its JVM when both of its jobs hang.
 
     Spark waits ten seconds for a Python process to start. A driver that a busy machine ends by that
@@ -63,13 +63,13 @@ class Scene(NamedTuple):
     """Where a driver is killed."""
 
     client: Client
-    proxy: LosingProxy
+    proxy: Proxy
     queue: str
     place: Path
 
 
 @pytest.fixture
-def scene(client: Client, proxy: LosingProxy, queue: str, tmp_path: Path) -> Scene:
+def scene(client: Client, proxy: Proxy, queue: str, tmp_path: Path) -> Scene:
     return Scene(client, proxy, queue, tmp_path)
 
 
@@ -100,7 +100,8 @@ def kill_and_go_on(spark: SparkSession, scene: Scene, ledger: str) -> None:
     errors = [f"error {number}" for number in range(30)]
     letters = dead_letters(client, f"{queue}-source", errors)
     client.post_all(queue, range(100), in_flight=1)
-    proxy.hold = lambda number: number >= 3  # two deletes a batch: in the middle of the second
+    # Two deletes a batch: in the middle of the second.
+    proxy.choose = nth("DELETE", lambda number: number >= 3, Fault.HOLD)
     (tmp_path / "hang").touch()
     words = [client.url, proxy.url, queue, letters, str(tmp_path), ledger]
     kill_in_the_middle(words, proxy, tmp_path)

@@ -25,11 +25,11 @@ from pyspark.sql.types import (
 )
 
 from tests.client.conftest import MovableServer
+from tests.proxy import Fault, Proxy, nth
 from tests.server import ServerProcess
 from tests.services.process import Service, free_port
 from tests.services.s3 import S3Server
 from tests.spark.conftest import in_bucket, in_hdfs
-from tests.spark.losing_proxy import LosingProxy
 from zaqar_lite.client import Client
 from zaqar_lite.spark.batch_reader import PushdownReader, ZaqarReader
 from zaqar_lite.spark.browse_stream import BrowseStream, DataLoss
@@ -63,9 +63,9 @@ def batches(bodies: list[str]) -> Iterator[pa.RecordBatch]:
 
 
 def test_a_repeated_writer_stores_nothing_in_whatever_order_the_rows_come(
-    proxy: LosingProxy, client: Client, queue: str
+    proxy: Proxy, client: Client, queue: str
 ) -> None:
-    proxy.lose = lambda number: number == 0
+    proxy.choose = nth("POST", lambda number: number == 0, Fault.LOSE)
     writer = ZaqarWriter(Sender(options(proxy.url, queue, batchSize=3), BODY))
     again: ZaqarWriter = pickle.loads(pickle.dumps(writer))  # noqa: S301 - our own bytes
     written = writer.write(batches(["1", "2", "2", "3", "2"]))

@@ -10,8 +10,8 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import lit, udf
 
+from tests.proxy import Fault, Proxy, nth
 from tests.server import ServerProcess
-from tests.spark.losing_proxy import LosingProxy
 from zaqar_lite.client import Client
 
 
@@ -99,16 +99,17 @@ def test_without_keys_a_retried_task_stores_its_rows_again(
 
 
 def test_lost_answers_store_nothing_twice_and_are_reported(
-    spark: SparkSession, proxy: LosingProxy, client: Client, queue: str, tmp_path: Path
+    spark: SparkSession, proxy: Proxy, client: Client, queue: str, tmp_path: Path
 ) -> None:
-    proxy.lose = lambda number: number % 10 == 3
+    proxy.choose = nth("POST", lambda number: number % 10 == 3, Fault.LOSE)
     report = tmp_path / "report"
     rows = spark.range(0, 2000, 1, 2).selectExpr("cast(id as string) as body")
     write(rows, proxy.url, queue, batchSize=50, reportPath=report)
-    assert proxy.lost >= 4
+    lost = proxy.faults.count(Fault.LOSE)
+    assert lost >= 4
     assert sorted(bodies(client, queue)) == list(range(2000))  # type: ignore[type-var]
     (line,) = [json.loads(line) for line in report.read_text().splitlines()]
-    assert (line["rows"], line["batches"], line["retries"]) == (2000, 40, proxy.lost)
+    assert (line["rows"], line["batches"], line["retries"]) == (2000, 40, lost)
     assert line["bytes"] > 2000
 
 
