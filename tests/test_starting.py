@@ -115,7 +115,7 @@ async def lifespan(fail):
 
 def create_app(*arguments):
     app = make(*arguments)
-    app._lifespan = lifespan
+    app.lifespan = lifespan
     return app
 
 serve.create_app = create_app

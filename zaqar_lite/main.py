@@ -10,8 +10,7 @@ from zaqar_lite.api.request import Route
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.identity import DELIVERIES_PROJECT
 from zaqar_lite.domain.limits import Limits
-from zaqar_lite.server.app import HttpOptions, build_app
-from zaqar_lite.server.authentication import trusted_proxies
+from zaqar_lite.server.app import build_app
 from zaqar_lite.server.loading import load
 from zaqar_lite.server.logs import request_traces
 from zaqar_lite.server.policy_file import PolicyFile
@@ -114,34 +113,26 @@ def create_app(
         ),
         _prepare(settings, services.keys, services.quotas),
     )
-    options = HttpOptions(
-        version=__version__,
-        limits=limits,
-        any_client_id=settings.client_id_uuid_safe == "off",
-        hosts=settings.hosts,
-        origins=settings.origins,
-        proxies=trusted_proxies(settings),
-        admin_mode=settings.admin_mode,
-        checksum=settings.enable_checksum,
-        access_log=settings.access_log,
-        # No driver of a server elsewhere is asked without a task: libraries need one for a timeout.
-        answers_at_once=store in _IN_PROCESS and stores.one_store and not settings.pooling,
-    )
     readiness = Readiness(
         messages, startup.check, settings.data_directory if settings.needs_free_disk else None
     )
     app = build_app(
-        services, options, startup.running, startup.check, readiness=readiness, metrics=metrics
+        settings,
+        limits,
+        services,
+        startup,
+        readiness=readiness,
+        metrics=metrics,
+        # No driver of a server elsewhere is asked without a task: libraries need one for a timeout.
+        is_in_process=store in _IN_PROCESS and stores.one_store and not settings.pooling,
+        page=page,
     )
-    app.adopt_quotas = services.quotas.adopt
-    if traces is not None:
-        app.traces = traces
+    app.traces = traces
     if settings.policy_file is not None:
         app.reread = _policy(settings.policy_file, services.authorizer, app.routes).read
         app.reread()()
     if page is not None:
         page.api = app
-        app.page = page
     return app
 
 

@@ -221,7 +221,8 @@ class _Server(uvicorn.Server):
 
     def _renew(self) -> None:
         """Reopen the audit trail, and read settings and certificate again."""
-        self._app.reopen()
+        if self._app.auditor is not None:
+            self._app.auditor.reopen()
         self._reloading.reload()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

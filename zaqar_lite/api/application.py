@@ -7,6 +7,7 @@ every error has the same form. `server` calls `answer` for HTTP and WebSocket, `
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import InitVar, dataclass, field
 from functools import partial
 from itertools import count
 from random import getrandbits
@@ -49,94 +50,66 @@ _numbers = count(getrandbits(40))
 _STOPS = Unavailable("The server is stopping; whether this was carried out is not known.")
 
 
+@dataclass(eq=False, repr=False)
 class Application:
     """Answer requests; `describe` serves the OpenAPI document over ASGI.
 
-    With `answers_at_once` the store answers a request for messages without waiting, in most cases.
+    `check_store` raises Unavailable until the stores are open.
     """
 
-    def __init__(
-        self,
-        tree: RouteTree,
-        checks: Checks,
-        *,
-        authentication: RequestAuthentication | None,
-        proxies: TrustedProxies | None,
-        meter: Meter,
-        long_requests: LongRequests,
-        describe: AsgiApp,
-        lifespan: Lifespan,
-        check_store: Callable[[], None],
-        stop: Callable[[], None],
-        drain: Callable[[], None],
-        adopt: Callable[[Limits], None],
-        metrics: Metrics,
-        auditor: Auditor | None,
-        access_log: bool,
-        answers_at_once: bool,
-    ) -> None:
-        self._tree = tree
-        self._checks = checks
-        self._authentication = authentication
-        self._proxies = proxies
-        self._meter, self._rates, self._connected = meter, meter.rates, meter.connection_limits
-        self._long_requests = long_requests
-        self._describe = describe
-        self._lifespan = lifespan
-        self._check_store = check_store
-        self.stop = stop
-        """Answer the requests that wait: the server is about to stop."""
-        self.drain = drain
-        """Tell probes that this process is not ready: it stops soon, and serves until then."""
-        self.adopt = adopt
-        """Let other limits hold from now on."""
-        self.adopt_quotas: Callable[[Quota], None] = lambda _: None
-        """Let other default quotas hold from now on."""
-        self.reread: Callable[[], Callable[[], None]] = lambda: do_nothing
-        """Read the files that hold rules again; answer what takes them over, all at once."""
-        self.metrics = metrics
-        """What this server tells of itself."""
-        self.page: AsgiApp | None = None
-        """The page for people, under /ui."""
-        self.traces: RequestTraces | None = None
-        """Makes spans of the requests that are sampled."""
-        self.sockets: SocketHost
-        """What WebSockets say to."""
-        self._auditor = auditor
-        self._access_log = access_log
-        self._answers_at_once = answers_at_once and authentication is None
-        self._trusts_heads = authentication is None and proxies is None
-        who = None if authentication is None else authentication.admit
-        through = None if proxies is None else proxies.check_request
-        before = (checks.check_headers, take_signature, through, who)
+    tree: RouteTree
+    checks: Checks
+    authentication: RequestAuthentication | None
+    proxies: TrustedProxies | None
+    meter: Meter
+    long_requests: LongRequests
+    describe: AsgiApp
+    lifespan: Lifespan
+    check_store: Callable[[], None]
+    metrics: Metrics
+    auditor: Auditor | None
+    access_log: bool
+    is_in_process: InitVar[bool]
+    """Whether the store answers a request for messages without waiting, in most cases."""
+    sockets: SocketHost = field(init=False)
+    """What WebSockets say to."""
+    stop: Callable[[], None]
+    """Answer the requests that wait: the server is about to stop."""
+    drain: Callable[[], None]
+    """Tell probes that this process is not ready: it stops soon, and serves until then."""
+    adopt: Callable[[Limits, Quota], None]
+    """Let other limits and default quotas hold from now on."""
+    reread: Callable[[], Callable[[], None]] = lambda: do_nothing
+    """Read the files that hold rules again; answer what takes them over, all at once."""
+    page: AsgiApp | None = None
+    """The page for people, under /ui."""
+    traces: "RequestTraces | None" = None
+    """Makes spans of the requests that are sampled."""
+
+    def __post_init__(self, is_in_process: bool) -> None:
+        self._rates, self._connected = self.meter.rates, self.meter.connection_limits
+        self._is_quick = is_in_process and self.authentication is None
+        who = None if self.authentication is None else self.authentication.admit
+        through = None if self.proxies is None else self.proxies.check_request
+        before = (self.checks.check_headers, take_signature, through, who)
         self._before: tuple[Check, ...] = tuple(one for one in before if one is not None)
         self._before_frames = tuple(one for one in self._before if one != through)
-        for template, node in tree.nodes.items():
+        for template, node in self.tree.nodes.items():
             node.otherwise = self._checks_of(template, node, None)
             for method, route in node.routes.items():
                 node.checks[method] = self._checks_of(template, node, route)
 
-    def reopen(self) -> None:
-        """Go on with the audit trail in a new file where the old one was moved away."""
-        if self._auditor is not None:
-            self._auditor.reopen()
-
-    @property
-    def tree(self) -> RouteTree:
-        """Where every route is found."""
-        return self._tree
-
     @property
     def routes(self) -> tuple[Route, ...]:
         """Every route that is served."""
-        return self._tree.routes
+        return self.tree.routes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request over ASGI, or run the lifespan."""
         if scope["type"] == "http":
             await asgi.serve(self.answer, scope, receive, send)
         elif scope["type"] == "lifespan":
-            await serve_lifespan(self._lifespan, receive, send)
+            await serve_lifespan(self.lifespan, receive, send)
         else:  # our own server answers these itself: sockets.py
             await send({"type": "websocket.close"})
 
@@ -161,12 +134,12 @@ class Application:
             route = request.route
             if response is None and route is not None:
                 if self._rates.is_on or self._connected.is_on:
-                    await self._meter.admit(request, route)
+                    await self.meter.admit(request, route)
                 self.metrics.asked += route.hot
                 response = await (request.action or route.action)(request)
                 response.body = response.text() if request.checks is None else b""
                 if self._rates.is_on:
-                    self._meter.answered(request, route, response)
+                    self.meter.answered(request, route, response)
             assert response is not None  # noqa: S101 - without a route, `_admit` has answered
         except (Exception, asyncio.CancelledError) as exc:  # noqa: BLE001 - a bug is a 500, logged
             # Cancelled at the end of `shutdown_timeout`, or by a second Ctrl-C. Were it raised, the
@@ -180,8 +153,8 @@ class Application:
         seconds = time.perf_counter() - started
         route = request.route
         self.metrics.request("" if route is None else route.name, response.status, seconds)
-        if self._access_log or seconds > SLOW or response.status >= FAILED:
-            log_request(request, response.status, seconds, every=self._access_log)
+        if self.access_log or seconds > SLOW or response.status >= FAILED:
+            log_request(request, response.status, seconds, every=self.access_log)
         if self.traces is not None and span is not None:
             self.traces.end(span, request, response.status)
         if response.stream is not None:
@@ -194,7 +167,7 @@ class Application:
         It runs without a task until it first waits, so nothing before that may use
         `asyncio.timeout`, which needs one.
         """
-        if not self._answers_at_once or b"wait=" in head.query_string:
+        if not self._is_quick or b"wait=" in head.query_string:
             return False
         return head.path.startswith(NAMING) and ("/messages" in head.path or "/claims" in head.path)
 
@@ -202,21 +175,21 @@ class Application:
         """Answer what is for the page or the document, and guesses; None for any other request."""
         try:
             if request.path == OPENAPI_PATH:
-                return await asgi.ask(self._describe, request)
+                return await asgi.ask(self.describe, request)
             if self.page is not None and request.path.startswith(_PAGE):
                 # The page is for a client that calls this server by one of its own names.
-                self._checks.check_headers(request)
+                self.checks.check_headers(request)
                 return await asgi.ask(self.page, request)
         except Refused as exc:
             response = to_response(exc, invalid_title=INVALID_REQUEST, request_id="")
             response.body = response.text()
             return response
-        refused = None if self._authentication is None else self._authentication.refuses(request)
-        if refused is None or self._authentication is None:
+        refused = None if self.authentication is None else self.authentication.refuses(request)
+        if refused is None or self.authentication is None:
             return None
         # It is answered without a look at it; it is counted, and in no log.
         self.metrics.request("", refused.status, 0.0)
-        await self._authentication.be_late()
+        await self.authentication.be_late()
         refused.body = refused.text()
         return refused
 
@@ -224,9 +197,9 @@ class Application:
         """End a stream once its request would not be let in any more; count what is read of it."""
         stream, end, project = response.stream, request.end or do_nothing, request.project
         assert stream is not None  # noqa: S101 - the caller has looked
-        response.ended = self._long_requests.hold(request, lambda _: end())
+        response.ended = self.long_requests.hold(request, lambda _: end())
         if self._rates.is_on:
-            meter = self._meter
+            meter = self.meter
             response.stream = lambda write: stream(meter.counted(write, project))
 
     async def _admit(self, request: Request) -> Response | None:
@@ -253,7 +226,7 @@ class Application:
         raw_path = request.head.raw_path
         if b"%" in raw_path and b"%2f" in raw_path.lower():
             raise Refused(400, INVALID_REQUEST, "A path may not hold an encoded slash (%2F).")
-        place = self._tree.find(request.path)
+        place = self.tree.find(request.path)
         if place is None:
             raise Refused(404, "404 Not Found")
         node, request.path_values = place
@@ -264,20 +237,21 @@ class Application:
 
         Where none does, the last check refuses. A check of what is switched off is left out.
         """
-        found = () if template in OPEN_PATHS else self._checks.of(template, route)
+        found = () if template in OPEN_PATHS else self.checks.of(template, route)
         if route is None:
             return (*found, partial(_refuse_method, node))
         enter, read = partial(_enter, route), _read_if_unknown
-        record = None if self._auditor is None else self._auditor.recorder(route)
-        authorise = None if self._authentication is None else self._authentication.authorise
+        record = None if self.auditor is None else self.auditor.recorder(route)
+        authorise = None if self.authentication is None else self.authentication.authorise
         store = self._need_store if route.needs_store else None
-        revoked = self._checks.check_revoked if route.names_queue else None
-        keep = partial(self._keep, route) if route.hot and self._trusts_heads else None
+        revoked = self.checks.check_revoked if route.names_queue else None
+        trusts_heads = self.authentication is None and self.proxies is None
+        keep = partial(self._keep, route) if route.hot and trusts_heads else None
         more = (enter, record, authorise, _check_size, store, revoked, keep, read)
         return (*found, *(check for check in more if check is not None))
 
     def _need_store(self, _: Request) -> None:
-        self._check_store()
+        self.check_store()
 
     def _keep(self, route: Route, request: Request) -> None:
         """Keep with the head what it decides: the next request with the same one is let in by it.

@@ -41,6 +41,7 @@ class Auditor:
         self._trail = trail
         self._acts = {route.name: _act(route) for route in routes if is_managing(route)}
         self.reopen = trail.reopen
+        """Go on in a new file where the old one was moved away."""
 
     def recorder(self, route: Route) -> Check | None:
         """What lets requests of a managing route be recorded; None for any other route."""

@@ -2,13 +2,14 @@
 
 import asyncio
 import functools
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 
+from zaqar_lite import __version__
 from zaqar_lite.api.application import Application
-from zaqar_lite.api.asgi import AsgiApp, Lifespan, Receive, Scope, Send
+from zaqar_lite.api.asgi import AsgiApp, Receive, Scope, Send
 from zaqar_lite.api.auditing import Auditor
-from zaqar_lite.api.authentication import RequestAuthentication, TrustedProxies
+from zaqar_lite.api.authentication import RequestAuthentication
 from zaqar_lite.api.checks import Checks
 from zaqar_lite.api.home import home_document
 from zaqar_lite.api.long_polling import LongRequests, Polling
@@ -28,54 +29,51 @@ from zaqar_lite.api.v2.subscriptions import DeliveryActions, SubscriptionActions
 from zaqar_lite.api.v2.topics import TopicActions, topic_messages
 from zaqar_lite.api.websocket.conversation import SocketHost
 from zaqar_lite.domain.limits import Limits
+from zaqar_lite.domain.quotas import Quota
+from zaqar_lite.server.authentication import trusted_proxies
 from zaqar_lite.server.services import Services
 from zaqar_lite.service.health import Readiness
 from zaqar_lite.service.metrics.metrics import Metrics
+from zaqar_lite.service.startup import Startup
+from zaqar_lite.settings import Settings
 
 _OPEN_METRICS = ("metrics", "queue_metrics")
 """The routes that are open to everybody where nobody is asked who they are."""
 
 
-@dataclass(frozen=True, slots=True)
-class HttpOptions:
-    """What is configurable about the HTTP layer as such."""
-
-    version: str
-    limits: Limits
-    hosts: frozenset[str] | None
-    origins: frozenset[str] | None
-    proxies: TrustedProxies | None = None
-    any_client_id: bool = False
-    admin_mode: bool = False
-    checksum: bool = False
-    access_log: bool = False
-    answers_at_once: bool = False
-
-
 def build_app(
+    settings: Settings,
+    limits: Limits,
     services: Services,
-    options: HttpOptions,
-    lifespan: Lifespan,
-    check_store: Callable[[], None],
+    startup: Startup,
     *,
     readiness: Readiness,
     metrics: Metrics,
+    is_in_process: bool,
+    page: AsgiApp | None,
 ) -> Application:
-    """Make the application; `check_store` raises Unavailable until the stores are open."""
-    renderer = Renderer(checksum=options.checksum)
+    """Make the application.
+
+    Raises:
+        ConfigurationError: a setting of the HTTP layer is wrong, or a library is missing.
+    """
+    renderer = Renderer(checksum=settings.enable_checksum)
     events = EventActions(services.events, renderer)
     checks = Checks(
-        any_client_id=options.any_client_id,
+        any_client_id=settings.client_id_uuid_safe == "off",
         presigned_urls=services.presigned_urls,
-        hosts=options.hosts,
+        hosts=settings.hosts,
     )
     authentication = None
     if services.identity is not None:
-        authentication = RequestAuthentication(services.identity, services.authorizer, check_store)
+        authentication = RequestAuthentication(
+            services.identity, services.authorizer, startup.check
+        )
     long_requests = LongRequests(authentication, checks, services.revalidation)
-    polling = Polling(services.long_polling, long_requests, longest=options.limits.max_wait)
+    polling = Polling(services.long_polling, long_requests, longest=limits.max_wait)
     more = (ProbeActions(readiness), MetricActions(metrics), events)
-    tree = RouteTree(tuple(_routes(services, options, polling, renderer, more)))
+    routes = _routes(services, polling, renderer, more, limits, is_admin=settings.admin_mode)
+    tree = RouteTree(tuple(routes))
     metrics.lay_out({route.name: f"{route.method} {route.template}" for route in tree.routes})
 
     @functools.cache
@@ -83,15 +81,14 @@ def build_app(
         from zaqar_lite.api.openapi import build_framework  # noqa: PLC0415 - it takes long
 
         authenticates = services.identity is not None
-        return build_framework(
-            tree, options.limits, version=options.version, authenticates=authenticates
-        )
+        return build_framework(tree, limits, version=__version__, authenticates=authenticates)
 
     async def describe(scope: Scope, receive: Receive, send: Send) -> None:
         await (await asyncio.to_thread(described))(scope, receive, send)
 
-    def adopt(limits: Limits) -> None:
-        options.limits.adopt(limits)
+    def adopt(new: Limits, quota: Quota) -> None:
+        limits.adopt(new)
+        services.quotas.adopt(quota)
         services.policies.forget_all()
         described.cache_clear()
 
@@ -99,33 +96,35 @@ def build_app(
         services.long_polling.close()
         events.close()
 
+    proxies = trusted_proxies(settings)
     application = Application(
         tree,
         checks,
         authentication=authentication,
-        proxies=options.proxies,
+        proxies=proxies,
         meter=Meter(services.rates, services.connection_limits, tree.routes),
         long_requests=long_requests,
         describe=describe,
-        lifespan=lifespan,
-        check_store=check_store,
+        lifespan=startup.running,
+        check_store=startup.check,
         stop=stop,
         drain=readiness.drain,
         adopt=adopt,
         metrics=metrics,
         auditor=None if services.trail is None else Auditor(services.trail, tree.routes),
-        access_log=options.access_log,
-        answers_at_once=options.answers_at_once,
+        access_log=settings.access_log,
+        is_in_process=is_in_process,
+        page=page,
     )
     application.sockets = SocketHost(
         tree,
         application.answer,
         checks,
         authentication=authentication,
-        proxies=options.proxies,
+        proxies=proxies,
         connection_limits=services.connection_limits,
         revalidation=services.revalidation,
-        origins=options.origins,
+        origins=settings.origins,
         subscriptions=services.subscriptions,
         connected_subscribers=services.connected_subscribers,
     )
@@ -134,16 +133,18 @@ def build_app(
 
 def _routes(
     services: Services,
-    options: HttpOptions,
     polling: Polling,
     renderer: Renderer,
     more: tuple[object, ...],
+    limits: Limits,
+    *,
+    is_admin: bool,
 ) -> Iterator[Route]:
     """Every route that is served: those of the services and of `more` actions.
 
     Routes that this server cannot or may not serve are left out.
     """
-    admin, limits, authorizer = options.admin_mode, options.limits, services.authorizer
+    authorizer = services.authorizer
     served: list[Route] = []
     home = functools.partial(home_document, served, limits)
     queues = QueueActions(
@@ -176,14 +177,14 @@ def _routes(
     if services.keys is not None:
         actions.append(KeyActions(services.keys))
     pools = services.pools
-    if admin and pools is not None:
+    if is_admin and pools is not None:
         actions.append(PoolActions(pools.registry, pools.placements, limits))
         actions.append(DrainActions(pools.drains))
         actions.append(FlavorActions(pools.registry, limits))
     absent = {"topic_replay_messages"}  # a topic keeps nothing that could be sent again
-    if not admin:
+    if not is_admin:
         absent.add("health")
-    if not admin and services.identity is None:
+    if not is_admin and services.identity is None:
         absent |= {"show_quotas", "set_quotas", "reset_quotas"}
     found = [route for one in actions for route in routes_of(one, limits)]
     found += on_topics(route for one in subscribing for route in routes_of(one, limits))

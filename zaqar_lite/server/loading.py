@@ -11,20 +11,23 @@ import os
 import re
 import time
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import ValidationError
 
 from zaqar_lite import environment as environment_names
 from zaqar_lite.domain.errors import ConfigurationError, Invalid
 from zaqar_lite.domain.limits import Limits
-from zaqar_lite.domain.quotas import UNLIMITED, Quota
+from zaqar_lite.domain.quotas import UNLIMITED
 from zaqar_lite.server import logs
 from zaqar_lite.server.tls import Certificate
 from zaqar_lite.settings import Settings, comma_list
+
+if TYPE_CHECKING:
+    from zaqar_lite.api.application import Application
 
 logger = logging.getLogger("zaqar_lite")
 _PROVIDERS = ("keys", "jwt", "keystone")
@@ -262,14 +265,6 @@ class Source(NamedTuple):
         return load(environment=os.environ, config=self.config, overrides=self.overrides)
 
 
-class Reloaded(Protocol):
-    """What the application can change while it runs: its limits, default quotas and policy file."""
-
-    adopt: Callable[[Limits], None]
-    adopt_quotas: Callable[[Quota], None]
-    reread: Callable[[], Callable[[], None]]
-
-
 class Reloading:
     """Apply the settings that may change while the server runs.
 
@@ -282,7 +277,7 @@ class Reloading:
         settings: Settings,
         source: Source,
         certificate: Certificate | None,
-        app: Reloaded,
+        app: "Application",
     ) -> None:
         self._settings = settings
         self._source = source
@@ -313,8 +308,7 @@ class Reloading:
         values = {name: new[name] if name in RELOADED else old[name] for name in new}
         self._settings = Settings.model_validate(values)
         logs.configure(self._settings.log_level)
-        self._app.adopt(self._settings.limits())
-        self._app.adopt_quotas(self._settings.default_quota)
+        self._app.adopt(self._settings.limits(), self._settings.default_quota)
         logger.info("reloaded: %s changed", ", ".join(taken) or "nothing")
         if left:
             logger.warning("only a restart changes %s", ", ".join(left))

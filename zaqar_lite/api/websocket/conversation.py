@@ -1,8 +1,9 @@
 """WebSocket connections: who may open one, who authenticates on it, and an answer to each frame."""
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from dataclasses import InitVar, dataclass
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import urlsplit
@@ -44,8 +45,6 @@ _PASSED = ("Client-ID", "X-Project-ID", "Idempotency-Key")
 _NO_SUCH_PLACE = {"title": "404 Not Found"}
 """What a signed URL that does not fit is answered."""
 _CREATED = 201
-Push = Callable[[bytes], bool]
-"""Sends a document on a connection; False where that has ended."""
 
 
 class Socket(Link, Protocol):
@@ -98,7 +97,7 @@ class Conversation:
     @property
     def is_known(self) -> bool:
         """Whether the client has authenticated, or need not."""
-        return bool(self._proof) or not self._host.authenticates
+        return bool(self._proof) or self._host.authentication is None
 
     def refuse_frame(self, size: int, most: int, *, binary: bool) -> None:
         """Answer a frame that was passed over since it has more than `most` bytes."""
@@ -107,7 +106,7 @@ class Conversation:
 
     async def answer_frame(self, data: bytes, *, binary: bool) -> None:
         """Answer a frame."""
-        if self._expires_at is not None and self._host.now_ms() >= self._expires_at:
+        if self._expires_at is not None and self._left() <= 0:
             self._socket.close(EXPIRED, "Authentication expired.")
             return
         echo: Mapping[str, Any] = UNREAD
@@ -131,8 +130,18 @@ class Conversation:
         """End the subscriptions of the connection, which has gone."""
         self._release()
         subscribers, self._subscribers = self._subscribers, {}
-        for subscriber in subscribers.values():
-            await self._host.end(subscriber.listener, subscriber.made)
+        for listener, made in subscribers.values():
+            self._host.connected_subscribers.remove(listener)
+            for one in made:
+                try:
+                    await self._host.subscriptions.delete(one.queue, one.id)
+                except ZaqarLiteError as exc:  # it expires
+                    logger.warning("subscription %s of a socket is left: %s", one.id, exc)
+
+    def _left(self) -> float:
+        """How many seconds the login is still good for."""
+        now = self._host.subscriptions.now_ms()
+        return max(0, (self._expires_at or now) - now) / 1000
 
     async def _authenticate(self, frame: Frame) -> Answer:
         """Check a login; later frames are asked on its behalf."""
@@ -142,18 +151,30 @@ class Conversation:
         proof = {name.lower().encode(): _header(given[name]) for name in _PROOFS if name in given}
         if not proof:
             return NO_SCHEMA
-        status, expires_at = await self._host.identify(
-            proof, given.get("X-Project-ID"), self._socket
-        )
-        if status != 200:
-            return refused(status, "Authentication failed.")
+        host, expires_at = self._host, None
+        try:
+            if host.authentication is not None:
+                principal = await host.authentication.identify(proof, self._socket.address)
+                project = _project_of(principal, given.get("X-Project-ID"))
+                if project is not None and host.connection_limits.is_on:
+                    await host.connection_limits.serve(self._socket, project)
+                expires_at = principal.expires_at
+        except Exception as exc:  # noqa: BLE001 - the outermost handler: a bug is a 500, logged
+            response = to_response(exc, invalid_title=INVALID_REQUEST, request_id="authenticate")
+            return refused(response.status, "Authentication failed.")
         self._proof, self._expires_at = proof, expires_at
         self._release()
         if not self._socket.lost:  # or it would be held for ever
-            self._release = self._host.hold(proof, self._socket)
-        left = None if expires_at is None else max(0, expires_at - self._host.now_ms()) / 1000
+            close = partial(self._socket.close, EXPIRED, "Authentication revoked.")
+            self._release = host.revalidation.hold(partial(self._still_opens, proof), close)
+        left = None if expires_at is None else self._left()
         self._socket.close_at(left, EXPIRED, "Authentication expired.")
         return Answer(200, {"message": "Authentified."})
+
+    async def _still_opens(self, proof: dict[bytes, bytes]) -> bool:
+        """Whether the credential of a login still lets somebody in."""
+        known = self._host.authentication
+        return known is None or await known.still_knows(proof) is not None
 
     async def _answer(self, frame: Frame) -> Answer:
         name = frame.action
@@ -207,7 +228,8 @@ class Conversation:
         request = served.request(frame, headers)
         if served.declared.listens and (frame.body or {}).get("subscriber") is None:
             request.listener = self._subscriber(binary=frame.binary).listener
-        response = await self._host.perform(request, self._socket)
+        request.address, request.link = self._socket.address, self._socket
+        response = await self._host.answer(request)
         if self._socket.lost and response.undo is not None:
             with suppress(Unavailable):  # then its lease lapses
                 await response.undo()
@@ -234,50 +256,32 @@ class Conversation:
             def push(text: bytes) -> bool:
                 return self._socket.send(notification(text, binary=binary), binary=binary)
 
-            self._subscribers[binary] = OwnSubscriber(self._host.listen(push), [])
+            listener = self._host.connected_subscribers.add(push)
+            self._subscribers[binary] = OwnSubscriber(listener, [])
         return self._subscribers[binary]
 
 
+@dataclass(eq=False, repr=False)
 class SocketHost:
-    """Open conversations, and pass their calls to the routes.
+    """What conversations are had with: it opens them, and answers the requests of frames.
 
     `origins` are the other hosts whose pages may open a socket if nobody authenticates; None means
     any host.
     """
 
-    def __init__(
-        self,
-        tree: RouteTree,
-        answer: Callable[[Request], Awaitable[Response]],
-        checks: Checks,
-        *,
-        authentication: RequestAuthentication | None,
-        proxies: TrustedProxies | None,
-        connection_limits: ConnectionLimits,
-        revalidation: Revalidation,
-        origins: frozenset[str] | None,
-        subscriptions: Subscriptions,
-        connected_subscribers: ConnectedSubscribers,
-    ) -> None:
-        self._answer = answer
-        self._checks = checks
-        self._authentication = authentication
-        self._proxies = proxies
-        self._connected = connection_limits
-        self._revalidation = revalidation
-        self._origins = origins
-        self._subscriptions = subscriptions
-        self._connected_subscribers = connected_subscribers
+    tree: InitVar[RouteTree]
+    answer: Callable[[Request], Awaitable[Response]]
+    checks: Checks
+    authentication: RequestAuthentication | None
+    proxies: TrustedProxies | None
+    connection_limits: ConnectionLimits
+    revalidation: Revalidation
+    origins: frozenset[str] | None
+    subscriptions: Subscriptions
+    connected_subscribers: ConnectedSubscribers
+
+    def __post_init__(self, tree: RouteTree) -> None:
         self.actions: Mapping[str, ServedAction | None] = served_actions(tree)
-
-    def now_ms(self) -> int:
-        """The time, in milliseconds."""
-        return self._subscriptions.now_ms()
-
-    @property
-    def authenticates(self) -> bool:
-        """Whether clients must authenticate."""
-        return self._authentication is not None
 
     def open(self, socket: Socket, head: Head) -> Conversation | Response:
         """Open a conversation, or answer why not; `head` is that of the HTTP request."""
@@ -285,61 +289,16 @@ class SocketHost:
         request.headers = dict(head.headers)
         request.address, request.peer_names = socket.address, socket.peer_names
         try:
-            self._checks.check_headers(request)
+            self.checks.check_headers(request)
             project = None
-            if self._authentication is None:
+            if self.authentication is None:
                 self._check_origin(request)
-            if self._proxies is not None:
-                self._proxies.check(request)
+            if self.proxies is not None:
+                self.proxies.check(request)
                 project = self._project(request)
         except (Refused, Denied) as exc:
             return to_response(exc, invalid_title=INVALID_REQUEST, request_id="")
         return Conversation(self, socket, project)
-
-    async def identify(
-        self, proof: dict[bytes, bytes], project: str | None, socket: Socket
-    ) -> tuple[int, int | None]:
-        """Check a credential: a status, and when the login expires, in milliseconds."""
-        if self._authentication is None:
-            return 200, None
-        try:
-            principal = await self._authentication.identify(proof, socket.address)
-            own = _project_of(principal, project)
-            if own is not None and self._connected.is_on:
-                await self._connected.serve(socket, own)
-        except Exception as exc:  # noqa: BLE001 - the outermost handler: a bug is a 500, logged
-            response = to_response(exc, invalid_title=INVALID_REQUEST, request_id="authenticate")
-            return response.status, None
-        return 200, principal.expires_at
-
-    def hold(self, proof: dict[bytes, bytes], socket: Socket) -> Callable[[], None]:
-        """Close a connection soon after its credential is revoked; call the answer to stop that."""
-        authentication = self._authentication
-
-        async def may() -> bool:
-            return authentication is None or await authentication.still_knows(proof) is not None
-
-        return self._revalidation.hold(
-            may, partial(socket.close, EXPIRED, "Authentication revoked.")
-        )
-
-    async def perform(self, request: Request, socket: Socket) -> Response:
-        """Answer the request that a frame of a socket is."""
-        request.address, request.link = socket.address, socket
-        return await self._answer(request)
-
-    def listen(self, push: Push) -> str:
-        """Register a connection as a subscriber; answer the name that it has as such."""
-        return self._connected_subscribers.add(push)
-
-    async def end(self, listener: str, made: Sequence[OwnSubscription]) -> None:
-        """Remove a listener and its subscriptions; one that can't be removed now expires."""
-        self._connected_subscribers.remove(listener)
-        for one in made:
-            try:
-                await self._subscriptions.delete(one.queue, one.id)
-            except ZaqarLiteError as exc:
-                logger.warning("subscription %s of a socket is left: %s", one.id, exc)
 
     def _check_origin(self, request: Request) -> None:
         """Refuse a page of another site: browsers open sockets across sites without asking.
@@ -347,11 +306,11 @@ class SocketHost:
         Over HTTP such a page can't send the headers that every request needs.
         """
         origin = request.headers.get(b"origin")
-        if origin is None or self._origins is None:
+        if origin is None or self.origins is None:
             return
         place = urlsplit(origin.decode("latin-1")).netloc.lower()
         host = request.headers.get(b"host", b"").decode("latin-1").lower()
-        if place and (place == host or place.partition(":")[0] in self._origins):
+        if place and (place == host or place.partition(":")[0] in self.origins):
             return
         raise Refused(
             403,
