@@ -114,13 +114,13 @@ def test_a_change_is_covered_by_the_tests_that_enter_its_function(tmp_path: Path
     assert sorted(names(outside)) == ["a.py::near", "b.py::beside"]
 
 
-def test_a_part_of_a_script_is_covered_by_what_runs_the_script(tmp_path: Path) -> None:
+def test_the_lua_library_is_covered_by_what_runs_an_operation(tmp_path: Path) -> None:
     recorded = {
-        "functions": ["script claim", "script ping"],
+        "functions": ["operation claim", "a.py near"],
         "tests": {"a::1": (1, [0]), "b::2": (1, [1])},
     }
     (tmp_path / "redis.json").write_text(json.dumps(recorded))
-    path = "zaqar_lite/storage/redis/scripts/parts/tracks.lua"
+    path = "zaqar_lite/storage/redis/scripts/indexes.lua"
     change = find(path, (ROOT / path).read_bytes())[0]
     stages = Covering(tmp_path).stages(change)
     assert [test.name for stage in stages for test in stage] == ["a::1"]

@@ -2,8 +2,7 @@
 
 `python -m tests.mutants --record` runs the tests once with `tests.mutants.recording`. A change in
 no function (a constant, a field) is covered by the tests that enter the file, or else those that
-enter the files that import it; one of a part of a Lua script by the tests that run a script that
-includes it.
+enter the files that import it; one of the Lua library by the tests that run an operation of it.
 """
 
 import ast
@@ -18,7 +17,6 @@ from tests.mutants.changes import Change
 
 ROOT = Path(__file__).parents[2]
 DRIVERS = "memory,opendata-slatedb,redis"
-_SCRIPTS = "zaqar_lite/storage/redis/scripts"
 _ELSEWHERE = ("zaqar_lite/storage/mongodb/", "zaqar_lite/storage/swift/")
 """Who enters these starts a server that takes long to start, and repeats what others test."""
 _NEAREST = 5
@@ -140,8 +138,7 @@ class Covering:
 
     def _covering(self, change: Change) -> list[Test]:
         if change.path.endswith(".lua"):
-            scripts = {f"script {name}" for name in _including(Path(change.path).stem)}
-            return [test for test in self._tests if test.functions & scripts]
+            return [t for t in self._tests if any(f.startswith("operation ") for f in t.functions)]
         function = f"{change.path} {enclosing(change)}"
         found = [test for test in self._tests if function in test.functions]
         for files in ({change.path}, _importing(change.path)):
@@ -204,21 +201,3 @@ def _importing(path: str) -> set[str]:
         for file in (ROOT / "zaqar_lite").rglob("*.py")
         if wanted.search(file.read_text(encoding="utf-8"))
     }
-
-
-def _including(stem: str) -> set[str]:
-    """The scripts that are, or include, a script or a part of that name."""
-    found = {stem}
-    files = list((ROOT / _SCRIPTS).rglob("*.lua"))
-    while True:
-        more = found | {
-            file.stem
-            for file in files
-            for line in re.findall(
-                r"^-- include: (.+)$", file.read_text(encoding="ascii"), re.MULTILINE
-            )
-            if found & set(line.split())
-        }
-        if more == found:
-            return found
-        found = more

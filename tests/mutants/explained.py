@@ -67,23 +67,23 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
         "121",
     ): "A measured balance between projects; its neighbours serve as well.",
     (
-        "zaqar_lite/storage/redis/scripts/stats.lua",
+        "zaqar_lite/storage/redis/scripts/messages.lua",
         "if not best or (rank == 0 and number < best) or (rank == -1 and number > best) then",
         "<=",
     ): "Where both are the same number, it is the best already.",
     (
-        "zaqar_lite/storage/redis/scripts/parts/delays.lua",
+        "zaqar_lite/storage/redis/scripts/indexes.lua",
         "if #positions > 0 then",
         ">=",
     ): "Without positions each step below does nothing; asking first only saves the calls.",
     (
-        "zaqar_lite/storage/redis/scripts/parts/outbox.lua",
+        "zaqar_lite/storage/redis/scripts/letters.lua",
         "local letters, bytes, start = {}, 0,"
         " letter_ttl and struct.pack('>I6I5', now + letter_ttl, letter_ttl)",
         "1",
     ): "Letters of nearly 1 MiB come with the answer, or are fetched by the next call.",
     (
-        "zaqar_lite/storage/redis/scripts/parts/outbox.lua",
+        "zaqar_lite/storage/redis/scripts/letters.lua",
         "local key = row.ending or row.track:sub(12) .. row.reason",
         "13",
     ): "The key leaves out the highest byte of a claim count, which differs from 16,777,216 on.",
@@ -98,7 +98,7 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
         ">=",
     ): "Whether a post of exactly one step lets others run before it; the answer is the same.",
     (
-        "zaqar_lite/storage/redis/scripts/parts/ready.lua",
+        "zaqar_lite/storage/redis/scripts/indexes.lua",
         "if #special > 0 then",
         ">=",
     ): "A queue is read as one with priorities, where all have the same.",

@@ -1,8 +1,9 @@
 """A plugin for pytest that records which functions of the package each test runs.
 
-`-p tests.mutants.recording` with the file to write in ZAQAR_TEST_RECORD. A Lua script counts as a
-function of its own. Functions, not lines: a test that enters a function costs one call of Python
-for it, so a recorded run takes less than twice its time. Only what runs in pytest's process counts.
+`-p tests.mutants.recording` with the file to write in ZAQAR_TEST_RECORD. An operation of the Lua
+library counts as a function of its own. Functions, not lines: a test that enters a function costs
+one call of Python for it, so a recorded run takes less than twice its time. Only what runs in
+pytest's process counts.
 """
 
 import json
@@ -20,7 +21,7 @@ _PACKAGE = Path(__file__).parents[2] / "zaqar_lite"
 _ROUTER = str(_PACKAGE / "storage/redis/router.py")
 
 _entered: dict[int, CodeType] = {}
-_scripts: set[str] = set()
+_operations: set[str] = set()
 _numbers: dict[str, int] = {}
 _tests: dict[str, tuple[float, list[int]]] = {}
 _failed: set[str] = set()
@@ -34,7 +35,7 @@ def _notice(frame: FrameType, event: str, _: object) -> None:
     if id(code) not in _entered:
         _entered[id(code)] = code
     if code.co_name == "run" and code.co_filename == _ROUTER:
-        _scripts.add(f"script {frame.f_locals['script'].name}")
+        _operations.add(f"operation {frame.f_locals['operation']}")
 
 
 def _names() -> set[str]:
@@ -44,14 +45,14 @@ def _names() -> set[str]:
         for code in _entered.values()
         if code.co_filename.startswith(prefix) and code.co_name != "<module>"
     }
-    return found | _scripts
+    return found | _operations
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Record one test with its fixtures."""
     _entered.clear()
-    _scripts.clear()
+    _operations.clear()
     began = time.perf_counter()
     threading.settrace(_notice)
     sys.settrace(_notice)

@@ -73,7 +73,7 @@ async def test_the_sweep_passes_over_records_of_a_kind_that_is_away(
     for number, kind in enumerate(kinds, 1):
         name = f"{queue.ref.name}-{kind}"
         await management.put_record(name, "p", "n", b"x", expected=0, ttl_ms=number * MINUTE)
-    keys = [Keys(f"*kind:{queue.ref.name}-{kind}") for kind in kinds]
+    keys = [Keys(f"*kind:{queue.ref.name}-{kind}", "kind") for kind in kinds]
     queue.advance(3 * MINUTE)
     with away(keys[0]):
         assert await management.sweep_records(1_000) == 1

@@ -95,9 +95,9 @@ async def test_a_read_behind_a_crowd_goes_on_in_steps(queue: QueueUnderTest) -> 
     steps: list[int] = []
     run = Router.run
 
-    async def watched(self: Router, script: Any, *args: Any, **options: Any) -> Any:
-        reply = await run(self, script, *args, **options)
-        if script.name == "list":
+    async def watched(self: Router, operation: str, *args: Any, **options: Any) -> Any:
+        reply = await run(self, operation, *args, **options)
+        if operation == "list":
             steps.append(reply[2])
         return reply
 

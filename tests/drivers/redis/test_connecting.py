@@ -73,7 +73,7 @@ async def test_a_connection_that_fails_when_its_caller_has_gone_is_no_complaint(
 ) -> None:
     before = asyncio.all_tasks()
     path = "/mymaster" if kind == "redis+sentinel" else ""
-    router = make_router(parse(f"{kind}://127.0.0.1:{silent.port}{path}"))
+    router = make_router(parse(f"{kind}://127.0.0.1:{silent.port}{path}"), Clock())
     calling = asyncio.ensure_future(router.command(0, "PING"))
     await silent.met.wait()
     calling.cancel()
@@ -90,7 +90,7 @@ async def test_a_connection_that_fails_when_its_caller_has_gone_is_no_complaint(
 @pytest.mark.parametrize("kind", ["redis", "redis+cluster", "redis+sentinel"])
 async def test_a_router_that_is_closed_connects_no_more(silent: Silent, kind: str) -> None:
     path = "/mymaster" if kind == "redis+sentinel" else ""
-    router = make_router(parse(f"{kind}://127.0.0.1:{silent.port}{path}"))
+    router = make_router(parse(f"{kind}://127.0.0.1:{silent.port}{path}"), Clock())
     calling = asyncio.ensure_future(router.command(0, "PING"))
     await silent.met.wait()
     calling.cancel()

@@ -57,9 +57,9 @@ async def first_refusal(queue: QueueUnderTest) -> str:
     pytest.fail("nothing is refused")
 
 
-async def test_a_flushed_script_cache_is_filled_again(queue: QueueUnderTest, client: Any) -> None:
+async def test_a_flushed_library_is_loaded_again(queue: QueueUnderTest, client: Any) -> None:
     await queue.post("a")
-    client.script_flush()
+    client.function_flush()
     await asyncio.gather(*[queue.post("b") for _ in range(5)])
     assert len(await queue.bodies()) == 6
 

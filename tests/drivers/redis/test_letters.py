@@ -37,7 +37,7 @@ def crash_before(script: str) -> Any:
     run = Router.run
 
     async def crashing(self: Router, called: Any, *args: Any, **options: Any) -> Any:
-        if called.name == script:
+        if called == script:
             raise Unavailable("crash")
         return await run(self, called, *args, **options)
 

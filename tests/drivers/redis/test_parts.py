@@ -3,7 +3,6 @@
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
-from importlib.resources import files
 from typing import Any
 from unittest.mock import patch
 
@@ -22,7 +21,6 @@ from zaqar_lite.domain.models import DelayMode
 from zaqar_lite.storage.redis.keys import keys_of
 from zaqar_lite.storage.redis.limiter import MAX_PER_SCRIPT, PART_SIZE
 from zaqar_lite.storage.redis.router import Router
-from zaqar_lite.storage.redis.scripts import load
 
 pytestmark = pytest.mark.anyio
 
@@ -43,9 +41,9 @@ async def calls() -> AsyncIterator[Counter[str]]:
     found: Counter[str] = Counter()
     run = Router.run
 
-    async def counting(self: Router, script: Any, *args: Any, **options: Any) -> Any:
-        found[script.name] += 1
-        return await run(self, script, *args, **options)
+    async def counting(self: Router, operation: str, *args: Any, **options: Any) -> Any:
+        found[operation] += 1
+        return await run(self, operation, *args, **options)
 
     with patch.object(Router, "run", counting):
         yield found
@@ -253,8 +251,8 @@ async def test_a_post_whose_note_has_ended_reads_its_keys_again(
     run = Router.run
     first: list[str] = []
 
-    async def slow(self: Router, script: Any, *args: Any, **options: Any) -> Any:
-        reply = await run(self, script, *args, **options)
+    async def slow(self: Router, operation: str, *args: Any, **options: Any) -> Any:
+        reply = await run(self, operation, *args, **options)
         if calls["recall"] == PARTS and not first:
             first.append("is late")
             queue.advance(6 * SECOND)
@@ -290,12 +288,3 @@ async def test_parts_stay_in_the_slot_of_their_queue(
     for queue in queues_on_every_node(await open_queue(redis_cluster.url)):
         posted = await queue.post(*["x"] * LONG)
         assert ids(await queue.listed(limit=LONG)) == posted
-
-
-def test_every_script_that_reads_or_stores_waits_for_the_rest() -> None:
-    """Those of claims do not: a claim holds nothing of a post that is not whole."""
-    names = [path.name for path in files("zaqar_lite.storage.redis.scripts").iterdir()]
-    scripts = [load(name.removesuffix(".lua")) for name in names if name.endswith(".lua")]
-    reading = {script.name for script in scripts if "messages" in script.kinds}
-    waiting = {script.name for script in scripts if b"return {'busy'}" in script.text}
-    assert reading - waiting == {"publish", "get_claim", "renew", "release", "settle"}

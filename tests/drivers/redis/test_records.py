@@ -1,10 +1,7 @@
 """Records and the indexes over them: a crash between two slots is mended by the sweep."""
 
 import json
-import re
-from collections import Counter
 from collections.abc import Awaitable, Callable
-from importlib.resources import files
 from typing import Any
 
 import pytest
@@ -16,7 +13,6 @@ from zaqar_lite.domain.models import QueueRecord, QueueRef
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.storage.redis.codec import new_randomness, pack_client, pack_new, read_message
 from zaqar_lite.storage.redis.keys import keys_of, keys_of_project
-from zaqar_lite.storage.redis.scripts import load
 
 pytestmark = pytest.mark.anyio
 
@@ -138,33 +134,3 @@ def test_a_record_reads_back_as_it_was_written(
     assert (read.client_id, read.headers, read.body) == (client_id, headers, message.body)
     assert (read.created_at, read.expires_at, read.ttl_ms, read.delay_expires_at) == (1, 2, 3, 4)
     assert read.id == f"{9:016x}{half.hex()}"
-
-
-def test_every_script_says_what_it_does_and_lists_its_keys() -> None:
-    names = ["post", "list", "get", "edit", "delete", "claim", "pop", "get_claim", "renew"]
-    for name in [
-        *names,
-        "settle",
-        "release",
-        "purge",
-        "drop",
-        "stats",
-        "split",
-        "release_delayed",
-        "sweep",
-    ]:
-        script = load(name)
-        assert "messages" in script.kinds, name
-        assert b"\n--" not in script.text
-
-
-def test_no_script_makes_a_function_or_takes_a_key_that_it_does_not_use() -> None:
-    for path in files("zaqar_lite.storage.redis.scripts").iterdir():
-        if not path.name.endswith(".lua"):
-            continue
-        script = load(path.name.removesuffix(".lua"))
-        words = Counter(re.findall(r"\w+", script.text.decode()))
-        made = re.findall(r"^local function (\w+)", script.text.decode(), re.MULTILINE)
-        assert [name for name in made if words[name] < 2] == [], script.name
-        taken = {int(number) for number in re.findall(rb"KEYS\[(\d+)\]", script.text)}
-        assert taken == {*range(1, len(script.kinds) + script.may_register + 1)}, script.name

@@ -41,8 +41,8 @@ def create(
     Raises:
         ConfigurationError: the URI is wrong; says where and how to write it.
     """
-    connection = Connection(parse(uri))
+    connection = Connection(parse(uri), clock)
     return (
         RedisMessageStore(connection, clock, options),
-        RedisManagementStore(connection, clock),
+        RedisManagementStore(connection),
     )

@@ -57,10 +57,10 @@ class Claiming(MessageStore):
         A claim whose answer is lost is ended as soon as Redis answers again: nobody knows it.
         """
         if request.removes:
-            return await self._take(queue, "pop", None, request)
+            return await self._take(queue, None, request)
         claim_id = new_claim_id()
         try:
-            return await self._take(queue, "claim", claim_id, request)
+            return await self._take(queue, claim_id, request)
         except InDoubt:
             self._runner.follow_ups.begin(self._end_unknown(queue, claim_id))
             raise
@@ -73,14 +73,12 @@ class Claiming(MessageStore):
                 await self.release(queue, claim_id)
                 return
 
-    async def _take(
-        self, queue: QueueRef, script: str, claim_id: str | None, request: ClaimRequest
-    ) -> Claimed:
+    async def _take(self, queue: QueueRef, claim_id: str | None, request: ClaimRequest) -> Claimed:
         """Take messages in one step, or in two if the first finds dead letters.
 
         The answer has what the first step has taken, even if the second fails.
         """
-        first, note = await self._take_once(queue, script, claim_id, request)
+        first, note = await self._take_once(queue, claim_id, request)
         if note is None:
             return first
         # The sweep must know of the queue before a letter leaves it, so that a crash loses none.
@@ -91,7 +89,7 @@ class Claiming(MessageStore):
                 return replace(first, more=True)
             limit = request.limit - len(first.messages)
             left = request._replace(limit=limit)
-            rest, _ = await self._take_once(queue, script, claim_id, left, again=True)
+            rest, _ = await self._take_once(queue, claim_id, left, again=True)
         except (Unavailable, QueueChanged):
             if not first.messages:
                 raise
@@ -102,7 +100,6 @@ class Claiming(MessageStore):
     async def _take_once(
         self,
         queue: QueueRef,
-        script: str,
         claim_id: str | None,
         request: ClaimRequest,
         *,
@@ -114,19 +111,18 @@ class Claiming(MessageStore):
         does not know: register the queue at that instant, then call this once more. `again` says
         that the claim may already hold messages.
         """
-        details = request.details
         reply = await self._runner.run(
             queue,
-            script,
+            "claim",
             "" if request.version is None else request.version,
-            NO_CLAIM if claim_id is None else bytes.fromhex(claim_id),
+            b"" if claim_id is None else bytes.fromhex(claim_id),
             min(request.limit, MAX_CLAIMED),
             *policy_words(queue, request.retries, self._runner.armed_until(queue)),
             request.ttl_ms,
             request.grace_ms,
             _MODES[request.delay_mode],
             pack_client(request.client_id),
-            "1" if details else "",
+            "1" if request.details else "",
             "1" if again else "",
         )
         status, now, examined, moved, instant = reply[:5]
@@ -137,10 +133,10 @@ class Claiming(MessageStore):
                 reply[at + 1],
                 reply[at + 2],
                 now,
-                reply[at + 3] if details else b"",
+                reply[at + 3],
                 show_delay=request.delay_mode is not DelayMode.IGNORE,
             )
-            for at in range(5, len(reply), 4 if details else 3)
+            for at in range(5, len(reply), 4)
         ]
         if instant:
             await self._runner.register(queue, instant)

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 
+from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.storage.redis.address import Address
 from zaqar_lite.storage.redis.faults import Fault
@@ -10,6 +11,7 @@ from zaqar_lite.storage.redis.followups import FollowUps
 from zaqar_lite.storage.redis.keys import EVERYWHERE
 from zaqar_lite.storage.redis.link import Link
 from zaqar_lite.storage.redis.router import make_router
+from zaqar_lite.storage.redis.scripts import library
 
 logger = logging.getLogger(__name__)
 _LEAST_VERSION = (7, 0)
@@ -18,8 +20,8 @@ _LEAST_VERSION = (7, 0)
 class Connection:
     """Links to Redis, open as long as one of its stores is."""
 
-    def __init__(self, address: Address) -> None:
-        self.router = make_router(address)
+    def __init__(self, address: Address, clock: Clock) -> None:
+        self.router = make_router(address, clock)
         self.follow_ups = FollowUps()
         self._users: set[object] = set()
         self._checking = asyncio.Lock()
@@ -80,8 +82,10 @@ async def _ping(link: Link) -> object:
 
 
 async def _info(link: Link) -> dict[str, str] | Fault:
-    reply, published = await asyncio.gather(
-        link.send("INFO"), link.send("SPUBLISH", EVERYWHERE.key("readiness"), 0)
+    reply, published, _ = await asyncio.gather(
+        link.send("INFO"),
+        link.send("SPUBLISH", EVERYWHERE.key("readiness"), 0),
+        link.send("FUNCTION", "LOAD", library()),  # a full Redis takes no library any more
     )
     if isinstance(published, Fault) and published.code == "NOPERM":
         # A script would end half-way, where it tells what became ready.

@@ -11,6 +11,16 @@ class Fault(Exception):
         """The first word of the reply, such as `LOADING`."""
         return str(self).split(" ", 1)[0]
 
+    @property
+    def is_unknown_function(self) -> bool:
+        """Whether Redis has not been given the library that a call needs."""
+        return str(self) == "ERR Function not found"
+
+    @property
+    def is_already_loaded(self) -> bool:
+        """Whether Redis was given a library that it has."""
+        return str(self).startswith("ERR Library ") and str(self).endswith(" already exists")
+
 
 class ConnectionLost(Exception):
     """The connection was lost; `sent` says whether the call may have been carried out."""

@@ -14,32 +14,37 @@ from redis.crc import key_slot
 from zaqar_lite.domain.models import QueueRef
 
 PREFIX = "zl"
+FAMILIES = {
+    "queue": (
+        *("queue", "state", "messages", "expiry", "ready", "ranked", "aside", "due", "waiting"),
+        *("readiness", "tracks", "held", "claims", "leases", "lapsed", "parked", "attempts"),
+        *("ids", "groups", "outbox", "keys", "forgets", "inbox", "brought", "staged", "visits"),
+    ),
+    "project": ("names", "rates"),
+    "everywhere": ("visits", "intents"),
+    "kind": ("values", "fields", "ends", "counters"),
+}
+"""The kinds of keys that an operation is given, in this order: those of a queue (`call.lua`), of a
+project, or of all queues (`queues.lua`), or of a kind of records (`records.lua`). The last one of a
+queue is that of all queues: in a cluster it is in another slot, and is left out."""
+_VISITS = f"{PREFIX}:visits:{{*}}".encode()
 
 
 class Keys:
     """The keys of one queue, or of one index over queues, which share a hash tag."""
 
-    __slots__ = ("_keys", "_named", "slot", "tag")
+    __slots__ = ("in_slot", "on_one_server", "slot", "tag")
 
-    def __init__(self, tag: str) -> None:
+    def __init__(self, tag: str, family: str) -> None:
         self.tag = tag
         self.slot: int = key_slot(f"{{{tag}}}".encode())
-        self._keys: dict[str, bytes] = {}
-        self._named: dict[tuple[str, ...], tuple[bytes, ...]] = {}
-
-    def named(self, kinds: tuple[str, ...]) -> tuple[bytes, ...]:
-        """The keys of these kinds, in this order; made once."""
-        found = self._named.get(kinds)
-        if found is None:
-            found = self._named[kinds] = tuple(map(self.key, kinds))
-        return found
+        keys = tuple([self.key(kind) for kind in FAMILIES[family]])
+        self.in_slot = keys[:-1] if family == "queue" else keys
+        self.on_one_server = (*keys[:-1], _VISITS) if family == "queue" else keys
 
     def key(self, kind: str) -> bytes:
         """The key of one kind."""
-        key = self._keys.get(kind)
-        if key is None:
-            key = self._keys[kind] = f"{PREFIX}:{kind}:{{{self.tag}}}".encode()
-        return key
+        return f"{PREFIX}:{kind}:{{{self.tag}}}".encode()
 
 
 def encode(text: str) -> str:
@@ -61,14 +66,14 @@ def ref_of(tag: str) -> QueueRef:
 @lru_cache(maxsize=4_096)
 def keys_of(queue: QueueRef) -> Keys:
     """The keys of a queue."""
-    return Keys(tag_of(queue))
+    return Keys(tag_of(queue), "queue")
 
 
 @lru_cache(maxsize=1_000)
 def keys_of_project(project: str) -> Keys:
     """The keys of the indexes of a project."""
-    return Keys(encode(project))
+    return Keys(encode(project), "project")
 
 
-EVERYWHERE = Keys("*")
+EVERYWHERE = Keys("*", "everywhere")
 """The keys of the indexes over all queues. No encoded name is a bare asterisk."""

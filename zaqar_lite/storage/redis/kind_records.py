@@ -11,18 +11,16 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import RecordChanged, Unavailable
 from zaqar_lite.domain.models import Record
 from zaqar_lite.storage.management import ManagementStore
 from zaqar_lite.storage.redis.followups import FollowUps
 from zaqar_lite.storage.redis.keys import Keys, encode
 from zaqar_lite.storage.redis.router import Router
-from zaqar_lite.storage.redis.scripts import load
 from zaqar_lite.storage.redis.sweeper import LATER_MS
 
 logger = logging.getLogger(__name__)
-_ALL_KINDS = Keys("*kinds")
+_ALL_KINDS = Keys("*kinds", "everywhere")
 _KINDS_PER_STEP = 100
 _BETWEEN = b"\0\0"
 _BEHIND = b"\0\1"
@@ -30,7 +28,7 @@ _BEHIND = b"\0\1"
 
 @lru_cache(maxsize=1_000)
 def _keys_of(kind: str) -> Keys:
-    return Keys(f"*kind:{encode(kind)}")
+    return Keys(f"*kind:{encode(kind)}", "kind")
 
 
 def _project(project: str) -> bytes:
@@ -59,7 +57,6 @@ class KindRecords(ManagementStore):
 
     _router: Router
     _follow_ups: FollowUps
-    _clock: Clock
 
     async def put_record(
         self,
@@ -84,7 +81,7 @@ class KindRecords(ManagementStore):
         version, expires_at, instant = rest
         if instant:
             register = self._router.run(
-                load("register"), _ALL_KINDS, _keys_of(kind).tag, instant, repeatable=True
+                "register", _ALL_KINDS, _keys_of(kind).tag, instant, repeatable=True
             )
             await self._follow_ups.run(register)
         return Record(kind, project, name, value, version, expires_at or None)
@@ -136,33 +133,26 @@ class KindRecords(ManagementStore):
 
     async def sweep_records(self, limit: int) -> int:
         """Remove expired records of the kinds that are due; see the seam."""
-        now, visits = await self._router.run(
-            load("visits"), _ALL_KINDS, self._clock.offset_ms, _KINDS_PER_STEP, repeatable=True
-        )
+        now, visits = await self._router.run("visits", _ALL_KINDS, _KINDS_PER_STEP, repeatable=True)
         removed = 0
         for tag, score in zip(visits[::2], visits[1::2], strict=True):
             if removed >= limit:
                 break
             try:
                 count, following = await self._router.run(
-                    load("sweep_records"),
-                    Keys(tag.decode()),
-                    self._clock.offset_ms,
-                    limit - removed,
+                    "sweep_records", Keys(tag.decode(), "kind"), limit - removed
                 )
             except Unavailable as exc:
                 logger.warning("the sweep passes a kind of records over: %s", exc)
                 count, following = 0, now + LATER_MS
-            await self._router.run(load("reschedule"), _ALL_KINDS, tag, score, following)
+            await self._router.run("reschedule", _ALL_KINDS, tag, score, following)
             removed += int(count)
         return removed
 
     async def _run(
         self, script: str, kind: str, *words: str | bytes | int, repeatable: bool = False
     ) -> Any:  # noqa: ANN401 - a reply is what the script made it
-        return await self._router.run(
-            load(script), _keys_of(kind), self._clock.offset_ms, *words, repeatable=repeatable
-        )
+        return await self._router.run(script, _keys_of(kind), *words, repeatable=repeatable)
 
 
 def _check(status: bytes, kind: str, name: str) -> None:

@@ -5,7 +5,6 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import QueueChanged
 from zaqar_lite.domain.json_values import holds_all
 from zaqar_lite.domain.metadata import dead_letter_target
@@ -16,7 +15,6 @@ from zaqar_lite.storage.redis.connection import Connection
 from zaqar_lite.storage.redis.keys import EVERYWHERE, keys_of, keys_of_project, ref_of
 from zaqar_lite.storage.redis.kind_records import KindRecords
 from zaqar_lite.storage.redis.records import RecordIndexes, make_record
-from zaqar_lite.storage.redis.scripts import load
 
 _NAMES_PER_STEP = 100
 
@@ -26,12 +24,11 @@ class RedisManagementStore(KindRecords):
 
     shares_rates = True
 
-    def __init__(self, connection: Connection, clock: Clock) -> None:
+    def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._router = connection.router
         self._follow_ups = connection.follow_ups
-        self._clock = clock
-        self._indexes = RecordIndexes(connection.router, clock, connection.follow_ups)
+        self._indexes = RecordIndexes(connection.router, connection.follow_ups)
 
     async def open(self) -> None:
         """Connect and check the server; see the seam."""
@@ -55,24 +52,23 @@ class RedisManagementStore(KindRecords):
         async with self._indexes.changing(queue):
             names = keys_of_project(queue.project)
             (status,) = await self._router.run(
-                load("enlist"), names, queue.name, max_queues, repeatable=True
+                "enlist", names, queue.name, max_queues, repeatable=True
             )
             if status == b"full":
                 raise too_many_queues(max_queues)
             status, *fields = await self._router.run(
-                load("create_queue"),
+                "create_queue",
                 keys_of(queue),
-                self._clock.offset_ms,
                 json.dumps(dict(metadata)),
             )
         return make_record(queue, fields), status == b"created"
 
     async def spend(self, project: str, spent: Sequence[Spent], seconds: float) -> Sequence[float]:
         """Take tokens from a project's buckets; see the seam."""
-        words = [str(self._clock.offset_ms), str(seconds)]
+        words = [str(seconds)]
         for bucket, rate, tokens in spent:
             words += (bucket, str(rate), str(tokens))
-        _, *left = await self._router.run(load("spend"), keys_of_project(project), *words)
+        _, *left = await self._router.run("spend", keys_of_project(project), *words)
         return [float(tokens) for tokens in left]
 
     async def get_queue(self, queue: QueueRef) -> QueueRecord | None:
@@ -84,9 +80,8 @@ class RedisManagementStore(KindRecords):
         metadata = json.dumps(dict(record.metadata))
         async with self._indexes.changing(record.queue):
             status, *version = await self._router.run(
-                load("update_queue"),
+                "update_queue",
                 keys_of(record.queue),
-                self._clock.offset_ms,
                 record.version,
                 metadata,
                 "1" if record.exposing else "",
@@ -99,9 +94,8 @@ class RedisManagementStore(KindRecords):
         """Delete a record at its version; see the seam."""
         async with self._indexes.changing(queue):
             (status,) = await self._router.run(
-                load("delete_queue"),
+                "delete_queue",
                 keys_of(queue),
-                self._clock.offset_ms,
                 version,
                 repeatable=True,
             )

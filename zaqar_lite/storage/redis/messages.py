@@ -54,7 +54,7 @@ class RedisMessageStore(Posting, Claiming):
         self._outbox = Outbox(self._runner)
         self._sweeper = Sweeper(self._runner, self._outbox)
         self._options = options
-        self._indexes = RecordIndexes(connection.router, clock, connection.follow_ups)
+        self._indexes = RecordIndexes(connection.router, connection.follow_ups)
         self._readiness = Readiness(connection.router)
 
     async def open(self) -> None:

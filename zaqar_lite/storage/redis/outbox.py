@@ -30,7 +30,6 @@ from zaqar_lite.domain.models import Message, QueueRef
 from zaqar_lite.storage.redis.codec import pack_letter
 from zaqar_lite.storage.redis.keys import keys_of, ref_of
 from zaqar_lite.storage.redis.runner import Runner
-from zaqar_lite.storage.redis.scripts import load
 
 _COMPANION = b"\xff\xff"
 """Stands in place of a letter's length if it is a companion of a post."""
@@ -54,7 +53,7 @@ class Outbox:
         drained, targets = 0, set[QueueRef]()
         while True:
             letters = known or await self._runner.router.run(
-                load("read_outbox"), keys_of(queue), repeatable=True
+                "read_outbox", keys_of(queue), repeatable=True
             )
             known = ()
             if not letters:
@@ -105,7 +104,7 @@ class Outbox:
     async def acknowledge(self, queue: QueueRef, letters: Sequence[bytes]) -> int:
         """Remove letters that have arrived from a queue's outbox; return how many are left."""
         _, left = await self._runner.router.run(
-            load("outbox_ack"), keys_of(queue), letters[-1][:8], len(letters), repeatable=True
+            "outbox_ack", keys_of(queue), letters[-1][:8], len(letters), repeatable=True
         )
         return int(left)
 

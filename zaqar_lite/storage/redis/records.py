@@ -15,7 +15,6 @@ from contextlib import asynccontextmanager
 from typing import Any
 from uuid import uuid4
 
-from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import LimitReached, QueueChanged, Unavailable
 from zaqar_lite.domain.metadata import dead_letter_target
 from zaqar_lite.domain.models import QueueRecord, QueueRef
@@ -29,7 +28,6 @@ from zaqar_lite.storage.redis.keys import (
     tag_of,
 )
 from zaqar_lite.storage.redis.router import Router
-from zaqar_lite.storage.redis.scripts import load
 
 logger = logging.getLogger(__name__)
 
@@ -37,9 +35,8 @@ logger = logging.getLogger(__name__)
 class RecordIndexes:
     """Read records, and keep their indexes up to date."""
 
-    def __init__(self, router: Router, clock: Clock, follow_ups: FollowUps) -> None:
+    def __init__(self, router: Router, follow_ups: FollowUps) -> None:
         self._router = router
-        self._clock = clock
         self._follow_ups = follow_ups
 
     async def read(self, queue: QueueRef, *, having: Collection[str] = ()) -> QueueRecord | None:
@@ -57,9 +54,7 @@ class RecordIndexes:
         """Change a record in the `with` block, then its indexes; after a crash the sweep does."""
         old = _target(await self.read(queue))
         intent = json.dumps([tag_of(queue), old and tag_of(old), uuid4().hex]).encode()
-        await self._router.run(
-            load("intend"), EVERYWHERE, self._clock.offset_ms, intent, repeatable=True
-        )
+        await self._router.run("intend", EVERYWHERE, intent, repeatable=True)
         try:
             yield
         except (QueueChanged, LimitReached):
@@ -70,9 +65,7 @@ class RecordIndexes:
 
     async def heal(self, limit: int) -> None:
         """Finish up to `limit` changes that a crash interrupted."""
-        intents = await self._router.run(
-            load("old_intents"), EVERYWHERE, self._clock.offset_ms, limit, repeatable=True
-        )
+        intents = await self._router.run("old_intents", EVERYWHERE, limit, repeatable=True)
         for intent in intents:
             try:
                 await self._finish(intent)

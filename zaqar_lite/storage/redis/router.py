@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from redis.asyncio.sentinel import Sentinel
 from redis.exceptions import RedisError
 
+from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.storage.redis.address import Address
 from zaqar_lite.storage.redis.faults import (
@@ -21,9 +22,9 @@ from zaqar_lite.storage.redis.faults import (
     explain,
     unavailable,
 )
-from zaqar_lite.storage.redis.keys import EVERYWHERE, Keys
+from zaqar_lite.storage.redis.keys import Keys
 from zaqar_lite.storage.redis.link import Link, connect
-from zaqar_lite.storage.redis.scripts import Script
+from zaqar_lite.storage.redis.scripts import function, library
 
 L = TypeVar("L", bound=Link)
 T = TypeVar("T")
@@ -36,37 +37,36 @@ _RETRY_AFTER = 0.1
 class Router(ABC):
     """Run scripts and commands on the node that has the keys."""
 
-    _visits: tuple[bytes, ...] = (EVERYWHERE.key("visits"),)
-    """The index in which scripts register queues for the sweep, if all keys are on one server."""
+    _is_one_server = True
+    """Whether all keys are on one server, so that operations may register queues for the sweep."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, clock: Clock) -> None:
         self._address = address
+        self._clock = clock
         self._links: dict[Any, Link] = {}
         self._opening: dict[Any, asyncio.Task[Link]] = {}
         self._failed: dict[Any, tuple[float, str]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def keep_to_slots(self) -> None:
-        """Stop scripts from registering queues: in a cluster that index is in another slot."""
-        self._visits = ()
+        """Stop operations from registering queues: in a cluster that index is in another slot."""
+        self._is_one_server = False
 
-    async def run(self, script: Script, keys: Keys, *words: Word, repeatable: bool = False) -> Any:  # noqa: ANN401 - a reply is what the script made it
-        """Run a script on the keys it declares.
+    async def run(self, operation: str, keys: Keys, *words: Word, repeatable: bool = False) -> Any:  # noqa: ANN401 - a reply is what the operation made it
+        """Do an operation of the library on keys.
 
         Raises:
             Unavailable: Redis cannot serve now; a write may or may not have happened.
         """
-        named = keys.named(script.kinds)
-        if script.may_register:
-            named += self._visits
-        reply = await self._call(
-            keys.slot, ("EVALSHA", script.digest, len(named), *named, *words), repeatable
-        )
-        if isinstance(reply, Fault) and reply.code == "NOSCRIPT":
-            # A restart or SCRIPT FLUSH; the script did not run. EVAL puts it back.
-            reply = await self._call(
-                keys.slot, ("EVAL", script.text, len(named), *named, *words), repeatable
-            )
+        given = keys.on_one_server if self._is_one_server else keys.in_slot
+        call = "FCALL", function(operation), len(given), *given, self._clock.offset_ms, *words
+        reply = await self._call(keys.slot, call, repeatable)
+        if isinstance(reply, Fault) and reply.is_unknown_function:
+            # A new server, or FUNCTION FLUSH; nothing was done.
+            loaded = await self._call(keys.slot, ("FUNCTION", "LOAD", library()), repeatable=True)
+            if isinstance(loaded, Fault) and not loaded.is_already_loaded:
+                raise explain(loaded)
+            reply = await self._call(keys.slot, call, repeatable)
         if isinstance(reply, Fault):
             raise explain(reply)
         return reply
@@ -226,8 +226,8 @@ class Router(ABC):
 class SingleRouter(Router):
     """One server, by host and port or by a unix socket."""
 
-    def __init__(self, address: Address) -> None:
-        super().__init__(address)
+    def __init__(self, address: Address, clock: Clock) -> None:
+        super().__init__(address, clock)
         self._node = address.path or address.hosts[0]
 
     def known_node(self, slot: int) -> Any:  # noqa: ANN401
@@ -242,8 +242,8 @@ class SingleRouter(Router):
 class SentinelRouter(Router):
     """The master that the sentinels name; they are asked again whenever its link was lost."""
 
-    def __init__(self, address: Address) -> None:
-        super().__init__(address)
+    def __init__(self, address: Address, clock: Clock) -> None:
+        super().__init__(address, clock)
         self._master: tuple[str, int] | None = None
         self._asking: asyncio.Task[tuple[str, int]] | None = None
 
@@ -291,10 +291,10 @@ class SentinelRouter(Router):
 class ClusterRouter(Router):
     """A cluster: the node by slot, from the cluster's own map."""
 
-    _visits = ()
+    _is_one_server = False
 
-    def __init__(self, address: Address) -> None:
-        super().__init__(address)
+    def __init__(self, address: Address, clock: Clock) -> None:
+        super().__init__(address, clock)
         self._map: dict[int, tuple[str, int]] = {}
         self._reading: asyncio.Task[None] | None = None
 
@@ -360,7 +360,7 @@ class ClusterRouter(Router):
             raise unavailable(lost, was_sent=lost.sent) from None
 
 
-def make_router(address: Address) -> Router:
+def make_router(address: Address, clock: Clock) -> Router:
     """Make the router for an address."""
     kinds = {"sentinel": SentinelRouter, "cluster": ClusterRouter}
-    return kinds.get(address.kind, SingleRouter)(address)
+    return kinds.get(address.kind, SingleRouter)(address, clock)

@@ -9,7 +9,6 @@ from zaqar_lite.domain.refusals import queue_changed
 from zaqar_lite.storage.redis.connection import Connection
 from zaqar_lite.storage.redis.keys import EVERYWHERE, keys_of
 from zaqar_lite.storage.redis.limiter import PART_SIZE, FairLimiter
-from zaqar_lite.storage.redis.scripts import load
 
 ARMED_MS = 5_000
 """How long the sweep visits a queue that was registered because a script asked for it."""
@@ -31,7 +30,7 @@ class Runner:
     async def run(
         self,
         queue: QueueRef,
-        script: str,
+        operation: str,
         *words: str | bytes | int,
         repeatable: bool = False,
         cost: int = 0,
@@ -44,13 +43,13 @@ class Runner:
         Raises:
             QueueChanged: the script found the record at another version.
         """
-        keys, offset, run = keys_of(queue), self.clock.offset_ms, self.router.run
+        keys, run = keys_of(queue), self.router.run
         while True:
             if cost:
                 async with self._limiter.slot(queue.project, cost):
-                    reply = await run(load(script), keys, offset, *words, repeatable=repeatable)
+                    reply = await run(operation, keys, *words, repeatable=repeatable)
             else:
-                reply = await run(load(script), keys, offset, *words, repeatable=repeatable)
+                reply = await run(operation, keys, *words, repeatable=repeatable)
             status = reply[0]
             if status == b"busy":
                 await self._complete(queue)
@@ -79,9 +78,7 @@ class Runner:
         status = b"more"
         while status == b"more":
             async with self._part_limiter.slot(queue.project, PART_SIZE):
-                (status,) = await self.router.run(
-                    load("publish"), keys_of(queue), self.clock.offset_ms, repeatable=True
-                )
+                (status,) = await self.router.run("publish", keys_of(queue), repeatable=True)
 
     async def register(self, queue: QueueRef, instant: int) -> None:
         """Register a queue for the sweep at an instant (ms; 0: not), now or in the background."""
@@ -95,7 +92,7 @@ class Runner:
             Unavailable: it is not known whether the sweep will visit it.
         """
         tag = keys_of(queue).tag
-        await self.router.run(load("register"), EVERYWHERE, tag, instant, repeatable=True)
+        await self.router.run("register", EVERYWHERE, tag, instant, repeatable=True)
 
     def armed_until(self, queue: QueueRef) -> int:
         """Until when the sweep surely visits a queue, so that letters may leave it; or 0."""

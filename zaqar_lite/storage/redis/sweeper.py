@@ -10,7 +10,6 @@ from zaqar_lite.storage.redis.keys import EVERYWHERE, ref_of
 from zaqar_lite.storage.redis.outbox import Outbox
 from zaqar_lite.storage.redis.policy import policy_words
 from zaqar_lite.storage.redis.runner import ARMED_MS, Runner
-from zaqar_lite.storage.redis.scripts import load
 
 logger = logging.getLogger(__name__)
 _QUEUES_PER_STEP = 100
@@ -31,11 +30,11 @@ class Sweeper:
 
         A queue with more to clean up than one step does stays due, so it is visited again.
         """
-        run, offset = self._runner.router.run, self._runner.clock.offset_ms
+        run = self._runner.router.run
         total = SweepResult()
         for _ in range(_ROUNDS):
             most = min(limit, _QUEUES_PER_STEP)
-            now, visits = await run(load("visits"), EVERYWHERE, offset, most, repeatable=True)
+            now, visits = await run("visits", EVERYWHERE, most, repeatable=True)
             for tag, score in zip(visits[::2], visits[1::2], strict=True):
                 if total.total >= limit:
                     return total
@@ -43,7 +42,7 @@ class Sweeper:
                 swept, following = await self._visit(queue, limit - total.total, retries_of)
                 if following is None:
                     following = now + LATER_MS
-                await run(load("reschedule"), EVERYWHERE, tag, score, following)
+                await run("reschedule", EVERYWHERE, tag, score, following)
                 total = total.plus(swept)
             if not visits:
                 break

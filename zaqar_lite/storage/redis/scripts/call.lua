@@ -1,0 +1,192 @@
+-- One call of an operation: its keys, its instant, and what is noted of its queue.
+--
+-- Every file of this folder is a part of one library of functions (scripts/__init__.py), so that a function
+-- may be used by all that comes behind it. The names of keys are those of keys.py. Positions are 8 bytes, an
+-- instant is 6 bytes, both big-endian. Commands get texts: Redis writes out each number that it is given,
+-- which takes as long as HLEN.
+--
+-- The keys of a queue. What is said to expire does so by `keep`, never before a deadline in it.
+-- queue: hash, the queue's record: version, metadata (JSON), exposing; it does not expire
+-- state: hash; last (position), horizon, due, armed (ms), ranked, returns, grouped (flags), part (the next
+--     one of a post in parts), checking (who decides by its keys, and until when), kept (the horizon that
+--     the keys of claims had when a claim last let them live until then); expires
+-- messages: hash, position -> record: one packed string for each message (layout.py); expires
+-- tracks: hash, position -> track: what changes of a message once it was claimed or moved; expires
+-- attempts: hash, position -> hand-outs that have ended, of messages that have some; expires
+-- expiry: zset, every position by its deadline (ms); expires
+-- ready: zset, score 0, ready positions of the default priority; expires
+-- ranked: zset, ready positions of other priorities by priority; expires
+-- aside: zset, score 0, the same positions as `ranked`, for listing; expires
+-- due: zset, delayed positions by d (ms); expires
+-- waiting: zset, score 0, the same positions, for listing; expires
+-- held: zset, score 0, positions of claimed and of parked messages; expires
+-- parked: zset, those that are parked, by the end of their wait (ms); expires
+-- lapsed: zset, score 0, positions whose lease has lapsed and is not ended yet; expires
+-- claims: hash, claim id -> ttl, start, held positions; expires
+-- leases: zset, claim id by an instant before which no lease of its messages ends; expires
+-- ids: hash, id -> position of each dead letter, whose id holds another; expires
+-- groups: zset, score 0, length of the group (1 byte), group, position; expires
+-- keys: hash, 'b' or 'm' and idempotency key -> entry (codec.py); expires
+-- forgets: zset, the same fields by deadline; expires
+-- outbox: list, letters and companions on their way to other queues; expires
+-- inbox: hash, source -> sequence number of its last letter; expires a day after it
+-- brought: zset, source by the sequence number of its last companion; expires a day after it
+-- staged: hash, '0' -> instant and first position, number -> part of a post; expires
+-- readiness: a channel, no key: tells how many messages became ready, or 0: look soon
+-- visits: zset, every queue by the instant of the sweep's next visit. Operations on a queue have it only where
+--     it is in the same server.
+local ALWAYS, UNLESS_FULL = {'allow-oom'}, {}
+local ARGV -- of this call; the first is the offset of the clock that tests move (ms)
+local offset, clock, now -- now: milliseconds since 1970 by this server's clock, plus the offset
+local NOTED = {'last', 'horizon', 'due', 'ranked', 'returns', 'armed', 'part', 'grouped', 'kept'}
+local life -- what is noted of the queue, by the names of `state`
+local middles -- parts of dead letters that this call has made
+local first_return -- when the first message that this call parked is ready
+
+-- Let Redis run `act` by its name: `ALWAYS`, or `UNLESS_FULL` where it adds what takes room.
+local function register(name, family, flags, act)
+  local take_keys = take_keys_of[family]
+  redis.register_function({function_name = PREFIX .. name, flags = flags, callback = function(given, arguments)
+    take_keys(given)
+    ARGV, clock = arguments, redis.call('TIME')
+    offset = tonumber(ARGV[1])
+    now = clock[1] * 1000 + math.floor(clock[2] / 1000) + offset
+    return act()
+  end})
+end
+
+-- The same for an operation on a queue. A post in parts is committed, so nothing may be read or stored before
+-- the rest of it is there: what waits for `whole` answers 'busy' until then; the driver has the post finished
+-- (publish) and comes again. 'changed' is the answer where the queue's record is not at the `version` that the
+-- caller decided by (ARGV[2]).
+local function operation(name, flags, checks, act)
+  register(name, 'queue', flags, function()
+    life, middles, first_return = {}, {}, nil
+    for i, value in ipairs(redis.call('HMGET', state, unpack(NOTED))) do
+      life[NOTED[i]] = value
+    end
+    if life.part and checks.whole then
+      return {'busy'}
+    end
+    if checks.version and ARGV[2] ~= '' and (redis.call('HGET', queue, 'version') or '0') ~= ARGV[2] then
+      return {'changed'}
+    end
+    return act()
+  end)
+end
+
+-- How long keys live, when the sweep must come, and which position is next.
+-- For so long (ms) a queue that was registered because letters leave it is visited again: outbox.py.
+local ARMED = 5000
+
+-- Let keys, which this call has `written`, live until the horizon of the queue, which is never before
+-- any deadline in it. It moves in steps of an hour, so that it is rarely written, and takes the
+-- keys along that every message is in; the minute covers clocks that differ.
+local function keep(deadline, written)
+  local horizon, moved = tonumber(life.horizon or 0), false
+  if math.max(deadline, now) > horizon then
+    horizon = math.max(deadline, now) + 3600000
+    life.horizon = horizon
+    redis.call('HSET', state, 'horizon', horizon)
+    moved = true
+  end
+  if not moved and #written == 0 then
+    return
+  end
+  local at = string.format('%.0f', math.ceil((horizon - offset) / 1000) + 60)
+  if moved then
+    for _, key in ipairs({state, messages, expiry, life.grouped and groups or nil}) do
+      redis.call('EXPIREAT', key, at)
+    end
+  end
+  for _, key in ipairs(written) do
+    redis.call('EXPIREAT', key, at)
+  end
+end
+
+-- Note that messages of this queue wait for their return: parked, or lapsed and not ended yet.
+-- Queues without any are spared the look.
+local function note_returns()
+  if not life.returns then
+    redis.call('HSET', state, 'returns', 1)
+    life.returns = '1'
+  end
+end
+
+-- Let the sweep visit a queue at an instant. The score changes in any case, so that a sweep that has looked
+-- at the queue before notices (see reschedule).
+local function note_visit(tag, at)
+  local old = redis.call('ZSCORE', visits, tag)
+  if old then
+    at = math.min(at, tonumber(old) - 1)
+  end
+  redis.call('ZADD', visits, at, tag)
+end
+
+-- Note that something is due at `at`, and register it for the sweep where that is in this server (`visits`).
+-- Else answers the instant that the caller must register; 0 when an earlier one is. A registration that is
+-- a minute overdue is taken for lost (its process died before it wrote it) and made anew.
+local function schedule(at)
+  local coming = tonumber(life.due or 0)
+  if coming == 0 or at < coming or coming < now - 60000 then
+    life.due = at
+    redis.call('HSET', state, 'due', at)
+    if not visits then
+      return at
+    end
+    note_visit(state:match('{(.*)}'), at)
+  end
+  return 0
+end
+
+-- Let the sweep look soon whether the outbox was emptied: its process may end before it has done so.
+local function look_after_outbox()
+  if visits then
+    schedule(now + 2000)
+  end
+end
+
+-- Take `count` positions: the first of them. Never one that was given before, even where the
+-- counter was lost.
+local function take_positions(count)
+  local first = math.max(tonumber(life.last or 0) + 1, clock[1] * 1000000 + clock[2] + offset * 1000)
+  life.last = first + count - 1
+  redis.call('HSET', state, 'last', life.last)
+  return first
+end
+
+-- Calls with any number of values: Lua puts a few thousand on its stack at most.
+local CHUNK = 1000
+
+-- Call `command` on a key with all values; pairs of them stay together. Answers the last reply.
+local function apply(command, key, values)
+  local reply
+  for first = 1, #values, CHUNK do
+    reply = redis.call(command, key, unpack(values, first, math.min(first + CHUNK - 1, #values)))
+  end
+  return reply
+end
+
+-- The values of a hash's fields, in the order of the fields; false where there is none.
+local function gather(key, fields)
+  if #fields <= CHUNK then
+    return #fields > 0 and redis.call('HMGET', key, unpack(fields)) or {}
+  end
+  local found = {}
+  for first = 1, #fields, CHUNK do
+    local last = math.min(first + CHUNK - 1, #fields)
+    for i, value in ipairs(redis.call('HMGET', key, unpack(fields, first, last))) do
+      found[first + i - 1] = value
+    end
+  end
+  return found
+end
+
+-- The arguments of the call from the n-th on.
+local function arguments_from(n)
+  local found = {}
+  for i = n, #ARGV do
+    found[i - n + 1] = ARGV[i]
+  end
+  return found
+end

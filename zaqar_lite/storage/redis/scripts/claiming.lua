@@ -1,0 +1,393 @@
+-- Claims: taking messages, and settling them.
+
+-- A claim answers with what it has when it has examined `BUDGET` entries that are not handed out
+-- (expired, exhausted, brought back), or read `BYTES` of them, about 3 ms: the next call and the
+-- sweep go on.
+local BUDGET, BYTES = 120, 1048576
+
+-- Look at these in order, and add to `taken`, up to `most`, what can be handed out. Answers how many were
+-- looked at; those that are gone; the exhausted, and how many bytes they have; whether one came unarmed.
+local function sort(positions, taken, most)
+  local records, its = gather(messages, positions), tracks_of(positions)
+  local count, gone, letters, bytes = #taken.positions, {positions = {}, tracks = {}}, {}, 0
+  for i, position in ipairs(positions) do
+    local record, track = records[i], its[i]
+    if not record or expires_of(record, track) <= now then
+      leave(gone, position, track)
+    elseif most_claims and track and struct.unpack('>I4', track, 12) >= most_claims then
+      if not is_armed then
+        return i - 1, gone, letters, bytes, true
+      end
+      letters[#letters + 1] = {position = position, track = track, reason = 'max_claims'}
+      bytes = bytes + #record
+    elseif count == most then
+      return i - 1, gone, letters, bytes, false
+    else
+      count = count + 1
+      taken.positions[count], taken.records[count], taken.tracks[count] = position, record, track
+    end
+  end
+  return #positions, gone, letters, bytes, false
+end
+
+-- Answers status and what was taken (positions, records, tracks), how many entries were examined, and how many
+-- moved. 'more': the budget ended it. 'arm': a dead letter was met, and the driver must register the queue for
+-- the sweep before it is in the outbox.
+local function take()
+  local limit = tonumber(ARGV[4])
+  local spent, is_settled = lapse(BUDGET / 2)
+  local ended, none_lapsed, moved, is_unarmed = end_lapsed(BUDGET / 2)
+  local returned, none_back = unpark(BUDGET / 2)
+  spent, is_settled = spent + ended + returned, is_settled and none_lapsed and none_back
+  if ARGV[15] == 'H' then
+    local promoted, none_due = promote(BUDGET / 2)
+    spent, is_settled = spent + promoted, is_settled and none_due
+  end
+  local taken, unfit, bytes, status = {positions = {}, records = {}, tracks = {}}, 0, 0, 'ok'
+  while #taken.positions < limit and status == 'ok' do
+    local room = math.min(limit - #taken.positions, 1000 - spent)
+    -- While nothing fits, twice as many are looked at each time.
+    local positions = first_ready(math.max(room, math.min(unfit, 64)))
+    local seen, gone, letters, size, must_arm = sort(positions, taken, #taken.positions + room)
+    leave_ready(seen == #positions and positions or {unpack(positions, 1, seen)})
+    if #letters > 0 or #gone.positions > 0 then
+      set_aside(letters, gone)
+      forget(gone.positions, gone.tracks)
+    end
+    moved = moved + #letters
+    unfit = unfit + #gone.positions
+    spent = spent + #gone.positions
+    bytes = bytes + size
+    if must_arm then
+      arm()
+      status = 'arm'
+    elseif #positions == 0 then
+      break
+    end
+    if status == 'ok' and #taken.positions < limit and (spent >= BUDGET or bytes >= BYTES) then
+      status = 'more'
+    end
+  end
+  if is_unarmed then
+    status = 'arm'
+  elseif status == 'ok' and #taken.positions < limit and not is_settled then
+    status = 'more'
+  end
+  return status, taken, spent + #taken.positions, moved
+end
+
+-- Hand out ready messages under a claim; or remove them, where no claim id is given.
+-- ARGV: 1 offset, 2 version, 3 claim id or '', 4 limit, 5 to 12: policy, 13 claim ttl (ms), 14 grace (ms),
+--       15 mode (I, H), 16 client, 17 '1' for attempts too, 18 '1' when the claim may exist
+-- Answers: status, now, examined, moved, instant to register; of each: see take.
+operation('claim', ALWAYS, {whole = true, version = true}, function()
+  read_policy()
+  local id, ttl, grace, client = ARGV[3], tonumber(ARGV[13]), tonumber(ARGV[14]), ARGV[16]
+  local status, taken, examined, moved = take()
+  local answer = {status, now, examined, moved, 0}
+  if id == '' or #taken.positions == 0 then
+    answer[5] = first_return and schedule(first_return) or 0
+    show_all(answer, taken, ARGV[17])
+    forget(taken.positions, taken.tracks)
+    return answer
+  end
+  local deadline = now + ttl
+  local changes, raised, were_claimed = {}, {}, false
+  local begun = struct.pack('>BI6I6', HELD, deadline, now)
+  local begun_again = struct.pack('>BI6I6', HELD + REMEMBERED, deadline, now)
+  -- The track of one that is claimed for the first time, after when it expires.
+  local fresh = '\0\0\0\1' .. id .. '\128\0' .. begun .. '\0\0\0\0' .. client
+  for i, position in ipairs(taken.positions) do
+    local track, rest = taken.tracks[i], fresh
+    local life_of_it = track and track:sub(1, 11) or taken.records[i]:sub(7, 17)
+    if track then
+      rest = struct.pack('>I4', struct.unpack('>I4', track, 12) + 1) .. id .. track:sub(32, 33)
+        .. (has_flag(track, REMEMBERED) and begun_again or begun) .. track:sub(47, 50 + origin_length(track)) .. client
+      were_claimed = true
+    end
+    if struct.unpack('>I6', life_of_it) < deadline then
+      life_of_it = struct.pack('>I6I5', deadline + grace, ttl + grace)
+      raised[#raised + 1] = score_of(deadline + grace)
+      raised[#raised + 1] = position
+    end
+    track = life_of_it .. rest
+    changes[2 * i - 1], changes[2 * i], taken.tracks[i] = position, track, track
+  end
+  apply('HSET', tracks, changes)
+  add_to(held, taken.positions)
+  local claim = ARGV[18] == '1' and redis.call('HGET', claims, id) or struct.pack('>I5I6', ttl, now)
+  redis.call('HSET', claims, id, claim .. table.concat(taken.positions))
+  redis.call('ZADD', leases, deadline, id)
+  keep(deadline + grace, {})
+  -- While a claim lives none of these keys ends. So they live long enough already if the horizon is that of then.
+  local is_kept = life.kept and tonumber(life.kept) == tonumber(life.horizon)
+  if not (has_claims and is_kept) then
+    keep(now, {tracks, held, claims, leases})
+    if not is_kept then
+      redis.call('HSET', state, 'kept', life.horizon)
+    end
+  end
+  if #raised > 0 then
+    apply('ZADD', expiry, raised)
+    if were_claimed then
+      keep(now, {ids, attempts})
+    end
+  end
+  hasten(deadline)
+  answer[5] = schedule(math.min(deadline, first_return or deadline))
+  show_all(answer, taken, ARGV[17])
+  return answer
+end)
+
+-- Read a live claim and the live messages it holds, in order of position.
+-- ARGV: 1 offset, 2 claim id, 3 '1' for attempts too
+-- Answers: 'ok', now, ttl, start, then what `show` gives for each message; or 'missing', also for a
+-- claim that holds nothing.
+operation('get_claim', ALWAYS, {}, function()
+  local claim = redis.call('HGET', claims, ARGV[2])
+  if not claim then
+    return {'missing'}
+  end
+  local ttl, start = struct.unpack('>I5I6', claim)
+  local answer = {'ok', now, ttl, start}
+  local positions, its = held_by(ARGV[2], claim)
+  local records = gather(messages, positions)
+  local order = {}
+  for i, position in ipairs(positions) do
+    if records[i] and is_held(its[i]) and expires_of(records[i], its[i]) > now then
+      order[#order + 1] = {struct.unpack('>I8', position), i}
+    end
+  end
+  table.sort(order, function(a, b) return a[1] < b[1] end)
+  for _, pair in ipairs(order) do
+    local i = pair[2]
+    show(answer, positions[i], records[i], its[i], ARGV[3])
+  end
+  return #answer > 4 and answer or {'missing'}
+end)
+
+-- Extend a live claim. The messages that it holds expire no earlier than the claim.
+-- ARGV: 1 offset, 2 claim id, 3 ttl (ms), 4 grace (ms)
+-- Answers: 'ok' and the instant to register; or 'missing'.
+operation('renew', ALWAYS, {}, function()
+  local id, ttl, grace = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+  local claim = redis.call('HGET', claims, id)
+  if not claim then
+    return {'missing'}
+  end
+  local deadline = now + ttl
+  local positions, its = held_by(id, claim)
+  local changes, raised, soonest = {}, {}, deadline
+  for i, position in ipairs(positions) do
+    local track = its[i]
+    local expires, own_ttl = struct.unpack('>I6I5', track)
+    if not is_held(track) or expires <= now then
+      soonest = math.min(soonest, until_of(track))
+    else
+      if expires < deadline then
+        own_ttl = ttl + grace
+        expires = now + own_ttl
+        raised[#raised + 1] = expires
+        raised[#raised + 1] = position
+      end
+      changes[#changes + 1] = position
+      changes[#changes + 1] = struct.pack('>I6I5', expires, own_ttl) .. track:sub(12, 34)
+        .. struct.pack('>I6', deadline) .. track:sub(41)
+    end
+  end
+  if #changes == 0 then
+    return {'missing'}
+  end
+  apply('HSET', tracks, changes)
+  apply('ZADD', expiry, raised)
+  redis.call('HSET', claims, id, struct.pack('>I5I6', ttl, now) .. table.concat(positions))
+  redis.call('ZADD', leases, soonest, id)
+  keep(deadline + grace, {messages, expiry, ids, attempts, tracks, held, claims, leases})
+  return {'ok', schedule(deadline)}
+end)
+
+-- End a claim. The messages that it still holds are ready at once, or parked for the delay.
+-- ARGV: 1 offset, 2 claim id, 3 delay (ms)
+-- Answers: 'ok' and the instant to register.
+operation('release', ALWAYS, {}, function()
+  local id, delay = ARGV[2], tonumber(ARGV[3])
+  local claim = redis.call('HGET', claims, id)
+  if not claim then
+    return {'ok', 0}
+  end
+  local positions, its = held_by(id, claim)
+  local rows, over, soonest = {}, {}, nil
+  local way = {outcome = RELEASED, at = now, wait = delay, texts = NO_TEXTS}
+  for i, position in ipairs(positions) do
+    local until_when = until_of(its[i])
+    if until_when > now then
+      rows[#rows + 1] = {position = position, track = its[i], ending = ending_of(its[i]:sub(12), way)}
+    else
+      over[#over + 1] = position
+      soonest = math.min(soonest or until_when, until_when)
+    end
+  end
+  end_attempts(rows)
+  give_back(rows, held, {})
+  reduce_claim(id, claim, over, soonest)
+  return {'ok', first_return and schedule(first_return) or 0}
+end)
+
+-- Settle messages of a claim: do to each what its consumer asks for.
+-- ARGV: 1 offset, 2 version, 3 claim id; 5 to 12: policy; 13.. pairs of a settlement and the ids (16
+--       bytes each) of consecutive messages that it is for. A settlement is: act, two durations (6
+--       bytes each, ms), reason and detail as attempts have them.
+--       Acts: A acknowledge; R release and F fail, with a delay; E extend, with ttl and grace; X dead
+-- Answers: 'ok', instant to register, moved, a letter for each: D done, N not found, L lapsed,
+-- H held by another, T no target; and the dead letters as they are in the outbox, or none if the
+-- driver must read the outbox. Or 'arm' and now: nothing was done, and the driver must first
+-- register the queue for the sweep.
+operation('settle', ALWAYS, {version = true}, function()
+  read_policy()
+  local NO_DELAY = 281474976710655
+  local claim_id = ARGV[3]
+
+  local wanted, said, count = {}, {}, 0
+  for n = 13, #ARGV, 2 do
+    local words, named = ARGV[n], ARGV[n + 1]
+    local act, first, second = struct.unpack('>c1I6I6', words)
+    local texts, delay = words:sub(14), first ~= NO_DELAY and first
+    -- The settlement, with how it ends the attempts of its messages.
+    local what = {outcome = RELEASED, at = now, wait = delay or 0, texts = texts}
+    if act == 'F' then
+      what = failure(FAILED, now, delay, texts)
+    elseif act == 'X' then
+      what = {outcome = DEAD, at = now, wait = 0, texts = texts, reason = texts:sub(2, 1 + texts:byte(1))}
+    end
+    what.act, what.first, what.second = act, first, second
+    for at = 1, #named, 16 do
+      count = count + 1
+      wanted[count], said[count] = named:sub(at, at + 15), what
+    end
+  end
+  local live, places = locate_live(wanted), {}
+  for i, id in ipairs(live.ids) do
+    places[id] = i
+  end
+
+  -- Deleted messages; rows of messages that are released or become dead letters (failing); and the new
+  -- lease ends of extended messages, by their places in `live`.
+  local gone, rows, extended, raised, left_claim = {positions = {}, tracks = {}}, {}, {}, {}, {count = 0}
+  -- How this call ended the attempts of messages, by place; 0 for messages that have left the queue.
+  local ended = {}
+  local moved, first_end, last_letter, is_sorted = 0, nil, 0, true
+
+  local function extend(i, rest, what)
+    local until_when, lifetime = now + what.first, live.tracks[i]:sub(1, 11)
+    if struct.unpack('>I6', lifetime) < until_when then
+      lifetime = struct.pack('>I6I5', until_when + what.second, what.first + what.second)
+      raised[live.positions[i]] = until_when + what.second
+    end
+    what[rest] = what[rest] or rest:sub(1, 23) .. struct.pack('>I6', until_when) .. rest:sub(30)
+    live.tracks[i] = lifetime .. what[rest]
+    extended[i] = until_when
+  end
+
+  local function let_go_of(i, rest, what)
+    local position, track = live.positions[i], live.tracks[i]
+    left_claim[position], left_claim.count = true, left_claim.count + 1
+    extended[i], ended[i] = nil, 0
+    if what.act == 'A' then
+      raised[position] = nil
+      leave(gone, position, track)
+      return
+    end
+    local row = {position = position, track = track, ending = ending_of(rest, what), record = live.records[i],
+      history = false}
+    rows[#rows + 1] = row
+    if row.ending.reason then
+      local number = struct.unpack('>I8', position)
+      moved, last_letter, is_sorted, raised[position] = moved + 1, number, is_sorted and number > last_letter, nil
+    else
+      ended[i] = what.outcome
+    end
+  end
+
+  -- Who holds a message, by the part of its track behind its expiry: 'mine' if this claim does, 'H' if
+  -- another one does, else the outcome by which this claim released it, or false.
+  local standings = {}
+  local function standing_of(rest)
+    local standing = standings[rest]
+    if standing == nil then
+      local is_its, flags = rest:sub(5, 20) == claim_id, rest:byte(23)
+      if bit.band(flags, HELD) ~= 0 and struct.unpack('>I6', rest, 24) > now then
+        standing = is_its and 'mine' or 'H'
+      else
+        standing = is_its and bit.band(flags, 7)
+      end
+      standings[rest] = standing
+    end
+    return standing
+  end
+
+  local function outcome_of(what, i)
+    local let_go, track = ended[i], live.tracks[i]
+    if not i or let_go == 0 then
+      return 'N'
+    elseif not let_go then
+      local rest = track and track:sub(12)
+      let_go = track and standing_of(rest)
+      if let_go == 'H' then
+        return 'H'
+      elseif let_go == 'mine' then
+        if what.act == 'X' and target == '' then
+          return 'T'
+        elseif what.act == 'E' then
+          extend(i, rest, what)
+        else
+          let_go_of(i, rest, what)
+        end
+        return 'D'
+      end
+    end
+    local was_released = let_go == RELEASED or let_go == FAILED
+    return was_released and (what.act == 'R' or what.act == 'F') and 'D' or 'L'
+  end
+
+  local outcomes = {}
+  for n, id in ipairs(wanted) do
+    outcomes[n] = outcome_of(said[n], places[id])
+  end
+  if moved > 0 and not is_armed then
+    arm()
+    return {'arm', now}
+  end
+
+  local changes, expiring = {}, {}
+  for i, until_when in pairs(extended) do
+    changes[#changes + 1] = live.positions[i]
+    changes[#changes + 1] = live.tracks[i]
+    first_end = math.min(first_end or until_when, until_when)
+  end
+  for position, expires in pairs(raised) do
+    expiring[#expiring + 1] = score_of(expires)
+    expiring[#expiring + 1] = position
+    keep(expires, {})
+  end
+  if not is_sorted then -- letters must reach their target in the order of their positions
+    table.sort(rows, function(a, b) return struct.unpack('>I8', a.position) < struct.unpack('>I8', b.position) end)
+  end
+  apply('ZADD', expiry, expiring)
+  local letters = let_go(rows, held, gone, changes)
+  local claim = redis.call('HGET', claims, claim_id)
+  if claim and (first_end or left_claim.count > 0) then
+    reduce_claim(claim_id, claim, left_in(claim, left_claim))
+    if first_end then
+      redis.call('ZADD', leases, 'XX', 'LT', first_end, claim_id)
+    end
+  end
+  if #expiring > 0 then
+    keep(now, {tracks, expiry, attempts, ids, claims, leases, held})
+  end
+  local at = math.min(first_end or first_return or 0, first_return or first_end or 0)
+  if at > 0 then
+    hasten(at)
+    at = schedule(at)
+  end
+  return {'ok', at, moved, table.concat(outcomes), letters}
+end)

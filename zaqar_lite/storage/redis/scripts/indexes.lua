@@ -1,0 +1,626 @@
+-- The track of a message: what changes of it (codec.py has the layout).
+local RELEASED, FAILED, LAPSED, DEAD = 1, 2, 3, 4
+local HELD, PARKED, REMEMBERED = 8, 16, 32
+local WAITS = 64 -- of a letter on its way: it is delayed where it comes to
+
+-- The tracks of positions, in their order; false where there is none.
+local function tracks_of(positions)
+  return gather(tracks, positions)
+end
+
+local function until_of(track)
+  return (struct.unpack('>I6', track, 35))
+end
+
+local function has_flag(track, flag)
+  return bit.band(track:byte(34), flag) ~= 0
+end
+
+-- Whether a live claim holds the message. Decided by the lease's end, noticed or not.
+local function is_held(track)
+  return track and has_flag(track, HELD) and until_of(track) > now
+end
+
+local function origin_length(track)
+  return struct.unpack('>H', track, 32) - 32768
+end
+
+-- The ready index, in the order of claims: (priority, position).
+local DEFAULT_PRIORITY = 100
+
+local function priority_of(record)
+  if record and record:byte(32) % 2 == 1 then
+    return struct.unpack('>i4', record, struct.unpack('>H', record, 33) - 3)
+  end
+  return DEFAULT_PRIORITY
+end
+
+-- Who waits looks again every thirty seconds (readiness.py), a little sooner or later: what is due later
+-- than that they find themselves.
+local function hasten(at)
+  if at < now + 37000 then
+    redis.call('SPUBLISH', readiness, 0)
+  end
+end
+
+-- An instant as the text of a score. One that follows itself is written out once.
+local written, text_of_written
+local function score_of(instant)
+  if instant ~= written then
+    written, text_of_written = instant, string.format('%.0f', instant)
+  end
+  return text_of_written
+end
+
+-- Add to a zset. `scores` is one for all or a list, best as text: Redis writes out each number that
+-- it is given. All are '0' where there is none.
+local function add_to(key, positions, scores)
+  local both, one = {}, type(scores) ~= 'table' and (scores or '0')
+  for i, position in ipairs(positions) do
+    both[2 * i - 1], both[2 * i] = one or scores[i], position
+  end
+  apply('ZADD', key, both)
+end
+
+-- Make messages ready whose priorities are given; all have the default where there are none.
+local function enter_ready(positions, priorities)
+  redis.call('SPUBLISH', readiness, #positions)
+  local plain, special, ranks = priorities and {} or positions, {}, {}
+  for i, priority in ipairs(priorities or {}) do
+    if priority == DEFAULT_PRIORITY then
+      plain[#plain + 1] = positions[i]
+    else
+      special[#special + 1] = positions[i]
+      ranks[#ranks + 1] = priority
+    end
+  end
+  add_to(ready, plain)
+  keep(now, {ready})
+  if #special > 0 then
+    add_to(ranked, special, ranks)
+    add_to(aside, special)
+    redis.call('HSET', state, 'ranked', 1)
+    life.ranked = '1'
+    keep(now, {ranked, aside})
+  end
+end
+
+-- Make stored messages ready, each at its own position.
+local function make_ready(positions)
+  if #positions == 0 then
+    return
+  end
+  local priorities
+  if life.ranked then
+    priorities = {}
+    for i, record in ipairs(gather(messages, positions)) do
+      priorities[i] = priority_of(record)
+    end
+  end
+  enter_ready(positions, priorities)
+end
+
+local function leave_ready(positions)
+  apply('ZREM', ready, positions)
+  if life.ranked then
+    apply('ZREM', ranked, positions)
+    apply('ZREM', aside, positions)
+  end
+end
+
+-- The first `count` ready positions in the order of claims.
+local function first_ready(count)
+  if not life.ranked then
+    return redis.call('ZRANGE', ready, '0', count == 1 and '0' or count - 1)
+  end
+  local found = redis.call('ZRANGEBYSCORE', ranked, '-inf', '(' .. DEFAULT_PRIORITY, 'LIMIT', 0, count)
+  local function append(more)
+    for _, position in ipairs(more) do
+      found[#found + 1] = position
+    end
+  end
+  if #found < count then
+    append(redis.call('ZRANGE', ready, 0, count - #found - 1))
+  end
+  if #found < count then
+    append(redis.call('ZRANGEBYSCORE', ranked, '(' .. DEFAULT_PRIORITY, '+inf', 'LIMIT', 0, count - #found))
+  end
+  return found
+end
+
+-- Delayed messages: by the field `d`, and by position.
+local function leave_delayed(positions)
+  apply('ZREM', due, positions)
+  apply('ZREM', waiting, positions)
+end
+
+-- Make ready what is due, up to `budget`. Answers how many, and whether nothing due is left.
+local function promote(budget)
+  local positions = redis.call('ZRANGEBYSCORE', due, '-inf', now, 'LIMIT', 0, budget)
+  if #positions > 0 then
+    leave_delayed(positions)
+    make_ready(positions)
+  end
+  return #positions, #positions < budget
+end
+
+-- Make ready up to `count` delayed messages whatever their `d`, which becomes now. Answers how many.
+local function release_delayed(count)
+  local positions = redis.call('ZRANGE', due, 0, count - 1)
+  if #positions > 0 then
+    leave_delayed(positions)
+    for i, record in ipairs(gather(messages, positions)) do
+      if record and struct.unpack('>I6', record, 18) > now then
+        record = record:sub(1, 17) .. struct.pack('>I6', now) .. record:sub(24)
+        redis.call('HSET', messages, positions[i], record)
+      end
+    end
+    make_ready(positions)
+  end
+  return #positions
+end
+
+-- Which messages are in which group. Queues without any are spared the look.
+local function is_grouped(record)
+  return bit.band(record:byte(32), 4) > 0
+end
+
+local function membership(record, position)
+  local at = 35 + (record:byte(35) == 0 and 3 + struct.unpack('>H', record, 36) or 17)
+  return record:sub(at, at + record:byte(at)) .. position
+end
+
+-- Note messages, each at the same place in both lists, in their groups.
+local function join_groups(positions, records)
+  local members = {}
+  for i, record in ipairs(records) do
+    members[2 * i - 1], members[2 * i] = '0', membership(record, positions[i])
+  end
+  apply('ZADD', groups, members)
+  if not life.grouped then
+    redis.call('HSET', state, 'grouped', 1)
+    life.grouped = '1'
+  end
+  keep(now, {groups})
+end
+
+local function leave_groups(positions)
+  local members = {}
+  for i, record in ipairs(gather(messages, positions)) do
+    if record and is_grouped(record) then
+      members[#members + 1] = membership(record, positions[i])
+    end
+  end
+  apply('ZREM', groups, members)
+end
+
+-- Take messages out of the queue for good; they must have left the index of their state.
+local function forget(positions, its)
+  if life.grouped then
+    leave_groups(positions)
+  end
+  local moved, remembered = {}, {}
+  for i = 1, #positions do
+    local track = its[i]
+    if track and origin_length(track) > 0 then
+      moved[#moved + 1] = track:sub(51, 66)
+    end
+    if track and has_flag(track, REMEMBERED) then
+      remembered[#remembered + 1] = positions[i]
+    end
+  end
+  apply('HDEL', ids, moved)
+  apply('HDEL', attempts, remembered)
+  apply('HDEL', messages, positions)
+  apply('HDEL', tracks, positions)
+  apply('ZREM', expiry, positions)
+end
+
+-- When a message expires: its track knows, where it has one.
+local function expires_of(record, track)
+  if track then
+    return struct.unpack('>I6', track, 1)
+  end
+  return struct.unpack('>I6', record, 7)
+end
+
+-- Find messages by id: position (8 bytes) and randomness (8 bytes).
+
+-- Answers positions and records in the order of the ids; false where this queue has none.
+local function locate(wanted)
+  local positions, others = {}, {}
+  for i, id in ipairs(wanted) do
+    positions[i] = id:sub(1, 8)
+  end
+  local records = gather(messages, positions)
+  for i, id in ipairs(wanted) do
+    if not records[i] or records[i]:sub(24, 31) ~= id:sub(9, 16) then
+      positions[i], records[i] = false, false
+      others[#others + 1] = i
+    end
+  end
+  if #others > 0 and redis.call('EXISTS', ids) == 1 then
+    local names, known, at = {}, {}, {}
+    for n, i in ipairs(others) do
+      names[n] = wanted[i]
+    end
+    for n, position in ipairs(gather(ids, names)) do
+      positions[others[n]] = position
+      if position then
+        known[#known + 1], at[#at + 1] = position, others[n]
+      end
+    end
+    for n, record in ipairs(gather(messages, known)) do
+      records[at[n]] = record
+    end
+  end
+  return positions, records
+end
+
+-- Of lists that belong together what `is_kept` tells by the place.
+local function only(lists, is_kept)
+  local kept, count = {ids = {}, positions = {}, records = {}, tracks = {}}, 0
+  for i = 1, #lists.ids do
+    if is_kept(i) then
+      count = count + 1
+      for name, values in pairs(lists) do
+        kept[name][count] = values[i]
+      end
+    end
+  end
+  return kept
+end
+
+-- The live ones of what was located: ids, positions, records and tracks, without gaps.
+local function locate_live(wanted)
+  local live, is_whole, is_live = {ids = wanted}, true, true
+  live.positions, live.records = locate(wanted)
+  for i = 1, #wanted do
+    is_whole = is_whole and live.records[i]
+  end
+  if not is_whole then
+    live = only(live, function(i) return live.records[i] end)
+  end
+  live.tracks = tracks_of(live.positions)
+  local function has_time(i)
+    return expires_of(live.records[i], live.tracks[i]) > now
+  end
+  for i = 1, #live.ids do
+    is_live = is_live and has_time(i)
+  end
+  return is_live and live or only(live, has_time)
+end
+
+-- Claims: what they hold, and how their leases lapse.
+
+-- The positions in a claim's record, after its ttl (5 bytes) and start (6 bytes).
+local function positions_in(claim)
+  local positions = {}
+  for at = 12, #claim, 8 do
+    positions[#positions + 1] = claim:sub(at, at + 7)
+  end
+  return positions
+end
+
+-- The positions in a claim's record but those in `gone`, of which `count` at least are in it.
+local function left_in(claim, gone)
+  local left, count = {}, 0
+  if gone.count < (#claim - 11) / 8 then
+    for at = 12, #claim, 8 do
+      local position = claim:sub(at, at + 7)
+      if not gone[position] then
+        count = count + 1
+        left[count] = position
+      end
+    end
+  end
+  return left
+end
+
+-- What of a claim it has not let go: positions and tracks. A message that left the queue has no
+-- track; one that another claim took has another id in it.
+local function held_by(id, claim)
+  local positions, mine, its = positions_in(claim), {}, {}
+  for i, track in ipairs(tracks_of(positions)) do
+    if track and track:sub(16, 31) == id and has_flag(track, HELD) then
+      mine[#mine + 1] = positions[i]
+      its[#its + 1] = track
+    end
+  end
+  return mine, its
+end
+
+-- Take claimed and parked messages out of the indexes of their states.
+local function leave_held(positions)
+  apply('ZREM', held, positions)
+  if life.returns then
+    apply('ZREM', lapsed, positions)
+    apply('ZREM', parked, positions)
+  end
+end
+
+-- Let a claim hold only these positions, of whose leases the first ends at `soonest`; a claim
+-- ends with its last message.
+local function reduce_claim(id, claim, left, soonest)
+  if #left > 0 then
+    redis.call('HSET', claims, id, claim:sub(1, 11) .. table.concat(left))
+    if soonest then
+      redis.call('ZADD', leases, soonest, id)
+    end
+  else
+    redis.call('HDEL', claims, id)
+    redis.call('ZREM', leases, id)
+  end
+end
+
+-- Take messages out of the claims that hold them. Those whose lease has lapsed are in no record any
+-- more, so they do not count (`left_in`).
+local function leave_claims(positions, its)
+  local leaving = {}
+  for i, position in ipairs(positions) do
+    if its[i] and has_flag(its[i], HELD) then
+      local id = its[i]:sub(16, 31)
+      local gone = leaving[id] or {count = 0}
+      leaving[id], gone[position] = gone, true
+    end
+  end
+  for id, gone in pairs(leaving) do
+    local claim = redis.call('HGET', claims, id)
+    if claim then
+      reduce_claim(id, claim, left_in(claim, gone))
+    end
+  end
+end
+
+-- The lapsed and the others of what a claim holds: `over` and `left` are positions; and when the
+-- first lease of those left ends.
+local function part(id, claim)
+  local positions, its = held_by(id, claim)
+  local over, left, soonest = {}, {}, nil
+  for i, position in ipairs(positions) do
+    local until_when = until_of(its[i])
+    if until_when <= now then
+      over[#over + 1] = position
+    else
+      left[#left + 1] = position
+      soonest = math.min(soonest or until_when, until_when)
+    end
+  end
+  return over, left, soonest
+end
+
+-- Whether a claim was there whose leases had not lapsed, when `lapse` looked last.
+local has_claims
+
+-- Notice the leases that have lapsed, up to `budget` entries; at least one claim, which holds at
+-- most 500. What becomes of their messages is decided by who knows the policy (`end_lapsed`).
+-- Answers how many entries that took, and whether no lapsed lease is left.
+local function lapse(budget)
+  local count = 0
+  while count < budget do
+    local first = redis.call('ZRANGE', leases, '0', '0', 'WITHSCORES')
+    local id = first[1]
+    if not id or tonumber(first[2]) > now then
+      has_claims = id
+      return count, true
+    end
+    local claim = redis.call('HGET', claims, id)
+    local size = claim and (#claim - 11) / 8 or 0
+    if count > 0 and count + size > budget then
+      break
+    end
+    count = count + math.max(1, size)
+    local over, left, soonest = {}, {}, nil
+    if claim then
+      over, left, soonest = part(id, claim)
+    end
+    reduce_claim(id, claim, left, soonest)
+    if #over > 0 then
+      apply('ZREM', held, over)
+      add_to(lapsed, over)
+      keep(now, {lapsed})
+      note_returns()
+    end
+  end
+  return count, false
+end
+
+-- The history of a message's hand-outs: the first one and the last ones (domain/attempts.py).
+local MOST_ATTEMPTS, MOST_BYTES = 16, 16384
+local NO_TEXTS, LAPSED_TEXTS = '\255\255\255', '\6lapsed\255\255'
+
+-- How many bytes the domain counts for reason and detail.
+local function size_of(texts)
+  local reason = texts:byte(1) == 255 and 0 or texts:byte(1)
+  local detail = struct.unpack('>H', texts, 2 + reason)
+  return reason + (detail == 65535 and 0 or detail)
+end
+
+-- What comes of a hand-out that ends in some way, by the `rest` of its message's track, from the claim count
+-- on: the attempt as it is stored; its size as the domain counts it; whether it continues a history; the rest
+-- of the track from now on; until when the message is parked, or nil; and the reason where it is a dead letter.
+-- A way is: outcome, texts (reason and detail), at (when it ended, nil for the lease's end), wait (how long the
+-- message waits from then on) and reason; and for failures, whose wait may be false, judge (failing). The
+-- messages of a claim mostly differ in when they expire alone, so what is alike is made once and kept in the way.
+local function ending_of(rest, way)
+  if way[rest] then
+    return way[rest]
+  end
+  local count, failures, client = struct.unpack('>I4', rest), struct.unpack('>I4', rest, 36), nil
+  local at, wait, reason = way.at or struct.unpack('>I6', rest, 24), way.wait, way.reason
+  if way.judge then
+    failures = failures + 1
+    reason, wait = way.judge(count, failures, wait)
+  end
+  client = rest:sub(struct.unpack('>H', rest, 21) - 32728)
+  local kind, ended = client:byte(1), struct.pack('>I6I6B', at, wait, way.outcome) .. way.texts
+  local size = 64 + (kind == 1 and 36 or kind == 2 and 32 or #client - 3) + size_of(way.texts)
+  local until_when = at + wait > now and at + wait or nil
+  local flags = way.outcome + REMEMBERED + (until_when and PARKED or 0)
+  local ending = {size = size, until_when = until_when, reason = reason,
+    goes_on = bit.band(rest:byte(23), REMEMBERED) ~= 0,
+    attempt = struct.pack('>HH', 10 + #ended + #client, size) .. rest:sub(1, 4) .. rest:sub(30, 35) .. ended
+      .. client,
+    rest = rest:sub(1, 22) .. struct.pack('>BI6', flags, until_when or 0) .. rest:sub(30, 35)
+      .. struct.pack('>I4', failures) .. rest:sub(40)}
+  if not way.varies then
+    way[rest] = ending
+  end
+  return ending
+end
+
+-- The track of a row from now on.
+local function ended_track(row)
+  return row.track:sub(1, 11) .. row.ending.rest
+end
+
+local function with_attempt(history, attempt, size)
+  if not history then
+    return attempt
+  end
+  local kept, total, at = {}, size, 1
+  while at < #history do
+    local length, bytes = struct.unpack('>HH', history, at)
+    kept[#kept + 1] = {history:sub(at, at + 3 + length), bytes}
+    total = total + bytes
+    at = at + 4 + length
+  end
+  kept[#kept + 1] = {attempt, size}
+  while #kept > 2 and (#kept > MOST_ATTEMPTS or total > MOST_BYTES) do
+    total = total - table.remove(kept, 2)[2]
+  end
+  for i, each in ipairs(kept) do
+    kept[i] = each[1]
+  end
+  return table.concat(kept)
+end
+
+-- Write down the hand-outs that end: rows of position, track and ending. The history of one that is a dead
+-- letter is noted in its row, for it leaves.
+local function end_attempts(rows)
+  if #rows == 0 then
+    return
+  end
+  local positions, histories, changes = {}, {}, {}
+  for i, row in ipairs(rows) do
+    if row.ending.goes_on then
+      positions[#positions + 1] = row.position
+    end
+  end
+  for i, history in ipairs(gather(attempts, positions)) do
+    histories[positions[i]] = history or nil
+  end
+  for _, row in ipairs(rows) do
+    local ending = row.ending
+    local history = with_attempt(histories[row.position], ending.attempt, ending.size)
+    if ending.reason then
+      row.history = history
+    else
+      changes[#changes + 1] = row.position
+      changes[#changes + 1] = history
+    end
+  end
+  if #changes > 0 then
+    apply('HSET', attempts, changes)
+    keep(now, {attempts})
+  end
+end
+
+-- Parked messages: given back with a delay that is not over; they are in `held` too, for listing.
+local MARGIN = 60000
+
+-- Make ready what has waited long enough, up to `budget`. Answers how many, and whether none is left.
+local function unpark(budget)
+  if not life.returns then
+    return 0, true
+  end
+  local positions = redis.call('ZRANGEBYSCORE', parked, '-inf', now, 'LIMIT', 0, budget)
+  if #positions > 0 then
+    apply('ZREM', parked, positions)
+    apply('ZREM', held, positions)
+    make_ready(positions)
+  end
+  return #positions, #positions < budget
+end
+
+-- Make ready, or park, messages whose hand-out has ended: rows of position, track and ending. `from` is the
+-- index they are in, held or lapsed; their tracks are stored with the other `changes` (positions and
+-- tracks). `first_return` is when the first of those that were parked is ready.
+local function give_back(rows, from, changes)
+  local back, waiting_on, ends, raised, latest = {}, {}, {}, {}, now
+  for _, row in ipairs(rows) do
+    local track, until_when = ended_track(row), row.ending.until_when
+    if until_when then
+      local expires = struct.unpack('>I6', track)
+      if expires < until_when + MARGIN then
+        expires = until_when + MARGIN
+        track = struct.pack('>I6I5', expires, expires - now) .. track:sub(12)
+        raised[#raised + 1] = score_of(expires)
+        raised[#raised + 1] = row.position
+      end
+      latest = math.max(latest, expires)
+      waiting_on[#waiting_on + 1] = row.position
+      ends[#ends + 1] = score_of(until_when)
+      first_return = math.min(first_return or until_when, until_when)
+    else
+      back[#back + 1] = row.position
+    end
+    changes[#changes + 1] = row.position
+    changes[#changes + 1] = track
+  end
+  apply('HSET', tracks, changes)
+  apply('ZREM', from, back)
+  make_ready(back)
+  if #waiting_on > 0 then
+    if from ~= held then
+      apply('ZREM', from, waiting_on)
+      add_to(held, waiting_on)
+      keep(latest, {held})
+    end
+    add_to(parked, waiting_on, ends)
+    keep(latest, {parked})
+    if #raised > 0 then -- else the claim has let the other keys live as long
+      apply('ZADD', expiry, raised)
+      keep(latest, {held, tracks, attempts, ids})
+    end
+    note_returns()
+    hasten(first_return)
+  end
+end
+
+-- Remove what has expired, whatever its state.
+local function expire(budget)
+  local positions = redis.call('ZRANGEBYSCORE', expiry, '-inf', now, 'LIMIT', 0, budget)
+  if #positions > 0 then
+    local its = tracks_of(positions)
+    leave_ready(positions)
+    leave_delayed(positions)
+    leave_held(positions)
+    forget(positions, its)
+  end
+  return #positions
+end
+
+-- Remove all messages and claims of a queue.
+local function empty()
+  redis.call('UNLINK', messages, tracks, ready, ranked, aside, due, waiting, held, claims, leases, lapsed, parked,
+    attempts, expiry, ids, groups)
+end
+
+-- Append messages to an answer: position, record, track, attempts ('' where none are wanted) of each.
+local function show_all(answer, found, details)
+  local at = #answer
+  for i, position in ipairs(found.positions) do
+    local track, history = found.tracks[i], ''
+    if details == '1' and track and has_flag(track, REMEMBERED) then
+      history = redis.call('HGET', attempts, position) or ''
+    end
+    answer[at + 1], answer[at + 2], answer[at + 3], answer[at + 4] = position, found.records[i], track or '', history
+    at = at + 4
+  end
+end
+
+-- The same for one message.
+local function show(answer, position, record, track, details)
+  show_all(answer, {positions = {position}, records = {record}, tracks = {track}}, details)
+end

@@ -1,0 +1,423 @@
+-- What becomes of messages that fail.
+-- ARGV: 5 until when the sweep is known to come to the queue ('' where it is not), 6 most claims, 7 most
+--       failures, 8 the dead-letter queue's tag ('' for none), 9 ttl of letters in ms ('' for what
+--       remains), 10 the source's name, 11 the delays after failures (6 bytes each), 12 jitter
+-- The driver registered the queue after a call noted this instant. As long as it is to come, and what is
+-- noted is no earlier one, each visit of the sweep is followed by another.
+local is_armed, most_claims, most_failures, target, letter_ttl, source_name, delays, jitter
+
+local function read_policy()
+  local armed_until = tonumber(ARGV[5])
+  is_armed = armed_until and armed_until > now and tonumber(life.armed or 0) >= armed_until
+  most_claims, most_failures = tonumber(ARGV[6]), tonumber(ARGV[7])
+  target, letter_ttl, source_name = ARGV[8], tonumber(ARGV[9]), ARGV[10]
+  delays, jitter = ARGV[11], tonumber(ARGV[12])
+  if jitter then -- Redis may start every call with the same random numbers
+    math.randomseed((clock[1] * 1000000 + clock[2]) % 2147483647)
+  end
+end
+
+-- Why a message that has just failed is a dead letter; nil when it is none.
+local function spent_by(claim_count, failures)
+  if target == '' then
+    return nil
+  end
+  return failures >= most_failures and 'max_failures' or claim_count >= most_claims and 'max_claims' or nil
+end
+
+-- How long a message waits after its n-th failure.
+local function backoff(failures)
+  if delays == '' then
+    return 0
+  end
+  local delay = struct.unpack('>I6', delays, 6 * math.min(failures, #delays / 6) - 5)
+  if jitter then
+    delay = math.floor(delay * (1 + jitter * (2 * math.random() - 1)) + 0.5)
+  end
+  return delay
+end
+
+-- Note that letters will come: no sweep forgets the queue before the driver has registered it, so
+-- that a crash in between loses nothing.
+local function arm()
+  redis.call('HSET', state, 'armed', now + ARMED)
+  keep(now + 60000, {})
+end
+
+-- Dead letters on their way.
+
+local function column(rows, name)
+  local values = {}
+  for i, row in ipairs(rows) do
+    values[i] = row[name]
+  end
+  return values
+end
+
+-- A letter but for its number, when it expires, its id, its history and its record: the target and the size
+-- of its track, the track before the id, and what is behind it. One that is put `back` keeps the origin it
+-- had, and is counted. As with attempts, what is alike in many rows is made once.
+local function middle_of(row)
+  local key = row.ending or row.track:sub(12) .. row.reason
+  local middle = middles[key]
+  if not middle then
+    local track, reason = row.track, row.reason
+    if row.ending then
+      track, reason = ended_track(row), row.ending.reason
+    end
+    local length, redriven = origin_length(track), 0
+    local last, begun = track:sub(51 + length), row.resets and track:sub(41, 46) .. '\0\0\0\0' or track:sub(41, 50)
+    local flags = bit.band(track:byte(34), REMEMBERED + 7)
+    if row.back then
+      flags = flags + (row.until_when > 0 and WAITS or 0)
+    end
+    if length > 0 then
+      redriven = track:byte(73)
+    end
+    local origin
+    if row.back then
+      redriven = math.min(redriven + 1, 255)
+      if length > 0 and track:byte(93) > 0 then -- else it came from another store, and from no queue
+        origin = track:sub(67, 72) .. string.char(redriven) .. track:sub(74, 50 + length)
+      end
+    end
+    if not origin then
+      local count = math.min(struct.unpack('>I4', track, 12), 16777215)
+      origin = struct.pack('>I6I4', now, redriven * 16777216 + count) .. track:sub(16, 31)
+        .. struct.pack('>B', #source_name) .. source_name .. last .. reason
+    end
+    local before = (row.resets and '\0\0\0\0' or track:sub(12, 15)) .. track:sub(16, 31)
+      .. struct.pack('>HBI6', 32784 + #origin, flags, 0) .. begun
+    middle = {before = before, behind = origin .. last, has_id = length > 0}
+    middle.head = struct.pack('>H', #target) .. target .. struct.pack('>H', 27 + #before + #middle.behind)
+    middles[key] = middle
+  end
+  return middle
+end
+
+-- The histories of rows whose hand-out has not ended now.
+local function histories_by(rows)
+  local positions, found = {}, {}
+  for _, row in ipairs(rows) do
+    if not row.history and has_flag(row.track, REMEMBERED) then
+      positions[#positions + 1] = row.position
+    end
+  end
+  for i, history in ipairs(gather(attempts, positions)) do
+    found[positions[i]] = history
+  end
+  return found
+end
+
+-- Note what is in a queue no more, for `forget`; false stands for no track.
+local function leave(gone, position, track)
+  local at = #gone.positions + 1
+  gone.positions[at], gone.tracks[at] = position, track
+end
+
+-- Put messages into the outbox: rows of position, track, reason and perhaps the record; those whose hand-out
+-- ends now have its ending and their history instead of a reason; those that are put `back` say until
+-- when they are delayed, and whether their counts begin anew. They are noted in `gone`, which the caller
+-- takes out of the queue; in the target they will be when the driver has drained the outbox, under the ids
+-- they have. Answers the letters where the outbox was empty and they are few: who has them need not read
+-- them.
+local function set_aside(rows, gone)
+  if #rows == 0 then
+    return {}
+  end
+  local histories = histories_by(rows)
+  local seq, latest = take_positions(#rows), now + 60000
+  local letters, bytes, start = {}, 0, letter_ttl and struct.pack('>I6I5', now + letter_ttl, letter_ttl)
+  for i, row in ipairs(rows) do
+    local record = row.record or redis.call('HGET', messages, row.position)
+    local track, middle = row.track, middle_of(row)
+    leave(gone, row.position, track)
+    local id = middle.has_id and track:sub(51, 66) or row.position .. record:sub(24, 31)
+    local lifetime = start or track:sub(1, 11)
+    latest = math.max(latest, (struct.unpack('>I6', lifetime)))
+    if row.back then
+      record = record:sub(1, 17) .. struct.pack('>I6', row.until_when) .. record:sub(24)
+    end
+    local history = row.history or histories[row.position] or ''
+    letters[i] = struct.pack('>I8', seq + i - 1) .. middle.head .. lifetime .. middle.before .. id
+      .. middle.behind .. struct.pack('>I4', #history) .. history .. record
+    bytes = bytes + #letters[i]
+  end
+  local length = apply('RPUSH', outbox, letters)
+  keep(latest, {outbox})
+  look_after_outbox()
+  return length == #letters and length <= 250 and bytes < 1048576 and letters or {}
+end
+
+-- Messages that fail: a later try, or the dead letters.
+local LETTER_BYTES = 2097152
+
+-- The way of failures: decides whether a message is a dead letter, else how long it waits; `wait` is set where
+-- the consumer has chosen it.
+local function failure(outcome, at, wait, texts)
+  return {outcome = outcome, at = at, wait = wait, texts = texts, varies = jitter and not wait,
+    judge = function(count, failures, chosen)
+      local reason = spent_by(count, failures)
+      return reason, reason and 0 or chosen or backoff(failures)
+    end}
+end
+
+-- End the hand-outs of rows, and give them back or, where they have a reason, set them aside; what is noted
+-- in `gone` leaves the queue, and tracks change as `changes` says. Answers as `set_aside`.
+local function let_go(rows, from, gone, changes)
+  local letters, others = {}, {}
+  for _, row in ipairs(rows) do
+    table.insert(row.ending.reason and letters or others, row)
+  end
+  end_attempts(rows)
+  give_back(others, from, changes)
+  local answer = set_aside(letters, gone)
+  apply('ZREM', from, gone.positions)
+  forget(gone.positions, gone.tracks)
+  return answer
+end
+
+-- End the leases of `positions`, which have lapsed: each is a failure. There may be more than `budget` such.
+local function end_leases(positions, budget)
+  local rows, gone, moved, bytes, is_unarmed = {}, {positions = {}, tracks = {}}, 0, 0, false
+  local count, lapsing = 0, failure(LAPSED, nil, false, LAPSED_TEXTS)
+  for i, track in ipairs(tracks_of(positions)) do
+    local position = positions[i]
+    if not track or struct.unpack('>I6', track) <= now then
+      leave(gone, position, track)
+      count = count + 1
+    else
+      local row = {position = position, track = track, ending = ending_of(track:sub(12), lapsing), history = false}
+      if not row.ending.reason then
+        rows[#rows + 1] = row
+      elseif not is_armed then
+        is_unarmed = true
+      elseif bytes < LETTER_BYTES then
+        bytes = bytes + redis.call('HSTRLEN', messages, position)
+        moved = moved + 1
+        rows[#rows + 1] = row
+      end
+    end
+  end
+  count = count + #rows
+  let_go(rows, lapsed, gone, {})
+  if is_unarmed then
+    arm()
+  end
+  return count, count == #positions and count < budget, moved, is_unarmed
+end
+
+-- End up to `budget` leases that have lapsed, each a failure. Answers how many, whether none is
+-- left, how many became dead letters, and whether the driver must register the queue first.
+local function end_lapsed(budget)
+  local positions = life.returns and redis.call('ZRANGE', lapsed, 0, budget - 1) or {}
+  if #positions == 0 then
+    return 0, true, 0, false
+  end
+  return end_leases(positions, budget)
+end
+
+-- Move messages that nobody holds to another queue, by way of the outbox.
+-- ARGV: 1 offset, 3 delay (ms), 4 '1' to set their counts to 0; 5 to 12: policy, of which only the
+--       target, the ttl and the source's name are used; 13.. ids (16 bytes each)
+-- Answers: 'ok', now, a letter for each of the first ids, as many as one call may move: D done,
+-- N not found, H held; then the messages, if nothing else is in the outbox. Or 'arm' and now:
+-- nothing was done, and the driver must first register the queue for the sweep.
+operation('move', ALWAYS, {whole = true}, function()
+  read_policy()
+  local delay = tonumber(ARGV[3])
+  if not is_armed then
+    arm()
+    return {'arm', now}
+  end
+  local wanted = arguments_from(13)
+  local live, places = locate_live(wanted), {}
+  for i, id in ipairs(live.ids) do
+    places[id] = i
+  end
+
+  local function track_of(i)
+    local record = live.records[i]
+    local expires, ttl = struct.unpack('>I6I5', record, 7)
+    return live.tracks[i] or struct.pack('>I6I5I4', expires, ttl, 0) .. ('\0'):rep(16) .. '\128\0'
+      .. ('\0'):rep(20)
+  end
+
+  local outcomes, rows, waiting_ones, bytes = {}, {}, {}, 0
+  for n, id in ipairs(wanted) do
+    local i = places[id]
+    local track = i and live.tracks[i]
+    places[id] = nil
+    if not i then
+      outcomes[n] = 'N'
+    elseif track and (has_flag(track, HELD) or has_flag(track, PARKED) and until_of(track) > now) then
+      outcomes[n] = 'H'
+    elseif bytes >= LETTER_BYTES then
+      break
+    else
+      outcomes[n] = 'D'
+      bytes = bytes + #live.records[i]
+      rows[#rows + 1] = {position = live.positions[i], track = track_of(i), reason = 'moved',
+        record = live.records[i],
+        back = true, until_when = delay > 0 and now + delay or 0, resets = ARGV[4] == '1'}
+      if struct.unpack('>I6', live.records[i], 18) > 0 then
+        waiting_ones[#waiting_ones + 1] = live.positions[i]
+      end
+    end
+  end
+  leave_ready(column(rows, 'position'))
+  leave_held(column(rows, 'position')) -- a message whose wait is over may still be among the held
+  leave_delayed(waiting_ones)
+  local gone = {positions = {}, tracks = {}}
+  local letters = set_aside(rows, gone)
+  forget(gone.positions, gone.tracks)
+  return {'ok', now, table.concat(outcomes), unpack(letters)}
+end)
+
+-- Store dead letters in their target queue. A letter is stored once, even if the call is repeated.
+-- ARGV: 1 offset, 2 tag of the source, 3.. letters: sequence number (8 bytes), length of the
+--       track (2 bytes), track, length of the attempts (4 bytes), attempts, record
+-- Answers: 'ok', instant to register.
+operation('accept', ALWAYS, {whole = true}, function()
+  -- The track, attempts and record of a letter.
+  local function read_letter(letter)
+    local length = struct.unpack('>H', letter, 9)
+    local track, rest = letter:sub(11, 10 + length), 11 + length
+    local size = struct.unpack('>I4', letter, rest)
+    return track, letter:sub(rest + 4, rest + 3 + size), letter:sub(rest + 4 + size)
+  end
+
+  -- A source sends its letters in the order of their numbers. So a letter is a repeat unless its
+  -- number is above that of the last letter that was stored.
+  local came = tonumber(redis.call('HGET', inbox, ARGV[2]) or 0)
+  local fresh, latest, soonest = {}, now, 0
+  for i = 3, #ARGV do
+    local seq = struct.unpack('>I8', ARGV[i])
+    if seq > came then
+      came = seq
+      local track, history, record = read_letter(ARGV[i])
+      local expires = struct.unpack('>I6', track)
+      if expires > now then
+        fresh[#fresh + 1] = {track, record, expires, history}
+        latest = math.max(latest, expires)
+        soonest = soonest == 0 and expires or math.min(soonest, expires)
+      end
+    end
+  end
+  redis.call('HSET', inbox, ARGV[2], string.format('%.0f', came))
+  keep(now + 86400000, {inbox})
+  if #fresh == 0 then
+    return {'ok', 0}
+  end
+  local first = take_positions(#fresh)
+  local positions, priorities, late, ends = {}, {}, {}, {}
+  local records, its, deadlines, named, histories = {}, {}, {}, {}, {}
+  local grouped, members = {}, {}
+  for i, letter in ipairs(fresh) do
+    local position, track = struct.pack('>I8', first + i - 1), letter[1]
+    if has_flag(track, WAITS) then
+      letter[1] = track:sub(1, 33) .. string.char(track:byte(34) - WAITS) .. track:sub(35)
+      late[#late + 1], ends[#ends + 1] = position, (struct.unpack('>I6', letter[2], 18))
+      soonest = math.min(soonest, ends[#ends])
+    else
+      positions[#positions + 1], priorities[#priorities + 1] = position, priority_of(letter[2])
+    end
+    local at = 2 * i
+    records[at - 1], records[at] = position, letter[2]
+    if is_grouped(letter[2]) then
+      grouped[#grouped + 1], members[#members + 1] = position, letter[2]
+    end
+    its[at - 1], its[at] = position, letter[1]
+    deadlines[at - 1], deadlines[at] = score_of(letter[3]), position
+    named[at - 1], named[at] = letter[1]:sub(51, 66), position
+    if letter[4] ~= '' then
+      histories[#histories + 1] = position
+      histories[#histories + 1] = letter[4]
+    end
+  end
+  apply('HSET', messages, records)
+  apply('HSET', tracks, its)
+  apply('ZADD', expiry, deadlines)
+  apply('HSET', ids, named)
+  apply('HSET', attempts, histories)
+  keep(latest, {messages, tracks, expiry, ids, attempts})
+  if #grouped > 0 then
+    join_groups(grouped, members)
+  end
+  if #positions > 0 then
+    enter_ready(positions, priorities)
+  end
+  if #late > 0 then
+    add_to(due, late, ends)
+    add_to(waiting, late)
+    keep(latest, {due, waiting})
+    hasten(math.min(unpack(ends)))
+  end
+  return {'ok', schedule(soonest)}
+end)
+
+-- Store companions in their queue. A companion is stored once, even if the call is repeated within
+-- a day.
+-- ARGV: 1 offset, 2 tag of the source, 3.. letters: sequence number (8 bytes), ttl (5 bytes, ms),
+--       delay (5 bytes, ms), record from its randomness on
+-- Answers: 'ok', instant to register.
+operation('accept_companions', ALWAYS, {whole = true}, function()
+  local came = tonumber(redis.call('ZSCORE', brought, ARGV[2]) or 0)
+  local fresh = {}
+  for i = 3, #ARGV do
+    local seq = struct.unpack('>I8', ARGV[i])
+    if seq > came then
+      came = seq
+      fresh[#fresh + 1] = ARGV[i]
+    end
+  end
+  if #fresh == 0 then
+    return {'ok', 0}
+  end
+  redis.call('ZADD', brought, string.format('%.0f', came), ARGV[2])
+  -- Sequence numbers are times in microseconds, so this forgets sources that sent nothing for a day.
+  redis.call('ZREMRANGEBYSCORE', brought, '-inf', string.format('%.0f', (now - 86400000) * 1000))
+  redis.call('EXPIRE', brought, 86400)
+
+  local blobs = {}
+  for i, letter in ipairs(fresh) do
+    blobs[i] = letter:sub(9)
+  end
+  local _, soonest = store(blobs, take_positions(#fresh), now, redis.call('HLEN', messages))
+  return {'ok', schedule(soonest)}
+end)
+
+-- Read the first letters of the outbox, up to about 250 or a mebibyte.
+-- Answers: the letters.
+operation('read_outbox', ALWAYS, {}, function()
+  local letters, bytes, step = {}, 0, 10
+  while #letters < 250 and bytes < 1048576 do
+    local some = redis.call('LRANGE', outbox, #letters, #letters + step - 1)
+    for _, letter in ipairs(some) do
+      letters[#letters + 1] = letter
+      bytes = bytes + #letter
+    end
+    if #some < step then
+      break
+    end
+    step = bytes < 65536 and 50 or 10 -- 50 letters may be 13 MB
+  end
+  return letters
+end)
+
+-- Remove from the outbox the letters that have arrived.
+-- ARGV: 1 offset, 2 sequence number (8 bytes) of the last of them, 3 how many they were
+-- Answers: 'ok', how many are left
+operation('outbox_ack', ALWAYS, {}, function()
+  local last, count = struct.unpack('>I8', ARGV[2]), tonumber(ARGV[3])
+  -- If another process has removed some of them already, the last one is nearer to the front.
+  while count > 0 do
+    local letter = redis.call('LINDEX', outbox, count - 1)
+    if letter and struct.unpack('>I8', letter) <= last then
+      redis.call('LTRIM', outbox, count, -1)
+      break
+    end
+    count = count - 1
+  end
+  return {'ok', redis.call('LLEN', outbox)}
+end)

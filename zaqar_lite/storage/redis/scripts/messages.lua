@@ -1,0 +1,372 @@
+-- Notice the leases that have lapsed and make ready what is due, up to `budget` entries of each. Answers nil,
+-- or 'again' where that alone used up this call: the driver repeats it.
+local function catch_up(budget)
+  local noticed, none_lapsed = lapse(budget)
+  local promoted, none_due = promote(budget / 2)
+  local returned, none_back = unpark(budget / 2)
+  if not (none_lapsed and none_due and none_back) then
+    return {'again', now, noticed + promoted + returned}
+  end
+end
+
+-- The same, and remove what has expired, so that the indexes count live messages only.
+local function catch_up_and_expire()
+  local expired = expire(300)
+  return expired == 300 and {'again', now, expired} or catch_up(300)
+end
+
+-- The indexes in which every message is exactly once.
+local function indexes_of_states()
+  return {ready, aside, waiting, held, lapsed}
+end
+
+-- List live messages by position.
+-- ARGV: 1 offset, 2 version, 3 marker (position or ''), 4 its id or '', 5 until (position or ''),
+--       6 its id or '', 7 limit, 8 client to leave out or '', 9 'c' and 'd': claimed, delayed too,
+--       10 '1' for attempts too, 11 length of a group (1 byte) and group, or ''
+-- Answers: 'ok', now, examined, position of the last entry examined or '', '1' at the end;
+-- of each: see show.
+operation('list', ALWAYS, {whole = true, version = true}, function()
+  local behind = catch_up(450)
+  if behind then
+    return behind
+  end
+  local function resolve(position, id)
+    return id ~= '' and locate({id})[1] or position
+  end
+  local after = resolve(ARGV[3], ARGV[4])
+  local last = resolve(ARGV[5], ARGV[6])
+  local limit, group = tonumber(ARGV[7]), ARGV[11]
+  local low, high = after == '' and '-' or '(' .. group .. after, last == '' and '+' or '[' .. group .. last
+  local sources = {ready}
+  if life.ranked then
+    sources[#sources + 1] = aside
+  end
+  if life.returns then
+    sources[#sources + 1] = lapsed
+  end
+  if ARGV[9]:find('d') then
+    sources[#sources + 1] = waiting
+  end
+  if ARGV[9]:find('c') then
+    sources[#sources + 1] = held
+  end
+  if group ~= '' then
+    sources = {groups}
+    low = after == '' and '[' .. group or low
+    high = last == '' and '(' .. group .. ('\255'):rep(9) or high
+  end
+
+  -- Whether a message of a group, which may be in any state, is in one that is wanted.
+  local function is_wanted(position, track)
+    return group == '' or (ARGV[9]:find('d') or not redis.call('ZSCORE', waiting, position))
+      and (ARGV[9]:find('c') or not (track and bit.band(track:byte(34), HELD + PARKED) > 0 and until_of(track) > now))
+  end
+
+  -- The next `count` positions over all sources, in order (by number: Lua compares strings by
+  -- locale).
+  local function following(count)
+    local found, numbers = {}, {}
+    for _, source in ipairs(sources) do
+      for _, position in ipairs(redis.call('ZRANGEBYLEX', source, low, high, 'LIMIT', 0, count)) do
+        found[#found + 1] = position:sub(-8)
+      end
+    end
+    if #sources > 1 then
+      for i, position in ipairs(found) do
+        numbers[i] = struct.unpack('>I8', position)
+      end
+      table.sort(numbers)
+      found = {}
+      for i = 1, math.min(count, #numbers) do
+        found[i] = struct.pack('>I8', numbers[i])
+      end
+    end
+    return found
+  end
+
+  -- The script answers with what it has when it has examined this many, about 2 ms: the driver goes on.
+  local budget = math.max(limit, 250)
+  local answer = {'ok', now, 0, '', ''}
+  local shown = 0
+  local examined = 0
+  while shown < limit and examined < budget do
+    local count = math.min(limit, budget - examined)
+    local positions = following(count)
+    local records = gather(messages, positions)
+    local its = tracks_of(positions)
+    for i, position in ipairs(positions) do
+      local record, track = records[i], its[i]
+      examined = examined + 1
+      answer[4] = position
+      if record and expires_of(record, track) > now
+          and (ARGV[8] == '' or record:sub(35, 34 + #ARGV[8]) ~= ARGV[8]) and is_wanted(position, track) then
+        show(answer, position, record, track, ARGV[10])
+        shown = shown + 1
+        if shown == limit then
+          break
+        end
+      end
+    end
+    if #positions < count and shown < limit then
+      answer[5] = '1'
+      break
+    end
+    low = '(' .. group .. answer[4]
+  end
+  answer[3] = examined
+  return answer
+end)
+
+-- Fetch live messages by id.
+-- ARGV: 1 offset, 2 '1' for attempts too, 3.. ids (16 bytes each)
+-- Answers: 'ok', now; then what `show` gives for each message that was found.
+operation('get', ALWAYS, {whole = true}, function()
+  local answer = {'ok', now}
+  local found = locate_live(arguments_from(3))
+  show_all(answer, found, ARGV[2])
+  return answer
+end)
+
+-- Change a message that is still delayed.
+-- ARGV: 1 offset, 2 version, 3 id (16 bytes), 4 ttl (ms or ''), 5 delay (ms or ''),
+--       6 '1' when the body changes, 7 the body, 8 the second in which it must be due, or ''
+-- Answers: 'ok', now, instant to register, position, record, track; or 'missing'; or 'refused', now,
+-- when its delay ends (0 where it has none) and when it expires: domain/edits.py says why.
+operation('edit', UNLESS_FULL, {whole = true, version = true}, function()
+  local found = locate_live({ARGV[3]})
+  local position, record, track = found.positions[1], found.records[1], found.tracks[1]
+  if not position then
+    return {'missing'}
+  end
+  local d = tonumber(redis.call('ZSCORE', due, position) or 0)
+  local created = struct.unpack('>I6', record)
+  local expires, ttl = struct.unpack('>I6I5', track or record, track and 1 or 7)
+  if redis.call('HGET', queue, 'exposing') == '1' then
+    d = 0
+  end
+  local refused = {'refused', now, d, expires}
+  if d <= now or (ARGV[8] ~= '' and math.floor(d / 1000) ~= tonumber(ARGV[8])) then
+    return refused
+  end
+  if ARGV[4] ~= '' then
+    ttl = tonumber(ARGV[4])
+    expires = now + ttl
+  end
+  if ARGV[5] ~= '' then
+    d = now + tonumber(ARGV[5])
+  end
+  if expires < d then
+    return refused
+  end
+  local rest = record:sub(24)
+  if ARGV[6] == '1' then
+    rest = record:sub(24, struct.unpack('>H', record, 33)) .. ARGV[7]
+  end
+  record = struct.pack('>I6I6I5I6', created, expires, ttl, d) .. rest
+  redis.call('HSET', messages, position, record)
+  redis.call('ZADD', expiry, expires, position)
+  keep(expires, {})
+  if track then -- the message was moved here from another queue
+    track = struct.pack('>I6I5', expires, ttl) .. track:sub(12)
+    redis.call('HSET', tracks, position, track)
+    keep(expires, {tracks, ids, attempts})
+  end
+  if d <= now then
+    leave_delayed({position})
+    make_ready({position})
+  else
+    redis.call('ZADD', due, d, position)
+    hasten(d)
+    keep(expires, {due, waiting})
+  end
+  return {'ok', now, schedule(math.min(expires, d)), position, record, track or ''}
+end)
+
+-- Delete messages, all or none.
+-- ARGV: 1 offset, 2 'any' (regardless of claims) or 'held', 3 number of claim ids n,
+--       4..3+n claim ids, 4+n.. ids (16 bytes each)
+-- Answers: 'ok'; or 'refused' and, for each that is, its id and 'claimed' or 'free'.
+operation('delete', ALWAYS, {whole = true}, function()
+  local count = tonumber(ARGV[3])
+  local named = {}
+  for i = 4, 3 + count do
+    named[ARGV[i]] = true
+  end
+  local found = locate_live(arguments_from(4 + count))
+  local positions, free, claimed, delayed, refused = found.positions, {}, {}, {}, {'refused'}
+  for i, position in ipairs(positions) do
+    local track = found.tracks[i]
+    if struct.unpack('>I6', found.records[i], 18) > 0 then
+      delayed[#delayed + 1] = position
+    end
+    if track then
+      claimed[#claimed + 1] = position
+    end
+    if not track or not has_flag(track, HELD) then
+      free[#free + 1] = position
+    end
+    if ARGV[2] == 'held' then
+      local reason = false
+      if is_held(track) then
+        reason = not named[track:sub(16, 31)] and 'claimed'
+      else
+        reason = count > 0 and 'free'
+      end
+      if reason then
+        refused[#refused + 1] = found.ids[i]
+        refused[#refused + 1] = reason
+      end
+    end
+  end
+  if #refused > 1 then
+    return refused
+  end
+  leave_ready(free)
+  leave_held(claimed)
+  leave_claims(positions, found.tracks)
+  if #delayed > 0 then
+    leave_delayed(delayed)
+  end
+  forget(positions, found.tracks)
+  return {'ok'}
+end)
+
+-- Count live messages by state; find the oldest and the newest.
+-- ARGV: 1 offset
+-- Answers: 'ok', now, ready, delayed, claimed; then what `show` gives for the oldest and the newest,
+-- and for the first ready one.
+operation('stats', ALWAYS, {whole = true}, function()
+  local behind = catch_up_and_expire()
+  if behind then
+    return behind
+  end
+  local sources = indexes_of_states()
+  local waiting_again = redis.call('ZCARD', parked)
+  local answer = {'ok', now,
+    redis.call('ZCARD', ready) + redis.call('ZCARD', aside) + redis.call('ZCARD', lapsed),
+    redis.call('ZCARD', waiting) + waiting_again, redis.call('ZCARD', held) - waiting_again}
+  for _, rank in ipairs({0, -1}) do
+    local best
+    for _, source in ipairs(sources) do
+      local position = redis.call('ZRANGE', source, rank, rank)[1]
+      if position then
+        local number = struct.unpack('>I8', position)
+        if not best or (rank == 0 and number < best) or (rank == -1 and number > best) then
+          best = number
+        end
+      end
+    end
+    if best then
+      local position = struct.pack('>I8', best)
+      show(answer, position, redis.call('HGET', messages, position), tracks_of({position})[1])
+    end
+  end
+  for _, source in ipairs({ready, aside, lapsed}) do
+    local position = redis.call('ZRANGE', source, 0, 0)[1]
+    if position then
+      show(answer, position, redis.call('HGET', messages, position), tracks_of({position})[1])
+      break
+    end
+  end
+  return answer
+end)
+
+-- Cut the live messages into ranges of about equal size. The cuts are estimated from samples of each
+-- index.
+-- ARGV: 1 offset, 2 most ranges
+-- Answers: 'ok', now, total; then the last position of each range.
+operation('split', ALWAYS, {whole = true}, function()
+  local behind = catch_up_and_expire()
+  if behind then
+    return behind
+  end
+  local sources = indexes_of_states()
+  local most, total = tonumber(ARGV[2]), 0
+  local sizes = {}
+  for i, source in ipairs(sources) do
+    sizes[i] = redis.call('ZCARD', source)
+    total = total + sizes[i]
+  end
+  local answer = {'ok', now, total}
+  if total == 0 then
+    return answer
+  end
+  -- Each sample stands for `step` messages. Up to 900 messages, all of them are read.
+  local step = math.max(1, math.ceil(total / 900))
+  local samples = {}
+  for i, source in ipairs(sources) do
+    local rank = math.min(step, sizes[i]) - 1
+    local before = -1
+    while rank > before do
+      local position = redis.call('ZRANGE', source, rank, rank)[1]
+      samples[#samples + 1] = {struct.unpack('>I8', position), rank - before}
+      before = rank
+      rank = math.min(rank + step, sizes[i] - 1)
+    end
+  end
+  table.sort(samples, function(a, b) return a[1] < b[1] end)
+  local ranges, seen = math.min(most, total), 0
+  for i, sample in ipairs(samples) do
+    seen = seen + sample[2]
+    if i == #samples or seen >= math.floor(total * (#answer - 2) / ranges) then
+      answer[#answer + 1] = struct.pack('>I8', sample[1])
+    end
+  end
+  return answer
+end)
+
+-- Tell when something next becomes ready by time.
+-- ARGV: 1 offset
+-- Answers: milliseconds until then, -1 when nothing waits.
+operation('next_due', ALWAYS, {}, function()
+  if redis.call('EXISTS', lapsed) == 1 then
+    return {0}
+  end
+  local first = -1
+  for _, key in ipairs({leases, due, parked}) do
+    local score = tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2])
+    if score then
+      local left = math.max(0, score - now)
+      first = first < 0 and left or math.min(first, left)
+    end
+  end
+  return {first}
+end)
+
+-- Make delayed messages ready before their delay has ended. Expired ones are removed first.
+-- ARGV: 1 offset, 2 version, 3 how many at most (500)
+-- Answers: 'ok', and how many.
+operation('release_delayed', ALWAYS, {whole = true, version = true}, function()
+  if expire(400) == 400 then
+    return {'again', now, 400}
+  end
+  return {'ok', release_delayed(tonumber(ARGV[3]))}
+end)
+
+-- Remove all messages and claims; keep idempotency keys, and letters that have left already.
+-- ARGV: 1 offset
+operation('purge', ALWAYS, {whole = true}, function()
+  empty()
+  return {'ok'}
+end)
+
+-- Remove a queue's messages, keys and record. Letters in the outbox stay, because they belong to
+-- their target queue. The numbers of letters that the queue has received stay for ten minutes, so
+-- that a letter that is sent again late is not stored again.
+-- ARGV: 1 offset
+operation('drop', ALWAYS, {whole = true}, function()
+  empty()
+  redis.call('UNLINK', keys, forgets, queue)
+  redis.call('EXPIRE', inbox, 600)
+  if redis.call('EXISTS', outbox) == 0 then
+    redis.call('UNLINK', state)
+    if life.last and life.armed then
+      -- The queue has sent letters. If it is made again, its letters need higher numbers than these,
+      -- even after a failover that sets the clock back. The target would take lower ones for repeats.
+      redis.call('HSET', state, 'last', life.last)
+      redis.call('EXPIRE', state, 86400)
+    end
+  end
+  return {'ok'}
+end)

@@ -1,0 +1,169 @@
+-- Queue records, the indexes over queues, rates, and the sweep. Of the keys over all queues of a project:
+-- names: zset, score 0, the project's queues; members removed by reindexing
+-- rates: hash, bucket -> tokens and instant (ms); expires once all are full
+-- and of those over all queues:
+-- visits: zset, queue by the instant of its next visit; members removed by reschedule
+-- intents: zset, intent by the instant it was noted; members removed when done or healed
+
+-- Create a queue's record unless it exists.
+-- ARGV: 1 offset, 2 metadata (JSON)
+-- Answers: 'created' or 'exists', version, metadata, '1' if exposing.
+operation('create_queue', UNLESS_FULL, {}, function()
+  local record = redis.call('HMGET', queue, 'version', 'metadata', 'exposing')
+  if record[1] then
+    return {'exists', unpack(record)}
+  end
+  local version = string.format('%.0f', clock[1] * 1000000 + clock[2] + offset * 1000)
+  redis.call('HSET', queue, 'version', version, 'metadata', ARGV[2], 'exposing', '')
+  return {'created', version, ARGV[2], ''}
+end)
+
+-- Replace a queue's record at its version.
+-- ARGV: 1 offset, 2 version, 3 metadata (JSON), 4 '1' if exposing
+-- Answers: 'ok' and the new version; or 'changed'.
+operation('update_queue', UNLESS_FULL, {version = true}, function()
+  local after = math.max(tonumber(ARGV[2]) + 1, clock[1] * 1000000 + clock[2] + offset * 1000)
+  after = string.format('%.0f', after)
+  redis.call('HSET', queue, 'version', after, 'metadata', ARGV[3], 'exposing', ARGV[4])
+  return {'ok', after}
+end)
+
+-- Delete a queue's record at its version.
+-- ARGV: 1 offset (unused), 2 version
+-- Answers: 'ok', also when there was none; or 'changed'.
+operation('delete_queue', ALWAYS, {}, function()
+  local version = redis.call('HGET', queue, 'version')
+  if version and version ~= ARGV[2] then
+    return {'changed'}
+  end
+  redis.call('UNLINK', queue)
+  return {'ok'}
+end)
+
+-- Put a name into its project's list, unless the list is full.
+-- ARGV: 1 offset, 2 name, 3 most names
+register('enlist', 'project', UNLESS_FULL, function()
+  if not redis.call('ZSCORE', names, ARGV[2]) then
+    if redis.call('ZCARD', names) >= tonumber(ARGV[3]) then
+      return {'full'}
+    end
+    redis.call('ZADD', names, 0, ARGV[2])
+  end
+  return {'ok'}
+end)
+
+-- Note that a queue's record is about to change. After a crash the sweep finds the note and repairs
+-- the indexes of the record.
+-- ARGV: 1 offset, 2 the intent
+register('intend', 'everywhere', ALWAYS, function()
+  redis.call('ZADD', intents, now, ARGV[2])
+  return {'ok'}
+end)
+
+-- Find the notes of changes that were begun half a minute ago or earlier, so a crash cut them short.
+-- ARGV: 1 offset, 2 how many at most
+register('old_intents', 'everywhere', ALWAYS, function()
+  return redis.call('ZRANGEBYSCORE', intents, '-inf', now - 30000, 'LIMIT', 0, tonumber(ARGV[2]))
+end)
+
+-- Let the sweep visit a queue.
+-- ARGV: 1 offset, 2 tag of the queue, 3 instant (ms)
+register('register', 'everywhere', ALWAYS, function()
+  note_visit(ARGV[2], tonumber(ARGV[3]))
+  return {'ok'}
+end)
+
+-- Find queues that must be visited now.
+-- ARGV: 1 offset, 2 how many at most
+-- Answers: now; tags and scores.
+register('visits', 'everywhere', ALWAYS, function()
+  return {now, redis.call('ZRANGEBYSCORE', visits, '-inf', now, 'WITHSCORES', 'LIMIT', 0, tonumber(ARGV[2]))}
+end)
+
+-- After a visit, note the next visit or forget the queue. Do neither if the queue was registered
+-- again during the visit.
+-- ARGV: 1 offset, 2 tag of the queue, 3 the score that was seen, 4 the next instant (ms), 0 for none
+register('reschedule', 'everywhere', ALWAYS, function()
+  local score = redis.call('ZSCORE', visits, ARGV[2])
+  if score and tonumber(score) == tonumber(ARGV[3]) then
+    if ARGV[4] == '0' then
+      redis.call('ZREM', visits, ARGV[2])
+    else
+      redis.call('ZADD', visits, ARGV[4], ARGV[2])
+    end
+  end
+  return {'ok'}
+end)
+
+-- Tidy up one queue, and find when it must be visited next.
+-- ARGV: 1 offset, 4 about how many entries; 5 to 12: policy
+-- Answers: 'ok', or 'arm' if the driver must register the queue and call again; how many messages
+-- expired, keys ended, messages were promoted and lapsed; length of the outbox, next instant or 0, now.
+operation('sweep', ALWAYS, {whole = true}, function()
+  visits = nil -- the queue stays registered until this visit is over
+  read_policy()
+  local budget = math.min(tonumber(ARGV[4]), 100)
+  local expired, noticed, promoted = expire(budget), 0, 0
+  if expired < budget then
+    noticed = lapse(budget - expired)
+  end
+  local ended, _, moved, is_unarmed = end_lapsed(budget)
+  if expired + noticed < budget then
+    promoted = promote(budget - expired - noticed) + unpark(budget - expired - noticed)
+  end
+  local old = redis.call('ZRANGEBYSCORE', forgets, '-inf', now, 'LIMIT', 0, budget)
+  apply('ZREM', forgets, old)
+  apply('HDEL', keys, old)
+  local following = 0
+  local function consider(instant)
+    instant = tonumber(instant or 0)
+    if instant > 0 and (following == 0 or instant < following) then
+      following = instant
+    end
+  end
+  for _, key in ipairs({expiry, leases, due, parked, forgets}) do
+    consider(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2])
+  end
+  local armed = tonumber(redis.call('HGET', state, 'armed') or 0)
+  if armed > now then
+    consider(armed)
+  end
+  if redis.call('EXISTS', lapsed) == 1 then
+    consider(now)
+  end
+  local waiting_letters = redis.call('LLEN', outbox)
+  if waiting_letters > 0 then
+    consider(now + 5000)
+  end
+  if following > 0 then
+    redis.call('HSET', state, 'due', following)
+    keep(following, {})
+  else
+    redis.call('HDEL', state, 'due')
+  end
+  return {is_unarmed and 'arm' or 'ok', expired, #old, promoted, ended - moved, waiting_letters, following, now}
+end)
+
+-- Take tokens from buckets of a project, which hold some seconds' worth and may go into debt.
+-- ARGV: 1 offset, 2 seconds, then for each bucket: name, tokens a second, tokens spent
+-- Answers: 'ok', and what each bucket has left.
+-- `rates` is a hash, bucket -> tokens and instant (ms); expires once all are full
+register('spend', 'project', ALWAYS, function()
+  local answer, full = {'ok'}, now
+  for i = 3, #ARGV, 3 do
+    local rate = tonumber(ARGV[i + 1])
+    local most = math.max(rate * tonumber(ARGV[2]), 1)
+    local left = most
+    local stored = redis.call('HGET', rates, ARGV[i])
+    if stored then
+      local tokens, at = string.match(stored, '(%S+) (%S+)')
+      left = math.min(most, tonumber(tokens) + math.max(now - tonumber(at), 0) / 1000 * rate)
+    end
+    left = left - tonumber(ARGV[i + 2])
+    redis.call('HSET', rates, ARGV[i], string.format('%.3f %.0f', left, now))
+    full = math.max(full, now + (most - left) / rate * 1000)
+    answer[#answer + 1] = string.format('%.3f', left)
+  end
+  redis.call('PEXPIREAT', rates, string.format('%.0f', full - offset + 60000))
+  return answer
+end)
