@@ -159,7 +159,7 @@ async def test_racing_creators_fill_a_bound_exactly(
 ) -> None:
     servers = [serve(one) for one in await stores.peers(2)]
     if kind == FLAVOR:
-        pool = Pool(FLAVORED, "memory://flavored", 1).encode()
+        pool = msgspec.json.encode(Pool(FLAVORED, "memory://flavored", 1))
         await stores.management.put_record(POOL, "", FLAVORED, pool, expected=None)
     makes = [makers(one, queue.ref)[kind] for one in servers]
     made = await race(makes, [f"{queue.ref.name}-{n}" for n in range(2 * MOST)], refusal)
@@ -217,7 +217,7 @@ async def test_a_pool_beyond_the_bound_is_still_served(
     names = [f"{queue.ref.name}-{n}" for n in range(MOST + 2)]
     for name in names:
         pool = Pool(name, f"memory://{name}", 1)
-        await stores.management.put_record(POOL, "", name, pool.encode(), expected=None)
+        await stores.management.put_record(POOL, "", name, msgspec.json.encode(pool), expected=None)
     assert {*names} <= {*await serve(stores).pools.pools()}
     for name in names:
         await stores.management.delete_record(POOL, "", name)

@@ -34,8 +34,6 @@ from zaqar_lite.service.pooling.drain import (
     Drain,
     Drains,
     DrainWorker,
-    decode,
-    encode,
 )
 from zaqar_lite.service.pooling.open_connections import OpenConnections
 from zaqar_lite.service.pooling.placement import CARRY, Place, Placements
@@ -106,15 +104,7 @@ class Pools:
         self.drains = Drains(self.management, registry, clock)
         self.messages = PooledMessages(home, registry, placements, open_stores, clock)
         self.registry, self.placements = registry, placements
-        self.worker = DrainWorker(
-            self.messages,
-            self.management,
-            registry,
-            placements,
-            clock=clock,
-            turns=Turns(),
-            wait=0.02,
-        )
+        self.worker = DrainWorker(self.messages, self.drains, Turns(), wait=0.02)
 
     async def begin(self) -> None:
         """Let a queue lie in one pool, which takes new ones no more, beside another that does."""
@@ -168,8 +158,7 @@ async def draining(pools: Pools) -> AsyncIterator[None]:
 async def until_over(pools: Pools) -> Drain:
     async with asyncio.timeout(30):
         while True:
-            (record,) = await pools.management.list_records(DRAIN, "", limit=2)
-            drain = decode(record.value)
+            drain = await pools.drains.get("old")
             if drain.is_over:
                 return drain
             await asyncio.sleep(0.01)
@@ -334,7 +323,7 @@ async def test_drains_of_many_pools_go_on_and_are_forgotten_after_their_end(pool
     posted = await pools.post(1)
     for number in range(100):
         other = Drain(f"a-{number}", "0", 1, ended_at=pools.clock.now_ms(), state="completed")
-        await pools.management.put_record(DRAIN, "", other.pool, encode(other), expected=0)
+        await pools.drains.kind.put("", other.pool, other, 0)
     async with draining(pools):
         async with asyncio.timeout(30):
             while not (await pools.drains.get("old")).is_over:  # noqa: ASYNC110 - as a client
@@ -342,9 +331,7 @@ async def test_drains_of_many_pools_go_on_and_are_forgotten_after_their_end(pool
         assert await pools.consume() == posted
         assert (await pools.drains.get("a-99")).is_over
         pools.clock.advance(KEPT_MS)
-        async with asyncio.timeout(30):
-            while await pools.management.list_records(DRAIN, "", limit=1):  # noqa: ASYNC110 - as a client
-                await asyncio.sleep(0.005)
+    assert not await pools.management.list_records(DRAIN, "", limit=1)
     with pytest.raises(NotFound):
         await pools.drains.get("old")
 

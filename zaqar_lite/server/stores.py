@@ -127,22 +127,8 @@ def _pooling(
     return Pooling(pooled, registry, placements, Drains(management, registry, clock))
 
 
-def drainer_of(
-    settings: Settings,
-    pools: Pooling | None,
-    management: ManagementStore,
-    clock: Clock,
-    turns: Turns,
-) -> DrainWorker | None:
+def drainer_of(settings: Settings, pools: Pooling | None, turns: Turns) -> DrainWorker | None:
     """Make the background work that drains pools; None on a server without pools."""
     if pools is None:
         return None
-    return DrainWorker(
-        pools.messages,
-        management,
-        pools.registry,
-        pools.placements,
-        clock=clock,
-        turns=turns,
-        wait=settings.drain_wait,
-    )
+    return DrainWorker(pools.messages, pools.drains, turns, settings.drain_wait)

@@ -70,7 +70,7 @@ class KeyActions:
         return {
             "id": key.id,
             "project": key.project,
-            "grants": [str(grant) for grant in key.grants],
+            "grants": list(key.grants),
             "created_at": instant(key.created_at),
             "created_by": key.created_by,
             "expires_at": None if key.expires_at is None else instant(key.expires_at),

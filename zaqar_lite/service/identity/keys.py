@@ -6,16 +6,17 @@ random bits: a slow hash would cost each login a lot and a guess nothing.
 """
 
 import hmac
-import json
 import logging
 import os
 import re
 import secrets
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
+
+from msgspec import Struct, json
+from msgspec.structs import replace
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import (
@@ -28,9 +29,8 @@ from zaqar_lite.domain.errors import (
     Unavailable,
     ZaqarLiteError,
 )
-from zaqar_lite.domain.identity import Grant, How, Principal, is_project_id, parse_grants
+from zaqar_lite.domain.identity import How, Principal, is_project_id, parse_grants
 from zaqar_lite.domain.limits import MAX_PROJECT_ID
-from zaqar_lite.domain.models import Record
 from zaqar_lite.service.identity.authentication import Credential, Known, Place
 from zaqar_lite.service.records import Kind, Most
 from zaqar_lite.storage.management import ManagementStore
@@ -46,23 +46,27 @@ BELIEVED_FOR = 5.0
 LONGEST_OVERLAP = 31 * 86_400
 LONGEST_LIFE = 3_653 * 86_400
 _KEY = re.compile(r"zq_(?P<id>[0-9a-f]{16})_(?P<secret>[0-9a-f]{48})")
-_FORMER = ("successor", "replaces")
-"""What earlier versions stored of a rotation."""
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
-    """A key as it is stored: everything but its secret. `project` is None for an operator's."""
+class Key(Struct, frozen=True):
+    """A key as it is stored: everything but its secret. `project` is None for an operator's.
 
-    id: str
-    project: str | None
-    grants: tuple[Grant, ...]
-    created_at: int
+    Its record has its id as the name.
+    """
+
+    id: str = ""
+    project: str | None = None
+    grants: tuple[str, ...] = ()
+    created_at: int = 0
     created_by: str | None = None
     expires_at: int | None = None
     disabled: bool = False
     description: str = ""
-    hash: str = field(default="", repr=False)
+    hash: str = ""
+
+    def __repr__(self) -> str:
+        """Show no hash."""
+        return f"Key({self.id!r}, {self.project!r}, {self.grants!r})"
 
     def is_live(self, now_ms: int) -> bool:
         """Tell whether it opens anything now."""
@@ -78,7 +82,13 @@ class Keys:
     def __init__(self, management: ManagementStore, clock: Clock) -> None:
         self._clock = clock
         full = f"A project may have {MAX_KEYS} keys: delete those that are expired."
-        self._keys = Kind(management, KIND, "The key", encode=_write, decode=_read)
+        self._keys = Kind[Key](
+            management,
+            KIND,
+            "The key",
+            encode=json.encode,
+            decode=lambda record: replace(_decode(record.value), id=record.name),
+        )
         self._listed = Kind[str](
             management,
             LISTED,
@@ -105,7 +115,11 @@ class Keys:
         if key is None or not fits or not key.is_live(self._clock.now_ms()):
             raise Unauthenticated(f"the key {found['id']} is wrong, expired or disabled")
         principal = Principal(
-            How.KEY, key.project, key.id, grants=key.grants, expires_at=key.expires_at
+            How.KEY,
+            key.project,
+            key.id,
+            grants=parse_grants(key.grants),
+            expires_at=key.expires_at,
         )
         return Known(principal, BELIEVED_FOR)
 
@@ -134,7 +148,7 @@ class Keys:
             Key(
                 secrets.token_hex(8),
                 project,
-                parse_grants(grants),
+                tuple(map(str, parse_grants(grants))),
                 created_at=now,
                 created_by=maker.user,
                 expires_at=None if expires_in is None else now + expires_in * 1000,
@@ -235,7 +249,7 @@ class Keys:
         if await self._keys.find(NO_PROJECT, found["id"]) is not None:
             return False
         now = self._clock.now_ms()
-        key = Key(found["id"], None, parse_grants(["*:*"]), now, description="admin_key_file")
+        key = Key(found["id"], None, ("*:*",), now, description="admin_key_file")
         await self._listed.put(NO_PROJECT, key.id, key.id, None)
         try:
             await self._keys.put(NO_PROJECT, key.id, replace(key, hash=_hash(found["secret"])), 0)
@@ -293,24 +307,7 @@ def _hash(secret: str) -> str:
     return sha256(secret.encode()).hexdigest()
 
 
-def _write(key: Key) -> bytes:
-    stored = {
-        "project": key.project,
-        "grants": [str(grant) for grant in key.grants],
-        "created_at": key.created_at,
-        "created_by": key.created_by,
-        "expires_at": key.expires_at,
-        "disabled": key.disabled,
-        "description": key.description,
-        "hash": key.hash,
-    }
-    return json.dumps(stored, ensure_ascii=False).encode()
-
-
-def _read(record: Record) -> Key:
-    stored = json.loads(record.value)
-    known = {name: value for name, value in stored.items() if name not in _FORMER}
-    return Key(record.name, **{**known, "grants": parse_grants(stored["grants"])})
+_decode = json.Decoder(Key).decode
 
 
 logger = logging.getLogger("zaqar_lite")

@@ -37,7 +37,7 @@ from zaqar_lite.domain.models import ListQuery, Message, QueueRef, Record
 from zaqar_lite.domain.turns import Turns
 from zaqar_lite.service.background import Background, BackgroundWorker
 from zaqar_lite.service.delivery.outbox import OUTBOX_QUEUES, is_internal, ordered_queue
-from zaqar_lite.service.pooling.placement import CARRY, Entry, Place, Placements, flavor_name
+from zaqar_lite.service.pooling.placement import CARRY, Entry, Place, flavor_name
 from zaqar_lite.service.pooling.pooled_store import PooledMessages, staging_queue
 from zaqar_lite.service.pooling.pools import PoolRegistry
 from zaqar_lite.service.records import Held, Kind, all_records
@@ -96,26 +96,18 @@ class Drain(msgspec.Struct, omit_defaults=True):
         return self.state != "running"
 
 
-encode = msgspec.json.encode
-decode = msgspec.json.Decoder(Drain).decode
-
-
-def drain_kind(management: ManagementStore) -> Kind[Drain]:
-    """The records of drains, by their pools."""
-    return Kind(
-        management,
-        DRAIN,
-        "The drain of",
-        encode=encode,
-        decode=lambda record: decode(record.value),
-    )
-
-
 class Drains:
     """Begin to drain pools, and tell how far it is."""
 
     def __init__(self, management: ManagementStore, registry: PoolRegistry, clock: Clock) -> None:
-        self._kind = drain_kind(management)
+        self.kind = Kind[Drain](
+            management,
+            DRAIN,
+            "The drain of",
+            encode=msgspec.json.encode,
+            decode=lambda record: msgspec.json.decode(record.value, type=Drain),
+            lives=lambda drain: KEPT_MS if drain.is_over else None,
+        )
         self._registry = registry
         self._clock = clock
 
@@ -137,7 +129,7 @@ class Drains:
                 return drain
             return Drain(pool, secrets.token_hex(8), self._clock.now_ms())
 
-        return (await self._kind.write("", pool, build))[0]
+        return (await self.kind.write("", pool, build))[0]
 
     async def get(self, pool: str) -> Drain:
         """How far the draining of a pool is, or how it ended.
@@ -145,7 +137,7 @@ class Drains:
         Raises:
             NotFound: it was never drained, or that is forgotten.
         """
-        drain = await self._kind.find("", pool)
+        drain = await self.kind.find("", pool)
         if drain is None:
             raise NotFound(f"The pool {pool} was never drained.")
         return drain
@@ -156,35 +148,30 @@ class DrainWorker(BackgroundWorker):
     """Work on the drains that nobody works on, and carry redriven messages to their pools."""
 
     messages: PooledMessages
-    management: ManagementStore
-    registry: PoolRegistry
-    placements: Placements
-    clock: Clock
+    drains: Drains
     turns: Turns
     wait: float
 
     def __post_init__(self) -> None:
-        self._kind = drain_kind(self.management)
+        self._placements, self._clock = self.messages.placements, self.messages.clock
+        self._registry, self._management = self.messages.registry, self._placements.management
         self._name = secrets.token_hex(8)
         self._rest = 0.0
         self._work = Background("drains", self._look, rest=_LOOK_EVERY)
 
     async def _look(self) -> float:
-        async for record in all_records(self.management, DRAIN, ""):
+        async for record in all_records(self._management, DRAIN, ""):
             await self._look_at(record)
-        async for record in all_records(self.management, CARRY):
+        async for record in all_records(self._management, CARRY):
             await self._carry_redriven(record)
         return max(min(_LOOK_EVERY, self.wait), self._rest)
 
     async def _look_at(self, record: Record) -> None:
         """Make one round of a drain, unless it is over or another process works on it."""
-        drain, now = decode(record.value), self.clock.now_ms()
-        if drain.is_over and now - drain.ended_at >= KEPT_MS:
-            with suppress(RecordChanged):
-                await self.management.delete_record(DRAIN, "", drain.pool, expected=record.version)
+        drain, now = self.drains.kind.decode(record), self._clock.now_ms()
         if drain.is_over or (drain.holder not in ("", self._name) and drain.held_until > now):
             return
-        work = Held(self._kind, "", drain.pool, drain, record.version)
+        work = Held(self.drains.kind, "", drain.pool, drain, record.version)
         try:
             await self._save(work)
             await self._round(work)
@@ -202,7 +189,7 @@ class DrainWorker(BackgroundWorker):
         Raises:
             RecordChanged: another process holds it.
         """
-        work.value.holder, work.value.held_until = self._name, self.clock.now_ms() + _LEASE_MS
+        work.value.holder, work.value.held_until = self._name, self._clock.now_ms() + _LEASE_MS
         await work.save()
 
     async def _round(self, work: Held[Drain]) -> None:
@@ -213,7 +200,7 @@ class DrainWorker(BackgroundWorker):
         frozen: dict[str, dict[QueueRef, Entry]] = defaultdict(dict)
         waiting: list[QueueRef] = []
         begun = time.monotonic()
-        async for queue, entry in self.placements.in_pool(drain.pool):
+        async for queue, entry in self._placements.in_pool(drain.pool):
             drain.queues += 1
             if entry.place.group:
                 if entry.place.pool == drain.pool:  # else it comes here, and goes on later
@@ -230,10 +217,10 @@ class DrainWorker(BackgroundWorker):
         for queue in sorted(waiting, key=is_internal):
             if count >= _MOST_FROZEN:
                 break
-            if not (await self.placements.entry(queue)).place.group:
+            if not (await self._placements.entry(queue)).place.group:
                 count += await self._freeze(await self._group_of(queue, drain.pool), drain.pool)
         if not drain.queues and await self._is_empty(drain.pool):
-            drain.state, drain.ended_at = "completed", self.clock.now_ms()
+            drain.state, drain.ended_at = "completed", self._clock.now_ms()
             logger.info("the pool %r is empty: %d messages were moved", drain.pool, drain.moved)
         await self._save(work)
 
@@ -242,28 +229,28 @@ class DrainWorker(BackgroundWorker):
         store = await self.messages.pool(pool)
         if any([(await store.stats(queue)).total for queue in OUTBOX_QUEUES]):
             return False
-        return await self.placements.carried_from(pool) is None
+        return await self._placements.carried_from(pool) is None
 
     # -- groups --
 
     async def _group_of(self, queue: QueueRef, pool: str) -> dict[QueueRef, Entry]:
         """The queues of a pool that must move together with one of them, itself included."""
-        filtered = await self.management.filtered_queues(queue.project)
+        filtered = await self._management.filtered_queues(queue.project)
         todo, seen = [queue], {queue}
         if filtered:
-            todo += [ref for ref, _ in await self.placements.queues_of(queue.project)]
+            todo += [ref for ref, _ in await self._placements.queues_of(queue.project)]
             seen |= {*todo}
         while todo:
             one = todo.pop()
-            record = await self.management.get_queue(one)
+            record = await self._management.get_queue(one)
             metadata = {} if record is None else record.metadata
             names = [rules.dead_letter_target(metadata)]
-            names += await self.management.dead_letter_sources(one, limit=_MOST_SOURCES)
+            names += await self._management.dead_letter_sources(one, limit=_MOST_SOURCES)
             found = {QueueRef(one.project, name) for name in names if name is not None}
             found |= {ordered_queue(one.project, at) for at in metadata.get(rules.ORDERED, ())}
             todo += found - seen
             seen |= found
-        entries = {one: await self.placements.entry(one) for one in seen}
+        entries = {one: await self._placements.entry(one) for one in seen}
         return {one: entry for one, entry in entries.items() if entry.place.pool == pool}
 
     async def _freeze(self, group: Mapping[QueueRef, Entry], pool: str) -> int:
@@ -275,9 +262,9 @@ class DrainWorker(BackgroundWorker):
             name, target = secrets.token_hex(8), await self._target(group, pool)
         for queue, entry in group.items():
             if not entry.place.group:
-                now = self.clock.now_ms()
+                now = self._clock.now_ms()
                 place = Place(pool, to=target, group=name, since=now, keys_in=entry.place.keys_in)
-                await self.placements.change(queue, place, entry.version)
+                await self._placements.change(queue, place, entry.version)
         return len(group)
 
     async def _target(self, group: Collection[QueueRef], pool: str) -> str | None:
@@ -286,22 +273,22 @@ class DrainWorker(BackgroundWorker):
         Raises:
             Unavailable: no pool that fits takes new queues and answers.
         """
-        records = [await self.management.get_queue(queue) for queue in group]
+        records = [await self._management.get_queue(queue) for queue in group]
         needs: list[Mapping[str, Any]] = [one.metadata for one in records if one is not None]
         project = next(iter(group)).project
         flavors = {flavor_name(metadata) for metadata in needs} - {None} or {None}
         fitting = None
         for flavor in flavors:
             try:
-                found = await self.registry.fitting(project, flavor)
+                found = await self._registry.fitting(project, flavor)
             except NotFound:  # the flavor is no more
-                found = await self.registry.fitting(project, None)
+                found = await self._registry.fitting(project, None)
             fitting = found if fitting is None else [one for one in fitting if one in found]
         others = [
             one
             for one in fitting or ()
             if one.name != pool
-            and not any([await self.registry.missing(one.name, each) for each in needs])
+            and not any([await self._registry.missing(one.name, each) for each in needs])
             and await self._answers(one.name)
         ]
         if others:
@@ -320,7 +307,7 @@ class DrainWorker(BackgroundWorker):
 
     async def _move(self, work: Held[Drain], group: Mapping[QueueRef, Entry]) -> int:
         """Move the messages of a frozen group as far as that goes now; answer how many thawed."""
-        pool, now = work.value.pool, self.clock.now_ms()
+        pool, now = work.value.pool, self._clock.now_ms()
         places = [entry.place for entry in group.values()]
         since = max(place.since for place in places)
         if now < since + self.wait * 1000:
@@ -352,7 +339,7 @@ class DrainWorker(BackgroundWorker):
         for queue, entry in group.items():
             keys_in = pool if await old.remembers(queue) else None
             place = Place(places[0].to, keys_in=keys_in)
-            await self.placements.change(queue, place, entry.version)
+            await self._placements.change(queue, place, entry.version)
             work.value.problem = work.value.problem if keys_in is None else _KEYS
             thawed += keys_in is None
         return thawed
@@ -360,8 +347,8 @@ class DrainWorker(BackgroundWorker):
     async def _seal(self, group: Mapping[QueueRef, Entry]) -> None:
         """Refuse from now on what the holders of claims do."""
         for queue, entry in group.items():
-            place = msgspec.structs.replace(entry.place, sealed=True, since=self.clock.now_ms())
-            await self.placements.change(queue, place, entry.version)
+            place = msgspec.structs.replace(entry.place, sealed=True, since=self._clock.now_ms())
+            await self._placements.change(queue, place, entry.version)
 
     async def _movable(
         self, old: MessageStore, queue: QueueRef, *, held: bool
@@ -413,7 +400,7 @@ class DrainWorker(BackgroundWorker):
     async def _repeat(self, work: Held[Drain], batch: Batch) -> None:
         """Go on with a batch that was on its way when a process ended."""
         queue = QueueRef(batch.project, batch.queue)
-        place = (await self.placements.entry(queue)).place
+        place = (await self._placements.entry(queue)).place
         if place.group:
             old = await self.messages.pool(work.value.pool)
             new = await self.messages.pool(place.to)
@@ -427,14 +414,14 @@ class DrainWorker(BackgroundWorker):
         if await old.remembers(queue):
             work.value.problem = _KEYS
             return False
-        await self.placements.change(queue, Place(entry.place.pool), entry.version)
+        await self._placements.change(queue, Place(entry.place.pool), entry.version)
         return True
 
     async def _carry_redriven(self, record: Record) -> None:
         """Carry redriven messages from where they wait to their target."""
         name, _, pool = record.name.partition("@")
         target = QueueRef(record.project, name)
-        place = (await self.placements.entry(target)).place
+        place = (await self._placements.entry(target)).place
         if place.group:
             return
         try:
@@ -449,8 +436,8 @@ class DrainWorker(BackgroundWorker):
                     await new.import_messages(target, (one,), source=source, number=1)
                 await old.delete(staging, [one.id for one in found], claim_ids=None)
             begun = msgspec.json.decode(record.value, type=int)
-            if is_empty and self.clock.now_ms() - begun >= CARRIED_MS:
-                await self.management.delete_record(
+            if is_empty and self._clock.now_ms() - begun >= CARRIED_MS:
+                await self._management.delete_record(
                     CARRY, record.project, record.name, expected=record.version
                 )
         except RecordChanged:
@@ -465,7 +452,7 @@ class DrainWorker(BackgroundWorker):
 
         A delay that a normal queue ignored stays behind, too.
         """
-        record = await self.management.get_queue(queue)
+        record = await self._management.get_queue(queue)
         ignores = record is not None and not record.is_delayed
         moved: list[Message] = []
         for one in found:

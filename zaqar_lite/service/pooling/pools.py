@@ -45,10 +45,6 @@ class Pool(msgspec.Struct, frozen=True, omit_defaults=True):
         """Show no credentials."""
         return f"Pool({self.name!r}, {self.shown_uri!r}, {self.weight!r}, {self.flavor!r})"
 
-    def encode(self) -> bytes:
-        """The pool as a record keeps it."""
-        return msgspec.json.encode(self)
-
     @property
     def shown_uri(self) -> str:
         """The URI without its credentials, which nobody is told."""
@@ -70,9 +66,6 @@ def _shown(name: str, value: object) -> object:
     return value
 
 
-decode_pool = msgspec.json.Decoder(Pool).decode
-
-
 class Flavor(msgspec.Struct, frozen=True, omit_defaults=True):
     """A named set of pools of a project's choice, and what the first of them is said to do."""
 
@@ -80,12 +73,9 @@ class Flavor(msgspec.Struct, frozen=True, omit_defaults=True):
     pools: tuple[str, ...]
     capabilities: tuple[str, ...] = ()
 
-    def encode(self) -> bytes:
-        """The flavor as a record keeps it."""
-        return msgspec.json.encode(self)
 
-
-decode_flavor = msgspec.json.Decoder(Flavor).decode
+_decode_pool_json = msgspec.json.Decoder(Pool).decode
+_decode_flavor = msgspec.json.Decoder(Flavor).decode
 
 
 logger = logging.getLogger(__name__)
@@ -126,21 +116,21 @@ class PoolRegistry:
     def __init__(self, management: ManagementStore, check: Check, clock: Clock) -> None:
         self._check = check
         full = f"There are {MAX_POOLS} pools, as many as there may be."
-        self._pools = Kind(
+        self._pools = Kind[Pool](
             management,
             POOL,
             "Pool",
-            encode=Pool.encode,
+            encode=msgspec.json.encode,
             decode=_decode_pool,
             most=Most(MAX_POOLS, Invalid, full, clock),
         )
         full = f"the project has {MAX_FLAVORS} flavors, as many as it may have."
-        self._flavors = Kind(
+        self._flavors = Kind[Flavor](
             management,
             FLAVOR,
             "Flavor",
-            encode=Flavor.encode,
-            decode=lambda record: decode_flavor(record.value),
+            encode=msgspec.json.encode,
+            decode=lambda record: _decode_flavor(record.value),
             most=Most(MAX_FLAVORS, Invalid, full, clock),
         )
         self._known: dict[str, Pool] = {}
@@ -237,7 +227,7 @@ class PoolRegistry:
             return
         await self._check_empty(name, holds)
         async for record in all_records(self._flavors.management, FLAVOR):
-            flavor = decode_flavor(record.value)
+            flavor = _decode_flavor(record.value)
             if self._pools_of(flavor, pools) == [name]:
                 raise Forbidden(
                     f"The pool {name} is the only one of the flavor {flavor.name}: delete the "
@@ -375,4 +365,4 @@ class PoolRegistry:
 
 def _decode_pool(record: Record) -> Pool:
     check_opened(record.value, f"pool {record.name}")
-    return decode_pool(record.value)
+    return _decode_pool_json(record.value)
