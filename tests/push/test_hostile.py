@@ -19,6 +19,7 @@ from zaqar_lite.service.delivery.attempt import (
     DeliveryOutcome,
     DeliverySender,
     Notification,
+    Transport,
 )
 from zaqar_lite.service.delivery.outbox import Delivery
 
@@ -177,14 +178,11 @@ def _sent_until_full(connection: socket.socket) -> int:
     return sent
 
 
-class Broken:
+class Broken(Transport):
     """A transport with a bug."""
 
     async def send(self, notification: Notification) -> Answer:
         raise AssertionError(notification)
-
-    async def close(self) -> None:
-        """Do nothing."""
 
 
 async def test_a_bug_in_a_transport_is_a_failed_attempt() -> None:

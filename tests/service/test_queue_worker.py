@@ -1,4 +1,4 @@
-"""A lane of deliveries goes on after a mistake of its store."""
+"""A worker of deliveries goes on after a mistake of its store."""
 
 import asyncio
 from typing import Any
@@ -8,20 +8,19 @@ import pytest
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.models import Message, QueueRef, StoreOptions
 from zaqar_lite.domain.posts import NewMessage
-from zaqar_lite.service.background import cancelled
-from zaqar_lite.service.delivery import queue_worker as lanes
+from zaqar_lite.service.delivery import queue_worker
 from zaqar_lite.service.delivery.queue_worker import QueueWorker
 from zaqar_lite.service.long_polling import LongPolling
 from zaqar_lite.storage.sql import create
 
 pytestmark = pytest.mark.anyio
-QUEUE = QueueRef("p", "~lane")
+QUEUE = QueueRef("p", "~internal")
 
 
 async def test_what_was_delivered_is_deleted_after_a_deletion_failed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(lanes, "_PAUSE", 0.01)
+    monkeypatch.setattr(queue_worker, "_PAUSE", 0.01)
     messages, _ = create("memory://", clock=Clock(), options=StoreOptions())
     new = [NewMessage(b"1", 60_000) for _ in range(3)]
     await messages.post(QUEUE, new, client_id="c", version=None)
@@ -38,11 +37,10 @@ async def test_what_was_delivered_is_deleted_after_a_deletion_failed(
 
     monkeypatch.setattr(messages, "delete", fail_once)
     waiting = LongPolling(messages, most=10, most_per_project=10)
-    running = asyncio.create_task(
-        QueueWorker(QUEUE, act, messages=messages, long_polling=waiting).run()
-    )
+    worker = QueueWorker(QUEUE, act, messages=messages, long_polling=waiting)
+    worker.start()
     async with asyncio.timeout(10):
         await failed.wait()
         while (await messages.stats(QUEUE)).total:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-    await cancelled(running)
+    await worker.stop()

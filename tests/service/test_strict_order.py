@@ -172,7 +172,7 @@ async def test_a_turn_that_comes_too_early_by_this_clock_is_taken_again() -> Non
     assert (await messages.stats(lane)).total == 1
 
 
-class Recorder:
+class Recorder(Transport):
     """A transport that notes what it was sent."""
 
     def __init__(self, status: int = 204) -> None:
@@ -182,9 +182,6 @@ class Recorder:
     async def send(self, notification: Notification) -> Answer:
         self.sent.append(notification.subscriber)
         return Answer(status=self._status)
-
-    async def close(self) -> None:
-        """Nothing is open."""
 
 
 async def test_a_turn_that_fails_repeats_no_delivery_to_others() -> None:

@@ -9,7 +9,7 @@ import aiosmtplib
 
 from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.domain.subscriptions import mail_address
-from zaqar_lite.service.delivery.attempt import Answer, Notification
+from zaqar_lite.service.delivery.attempt import Answer, Notification, Transport
 
 _TIMEOUT = 20.0
 _SUBJECT = "A message of a queue"
@@ -32,7 +32,7 @@ class Smtp(NamedTuple):
         return f"Smtp({self.host!r}, {self.port}, {self.sender!r}, {self.tls!r})"
 
 
-class Mail:
+class Mail(Transport):
     """Send notifications to `mailto:` subscribers."""
 
     def __init__(self, smtp: Smtp) -> None:
@@ -64,9 +64,6 @@ class Mail:
         except (aiosmtplib.SMTPException, OSError):
             return Answer(error="the mail server can't be reached")
         return Answer(200)
-
-    async def close(self) -> None:
-        """Do nothing: no connection is kept."""
 
 
 def compose(notification: Notification, sender: str) -> EmailMessage:

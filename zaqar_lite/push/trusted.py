@@ -6,7 +6,7 @@ from zaqar_lite.domain.errors import NotFound, Unavailable
 from zaqar_lite.service.delivery.attempt import Answer, Notification, Transport
 
 
-class TrustedWebhooks:
+class TrustedWebhooks(Transport):
     """Send notifications as webhooks, with a token of the subscription's trust in X-Auth-Token.
 
     `token_of` finds it; NotFound says that the trust has ended, which no retry mends.
@@ -30,7 +30,3 @@ class TrustedWebhooks:
                 headers={**notification.headers, "x-auth-token": token},
             )
         )
-
-    async def close(self) -> None:
-        """Close all connections."""
-        await self._webhooks.close()

@@ -17,7 +17,7 @@ from aiohappyeyeballs import AddrInfoType
 from aiohttp.abc import AbstractResolver, ResolveResult
 
 from zaqar_lite.push.guard import Guard, Refused
-from zaqar_lite.service.delivery.attempt import Answer, Notification
+from zaqar_lite.service.delivery.attempt import Answer, Notification, Transport
 
 _CONNECT = 5.0
 _TOTAL = 20.0
@@ -98,7 +98,7 @@ class GuardedResolver(AbstractResolver):
         await self._resolver.close()
 
 
-class Webhooks:
+class Webhooks(Transport):
     """Send notifications by HTTP; a client session is opened with the first."""
 
     def __init__(

@@ -187,7 +187,11 @@ class Services:
             SCHEME: self.connected_subscribers,
         }
         sender = DeliverySender(
-            transports, clock, has_ended=subscriber_cache.has_ended, refusal=guard.refusal
+            transports,
+            clock,
+            has_ended=subscriber_cache.has_ended,
+            refusal=guard.refusal,
+            encryption_keys=self.encryption_keys,
         )
         log = AttemptLog(management, clock)
         self.deliveries = Deliveries(
@@ -202,7 +206,6 @@ class Services:
             clock=clock,
             confirmed_only=settings.require_confirmation,
             disable_after=_DISABLE_AFTER,
-            encryption_keys=self.encryption_keys,
         )
         self.inspection = DeliveryInspection(
             messages,
@@ -211,7 +214,6 @@ class Services:
             log,
             limits=limits,
             clock=clock,
-            encryption_keys=self.encryption_keys,
         )
 
 

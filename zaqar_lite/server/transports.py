@@ -35,7 +35,7 @@ def webhooks_and_mail(
     return transports
 
 
-class _Webhooks:
+class _Webhooks(Transport):
     """Webhooks that import their HTTP library, in a thread, at the first notification.
 
     Importing it takes a fifth of a second, which would delay the start of every server.

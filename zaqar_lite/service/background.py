@@ -29,9 +29,10 @@ class Background:
         self._stopped = False
 
     def start(self) -> None:
-        """Begin."""
+        """Begin; idempotent."""
         self._stopped = False
-        self._task = asyncio.create_task(self._run(), name=self._name)
+        if self._task is None:
+            self._task = asyncio.create_task(self._run(), name=self._name)
 
     async def stop(self) -> None:
         """End the step under way and all later ones; idempotent."""

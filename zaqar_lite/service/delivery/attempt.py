@@ -4,12 +4,13 @@ import asyncio
 import logging
 import secrets
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from random import random, uniform
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
 from zaqar_lite.domain.clock import Clock
@@ -22,6 +23,9 @@ from zaqar_lite.domain.turns import Turns
 from zaqar_lite.service.caching import Cache
 from zaqar_lite.service.delivery.outbox import Delivery
 from zaqar_lite.webhooks import signed_headers
+
+if TYPE_CHECKING:
+    from zaqar_lite.service.encryption.encryption_keys import EncryptionKeys
 
 _FIRST_WINDOW = 2
 _LARGEST_WINDOW = 64
@@ -185,14 +189,15 @@ class Answer:
     refused: bool = False
 
 
-class Transport(Protocol):
+class Transport(ABC):
     """What sends notifications to the subscribers of some schemes."""
 
+    @abstractmethod
     async def send(self, notification: Notification) -> Answer:
         """Send a notification; whatever goes wrong is in the answer."""
 
-    async def close(self) -> None:
-        """Close all connections; a later `send` opens new ones."""
+    async def close(self) -> None:  # noqa: B027 - most keep nothing open
+        """Close what is kept open."""
 
 
 class DeliveryOutcome(Enum):
@@ -231,6 +236,7 @@ class DeliverySender:
     has_ended: Callable[[Subscription], bool]
     refusal: Callable[[str], str | None] = lambda _: None
     """Tells why a subscriber can't be called, as far as its URL shows that."""
+    encryption_keys: "EncryptionKeys | None" = None
 
     def __post_init__(self) -> None:
         self._endpoints = Endpoints()
@@ -238,8 +244,15 @@ class DeliverySender:
 
     async def close(self) -> None:
         """Close all connections."""
-        for transport in {id(one): one for one in self.transports.values()}.values():
+        for transport in set(self.transports.values()):
             await transport.close()
+
+    async def payload(self, delivery: Delivery) -> bytes:
+        """What a receiver gets: the body as it was posted, which stays sealed where it is kept."""
+        payload = bytes(delivery.payload)
+        if self.encryption_keys is None:
+            return payload
+        return await self.encryption_keys.open_in(delivery.project, payload)
 
     async def attempt(
         self,
@@ -294,20 +307,22 @@ class DeliverySender:
         transport = self.transports.get(subscription.subscriber.partition(":")[0].lower())
         if transport is None:
             return Answer(error="this server does not deliver to this scheme", refused=True)
-        if len(bytes(delivery.payload)) >= _LARGE:
+        body = await self.payload(delivery)
+        if len(body) >= _LARGE:
             await self._turns.wait()
         if queue_in(subscription.subscriber) is None:
-            return await transport.send(self.notification(delivery, subscription))
-        project, body = delivery.project, bytes(delivery.payload)
+            return await transport.send(self._notification(delivery, body, subscription))
+        project = delivery.project
         return await transport.send(
             Notification(
                 subscription.subscriber, {}, body, subscription.options, project, delivery.id
             )
         )
 
-    def notification(self, delivery: Delivery, subscription: Subscription) -> Notification:
+    def _notification(
+        self, delivery: Delivery, body: bytes, subscription: Subscription
+    ) -> Notification:
         """Write what is sent: upstream's document, and the headers of Standard Webhooks."""
-        body = bytes(delivery.payload)
         options = subscription.options
         post_data = options.get("post_data")
         if isinstance(post_data, str) and post_data:

@@ -11,7 +11,6 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from random import uniform
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -22,7 +21,7 @@ from zaqar_lite.domain.posts import IdempotencyKey, NewMessage
 from zaqar_lite.domain.retry_policy import ATTRIBUTE as RETRY_POLICY
 from zaqar_lite.domain.subscriptions import Subscription
 from zaqar_lite.domain.topics import name_of, queue_in
-from zaqar_lite.service.background import Background, cancelled
+from zaqar_lite.service.background import Background
 from zaqar_lite.service.delivery.attempt import DeliveryOutcome, DeliverySender, Result
 from zaqar_lite.service.delivery.attempt_log import MAX_ANSWER, AttemptLog
 from zaqar_lite.service.delivery.outbox import (
@@ -48,9 +47,6 @@ from zaqar_lite.service.subscriptions.subscriber_cache import SubscriberCache, r
 from zaqar_lite.service.subscriptions.subscriptions import Subscriptions
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
-
-if TYPE_CHECKING:
-    from zaqar_lite.service.encryption.encryption_keys import EncryptionKeys
 
 logger = logging.getLogger(__name__)
 FAILED_MS = 604_800_000
@@ -163,7 +159,6 @@ class Deliveries:
     clock: Clock
     confirmed_only: bool
     disable_after: int
-    encryption_keys: "EncryptionKeys | None" = None
 
     def __post_init__(self) -> None:
         self.dead_deliveries = DeadDeliveries(
@@ -184,7 +179,6 @@ class Deliveries:
             deliver=self._deliver_in_order,
             look=self._look_at_due,
         )
-        self._tasks: list[asyncio.Task[None]] = []
         self._writing = Background("the log of deliveries", self.log.flush, rest=1.0)
         acts = [(queue, self._deliver_new) for queue in OUTBOX_QUEUES]
         acts += [(queue, self._deliver_again) for queue in RETRY_QUEUES]
@@ -195,24 +189,19 @@ class Deliveries:
 
     def start(self) -> None:
         """Begin to deliver in tasks of the running event loop."""
-        self._tasks = [
-            asyncio.create_task(worker.run(), name="deliveries") for worker in self._workers
-        ]
+        for worker in self._workers:
+            worker.start()
         self._writing.start()
 
     async def stop(self) -> None:
         """End the tasks; what is under way comes again when its lease ends."""
         await self._writing.stop()
-        if self._tasks:
-            await cancelled(*self._tasks)
-            self._tasks = []
-            await self.sender.close()
-            try:
-                for worker in self._workers:
-                    await worker.delete_done()
-                await self.log.flush()
-            except Unavailable as exc:
-                logger.warning("some deliveries come again: %s", exc)
+        await asyncio.gather(*(worker.stop() for worker in self._workers))
+        await self.sender.close()
+        try:
+            await self.log.flush()
+        except Unavailable as exc:
+            logger.warning("the last attempts to deliver are not in their logs: %s", exc)
 
     async def _deliver_new(self, message: Message) -> None:
         """Send a message to all who subscribed before it was posted.
@@ -389,13 +378,6 @@ class Deliveries:
             await asyncio.sleep((due_at - now) / 1000)
         return entry
 
-    async def _opened(self, delivery: Delivery) -> Delivery:
-        """The delivery with the body that was posted; what is kept of it stays sealed."""
-        if self.encryption_keys is None:
-            return delivery
-        payload = await self.encryption_keys.open_in(delivery.project, bytes(delivery.payload))
-        return msgspec.structs.replace(delivery, payload=msgspec.Raw(payload))
-
     async def _deliver_fresh(
         self, delivery: Delivery, subscription: Subscription, policy: object, *, after: int = 0
     ) -> tuple[Delivery, float] | None:
@@ -422,8 +404,7 @@ class Deliveries:
             return None
         if self.confirmed_only and not subscription.confirmed and delivery.kind == "Notification":
             return None
-        opened = await self._opened(delivery)
-        result = await self.sender.attempt(opened, subscription, policy, is_fresh=is_fresh)
+        result = await self.sender.attempt(delivery, subscription, policy, is_fresh=is_fresh)
         if result.outcome is DeliveryOutcome.DEFERRED:
             return delivery, result.wait * uniform(1.0, 1.3)  # noqa: S311 - jitter
         delivery.attempts += 1

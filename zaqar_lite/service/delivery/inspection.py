@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -28,9 +28,6 @@ from zaqar_lite.service.delivery.outbox import (
 from zaqar_lite.service.delivery.queue_worker import LEASE_MS
 from zaqar_lite.service.subscriptions.subscriptions import Subscriptions
 from zaqar_lite.storage.base import MessageStore
-
-if TYPE_CHECKING:
-    from zaqar_lite.service.encryption.encryption_keys import EncryptionKeys
 
 _RETRIED_MS = 3_600_000
 """How long a delivery that is retried by hand is tried at least, even if its message expired."""
@@ -69,7 +66,6 @@ class DeliveryInspection:
     log: AttemptLog
     limits: Limits
     clock: Clock
-    encryption_keys: "EncryptionKeys | None" = None
 
     async def attempts(self, queue: QueueRef, subscription_id: str) -> Sequence[Attempt]:
         """The last attempts to deliver to a subscription, the newest first.
@@ -107,19 +103,10 @@ class DeliveryInspection:
                     delivery.reason,
                     delivery.attempts,
                     message.created_at,
-                    await self._opened(delivery),
+                    await self.sender.payload(delivery),
                 )
             )
         return found
-
-    async def _opened(self, delivery: Delivery) -> bytes:
-        """What a receiver would have got."""
-        payload = bytes(delivery.payload)
-        return (
-            payload
-            if self.encryption_keys is None
-            else await self.encryption_keys.open_in(delivery.project, payload)
-        )
 
     async def _enabled(self, queue: QueueRef, subscription_id: str) -> Subscription:
         subscription = await self.subscriptions.get(queue, subscription_id)

@@ -6,7 +6,6 @@ of the server's own. If that process has ended, the notification expires a minut
 kept for a connection that has gone: its subscriptions end with it.
 """
 
-import asyncio
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,8 +20,7 @@ from zaqar_lite.domain.models import Message, QueueRef
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.domain.sealed import is_sealed
 from zaqar_lite.domain.topics import queue_in
-from zaqar_lite.service.background import cancelled
-from zaqar_lite.service.delivery.attempt import Answer, Notification
+from zaqar_lite.service.delivery.attempt import Answer, Notification, Transport
 from zaqar_lite.service.delivery.outbox import decode_forwarded, encode, put
 from zaqar_lite.service.delivery.queue_worker import QueueWorker
 from zaqar_lite.service.long_polling import LongPolling
@@ -55,7 +53,7 @@ def process_queue(node: str) -> QueueRef:
 
 
 @dataclass(eq=False, repr=False)
-class ConnectedSubscribers:
+class ConnectedSubscribers(Transport):
     """The connections of this process that listen, as a transport of notifications."""
 
     messages: MessageStore
@@ -71,12 +69,10 @@ class ConnectedSubscribers:
             messages=self.messages,
             long_polling=self.long_polling,
         )
-        self._task: asyncio.Task[None] | None = None
 
     def add(self, push: Push) -> str:
         """Let a connection listen; answer its subscriber."""
-        if self._task is None:  # a process on which nobody listens looks for no notifications
-            self._task = asyncio.create_task(self._worker.run(), name="listeners")
+        self._worker.start()  # a process on which nobody listens looks for no notifications
         listener = secrets.token_hex(16)
         self._pushes[listener] = push
         return f"{SCHEME}:{self._node}/{listener}"
@@ -90,7 +86,7 @@ class ConnectedSubscribers:
 
     async def stop(self) -> None:
         """Take nothing more."""
-        await cancelled(self._task)
+        await self._worker.stop()
 
     async def send(self, notification: Notification) -> Answer:
         """Send a notification, or hand it to the process that has the connection."""
@@ -99,15 +95,10 @@ class ConnectedSubscribers:
             return self._push(listener, notification.body)
         worker = process_queue(node)
         handed = encode(_Handed(listener, notification.body.decode("utf-8", "replace")))
-        if (
-            self.encryption_keys is not None
-        ):  # the notification was opened to be sent, not to be kept
+        if self.encryption_keys is not None:  # it was opened to be sent, not to be kept
             handed = await self.encryption_keys.seal_body(worker, handed)
         await put(self.messages, worker, NewMessage(handed, _HANDED_MS))
         return Answer(status=202)
-
-    async def close(self) -> None:
-        """Nothing is open here: connections end by themselves."""
 
     async def _take(self, message: Message) -> None:
         body = message.body
@@ -123,7 +114,7 @@ class ConnectedSubscribers:
         return Answer(status=200)
 
 
-class QueueTarget:
+class QueueTarget(Transport):
     """Post each notification once to a queue of its project, with its id as idempotency key."""
 
     def __init__(self, messages: Messages, clock: Clock) -> None:
@@ -151,6 +142,3 @@ class QueueTarget:
         except ZaqarLiteError as exc:  # the queue is full, or the project's quota: later, perhaps
             return Answer(status=429, error=str(exc))
         return Answer(status=201)
-
-    async def close(self) -> None:
-        """Nothing is open."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from zaqar_lite.domain.errors import TooMany, Unavailable, ZaqarLiteError
 from zaqar_lite.domain.models import ClaimRequest, DelayMode, Message, QueueRef
-from zaqar_lite.service.background import cancelled
+from zaqar_lite.service.background import Background, BackgroundWorker, cancelled
 from zaqar_lite.service.delivery.outbox import CLIENT_ID
 from zaqar_lite.service.long_polling import LongPolling
 from zaqar_lite.storage.base import MessageStore
@@ -24,8 +24,11 @@ _GATHER = 0.01
 
 
 @dataclass(eq=False, repr=False)
-class QueueWorker:
-    """Claim messages while there is room, and `act` on each in a task of its own."""
+class QueueWorker(BackgroundWorker):
+    """Claim messages while there is room, and `act` on each in a task of its own.
+
+    What is under way at a stop comes again when its lease ends.
+    """
 
     queue: QueueRef
     act: Callable[[Message], Awaitable[None]]
@@ -33,69 +36,54 @@ class QueueWorker:
     long_polling: LongPolling
 
     def __post_init__(self) -> None:
+        self._work = Background("deliveries", self._begin_some, rest=_PAUSE)
+        self._deleting = Background("deleting deliveries", self._delete_done, rest=_PAUSE)
+        self._under_way: set[asyncio.Task[None]] = set()
         self._done: list[str] = []
-        self._has_done = asyncio.Event()
 
-    async def run(self) -> None:
-        """Work for ever; what is under way at a cancellation comes again when its lease ends."""
-        under_way: set[asyncio.Task[None]] = set()
-        deleting = asyncio.create_task(self._delete())
+    def start(self) -> None:
+        """Begin, in tasks of the running event loop."""
+        super().start()
+        self._deleting.start()
+
+    async def stop(self) -> None:
+        """End; idempotent."""
+        await super().stop()
+        await self._deleting.stop()
+        await cancelled(*self._under_way)
         try:
-            while True:
-                room = _MOST_AT_ONCE - len(under_way)
-                if room <= 0:
-                    # Those that end leave the set themselves, so it stays the same set.
-                    await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
-                    continue
-                for message in await self._claim(min(room, _BATCH)):
-                    task = asyncio.create_task(self._work(message))
-                    under_way.add(task)
-                    task.add_done_callback(under_way.discard)
-        finally:
-            await cancelled(deleting, *under_way)
+            await self._delete_done()
+        except Unavailable as exc:
+            logger.warning("some deliveries come again: %s", exc)
 
-    async def delete_done(self) -> None:
-        """Delete what is done.
+    async def _begin_some(self) -> float:
+        """Begin to act on what the queue has, or wait for it; answer the seconds to rest."""
+        room = _MOST_AT_ONCE - len(self._under_way)
+        if room <= 0:
+            await asyncio.wait(self._under_way, return_when=asyncio.FIRST_COMPLETED)
+            return 0.0
+        found, rest = await self._claim(min(room, _BATCH))
+        for message in found:
+            task = asyncio.create_task(self._act(message))
+            self._under_way.add(task)
+            task.add_done_callback(self._under_way.discard)
+        return rest
 
-        Raises:
-            Unavailable: it is deleted later.
-        """
-        done, self._done = self._done, []
-        if not done:
-            return
-        try:
-            # Even if another process holds them by now: they were delivered.
-            await self.messages.delete(self.queue, done, claim_ids=None)
-        except BaseException:
-            self._done = [*done, *self._done]
-            self._has_done.set()
-            raise
-
-    async def _claim(self, limit: int) -> Sequence[Message]:
+    async def _claim(self, limit: int) -> tuple[Sequence[Message], float]:
         async def ask() -> Sequence[Message] | None:
-            request = ClaimRequest(limit, None, DelayMode.HONOUR, LEASE_MS, client_id=CLIENT_ID)
+            request = ClaimRequest(
+                limit, delay_mode=DelayMode.HONOUR, ttl_ms=LEASE_MS, client_id=CLIENT_ID
+            )
             return (await self.messages.claim(self.queue, request)).messages or None
 
-        found: Sequence[Message] | None = None
         try:
-            try:
-                never = asyncio.get_running_loop().create_future()
-                found = await self.long_polling.until_found(self.queue, _WAIT, ask, gone=never)
-            except TooMany:  # so many clients wait that this worker may not
-                await asyncio.sleep(_PAUSE)
-                found = await ask()
-        except Unavailable as exc:
-            logger.warning("deliveries are put off: %s", exc)
-            await asyncio.sleep(_PAUSE)
-        except Exception:
-            # A bug must not end the deliveries for the life of the process.
-            logger.exception("deliveries failed")
-            await asyncio.sleep(_PAUSE)
-        if found is None and self.long_polling.is_closed:
-            await asyncio.sleep(_PAUSE)
-        return found or ()
+            never = asyncio.get_running_loop().create_future()
+            found = await self.long_polling.until_found(self.queue, _WAIT, ask, gone=never)
+        except TooMany:  # so many clients wait that this worker may not
+            return await ask() or (), _PAUSE
+        return found or (), _PAUSE if found is None and self.long_polling.is_closed else 0.0
 
-    async def _work(self, message: Message) -> None:
+    async def _act(self, message: Message) -> None:
         try:
             await self.act(message)
         except ZaqarLiteError as exc:
@@ -104,20 +92,16 @@ class QueueWorker:
             logger.exception("a delivery failed; it comes again when its lease ends")
         else:
             self._done.append(message.id)
-            self._has_done.set()
+            self._deleting.wake()
 
-    async def _delete(self) -> None:
-        """Delete what is done, many at a time."""
-        while True:
-            await self._has_done.wait()
-            self._has_done.clear()
-            await asyncio.sleep(_GATHER)
+    async def _delete_done(self) -> float:
+        """Delete what is done, many at a time, even if another process holds it by now."""
+        await asyncio.sleep(_GATHER)
+        done, self._done = self._done, []
+        if done:
             try:
-                await self.delete_done()
-            except Unavailable as exc:
-                logger.warning("what was delivered is deleted later: %s", exc)
-                await asyncio.sleep(_PAUSE)
-            except Exception:
-                # If this task ended, all that is delivered from now on would come again.
-                logger.exception("what was delivered is deleted later")
-                await asyncio.sleep(_PAUSE)
+                await self.messages.delete(self.queue, done, claim_ids=None)
+            except BaseException:
+                self._done = [*done, *self._done]
+                raise
+        return 0.0 if self._done else _WAIT
