@@ -46,14 +46,6 @@ def test_the_variables_that_kubernetes_sets_for_a_service_are_passed_over() -> N
     assert load(environment={**given, "ZAQAR_LITE_PORT": "9000"}).port == 9000
 
 
-def test_the_names_of_before_are_read_and_told_and_new_ones_win() -> None:
-    given = {"ZAQAR_PORT": "1", "ZAQAR_LITE_PORT": "2", "ZAQAR_WORKERS": "3", "ZAQAR_TEST_ALL": "1"}
-    settings = load(environment=given)
-    assert (settings.port, settings.workers) == (2, 3)
-    assert environment.server_values(given)[1] == ["ZAQAR_WORKERS"]
-    assert "ZAQAR_LITE_WORKERS" in environment.renamed("ZAQAR_WORKERS")
-
-
 @pytest.mark.parametrize("name", sorted(environment.CLIENT_NAMES))
 def test_the_server_passes_over_what_clients_read(name: str) -> None:
     assert load(environment={f"ZAQAR_LITE_{name}": "x"}) == load(environment={})

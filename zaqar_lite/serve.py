@@ -19,7 +19,6 @@ from typing import Literal, get_args, get_origin
 
 import uvicorn
 
-from zaqar_lite import environment
 from zaqar_lite.api.application import Application
 from zaqar_lite.domain.addresses import shown
 from zaqar_lite.domain.errors import ConfigurationError
@@ -80,8 +79,6 @@ def run(arguments: argparse.Namespace) -> int:
     except ConfigurationError as exc:
         print(f"zaqar-lite: {exc}", file=sys.stderr)
         return NEVER_WORKS
-    for old in environment.server_values(os.environ)[1]:
-        logger.warning("%s", environment.renamed(old))
     if not (settings.is_loopback or settings.providers or settings.names_gateways):
         logger.warning(
             "listening on %s with trusted headers: every client may act for any project",

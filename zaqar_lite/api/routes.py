@@ -13,15 +13,12 @@ from typing import Any
 from zaqar_lite.api.request import Check, Parameter, Route
 from zaqar_lite.domain.identity import Access, Verb
 from zaqar_lite.domain.limits import Limits
-from zaqar_lite.service.caching import Cache
 
 INVALID_BODY = "Invalid request body"
 UNABLE_TO_DELETE = "Unable to delete"
 OPENAPI_PATH = "/openapi.json"
 OPEN_PATHS = frozenset(("/", "/livez", "/readyz"))
 """The paths of the public routes: no header is asked for, nobody is asked who they are."""
-MOST_KEPT, LONGEST_KEPT = 1_000, 256
-"""How many paths keep their place, and how long such a path may be."""
 METADATA: Callable[[Limits], int] = attrgetter("max_queue_metadata")
 POST: Callable[[Limits], int] = attrgetter("max_messages_post_size")
 
@@ -138,8 +135,6 @@ class RouteTree:
         self.nodes: dict[str, Node] = {}
         """The place of each route, by its template."""
         self._root = Node()
-        self.known: Cache[str, tuple[Node, tuple[str, ...]]] = Cache(MOST_KEPT)
-        """Places that were found, by path."""
         for route in routes:
             node = self._root
             for segment in route.template.split("/")[1:]:
@@ -153,9 +148,6 @@ class RouteTree:
 
     def find(self, path: str) -> tuple[Node, tuple[str, ...]] | None:
         """The node of a path and the values of its variable segments; None for an unknown path."""
-        known = self.known.get(path)
-        if known is not None:
-            return known
         node = self._root
         values: tuple[str, ...] = ()
         for segment in path.split("/")[1:]:
@@ -166,8 +158,4 @@ class RouteTree:
                     return None
                 values = (*values, segment)
             node = child
-        if not node.routes:
-            return None
-        if len(values) == 1 and len(path) <= LONGEST_KEPT:  # of a queue: it is asked for again
-            self.known[path] = node, values
-        return node, values
+        return (node, values) if node.routes else None

@@ -68,7 +68,7 @@ def load(
         ConfigurationError: unknown name (the nearest is named), wrong value, or values that
             exclude each other.
     """
-    given, _ = environment_names.server_values(environment)
+    given = environment_names.server_values(environment)
     named = given.pop(environment_names.CONFIG, None)
     path = config or (Path(named) if named else None)
     values: dict[str, Any] = {}
