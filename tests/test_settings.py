@@ -160,7 +160,7 @@ NUMBERS = [
 @pytest.mark.parametrize("name", NUMBERS)
 def test_every_number_has_an_upper_bound_that_is_told(name: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
-        load(environment={f"ZAQAR_{name.upper()}": "1000000000000"})
+        load(environment={f"ZAQAR_LITE_{name.upper()}": "1000000000000"})
     assert name in str(caught.value)
     assert "less than or equal to" in str(caught.value)
 

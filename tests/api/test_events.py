@@ -544,7 +544,7 @@ def test_a_page_of_another_origin_opens_a_signed_address(
     """Also after the server was started again: the browser comes back by itself."""
     browser = shutil.which("chromium") or shutil.which("google-chrome")
     assert browser is not None, "install chromium"
-    key = {"ZAQAR_SIGNED_URL_SECRET_KEY": SIGNED["signed_url_secret_key"]}
+    key = {"ZAQAR_LITE_SIGNED_URL_SECRET_KEY": SIGNED["signed_url_secret_key"]}
     server = server_process(f"embedded://{tmp_path}/data", env=key)
     with Client(server.url, project=PROJECT) as client:
         client.post("orders", "one")
