@@ -1,11 +1,9 @@
-"""A server under an orchestrator: probes, the drain, systemd's datagrams, a reload by SIGHUP."""
+"""A server under an orchestrator: probes, the drain, systemd; several processes as one server."""
 
-import json
 import os
 import signal
 import socket
 import tempfile
-import time
 import uuid
 from pathlib import Path
 
@@ -71,61 +69,6 @@ def test_several_processes_are_counted_as_one_server(request: pytest.FixtureRequ
         assert int(shown()["zaqar_lite_posted_messages_total"]) == 40
         assert server.terminate() == 0
     assert not list(Path(tempfile.gettempdir()).glob(f"zaqar-lite-metrics-{server.pid}-*"))
-
-
-def refused_ttl(server: ServerProcess) -> bool:
-    """Whether a message that lives for 1,000 seconds is too much."""
-    body = {"messages": [{"body": 1, "ttl": 1_000}]}
-    posted = httpx.post(f"{server.url}/v2/queues/q/messages", json=body, headers=PING_HEADERS)
-    assert posted.status_code in (201, 400)
-    return posted.status_code == 400
-
-
-def refused_queue(server: ServerProcess) -> bool:
-    """Whether a queue is more than the project may have."""
-    made = httpx.put(f"{server.url}/v2/queues/{uuid.uuid4().hex}", headers=PING_HEADERS)
-    assert made.status_code in (201, 403)
-    return made.status_code == 403
-
-
-def reload(server: ServerProcess, *, until: str) -> None:
-    """Ask for a reload, and wait for what the log says of it."""
-    said = server.log().count(until)
-    os.kill(server.pid, signal.SIGHUP)
-    server.wait_for(lambda: server.log().count(until) > said)
-
-
-def test_sighup_takes_limits_and_log_level_over_or_changes_nothing(tmp_path: Path) -> None:
-    config = tmp_path / "zaqar.toml"
-    config.write_text("max_message_ttl = 2000\ndefault_message_ttl = 400\n")
-    with ServerProcess("memory://", "--config", str(config)) as server:
-        assert not refused_ttl(server)
-        openapi = f"{server.url}/openapi.json"
-        assert '"maximum":2000' in httpx.get(openapi).text
-        config.write_text(
-            "max_message_ttl = 950\ndefault_message_ttl = 400\nrequest_timeout = 2.0\n"
-        )
-        reload(server, until="only a restart changes request_timeout")
-        assert refused_ttl(server)
-        assert '"maximum":2000' not in httpx.get(openapi).text
-        assert not refused_queue(server)
-        config.write_text("default_message_ttl = 400\nmax_message_ttl = 3000\nlog_level = 'loud'\n")
-        reload(server, until="nothing was reloaded")
-        assert refused_ttl(server)
-        config.write_text(
-            "default_message_ttl = 400\nmax_message_ttl = 3000\nlog_level = 'debug'\n"
-            "[quotas]\nqueues = 0\n"
-        )
-        reload(server, until="reloaded: ")
-        assert refused_queue(server)
-        assert httpx.get(f"{server.url}/v2/none", headers=PING_HEADERS).status_code == 404
-        server.wait_for(lambda: '"status": 404' in server.log())
-        told = [json.loads(line) for line in server.log().splitlines()]
-        (wrong,) = [line for line in told if line["level"] == "error"]
-        assert "log_level" in wrong["message"]
-        started = time.monotonic()
-        assert server.terminate() == 0
-        assert time.monotonic() - started < 20
 
 
 def test_sighup_reaches_processes_that_start_and_those_that_replace_others(

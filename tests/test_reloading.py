@@ -1,6 +1,7 @@
 """SIGHUP changes every setting that says so: each is changed here, and seen to hold."""
 
 import itertools
+import json
 import os
 import signal
 from collections.abc import Callable
@@ -113,8 +114,16 @@ CHANGES: dict[str, tuple[Any, Any, Callable[[Place], Any], Any, Any]] = {
 }
 
 
-def write(config: Path, which: int) -> None:
-    config.write_text(tomlkit.dumps({name: change[which] for name, change in CHANGES.items()}))
+def write(config: Path, which: int, **more: Any) -> None:
+    values = {name: change[which] for name, change in CHANGES.items()}
+    config.write_text(tomlkit.dumps({**values, **more}))
+
+
+def reload(server: ServerProcess, *, until: str) -> None:
+    """Ask for a reload, and wait for what the log says of it."""
+    said = server.log().count(until)
+    os.kill(server.pid, signal.SIGHUP)
+    server.wait_for(lambda: server.log().count(until) > said)
 
 
 def seen(server: ServerProcess) -> dict[str, Any]:
@@ -134,6 +143,17 @@ def test_every_reloadable_setting_is_changed_by_sighup_and_holds(tmp_path: Path)
     with ServerProcess("memory://", *options) as server:
         assert seen(server) == {name: change[3] for name, change in CHANGES.items()}
         write(config, 1)
-        os.kill(server.pid, signal.SIGHUP)
-        server.wait_for(lambda: "reloaded: " in server.log())
+        reload(server, until="reloaded: ")
         assert seen(server) == {name: change[4] for name, change in CHANGES.items()}
+        document = httpx.get(f"{server.url}/openapi.json").text
+        assert '"maximum":4000' in document
+        assert '"maximum":3000' not in document
+        # A file that is wrong changes nothing, and says where.
+        write(config, 0, log_level="loud")
+        reload(server, until="nothing was reloaded")
+        assert seen(server) == {name: change[4] for name, change in CHANGES.items()}
+        told = [json.loads(line) for line in server.log().splitlines()]
+        (wrong,) = [line for line in told if line["level"] == "error"]
+        assert "log_level" in wrong["message"]
+        write(config, 0, request_timeout=2.0)
+        reload(server, until="only a restart changes request_timeout")

@@ -303,18 +303,6 @@ def test_the_command_names_the_extra_that_is_missing() -> None:
     assert "zaqar-lite[server]" in finished.stderr
 
 
-def test_help_lists_every_command_quickly() -> None:
-    finished = subprocess.run(
-        [sys.executable, "-m", "zaqar_lite.cli", "--help"],
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=True,
-    )
-    for command in ("serve", "bench", "queue", "message", "claim", "dlq", "delay", "store"):
-        assert command in finished.stdout
-
-
 def test_keeps_queues_in_the_working_directory_without_any_option(tmp_path: Path) -> None:
     environment = {name: text for name, text in os.environ.items() if not name.startswith("ZAQAR_")}
 
@@ -355,18 +343,3 @@ def test_keeps_queues_in_the_working_directory_without_any_option(tmp_path: Path
     again.terminate()
     again.communicate()
     assert again.returncode == 0
-
-
-def test_announces_several_workers_once_one_of_them_answers(
-    request: pytest.FixtureRequest,
-) -> None:
-    redis = request.getfixturevalue("redis_server")
-    with ServerProcess(redis.url, "--workers", "2") as server:
-        deadline = time.monotonic() + 120
-        while "listening on" not in server.log():
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        started = time.monotonic()
-        assert httpx.get(f"{server.url}/v2/ping", headers=HEADERS).status_code == 204
-        assert time.monotonic() - started < 5
-        assert server.terminate() == 0

@@ -157,7 +157,9 @@ def serving(server: ServerProcess) -> list[int]:
     ]
 
 
-def test_a_worker_that_dies_is_replaced(request: pytest.FixtureRequest) -> None:
+def test_a_worker_that_dies_is_replaced_and_all_end_with_their_parent(
+    request: pytest.FixtureRequest,
+) -> None:
     redis = request.getfixturevalue("redis_server")
     with ServerProcess(redis.url, "--workers", "2") as server:
         wait_until(lambda: len(serving(server)) == 2, [])
@@ -168,13 +170,6 @@ def test_a_worker_that_dies_is_replaced(request: pytest.FixtureRequest) -> None:
         (line,) = lines(server, "takes its place")
         assert f"worker {dead} ended by signal 9" in line
         assert server.ping() == 204
-        assert server.terminate() == 0
-        assert not listens(server.port)
-
-
-def test_workers_end_with_the_process_that_started_them(request: pytest.FixtureRequest) -> None:
-    redis = request.getfixturevalue("redis_server")
-    with ServerProcess(redis.url, "--workers", "2") as server:
-        wait_until(lambda: len(serving(server)) == 2, [])
+        assert len(lines(server, "listening on")) == 1
         os.kill(server.pid, signal.SIGKILL)
         wait_until(lambda: not listens(server.port), [])

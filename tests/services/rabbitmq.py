@@ -6,7 +6,6 @@ that outlives the tests, and a home directory for its cookie.
 
 import os
 import socket
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,18 +31,6 @@ class RabbitServer(Service):
 
     management_url: str
     environment: dict[str, str] = field(default_factory=dict, repr=False)
-
-    def control(self, *words: str) -> str:
-        """Run rabbitmqctl against our own node and return what it prints."""
-        self._must_be_ours()
-        return subprocess.run(
-            [find_program("rabbitmqctl", _PACKAGE, _PROGRAMS), *words],
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=True,
-        ).stdout
 
 
 def rabbit_from(url: str) -> RabbitServer:
