@@ -85,7 +85,7 @@ async def test_what_is_held_stays(queue: QueueUnderTest, other: QueueUnderTest) 
     assert await queue.move(other, held, free) == [Outcome.HELD, Outcome.DONE]
     assert await queue.held(claim_id) == ["held"]
     await queue.release(claim_id, delay=MINUTE)
-    assert await queue.move(other, held) == [Outcome.HELD]
+    assert await queue.move(other, held, held) == [Outcome.HELD] * 2
     queue.advance(2 * MINUTE)
     await queue.sweep()
     assert await queue.move(other, held) == [Outcome.DONE]

@@ -5,11 +5,9 @@ import gc
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
-from unittest.mock import patch
 from uuid import uuid4
 
 import pytest
-from pymongo.errors import ExecutionTimeout
 
 from tests.contract.stores import Stores
 from tests.contract.subject import MINUTE, QueueUnderTest, ack, ids, texts
@@ -22,7 +20,7 @@ from zaqar_lite.domain.errors import ConfigurationError, Unavailable
 from zaqar_lite.domain.models import DelayMode, ListQuery, QueueRef, StoreOptions
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.storage.mongodb import create, readiness, transactions
-from zaqar_lite.storage.mongodb.leases import POP_TIME_MS, LeaseHandle
+from zaqar_lite.storage.mongodb.transitions import POP_TIME_MS
 
 pytestmark = [
     pytest.mark.anyio,
@@ -186,22 +184,6 @@ async def test_what_a_claim_holds_is_answered_though_its_dead_letters_can_not_be
     assert texts(claimed.messages) == ["ready"]
     assert claimed.more
     assert (await queue.claim(dead_letter=policy)).moved == 1
-
-
-@pytest.mark.parametrize("is_pop", [False, True])
-async def test_what_was_taken_and_could_not_be_read_is_given_back(
-    queue: QueueUnderTest, second: QueueUnderTest, is_pop: bool
-) -> None:
-    """Nobody was told of it: at the sweep it is ready again, and it was not counted."""
-    await queue.post(*"ab")
-    with patch.object(LeaseHandle, "_read", side_effect=ExecutionTimeout("time is up", TIME_IS_UP)):
-        with pytest.raises(Unavailable):
-            await (queue.pop(2) if is_pop else queue.claim(2))
-    assert (await second.claim()).claim_id is None
-    await queue.sweep()
-    again = await second.claim()
-    assert texts(again.messages) == ["a", "b"]
-    assert [message.claim_count for message in again.messages] == [1, 1]
 
 
 async def test_news_of_other_servers_go_on_after_a_failure(

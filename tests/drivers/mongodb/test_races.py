@@ -19,7 +19,8 @@ from tests.services import MongoServer
 from zaqar_lite.domain.errors import KeyReused, LimitReached, NotFound, QueueChanged, Unavailable
 from zaqar_lite.domain.models import DelayMode, QueueRef
 from zaqar_lite.storage.mongodb import changing, claiming, clearing, sessions
-from zaqar_lite.storage.mongodb.leases import POP_TIME_MS, LeaseHandle
+from zaqar_lite.storage.mongodb.claiming import Claiming
+from zaqar_lite.storage.mongodb.transitions import POP_TIME_MS
 
 pytestmark = pytest.mark.anyio
 
@@ -164,7 +165,7 @@ async def test_a_claim_that_is_slow_to_take_gets_only_what_is_free(
     queue: QueueUnderTest, second: QueueUnderTest
 ) -> None:
     await queue.post(*"abcdef")
-    with pause_after(driver(queue), "_candidates") as pause:
+    with pause_after(driver(queue)._queues, "find_with_state") as pause:
         slow = asyncio.create_task(queue.claim(4))
         await pause.reached()
         fast = await second.claim(3)
@@ -179,7 +180,7 @@ async def test_what_is_being_popped_is_in_no_queue(
     queue: QueueUnderTest, second: QueueUnderTest
 ) -> None:
     await queue.post(*"ab")
-    with pause_before(LeaseHandle, "_read") as pause:
+    with pause_before(Claiming, "_read_held") as pause:
         slow = asyncio.create_task(queue.pop(2))
         await pause.reached()
         assert await second.bodies() == []
@@ -197,7 +198,7 @@ async def test_what_a_dead_popper_took_comes_back(
 ) -> None:
     """Nobody was given it."""
     await queue.post(*"ab")
-    await dies(LeaseHandle, "_read", lambda: queue.pop(2))
+    await dies(Claiming, "_read_held", lambda: queue.pop(2))
     assert await second.bodies() == []
     queue.advance(POP_TIME_MS + 1_000)
     await second.sweep()
@@ -210,7 +211,7 @@ async def test_a_claim_that_gets_nothing_leaves_no_record(
     queue: QueueUnderTest, second: QueueUnderTest, mongodb: MongoServer, database_name: str
 ) -> None:
     await queue.post(*"ab")
-    with pause_after(driver(queue), "_candidates") as pause:
+    with pause_after(driver(queue)._queues, "find_with_state") as pause:
         slow = asyncio.create_task(queue.claim(2))
         await pause.reached()
         await second.pop(2)
@@ -226,7 +227,7 @@ async def test_a_slow_delete_does_not_take_what_another_holds_by_now(
     (message_id,) = await queue.post("a")
     claim_id = await queue.claim_id(ttl=60_000)
     collection = driver(queue)._connection.messages
-    with pause_before(collection, "delete_many") as pause:
+    with pause_before(collection, "bulk_write") as pause:
         slow = asyncio.create_task(queue.delete(message_id, claims=[claim_id]))
         await pause.reached()
         queue.advance(61_000)

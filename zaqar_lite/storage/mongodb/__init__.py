@@ -24,7 +24,7 @@ key of a queue is `project/name` (a name has no slash). `<prefix>` is a setting,
 
 `<prefix>messages`; `q` is the queue's key
 
-    _id  message id             s   0 ready, 1 delayed, 2 claimed, 4 popped, 5 parked, 6 gone
+    _id  message id             s   0 ready, 1 delayed, 2 claimed, 4 popped, 5 parked
     k    position               w   wakes at: when 1 is due (`d`), 2 and 4 lapse, 5 has waited
     n    claim counter          cid, cu, ct, cs  last claim, its client, ttl and start
     f    failure counter        ca, l  when it was handed out last, and how that ended (null: not)
@@ -34,7 +34,7 @@ key of a queue is `project/name` (a name has no slash). `<prefix>` is a setting,
     a    attempts, each a list of its fields    x   mark of the call that changed it last
     g    the group that `h` names
 
-Popped and gone messages (4 and 6) are in no queue any more.
+Popped messages (4) are in no queue any more: their pop is about to delete them.
 
     _id       read, edit, delete and take by id
     position  unique (q, k) partial: k   list everything; clear

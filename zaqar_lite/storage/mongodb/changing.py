@@ -1,14 +1,13 @@
 """Changing messages by one path: read them, decide, and store what is still as it was read.
 
 Every message that a call changes gets the mark of the call. When the call reads the messages again,
-after a lost answer or a lost race, the mark tells which of them it has changed itself.
+after a lost answer or a lost race, the mark tells which of them it has changed itself. A message
+that it was to delete and that is not found any more is deleted.
 """
 
 from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
 from typing import Generic, NamedTuple, TypeVar
 
-from bson.datetime_ms import DatetimeMS
 from pymongo.errors import PyMongoError
 
 from zaqar_lite.domain.errors import Unavailable, ZaqarLiteError
@@ -21,6 +20,7 @@ from zaqar_lite.domain.models import (
     Move,
     QueueRef,
     Refusal,
+    RefusalReason,
     RetryPolicy,
 )
 from zaqar_lite.domain.refusals import delete_refusal, no_claim, no_message
@@ -28,13 +28,12 @@ from zaqar_lite.domain.settlements import Act, Outcome, Settled, Settlement
 from zaqar_lite.storage.mongodb import states
 from zaqar_lite.storage.mongodb.documents import NO_ATTEMPTS, to_message
 from zaqar_lite.storage.mongodb.errors import repeated
-from zaqar_lite.storage.mongodb.guarded_updates import Change
+from zaqar_lite.storage.mongodb.guarded_updates import GUARDED, Change
 from zaqar_lite.storage.mongodb.indexes import BY_ID, Document
 from zaqar_lite.storage.mongodb.parts import StorePart
 from zaqar_lite.storage.mongodb.queues import (
     BRIEF,
     FoundMessages,
-    QueueState,
     ids_of,
     key_of,
     reading,
@@ -44,8 +43,6 @@ from zaqar_lite.storage.mongodb.transitions import Transitions
 
 T = TypeVar("T")
 _ROUNDS = 20
-_HOLDER: Document = {"s": 1, "k": 1, "e": 1, "w": 1, "cid": 1}
-"""The projection of the fields that tell whether a message may be deleted."""
 
 
 class Changed(NamedTuple, Generic[T]):
@@ -83,10 +80,6 @@ class Changing(StorePart):
         answers, changed, _ = await self._change(
             queue, match, settle_one, retries=retries, version=version
         )
-        acknowledged = [one["_id"] for one in changed if one["s"] == states.GONE]
-        if acknowledged:
-            with suppress(PyMongoError):  # readers see them no more even when this fails
-                await self._updates.remove(key_of(queue), acknowledged, states.GONE)
         outcomes = [
             answers[one.message_id].pop(0) if one.message_id in answers else Outcome.NOT_FOUND
             for one in settlements
@@ -99,7 +92,12 @@ class Changing(StorePart):
         outcomes, _, _ = await self._change(
             queue, match, lambda transitions, document: transitions.move(document, move)
         )
-        return [outcomes.pop(one, Outcome.NOT_FOUND) for one in ids]
+        answers: list[Outcome] = []
+        for one in ids:
+            answers.append(outcomes.get(one, Outcome.NOT_FOUND))
+            if answers[-1] is Outcome.DONE:
+                del outcomes[one]  # named twice, it is not here the second time
+        return answers
 
     async def edit(self, queue: QueueRef, edit: Edit) -> Message:
         """Change a delayed message; see the seam.
@@ -178,13 +176,16 @@ class Changing(StorePart):
         retries: RetryPolicy = NO_RETRIES,
         version: int | None = None,
         projection: Document = BRIEF,
+        refuses: Callable[[Collection[T]], bool] = lambda _: False,
     ) -> Changed[T]:
         """Let `decide` change the documents that match, and store those that it has changed.
 
-        Where one of them moves to another queue, all are stored in one transaction, or none.
+        Where one of them moves to another queue, all are stored in one transaction, or none. Where
+        the answers are such that the call `refuses`, nothing is stored.
         """
         mark, budget = new_claim_id(), RetryBudget()
         answers: dict[str, T] = {}
+        doomed: set[str] = set()
         lost: PyMongoError | None = None
         stages = reading(match, projection)
         for _ in range(_ROUNDS):
@@ -192,6 +193,9 @@ class Changing(StorePart):
             if state is None:
                 return Changed({}, (), lost)
             transitions, changes = Transitions(queue, state, retries), []
+            present = set(ids_of(found))
+            doomed -= present
+            answers = {one: answers[one] for one in answers if one in present | doomed}
             changed = [seen for seen in found if seen.get("x") == mark]
             for seen in found:
                 if seen in changed:
@@ -204,58 +208,42 @@ class Changing(StorePart):
                 if document != seen:
                     document["x"] = mark
                     changes.append(Change(state.key, seen, document))
+            if refuses(answers.values()):
+                return Changed(answers, changed, lost)
+            doomed |= {each.seen["_id"] for each in changes if each.document["s"] == states.GONE}
             try:
                 if await self._updates.store(changes) == len(changes):
                     changed += [change.document for change in changes]
-                    return Changed({one: answers[one] for one in ids_of(found)}, changed, lost)
+                    return Changed(answers, changed, lost)
             except PyMongoError as exc:
                 await budget.pause(exc)
                 lost = exc
-        raise _contended(queue)
+        text = f"Others change the same messages of the queue {queue.name!r} again and again."
+        raise Unavailable(text)
 
     async def delete(
         self, queue: QueueRef, ids: Collection[str], *, claim_ids: Collection[str] | None
     ) -> Sequence[Refusal]:
         """Delete messages that are still as they were read a moment before; see the seam."""
-        wanted = [message_id for message_id in dict.fromkeys(ids) if is_message_id(message_id)]
-        if not wanted:
+        wanted = _named(ids, queue)
+        if claim_ids is None:
+            doomed = {**wanted, "s": {"$in": states.LIVE}}
+            await repeated(lambda: self._connection.messages.delete_many(doomed, hint=BY_ID))
             return ()
-        if claim_ids is not None:
-            return await self._delete_checked(queue, wanted, list(claim_ids))
-        doomed = {**_named(wanted, queue), "s": {"$in": states.LIVE}}
-        await repeated(lambda: self._connection.messages.delete_many(doomed, hint=BY_ID))
-        return ()
 
-    async def _delete_checked(
-        self, queue: QueueRef, wanted: Sequence[str], claim_ids: list[str]
-    ) -> Sequence[Refusal]:
-        among = {**_named(wanted, queue), "s": {"$in": states.LIVE}}
-        for _ in range(_ROUNDS):
-            found = await self._queues.find_with_state(queue, reading(among, _HOLDER), BY_ID)
-            state, live = found.state, {document["_id"]: document for document in found.live}
-            if state is None or not live:
-                return ()
-            refused = [
-                Refusal(message_id, reason)
-                for message_id in wanted
-                if message_id in live
-                and (reason := delete_refusal(_holder(live[message_id], state), claim_ids))
-            ]
-            if refused:
-                return refused
-            guard: Document = {"s": states.CLAIMED, "cid": {"$in": claim_ids}}
-            if not claim_ids:
-                lapsed = {"s": states.CLAIMED, "w": {"$lte": DatetimeMS(state.now)}}
-                free = [states.READY, states.DELAYED, states.PARKED]
-                guard = {"$or": [{"s": {"$in": free}}, lapsed]}
-            doomed = {**_named(list(live), queue), **guard}
-            result = await repeated(
-                lambda: self._connection.messages.delete_many(doomed, hint=BY_ID)  # noqa: B023 - awaited here
-            )
-            if result.deleted_count == len(live):
-                return ()
-            # Somebody deleted, claimed or freed one in between: look again at what is left.
-        raise _contended(queue)
+        def delete_one(transitions: Transitions, document: Document) -> RefusalReason | None:
+            if not transitions.is_live(document):
+                return None
+            holder = document["cid"] if transitions.state.is_held(document) else None
+            reason = delete_refusal(holder, claim_ids)
+            if reason is None:
+                document["s"] = states.GONE
+            return reason
+
+        answers, _, _ = await self._change(
+            queue, wanted, delete_one, projection=dict.fromkeys(GUARDED, 1), refuses=any
+        )
+        return [Refusal(one, reason) for one, reason in answers.items() if reason is not None]
 
 
 def _named(ids: Collection[str], *queues: QueueRef | None) -> Document:
@@ -268,13 +256,3 @@ def _named(ids: Collection[str], *queues: QueueRef | None) -> Document:
 def _held(queue: QueueRef, claim_id: str) -> Document:
     """The filter of what a claim holds, or held when its lease lapsed."""
     return {"q": key_of(queue), "cid": claim_id, "s": states.CLAIMED}
-
-
-def _holder(document: Document, state: QueueState) -> str | None:
-    """The live claim that holds a message."""
-    return document["cid"] if state.is_held(document) else None
-
-
-def _contended(queue: QueueRef) -> Unavailable:
-    text = f"Others change the same messages of the queue {queue.name!r} again and again."
-    return Unavailable(text)

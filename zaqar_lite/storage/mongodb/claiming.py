@@ -1,46 +1,50 @@
-"""Claims and pops: find candidates by index, take them by one guarded update, read what it took.
+"""Claims and pops: read candidates, decide on each, store what is still as it was read.
 
-Two callers may find the same candidates. The update takes only what is still claimable, so each
-message goes to one of them, and each reads by its own token which messages it got.
+Two callers may read the same candidates. The store changes only what nobody has changed since, so
+each message goes to one of them, and each reads by its own token which messages it got.
 
 A step examines at most MAX_EXAMINED entries of a kind, whatever they turn out to be: what has
 expired is deleted, a lapsed lease is ended, and what is exhausted is moved as it is met, so each
 call makes progress.
 """
 
-import asyncio
 import random
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+import time
+from collections.abc import Sequence
 
+import pymongo
+from bson import Int64
 from bson.datetime_ms import DatetimeMS
 from pymongo.errors import PyMongoError
 
+from zaqar_lite.domain.errors import Unavailable
+from zaqar_lite.domain.ids import new_claim_id
 from zaqar_lite.domain.models import Claimed, ClaimRequest, DelayMode, QueueRef
 from zaqar_lite.domain.refusals import no_failed_list
 from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.mongodb import states
-from zaqar_lite.storage.mongodb.connection import find_first
-from zaqar_lite.storage.mongodb.documents import to_message
-from zaqar_lite.storage.mongodb.errors import repeated, translate
+from zaqar_lite.storage.mongodb.documents import NO_ATTEMPTS, to_message
+from zaqar_lite.storage.mongodb.errors import repeated
 from zaqar_lite.storage.mongodb.guarded_updates import Change
 from zaqar_lite.storage.mongodb.indexes import BY_ID, Document
-from zaqar_lite.storage.mongodb.leases import LeaseHandle
 from zaqar_lite.storage.mongodb.parts import StorePart
-from zaqar_lite.storage.mongodb.queues import BRIEF, QueueState, ids_of, key_of
-from zaqar_lite.storage.mongodb.transitions import Transitions
+from zaqar_lite.storage.mongodb.queues import BRIEF, QueueState, ids_of, key_of, reading
+from zaqar_lite.storage.mongodb.transitions import POP_TIME_MS, Transitions
+
+REMOVAL_SECONDS = 15
+"""How long a pop waits for its delete: well within POP_TIME_MS."""
+_MOST_CLEANUPS = 1_000
 
 _BUDGET = 4 * MAX_EXAMINED
 """Entries that one call examines before it answers what it has."""
-
 _FIRST_WINDOW, _GROWTH = 20, 10
 """How many ready entries the first step reads at least, and by what factor that grows."""
 _MARGIN_MS = 500
-"""How much later than the server's estimated time the first look for due messages reads."""
+"""How much later than the server's estimated time a step looks for due messages."""
 _CROWD = 16
 """A caller that lost a race chooses at random among this many times the messages it still wants."""
 _MOST_DUE = MAX_EXAMINED // 4
-"""How many due messages a step reads: each lapse is an update of its own."""
+"""How many due messages a step reads."""
 
 
 class Claiming(StorePart):
@@ -51,251 +55,206 @@ class Claiming(StorePart):
 
     async def claim(self, queue: QueueRef, request: ClaimRequest) -> Claimed:
         """Hand out ready messages under a new claim, or for good; see the seam."""
-        held = states.POPPED if request.removes else states.CLAIMED
-        dead_letter = request.retries.dead_letter
-        if dead_letter is not None and dead_letter.target is None:
+        search = _Search(queue, request)
+        began = time.monotonic()
+        await self._take(search)
+        if request.removes and search.taken:
+            if time.monotonic() - began > POP_TIME_MS / 1000 - REMOVAL_SECONDS:
+                raise Unavailable("MongoDB was too slow for a pop; the messages come back.")
+            try:
+                await self._remove(search)
+            except PyMongoError:  # the caller has them all the same; the sweep removes them
+                if len(self._unremoved) < _MOST_CLEANUPS:
+                    self._unremoved.append(search.held)
+        return search.answer()
+
+    async def _take(self, search: "_Search") -> None:
+        letter = search.request.retries.dead_letter
+        if letter is not None and letter.target is None:
             raise no_failed_list("MongoDB")
-        search = await self._begin_search(queue, request)
-        if search is None:
-            return Claimed(None)
-        handle = LeaseHandle(self._connection, search.state, request, held)
-        moved = 0
         while not search.is_over:
             try:
-                moved += await self._take_step(search, handle)
+                await self._take_step(search)
             except PyMongoError:
-                if not handle.taken:
+                if not search.taken:
                     raise
                 search.has_more = True
-                break  # answer what is held, even though the rest failed
-        if held == states.POPPED and handle.taken:
-            try:
-                await handle.remove()
-            except PyMongoError:  # the caller has them all the same
-                self._cleanups.add(handle, was_answered=True)
-        messages = [to_message(document, handle.started_at) for document in handle.taken]
-        claim_id = handle.token if messages and held == states.CLAIMED else None
-        return Claimed(claim_id, messages, moved, search.has_more and len(messages) < request.limit)
+                return  # answer what is held, even though the rest failed
 
-    async def _begin_search(self, queue: QueueRef, request: ClaimRequest) -> "_Search | None":
-        """Read the queue's state, and in the same command which messages are due by now.
+    async def _take_step(self, search: "_Search") -> None:
+        """Take, make ready, delete or move the next candidates, and read what is held then.
 
-        The server's time is known only from the answer, so the command uses an estimate that is a
-        little late, and messages that turn out not to be due yet are left out. Where the estimate
-        was too early, the first step looks for due messages itself.
+        The server's time is known only from the answer, so the command looks for due messages by
+        an estimate that is a little late, and those that turn out not to be due are left out.
         """
         guess = self._connection.local_ms + self._ahead_ms + _MARGIN_MS
-        states = _due_states(request.delay_mode)
-        due = {"q": key_of(queue), "s": {"$in": states}, "w": {"$lte": DatetimeMS(guess)}}
         found, state = await self._queues.find_with_state(
-            queue,
-            [
-                {"$match": due},
-                {"$sort": {"w": 1, "k": 1}},
-                {"$limit": _MOST_DUE},
-                {"$project": BRIEF},
-            ],
+            search.queue,
+            search.stages(guess, self._connection.messages.name),
             "waking",
-            request.version,
+            search.request.version,
         )
         if state is None:
-            return None
+            search.has_more = False
+            return
         self._ahead_ms = state.now - self._connection.local_ms
-        search = _Search(Transitions(queue, state, request.retries), request)
-        if state.now <= guess:
-            search.begin_with(found)
-        return search
+        wanted, others, letters = search.decide(found, state)
+        changes, tries = wanted + others, 0
 
-    async def _take_step(self, search: "_Search", handle: LeaseHandle) -> int:
-        """Take, free, delete or move the next candidates; answer how many were moved."""
-        found = await self._candidates(search)
-        lapsed = [document for document in found if document["s"] == states.CLAIMED]
-        ended, moved = await self._decide_all(search, lapsed, Transitions.lapse)
-        ready = [
-            each for each in ended if each["s"] == states.READY and each["q"] == search.state.key
-        ]
-        found = [each for each in found if each["s"] != states.CLAIMED] + ready
-        sorted_out = search.sort_out(found, len(lapsed))
-        if sorted_out.wanted or sorted_out.due:
-            try:
-                await handle.acquire(sorted_out.wanted, sorted_out.due)
-            except PyMongoError as exc:
-                self._cleanups.add(handle, was_answered=False)
-                raise translate(exc) from exc
-        search.note_step(sorted_out, len(handle.taken), lost_race=len(ended) < len(lapsed))
-        await self._delete_expired(search.state, sorted_out.expired)
-        _, exhausted = await self._decide_all(search, sorted_out.exhausted, Transitions.exhaust)
-        return moved + exhausted
+        async def store() -> int:
+            nonlocal tries
+            tries += 1
+            return await self._updates.store(changes)
 
-    async def _decide_all(
-        self,
-        search: "_Search",
-        seen: Sequence[Document],
-        decide: Callable[[Transitions, Document], None],
-    ) -> tuple[list[Document], int]:
-        """Apply `decide` to messages and store the result; answer the messages, how many moved.
+        stored = await repeated(store)
+        if wanted and (stored or tries > 1):
+            await self._read_held(search)
+        lost = stored < len(changes)
+        moved = await self._updates.write(letters)
+        search.moved += moved
+        search.note_step(found, late=state.now > guess, lost=lost or moved < len(letters))
 
-        Answers no messages when another caller changed one of them: the next step reads them again.
+    async def _read_held(self, search: "_Search") -> None:
+        """Read what the call holds by now, in order, but for what it held for too short a time."""
+        unread = {} if search.request.details else dict(NO_ATTEMPTS)
+        if search.request.delay_mode is DelayMode.IGNORE:
+            unread["d"] = 0
+        stages = reading(search.held, unread or {"l": 0})
+        found = await self._queues.find_with_state(search.queue, stages, "claim")
+        if found.state is not None:
+            search.now = found.state.now
+            held = [one for one in found.live if one["w"] > found.state.date]
+            search.taken = sorted(held, key=lambda document: document["k"])
+
+    async def _remove(self, search: "_Search") -> None:
+        """Delete what was popped, within the time that it is held for.
+
+        Where that time was over before the delete arrived, others have some of the messages by now:
+        those are not in `taken` any more.
         """
-        documents = [dict(document) for document in seen]
-        for document in documents:
-            decide(search.transitions, document)
-        key = search.state.key
-        changes = [Change(key, *pair) for pair in zip(seen, documents, strict=True)]
-        if await self._updates.write(changes) < len(changes):
-            return [], 0
-        return documents, sum(change.target != key for change in changes)
-
-    async def _candidates(self, search: "_Search") -> list[Document]:
-        """The first candidates of each kind."""
-        queries = search.queries()
-        finds = [
-            find_first(
-                self._connection.messages,
-                query.filter,
-                query.projection,
-                order=query.order,
-                limit=query.limit,
-                hint=query.hint,
+        messages = self._connection.messages
+        named: Document = {"_id": {"$in": ids_of(search.taken)}}
+        with pymongo.timeout(REMOVAL_SECONDS):
+            result = await repeated(
+                lambda: messages.delete_many({**named, **search.held}, hint=BY_ID)
             )
-            for query in queries
-        ]
-        return search.merge(queries, await asyncio.gather(*finds))
+            if result.deleted_count < len(search.taken):
+                left = ids_of(await messages.find(named, {"_id": 1}, hint=BY_ID).to_list())
+                search.taken = [one for one in search.taken if one["_id"] not in left]
 
-    async def _delete_expired(self, state: QueueState, expired: Sequence[Document]) -> None:
-        """Delete what has expired: the TTL index would, but only once a minute."""
-        if expired:
-            doomed = {"_id": {"$in": ids_of(expired)}, "q": state.key, "e": {"$lte": state.date}}
-            await repeated(lambda: self._connection.messages.delete_many(doomed, hint=BY_ID))
-
-
-@dataclass(slots=True)
-class _SortedOut:
-    """The candidates of one step: to hand out, to make ready, to delete, and to move."""
-
-    wanted: list[Document] = field(default_factory=list)
-    due: list[Document] = field(default_factory=list)
-    expired: list[Document] = field(default_factory=list)
-    exhausted: list[Document] = field(default_factory=list)
+    async def _finish_pops(self) -> int:
+        """Delete what pops of this process could not; answer how many messages that were."""
+        count = 0
+        while self._unremoved:
+            mine = self._unremoved[0]
+            result = await self._connection.messages.delete_many(mine, hint="claim")
+            count += result.deleted_count
+            del self._unremoved[0]
+        return count
 
 
 class _Search:
-    """What one call has found so far, and what it reads next."""
+    """What one call has found so far under its token, and what it reads next.
 
-    def __init__(self, transitions: Transitions, request: ClaimRequest) -> None:
-        self.transitions = transitions
-        self.state = transitions.state
+    It holds messages as CLAIMED, for the ttl of the claim, or as POPPED, for as long as it takes.
+    """
+
+    def __init__(self, queue: QueueRef, request: ClaimRequest) -> None:
+        self.queue = queue
+        self.request = request
+        self.token = new_claim_id()
+        self.taken: list[Document] = []
+        self.moved = 0
         self.has_more = True
-        self._delay_mode = request.delay_mode
-        self._limit = request.limit
-        self._dead_letter = request.retries.dead_letter
+        self.now = 0
+        state = states.POPPED if request.removes else states.CLAIMED
+        self.held: Document = {"q": key_of(queue), "cid": self.token, "s": state}
+        """The filter of what the call holds."""
         self._window = min(max(request.limit, _FIRST_WINDOW), MAX_EXAMINED)
-        self._due: list[Document] | None = None
-        self._was_cut = False
-        self._taken = 0
-        self._lost_race = False
-        self._more_are_due = True
+        self._birth = 0
         self._examined = 0
-
-    def begin_with(self, found: Sequence[Document]) -> None:
-        """Let the first step use these messages instead of looking for due ones itself."""
-        self._due = [
-            document
-            for document in found
-            if document["w"] <= self.state.date and document["k"] > self.state.birth
-        ]
-        self._more_are_due = len(found) == _MOST_DUE
-
-    def queries(self) -> Sequence["Query"]:
-        """What the next step reads."""
-        queries = candidate_queries(self.state, self._delay_mode, self._window)
-        is_known = self._due is not None or not self._more_are_due
-        return [query for query in queries if not (is_known and query.name == "due")]
-
-    def merge(
-        self, queries: Sequence["Query"], answers: Sequence[Sequence[Document]]
-    ) -> list[Document]:
-        """The candidates of a step; notes whether there are more of a kind."""
-        cut = {
-            query.name
-            for query, answer in zip(queries, answers, strict=True)
-            if len(answer) == query.limit
-        }
-        if self._due is None:
-            self._more_are_due = "due" in cut
-        self._was_cut = bool(cut) or self._more_are_due
-        found = {document["_id"]: document for answer in answers for document in answer}
-        found |= {document["_id"]: document for document in self._due or ()}
-        self._due = None
-        return list(found.values())
+        self._lost_race = False
 
     @property
     def is_over(self) -> bool:
         """Whether the call has all that it wants or all there is, or has used up its budget."""
-        return self._taken >= self._limit or not self.has_more or self._examined >= _BUDGET
+        is_enough = len(self.taken) >= self.request.limit
+        return is_enough or not self.has_more or self._examined >= _BUDGET
 
-    def sort_out(self, candidates: Sequence[Document], lapsed: int) -> _SortedOut:
-        """Sort candidates, in order of position, by what is to be done with them."""
-        room = self._limit - self._taken
-        self._examined += max(1, len(candidates), lapsed)
-        found = _SortedOut()
-        for document in sorted(candidates, key=lambda document: document["k"]):
-            if document["e"] <= self.state.date:
-                found.expired.append(document)
-            elif self._lost_race or len(found.wanted) < room:
-                is_exhausted = (
-                    self._dead_letter is not None and document["n"] >= self._dead_letter.max_claims
-                )
-                (found.exhausted if is_exhausted else found.wanted).append(document)
-            elif document["s"] != states.READY:
-                found.due.append(document)
-        if len(found.wanted) > room:
-            first = random.randrange(len(found.wanted) - room + 1)  # noqa: S311 - no secret
-            found.wanted = found.wanted[first : first + room]
-        return found
+    def answer(self) -> Claimed:
+        """What the caller is told."""
+        messages = [to_message(document, self.now) for document in self.taken]
+        has_more = self.has_more and len(messages) < self.request.limit
+        claim_id = self.token if messages and not self.request.removes else None
+        return Claimed(claim_id, messages, self.moved, has_more)
 
-    def note_step(self, found: _SortedOut, taken: int, *, lost_race: bool) -> None:
-        """Note how many messages a step got; decide how many entries the next one reads."""
-        got, self._taken = taken - self._taken, taken
-        self._lost_race = lost_race or got < len(found.wanted)
-        self.has_more = self._was_cut or self._lost_race
-        self._more_are_due = self._more_are_due or lost_race
-        window = _CROWD * (self._limit - taken) if self._lost_race else _GROWTH * self._window
+    def stages(self, guess: int, collection: str) -> list[Document]:
+        """The aggregation of a step: what is due at `guess`, and then what is ready.
+
+        Each part reads a range of an index that holds nothing else, so messages that are delayed or
+        claimed cost a claim nothing. What becomes ready meanwhile is found in the second part.
+        """
+        waiting = [states.CLAIMED, states.PARKED]
+        if self.request.delay_mode is DelayMode.HONOUR:
+            waiting.append(states.DELAYED)
+        key, after = key_of(self.queue), {"$gt": Int64(self._birth)}
+        due = {"q": key, "s": {"$in": waiting}, "w": {"$lte": DatetimeMS(guess)}, "k": after}
+        ready = [
+            {"$match": {"q": key, "s": states.READY, "k": after}},
+            {"$sort": {"k": 1}},
+            {"$limit": self._window},
+            {"$project": {**BRIEF, **NO_ATTEMPTS}},
+        ]
+        return [
+            {"$match": due},
+            {"$sort": {"w": 1, "k": 1}},
+            {"$limit": _MOST_DUE},
+            {"$project": BRIEF},
+            {"$unionWith": {"coll": collection, "pipeline": ready}},
+        ]
+
+    def decide(
+        self, found: Sequence[Document], state: QueueState
+    ) -> tuple[list[Change], list[Change], list[Change]]:
+        """Decide on candidates, in order of position: those to take, other changes, the letters."""
+        steps = Transitions(self.queue, state, self.request.retries)
+        letter, room = self.request.retries.dead_letter, self.request.limit - len(self.taken)
+        takes: list[Change] = []
+        others: list[Change] = []
+        once = {one["_id"]: one for one in found if one["k"] > state.birth}
+        for seen in sorted(once.values(), key=lambda document: document["k"]):
+            if seen["s"] != states.READY and seen["w"] > state.date:
+                continue  # it is not due yet
+            change = Change(state.key, seen, document := dict(seen))
+            if document["e"] <= state.date:
+                document["s"] = states.GONE
+            else:
+                steps.wake(document)
+            is_ready = document["s"] == states.READY and change.target == state.key
+            if is_ready and (self._lost_race or len(takes) < room):
+                if letter is not None and document["n"] >= letter.max_claims:
+                    steps.exhaust(document)
+                else:
+                    takes.append(change)
+                    continue
+            if document != seen:
+                others.append(change)
+        if len(takes) > room:
+            first = random.randrange(len(takes) - room + 1)  # noqa: S311 - no secret
+            takes = takes[first : first + room]
+        for change in takes:
+            steps.take(change.document, self.request, self.token)
+        self._birth = state.birth
+        letters = [change for change in others if change.target != state.key]
+        letters.sort(key=lambda change: change.seen["s"] != states.CLAIMED)  # the lapsed first
+        return takes, [change for change in others if change not in letters], letters
+
+    def note_step(self, found: Sequence[Document], *, late: bool, lost: bool) -> None:
+        """Note whether there may be more; decide how many entries the next step reads."""
+        ready = sum(document["s"] == states.READY for document in found)
+        was_cut = ready >= self._window or len(found) - ready >= _MOST_DUE
+        self._examined += max(1, len(found))
+        self._lost_race = lost
+        self.has_more = was_cut or lost or late
+        window = _CROWD * (self.request.limit - len(self.taken)) if lost else _GROWTH * self._window
         self._window = min(window, MAX_EXAMINED)
-
-
-@dataclass(frozen=True, slots=True)
-class Query:
-    """One find for candidates: those that are ready, or those that are due."""
-
-    name: str
-    filter: Document
-    hint: str
-    limit: int
-    order: Sequence[str]
-    projection: Document
-
-
-_READY_FIELDS = {"s": 1, "k": 1, "n": 1, "e": 1, "cid": 1, "cu": 1}
-"""The projection of ready messages; the last claim is for a dead letter's origin."""
-
-
-def candidate_queries(state: QueueState, delay_mode: DelayMode, window: int) -> Sequence[Query]:
-    """Where claimable messages are: ready, lapsed, and due on a delayed queue.
-
-    Each query reads a range of an index that holds nothing else, so messages that are delayed or
-    claimed cost a claim nothing.
-    """
-    queue = {"q": state.key, "k": state.visible}
-    due = {**queue, "s": {"$in": _due_states(delay_mode)}, "w": {"$lte": state.date}}
-    return [
-        Query("ready", {**queue, "s": states.READY}, "live", window, ["k"], _READY_FIELDS),
-        Query("due", due, "waking", _MOST_DUE, ["w", "k"], BRIEF),
-    ]
-
-
-def _due_states(delay_mode: DelayMode) -> list[int]:
-    """The states of what becomes ready by time."""
-    return [states.CLAIMED, states.PARKED] + (
-        [] if delay_mode is DelayMode.IGNORE else [states.DELAYED]
-    )

@@ -3,7 +3,6 @@
 from zaqar_lite.domain.models import Capability, QueueRef
 from zaqar_lite.storage.base import Listener
 from zaqar_lite.storage.mongodb.changing import Changing
-from zaqar_lite.storage.mongodb.claiming import Claiming
 from zaqar_lite.storage.mongodb.errors import translating
 from zaqar_lite.storage.mongodb.listing import Listing
 from zaqar_lite.storage.mongodb.posting import Posting
@@ -12,7 +11,7 @@ from zaqar_lite.storage.mongodb.sweeping import Sweeping
 
 
 @translating
-class MongoMessageStore(Posting, Claiming, Changing, Listing, Sweeping):
+class MongoMessageStore(Posting, Changing, Listing, Sweeping):
     """Messages and claims in MongoDB; shared by any number of processes."""
 
     poll_interval_ms = POLL_INTERVAL_MS

@@ -1,42 +1,65 @@
-"""Sweeping: make ready what is due, end lapsed leases, finish what purges and calls left.
+"""Sweeping: make ready what is due, end lapsed leases, finish what purges and pops left.
 
 What has expired is deleted by the TTL index, and by claims that meet it.
 """
 
-from collections.abc import Sequence
 from itertools import groupby
 
 from bson.datetime_ms import DatetimeMS
-from pymongo import UpdateMany
 
-from zaqar_lite.domain.models import QueueRef, RetryPolicyOf, SweepResult, no_retries
+from zaqar_lite.domain.models import NO_RETRIES, QueueRef, RetryPolicyOf, SweepResult, no_retries
 from zaqar_lite.storage.mongodb import states
+from zaqar_lite.storage.mongodb.claiming import Claiming
 from zaqar_lite.storage.mongodb.clearing import Clearing
 from zaqar_lite.storage.mongodb.connection import find_first
-from zaqar_lite.storage.mongodb.errors import repeated
 from zaqar_lite.storage.mongodb.guarded_updates import Change
 from zaqar_lite.storage.mongodb.indexes import BY_ID, Document
-from zaqar_lite.storage.mongodb.leases import ended_delay, ready_update
-from zaqar_lite.storage.mongodb.queues import BRIEF, ids_of, queue_of
+from zaqar_lite.storage.mongodb.queues import BRIEF, QueueState, ids_of, queue_of
 from zaqar_lite.storage.mongodb.transitions import Transitions
 
-_SLEEPING = (*states.WAITING, states.POPPED)
 
-
-class Sweeping(Clearing):
+class Sweeping(Clearing, Claiming):
     """Tidy up in bounded steps; every step is guarded, so any number of nodes may sweep."""
 
     async def sweep(self, limit: int, retries_of: RetryPolicyOf = no_retries) -> SweepResult:
         """Tidy up about `limit` entries over all queues; see the seam."""
-        finished = await self._cleanups.finish()
-        now = await self._connection.now_ms()
-        found = await self._due(now, limit)
-        lapsed = [document for document in found if document["s"] == states.CLAIMED]
-        due = [document for document in found if document["s"] != states.CLAIMED]
-        await self._make_ready(now, due)
-        swept = await self._end_lapsed(lapsed, retries_of) if lapsed else SweepResult()
+        swept = SweepResult(deleted=await self._finish_pops())
+        sleeping = {"$in": [*states.WAITING, states.POPPED]}
+        due = {"s": sleeping, "w": {"$lte": DatetimeMS(await self._connection.now_ms())}}
+        messages = self._connection.messages
+        found = await find_first(messages, due, BRIEF, order=["w"], limit=limit, hint="due")
+        by_queue = groupby(sorted(found, key=_queue_key), key=_queue_key)
+        some = {key: list(group) for key, group in by_queue}
+        queues = await self._queues.read_many(some) if some else {}
+        for key, documents in some.items():
+            if key in queues:
+                swept = swept.plus(await self._wake(queues[key], documents, retries_of))
+            else:  # even its tombstone is gone, so nobody can see its messages
+                doomed = {"_id": {"$in": ids_of(documents)}, **due}
+                await messages.delete_many(doomed, hint=BY_ID)
         deleted = await self._clear_all(max(1, limit - len(found)))
-        return swept.plus(SweepResult(promoted=len(due), deleted=finished + deleted))
+        return swept.plus(SweepResult(deleted=deleted))
+
+    async def _wake(
+        self, state: QueueState, documents: list[Document], retries_of: RetryPolicyOf
+    ) -> SweepResult:
+        """Make ready what is due in a queue, and end the leases whose time is over."""
+        queue = queue_of(state.key)
+        lapsed = sum(document["s"] == states.CLAIMED for document in documents)
+        retries = await retries_of(queue) if lapsed else NO_RETRIES
+        transitions = Transitions(queue, state, retries)
+        changes = [Change(state.key, document, dict(document)) for document in documents]
+        for change in changes:
+            transitions.wake(change.document)
+        if not await self._updates.write(changes):
+            return SweepResult()
+        letters = [change.target for change in changes if change.target != state.key]
+        return SweepResult(
+            promoted=len(documents) - lapsed,
+            lapsed=lapsed - len(letters),
+            moved=len(letters),
+            letters_in=frozenset(map(queue_of, letters)),
+        )
 
     async def release_delayed(
         self, queue: QueueRef, limit: int, *, version: int | None = None
@@ -46,76 +69,16 @@ class Sweeping(Clearing):
         if state is None:
             return 0
         delayed = {**state.live, "s": states.DELAYED, "w": {"$exists": True}}
-        found = await find_first(
-            self._connection.messages,
-            delayed,
-            {"_id": 1},
-            order=["w"],
-            limit=limit,
-            hint="waking",
-        )
-        if found:
-            update = ready_update(d=ended_delay(self._connection.now))
-            await repeated(
-                lambda: self._connection.messages.update_many(
-                    {"_id": {"$in": ids_of(found)}, "q": state.key, "s": states.DELAYED},
-                    update,
-                    hint=BY_ID,
-                )
-            )
-        self._readiness.announce(queue, len(found))
+        messages = self._connection.messages
+        found = await find_first(messages, delayed, BRIEF, order=["w"], limit=limit, hint="waking")
+        transitions = Transitions(queue, state, NO_RETRIES)
+        changes = [Change(state.key, document, dict(document)) for document in found]
+        for change in changes:
+            transitions.wake(change.document)
+        await self._updates.write(changes)
         return len(found)
 
-    async def _due(self, now: int, limit: int) -> list[Document]:
-        """What is due or has lapsed by now, in any queue."""
-        due = {"s": {"$in": _SLEEPING}, "w": {"$lte": DatetimeMS(now)}}
-        messages = self._connection.messages
-        return await find_first(messages, due, BRIEF, order=["w"], limit=limit, hint="due")
 
-    async def _make_ready(self, now: int, found: Sequence[Document]) -> None:
-        """Make ready what was delayed or parked, or what a pop has not deleted in its time."""
-        due = {
-            "s": {"$in": [states.DELAYED, states.PARKED, states.POPPED]},
-            "w": {"$lte": DatetimeMS(now)},
-        }
-        by_queue = _by_queue(found)
-        updates = [
-            UpdateMany(
-                {"_id": {"$in": ids_of(documents)}, "q": key, **due},
-                ready_update(),
-                hint=BY_ID,
-            )
-            for key, documents in by_queue
-        ]
-        if updates:
-            await repeated(lambda: self._connection.messages.bulk_write(updates, ordered=False))
-        for key, documents in by_queue:
-            self._readiness.announce(queue_of(key), len(documents))
-
-    async def _end_lapsed(
-        self, found: Sequence[Document], retries_of: RetryPolicyOf
-    ) -> SweepResult:
-        """End leases whose time is over, each a failure."""
-        swept = SweepResult()
-        by_queue = _by_queue(found)
-        queues = await self._queues.read_many([key for key, _ in by_queue])
-        for key, documents in by_queue:
-            if key not in queues:  # even its tombstone is gone, so nobody can see its messages
-                await self._updates.remove(key, ids_of(documents), states.CLAIMED)
-                continue
-            queue = queue_of(key)
-            transitions = Transitions(queue, queues[key], await retries_of(queue))
-            changes = [Change(key, document, dict(document)) for document in documents]
-            for change in changes:
-                transitions.lapse(change.document)
-            count = await self._updates.write(changes)
-            moved = [change for change in changes if change.target != key] if count else []
-            letters_in = frozenset(queue_of(letter.target) for letter in moved)
-            ended = SweepResult(lapsed=count - len(moved), moved=len(moved), letters_in=letters_in)
-            swept = swept.plus(ended)
-        return swept
-
-
-def _by_queue(documents: Sequence[Document]) -> list[tuple[str, list[Document]]]:
-    ordered = sorted(documents, key=lambda document: document["q"])
-    return [(key, list(group)) for key, group in groupby(ordered, key=lambda d: d["q"])]
+def _queue_key(document: Document) -> str:
+    key: str = document["q"]
+    return key

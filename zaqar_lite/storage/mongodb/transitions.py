@@ -1,4 +1,4 @@
-"""The rules for one message that is settled, lapses or fails.
+"""The states of messages, and the rules by which one message changes.
 
 They change a document as it was read, at the instant it was read. `GuardedUpdates` then stores the
 change if the message is still as it was.
@@ -17,13 +17,24 @@ from zaqar_lite.domain.endings import (
     HandOut,
     outcome_without_lease,
 )
-from zaqar_lite.domain.models import MAX_REDRIVEN, DeadLetter, Edit, Move, QueueRef, RetryPolicy
+from zaqar_lite.domain.models import (
+    MAX_REDRIVEN,
+    ClaimRequest,
+    DeadLetter,
+    Edit,
+    Move,
+    QueueRef,
+    RetryPolicy,
+)
 from zaqar_lite.domain.refusals import no_failed_list
 from zaqar_lite.domain.settlements import Act, Outcome, Settlement
 from zaqar_lite.storage.mongodb import states
 from zaqar_lite.storage.mongodb.documents import attempts_of, stored_attempt
 from zaqar_lite.storage.mongodb.indexes import Document
 from zaqar_lite.storage.mongodb.queues import QueueState, key_of
+
+POP_TIME_MS = 60_000
+"""How long a pop may take to read and delete its messages; then the sweep makes them ready."""
 
 
 class Transitions(NamedTuple):
@@ -45,7 +56,7 @@ class Transitions(NamedTuple):
             )
         match settlement.act:
             case Act.ACK:
-                document["s"], document["e"] = states.GONE, self.state.date
+                document["s"] = states.GONE
             case Act.EXTEND:
                 self._hold(document, settlement.ttl_ms, settlement.grace_ms)
             case Act.DEAD if self.retries.dead_letter is None:
@@ -54,11 +65,28 @@ class Transitions(NamedTuple):
                 self._end(document, Ending.by(settlement, self.state.now, self.retries))
         return Outcome.DONE
 
-    def lapse(self, document: Document) -> None:
-        """End a lease whose time is over: a failure, of what has not expired."""
-        if self.is_live(document):
+    def take(self, document: Document, request: ClaimRequest, token: str) -> None:
+        """Let a claim hold a ready message, or a pop that is about to delete it."""
+        document["cid"], document["s"] = token, states.CLAIMED
+        if request.removes:
+            document["s"], document["w"] = states.POPPED, self._after(POP_TIME_MS)
+            return
+        self._hold(document, request.ttl_ms, request.grace_ms)
+        document["n"] += 1
+        document |= {"cu": request.client_id, "ca": self.state.date}
+        document["cs"], document["ct"] = self.state.date, Int64(request.ttl_ms)
+        document.pop("l", None)
+
+    def wake(self, document: Document) -> None:
+        """Make ready what is due, or before its time; end a lease whose time is over.
+
+        A lapse is a failure, of what has not expired.
+        """
+        if document["s"] == states.CLAIMED and self.is_live(document):
             self._end(document, Ending.by_lapse(int(document["w"]), self.retries))
-        else:
+        elif document["s"] != states.READY:
+            if document["s"] == states.DELAYED:
+                document["d"] = min(document["d"], self.state.date)
             self._return(document, 0)
 
     def exhaust(self, document: Document) -> None:
