@@ -188,6 +188,8 @@ class Changing(StorePart):
         doomed: set[str] = set()
         lost: PyMongoError | None = None
         stages = reading(match, projection)
+        # In the order in which they were named: what moves gets its positions in that order.
+        places = {one: place for place, one in enumerate(match.get("_id", {}).get("$in", ()))}
         for _ in range(_ROUNDS):
             found, state = await self._queues.find_with_state(queue, stages, hint, version)
             if state is None:
@@ -197,7 +199,7 @@ class Changing(StorePart):
             doomed -= present
             answers = {one: answers[one] for one in answers if one in present | doomed}
             changed = [seen for seen in found if seen.get("x") == mark]
-            for seen in found:
+            for seen in sorted(found, key=lambda document: places.get(document["_id"], 0)):
                 if seen in changed:
                     continue
                 document = dict(seen)
