@@ -29,7 +29,7 @@ from zaqar_lite.service.jobs.jobs import Jobs
 from zaqar_lite.service.long_polling import LongPolling
 from zaqar_lite.service.messages import Messages
 from zaqar_lite.service.policy import Policies
-from zaqar_lite.service.presigned_urls import Keyring, PresignedUrls, Revocations
+from zaqar_lite.service.presigned_urls import Keyring, PresignedUrls
 from zaqar_lite.service.queues import Queues
 from zaqar_lite.service.quotas.concurrency_limits import (
     ConcurrencyLeases,
@@ -126,7 +126,7 @@ class Services:
         )
         self.presigned_urls = PresignedUrls(
             Keyring(*signing_keys(settings)),
-            Revocations(management),
+            management,
             max_expires=limits.signed_url_max_expires,
         )
         self._deliver(settings, messages, management, clock, limits)

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 from zaqar_lite.domain.errors import Unavailable, ZaqarLiteError
 from zaqar_lite.domain.ids import new_claim_id
@@ -19,6 +19,7 @@ from zaqar_lite.service.post_validation import Draft
 from zaqar_lite.service.queues import Queues
 from zaqar_lite.storage.base import MessageStore
 
+T = TypeVar("T")
 logger = logging.getLogger(__name__)
 _POSTED = 100
 _CLAIMED = 10
@@ -114,13 +115,41 @@ class Health:
         return reports
 
     async def _probe(self, queue: QueueRef, capabilities: Sequence[str]) -> Report:
-        probe = _Probe(queue, self.queues, self.messages, self.claims)
+        """Work with a queue; each operation works on what the earlier ones left."""
         operations: dict[str, Outcome] = {}
+        client_id = new_claim_id()
+
+        async def note(name: str, operation: Awaitable[T]) -> T | None:
+            operations[name], result = await _timed(name, operation)
+            return result
+
+        await note("create_queue", self.queues.create(queue, {}))
+        drafts = [Draft(b'"probe"', ttl=60)] * _POSTED
+        post = self.messages.post(queue, drafts, size=0, client_id=client_id)
+        receipt = await note("post_messages", post)
+        ids = [] if receipt is None else [entry.id for entry in receipt.posted]
+        claim = self.claims.create(queue, limit=_CLAIMED, ttl=60, grace=60, client_id=client_id)
+        claimed = await note("claim_messages", claim)
         volume = Stats()
-        for name, operation in probe.operations():
-            operations[name] = await _timed(name, operation)
-            if name == "claim_messages" and operations[name].succeeded:
-                volume = await self.store.stats(probe.queue)
+        if operations["claim_messages"].succeeded:
+            volume = await self.store.stats(queue)
+        page = self.messages.list_messages(
+            queue,
+            marker=None,
+            until=None,
+            limit=_CLAIMED,
+            exclude_client_id=None,
+            include_claimed=True,
+            include_delayed=True,
+        )
+        await note("list_messages", page)
+        last = ids[-1] if ids else new_claim_id()
+        await note("delete_messages", self.messages.delete(queue, last, None))
+        claim_id = "" if claimed is None else claimed[0]
+        await note("delete_claim", self.claims.release(queue, claim_id))
+        delete = self.messages.delete_many(queue, ids[:_CLAIMED], None)
+        await note("bulk_delete_messages", delete)
+        await note("delete_queue", self.queues.delete(queue))
         return Report(True, operations, volume, capabilities)
 
 
@@ -132,80 +161,15 @@ def _sorted(capabilities: Collection[Capability]) -> list[str]:
     return sorted(capability.value for capability in capabilities)
 
 
-@dataclass(eq=False, repr=False)
-class _Probe:
-    """The operations of a report, in order; each works on what the earlier ones left."""
-
-    queue: QueueRef
-    queues: Queues
-    messages: Messages
-    claims: Claims
-
-    def __post_init__(self) -> None:
-        self._client_id = new_claim_id()
-        self._ids: list[str] = []
-        self._claim_id = ""
-
-    def operations(self) -> Sequence[tuple[str, Callable[[], Awaitable[None]]]]:
-        return (
-            ("create_queue", self._create),
-            ("post_messages", self._post),
-            ("claim_messages", self._claim),
-            ("list_messages", self._list),
-            ("delete_messages", self._delete),
-            ("delete_claim", self._release),
-            ("bulk_delete_messages", self._delete_many),
-            ("delete_queue", self._drop),
-        )
-
-    async def _create(self) -> None:
-        await self.queues.create(self.queue, {})
-
-    async def _post(self) -> None:
-        drafts = [Draft(b'"probe"', ttl=60)] * _POSTED
-        receipt = await self.messages.post(self.queue, drafts, size=0, client_id=self._client_id)
-        self._ids = [entry.id for entry in receipt.posted]
-
-    async def _claim(self) -> None:
-        claimed = await self.claims.create(
-            self.queue, limit=_CLAIMED, ttl=60, grace=60, client_id=self._client_id
-        )
-        if claimed is not None:
-            self._claim_id = claimed[0]
-
-    async def _list(self) -> None:
-        await self.messages.list_messages(
-            self.queue,
-            marker=None,
-            until=None,
-            limit=_CLAIMED,
-            exclude_client_id=None,
-            include_claimed=True,
-            include_delayed=True,
-        )
-
-    async def _delete(self) -> None:
-        await self.messages.delete(self.queue, self._ids[-1], None)
-
-    async def _release(self) -> None:
-        await self.claims.release(self.queue, self._claim_id)
-
-    async def _delete_many(self) -> None:
-        await self.messages.delete_many(self.queue, self._ids[:_CLAIMED], None)
-
-    async def _drop(self) -> None:
-        await self.queues.delete(self.queue)
-
-
-async def _timed(name: str, operation: Callable[[], Awaitable[None]]) -> Outcome:
+async def _timed(name: str, operation: Awaitable[T]) -> tuple[Outcome, T | None]:
     started = time.perf_counter()
     try:
-        await operation()
-    except (ZaqarLiteError, IndexError) as exc:
+        result = await operation
+    except ZaqarLiteError as exc:
         reference = str(uuid.uuid4())
         logger.warning("health: %s failed, ref %s: %s", name, reference, exc)
-        return Outcome(False, time.perf_counter() - started, reference)
-    return Outcome(True, time.perf_counter() - started, None)
+        return Outcome(False, time.perf_counter() - started, reference), None
+    return Outcome(True, time.perf_counter() - started, None), result
 
 
 _PATIENCE = 2.0

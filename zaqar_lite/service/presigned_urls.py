@@ -16,7 +16,7 @@ from hashlib import sha256
 from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.domain.topics import path_of
-from zaqar_lite.service.records import retried
+from zaqar_lite.service.records import Kind
 from zaqar_lite.storage.management import ManagementStore
 
 SEPARATOR = "\\n"
@@ -60,35 +60,6 @@ class Keyring:
         return hmac.compare_digest(_digest(secret, text).encode(), digits.encode())
 
 
-class Revocations:
-    """How often the signatures of a queue were revoked; deleting the queue changes nothing."""
-
-    def __init__(self, management: ManagementStore) -> None:
-        self._management = management
-
-    async def epoch(self, queue: QueueRef) -> int:
-        """How often the signatures of a queue were revoked."""
-        return (await self._read(queue))[0]
-
-    async def admits(self, queue: QueueRef, signature: str) -> bool:
-        """Tell whether a valid signature was made after the last revocation."""
-        _, _, rest = signature.partition(".")
-        text = rest.partition(".")[0] or "0"
-        known = await self.epoch(queue)
-        return len(text) <= _LONGEST_EPOCH and text.isdigit() and int(text) == known
-
-    @retried("The record of the queue's signatures")
-    async def revoke(self, queue: QueueRef) -> None:
-        """Make invalid all signatures of a queue that were made until now."""
-        epoch, version = await self._read(queue)
-        value = json.dumps({"epoch": epoch + 1}).encode()
-        await self._management.put_record(KIND, queue.project, queue.name, value, expected=version)
-
-    async def _read(self, queue: QueueRef) -> tuple[int, int]:
-        record = await self._management.get_record(KIND, queue.project, queue.name)
-        return (0, 0) if record is None else (json.loads(record.value)["epoch"], record.version)
-
-
 def _extended(text: str, key_id: str, epoch: str) -> str:
     return SEPARATOR.join((text, key_id, epoch))
 
@@ -115,11 +86,21 @@ class SignedUrl:
 
 
 class PresignedUrls:
-    """Make, verify and revoke pre-signed URLs."""
+    """Make, verify and revoke pre-signed URLs.
 
-    def __init__(self, keyring: Keyring, revocations: Revocations, *, max_expires: int) -> None:
+    A record counts how often the signatures of a queue were revoked; the queue's end changes
+    nothing of that.
+    """
+
+    def __init__(self, keyring: Keyring, management: ManagementStore, *, max_expires: int) -> None:
         self._keyring = keyring
-        self._revocations = revocations
+        self._revoked = Kind[int](
+            management,
+            KIND,
+            "The record of the queue's signatures",
+            encode=lambda epoch: json.dumps({"epoch": epoch}).encode(),
+            decode=lambda record: int(json.loads(record.value)["epoch"]),
+        )
         self._max_expires = timedelta(seconds=max_expires)
 
     async def share(
@@ -170,17 +151,27 @@ class PresignedUrls:
         self, queue: QueueRef, paths: Sequence[str], methods: Sequence[str], until: datetime
     ) -> SignedUrl:
         expires = until.strftime(_TIME_FORMAT)
-        epoch = await self._revocations.epoch(queue)
+        epoch = await self._epoch(queue)
         signature = self._keyring.sign(_text(paths, methods, queue.project, expires), epoch)
         return SignedUrl(paths, methods, queue.project, expires, signature)
 
     async def unshare(self, queue: QueueRef) -> None:
         """Revoke all that was signed for a queue until now, requests to confirm included."""
-        await self._revocations.revoke(queue)
+
+        async def next_epoch(epoch: int | None) -> int:
+            return (epoch or 0) + 1
+
+        await self._revoked.write(queue.project, queue.name, next_epoch)
 
     async def admits(self, queue: QueueRef, signature: str) -> bool:
-        """Tell whether a verified signature for a queue was not revoked."""
-        return await self._revocations.admits(queue, signature)
+        """Tell whether a verified signature for a queue was made after the last revocation."""
+        _, _, rest = signature.partition(".")
+        text = rest.partition(".")[0] or "0"
+        known = await self._epoch(queue)
+        return len(text) <= _LONGEST_EPOCH and text.isdigit() and int(text) == known
+
+    async def _epoch(self, queue: QueueRef) -> int:
+        return await self._revoked.find(queue.project, queue.name) or 0
 
     def verify(  # one reason a line, in upstream's order
         self,

@@ -57,6 +57,11 @@ class _Receiver(NamedTuple):
     delay_ms: int
     route: Route
 
+    def copy(self, headers: Headers, budget: Budget) -> Copy:
+        """The copy of a message that it gets."""
+        priority = self.route.priority_of(headers, budget)
+        return Copy(self.queue, self.ttl_ms, self.delay_ms, priority)
+
 
 class _Receivers(NamedTuple):
     """A project's receivers, and the versions of the records that they were made from."""
@@ -119,8 +124,30 @@ class Router:
             return messages
         slices = Slices(turns)
         known = await self._receivers(queue.project, records, slices)
-        post = _Post(queue, own, known.matching, self._limits.max_copies_per_post, slices)
-        return [await post.routed(index, message) for index, message in enumerate(messages)]
+        budget, copies_left = Budget(), self._limits.max_copies_per_post
+        routed = []
+        for index, message in enumerate(messages):
+            # `queue` comes last, so that a header of the client can't replace it.
+            headers = {**(message.headers or {}), "queue": queue.name}
+            copies: list[Copy] = []
+            try:
+                for receiver, matches in known.matching.candidates(headers):
+                    await slices.take_turns()
+                    if receiver.queue != queue and matches(headers, budget):
+                        copies.append(receiver.copy(headers, budget))
+                copies_left -= len(copies)
+                if copies_left < 0:
+                    raise Invalid(
+                        f"the filters of this project would make more than "
+                        f"{self._limits.max_copies_per_post} copies of this post: post fewer "
+                        "messages at once."
+                    )
+                await slices.take_turns()
+                priority = own.priority_of(headers, budget)
+            except Invalid as exc:
+                raise Invalid(f"Message {index}: {exc}") from exc
+            routed.append(replace(message, priority=priority, copies=tuple(copies)))
+        return routed
 
     async def _receivers(
         self, project: str, records: Sequence[QueueRecord], slices: Slices
@@ -150,49 +177,3 @@ class Router:
         delay = metadata.get("_default_message_delay") or 0
         route = stored_route(record.queue, metadata)
         return _Receiver(record.queue, record.version, ttl * 1000, delay * 1000, route)
-
-
-class _Post:
-    """One post that is routed, with the copies and steps that it may still use."""
-
-    def __init__(
-        self,
-        queue: QueueRef,
-        own: Route,
-        matching: FilterIndex[_Receiver],
-        max_copies: int,
-        slices: Slices,
-    ) -> None:
-        self._queue = queue
-        self._own = own
-        self._matching = matching
-        self._max_copies = self._copies_left = max_copies
-        self._slices = slices
-        self._budget = Budget()
-
-    async def routed(self, index: int, message: NewMessage) -> NewMessage:
-        """Give a message its priority and its copies."""
-        # `queue` comes last, so that a header of the client can't replace it.
-        headers = {**(message.headers or {}), "queue": self._queue.name}
-        try:
-            copies = await self._copies(headers)
-            await self._slices.take_turns()
-            priority = self._own.priority_of(headers, self._budget)
-        except Invalid as exc:
-            raise Invalid(f"Message {index}: {exc}") from exc
-        return replace(message, priority=priority, copies=copies)
-
-    async def _copies(self, headers: Headers) -> tuple[Copy, ...]:
-        copies = []
-        for receiver, matches in self._matching.candidates(headers):
-            await self._slices.take_turns()
-            if receiver.queue != self._queue and matches(headers, self._budget):
-                priority = receiver.route.priority_of(headers, self._budget)
-                copies.append(Copy(receiver.queue, receiver.ttl_ms, receiver.delay_ms, priority))
-        self._copies_left -= len(copies)
-        if self._copies_left < 0:
-            raise Invalid(
-                f"the filters of this project would make more than {self._max_copies} copies of "
-                "this post: post fewer messages at once."
-            )
-        return tuple(copies)
