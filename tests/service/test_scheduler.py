@@ -28,6 +28,7 @@ from zaqar_lite.service.routing import Router
 from zaqar_lite.service.schedules.schedules import KIND as SCHEDULE
 from zaqar_lite.service.schedules.schedules import Plan, Schedule, Scheduler, Schedules
 from zaqar_lite.storage.base import MessageStore
+from zaqar_lite.storage.management import ManagementStore
 from zaqar_lite.storage.sql import create
 
 pytestmark = pytest.mark.anyio
@@ -42,6 +43,7 @@ class Place(NamedTuple):
 
     clock: Clock
     messages: MessageStore
+    management: ManagementStore
     schedules: Schedules
     schedulers: Sequence[Scheduler]
 
@@ -90,7 +92,7 @@ async def place() -> Place:
     )
     schedules = Schedules(management, service, clock)
     made = [Scheduler(schedules, messages, clock, window_ms=600_000) for _ in range(2)]
-    place = Place(clock, messages, schedules, made)
+    place = Place(clock, messages, management, schedules, made)
     place.move_to(0)
     return place
 
@@ -244,8 +246,8 @@ async def test_a_process_that_dies_anywhere_leaves_one_message(
     calls = 0
     await place.put(every="1h", start="2030-01-01T01:00:00Z")
     stores: list[tuple[Any, str]] = [
-        (place.schedules._management, "put_record"),
-        (place.schedules._management, "delete_record"),
+        (place.management, "put_record"),
+        (place.management, "delete_record"),
         (place.messages, "post"),
     ]
     with monkeypatch.context() as patch:
@@ -379,17 +381,18 @@ async def test_what_is_caught_up_with_may_be_more_than_one_post_takes(place: Pla
 
 async def test_who_is_slower_posts_nothing(place: Place) -> None:
     await place.put(every="1h")
-    schedule, version = await place.schedules.read("p", "s")
-    assert schedule is not None
-    await place.schedules.save("p", schedule, version)
+    one, other = [await place.schedules.read("p", "s") for _ in range(2)]
+    assert one is not None
+    assert other is not None
+    await place.schedules.save(one)
     with pytest.raises(RecordChanged):
-        await place.schedules.save("p", schedule, version)
+        await place.schedules.save(other)
 
 
 async def test_a_schedule_that_can_not_be_read_holds_up_no_other(place: Place) -> None:
     await place.put("bad", every="1h")
     await place.put("good", every="1h", start="2030-01-01T00:00:01Z")
-    put = place.schedules._management.put_record
+    put = place.management.put_record
     await put(SCHEDULE, "p", "bad", b'{"name": "of a later version"}', expected=None)
     place.clock.advance(HOUR + 2_000)
     assert (await place.schedulers[0].step())[0] == 1

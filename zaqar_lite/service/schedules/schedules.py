@@ -28,12 +28,12 @@ from zaqar_lite.domain.errors import (
 )
 from zaqar_lite.domain.groups import GROUP_HEADER, check_group
 from zaqar_lite.domain.metadata import is_queue_name
-from zaqar_lite.domain.models import QueueRef, Record
+from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.domain.sealed import check_opened
 from zaqar_lite.service.background import Background, BackgroundWorker
 from zaqar_lite.service.messages import Messages
 from zaqar_lite.service.post_validation import Draft
-from zaqar_lite.service.records import Kind, Most
+from zaqar_lite.service.records import Held, Kind, Most
 from zaqar_lite.service.schedules.timing import (
     LAST,
     Cron,
@@ -139,10 +139,6 @@ class Schedule(Struct):
     failed: int = 0
     error: str = ""
 
-    def encode(self) -> bytes:
-        """As a record's value."""
-        return msgspec.json.encode(self)
-
     @classmethod
     def decode(cls, value: bytes) -> "Schedule":
         """Read a record's value.
@@ -247,31 +243,47 @@ MAX_SCHEDULES = 10_000
 """The schedules that a project may have."""
 SHOWN_INSTANTS = 5
 """The next instants that are shown of a schedule."""
-_DUE_PROJECT = "schedules"
+_DUE_PROJECT, _DIGITS = "schedules", 14
 
 
 class DueEntry(NamedTuple):
-    """An entry of the index: a schedule, when it is due (milliseconds), and the entry's name."""
+    """An entry of the index: a schedule, and the entry's name, which begins with its due time."""
 
     project: str
     name: str
-    at: int
     key: str
+
+    @property
+    def at(self) -> int:
+        """When the schedule is due (milliseconds)."""
+        return int(self.key[:_DIGITS])
+
+
+def _index(management: ManagementStore) -> Kind[DueEntry]:
+    """The entries of all projects, in the order in which they are due."""
+    decode = msgspec.json.Decoder(tuple[str, str]).decode
+    return Kind(
+        management,
+        DUE,
+        "The entry",
+        encode=lambda due: msgspec.json.encode([due.project, due.name]),
+        decode=lambda record: DueEntry(*decode(record.value), record.name),
+    )
 
 
 class Schedules:
     """The schedules of one store."""
 
     def __init__(self, management: ManagementStore, messages: Messages, clock: Clock) -> None:
-        self._management = management
+        self._index = _index(management)
         self._messages = messages
         self._clock = clock
         full = f"The project has {MAX_SCHEDULES} schedules, the most that it may have."
-        self._kind = Kind(
+        self._kind = Kind[Schedule](
             management,
             KIND,
             "Schedule",
-            encode=Schedule.encode,
+            encode=msgspec.json.encode,
             decode=lambda record: Schedule.decode(record.value),
             most=Most(MAX_SCHEDULES, LimitReached, full, clock),
         )
@@ -324,9 +336,10 @@ class Schedules:
         """
         return await self._kind.get(project, name)
 
-    async def read(self, project: str, name: str) -> tuple[Schedule | None, int]:
-        """Read a schedule and its record's version."""
-        return await self._kind.read(project, name)
+    async def read(self, project: str, name: str) -> Held[Schedule] | None:
+        """Read a schedule to change it, unless somebody else does."""
+        schedule, version = await self._kind.read(project, name)
+        return None if schedule is None else Held(self._kind, project, name, schedule, version)
 
     async def page(self, project: str, after: str | None, limit: int) -> Sequence[Schedule]:
         """List a project's schedules by name, those after `after`; a damaged one is left out."""
@@ -380,33 +393,29 @@ class Schedules:
             return []
         return list(islice(schedule.instants(schedule.next - 1), SHOWN_INSTANTS))
 
-    async def save(self, project: str, schedule: Schedule, version: int) -> int:
-        """Write a schedule, after its entry in the index; answer the record's version.
+    async def save(self, held: Held[Schedule]) -> None:
+        """Write a schedule, after its entry in the index.
 
         Raises:
             RecordChanged: it is at another version.
         """
-        await self._add_entry(project, schedule)
-        written = await self._kind.put(project, schedule.name, schedule, version)
+        await self._add_entry(held.project, held.value)
+        await held.save()
         self.wake_scheduler()
-        return written
 
     async def _add_entry(self, project: str, schedule: Schedule) -> None:
         if schedule.due_at != NEVER:
-            value = msgspec.json.encode([project, schedule.name])
-            await self._management.put_record(
-                DUE, _DUE_PROJECT, _due_key(project, schedule), value, expected=None
-            )
+            owner = sha256(f"{project}/{schedule.name}".encode()).hexdigest()[:32]
+            key = f"{schedule.due_at:0{_DIGITS}d}-{owner}"
+            await self._index.put(_DUE_PROJECT, key, DueEntry(project, schedule.name, key), None)
 
     async def due(self, limit: int, after: str | None = None) -> Sequence[DueEntry]:
         """The entries of the index that are due first, or those after the entry `after`."""
-        start = None if after is None else (_DUE_PROJECT, after)
-        found = await self._management.list_records(DUE, _DUE_PROJECT, after=start, limit=limit)
-        return [_due(record) for record in found]
+        return await self._index.page(_DUE_PROJECT, after, limit)
 
     async def remove_entry(self, due: DueEntry) -> None:
         """Remove an entry of the index."""
-        await self._management.delete_record(DUE, _DUE_PROJECT, due.key)
+        await self._index.delete(_DUE_PROJECT, due.key)
 
     def _check(self, name: str, plan: Plan) -> None:
         if not is_queue_name(name):
@@ -415,16 +424,6 @@ class Schedules:
             raise Invalid("'queue' must be the name of a queue.")
         check(plan, self._clock.now_ms())
         self._messages.check([plan.draft()])
-
-
-def _due_key(project: str, schedule: Schedule) -> str:
-    owner = sha256(f"{project}/{schedule.name}".encode()).hexdigest()[:32]
-    return f"{schedule.due_at:014d}-{owner}"
-
-
-def _due(record: Record) -> DueEntry:
-    project, name = msgspec.json.decode(record.value, type=tuple[str, str])
-    return DueEntry(project, name, int(record.name[:14]), record.name)
 
 
 logger = logging.getLogger(__name__)
@@ -474,8 +473,7 @@ class Scheduler(BackgroundWorker):
         return done, 0.0 if done else _LONGEST_REST
 
     async def _fire(self) -> float:
-        _, rest = await self.step()
-        return rest
+        return (await self.step())[1]
 
     async def _try(self, due: DueEntry) -> bool:
         """Handle an entry of the index, if that is possible now; answer whether it was handled."""
@@ -492,38 +490,34 @@ class Scheduler(BackgroundWorker):
             return False
 
     async def _handle(self, due: DueEntry) -> bool:
-        schedule, version = await self._schedules.read(due.project, due.name)
-        if schedule is None:
+        held = await self._schedules.read(due.project, due.name)
+        if held is None:
             await self._schedules.remove_entry(due)
             return True
-        now = self._clock.now_ms()
+        schedule, now = held.value, self._clock.now_ms()
         if schedule.firing:
             if 0 <= now - schedule.firing_since < _POSTING_MS:
                 return False
-            await self._post(due, schedule, version, again=True)
+            await self._post(due, held, again=True)
         elif schedule.due_at < due.at:
             return False  # an earlier entry of the schedule comes first
         elif schedule.due_at > due.at:
             await self._schedules.remove_entry(due)
         else:
-            await self._begin_posting(due, schedule, version, now)
+            await self._begin_posting(due, held, now)
         return True
 
-    async def _begin_posting(
-        self, due: DueEntry, schedule: Schedule, version: int, now: int
-    ) -> None:
+    async def _begin_posting(self, due: DueEntry, held: Held[Schedule], now: int) -> None:
+        schedule = held.value
         instants = await schedule.pass_due(now)
-        if (
-            instants
-            and schedule.plan.overlap == "skip"
-            and await self._last_is_there(due, schedule)
-        ):
+        skips = schedule.plan.overlap == "skip"
+        if instants and skips and await self._last_is_there(due, schedule):
             schedule.overlapped += len(instants)
             instants = []
         schedule.firing, schedule.firing_since = instants, now
-        version = await self._schedules.save(due.project, schedule, version)
+        await self._schedules.save(held)
         if instants:
-            await self._post(due, schedule, version)
+            await self._post(due, held)
         else:
             await self._remove_passed(due, schedule)
 
@@ -532,10 +526,9 @@ class Scheduler(BackgroundWorker):
         if schedule.due_at != due.at:
             await self._schedules.remove_entry(due)
 
-    async def _post(
-        self, due: DueEntry, schedule: Schedule, version: int, *, again: bool = False
-    ) -> None:
+    async def _post(self, due: DueEntry, held: Held[Schedule], *, again: bool = False) -> None:
         """Post for the instants that the record names, and note in the record that it is done."""
+        schedule = held.value
         instants = schedule.firing
         if again and self._clock.now_ms() - schedule.firing_since >= self._window_ms:
             schedule.missed += len(instants)
@@ -554,7 +547,7 @@ class Scheduler(BackgroundWorker):
                 schedule.fired += len(instants)
                 schedule.error = ""
         schedule.last_at, schedule.firing = instants[-1], []
-        await self._schedules.save(due.project, schedule, version)
+        await self._schedules.save(held)
         await self._remove_passed(due, schedule)
 
     async def _last_is_there(self, due: DueEntry, schedule: Schedule) -> bool:
