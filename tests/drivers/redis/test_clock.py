@@ -1,13 +1,9 @@
 """A clock that goes back, as that of a replica may that takes over."""
 
-import asyncio
-
 import pytest
 
-from tests.contract.subject import HOUR, MINUTE, QueueUnderTest, new
-from tests.drivers.redis.test_letters import crash_before, exhaust
-from zaqar_lite.domain.errors import Unavailable
-from zaqar_lite.storage.redis.limiter import MAX_PER_SCRIPT
+from tests.contract.subject import HOUR, MINUTE, QueueUnderTest
+from tests.drivers.redis.test_letters import exhaust
 
 pytestmark = pytest.mark.anyio
 
@@ -33,14 +29,3 @@ async def test_positions_go_on(queue: QueueUnderTest) -> None:
     queue.advance(-HOUR)
     await queue.post("b")
     assert await queue.bodies() == ["a", "b"]
-
-
-async def test_a_post_that_ended_while_it_read_its_keys_holds_up_others_for_seconds_only(
-    queue: QueueUnderTest,
-) -> None:
-    queue.advance(HOUR)
-    with crash_before("stage"), pytest.raises(Unavailable):
-        await queue.post(*[new("x", key=str(number)) for number in range(MAX_PER_SCRIPT + 1)])
-    queue.advance(-HOUR)
-    async with asyncio.timeout(10):
-        await queue.post(new("a", key="other"))

@@ -21,6 +21,7 @@ from tests.contract.test_companions import arrived, with_note
 from tests.drivers.redis.conftest import Open
 from tests.drivers.redis.inspection import raw
 from tests.drivers.redis.test_letters import crash_before, swept
+from tests.drivers.redis.test_parts import MOST_AT_ONCE
 from tests.services import RedisServer
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError, Unavailable
@@ -28,7 +29,6 @@ from zaqar_lite.domain.models import StoreOptions
 from zaqar_lite.storage.redis import create
 from zaqar_lite.storage.redis.address import Address
 from zaqar_lite.storage.redis.faults import ConnectionLost
-from zaqar_lite.storage.redis.limiter import MAX_PER_SCRIPT
 from zaqar_lite.storage.redis.link import Link, connect
 
 pytestmark = pytest.mark.anyio
@@ -262,7 +262,7 @@ async def test_what_a_post_has_brought_arrives_on_a_full_server(
     """It is stored already; and dead letters may be behind it."""
     target = queue.named(f"{queue.ref.name}-notes")
     with crash_before("accept_companions"):
-        await queue.post(with_note(new("a"), target), *["b"] * MAX_PER_SCRIPT)
+        await queue.post(with_note(new("a"), target), *["b"] * MOST_AT_ONCE)
         await asyncio.sleep(0.05)  # what follows a post is begun before its answer
     client.config_set("maxmemory", 1)
     try:
@@ -277,10 +277,10 @@ async def test_a_long_post_that_is_committed_is_stored_on_a_full_server(
     queue: QueueUnderTest, client: Any
 ) -> None:
     with crash_before("publish"):
-        await queue.post(*["a"] * (MAX_PER_SCRIPT + 1))
+        await queue.post(*["a"] * (MOST_AT_ONCE + 1))
     client.config_set("maxmemory", 1)
     try:
-        assert (await queue.counts())[0] == MAX_PER_SCRIPT + 1
+        assert (await queue.counts())[0] == MOST_AT_ONCE + 1
     finally:
         client.config_set("maxmemory", 0)
 

@@ -19,12 +19,14 @@ from tests.services import RedisCluster, RedisServer
 from zaqar_lite.domain.errors import KeyReused, LimitReached, Unavailable
 from zaqar_lite.domain.models import DelayMode
 from zaqar_lite.storage.redis.keys import keys_of
-from zaqar_lite.storage.redis.limiter import MAX_PER_SCRIPT, PART_SIZE
+from zaqar_lite.storage.redis.limiter import PART_SIZE
 from zaqar_lite.storage.redis.router import Router
 
 pytestmark = pytest.mark.anyio
 
-LONG = 3 * MAX_PER_SCRIPT + 1
+MOST_AT_ONCE = 250
+"""The longest post that one step stores."""
+LONG = 3 * MOST_AT_ONCE + 1
 PARTS = -(-LONG // PART_SIZE)
 Act = Callable[[QueueUnderTest], Awaitable[object]]
 
@@ -70,15 +72,10 @@ async def post_cut_short(queue: QueueUnderTest, count: int = LONG) -> list[str]:
 async def test_no_script_stores_more_than_a_part(
     queue: QueueUnderTest, calls: Counter[str]
 ) -> None:
-    await queue.post(*["x"] * MAX_PER_SCRIPT)
+    await queue.post(*["x"] * MOST_AT_ONCE)
     assert calls == {"post": 1}
     await queue.post(*[new("x", key=str(number)) for number in range(LONG)])
-    assert (calls["recall"], calls["stage"], calls["publish"], calls["post"]) == (
-        PARTS,
-        1,
-        PARTS,
-        1,
-    )
+    assert calls == {"post": 2, "publish": PARTS}
 
 
 async def test_large_bodies_make_smaller_parts(queue: QueueUnderTest, calls: Counter[str]) -> None:
@@ -159,11 +156,9 @@ async def test_a_post_that_was_not_committed_leaves_nothing(
     queue: QueueUnderTest, other: QueueUnderTest, client: Any
 ) -> None:
     messages = [new("x", key=str(number)) for number in range(LONG)]
-    with crash_before("stage"), pytest.raises(Unavailable):
+    with crash_before("post"), pytest.raises(Unavailable):
         await queue.post(*messages)
-    assert set(keys_by_tag(client)[keys_of(queue.ref).tag]) == {"state"}
-    assert await other.counts() == (0, 0, 0)
-    other.advance(6 * SECOND)  # nobody is held up by who died while it looked its keys up
+    assert keys_of(queue.ref).tag not in keys_by_tag(client)
     assert len(await other.post(*messages)) == LONG
 
 
@@ -244,32 +239,9 @@ async def test_posts_with_the_same_keys_race_and_one_of_them_stores(
     check(client, queue)
 
 
-async def test_a_post_whose_note_has_ended_reads_its_keys_again(
-    queue: QueueUnderTest, other: QueueUnderTest, calls: Counter[str]
-) -> None:
-    messages = [new(str(number), key=str(number)) for number in range(LONG)]
-    run = Router.run
-    first: list[str] = []
-
-    async def slow(self: Router, operation: str, *args: Any, **options: Any) -> Any:
-        reply = await run(self, operation, *args, **options)
-        if calls["recall"] == PARTS and not first:
-            first.append("is late")
-            queue.advance(6 * SECOND)
-            other.advance(6 * SECOND)
-            first.extend(await other.post(messages[3]))
-        return reply
-
-    with patch.object(Router, "run", slow):
-        posted = await queue.post_all(messages)
-    assert (posted[3].id, posted[3].duplicate) == (first[1], True)
-    assert calls["stage"] == 2
-    assert await queue.counts() == (LONG, 0, 0)
-
-
 @pytest.mark.parametrize("why", ["known", "conflict", "full"])
-async def test_a_refused_post_holds_up_no_other(
-    queue: QueueUnderTest, open_queue: Open, own_redis: RedisServer, client: Any, why: str
+async def test_a_refused_long_post_stores_nothing(
+    queue: QueueUnderTest, open_queue: Open, own_redis: RedisServer, why: str
 ) -> None:
     queue = queue.at((await open_queue(f"{own_redis.url}?timeout=2", max_messages=LONG)).stores)
     messages = [new("x", key=str(number)) for number in range(LONG)]
@@ -278,7 +250,6 @@ async def test_a_refused_post_holds_up_no_other(
         messages[-1] = new("y", key="0")
     with pytest.raises(LimitReached if why == "full" else KeyReused):
         await queue.post(*messages)
-    assert not client.hexists(keys_of(queue.ref).key("state"), "checking")
     assert await queue.bodies() == ["y"]
 
 

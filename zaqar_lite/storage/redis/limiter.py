@@ -12,10 +12,8 @@ from contextlib import asynccontextmanager
 
 SHORT_POST = 20
 """Posts of up to so many messages are sent at once: they take as long as a claim of twenty."""
-MAX_PER_SCRIPT = 250
-"""Posts of up to so many messages are one script, which takes 1 to 2 ms."""
 PART_SIZE = 100
-"""Messages of a longer post that one script stores in under 1 ms; many such scripts follow."""
+"""Messages of a long post that one step stores, in under 1 ms; many such steps follow."""
 CAPACITY = 100
 """Total cost of the long work in progress; the last one that finds room may exceed it."""
 

@@ -1,23 +1,18 @@
-"""Posting to Redis: one script for a short post; a long one is committed whole and stored in parts.
+"""Posting to Redis: decided in one step; a long post is stored in parts.
 
-A script holds up everybody, so none may store more than `MAX_PER_SCRIPT` messages. The parts of a
-longer post are put aside in one step, which decides all there is to decide and takes the positions
-(`stage.lua`). From then on it is committed, and every script that reads or stores messages of that
-queue answers 'busy' until `publish.lua` has stored the last part: whoever meets that, the poster,
-another call, another process or the sweep, goes on with it, a part at a time. So the post
-becomes visible all at once, a crash at any moment leaves all of it or nothing, and other queues
-wait for one part at most.
-
-Which of its idempotency keys are known is read before (`recall.lua`), in steps too, under a note
-that makes other posts with keys to this queue wait; the note ends by itself.
+A step holds up everybody, so none stores more than 250 messages (`posting.lua`). A longer post is
+put aside in parts by the step that decides all there is to decide and takes the positions. From
+then on it is committed, and every operation that reads or stores messages of that queue answers
+'busy' until `publish` has stored the last part: whoever meets that, the poster, another call,
+another process or the sweep, goes on with it, a part at a time. So the post becomes visible all at
+once, a crash at any moment leaves all of it or nothing, and other queues wait for one part at most.
 """
 
 import asyncio
-import os
-from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from itertools import count, repeat
-from typing import Any, NoReturn
+from itertools import repeat
+from typing import NoReturn
 
 from zaqar_lite.domain.errors import KeyReused
 from zaqar_lite.domain.models import QueueRef, StoreOptions
@@ -33,16 +28,12 @@ from zaqar_lite.storage.redis.codec import (
     read_ids,
     read_key,
 )
-from zaqar_lite.storage.redis.limiter import MAX_PER_SCRIPT, PART_SIZE, SHORT_POST
+from zaqar_lite.storage.redis.limiter import CAPACITY, PART_SIZE, SHORT_POST
 from zaqar_lite.storage.redis.outbox import Outbox
 from zaqar_lite.storage.redis.runner import Runner
 
-_PART_BYTES = 262_144
-"""Bytes of words after which a part ends."""
-_ANSWERED = 500
-"""Messages whose ids are written in one step of the event loop."""
-_PAUSE = 0.005
-"""Seconds until a post retries while another post is deciding by the keys of the queue."""
+_STEP = 500
+"""Messages that are written or answered in one step of the event loop."""
 
 
 @dataclass(slots=True)
@@ -52,79 +43,37 @@ class _Batch:
     messages: Sequence[NewMessage]
     numbers: Sequence[int]
     """The index in the post of each message that is sent."""
-    places: Sequence[int]
+    places: Sequence[int] = ()
     """For each message, the index of the sent one with its key; empty if all are sent."""
-    client: bytes
-    keyed: bool
     conflict: int | None = None
     """The first message whose key another message of the post has; it is not sent."""
     randomness: Sequence[bytes] = field(init=False)
-    companions: int = field(init=False)
-    known: list[bytes] = field(default_factory=list)
-    """For each key that is sent, the id that it stands for, or empty; no entries if all are new."""
 
     def __post_init__(self) -> None:
         self.randomness = new_randomness(len(self.messages))
-        self.companions = sum([len(message.companions) for message in self.messages])
 
-    def blobs(self, some: slice) -> list[bytes]:
-        """Messages as arguments of scripts."""
-        return list(map(pack_new, self.messages[some], repeat(self.client), self.randomness[some]))
-
-    def keys(self, some: slice) -> list[bytes]:
-        """The keys of messages; empty for a message without one."""
-        return [pack_key(message.idempotency_key) for message in self.messages[some]]
-
-    def letters(self, some: slice, start: int) -> list[bytes]:
-        """The companions of messages, numbered from `start`."""
-        return [
-            pack_companion(number, one, self.client, own)
-            for number, (message, own) in enumerate(
-                zip(self.messages[some], self.randomness[some], strict=True), start
-            )
-            for one in message.companions
-        ]
-
-    def packed_places(self) -> bytes:
-        """`places` as an argument of scripts, counted from 1."""
-        return b"".join([(place + 1).to_bytes(4, "big") for place in self.places])
-
-    def packed_ids(self) -> bytes:
-        """The ids of the sent messages as an argument of `stage.lua`."""
-        if not self.places and not any(self.known):
-            return b"2" + b"".join(self.randomness)
-        new = count()
-        return b"1" + b"".join(
-            [
-                known or next(new).to_bytes(8, "big") + own
-                for known, own in zip(self.known or repeat(b""), self.randomness, strict=False)
+    async def words(self, client: bytes) -> list[str | bytes | int]:
+        """The batch as arguments of `post`."""
+        blobs: list[bytes] = []
+        companions: list[bytes] = []
+        keys: list[bytes] = []
+        for start in range(0, len(self.messages), _STEP):
+            if start:
+                await asyncio.sleep(0)  # a large post must not hold up the others of this process
+            some = self.messages[start : start + _STEP]
+            halves = self.randomness[start : start + _STEP]
+            blobs += map(pack_new, some, repeat(client), halves)
+            companions += [
+                pack_companion(number, one, client, half)
+                for number, (message, half) in enumerate(zip(some, halves, strict=True), start)
+                for one in message.companions
             ]
-        )
-
-    def new(self) -> "_Batch":
-        """What is left to store once it is known which keys are remembered."""
-        if not any(self.known):
-            return self
-        chosen = [at for at, known in enumerate(self.known) if not known]
-        new = _Batch([self.messages[at] for at in chosen], (), (), self.client, self.keyed)
-        new.randomness = [self.randomness[at] for at in chosen]
-        return new
-
-    async def parts(self) -> AsyncIterator[bytes]:
-        """The parts of the post as arguments of `publish.lua`."""
-        for start in range(0, len(self.messages), PART_SIZE):
-            some = slice(start, start + PART_SIZE)
-            words = self.blobs(some)
-            if self.keyed:
-                words = [word for pair in zip(words, self.keys(some), strict=True) for word in pair]
-            for part in _cut(words, b"k" if self.keyed else b"m", start):
-                yield part
-            await asyncio.sleep(0)  # a large post must not hold up the others of this process
-        if self.companions:
-            for start in range(0, len(self.messages), PART_SIZE):
-                for part in _cut(self.letters(slice(start, start + PART_SIZE), start), b"c", 0):
-                    yield part
-                await asyncio.sleep(0)
+            keys += [pack_key(message.idempotency_key) for message in some]
+        places = b"".join([(place + 1).to_bytes(4, "big") for place in self.places])
+        conflict = "" if self.conflict is None else "1"
+        if not any(keys):
+            keys.clear()
+        return [len(blobs), len(companions), places, conflict, *blobs, *companions, *keys]
 
 
 class Posting(MessageStore):
@@ -144,54 +93,34 @@ class Posting(MessageStore):
         version: int | None,
     ) -> Sequence[Posted]:
         """Store messages; see the seam."""
-        client, options = pack_client(client_id), self._options
-        words = (
+        options = self._options
+        batch = _arrange(messages)
+        words = [
             "" if version is None else version,
             options.idempotency_window_ms,
             options.max_idempotency_keys,
             options.max_messages,
             pack_key(batch_key),
-        )
-        if batch_key is None and len(messages) <= SHORT_POST and _are_plain(messages):
-            halves = new_randomness(len(messages))
-            blobs = map(pack_new, messages, repeat(client), halves)
-            reply = await self._runner.run(queue, "post", *words, len(messages), 0, "", *blobs)
-            if reply[0] == b"ok":
-                if reply[1]:
-                    await self._runner.register(queue, reply[1])
-                return _ids_from(int.from_bytes(reply[2], "big"), halves)
-            # Nothing was stored. What follows makes room and tries again, or tells why not.
-        batch = _arrange(messages, client)
-        cost = len(batch.messages) + batch.companions
-        if is_long := cost > MAX_PER_SCRIPT or batch.conflict is not None:
-            reply = await self._commit(queue, batch, words, batch_key is not None)
-        else:
-            all_of_it = slice(None)
-            reply = await self._send(
-                queue,
-                "post",
-                *words,
-                len(batch.messages),
-                batch.companions,
-                batch.packed_places(),
-                *batch.blobs(all_of_it),
-                *(batch.letters(all_of_it, 1) if batch.companions else ()),
-                *(batch.keys(all_of_it) if batch.keyed else ()),
-                cost=cost if cost > SHORT_POST else 0,
-            )
-        status, *rest = reply
+            *await batch.words(pack_client(client_id)),
+        ]
+        size = len(words) - 9
+        cost = min(size, CAPACITY) if size > SHORT_POST else 0
+        while True:
+            status, *rest = await self._runner.run(queue, "post", *words, cost=cost)
+            if status != b"arm":
+                break
+            await self._runner.register_now(queue, *rest)
         if status == b"known":
             return [Posted(one, duplicate=True) for one in read_ids(*rest)]
-        if status != b"ok":
+        if status not in (b"ok", b"staged"):
             self._refuse(queue, batch, status, *rest)
         instant, first, *known = rest
         await self._runner.register(queue, instant)
-        if is_long:
+        if status == b"staged":
             await self._runner.complete_post(queue)
-        if batch.companions:
+        if words[6]:
             self._outbox.begin_to_drain(queue)
-        batch.known += known
-        return await _posted(batch, int.from_bytes(first, "big"))
+        return await _posted(batch, known, int.from_bytes(first, "big"))
 
     async def recall(
         self, queue: QueueRef, messages: Collection[str], batch: str | None = None
@@ -214,61 +143,6 @@ class Posting(MessageStore):
         _, live = await self._runner.run(queue, "known", repeatable=True)
         return bool(live)
 
-    async def _commit(
-        self, queue: QueueRef, batch: _Batch, words: Sequence[str | bytes | int], is_keyed: bool
-    ) -> Sequence[Any]:
-        """Commit or refuse a long post; the reply is that of the script for a short one."""
-        while True:
-            ticket = os.urandom(8) if batch.keyed and batch.conflict is None else b""
-            if batch.keyed and (refused := await self._recall(queue, batch, words, ticket)):
-                return refused
-            new = batch.new()
-            reply = await self._send(
-                queue,
-                "stage",
-                *words,
-                len(new.messages),
-                sum([message.idempotency_key is not None for message in new.messages]),
-                batch.packed_places(),
-                max([message.ttl_ms for message in new.messages], default=0),
-                "1" if new.companions else "",
-                ticket,
-                batch.packed_ids() if is_keyed else b"",
-                *[part async for part in new.parts()],
-                cost=PART_SIZE,
-            )
-            if reply[0] != b"late":
-                return reply
-
-    async def _recall(
-        self, queue: QueueRef, batch: _Batch, words: Sequence[str | bytes | int], ticket: bytes
-    ) -> Sequence[Any] | None:
-        """Read which keys of a batch are known; return the reply if that decides it, else None."""
-        batch.known.clear()
-        for start in range(0, len(batch.messages), PART_SIZE):
-            keys = batch.keys(slice(start, start + PART_SIZE))
-            reply = await self._send(queue, "recall", *words, ticket, *keys, cost=PART_SIZE)
-            if reply[0] != b"ok":
-                return reply
-            batch.known += reply[1:]
-            if b"!" in reply:
-                return b"reused", batch.known.index(b"!")
-        return None if batch.conflict is None else (b"reused", len(batch.messages))
-
-    async def _send(
-        self, queue: QueueRef, script: str, *words: str | bytes | int, cost: int
-    ) -> Sequence[Any]:
-        """Run a script of a post, and repeat it while it has to wait for another post."""
-        run = self._runner.run
-        while True:
-            reply: Sequence[Any] = await run(queue, script, *words, cost=cost)
-            if reply[0] == b"arm":
-                await self._runner.register_now(queue, reply[1])
-            elif reply[0] == b"wait":
-                await asyncio.sleep(_PAUSE)
-            elif reply[0] != b"full" or not (await run(queue, "make_room"))[1]:
-                return reply
-
     def _refuse(self, queue: QueueRef, batch: _Batch, status: bytes, number: int = 0) -> NoReturn:
         options = self._options
         if status == b"reused":
@@ -280,21 +154,11 @@ class Posting(MessageStore):
         raise too_many_keys(queue, options.max_idempotency_keys, wait_ms=number)
 
 
-def _are_plain(messages: Sequence[NewMessage]) -> bool:
-    """Whether no message has a key or companions."""
-    return not any(one.idempotency_key or one.companions for one in messages)
-
-
-def _ids_from(first: int, halves: Sequence[bytes]) -> list[Posted]:
-    """Return the results of new messages that have consecutive positions."""
-    return [Posted(f"{position:016x}{half.hex()}") for position, half in enumerate(halves, first)]
-
-
-def _arrange(messages: Sequence[NewMessage], client: bytes) -> _Batch:
+def _arrange(messages: Sequence[NewMessage]) -> _Batch:
     """Leave out messages whose key an earlier one has, and all after a key with two contents."""
     everything = range(len(messages))
     if all(message.idempotency_key is None for message in messages):
-        return _Batch(messages, everything, (), client, keyed=False)
+        return _Batch(messages, everything)
     firsts: dict[str, int] = {}
     numbers: list[int] = []
     places: list[int] = []
@@ -310,53 +174,28 @@ def _arrange(messages: Sequence[NewMessage], client: bytes) -> _Batch:
             break
         places.append(place)
     if len(numbers) == len(messages):
-        return _Batch(messages, everything, (), client, keyed=True)
-    sent = [messages[number] for number in numbers]
-    return _Batch(sent, numbers, places, client, True, conflict)
+        return _Batch(messages, everything)
+    return _Batch([messages[number] for number in numbers], numbers, places, conflict)
 
 
-def _cut(words: Sequence[bytes], kind: bytes, before: int) -> Iterator[bytes]:
-    """Split arguments into parts of at most so many messages and bytes, or of one message."""
-    step = 2 if kind == b"k" else 1
-    part: list[bytes] = []
-    size = 0
-    for at in range(0, len(words), step):
-        if part and (len(part) > 2 * step * PART_SIZE or size + len(words[at]) > _PART_BYTES):
-            yield b"".join(part)
-            part, size = [], 0
-        if not part:
-            part.append(kind + (0 if kind == b"c" else before + at // step).to_bytes(4, "big"))
-        for word in words[at : at + step]:
-            part += len(word).to_bytes(4, "big"), word
-        size += len(words[at])
-    if part:
-        yield b"".join(part)
+async def _posted(batch: _Batch, known: Sequence[bytes], first: int) -> Sequence[Posted]:
+    """Return the results of a post: stored messages have consecutive positions.
 
-
-async def _posted(batch: _Batch, first: int) -> Sequence[Posted]:
-    """Return the results of a post: stored messages have consecutive positions."""
+    `known` are the ids of messages that were stored before, empty for the others.
+    """
     sent: list[Posted] = []
-    for start in range(0, len(batch.messages), _ANSWERED):
-        if start:
+    for number, half in enumerate(batch.randomness):
+        if number % _STEP == _STEP - 1:
             await asyncio.sleep(0)  # as above
-        halves = batch.randomness[start : start + _ANSWERED]
-        if not batch.known:
-            sent += _ids_from(first, halves)
-            first += len(halves)
-            continue
-        for half, other in zip(halves, batch.known[start : start + _ANSWERED], strict=True):
-            if other:
-                sent.append(Posted(other.hex(), duplicate=True))
-            else:
-                sent.append(Posted(f"{first:016x}{half.hex()}"))
-                first += 1
-    if not batch.places:
-        return sent
+        if known and known[number]:
+            sent.append(Posted(known[number].hex(), duplicate=True))
+        else:
+            sent.append(Posted(f"{first:016x}{half.hex()}"))
+            first += 1
     stands_for = set[int]()
-    posted = []
+    posted: list[Posted] = []
     for place in batch.places:
-        posted.append(
-            Posted(sent[place].id, duplicate=True) if place in stands_for else sent[place]
-        )
+        again = place in stands_for
+        posted.append(Posted(sent[place].id, duplicate=True) if again else sent[place])
         stands_for.add(place)
-    return posted
+    return posted or sent

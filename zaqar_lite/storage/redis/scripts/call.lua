@@ -8,7 +8,7 @@
 -- The keys of a queue. What is said to expire does so by `keep`, never before a deadline in it.
 -- queue: hash, the queue's record: version, metadata (JSON), exposing; it does not expire
 -- state: hash; last (position), horizon, due, armed (ms), ranked, returns, grouped (flags), part (the next
---     one of a post in parts), checking (who decides by its keys, and until when), kept (the horizon that
+--     one of a post in parts), kept (the horizon that
 --     the keys of claims had when a claim last let them live until then); expires
 -- messages: hash, position -> record: one packed string for each message (layout.py); expires
 -- tracks: hash, position -> track: what changes of a message once it was claimed or moved; expires
@@ -182,11 +182,11 @@ local function gather(key, fields)
   return found
 end
 
--- The arguments of the call from the n-th on.
-local function arguments_from(n)
+-- The arguments of the call from one on to another.
+local function arguments(first, last)
   local found = {}
-  for i = n, #ARGV do
-    found[i - n + 1] = ARGV[i]
+  for i = first, last do
+    found[i - first + 1] = ARGV[i]
   end
   return found
 end

@@ -230,7 +230,7 @@ operation('move', ALWAYS, {whole = true}, function()
     arm()
     return {'arm', now}
   end
-  local wanted = arguments_from(13)
+  local wanted = arguments(13, #ARGV)
   local live, places = locate_live(wanted), {}
   for i, id in ipairs(live.ids) do
     places[id] = i
@@ -247,7 +247,6 @@ operation('move', ALWAYS, {whole = true}, function()
   for n, id in ipairs(wanted) do
     local i = places[id]
     local track = i and live.tracks[i]
-    places[id] = nil
     if not i then
       outcomes[n] = 'N'
     elseif track and (has_flag(track, HELD) or has_flag(track, PARKED) and until_of(track) > now) then
@@ -255,7 +254,7 @@ operation('move', ALWAYS, {whole = true}, function()
     elseif bytes >= LETTER_BYTES then
       break
     else
-      outcomes[n] = 'D'
+      outcomes[n], places[id] = 'D', nil -- it is moved once
       bytes = bytes + #live.records[i]
       rows[#rows + 1] = {position = live.positions[i], track = track_of(i), reason = 'moved',
         record = live.records[i],
@@ -383,7 +382,7 @@ operation('accept_companions', ALWAYS, {whole = true}, function()
   for i, letter in ipairs(fresh) do
     blobs[i] = letter:sub(9)
   end
-  local _, soonest = store(blobs, take_positions(#fresh), now, redis.call('HLEN', messages))
+  local soonest = store(blobs, take_positions(#fresh), now, redis.call('HLEN', messages))
   return {'ok', schedule(soonest)}
 end)
 

@@ -123,7 +123,7 @@ end)
 -- Answers: 'ok', now; then what `show` gives for each message that was found.
 operation('get', ALWAYS, {whole = true}, function()
   local answer = {'ok', now}
-  local found = locate_live(arguments_from(3))
+  local found = locate_live(arguments(3, #ARGV))
   show_all(answer, found, ARGV[2])
   return answer
 end)
@@ -193,7 +193,7 @@ operation('delete', ALWAYS, {whole = true}, function()
   for i = 4, 3 + count do
     named[ARGV[i]] = true
   end
-  local found = locate_live(arguments_from(4 + count))
+  local found = locate_live(arguments(4 + count, #ARGV))
   local positions, free, claimed, delayed, refused = found.positions, {}, {}, {}, {'refused'}
   for i, position in ipairs(positions) do
     local track = found.tracks[i]
