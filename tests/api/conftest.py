@@ -15,6 +15,7 @@ import pytest
 from zaqar_lite.api.asgi import Scope
 from zaqar_lite.main import create_app
 from zaqar_lite.server.loading import load
+from zaqar_lite.service import startup
 from zaqar_lite.settings import Settings
 
 PROJECT = "demo"
@@ -79,8 +80,11 @@ def claim_id_of(message: dict[str, Any]) -> str:
 
 
 @pytest.fixture
-def make_api(tmp_path: Path) -> MakeApi:
-    """Make an application with other settings, or limits, than the default."""
+def make_api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeApi:
+    """Make an application with other settings, or limits, than the default.
+
+    A store of this process is open before the first request, however busy the machine is.
+    """
     offset_file = tmp_path / "clock"
 
     @asynccontextmanager
@@ -90,6 +94,8 @@ def make_api(tmp_path: Path) -> MakeApi:
         loaded = load(environment={}, overrides=known)
         others = {name: settings[name] for name in settings if name not in known}
         app = create_app(loaded, limits=replace(loaded.limits(), **others))
+        if loaded.store.startswith(("memory:", "embedded:")):
+            monkeypatch.setattr(startup, "_PATIENCE", 60.0)
         async with (
             running(app),
             httpx.AsyncClient(

@@ -141,20 +141,6 @@ async def test_a_grace_out_of_range_is_bounded_when_a_claim_is_renewed(
     assert message["ttl"] == 600 + min(max(grace, 0), 43_200)
 
 
-async def test_a_lapsed_claim_is_over(api: Api) -> None:
-    await api.post({"body": 1})
-    (first,) = await api.claim(ttl=60, grace=60)
-    api.advance(61)
-    path = f"claims/{claim_id_of(first)}"
-    assert (await api.call("GET", path)).status_code == 404
-    assert (await api.call("PATCH", path, {"ttl": 60})).status_code == 404
-    (second,) = await api.claim(ttl=60, grace=60)
-    assert (await api.call("DELETE", first["href"])).status_code == 400
-    await api.call("DELETE", path)
-    assert await api.claim() == []
-    assert (await api.call("DELETE", second["href"])).status_code == 204
-
-
 async def test_a_held_message_outlives_its_claim_by_the_grace(api: Api) -> None:
     (message_id,) = await api.post({"body": 1, "ttl": 60})
     (held,) = await api.claim(ttl=100, grace=60)
@@ -211,14 +197,6 @@ async def test_lists_delayed_messages_when_asked(api: Api) -> None:
     assert (await api.call("DELETE", "messages?pop=1")).json()["messages"] == []
 
 
-async def test_a_message_that_expires_before_its_delay_is_never_claimed(api: Api) -> None:
-    await delayed_queue(api)
-    (message_id,) = await api.post({"body": 1, "ttl": 60, "delay": 61})
-    api.advance(62)
-    assert await api.claim() == []
-    assert (await api.call("GET", f"messages/{message_id}")).status_code == 404
-
-
 async def test_switching_the_delay_off_exposes_what_waits_at_once(api: Api) -> None:
     await delayed_queue(api, 900)
     await api.post({"body": 1}, {"body": 2})
@@ -226,16 +204,6 @@ async def test_switching_the_delay_off_exposes_what_waits_at_once(api: Api) -> N
     assert (await api.call("PATCH", "", operation, **PATCH)).status_code == 200
     assert len(await api.browse()) == 2
     assert [message["body"] for message in await api.claim()] == [1, 2]
-
-
-async def test_changing_the_delay_moves_nothing_that_was_posted(api: Api) -> None:
-    await delayed_queue(api)
-    await api.post({"body": "old"})
-    operation = [{"op": "replace", "path": "/metadata/_default_message_delay", "value": 900}]
-    await api.call("PATCH", "", operation, **PATCH)
-    await api.post({"body": "new"})
-    api.advance(11)
-    assert [message["body"] for message in await api.claim()] == ["old"]
 
 
 async def test_edits_a_message_before_its_delivery(api: Api) -> None:
@@ -370,15 +338,6 @@ async def test_a_project_full_of_queues_still_gets_its_messages(
         assert len((await api.call("GET", "/v2/queues")).json()["queues"]) == 1
 
 
-async def test_moved_messages_do_not_use_up_the_limit(api: Api) -> None:
-    await dead_letter_queue(api, _max_claim_count=1)
-    await api.post({"body": 1}, {"body": 2})
-    held = await api.claim(2)
-    await api.call("DELETE", f"claims/{claim_id_of(held[0])}")
-    await api.post({"body": 3}, {"body": 4})
-    assert [message["body"] for message in await api.claim(2)] == [3, 4]
-
-
 @pytest.mark.parametrize(("ttl", "lives"), [(None, 90), (1000, 1000)])
 async def test_gives_a_dead_letter_its_ttl_from_the_move(
     api: Api, ttl: int | None, lives: int
@@ -397,14 +356,6 @@ async def test_gives_a_dead_letter_its_ttl_from_the_move(
     assert (await api.call("GET", path)).status_code == 200
     api.advance(3)
     assert (await api.call("GET", path)).status_code == 404
-
-
-async def test_counts_claims_without_a_policy_too(api: Api) -> None:
-    await api.post({"body": 1})
-    for count in (1, 2, 3):
-        (held,) = await api.claim(1, "&details=true")
-        assert held["claim_count"] == count
-        await api.call("DELETE", f"claims/{claim_id_of(held)}")
 
 
 async def test_refuses_chains_of_dead_letter_queues(api: Api) -> None:

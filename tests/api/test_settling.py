@@ -45,35 +45,6 @@ async def test_a_failure_comes_back_after_its_delay_and_says_why(api: Api) -> No
     assert [one["reason"] for one in again["attempts"]] == ["http_503"]
 
 
-async def test_the_first_and_the_last_attempts_are_shown_within_16_kib(api: Api) -> None:
-    message = await one_claimed(api)
-
-    async def fail(count: int, act: dict[str, Any]) -> list[dict[str, Any]]:
-        for _ in range(count):
-            (held,) = await api.claim(1)
-            answer = await api.call("PATCH", held["href"], {"claim": {**FAILED, **act}})
-            assert answer.status_code == 204
-        shown = await details(api, message)
-        assert shown["failure_count"] == shown["claim_count"]
-        attempts: list[dict[str, Any]] = shown["attempts"]
-        return attempts
-
-    answer = await api.call("PATCH", message["href"], {"claim": {**FAILED, "reason": "first"}})
-    assert answer.status_code == 204
-    numbers = [one["number"] for one in await fail(15, {})]
-    assert numbers == list(range(1, 17)), "all 16 that are kept"
-    attempts = await fail(4, {})
-    assert [one["number"] for one in attempts] == [1, *range(6, 21)]
-    assert attempts[0]["reason"] == "first"
-    large = await fail(20, {"reason": "r" * 128, "detail": "d" * 2_048})
-    assert [one["number"] for one in large] == [1, *range(41 - len(large) + 1, 41)]
-    size = sum(64 + len(one["reason"] or "") + len(one["detail"] or "") for one in large)
-    assert 12_000 < size <= 16_384
-    too_long = {**FAILED, "detail": "d" * 2_049}
-    (held,) = await api.claim(1)
-    assert (await api.call("PATCH", held["href"], {"claim": too_long})).status_code == 400
-
-
 async def test_repeating_an_act_is_no_error_and_another_one_is(api: Api) -> None:
     message = await one_claimed(api)
     for _ in range(2):
@@ -112,16 +83,6 @@ async def test_a_dead_message_is_a_letter_with_its_reason(api: Api) -> None:
     letter = await details(api, message, "letters")
     assert letter["dead_letter"]["reason"] == "bad_format"
     assert letter["attempts"][0]["outcome"] == "dead"
-
-
-async def test_a_message_dies_at_the_failure_that_is_one_too_many(api: Api) -> None:
-    message = await one_claimed(api, _dead_letter_queue="letters", _max_failures=2)
-    failed = {"claim": {"release_in": 0, "failed": True}}
-    await api.call("PATCH", message["href"], failed)
-    (message,) = await api.claim(1)
-    await api.call("PATCH", message["href"], failed)
-    letter = await details(api, message, "letters")
-    assert (letter["failure_count"], letter["dead_letter"]["reason"]) == (2, "max_failures")
 
 
 async def test_the_back_off_of_the_queue_holds_for_a_failure_without_a_delay(api: Api) -> None:
@@ -191,15 +152,6 @@ async def test_a_claim_is_released_with_a_delay(api: Api) -> None:
     assert await api.claim(1) == []
     api.advance(31)
     assert len(await api.claim(1)) == 1
-
-
-async def test_a_lapsed_lease_is_a_failure_by_the_next_sweep_or_claim(api: Api) -> None:
-    message = await one_claimed(api)
-    api.advance(101)
-    (again,) = await api.claim(1, "&details=true")
-    assert again["id"] == message["id"]
-    assert again["failure_count"] == 1
-    assert [one["outcome"] for one in again["attempts"]] == ["lapsed"]
 
 
 @pytest.mark.parametrize(

@@ -191,35 +191,6 @@ async def test_grants_decide_where_there_are_some_and_roles_elsewhere(guarded: A
     assert other.status_code == 403
 
 
-@pytest.mark.parametrize(
-    ("roles", "statuses"),
-    [
-        (["reader"], (200, 403, 403)),
-        (["member"], (200, 201, 403)),
-        (["manager"], (200, 201, 201)),
-        (["admin"], (200, 201, 201)),
-        (["other"], (403, 403, 403)),
-        ([], (403, 403, 403)),
-    ],
-)
-async def test_the_second_defaults_ask_for_a_role(
-    make_api: MakeApi, tmp_path: Path, roles: list[str], statuses: tuple[int, int, int]
-) -> None:
-    keys = tmp_path / "jwks.json"
-    keys.write_text(json.dumps(published(ec=EC_KEY)))
-    async with make_api(**settings(keys, role_defaults="secure")) as api:
-        del api.http.headers["X-Project-ID"]
-        credential = {"Authorization": f"Bearer {token(roles=roles)}"}
-        found = [
-            (await api.call("GET", "/v2/queues", **credential)).status_code,
-            (
-                await api.call("POST", "messages", {"messages": [{"body": 1}]}, **credential)
-            ).status_code,
-            (await api.call("PUT", "/v2/queues/new", {}, **credential)).status_code,
-        ]
-        assert tuple(found) == statuses
-
-
 # The issuer's keys over HTTP.
 
 

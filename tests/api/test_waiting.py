@@ -49,11 +49,6 @@ async def test_refuses_a_wait_out_of_range(api: Api, wait: str) -> None:
     assert (await api.call("POST", f"claims?wait={wait}")).status_code == 400
 
 
-async def test_takes_the_longest_wait(api: Api) -> None:
-    await api.post({"body": 1})
-    assert len(await api.claim(1, "&wait=60")) == 1
-
-
 async def test_first_come_first_served_and_no_herd(api: Api) -> None:
     waiting = []
     for _ in range(5):

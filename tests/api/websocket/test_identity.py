@@ -7,7 +7,6 @@ import itertools
 import time
 import uuid
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import httpx
@@ -15,7 +14,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from tests.api import test_tokens as tokens
-from tests.api.test_matrix import GIVE_AWAY, NEEDED, OPERATORS_ONLY, RANKS, VERBS
+from tests.api.test_matrix import GIVE_AWAY, OPERATORS_ONLY, VERBS
 from tests.api.websocket.talk import Answer, Talk
 from tests.keystone import Keystone
 from tests.server import ServerProcess
@@ -119,16 +118,7 @@ class Guarded:
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     """A server that asks for a key, or for a token of an issuer."""
-    yield from guarding(tmp_path_factory.mktemp("keys"))
-
-
-@pytest.fixture(scope="module")
-def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
-    """One where roles open what they are named for."""
-    yield from guarding(tmp_path_factory.mktemp("keys"), ZAQAR_LITE_ROLE_DEFAULTS="secure")
-
-
-def guarding(folder: Path, **more: str) -> Iterator[Guarded]:
+    folder = tmp_path_factory.mktemp("keys")
     file = folder / "admin.key"
     env = {
         "ZAQAR_LITE_JWT_ISSUER": tokens.ISSUER,
@@ -137,7 +127,6 @@ def guarding(folder: Path, **more: str) -> Iterator[Guarded]:
         "ZAQAR_LITE_SIGNED_URL_SECRET_KEY": "secret" * 6,
         "ZAQAR_LITE_MAX_FAILED_LOGINS": "1000000",
         "ZAQAR_LITE_POOLING": "true",
-        **more,
     }
     options = ("--auth", "keys,jwt", "--admin-mode", "--admin-key-file", str(file))
     with ServerProcess("memory://", *options, env=env).start(ready=401) as server:
@@ -203,20 +192,6 @@ def test_a_verb_opens_its_actions_and_no_other(guarded: Guarded, verb: str, kind
             may = may and not shot.operators_only
             if not (may and shot.action.route in GIVE_AWAY):
                 assert is_denied(answer) != may, (shot, answer)
-
-
-def test_grants_on_another_queue_open_nothing_here(guarded: Guarded) -> None:
-    with guarded.talk() as talk:
-        assert login(talk, guarded.key("*:others*")).status == 200
-        for shot in SHOTS:
-            assert is_denied(fire(talk, shot)) == (shot.verb is not None), shot
-
-
-def test_a_key_of_another_project_is_denied_here(guarded: Guarded) -> None:
-    with guarded.talk() as talk:
-        assert login(talk, guarded.key("*:*", project="other")).status == 200
-        for shot in SHOTS:
-            assert is_denied(fire(talk, shot)), shot
 
 
 def test_the_project_of_a_key_need_not_be_named(guarded: Guarded) -> None:
@@ -323,27 +298,6 @@ def test_an_operator_may_do_everything(guarded: Guarded) -> None:
         assert login(talk, guarded.operator, **{"X-Project-ID": "p"}).status == 200
         for shot in SHOTS:
             assert not is_denied(fire(talk, shot)), shot
-
-
-def test_nothing_is_open_any_more_where_a_key_was_disabled(guarded: Guarded) -> None:
-    with guarded.talk() as talk:
-        key = guarded.key("*:*")
-        assert login(talk, key).status == 200
-        guarded.disable(key)
-        for shot in SHOTS:
-            answer = fire(talk, shot)
-            assert (answer.status, answer.body) == (403, NOT_AUTHENTIFIED), shot
-
-
-@pytest.mark.parametrize("role", [*RANKS, "auditor"])
-def test_a_role_opens_what_it_and_those_below_it_are_for(secured: Guarded, role: str) -> None:
-    with secured.talk() as talk:
-        assert login(talk, tokens.token(roles=[role])).status == 200
-        for shot in SHOTS:
-            answer = fire(talk, shot)
-            may = shot.verb is None or RANKS.get(role, 0) >= NEEDED[shot.verb]
-            if not (may and shot.operators_only):
-                assert is_denied(answer) != may, (shot, answer)
 
 
 def test_a_token_of_keystone_opens_what_its_role_does() -> None:
