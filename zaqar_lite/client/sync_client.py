@@ -12,11 +12,10 @@ from zaqar_lite.client.endpoints.claims import Claims
 from zaqar_lite.client.endpoints.dead_letters import DeadLetters
 from zaqar_lite.client.endpoints.events import Events
 from zaqar_lite.client.endpoints.jobs import Jobs
-from zaqar_lite.client.endpoints.keys import Keys
 from zaqar_lite.client.endpoints.messages import Messages
 from zaqar_lite.client.endpoints.pools import Pools
+from zaqar_lite.client.endpoints.projects import Keys, Quotas
 from zaqar_lite.client.endpoints.queues import Queues
-from zaqar_lite.client.endpoints.quotas import Quotas
 from zaqar_lite.client.endpoints.schedules import SyncSchedules
 from zaqar_lite.client.endpoints.subscriptions import Subscriptions
 from zaqar_lite.client.endpoints.topics import Topics

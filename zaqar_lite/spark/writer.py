@@ -9,16 +9,20 @@ which Spark repeats after a restart.
 """
 
 import dataclasses
+import fcntl
 import hashlib
 import json
+import os
 import socket
+import struct
+import tempfile
 import time
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -30,15 +34,18 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from zaqar_lite.client import BadRequest, Client, NewMessage, Rejected, Unreachable
+from zaqar_lite.client.base_client import chunks
 from zaqar_lite.client.calls import Request, Response
 from zaqar_lite.client.transports import Transport
 from zaqar_lite.spark.messages import InvalidRow, Messages, Row, check
 from zaqar_lite.spark.options import OptionError, Options
-from zaqar_lite.spark.rate_limit import SharedRateLimit
 
 MOST_REFUSED = 10_000  # that a task tells of
 MOST_LETTER = 16_384  # characters of a row that its letter holds
 MOST_REASON = 1_000
+_INSTANT = struct.Struct("d")  # of the machine's monotonic clock, which all processes share
+_LONGEST = 1.0  # seconds of the rate that are reserved at a time
+T = TypeVar("T")
 
 
 @dataclass
@@ -102,6 +109,43 @@ class CountedTransport:
     def close(self) -> None:
         """Close the transport below."""
         self._transport.close()
+
+
+class SharedRateLimit:
+    """Limits all tasks of one `run` on a machine together to `rate` messages a second.
+
+    Tasks run in processes of their own and come and go, so the instant at which the next message
+    may go stands in a file in the directory for temporary files, under a lock. Each task reserves
+    time for a few messages there and waits until then.
+    """
+
+    def __init__(self, run: str, rate: float) -> None:
+        digest = hashlib.blake2b(f"{os.getuid()}/{run}".encode(), digest_size=16).hexdigest()
+        self._path = Path(tempfile.gettempdir()) / f"zaqar-lite-rate-{digest}"
+        self._rate = rate
+
+    def limited(self, items: Iterable[T], most: int) -> Iterator[T]:
+        """Yield the items at the rate, up to `most` at once."""
+        together = max(1, min(most, int(self._rate * _LONGEST)))
+        for some in chunks(items, together):
+            time.sleep(self._reserve(len(some)))
+            yield from some
+
+    def _reserve(self, count: int) -> float:
+        """Reserve the time of `count` messages; return the seconds until that time begins."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
+        with os.fdopen(os.open(self._path, flags, 0o600), "r+b", buffering=0) as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            known = file.read(_INSTANT.size)
+            now = time.monotonic()
+            begin = max(now, _INSTANT.unpack(known)[0]) if len(known) == _INSTANT.size else now
+            file.seek(0)
+            file.write(_INSTANT.pack(begin + count / self._rate))
+        return begin - now
+
+    def end(self) -> None:
+        """Forget the run."""
+        self._path.unlink(missing_ok=True)
 
 
 class Sender:

@@ -3,8 +3,7 @@
 from zaqar_lite.spark.jobs.archive import archive
 from zaqar_lite.spark.jobs.backfill import backfill
 from zaqar_lite.spark.jobs.dlq_report import dlq_report
-from zaqar_lite.spark.jobs.generate import generate
-from zaqar_lite.spark.jobs.publish import publish
+from zaqar_lite.spark.jobs.publish import generate, publish
 from zaqar_lite.spark.jobs.redrive import redrive
 from zaqar_lite.spark.jobs.stats import stats
 

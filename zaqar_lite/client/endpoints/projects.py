@@ -1,4 +1,4 @@
-"""Keys of the server, and the keys that encrypt messages."""
+"""What projects have: keys, quotas, and the keys that encrypt their messages."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -6,12 +6,13 @@ from typing import Any
 from zaqar_lite.client.arguments import texts, whole
 from zaqar_lite.client.base_client import BaseClient
 from zaqar_lite.client.endpoints.requests import ask, list_page, path_of, tell
-from zaqar_lite.client.models import AccessKey, DataKey
+from zaqar_lite.client.models import AccessKey, DataKey, ProjectQuota
 from zaqar_lite.client.serialization import reader
 from zaqar_lite.client.steps import Pages, Steps, listing, method
 
 _KEY = reader(AccessKey)
 _DATA_KEY = reader(DataKey)
+_QUOTA = reader(ProjectQuota)
 
 
 class Keys(BaseClient):
@@ -84,3 +85,23 @@ class Keys(BaseClient):
 
 def _data_keys(document: Any) -> Sequence[DataKey]:  # noqa: ANN401 - JSON is anything
     return [_DATA_KEY(one) for one in document["data_keys"]]
+
+
+class Quotas(BaseClient):
+    """Show, set and reset quotas."""
+
+    @method
+    def show_quota(self, project: str | None = None) -> Steps[ProjectQuota]:
+        """Return a project's quotas and usage: the client's own, or any for an operator."""
+        path = "/v2/quota" if project is None else path_of("quotas", project)
+        return self._exchange(ask("GET", path, _QUOTA))
+
+    @method
+    def set_quota(self, /, project: str, **limits: int | None) -> Steps[ProjectQuota]:
+        """Set a project's quotas, `queues=100`, in place of all that were set; None lifts one."""
+        return self._exchange(ask("PUT", path_of("quotas", project), _QUOTA, limits))
+
+    @method
+    def reset_quota(self, project: str) -> Steps[None]:
+        """Give a project the default quotas."""
+        return self._exchange(tell("DELETE", path_of("quotas", project)))
