@@ -57,16 +57,6 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
         "33",
     ): "The size of a cache.",
     (
-        "zaqar_lite/storage/opendata/engine.py",
-        "probe.write(bytes(65_536))",
-        "65537",
-    ): "How much is written to see whether the disk takes anything.",
-    (
-        "zaqar_lite/storage/opendata/committer.py",
-        "ROOM = 120",
-        "121",
-    ): "A measured balance between projects; its neighbours serve as well.",
-    (
         "zaqar_lite/storage/redis/scripts/messages.lua",
         "if not best or (rank == 0 and number < best) or (rank == -1 and number > best) then",
         "<=",

@@ -28,25 +28,6 @@ def delay(*words: str) -> int:
     return code
 
 
-def test_plan_counts_and_tabulates(capsys: pytest.CaptureFixture[str]) -> None:
-    assert delay("plan", "--max-delay", "15") == 0
-    text = capsys.readouterr().out
-    assert "7 exchanges, 7 queues, 17 bindings" in text
-    assert "delay.8.done                   3         4  delay.8, 8 s" in text
-
-
-def test_explain_shows_key_and_path(capsys: pytest.CaptureFixture[str]) -> None:
-    assert delay("explain", "13") == 0
-    text = capsys.readouterr().out
-    assert "routing key  zaqar.1.1.0.1\n" in text
-    assert text.index("delay.8,") < text.index("delay.4,") < text.index("delay.1,")
-
-
-def test_explain_of_no_delay_goes_straight_to_the_end(capsys: pytest.CaptureFixture[str]) -> None:
-    assert delay("explain", "0") == 0
-    assert "delay.ingest -> delay.done -> queue delay.zaqar" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
@@ -120,13 +101,16 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
         ),
         (("relay",), "would relay queue delay.zaqar to http://127.0.0.1:8888"),
         (("apply", "--via", "amqp"), "would declare 7 exchanges"),
+        (("plan", "--max-delay", "15"), "7 exchanges, 7 queues, 17 bindings"),
+        (("explain", "0"), "delay.ingest -> delay.done -> queue delay.zaqar"),
     ],
     ids=lambda value: value[0],
 )
 def test_a_dry_run_needs_no_broker(
     words: tuple[str, ...], text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert delay(*words, "--dry-run") == 0
+    pure = words[0] in {"plan", "explain"}
+    assert delay(*words, *(() if pure else ("--dry-run",))) == 0
     assert text in capsys.readouterr().out
 
 
@@ -157,12 +141,9 @@ def test_no_broker_exits_with_1(capsys: pytest.CaptureFixture[str]) -> None:
 )
 def test_durations(text: str, seconds: float) -> None:
     assert duration(text) == seconds
-
-
-@pytest.mark.parametrize("text", ["", "d", "1x", "ten", "1dd"])
-def test_no_durations(text: str) -> None:
-    with pytest.raises(argparse.ArgumentTypeError, match="no duration"):
-        duration(text)
+    for wrong in ("", "d", "1x", "ten", "1dd"):
+        with pytest.raises(argparse.ArgumentTypeError, match="no duration"):
+            duration(wrong)
 
 
 def test_export_writes_every_form(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -162,16 +162,11 @@ def test_what_sqlite_itself_recovers_is_taken(many: Path, tmp_path: Path) -> Non
     assert sum(map(len, found.values())) > 3 * EACH - 80
 
 
-def test_salvage_makes_a_new_store(
+def test_what_holds_no_store_is_refused_and_nothing_is_made(
     many: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["store", "salvage", str(many), str(many)]) == 2
     assert "is there already: name a new directory" in capsys.readouterr().err
-
-
-def test_what_holds_no_store_is_refused_and_nothing_is_made(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
     other = tmp_path / "other.sqlite3"
     other.write_bytes(b"")
     new = tmp_path / "new"

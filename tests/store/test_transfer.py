@@ -127,8 +127,12 @@ def test_what_has_expired_stays_behind(directory: Path, tmp_path: Path) -> None:
 def test_an_export_that_fails_leaves_the_file_of_an_earlier_one(
     directory: Path, tmp_path: Path
 ) -> None:
-    file = tmp_path / "export.jsonl"
-    assert main(["store", "export", str(directory), str(file)]) == 0
+    file, mask = tmp_path / "export.jsonl", os.umask(0)
+    try:
+        assert main(["store", "export", str(directory), str(file)]) == 0
+    finally:
+        os.umask(mask)
+    assert file.stat().st_mode & 0o777 == 0o600, "somebody else may read it"
     before = file.read_bytes()
     assert main(["store", "export", f"{tmp_path}/typo", str(file)]) == 2
     assert file.read_bytes() == before
@@ -160,15 +164,6 @@ def test_an_export_takes_the_place_of_an_earlier_one_as_it_was(
     assert link.is_symlink()
     assert b"grouped" in real.read_bytes()
     assert real.stat().st_mode & 0o777 == 0o600
-
-
-def test_nobody_else_may_read_an_export(directory: Path, tmp_path: Path) -> None:
-    file, before = tmp_path / "export.jsonl", os.umask(0)
-    try:
-        assert main(["store", "export", str(directory), str(file)]) == 0
-    finally:
-        os.umask(before)
-    assert file.stat().st_mode & 0o777 == 0o600
 
 
 def test_an_export_goes_into_what_is_no_file(directory: Path, tmp_path: Path) -> None:
@@ -392,6 +387,10 @@ def test_an_import_takes_the_limits_of_the_settings(
 ) -> None:
     file, directory = tmp_path / "export.jsonl", tmp_path / "data"
     file.write_text(filtered(101), encoding="utf-8")
+    other, settings = tmp_path / "other", tmp_path / "settings.toml"
+    settings.write_text("max_filters_per_project = 101\n", encoding="utf-8")
+    assert main(["store", "import", "--config", str(settings), str(other), str(file)]) == 0
+    assert len(queues_of(other)) == 101
     monkeypatch.setenv("ZAQAR_LITE_MAX_FILTERS_PER_PROJECT", "101")
     assert main(["store", "import", str(directory), str(file)]) == 0
     assert len(queues_of(directory)) == 101
@@ -399,38 +398,17 @@ def test_an_import_takes_the_limits_of_the_settings(
     assert main(["store", "import", str(directory), str(file)]) == 2
 
 
-def test_an_import_reads_the_settings_of_a_file(tmp_path: Path) -> None:
+def test_a_queue_and_a_record_that_exist_keep_what_they_have(tmp_path: Path) -> None:
     file, directory = tmp_path / "export.jsonl", tmp_path / "data"
-    file.write_text(filtered(101), encoding="utf-8")
-    settings = tmp_path / "settings.toml"
-    settings.write_text("max_filters_per_project = 101\n", encoding="utf-8")
-    words = ["--config", str(settings), str(directory), str(file)]
-    assert main(["store", "import", *words]) == 0
-    assert len(queues_of(directory)) == 101
-
-
-def test_a_queue_that_exists_keeps_its_metadata(tmp_path: Path) -> None:
-    file, directory = tmp_path / "export.jsonl", tmp_path / "data"
-    for metadata in ({"note": 1}, {"note": 2}):
-        file.write_text(HEAD + queue("a", metadata), encoding="utf-8")
+    for value in (1, 2):
+        one = {"kind": "k", "project": "p", "name": "n", "value": str(value)}
+        lines = HEAD + queue("a", {"note": value}) + json.dumps({"record": one})
+        file.write_text(lines, encoding="utf-8")
         assert main(["store", "import", str(directory), str(file)]) == 0
 
-    async def read(store: Store) -> object:
-        record = await store.management.get_queue(QueueRef("p", "a"))
-        return record and record.metadata
-
-    assert on(directory, read) == {"note": 1}
-
-
-def test_a_record_that_exists_keeps_its_value(tmp_path: Path) -> None:
-    file, directory = tmp_path / "export.jsonl", tmp_path / "data"
-    for value in ("1", "2"):
-        one = {"kind": "k", "project": "p", "name": "n", "value": value}
-        file.write_text(HEAD + json.dumps({"record": one}), encoding="utf-8")
-        assert main(["store", "import", str(directory), str(file)]) == 0
-
-    async def read(store: Store) -> object:
+    async def read(store: Store) -> list[object]:
+        described = await store.management.get_queue(QueueRef("p", "a"))
         record = await store.management.get_record("k", "p", "n")
-        return record and record.value
+        return [described and described.metadata, record and record.value]
 
-    assert on(directory, read) == b"1"
+    assert on(directory, read) == [{"note": 1}, b"1"]
