@@ -21,7 +21,6 @@ from zaqar_lite.domain.subscriptions import SubscriptionDraft
 from zaqar_lite.domain.topics import KIND as TOPIC
 from zaqar_lite.domain.topics import topic_ref
 from zaqar_lite.domain.turns import Turns
-from zaqar_lite.service import bounds
 from zaqar_lite.service import topics as topics_module
 from zaqar_lite.service.delivery.outbox import Outbox
 from zaqar_lite.service.identity import keys as keys_module
@@ -52,8 +51,8 @@ Make = Callable[[str], Awaitable[object]]
 
 
 @pytest.fixture(autouse=True)
-def small_and_patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Allow few of each kind, and wait as long for others as a store on a busy machine takes."""
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Allow few of each kind."""
     monkeypatch.setattr(topics_module, "MAX_TOPICS", MOST)
     monkeypatch.setattr(schedules_module, "MAX_SCHEDULES", MOST)
     monkeypatch.setattr(keys_module, "MAX_KEYS", MOST)
@@ -62,8 +61,6 @@ def small_and_patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quotas_module, "MAX_PROJECTS", MOST)
     for module in (metadata, marks):
         monkeypatch.setattr(module, "MAX_ORDERED", MOST)
-    monkeypatch.setattr(bounds, "PATIENCE", 60.0)
-    monkeypatch.setattr(bounds, "LIVES", 120.0)
 
 
 @dataclass

@@ -9,8 +9,8 @@ import pytest
 
 from tests.contract.stores import Stores
 from tests.contract.subject import HOUR, MINUTE
-from zaqar_lite.domain.errors import RecordChanged
-from zaqar_lite.domain.models import MAX_RECORD, Capability, QueueRef, Record
+from zaqar_lite.domain.errors import LimitReached, RecordChanged
+from zaqar_lite.domain.models import MAX_RECORD, Capability, QueueRef, Record, RecordBound
 
 pytestmark = pytest.mark.anyio
 
@@ -448,3 +448,62 @@ async def test_records_and_queues_do_not_meet(stores: Stores, kind: str, project
     assert await stores.management.count_queues(project) == 1
     await stores.messages.drop(queue.queue)
     assert await get(stores, kind, project, "same") == record
+
+
+# Bounds.
+
+
+FULL = LimitReached("full")
+
+
+async def made(stores: Stores, kind: str, project: str, name: str, *bounds: RecordBound) -> bool:
+    """Make a record within bounds; False where there are as many as they allow."""
+    try:
+        await stores.management.put_record(kind, project, name, b"1", expected=0, bounds=bounds)
+    except LimitReached:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    ("bound", "within", "beyond"),
+    [
+        pytest.param(RecordBound(2, FULL), ("p", "c"), ("q", "c"), id="of a project"),
+        pytest.param(RecordBound(2, FULL, "a/"), ("p", "a/3"), ("q", "a/1"), id="of a prefix"),
+        pytest.param(RecordBound(2, FULL, of_server=True), ("q", "c"), None, id="of the server"),
+    ],
+)
+async def test_a_bound_counts_what_it_names(
+    stores: Stores,
+    kind: str,
+    bound: RecordBound,
+    within: tuple[str, str],
+    beyond: tuple[str, str] | None,
+) -> None:
+    await put(stores, kind, "p", "a/1", ttl=MINUTE)
+    last = await put(stores, kind, "p", "a/2")
+    assert not await made(stores, kind, *within, bound)
+    assert await get(stores, kind, *within) is None
+    if beyond is not None:
+        assert await made(stores, kind, *beyond, bound)
+    await stores.management.put_record(  # it makes none
+        kind, "p", "a/2", b"2", expected=last.version, bounds=[bound]
+    )
+    stores.clock.advance(2 * MINUTE)
+    assert await made(stores, kind, *within, bound), "what has expired is not counted"
+
+
+async def test_a_record_that_is_there_is_told_before_a_bound(stores: Stores, kind: str) -> None:
+    await put(stores, kind, "p", "a")
+    with pytest.raises(RecordChanged):
+        await made(stores, kind, "p", "a", RecordBound(1, FULL))
+
+
+async def test_racing_makers_do_not_pass_a_bound(stores: Stores, kind: str) -> None:
+    peers = await stores.peers(3)
+    bounds = RecordBound(5, FULL), RecordBound(4, FULL, "a/")
+    done = await asyncio.gather(
+        *[made(peers[n % 3], kind, "p", f"{'ab'[n % 2]}/{n}", *bounds) for n in range(12)]
+    )
+    assert sum(done) == len(await listed(stores, kind)) == 5
+    assert sum(done[::2]) <= 4

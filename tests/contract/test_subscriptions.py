@@ -15,7 +15,6 @@ from zaqar_lite.domain.quotas import UNLIMITED, Quota
 from zaqar_lite.domain.subscriptions import SubscriptionDraft
 from zaqar_lite.domain.topics import topic_ref
 from zaqar_lite.domain.turns import Turns
-from zaqar_lite.service import bounds
 from zaqar_lite.service.delivery.outbox import decode_outbox_message, outbox_queue
 from zaqar_lite.service.policy import Policies
 from zaqar_lite.service.post_validation import Draft
@@ -26,13 +25,6 @@ from zaqar_lite.service.topics import Topics
 
 pytestmark = pytest.mark.anyio
 LIMITS = Limits()
-
-
-@pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wait for racing requests as long as a store on a busy machine takes."""
-    monkeypatch.setattr(bounds, "PATIENCE", 60.0)
-    monkeypatch.setattr(bounds, "LIVES", 120.0)
 
 
 class Rules:

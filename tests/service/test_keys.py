@@ -61,25 +61,20 @@ def bearer(text: str) -> Credential:
 
 
 @pytest.mark.parametrize("stays_away", [False, True])
-@pytest.mark.parametrize("fails_at", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("fails_at", [1, 2, 3])
 async def test_a_rotation_that_fails_changes_nothing(fails_at: int, stays_away: bool) -> None:
-    """The writes: the bound's lock, the list, the lock again, the key, and the old key."""
+    """The writes: the list, the key, and the old key."""
     clock = Clock()
     store = Failing(create("memory://", clock=clock, options=StoreOptions())[1])
     keys = Keys(cast(ManagementStore, store), clock)
     old, old_text = await keys.create(OPERATOR, "p", ["*:*"])
     store.writes, store.fails_at, store.stays_away = 0, fails_at, stays_away
-    if fails_at == 3 and not stays_away:  # the lock ends by itself
-        new, text = await keys.rotate(OPERATOR, old.id, overlap=60)
-        assert (await keys.authenticate(bearer(text))).principal.user == new.id
-        return
     with pytest.raises(Unavailable):
         await keys.rotate(OPERATOR, old.id, overlap=60)
     store.fails_at = 0
-    clock.advance(10_000)  # a lock that could not be given back ends
     listed = await keys.list_keys(OPERATOR, "p", marker=None, limit=10)
     assert old.id in {key.id for key in listed}
-    if not (fails_at == 5 and stays_away):  # else there is one whose secret nobody has seen
+    if not (fails_at == 3 and stays_away):  # else there is one whose secret nobody has seen
         assert [(key.id, key.expires_at) for key in listed] == [(old.id, None)]
     assert (await keys.authenticate(bearer(old_text))).principal.expires_at is None
     _, text = await keys.rotate(OPERATOR, old.id, overlap=60)

@@ -78,7 +78,7 @@ def things(management: ManagementStore, most: int | None = None) -> Kind[str]:
         "Thing",
         encode=str.encode,
         decode=lambda record: record.name,
-        most=None if most is None else Most(most, LimitReached, "as many as may be", Clock()),
+        most=None if most is None else Most(most, LimitReached, "as many as may be"),
     )
 
 

@@ -13,6 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from zaqar_lite.domain.attempts import MAX_CLAIMS, MAX_FAILURES, Attempt, Backoff
+from zaqar_lite.domain.errors import ZaqarLiteError
 from zaqar_lite.domain.ids import Marker
 
 DEFAULT_PRIORITY = 100
@@ -199,6 +200,18 @@ class Record:
     value: bytes
     version: int
     expires_at: int | None = None
+
+
+class RecordBound(NamedTuple):
+    """At most `most` live records of a kind, with `reached` as the error where there are as many.
+
+    Of the project's, of those whose name begins with `prefix`, or of all projects' (`of_server`).
+    """
+
+    most: int
+    reached: ZaqarLiteError
+    prefix: str = ""
+    of_server: bool = False
 
 
 class Spent(NamedTuple):

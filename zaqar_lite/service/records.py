@@ -7,10 +7,9 @@ another writer was faster, list by pages, count and delete.
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from functools import partial, wraps
+from functools import wraps
 from typing import Any, Generic, ParamSpec, TypeVar
 
-from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import (
     NotFound,
     QueueChanged,
@@ -18,8 +17,7 @@ from zaqar_lite.domain.errors import (
     Unavailable,
     ZaqarLiteError,
 )
-from zaqar_lite.domain.models import Record
-from zaqar_lite.service.bounds import Bound, Bounds
+from zaqar_lite.domain.models import Record, RecordBound
 from zaqar_lite.storage.management import ManagementStore
 
 P = ParamSpec("P")
@@ -92,7 +90,6 @@ class Most:
     count: int
     error: type[ZaqarLiteError]
     text: str
-    clock: Clock
 
 
 @dataclass(eq=False, repr=False)
@@ -111,9 +108,6 @@ class Kind(Generic[T]):
     most: Most | None = None
     lives: Callable[[T], int | None] = lambda _: None
     of_server: bool = False
-
-    def __post_init__(self) -> None:
-        self._bounds = None if self.most is None else Bounds(self.management, self.most.clock)
 
     async def read(self, project: str, name: str) -> tuple[T | None, int]:
         """Read a record and its version; None and 0 where there is none."""
@@ -135,11 +129,19 @@ class Kind(Generic[T]):
             raise NotFound(f"{self.what} {name[:64]} does not exist.")
         return found
 
-    async def put(self, project: str, name: str, value: T, expected: int | None) -> int:
+    async def put(
+        self,
+        project: str,
+        name: str,
+        value: T,
+        expected: int | None,
+        bounds: Sequence[RecordBound] = (),
+    ) -> int:
         """Write a record at the version that was read, 0 for a new one; answer the new version.
 
         Raises:
             RecordChanged: another writer was faster.
+            ZaqarLiteError: `reached` of a bound.
         """
         record = await self.management.put_record(
             self.name,
@@ -148,6 +150,7 @@ class Kind(Generic[T]):
             self.encode(value),
             expected=expected,
             ttl_ms=self.lives(value),
+            bounds=bounds,
         )
         return record.version
 
@@ -158,20 +161,11 @@ class Kind(Generic[T]):
             RecordChanged: there is one of this name.
             ZaqarLiteError: the project has as many as it may have.
         """
-        most = self.most
-        if most is None or self._bounds is None:
-            await self.put(project, name, value, 0)
-            return
-        place = "" if self.of_server else project
-        count = partial(self.count, None if self.of_server else project)
-        bound = Bound(place, self.name, most.count, count, most.error(most.text))
-        try:
-            async with self._bounds.room(bound, partial(self.delete, project, name)):
-                await self.put(project, name, value, 0)
-        except most.error as exc:
-            if exc is bound.reached and await self.find(project, name) is not None:
-                raise RecordChanged("Another request has made it in the last room.") from None
-            raise
+        most, bounds = self.most, []
+        if most is not None:
+            reached = most.error(most.text)
+            bounds = [RecordBound(most.count, reached, of_server=self.of_server)]
+        await self.put(project, name, value, 0, bounds)
 
     async def write(
         self, project: str, name: str, build: Callable[[T | None], Awaitable[T]]

@@ -81,7 +81,7 @@ class Topics:
             "Topic",
             encode=_encode,
             decode=lambda record: Topic(record.name, json.loads(record.value)),
-            most=Most(MAX_TOPICS, LimitReached, full, self.clock),
+            most=Most(MAX_TOPICS, LimitReached, full),
         )
 
     async def create(self, topic: QueueRef, metadata: Mapping[str, Any]) -> bool:

@@ -12,6 +12,7 @@ from zaqar_lite.domain.models import (
     QueueRecord,
     QueueRef,
     Record,
+    RecordBound,
     Spent,
 )
 from zaqar_lite.storage.store import Store
@@ -101,6 +102,7 @@ class ManagementStore(Store):
         *,
         expected: int | None,
         ttl_ms: int | None = None,
+        bounds: Sequence[RecordBound] = (),
     ) -> Record:
         """Write a record in place of the one there is.
 
@@ -108,8 +110,12 @@ class ManagementStore(Store):
         there. Of racing writers with one `expected` exactly one succeeds. The new one lives for
         `ttl_ms`, or until it is deleted; an expired record is as if it were not there, at once.
 
+        A record that is not there yet is made within all `bounds`. Racing makers, up to a hundred
+        at once, do not pass one.
+
         Raises:
             RecordChanged: it is at another version, or there is one, or there is none.
+            ZaqarLiteError: `reached` of a bound; nothing was written.
         """
 
     @abstractmethod

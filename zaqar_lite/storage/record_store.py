@@ -12,7 +12,7 @@ from typing import Any
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import RecordChanged
 from zaqar_lite.domain.json_values import holds_all
-from zaqar_lite.domain.models import QueueRecord, QueueRef, Record
+from zaqar_lite.domain.models import QueueRecord, QueueRef, Record, RecordBound
 from zaqar_lite.domain.refusals import queue_changed, too_many_queues
 from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.management import ManagementStore
@@ -180,10 +180,13 @@ class RecordStore(ManagementStore):
         *,
         expected: int | None,
         ttl_ms: int | None = None,
+        bounds: Sequence[RecordBound] = (),
     ) -> Record:
         """Write a record at its expected version; see the seam."""
         self._check_writable()
         self._check_version(kind, project, name, expected)
+        if bounds and self._catalogue.get(kind, project, name, self._clock.now_ms()) is None:
+            self._check_bounds(kind, project, bounds)
         expires_at = None if ttl_ms is None else self._clock.now_ms() + ttl_ms
         record = Record(kind, project, name, value, self._next_version(), expires_at)
         self._put_record(record)
@@ -246,6 +249,17 @@ class RecordStore(ManagementStore):
         if expired:
             await self._durable()
         return len(expired)
+
+    def _check_bounds(self, kind: str, project: str, bounds: Sequence[RecordBound]) -> None:
+        """Compare the live records of a kind with the bounds of a new one."""
+        now = self._clock.now_ms()
+        live = [one for one in self._catalogue.all() if one.kind == kind and is_live(one, now)]
+        for bound in bounds:
+            within = [one for one in live if one.name.startswith(bound.prefix)]
+            if not bound.of_server:
+                within = [one for one in within if one.project == project]
+            if len(within) >= bound.most:
+                raise bound.reached
 
     def _check_version(self, kind: str, project: str, name: str, expected: int | None) -> None:
         """Compare the version that a writer has seen; 0 stands for no record."""

@@ -95,7 +95,7 @@ class Keys:
             "The key",
             encode=lambda _: b"{}",
             decode=lambda record: record.name,
-            most=Most(MAX_KEYS, Invalid, full, clock),
+            most=Most(MAX_KEYS, Invalid, full),
         )
         self.changed: Callable[[], None] = lambda: None
         """Called when a key was changed here: what is believed of it must be forgotten."""

@@ -122,7 +122,7 @@ class PoolRegistry:
             "Pool",
             encode=msgspec.json.encode,
             decode=_decode_pool,
-            most=Most(MAX_POOLS, Invalid, full, clock),
+            most=Most(MAX_POOLS, Invalid, full),
         )
         full = f"the project has {MAX_FLAVORS} flavors, as many as it may have."
         self._flavors = Kind[Flavor](
@@ -131,7 +131,7 @@ class PoolRegistry:
             "Flavor",
             encode=msgspec.json.encode,
             decode=lambda record: _decode_flavor(record.value),
-            most=Most(MAX_FLAVORS, Invalid, full, clock),
+            most=Most(MAX_FLAVORS, Invalid, full),
         )
         self._known: dict[str, Pool] = {}
         self._read_at = float("-inf")

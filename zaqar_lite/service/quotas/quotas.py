@@ -41,7 +41,7 @@ class Quotas(BackgroundWorker):
             "The quota",
             encode=lambda document: json.dumps(dict(document)).encode(),
             decode=lambda record: json.loads(record.value),
-            most=Most(MAX_PROJECTS, Invalid, full, clock),
+            most=Most(MAX_PROJECTS, Invalid, full),
             of_server=True,
         )
         self._defaults = defaults

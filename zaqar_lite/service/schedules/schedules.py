@@ -285,7 +285,7 @@ class Schedules:
             "Schedule",
             encode=msgspec.json.encode,
             decode=lambda record: Schedule.decode(record.value),
-            most=Most(MAX_SCHEDULES, LimitReached, full, clock),
+            most=Most(MAX_SCHEDULES, LimitReached, full),
         )
         self.wake_scheduler: Callable[[], None] = lambda: None
         """Called when something may be due earlier than was known."""

@@ -9,9 +9,8 @@ import hashlib
 import hmac
 import json
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import NamedTuple
 
 from zaqar_lite.domain.clock import Clock
@@ -27,7 +26,7 @@ from zaqar_lite.domain.errors import (
 )
 from zaqar_lite.domain.ids import is_message_id, new_message_id
 from zaqar_lite.domain.limits import Limits, page_limit
-from zaqar_lite.domain.models import QueueRef
+from zaqar_lite.domain.models import QueueRef, RecordBound
 from zaqar_lite.domain.quotas import QuotaOf, unlimited
 from zaqar_lite.domain.subscriptions import (
     Secret,
@@ -38,7 +37,6 @@ from zaqar_lite.domain.subscriptions import (
     new_token,
 )
 from zaqar_lite.domain.topics import check_subscription, queue_in
-from zaqar_lite.service.bounds import Bound, Bounds
 from zaqar_lite.service.delivery.confirmation import Confirmation
 from zaqar_lite.service.identity.trusts import MakeTrust, trusted
 from zaqar_lite.service.policy import Policies
@@ -88,7 +86,6 @@ class Subscriptions:
 
     def __post_init__(self) -> None:
         self._kind = subscription_kind(self.management, self.clock)
-        self._bounds = Bounds(self.management, self.clock)
         self.flags = QueueFlags(self.management, self.queues, self.policies)
         """The flags by which a post knows that its queue has subscriptions."""
 
@@ -134,22 +131,15 @@ class Subscriptions:
             made = self._new(named.id if named and is_begun else None, queue, draft)
             made = await trusted(made, trust)
             try:
-                async with AsyncExitStack() as stack:
-                    for bound in self._bounds_of(queue):
-                        undo = partial(self.delete, queue, made.id)
-                        await stack.enter_async_context(self._bounds.room(bound, undo))
-                    if not is_begun:
-                        await self._name(made, expected=named.version if named else 0)
-                    await self._kind.put(queue.project, made.name, made, 0)
+                # Named again where that is begun: who was refused must not take this name away.
+                at = await self._name(made, expected=named.version if named else 0)
+                await self._put(made, at)
             except RecordChanged:
                 self.left(made)
                 continue
             except LimitReached:
                 self.left(made)
-                _, existing = await self._find_by(queue, subscriber)
-                if existing is None or existing.subscriber != subscriber:
-                    raise
-                continue  # a request for the same subscriber took the last room
+                raise
             try:
                 await self.flags.add(made)
             except Invalid:  # racing requests took the last lines
@@ -351,32 +341,45 @@ class Subscriptions:
         """Count the live subscriptions of a project, up to `most`."""
         return await self._kind.count(project, most)
 
-    def _bounds_of(self, queue: QueueRef) -> Iterator[Bound]:
+    async def _put(self, made: Subscription, named_at: int) -> None:
+        """Write a new subscription; its name goes again where there are too many.
+
+        Raises:
+            RecordChanged: another request has made it.
+            LimitReached: the queue has too many, or the project (QuotaReached).
+        """
+        project = made.queue.project
+        try:
+            await self._kind.put(project, made.name, made, 0, [*self._bounds_of(made.queue)])
+        except LimitReached:
+            with suppress(RecordChanged):  # another request is making it
+                name = _name_of(made.queue, made.subscriber)
+                await self.management.delete_record(_NAMED, project, name, expected=named_at)
+            raise
+
+    def _bounds_of(self, queue: QueueRef) -> Iterator[RecordBound]:
         """The bounds of new subscriptions: of their queue, and of their project's quota."""
-
-        async def count(most: int) -> int:
-            return len(await subscription_ids(self.management, queue, most=most))
-
         most, quota = self.limits.max_subscriptions_per_queue, self.quota_of(queue.project)
         full = LimitReached(f"The queue has {most} subscriptions, as many as it may have.")
-        yield Bound(queue.project, f"subscriptions/{queue.name}", most, count, full)
+        yield RecordBound(most, full, prefix=f"{queue.name}/")
         if quota.subscriptions is not None:
             full = QuotaReached(
                 f"The project has {quota.subscriptions} subscriptions, as many as its quota "
                 "allows: end some, or ask the operator of this server for more."
             )
-            of_project = partial(self.count, queue.project)
-            yield Bound(queue.project, "subscriptions", quota.subscriptions, of_project, full)
+            yield RecordBound(quota.subscriptions, full)
 
-    async def _name(self, made: Subscription, *, expected: int | None) -> None:
+    async def _name(self, made: Subscription, *, expected: int | None) -> int:
         """Let its subscriber's name stand for a subscription, as long as that lives.
+
+        Answers the version of the name's record.
 
         A name is a digest of the subscriber; its record keeps one from being in a queue twice.
 
         Raises:
             RecordChanged: the record is not at the version `expected` (0: there is none).
         """
-        await self.management.put_record(
+        record = await self.management.put_record(
             _NAMED,
             made.queue.project,
             _name_of(made.queue, made.subscriber),
@@ -384,6 +387,7 @@ class Subscriptions:
             expected=expected,
             ttl_ms=made.ttl * 1000,
         )
+        return record.version
 
     async def _release_name(self, old: Subscription) -> None:
         """Release a name, unless it stands for another subscription by now."""

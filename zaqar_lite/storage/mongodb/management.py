@@ -20,15 +20,11 @@ from zaqar_lite.storage.mongodb.connection import Connection
 from zaqar_lite.storage.mongodb.errors import repeated, translating
 from zaqar_lite.storage.mongodb.indexes import BY_ID, Document
 from zaqar_lite.storage.mongodb.queues import Queues, key_of
-from zaqar_lite.storage.mongodb.records import KindRecords, record_id
+from zaqar_lite.storage.mongodb.records import MAKERS, MOST_MAKERS, KindRecords, record_id
 
 _HAS_RECORD = {"m": {"$exists": True}}
 _BATCH = 1_000
 _ATTEMPTS = 5
-_MOST_CREATORS = 100
-"""Creators of queues in one project that race without passing its limit."""
-_CREATORS = "creators"
-"""The kind of the documents that racing creators change: one for each project, never listed."""
 
 
 @translating
@@ -58,10 +54,10 @@ class MongoManagementStore(KindRecords):
             if known is None:
                 await self._queues.seed(queue)
             fields = {**self._record_fields(queue, metadata, exposing=False), "i": maker}
-            if count + _MOST_CREATORS < max_queues:
+            if count + MOST_MAKERS < max_queues:
                 document = await repeated(partial(self._make_record, queue, fields))
             else:
-                await self._seed(_CREATORS, queue.project, "")
+                await self._seed(MAKERS, queue.project, "")
                 document = await self._queues.in_transaction(
                     partial(self._make_within, queue, fields, max_queues)
                 )
@@ -92,7 +88,7 @@ class MongoManagementStore(KindRecords):
         self, queue: QueueRef, fields: Document, max_queues: int, session: AsyncClientSession
     ) -> Document | None:
         """Write a record in a transaction, unless there are too many then."""
-        turn = {"_id": record_id(_CREATORS, queue.project, "")}
+        turn = {"_id": record_id(MAKERS, queue.project, "")}
         taken = await self._connection.records.update_one(
             turn, {"$inc": {"v": 1}}, hint=BY_ID, session=session
         )

@@ -9,15 +9,17 @@ was lost recognises its own change by the mark `i`.
 
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from uuid import uuid4
 
 from bson import Int64
 from bson.datetime_ms import DatetimeMS
 from pymongo import ReturnDocument
-from pymongo.errors import DuplicateKeyError
+from pymongo.asynchronous.client_session import AsyncClientSession
+from pymongo.errors import DuplicateKeyError, PyMongoError
 
 from zaqar_lite.domain.errors import RecordChanged, Unavailable
-from zaqar_lite.domain.models import Record
+from zaqar_lite.domain.models import Record, RecordBound
 from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.management import ManagementStore
 from zaqar_lite.storage.mongodb.connection import find_first, read_all
@@ -25,8 +27,12 @@ from zaqar_lite.storage.mongodb.errors import repeated
 from zaqar_lite.storage.mongodb.indexes import BY_ID, Document
 from zaqar_lite.storage.mongodb.parts import Connected
 from zaqar_lite.storage.mongodb.queues import ids_of
-from zaqar_lite.storage.mongodb.transactions import RetryBudget
+from zaqar_lite.storage.mongodb.transactions import RetryBudget, transaction
 
+MAKERS = "creators"
+"""The kind of the documents that racing makers change: one for each bound's place, never listed."""
+MOST_MAKERS = 100
+"""Makers that race without passing a bound."""
 _NEVER = 253_402_300_799_999
 """The end of the year 9999: the `e` of what stays until it is deleted."""
 
@@ -43,6 +49,7 @@ class KindRecords(Connected, ManagementStore):
         *,
         expected: int | None,
         ttl_ms: int | None = None,
+        bounds: Sequence[RecordBound] = (),
     ) -> Record:
         """Write a record at its expected version; see the seam."""
         mark, tries = uuid4().hex, RetryBudget()
@@ -55,7 +62,11 @@ class KindRecords(Connected, ManagementStore):
                 await self._seed(kind, project, name)
                 continue
             changes = {"b": {"$literal": value}, "e": self._end(ttl_ms)}
-            written = await self._change(found, mark, [{"$set": changes}, {"$unset": "z"}])
+            update: list[Document] = [{"$set": changes}, {"$unset": "z"}]
+            if bounds and not _is_live(found):
+                written = await self._make_bounded(found, mark, update, bounds, tries)
+            else:
+                written = await self._change(found, mark, update)
             if written is not None:
                 return _record({**written, "b": value})
             await tries.back_off()
@@ -160,14 +171,79 @@ class KindRecords(Connected, ManagementStore):
         self, seen: Document, mark: str, update: Sequence[Document]
     ) -> Document | None:
         """Change a document that is still as it was seen; None when it is not."""
+        return await repeated(partial(self._changed, seen, mark, update))
+
+    async def _changed(
+        self,
+        seen: Document,
+        mark: str,
+        update: Sequence[Document],
+        session: AsyncClientSession | None = None,
+    ) -> Document | None:
         newer = {"$max": [{"$add": ["$v", 1]}, self._connection.now_us]}
-        return await repeated(
-            lambda: self._connection.records.find_one_and_update(
-                {"_id": seen["_id"], "v": seen["v"]},
-                [{"$set": {"v": newer, "i": mark}}, *update],
-                projection={"b": 0},
-                return_document=ReturnDocument.AFTER,
-            )
+        return await self._connection.records.find_one_and_update(
+            {"_id": seen["_id"], "v": seen["v"]},
+            [{"$set": {"v": newer, "i": mark}}, *update],
+            projection={"b": 0},
+            return_document=ReturnDocument.AFTER,
+            session=session,
+        )
+
+    async def _make_bounded(
+        self,
+        seen: Document,
+        mark: str,
+        update: Sequence[Document],
+        bounds: Sequence[RecordBound],
+        tries: RetryBudget,
+    ) -> Document | None:
+        """Make a record within its bounds; None where it must be tried again.
+
+        Near a bound it is a transaction that changes a document of the project: of racing makers
+        one is first, and the others count its record.
+        """
+        kind, project, is_near = seen["k"], seen["p"], False
+        for bound in bounds:
+            count = await self._count_live(kind, project, bound, bound.most)
+            if count >= bound.most:
+                raise bound.reached
+            is_near = is_near or count + MOST_MAKERS >= bound.most
+        if not is_near:
+            return await self._change(seen, mark, update)
+        place = "" if any(bound.of_server for bound in bounds) else project
+        await self._seed(MAKERS, place, kind)
+        turn = {"_id": record_id(MAKERS, place, kind)}
+        records = self._connection.records
+        try:
+            async with transaction(self._connection) as session:
+                await records.update_one(turn, {"$inc": {"v": 1}}, hint=BY_ID, session=session)
+                made = await self._changed(seen, mark, update, session)
+                for bound in bounds if made is not None else ():
+                    most = bound.most + 1
+                    if await self._count_live(kind, project, bound, most, session) >= most:
+                        raise bound.reached
+                return made
+        except PyMongoError as exc:
+            await tries.pause(exc)
+            return None
+
+    async def _count_live(
+        self,
+        kind: str,
+        project: str,
+        bound: RecordBound,
+        most: int,
+        session: AsyncClientSession | None = None,
+    ) -> int:
+        """Count the live records that a bound counts, up to `most`."""
+        counted: Document = {"k": kind, "e": {"$exists": True}}
+        if not bound.of_server:
+            counted["p"] = project
+        if bound.prefix:
+            counted["n"] = {"$gte": bound.prefix, "$lt": bound.prefix + "\U0010ffff"}
+        counted["$expr"] = {"$gt": ["$e", self._connection.now]}
+        return await self._connection.records.count_documents(
+            counted, session, limit=max(most, 1), hint="name"
         )
 
     def _end(self, ttl_ms: int | None) -> Document:

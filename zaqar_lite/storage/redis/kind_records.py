@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 from zaqar_lite.domain.errors import RecordChanged, Unavailable
-from zaqar_lite.domain.models import Record
+from zaqar_lite.domain.models import Record, RecordBound
 from zaqar_lite.storage.management import ManagementStore
 from zaqar_lite.storage.redis.followups import FollowUps
 from zaqar_lite.storage.redis.keys import Keys, encode
@@ -67,6 +67,7 @@ class KindRecords(ManagementStore):
         *,
         expected: int | None,
         ttl_ms: int | None = None,
+        bounds: Sequence[RecordBound] = (),
     ) -> Record:
         """Write a record at its expected version; see the seam."""
         status, *rest = await self._run(
@@ -76,7 +77,10 @@ class KindRecords(ManagementStore):
             "" if expected is None else expected,
             "" if ttl_ms is None else ttl_ms,
             value,
+            *(word for bound in bounds for word in (*_within(project, bound), bound.most)),
         )
+        if status == b"full":
+            raise bounds[rest[0]].reached
         _check(status, kind, name)
         version, expires_at, instant = rest
         if instant:
@@ -153,6 +157,16 @@ class KindRecords(ManagementStore):
         self, script: str, kind: str, *words: str | bytes | int, repeatable: bool = False
     ) -> Any:  # noqa: ANN401 - a reply is what the script made it
         return await self._router.run(script, _keys_of(kind), *words, repeatable=repeatable)
+
+
+def _within(project: str, bound: RecordBound) -> tuple[bytes, bytes]:
+    """The fields that a bound counts, as ZLEXCOUNT takes their ends."""
+    if bound.of_server:
+        return b"-", b"+"
+    if not bound.prefix:
+        return b"[" + _project(project) + _BETWEEN, b"(" + _project(project) + _BEHIND
+    first = _field(project, bound.prefix)
+    return b"[" + first, b"(" + first + b"\xff"
 
 
 def _check(status: bytes, kind: str, name: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from zaqar_lite.domain.errors import RecordChanged
 from zaqar_lite.domain.json_values import holds_all
 from zaqar_lite.domain.metadata import FILTER, dead_letter_target
-from zaqar_lite.domain.models import QueueRecord, QueueRef, Record
+from zaqar_lite.domain.models import QueueRecord, QueueRef, Record, RecordBound
 from zaqar_lite.domain.refusals import queue_changed, too_many_queues
 from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.management import ManagementStore
@@ -110,8 +110,11 @@ class SqlManagementStore(ManagementStore):
         *,
         expected: int | None,
         ttl_ms: int | None = None,
+        bounds: Sequence[RecordBound] = (),
     ) -> Record:
-        return await self._db.write(_put_at, kind, project, name, value, expected, ttl_ms)
+        return await self._db.write(
+            _put_at, kind, project, name, value, expected=expected, ttl_ms=ttl_ms, bounds=bounds
+        )
 
     async def get_record(self, kind: str, project: str, name: str) -> Record | None:
         record = await self._db.read(QueueRef("", ""), find, kind, project, name)
@@ -276,20 +279,42 @@ def put(
     return record
 
 
-def _put_at(  # noqa: PLR0917 - as the seam has it
+def _put_at(
     db: Database,
     kind: str,
     project: str,
     name: str,
     value: bytes,
+    *,
     expected: int | None,
     ttl_ms: int | None,
+    bounds: Sequence[RecordBound],
 ) -> Record:
     known = find(db, kind, project, name)
     _check_version(kind, name, known, expected)
     if known is None:
         db.check_growth()
+        for bound in bounds:
+            _check_bound(db, kind, project, bound)
     return put(db, kind, project, name, value, ttl_ms=ttl_ms)
+
+
+def _check_bound(db: Database, kind: str, project: str, bound: RecordBound) -> None:
+    """Refuse a new record where there are as many as the bound allows."""
+    within, values = "", [kind]
+    if not bound.of_server:
+        within += " AND project = ?"
+        values.append(project)
+    if bound.prefix:
+        within += " AND name >= ? AND name < ?"
+        values += [bound.prefix, bound.prefix + "\U0010ffff"]
+    (count,) = db.execute(
+        f"SELECT count(*) FROM (SELECT 1 FROM record WHERE kind = ?{within}"
+        " AND (ends IS NULL OR ends > ?) LIMIT ?)",
+        (*values, db.clock.now_ms(), bound.most),
+    ).fetchone()
+    if count >= bound.most:
+        raise bound.reached
 
 
 def _check_version(kind: str, name: str, known: Record | None, expected: int | None) -> None:

@@ -12,7 +12,7 @@ from hashlib import sha256
 from typing import NamedTuple, Self, TypeVar
 
 from zaqar_lite.domain.errors import RecordChanged, Unavailable
-from zaqar_lite.domain.models import Record
+from zaqar_lite.domain.models import Record, RecordBound
 from zaqar_lite.storage.management import ManagementStore
 from zaqar_lite.storage.swift import layout
 from zaqar_lite.storage.swift.backend import Backend, Connected
@@ -82,6 +82,7 @@ class KindRecords(Connected, ManagementStore):
         *,
         expected: int | None,
         ttl_ms: int | None = None,
+        bounds: Sequence[RecordBound] = (),
     ) -> Record:
         """Write a record at its expected version; see the seam."""
         container, key = self._backend.containers.kind(kind), object_name(project, name)
@@ -89,6 +90,9 @@ class KindRecords(Connected, ManagementStore):
         async def work(lease: Lease) -> Record:
             stored = await self._state(container, key)
             self._check(stored, kind, name, expected)
+            for bound in bounds if not stored.is_live(self._now()) else ():
+                if await self._is_full(container, project, bound):
+                    raise bound.reached
             clock = self._backend.clock
             version = max(stored.version, self._last_version, clock.now_us() - 1) + 1
             self._last_version = version
@@ -99,7 +103,26 @@ class KindRecords(Connected, ManagementStore):
             await self._objects.put(container, key, state, content, lease, ends=expires_at)
             return Record(kind, project, name, value, version, expires_at)
 
-        return await self._locked(container, key, work)
+        if not bounds:
+            return await self._locked(container, key, work)
+
+        async def work_within(_: Lease) -> Record:
+            async with self._backend.locks.hold(_lock(container, key)) as lease:
+                return await work(lease)
+
+        # The lock of the bounds is taken first, so that racing makers can't pass them.
+        place = "" if any(bound.of_server for bound in bounds) else project
+        return await self._backend.locks.run(_lock(container, f"/{place}"), work_within)
+
+    async def _is_full(self, container: str, project: str, bound: RecordBound) -> bool:
+        """Whether there are as many records as a bound allows, by the listing."""
+        prefix = "" if bound.of_server else _cut(object_name(project, bound.prefix))
+        count, now = 0, self._now()
+        async for page in self._objects.pages(container, prefix=prefix, first=bound.most + 1):
+            count += sum(_State.parse(one.content_type).is_live(now) for one in page)
+            if count >= bound.most:
+                return True
+        return count >= bound.most
 
     async def get_record(self, kind: str, project: str, name: str) -> Record | None:
         """Read a live record in its newest version; see the seam."""
@@ -232,8 +255,7 @@ class KindRecords(Connected, ManagementStore):
         return Record(kind, project, name, value, state.version, state.expires_at)
 
     async def _locked(self, container: str, key: str, work: Callable[[Lease], Awaitable[T]]) -> T:
-        digest = sha256(key.encode()).hexdigest()[:32]
-        return await self._backend.locked(f"{container}={digest}", work)
+        return await self._backend.locked(_lock(container, key), work)
 
     def _check(self, stored: _State, kind: str, name: str, expected: int | None) -> None:
         """Compare the version that a writer has seen; 0 stands for no record."""
@@ -243,6 +265,11 @@ class KindRecords(Connected, ManagementStore):
 
     def _now(self) -> int:
         return self._backend.clock.now_ms()
+
+
+def _lock(container: str, key: str) -> str:
+    """The name of the lock of a record, or of a bound's place."""
+    return f"{container}={sha256(key.encode()).hexdigest()[:32]}"
 
 
 def object_name(project: str, name: str) -> str:

@@ -19,12 +19,42 @@ local function remove(field)
   redis.call('ZREM', ends, field)
 end
 
+-- Remove the first expired records. Answers how many.
+local function expire_records(most)
+  local found = redis.call('ZRANGEBYSCORE', ends, '-inf', now, 'LIMIT', 0, most)
+  for _, field in ipairs(found) do
+    remove(field)
+  end
+  return #found
+end
+
+-- Which bound of a new record is reached, from 0; nil where none is. Of each bound, from `first` on:
+-- low and high ends as ZLEXCOUNT takes them, and most.
+local function reached_bound(first)
+  for at = first, #ARGV, 3 do
+    local most = tonumber(ARGV[at + 2])
+    local full = redis.call('ZLEXCOUNT', fields, ARGV[at], ARGV[at + 1]) >= most
+    if full and expire_records(500) > 0 then
+      full = redis.call('ZLEXCOUNT', fields, ARGV[at], ARGV[at + 1]) >= most
+    end
+    if full then
+      return (at - first) / 3
+    end
+  end
+end
+
 -- Write a record at its expected version.
--- ARGV: 1 offset, 2 field, 3 expected version ('' for any), 4 ttl (ms, '' for none), 5 value
--- Answers: 'ok', version, deadline or 0, instant to register or 0; or 'changed'.
+-- ARGV: 1 offset, 2 field, 3 expected version ('' for any), 4 ttl (ms, '' for none), 5 value; the bounds
+-- Answers: 'ok', version, deadline or 0, instant to register or 0; 'changed'; or 'full' and which bound.
 register('put_record', 'kind', UNLESS_FULL, function()
   if ARGV[3] ~= '' and live_version(redis.call('HGET', values, ARGV[2])) ~= tonumber(ARGV[3]) then
     return {'changed'}
+  end
+  if #ARGV > 5 and live_version(redis.call('HGET', values, ARGV[2])) == 0 then
+    local full = reached_bound(6)
+    if full then
+      return {'full', full}
+    end
   end
   local last = tonumber(redis.call('HGET', counters, 'last') or 0)
   local version = math.max(last + 1, clock[1] * 1000000 + clock[2] + offset * 1000)
@@ -99,15 +129,12 @@ end)
 -- ARGV: 1 offset, 2 how many at most
 -- Answers: how many, next instant or 0.
 register('sweep_records', 'kind', ALWAYS, function()
-  local found = redis.call('ZRANGEBYSCORE', ends, '-inf', now, 'LIMIT', 0, math.min(tonumber(ARGV[2]), 500))
-  for _, field in ipairs(found) do
-    remove(field)
-  end
+  local removed = expire_records(math.min(tonumber(ARGV[2]), 500))
   local following = redis.call('ZRANGE', ends, 0, 0, 'WITHSCORES')[2]
   if following then
     redis.call('HSET', counters, 'due', following)
   else
     redis.call('HDEL', counters, 'due')
   end
-  return {#found, tonumber(following or 0)}
+  return {removed, tonumber(following or 0)}
 end)
