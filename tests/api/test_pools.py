@@ -187,6 +187,23 @@ async def test_a_second_pool_of_a_uri_is_told_which_has_it(pools: Pools) -> None
     assert refused.json()["description"] == "The pool 'one' has this URI already."
 
 
+async def test_a_pool_does_not_become_one_of_another_drivers_capabilities(pools: Pools) -> None:
+    api = pools.api
+    await pools.make("one")
+    assert (await api.call("PUT", "/v2/flavors/fast", {"pool_list": ["one"]})).status_code == 201
+    other = {"uri": "redis://localhost:1/0", "weight": 1, "flavor": "fast"}
+    for method, name, document in (
+        ("PUT", "two", other),
+        ("PUT", "one", other),
+        ("PATCH", "one", {"uri": other["uri"]}),
+    ):
+        refused = await api.call(method, f"/v2/pools/{name}", document)
+        assert refused.status_code == 400
+        assert "redis has other capabilities than embedded" in refused.json()["description"]
+    assert (await api.call("GET", "/v2/pools/one")).json()["uri"] == pools.uri("one")
+    await pools.make("two", flavor="fast")
+
+
 async def test_pools_are_listed_by_name_in_pages(pools: Pools) -> None:
     api = pools.api
     for name in ("b", "a", "c"):

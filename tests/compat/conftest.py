@@ -1,10 +1,13 @@
 """Real servers for the unmodified clients, one a store: the embedded one and Redis.
 
+With --all it is every store, and a table at the end tells how many of the tests pass on each;
 ZAQAR_TEST_COMPAT_STORE names another store instead.
 """
 
 import os
+import re
 import uuid
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +16,10 @@ import pytest
 from tests.server import ServerProcess
 
 NAMED = os.environ.get("ZAQAR_TEST_COMPAT_STORE")
+_STORES = ["embedded", "redis"]
+if "ZAQAR_TEST_ALL" in os.environ:
+    _STORES += ["memory", "mongodb", "swift"]
+_PLACE = re.compile(r"tests/compat/test_(\w+)\.py::.*\[(\w+)")
 
 
 @pytest.fixture(scope="module")
@@ -23,19 +30,26 @@ def clock(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return offset
 
 
-@pytest.fixture(scope="module", params=[NAMED] if NAMED else ["embedded", "redis"])
-def server(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, clock: Path
-) -> Iterator[ServerProcess]:
+@pytest.fixture(scope="module", params=[NAMED] if NAMED else _STORES)
+def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The URI of a store."""
+    name: str = request.param
+    if name == "embedded":
+        return f"embedded://{tmp_path_factory.mktemp('store')}/store"
+    if name == "memory":
+        return "memory://"
+    if name in ("redis", "mongodb", "swift"):
+        url: str = request.getfixturevalue(f"{name}_server").url
+        return url
+    return name
+
+
+@pytest.fixture(scope="module")
+def server(store: str, clock: Path) -> Iterator[ServerProcess]:
     """A server process that the tests of a file share.
 
     It ends with them: its sweep drains every exposing queue of the Redis that other tests use, too.
     """
-    store: str = request.param
-    if store == "embedded":
-        store = f"embedded://{tmp_path_factory.mktemp('store')}"
-    elif store == "redis":
-        store = request.getfixturevalue("redis_server").url
     env = {
         "ZAQAR_LITE_CLOCK_OFFSET_FILE": str(clock),
         "ZAQAR_LITE_SIGNED_URL_SECRET_KEY": "secret" * 6,
@@ -51,3 +65,25 @@ def server(
 def project() -> str:
     """A project of the test's own."""
     return uuid.uuid4().hex
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print how many tests of each client pass on each store."""
+    passed, asked = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
+    for outcome in ("passed", "failed"):
+        for report in terminalreporter.getreports(outcome):
+            place = _PLACE.match(report.nodeid)
+            if place is None or report.when != "call":
+                continue
+            counts = dict(report.user_properties)
+            one = place.group(1), place.group(2)
+            passed[one] += counts.get("passed", outcome == "passed")
+            asked[one] += counts.get("asked", 1)
+    stores = sorted({store for _, store in asked})
+    if not stores:
+        return
+    terminalreporter.section("clients, unmodified: tests that pass")
+    terminalreporter.line("".join(f"{name:>14}" for name in ("", *stores)))
+    for client in sorted({client for client, _ in asked}):
+        shown = [f"{passed[client, one]}/{asked[client, one]}" for one in stores]
+        terminalreporter.line("".join(f"{word:>14}" for word in (client, *shown)))

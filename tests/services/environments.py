@@ -23,6 +23,8 @@ class Environment:
     package: str
     version: str
     extras: str = ""
+    beside: tuple[str, ...] = ()
+    """What the environment has besides."""
 
     @property
     def home(self) -> Path:
@@ -61,11 +63,11 @@ class Environment:
         if uv:
             return [
                 [uv, "venv", "--clear", "--python", sys.executable, str(self.home)],
-                [uv, "pip", "install", "--python", python, requirement],
+                [uv, "pip", "install", "--python", python, requirement, *self.beside],
             ]
         return [
             [sys.executable, "-m", "venv", "--clear", str(self.home)],
-            [python, "-m", "pip", "install", "--quiet", requirement],
+            [python, "-m", "pip", "install", "--quiet", requirement, *self.beside],
         ]
 
 
@@ -94,6 +96,12 @@ SWIFT = Environment("swift", "2.38.3")
 SECANTUSDB = Environment("secantusdb", "0.7.0b3")
 MOTO = Environment("moto", "5.2.5", "[server,s3]")
 KEYSTONE = Environment("keystone", "30.0.0")
+ZAQAR = Environment(
+    "zaqar",
+    "23.0.1",
+    beside=("ddt", "oslotest", "pymongo", "pytest", "redis", "testtools", "websocket-client"),
+)
+"""Its own tests, for `tests/run --all`; it is installed when they run."""
 HADOOP = Jar("hadoop-client-minicluster", "3.5.0", group="org.apache.hadoop")
 """Of the version of the client that pyspark has, without which it does not run."""
 

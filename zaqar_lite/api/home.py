@@ -17,9 +17,11 @@ _VARIABLE = re.compile(r"{(\w+)}")
 
 
 def home_document(routes: Iterable[Route], limits: Limits) -> dict[str, Any]:
-    """Write the home document: the routes that are served, the longest delay, the largest pages."""
+    """Write the home document: v2's routes, the longest delay, the largest pages."""
     resources: dict[str, list[Route]] = {}
     for route in routes:
+        if not route.template.startswith("/v2"):
+            continue  # upstream's clients may join what they find here to a URL that ends with /v2
         resources.setdefault(route.rel, []).append(route)
     shown = {f"rel/{name}": _resource(name, group) for name, group in resources.items()}
     shown["rel/post_messages"]["hints"]["max-message-delay"] = limits.max_message_delay

@@ -159,8 +159,11 @@ def text(template: str) -> Show:
 
 
 def subscribed(given: Given, response: Response) -> dict[str, Any]:
-    """Show the subscription that was made."""
-    return {**response.document, "message": f"Subscription {given['queue_name']} created."}
+    """Show the subscription that was made; a connection that listens itself has no secret."""
+    shown = {**response.document, "message": f"Subscription {given['queue_name']} created."}
+    if given.get("subscriber") is None:
+        del shown["secret"]  # it signs what webhooks are sent
+    return shown
 
 
 def without_links(_: Given, response: Response) -> dict[str, Any]:

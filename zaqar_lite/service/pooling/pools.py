@@ -172,7 +172,8 @@ class PoolRegistry:
             The names of its options that its driver does not have. They are kept, and not used.
 
         Raises:
-            Invalid: the URI is none of a driver's, or there are too many pools.
+            Invalid: the URI is none of a driver's, or of one with other capabilities than the
+                flavor's pools; or there are too many pools.
             Conflict: another pool has the URI.
         """
         driver = self._driver(pool)
@@ -181,6 +182,8 @@ class PoolRegistry:
             for other in (await self.pools()).values():
                 if other.name != pool.name and other.uri == pool.uri:
                     raise Conflict(f"The pool {other.name!r} has this URI already.")
+                if pool.flavor is not None and other.flavor == pool.flavor:
+                    self._check_alike(other, driver)
             return pool
 
         await self._pools.write("", pool.name, build)
@@ -197,13 +200,15 @@ class PoolRegistry:
 
         Raises:
             NotFound: there is none of this name.
-            Invalid: the URI is none of a driver's.
+            Invalid: the URI is none of a driver's, or of one with other capabilities than before.
             Conflict: another pool has the URI.
         """
         pool = await self.pool(name)
         changed = dict(changes)
         if changed.get("uri") == pool.shown_uri:
             del changed["uri"]
+        if "uri" in changed:
+            self._check_alike(pool, self._driver(msgspec.structs.replace(pool, uri=changed["uri"])))
         if changed.get("flavor") == "":
             changed["flavor"] = None
         if "options" in changed:
@@ -353,6 +358,15 @@ class PoolRegistry:
         except ConfigurationError as exc:
             why = without_secrets(str(exc), pool.uri)
             raise Invalid(f"cannot connect to {masked(pool.uri)}: {why}") from exc
+
+    def _check_alike(self, pool: Pool, driver: StoreKind) -> None:
+        """Refuse a driver that can't do what the pool's can: queues lie or are placed there."""
+        has = self._driver(pool).name
+        if _CAPABILITIES.get(has) != _CAPABILITIES.get(driver.name):
+            raise Invalid(
+                f"Unable to create pool: {driver.name} has other capabilities than {has}, the "
+                f"driver of the pool {pool.name}."
+            )
 
     @staticmethod
     async def _check_empty(name: str, holds: Holds) -> None:
