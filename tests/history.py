@@ -14,6 +14,7 @@ the server's are the same machine's.
 import asyncio
 import random
 import time
+import uuid
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
@@ -22,9 +23,13 @@ from typing import Any, NamedTuple
 
 import httpx
 
+from tests.server import ServerProcess
+
 NEVER = float("inf")
 NO_LIMIT = 1 << 30
 CLAIM_TTL = 60
+ENOUGH = 20
+"""Kills after which every habit of the clients has had its turn, however busy the machine is."""
 _HEADERS = {"Client-ID": "00000000-0000-0000-0000-000000000001", "X-Project-Id": "history"}
 
 
@@ -480,6 +485,60 @@ class RecordingClient:
         )
         if answer.status_code == 204:
             delete.answered = time.time()
+
+
+def at_work(
+    history: History,
+    url: str,
+    queues: str | Sequence[str],
+    *,
+    count: int = 8,
+    habits: Habits | None = None,
+) -> list[asyncio.Task[None]]:
+    """Let clients work until the server goes away; every other one posts."""
+    chosen = habits or Habits(settles=True, rejects=True)
+    clients = [
+        RecordingClient(history, url, queues, str(uuid.uuid4()), seed, habits=chosen)
+        for seed in random.sample(range(1 << 32), count)
+    ]
+    return [
+        asyncio.create_task(client.run(produces=number % 2 == 0))
+        for number, client in enumerate(clients)
+    ]
+
+
+async def kill_again_and_again(store: str, rounds: int) -> History:
+    """kill -9 a server over a store at random moments under eight clients; check the promises.
+
+    With 0 violations in n rounds, the chance of one in a round is below 3/n with 95 % confidence
+    (the rule of three).
+    """
+    history = History(limits=Limits(claims=3, failures=2))
+    queue = f"queue-{uuid.uuid4().hex[:8]}"
+    server = ServerProcess(store)
+    try:
+        for number in range(rounds):
+            await asyncio.to_thread(server.start)
+            if number == 0:
+                await make_queue(server.url, queue, history.limits)
+            work = at_work(history, server.url, queue)
+            await asyncio.sleep(random.uniform(0.3, 1.5))
+            server.kill()
+            await asyncio.gather(*work)
+            history.restarts += 1
+        await asyncio.to_thread(server.start)
+        await note_end(history, server.url, queue)
+        server.kill()
+    finally:
+        server.close()
+    print(history.summary())
+    assert history.violations() == []
+    assert history.holds
+    assert any(post.answered for post in history.posts.values())
+    if rounds >= ENOUGH:
+        assert any(failure.answered for failure in history.failures)
+        assert any(reject.answered for reject in history.rejects)
+    return history
 
 
 async def make_queue(url: str, queue: str, limits: Limits | None = None) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.history import Habits, History, RecordingClient, everything
+from tests.history import Habits, History, at_work, everything
 from tests.server import ServerProcess
 from tests.services.redis import start_redis
 
@@ -58,21 +58,8 @@ async def make(url: str, redis: str, directory: Path) -> list[str]:
 @asynccontextmanager
 async def load(server: ServerProcess, history: History, queues: list[str]) -> AsyncIterator[None]:
     """Let six clients work; in the end the server is killed with them."""
-    clients = [
-        RecordingClient(
-            history,
-            server.url,
-            queues,
-            str(uuid.uuid4()),
-            random.getrandbits(32),
-            habits=Habits(settles=True, sizes=(5, 20)),
-        )
-        for _ in range(6)
-    ]
-    tasks = [
-        asyncio.create_task(client.run(produces=number % 2 == 0))
-        for number, client in enumerate(clients)
-    ]
+    habits = Habits(settles=True, sizes=(5, 20))
+    tasks = at_work(history, server.url, queues, count=6, habits=habits)
     yield
     server.kill()
     await asyncio.gather(*tasks)

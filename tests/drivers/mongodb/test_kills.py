@@ -7,13 +7,12 @@ ZAQAR_TEST_KILL_ROUNDS says how many rounds.
 import asyncio
 import os
 import random
-import uuid
 from collections.abc import Sequence
 
 import pytest
 
 from tests.drivers.mongodb.inspection import database_of, faults
-from tests.history import Habits, History, Limits, RecordingClient, make_queue, note_end
+from tests.history import ENOUGH, History, Limits, at_work, make_queue, note_end
 from tests.server import ServerProcess
 from tests.services import MongoServer, start_mongo
 from zaqar_lite.storage.mongodb.sessions import DEAD_MS
@@ -21,8 +20,6 @@ from zaqar_lite.storage.mongodb.sessions import DEAD_MS
 pytestmark = pytest.mark.anyio
 ROUNDS = int(os.environ.get("ZAQAR_TEST_KILL_ROUNDS") or 3)
 IS_WANTED = {"ZAQAR_TEST_KILL_ROUNDS", "ZAQAR_TEST_ALL"} & os.environ.keys()
-ENOUGH = 20
-"""Rounds in which every habit of the clients has had its turn, however busy the machine is."""
 LIMITS = Limits(claims=3, failures=2)
 QUEUE = "queue"
 
@@ -38,17 +35,7 @@ class Work:
     async def start(self) -> None:
         """Start the server, and the clients."""
         await asyncio.to_thread(self.server.start)
-        habits = Habits(settles=True, rejects=True)
-        clients = [
-            RecordingClient(
-                self._history, self.server.url, QUEUE, str(uuid.uuid4()), seed, habits=habits
-            )
-            for seed in range(4)
-        ]
-        self._tasks = [
-            asyncio.create_task(client.run(produces=seed % 2 == 0))
-            for seed, client in enumerate(clients)
-        ]
+        self._tasks = at_work(self._history, self.server.url, QUEUE, count=4)
 
     async def kill(self) -> None:
         """Kill the server."""

@@ -1,20 +1,15 @@
 """kill -9 at random moments under 8 clients, against the real server, and what a history proves.
 
-With 0 violations in n rounds, the chance of one in a round is below 3/n with 95 % confidence (the
-rule of three). ZAQAR_TEST_KILL_ROUNDS sets the rounds.
+ZAQAR_TEST_KILL_ROUNDS sets the rounds.
 """
 
-import asyncio
 import os
-import random
-import uuid
 from pathlib import Path
 
 import pytest
 
 from tests.drivers.sql.tables import broken
-from tests.history import Habits, History, Limits, RecordingClient, make_queue, note_end
-from tests.server import ServerProcess
+from tests.history import kill_again_and_again
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.storage.sql.place import FILE_NAME, connect
 
@@ -22,49 +17,14 @@ pytestmark = pytest.mark.anyio
 ROUNDS = int(
     os.environ.get("ZAQAR_TEST_KILL_ROUNDS", "500" if "ZAQAR_TEST_ALL" in os.environ else "4")
 )
-ENOUGH = 20
-"""Rounds in which every habit of the clients has had its turn, however busy the machine is."""
 EACH = 50
 """Rounds of one store: the history is compared in time that grows with the square of its length."""
-LIMITS = Limits(claims=3, failures=2)
 
 
 @pytest.mark.parametrize("first", range(0, ROUNDS, EACH))
 async def test_kill_minus_nine_breaks_no_promise(first: int, tmp_path: Path) -> None:
-    rounds = min(EACH, ROUNDS - first)
-    history = History(limits=LIMITS)
-    queue = f"queue-{uuid.uuid4().hex[:8]}"
-    server = ServerProcess(f"embedded://{tmp_path / 'data'}")
-    try:
-        for round_number in range(rounds):
-            await asyncio.to_thread(server.start)
-            if round_number == 0:
-                await make_queue(server.url, queue, LIMITS)
-            habits = Habits(settles=True, rejects=True)
-            clients = [
-                RecordingClient(history, server.url, queue, str(uuid.uuid4()), seed, habits=habits)
-                for seed in range(8)
-            ]
-            work = [
-                asyncio.create_task(client.run(produces=seed % 2 == 0))
-                for seed, client in enumerate(clients)
-            ]
-            await asyncio.sleep(random.uniform(0.3, 1.5))
-            server.kill()
-            await asyncio.gather(*work)
-            history.restarts += 1
-        await asyncio.to_thread(server.start)
-        await note_end(history, server.url, queue)
-        server.kill()
-    finally:
-        server.close()
-    print(history.summary())
-    assert history.violations() == []
-    assert history.holds
-    assert any(post.answered for post in history.posts.values())
-    if rounds >= ENOUGH:
-        assert any(failure.answered for failure in history.failures)
-        assert any(reject.answered for reject in history.rejects)
-    left = connect(str(tmp_path / "data" / FILE_NAME))
+    directory = tmp_path / "data"
+    await kill_again_and_again(f"embedded://{directory}", min(EACH, ROUNDS - first))
+    left = connect(str(directory / FILE_NAME))
     assert broken(left, Clock().now_ms()) == []
     left.close()
