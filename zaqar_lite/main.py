@@ -81,7 +81,7 @@ def create_app(
     )
     services.queues.recent.flows = counters.row.flows
     services.deliveries.on_outcome = metrics.delivered
-    services.deliveries.dead_deliveries.on_disabled = metrics.disabled
+    services.deliveries.on_disabled = metrics.disabled
     janitor = Janitor(
         messages,
         management,

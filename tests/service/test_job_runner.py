@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from typing import NamedTuple
 from uuid import uuid4
 
+import msgspec
 import pytest
 
 from tests.services import RedisServer
@@ -59,7 +60,8 @@ async def held(
         job = Job("j", "letters", JobAct.REDRIVE, ORDER, 0, until=newest.position, total=1)
         job.holder, job.held_until, job.state = "another", clock.now_ms() + 1_500, request.param
         name = running_name(queue, job.act)
-        await management.put_record(RUNNING, queue.project, name, job.encode(), expected=0)
+        value = msgspec.json.encode(job)
+        await management.put_record(RUNNING, queue.project, name, value, expected=0)
         runner = JobRunner(jobs, clock, lambda: 0)
         runner.start()
         yield Held(queue, jobs, job)

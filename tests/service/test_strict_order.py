@@ -223,7 +223,7 @@ async def test_what_no_queue_takes_is_kept_to_be_listed(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(process.queues, "ensure", refuse)
     delivery = Delivery("p", "orders", made, "a", 0, msgspec.Raw(b"1"))
-    await deliveries.dead_deliveries.bury(delivery, subscription, "the receiver answered 404")
+    await deliveries.bury(delivery, subscription, "the receiver answered 404")
     (kept,) = (await messages.list_messages(failed_queue("p", made), ListQuery(10))).messages
     assert "did not take it: No pool" in decode_delivery(kept.body).reason
 

@@ -310,34 +310,37 @@ class DeliverySender:
         body = await self.payload(delivery)
         if len(body) >= _LARGE:
             await self._turns.wait()
+        options, headers = subscription.options, {}
         if queue_in(subscription.subscriber) is None:
-            return await transport.send(self._notification(delivery, body, subscription))
-        project = delivery.project
+            post_data = options.get("post_data")
+            if isinstance(post_data, str) and post_data:
+                body = post_data.encode().replace(_TOKEN, body)
+            headers = self._headers(delivery, body, subscription)
         return await transport.send(
             Notification(
-                subscription.subscriber, {}, body, subscription.options, project, delivery.id
+                subscription.subscriber,
+                headers,
+                body,
+                options,
+                delivery.project,
+                delivery.id,
+                subscription.trust,
             )
         )
 
-    def _notification(
+    def _headers(
         self, delivery: Delivery, body: bytes, subscription: Subscription
-    ) -> Notification:
-        """Write what is sent: upstream's document, and the headers of Standard Webhooks."""
-        options = subscription.options
-        post_data = options.get("post_data")
-        if isinstance(post_data, str) and post_data:
-            body = post_data.encode().replace(_TOKEN, body)
+    ) -> dict[str, str]:
+        """The headers of a request: the subscription's own, and those of Standard Webhooks."""
         headers = {"content-type": "application/json", "user-agent": "zaqar-lite", **delivery.trace}
-        own = options.get("post_headers")
+        own = subscription.options.get("post_headers")
         if isinstance(own, dict):
             headers |= {name.lower(): value for name, value in own.items()}
         now = self.clock.now_ms()
         live = [key.text for key in subscription.secrets if key.until is None or key.until > now]
         message_id = f"msg_{delivery.id or secrets.token_hex(16)}"
-        headers |= signed_headers(live, message_id=message_id, timestamp=now // 1000, body=body)
-        return Notification(
-            subscription.subscriber, headers, body, options, trust=subscription.trust
-        )
+        signed = signed_headers(live, message_id=message_id, timestamp=now // 1000, body=body)
+        return {**headers, **signed}
 
     @staticmethod
     def _delay(

@@ -28,7 +28,6 @@ from zaqar_lite.service.delivery.outbox import (
     OUTBOX_QUEUES,
     RETRY_QUEUES,
     Delivery,
-    Forwarded,
     OutboxMessage,
     decode_delivery,
     decode_outbox_message,
@@ -53,86 +52,6 @@ FAILED_MS = 604_800_000
 """How long what could not be delivered is kept to be listed and retried: 7 days."""
 
 
-@dataclass(eq=False, repr=False)
-class DeadDeliveries:
-    """Keep what can't be delivered, and disable subscriptions that have failed for too long."""
-
-    messages: MessageStore
-    queues: Queues
-    subscriptions: Subscriptions
-    log: AttemptLog
-    clock: Clock
-    disable_after: int
-
-    def __post_init__(self) -> None:
-        self._disable_after_ms = self.disable_after * 1000
-        self.on_disabled: Callable[[], None] = lambda: None
-        """Called when a subscription was disabled."""
-
-    async def bury(self, delivery: Delivery, subscription: Subscription, reason: str) -> None:
-        """Keep what can't be delivered in the subscription's dead-letter queue, or to be listed."""
-        if delivery.kind != "Notification":
-            return
-        target = subscription.options.get("dead_letter_queue")
-        if isinstance(target, str):
-            letter = {
-                "subscription_id": subscription.id,
-                "subscriber": subscription.subscriber,
-                "message_id": delivery.id,
-                "reason": reason,
-                "attempts": delivery.attempts,
-                "message": delivery.payload,
-            }
-            try:
-                await self._tell(QueueRef(delivery.project, target), letter)
-            except ZaqarLiteError as exc:  # it is full, for example, or no pool can take it
-                if isinstance(exc, Unavailable) and not isinstance(exc, LimitReached):
-                    raise
-                reason = f"{reason}; the queue {target!r} did not take it: {exc}"
-            else:
-                return
-        delivery.reason = reason
-        failed = failed_queue(delivery.project, subscription.id)
-        await put(self.messages, failed, NewMessage(encode(delivery), FAILED_MS))
-
-    async def check_failing(self, subscription: Subscription) -> None:
-        """Disable a subscription that has only failed for too long."""
-        since = await self.log.failing_since(subscription)
-        if since is not None and self.clock.now_ms() - since >= self._disable_after_ms:
-            days = self._disable_after_ms / 86_400_000
-            await self.disable(subscription, f"nothing but failures for {days:g} days")
-
-    async def disable(self, subscription: Subscription, reason: str) -> None:
-        """Stop delivering to a subscription, and say so: in the log, and where it asked for it."""
-        if not await self.subscriptions.disable(subscription, reason):
-            return
-        self.on_disabled()
-        await self.log.forget(subscription)
-        logger.warning(
-            "subscription %s of queue %r is disabled: %s",
-            subscription.id,
-            subscription.queue.name,
-            reason,
-        )
-        target = subscription.options.get("events_queue")
-        if isinstance(target, str):
-            event = {
-                "event": "subscription.disabled",
-                "subscription_id": subscription.id,
-                "queue_name": name_of(subscription.queue),
-                "reason": reason,
-            }
-            try:
-                await self._tell(QueueRef(subscription.queue.project, target), event)
-            except ZaqarLiteError as exc:
-                logger.warning("the queue %r was not told of that: %s", target, exc)
-
-    async def _tell(self, queue: QueueRef, document: object) -> None:
-        """Post to a user's queue, which is made unless it is there; nobody is notified of that."""
-        await self.queues.ensure(queue)
-        await put(self.messages, queue, NewMessage(encode(document), FAILED_MS))
-
-
 _TURN = "~turn"
 _SOON_MS = 5_000
 """When a turn is taken again at the soonest whose queue is not available."""
@@ -140,7 +59,7 @@ _SKEW_MS = 10_000
 """How far the clocks of servers may be apart."""
 _LEAST_LIFE_MS = 1_000
 _AT_ONCE = 20
-"""Deliveries of a topic's message that begin in one round of the event loop."""
+"""Deliveries of a message that begin in one round of the event loop."""
 _AGAIN_BYTES = 1_048_576
 
 
@@ -159,18 +78,13 @@ class Deliveries:
     clock: Clock
     confirmed_only: bool
     disable_after: int
+    """Seconds with nothing but failures after which a subscription is disabled."""
 
     def __post_init__(self) -> None:
-        self.dead_deliveries = DeadDeliveries(
-            self.messages,
-            self.queues,
-            self.subscriptions,
-            self.log,
-            self.clock,
-            disable_after=self.disable_after,
-        )
         self.on_outcome: Callable[[str], None] = lambda _: None
         """Called with the outcome of each attempt."""
+        self.on_disabled: Callable[[], None] = lambda: None
+        """Called when a subscription was disabled."""
         self._strict_order = StrictOrder(
             self.messages,
             self.management,
@@ -242,7 +156,11 @@ class Deliveries:
     async def _deliver_to_others(
         self, entry: OutboxMessage, message_id: str, queue: QueueRef
     ) -> None:
-        """Send a message to all but the subscriptions that have a line."""
+        """Send a message to all but the subscriptions that have a line.
+
+        Subscribers of a topic that are queues get it now, and delay it themselves; others get it
+        when it is due.
+        """
         if entry.until <= self.clock.now_ms():
             return
         due = await self._look_at_due(entry) if entry.due_at else entry
@@ -255,47 +173,23 @@ class Deliveries:
             await self.subscriptions.flags.clear(queue)
             return
         policy = record.metadata.get(RETRY_POLICY) if isinstance(record, QueueRecord) else None
-        payload = msgspec.Raw(payload_of(due))
-        if entry.sent is not None:
+        payload = forwarded = msgspec.Raw(payload_of(due))
+        wait = 0.0
+        if (sent := entry.sent) is not None:  # a topic's
             entry.id = message_id
-            await self._deliver_topic(entry, entry.sent, all_of_queue, payload)
-            return
-        again = await asyncio.gather(
-            *(
-                self._deliver_fresh(due.to(subscription.id, payload), subscription, policy)
-                for subscription in all_of_queue
-                if subscription.created_at <= entry.posted_at + _SKEW_MS
-                and subscription.id not in entry.ordered
-            )
-        )
-        await self._post_again([one for one in again if one is not None])
-
-    async def _deliver_topic(
-        self,
-        entry: OutboxMessage,
-        sent: Forwarded,
-        subscriptions: Sequence[Subscription],
-        payload: msgspec.Raw,
-    ) -> None:
-        """Send a topic's message to all who subscribed before it was posted.
-
-        Subscribers that are queues get it now, and delay it themselves; others get it when it is
-        due.
-        """
-        now = self.clock.now_ms()
-        wait = ((sent.delay or 0) * 1000 - (now - entry.posted_at)) / 1000
-        sent = msgspec.structs.replace(sent, body=entry.body, posted_at=entry.posted_at)
-        forwarded = msgspec.Raw(encode(sent))
+            wait = (sent.delay or 0) - (self.clock.now_ms() - entry.posted_at) / 1000
+            sent = msgspec.structs.replace(sent, body=entry.body, posted_at=entry.posted_at)
+            forwarded = msgspec.Raw(encode(sent))
         first: list[Awaitable[tuple[Delivery, float] | None]] = []
         later: list[tuple[Delivery, float]] = []
-        for one in subscriptions:
-            if one.created_at > entry.posted_at + _SKEW_MS:
+        for one in all_of_queue:
+            if one.created_at > entry.posted_at + _SKEW_MS or one.id in entry.ordered:
                 continue
             is_queue = queue_in(one.subscriber) is not None
-            delivery = entry.to(one.id, forwarded if is_queue else payload)
+            delivery = due.to(one.id, forwarded if is_queue else payload)
             if is_queue or wait <= 0:
                 rounds = len(first) // _AT_ONCE
-                first.append(self._deliver_fresh(delivery, one, None, after=rounds))
+                first.append(self._deliver_fresh(delivery, one, policy, after=rounds))
             else:
                 later.append((delivery, wait))
         again = await asyncio.gather(*first)
@@ -312,7 +206,7 @@ class Deliveries:
         if found is None:
             return  # it ended: nothing more is sent
         if delivery.until <= self.clock.now_ms() + _LEAST_LIFE_MS:
-            await self.dead_deliveries.bury(delivery, found, "the message's ttl ended")
+            await self.bury(delivery, found, "the message's ttl ended")
             return
         policy = await self._policy_of(queue)
         again = await self._deliver(delivery, found, policy, is_fresh=False)
@@ -344,7 +238,7 @@ class Deliveries:
     ) -> float | None:
         """Attempt the first delivery of a line; answer the seconds until it is tried again."""
         if delivery.until <= self.clock.now_ms() + _LEAST_LIFE_MS:
-            await self.dead_deliveries.bury(delivery, subscription, "the message's ttl ended")
+            await self.bury(delivery, subscription, "the message's ttl ended")
             return None
         policy = await self._policy_of(subscription.queue)
         again = await self._deliver(delivery, subscription, policy, is_fresh=False)
@@ -417,14 +311,77 @@ class Deliveries:
             case DeliveryOutcome.DONE:
                 return None
             case DeliveryOutcome.AGAIN if not is_late:
-                await self.dead_deliveries.check_failing(subscription)
+                await self._check_failing(subscription)
                 return delivery, result.wait
             case DeliveryOutcome.GONE:
-                await self.dead_deliveries.disable(subscription, "the receiver answered 410")
-        await self.dead_deliveries.bury(delivery, subscription, _why(result, is_late=is_late))
+                await self._disable(subscription, "the receiver answered 410")
+        await self.bury(delivery, subscription, _why(result, is_late=is_late))
         if result.outcome is not DeliveryOutcome.GONE:
-            await self.dead_deliveries.check_failing(subscription)
+            await self._check_failing(subscription)
         return None
+
+    async def bury(self, delivery: Delivery, subscription: Subscription, reason: str) -> None:
+        """Keep what can't be delivered in the subscription's dead-letter queue, or to be listed."""
+        if delivery.kind != "Notification":
+            return
+        target = subscription.options.get("dead_letter_queue")
+        if isinstance(target, str):
+            letter = {
+                "subscription_id": subscription.id,
+                "subscriber": subscription.subscriber,
+                "message_id": delivery.id,
+                "reason": reason,
+                "attempts": delivery.attempts,
+                "message": delivery.payload,
+            }
+            try:
+                await self._tell(QueueRef(delivery.project, target), letter)
+            except ZaqarLiteError as exc:  # it is full, for example, or no pool can take it
+                if isinstance(exc, Unavailable) and not isinstance(exc, LimitReached):
+                    raise
+                reason = f"{reason}; the queue {target!r} did not take it: {exc}"
+            else:
+                return
+        delivery.reason = reason
+        failed = failed_queue(delivery.project, subscription.id)
+        await put(self.messages, failed, NewMessage(encode(delivery), FAILED_MS))
+
+    async def _check_failing(self, subscription: Subscription) -> None:
+        """Disable a subscription that has only failed for too long."""
+        since = await self.log.failing_since(subscription)
+        if since is not None and self.clock.now_ms() - since >= self.disable_after * 1000:
+            days = self.disable_after / 86_400
+            await self._disable(subscription, f"nothing but failures for {days:g} days")
+
+    async def _disable(self, subscription: Subscription, reason: str) -> None:
+        """Stop delivering to a subscription, and say so: in the log, and where it asked for it."""
+        if not await self.subscriptions.disable(subscription, reason):
+            return
+        self.on_disabled()
+        await self.log.forget(subscription)
+        logger.warning(
+            "subscription %s of queue %r is disabled: %s",
+            subscription.id,
+            subscription.queue.name,
+            reason,
+        )
+        target = subscription.options.get("events_queue")
+        if isinstance(target, str):
+            event = {
+                "event": "subscription.disabled",
+                "subscription_id": subscription.id,
+                "queue_name": name_of(subscription.queue),
+                "reason": reason,
+            }
+            try:
+                await self._tell(QueueRef(subscription.queue.project, target), event)
+            except ZaqarLiteError as exc:
+                logger.warning("the queue %r was not told of that: %s", target, exc)
+
+    async def _tell(self, queue: QueueRef, document: object) -> None:
+        """Post to a user's queue, which is made unless it is there; nobody is notified of that."""
+        await self.queues.ensure(queue)
+        await put(self.messages, queue, NewMessage(encode(document), FAILED_MS))
 
     async def _post_again(self, deliveries: Sequence[tuple[Delivery, float]]) -> None:
         """Let deliveries come again, about a mebibyte of them in one step."""

@@ -8,10 +8,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from zaqar_lite.domain.clock import Clock, read_instant
 from zaqar_lite.domain.errors import Conflict, DueChanged, Invalid, NotFound
@@ -58,7 +58,7 @@ class JobAct(Enum):
 class BodyPart(Struct, forbid_unknown_fields=True):
     """A value in the body by its path, names and indexes joined by dots, and what it must equal."""
 
-    path: str
+    path: Annotated[str, Meta(max_length=MAX_PATH)]
     equals: Any
 
 
@@ -75,7 +75,7 @@ class Choice(Struct, forbid_unknown_fields=True, omit_defaults=True):
 
     reason: str | None = None
     source: str | None = None
-    older_than: int | None = None
+    older_than: Annotated[int, Meta(ge=0)] | None = None
     due_before: str | None = None
     due_after: str | None = None
     group: str | None = None
@@ -90,11 +90,11 @@ class Order(Struct, forbid_unknown_fields=True, omit_defaults=True):
     A move with `if_due` (an instant) leaves alone messages that are not due in that second.
     """
 
-    ids: list[str] | None = None
+    ids: Annotated[list[str], Meta(min_length=1, max_length=MAX_IDS)] | None = None
     filter: Choice | None = None
     dry_run: bool = False
-    max_per_second: int | None = None
-    limit: int | None = None
+    max_per_second: Annotated[int, Meta(ge=1, le=MAX_RATE)] | None = None
+    limit: Annotated[int, Meta(ge=1, le=1 << 40)] | None = None
     to: str | None = None
     by: int | None = None
     if_due: str | None = None
@@ -143,15 +143,6 @@ class Job(Struct):
     error: str = ""
     holder: str = ""
     held_until: int = 0
-
-    def encode(self) -> bytes:
-        """As a record's value."""
-        return msgspec.json.encode(self)
-
-    @classmethod
-    def decode(cls, value: bytes) -> "Job":
-        """Read a record's value."""
-        return _decode(value)
 
     def is_over(self) -> bool:
         """Whether it has ended."""
@@ -210,7 +201,7 @@ class Job(Struct):
         self.cursor, self.under_way, self.reached, self.bound = cursor, 0, 0, {}
 
 
-_decode = msgspec.json.Decoder(Job).decode
+decode_job = msgspec.json.Decoder(Job).decode
 
 
 class Chooser:

@@ -367,7 +367,6 @@ class _Run:
         """Read messages: those found, how many ids were not, the cursor, and whether it ends."""
         ids = self._job.order.ids
         if ids is not None:
-            until = until or len(ids)  # of a job that an earlier version began
             some = ids[after : min(after + size, until)]
             known = [one for one in some if is_message_id(one)]
             found = await self.jobs.messages.get_messages(self._queue, known)
