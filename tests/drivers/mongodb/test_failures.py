@@ -11,7 +11,6 @@ import pytest
 
 from tests.contract.stores import Stores
 from tests.contract.subject import MINUTE, QueueUnderTest, ack, ids, texts
-from tests.drivers.mongodb.commands import Commands, name_of
 from tests.drivers.mongodb.conftest import OpenStores
 from tests.drivers.mongodb.inspection import database_of
 from tests.services import MongoServer, free_port, start_mongo
@@ -201,21 +200,6 @@ async def test_news_of_other_servers_go_on_after_a_failure(
         assert heard == []
     await news.look_again()
     assert heard == [queue.ref]
-
-
-async def test_a_lost_cursor_does_not_end_a_listing(
-    stores: Stores, fail: Fail, commands: Commands
-) -> None:
-    """A driver's only cursor of several pages: queues by their metadata."""
-    for number in range(12):
-        await stores.management.create_queue(
-            QueueRef("many", f"q{number:02}"), {"even": number % 2 == 0}, max_queues=20
-        )
-    commands.clear()
-    with fail("getMore", errorCode=43):
-        found = await stores.management.list_queues("many", limit=4, metadata={"even": True})
-    assert [record.queue.name for record in found] == ["q00", "q02", "q04", "q06"]
-    assert "getMore" in [name_of(command) for command in commands.take()]
 
 
 async def test_too_few_confirmations_are_told(

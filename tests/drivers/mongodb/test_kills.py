@@ -15,7 +15,7 @@ from tests.drivers.mongodb.inspection import database_of, faults
 from tests.history import ENOUGH, History, Limits, at_work, make_queue, note_end
 from tests.server import ServerProcess
 from tests.services import MongoServer, start_mongo
-from zaqar_lite.storage.mongodb.sessions import DEAD_MS
+from zaqar_lite.storage.mongodb.transactions import DEAD_MS
 
 pytestmark = pytest.mark.anyio
 ROUNDS = int(os.environ.get("ZAQAR_TEST_KILL_ROUNDS") or 3)

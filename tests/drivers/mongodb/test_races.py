@@ -18,7 +18,7 @@ from tests.drivers.mongodb.inspection import database_of
 from tests.services import MongoServer
 from zaqar_lite.domain.errors import KeyReused, LimitReached, NotFound, QueueChanged, Unavailable
 from zaqar_lite.domain.models import DelayMode, QueueRef
-from zaqar_lite.storage.mongodb import changing, claiming, clearing, sessions
+from zaqar_lite.storage.mongodb import changing, claiming, sweeping, transactions
 from zaqar_lite.storage.mongodb.claiming import Claiming
 from zaqar_lite.storage.mongodb.transitions import POP_TIME_MS
 
@@ -29,8 +29,8 @@ async def test_a_process_that_was_killed_in_a_post_holds_up_its_queue_for_second
     queue: QueueUnderTest, mongodb: MongoServer, database_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server would keep its transaction, and with it the queue's counter, for a minute."""
-    monkeypatch.setattr(sessions, "DEAD_MS", 500)
-    monkeypatch.setattr(sessions, "BEAT_SECONDS", 0.2)
+    monkeypatch.setattr(transactions, "DEAD_MS", 500)
+    monkeypatch.setattr(transactions, "BEAT_SECONDS", 0.2)
     await queue.post("before")
     words = ["-m", "tests.drivers.mongodb.worker", mongodb.url, database_name]
     worker = await asyncio.create_subprocess_exec(sys.executable, *words, stdout=PIPE)
@@ -323,7 +323,7 @@ async def test_what_a_purge_has_not_removed_yet_does_not_exist(
     is_drop: bool,
 ) -> None:
     """It removes in steps; the sweep goes on where it ended."""
-    monkeypatch.setattr(clearing, "STEP", 10)
+    monkeypatch.setattr(sweeping, "STEP", 10)
     posted = await queue.post(*map(str, range(20)))
     claim_id = await queue.claim_id(15)
     await queue.post("delayed", delay=MINUTE)

@@ -21,7 +21,7 @@ from zaqar_lite.storage.mongodb import indexes
 from zaqar_lite.storage.mongodb.configuration import Configuration
 from zaqar_lite.storage.mongodb.errors import translated
 from zaqar_lite.storage.mongodb.indexes import Document
-from zaqar_lite.storage.mongodb.sessions import SessionPool
+from zaqar_lite.storage.mongodb.transactions import SessionPool
 
 _CODEC: CodecOptions[Document] = CodecOptions(datetime_conversion=DatetimeConversion.DATETIME_MS)
 
@@ -172,7 +172,7 @@ async def _close(client: AsyncMongoClient[Document]) -> None:
 async def find_first(
     collection: AsyncCollection[Document],
     match: Document,
-    projection: Document,
+    projection: Document | None,
     *,
     order: Sequence[str] = (),
     limit: int,

@@ -1,4 +1,4 @@
-"""The indexes: created and checked when the store opens, and named as hints by every query."""
+"""The indexes: created or checked when the store opens, and named as hints by every query."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -54,92 +54,41 @@ RECORDS: Sequence[IndexModel] = (
 
 _CONFLICTS = frozenset({67, 85, 86})
 """CannotCreateIndex, IndexOptionsConflict, IndexKeySpecsConflict."""
-_CHECKED = ("key", "unique", "partialFilterExpression", "expireAfterSeconds")
 
 
 async def prepare(
     collection: AsyncCollection[Document], indexes: Sequence[IndexModel], *, create: bool
 ) -> None:
-    """Create what is missing (when `create`) and check that every index means what it must.
+    """Create the indexes that are missing, or only check that they are there.
+
+    Without one the server would be slow, or two messages could get the same position.
 
     Raises:
-        ConfigurationError: an index is missing, or another index has its name or its keys. Without
-            it the server would be slow, or two messages could get the same position.
+        ConfigurationError: an index is missing, or another one has its name or its keys.
     """
-    existing = await _existing(collection)
-    missing = [model for model in indexes if model.document["name"] not in existing]
-    if create and missing:
+    if create:
         try:
-            await collection.create_indexes(missing)
+            await collection.create_indexes(list(indexes))
         except OperationFailure as exc:
             if exc.code not in _CONFLICTS:
                 raise
+            told = (exc.details or {}).get("errmsg", exc.code)
             raise ConfigurationError(
-                f"Collection {collection.name}: another index already has the keys of one that "
-                f"this server needs; drop it and start again ({exc.details or exc.code})."
+                f"Collection {collection.name}: an index differs from what is needed; drop it and "
+                f"start again. The server says: {told}"
             ) from exc
-        existing = await _existing(collection)
-    difference = _difference(existing, indexes)
-    if difference:
-        raise ConfigurationError(f"Collection {collection.name}: {difference}")
-
-
-async def _existing(collection: AsyncCollection[Document]) -> Mapping[str, Document]:
-    cursor = await collection.list_indexes()
-    return {index["name"]: dict(index) for index in await cursor.to_list()}
-
-
-def _difference(existing: Mapping[str, Document], wanted: Sequence[IndexModel]) -> str:
-    """Say which index is missing or different, and the way out; empty when all is well."""
-    for model in wanted:
-        document = model.document
-        found = existing.get(document["name"])
+        return
+    existing = {index["name"]: index for index in await (await collection.list_indexes()).to_list()}
+    for document in (model.document for model in indexes):
+        name, keys, found = document["name"], document["key"], existing.get(document["name"])
         if found is None:
-            return (
-                f"the index {document['name']!r} on {_keys(document)} is missing: start once with "
-                "create_indexes on and a user who may create it."
+            raise ConfigurationError(
+                f"Collection {collection.name}: the index {name!r} on ({', '.join(keys)}) is "
+                "missing: start once with create_indexes on and a user who may create it."
             )
-        for option in _CHECKED:
-            if meaning(option, found.get(option)) != meaning(option, document.get(option)):
-                return (
-                    f"the index {document['name']!r} differs from what is needed: its {option} is "
-                    f"{_shown(found.get(option))} and should be {_shown(document.get(option))}. "
-                    "Drop it and start again."
-                )
-    return ""
-
-
-def meaning(option: str, value: Any) -> Any:  # noqa: ANN401 - any option of an index
-    """What an option of an index means, whatever form a server gives it back in."""
-    if option == "key":
-        return [(field, int(direction)) for field, direction in dict(value or {}).items()]
-    if option == "partialFilterExpression":
-        return sorted(_conditions(value or {}), key=repr)
-    return value or None if option == "unique" else value
-
-
-def _conditions(expression: Mapping[str, Any]) -> list[tuple[str, str, Any]]:
-    """Write an expression as (field, operator, value), because servers answer it in several forms.
-
-    `{x: 1}` means `{x: {$eq: 1}}`, and `$and` means all conditions in its list.
-    """
-    found: list[tuple[str, str, Any]] = []
-    for field, condition in expression.items():
-        if field == "$and":
-            found += [each for part in condition for each in _conditions(part)]
-        elif isinstance(condition, Mapping) and any(name.startswith("$") for name in condition):
-            for name, value in condition.items():
-                found.append((field, name, bool(value) if name == "$exists" else value))
-        else:
-            found.append((field, "$eq", condition))
-    return found
-
-
-def _keys(document: Mapping[str, Any]) -> str:
-    return "(" + ", ".join(document["key"]) + ")"
-
-
-def _shown(value: Any) -> str:  # noqa: ANN401 - any option of an index
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{name}: {_shown(inner)}" for name, inner in value.items()) + "}"
-    return str(value)
+        is_unique = bool(found.get("unique")) == bool(document.get("unique"))
+        if dict(found["key"]) != dict(keys) or not is_unique:
+            raise ConfigurationError(
+                f"Collection {collection.name}: the index {name!r} differs from what is needed: "
+                "drop it and start again with create_indexes on."
+            )

@@ -17,9 +17,6 @@ from zaqar_lite.storage.mongodb.indexes import BY_ID, Document
 from zaqar_lite.storage.mongodb.parts import StorePart
 from zaqar_lite.storage.mongodb.queues import QueueState, key_of, queue_of
 
-_FINE_RANGES = 10_000
-"""Ranges of positions that are counted at once to cut a queue."""
-
 
 class Listing(StorePart):
     """Read the messages of a queue, in order of position."""
@@ -232,47 +229,16 @@ class Listing(StorePart):
         )
 
     async def partition(self, queue: QueueRef, count: int) -> Sequence[int]:
-        """Cut the live messages into ranges; see the seam.
-
-        Counts by fine ranges of positions in the server. Positions follow the clock, so a range
-        that holds more than its share is counted again by finer ones.
-        """
+        """Cut the live messages into ranges, from an index alone; see the seam."""
         state = await self._queues.read(queue)
-        oldest = None if state is None else await self._end(state.live, 1)
-        if state is None or oldest is None:
+        if state is None:
             return ()
-        fine = await self._ranges(state, oldest["k"], state.counter)
-        share = max(1, sum(size for size, _, _ in fine) // (2 * count))
-        ranges: list[tuple[int, int]] = []
-        while fine:
-            size, first, last = fine.pop(0)
-            if size > share and first < last:
-                fine = [*await self._ranges(state, first, last), *fine]
-            else:
-                ranges.append((size, last))
-        return _cut(ranges, count)
-
-    async def _ranges(self, state: QueueState, first: int, last: int) -> list[tuple[int, int, int]]:
-        """Count the live messages from `first` to `last` by ranges (size, first, last)."""
-        width = max(1, -(-(last - first + 1) // _FINE_RANGES))
-        positions = {"$gte": Int64(first), "$lte": Int64(last)}
-        found = await read_all(
-            self._connection.listed,
-            [
-                {"$match": {**state.live, "k": positions}},
-                {
-                    "$group": {
-                        "_id": {"$floor": {"$divide": [{"$subtract": ["$k", first]}, width]}},
-                        "n": {"$sum": 1},
-                        "first": {"$min": "$k"},
-                        "last": {"$max": "$k"},
-                    }
-                },
-                {"$sort": {"_id": 1}},
-            ],
-            hint="position",
+        buckets = {"groupBy": "$k", "buckets": count, "output": {"last": {"$max": "$k"}}}
+        stages = [{"$match": state.live}, {"$project": {"_id": 0, "k": 1}}]
+        cursor = await self._connection.listed.aggregate(
+            [*stages, {"$bucketAuto": buckets}], hint="live", allowDiskUse=True
         )
-        return [(entry["n"], entry["first"], entry["last"]) for entry in found]
+        return [bucket["last"] for bucket in await cursor.to_list()]
 
 
 class PageQuery(NamedTuple):
@@ -319,15 +285,3 @@ def _bound(key: str, after: int) -> list[Document]:
         {"$limit": 1},
         {"$project": {"_id": 0, "bound": "$k"}},
     ]
-
-
-def _cut(fine: Sequence[tuple[int, int]], count: int) -> Sequence[int]:
-    """Join fine ranges (size, last position) to at most `count` of about equal size."""
-    total = sum(size for size, _ in fine)
-    ends: list[int] = []
-    passed = 0
-    for size, last in fine:
-        passed += size
-        if passed * min(count, total) >= (len(ends) + 1) * total:
-            ends.append(last)
-    return ends

@@ -9,21 +9,20 @@ from uuid import uuid4
 
 from pymongo import ReturnDocument
 from pymongo.asynchronous.client_session import AsyncClientSession
-from pymongo.errors import CursorNotFound
 
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.json_values import holds_all
 from zaqar_lite.domain.metadata import dead_letter_target
 from zaqar_lite.domain.models import QueueRecord, QueueRef
 from zaqar_lite.domain.refusals import queue_changed, too_many_queues
-from zaqar_lite.storage.mongodb.connection import Connection
+from zaqar_lite.storage.base import MAX_EXAMINED
+from zaqar_lite.storage.mongodb.connection import Connection, find_first
 from zaqar_lite.storage.mongodb.errors import repeated, translating
 from zaqar_lite.storage.mongodb.indexes import BY_ID, Document
 from zaqar_lite.storage.mongodb.queues import Queues, key_of
 from zaqar_lite.storage.mongodb.records import MAKERS, MOST_MAKERS, KindRecords, record_id
 
 _HAS_RECORD = {"m": {"$exists": True}}
-_BATCH = 1_000
 _ATTEMPTS = 5
 
 
@@ -143,31 +142,18 @@ class MongoManagementStore(KindRecords):
         metadata: Mapping[str, Any] | None = None,
     ) -> Sequence[QueueRecord]:
         """List a project's queues by name; see the seam."""
-        wanted = metadata or {}
-        found: list[QueueRecord] = []
-        if limit < 1:
-            return found
-        for _ in range(_ATTEMPTS):
-            cursor = self._connection.listed_queues.find(
-                queue_filter(project, marker, name_contains),
-                sort=[("n", 1)],
-                hint="name",
-                limit=0 if wanted else limit,
-                batch_size=min(limit, _BATCH),
-            )
-            try:
-                async with cursor:
-                    async for document in cursor:
-                        record = _record(document)
-                        marker = record.queue.name
-                        if holds_all(record.metadata, wanted):
-                            found.append(record)
-                            if len(found) == limit:
-                                return found
-            except CursorNotFound:
-                continue  # the server lost it, by a failover say: go on after the last name
-            return found
-        raise Unavailable("MongoDB lost the cursor of the listing again and again.")
+        wanted, found = metadata or {}, list[QueueRecord]()
+        step = MAX_EXAMINED if wanted else min(limit, MAX_EXAMINED)
+        while len(found) < limit:
+            match = queue_filter(project, marker, name_contains)
+            queues = self._connection.listed_queues
+            page = await find_first(queues, match, None, order=["n"], limit=step, hint="name")
+            records = map(_record, page)
+            found += [record for record in records if holds_all(record.metadata, wanted)]
+            if len(page) < step:
+                break
+            marker = page[-1]["n"]
+        return found[:limit]
 
     async def count_queues(self, project: str) -> int:
         """Count a project's queues; see the seam."""

@@ -36,7 +36,7 @@ from zaqar_lite.storage.mongodb.keys import BATCH, MESSAGE, Known, key_id
 from zaqar_lite.storage.mongodb.parts import StorePart
 from zaqar_lite.storage.mongodb.planning import Plan, most_new, names_of
 from zaqar_lite.storage.mongodb.queues import Bound, MissingQueue, QueueState, key_of
-from zaqar_lite.storage.mongodb.transactions import RetryBudget, transaction
+from zaqar_lite.storage.mongodb.transactions import RetryBudget
 
 _LARGEST_BODY = (16 << 20) - (64 << 10)
 """A document may have 16 MiB; headers and the other fields take the rest."""
@@ -170,7 +170,10 @@ class Posting(StorePart):
             self._decide(batch, state, posts, known, room=(0, 0))
             return
         room = (count, len(names) - len(known))
-        async with self._companions_locked(posts), transaction(self._connection) as session:
+        async with (
+            self._companions_locked(posts),
+            self._connection.sessions.transaction() as session,
+        ):
             state = await self._queues.advance(session, batch.key, messages=room[0], keys=room[1])
             plan = self._decide(batch, state, posts, known, room=room)
             await self._insert(session, plan, stale=found.keys() - known.keys())

@@ -17,7 +17,7 @@ from zaqar_lite.storage.mongodb import states
 from zaqar_lite.storage.mongodb.connection import Connection, read_all
 from zaqar_lite.storage.mongodb.errors import is_duplicate, repeated
 from zaqar_lite.storage.mongodb.indexes import BY_ID, Document
-from zaqar_lite.storage.mongodb.transactions import RetryBudget, transaction
+from zaqar_lite.storage.mongodb.transactions import RetryBudget
 
 T = TypeVar("T")
 
@@ -248,7 +248,7 @@ class Queues:
         budget = RetryBudget()
         while True:
             try:
-                async with transaction(self._connection) as session:
+                async with self._connection.sessions.transaction() as session:
                     return await work(session)
             except MissingQueue as missing:
                 await self.seed(missing.queue)

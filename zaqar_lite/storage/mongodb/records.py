@@ -27,7 +27,7 @@ from zaqar_lite.storage.mongodb.errors import repeated
 from zaqar_lite.storage.mongodb.indexes import BY_ID, Document
 from zaqar_lite.storage.mongodb.parts import Connected
 from zaqar_lite.storage.mongodb.queues import ids_of
-from zaqar_lite.storage.mongodb.transactions import RetryBudget, transaction
+from zaqar_lite.storage.mongodb.transactions import RetryBudget
 
 MAKERS = "creators"
 """The kind of the documents that racing makers change: one for each bound's place, never listed."""
@@ -215,7 +215,7 @@ class KindRecords(Connected, ManagementStore):
         turn = {"_id": record_id(MAKERS, place, kind)}
         records = self._connection.records
         try:
-            async with transaction(self._connection) as session:
+            async with self._connection.sessions.transaction() as session:
                 await records.update_one(turn, {"$inc": {"v": 1}}, hint=BY_ID, session=session)
                 made = await self._changed(seen, mark, update, session)
                 for bound in bounds if made is not None else ():

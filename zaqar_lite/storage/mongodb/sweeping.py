@@ -1,24 +1,36 @@
-"""Sweeping: make ready what is due, end lapsed leases, finish what purges and pops left.
+"""Purging, dropping and sweeping: whatever is tidied up in bounded steps.
 
-What has expired is deleted by the TTL index, and by claims that meet it.
+A purge or a drop ends all messages by one update. No reader sees their documents from then on,
+because their positions are at or below the queue's birth. The field `u` of the queue's document
+notes up to which position they are still to be deleted.
+
+The sweep goes on with that, makes ready what is due, ends lapsed leases, and finishes what pops
+left. What has expired is deleted by the TTL index, and by claims that meet it.
 """
 
+from contextlib import suppress
 from itertools import groupby
 
+from bson import Int64
 from bson.datetime_ms import DatetimeMS
+from pymongo.errors import PyMongoError
 
 from zaqar_lite.domain.models import NO_RETRIES, QueueRef, RetryPolicyOf, SweepResult, no_retries
+from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.mongodb import states
 from zaqar_lite.storage.mongodb.claiming import Claiming
-from zaqar_lite.storage.mongodb.clearing import Clearing
 from zaqar_lite.storage.mongodb.connection import find_first
+from zaqar_lite.storage.mongodb.errors import repeated
 from zaqar_lite.storage.mongodb.guarded_updates import Change
 from zaqar_lite.storage.mongodb.indexes import BY_ID, Document
-from zaqar_lite.storage.mongodb.queues import BRIEF, QueueState, ids_of, queue_of
+from zaqar_lite.storage.mongodb.queues import BRIEF, QueueState, ids_of, key_of, queue_of
 from zaqar_lite.storage.mongodb.transitions import Transitions
 
+STEP = MAX_EXAMINED
+"""How many messages a purge or a drop itself deletes; the sweep deletes the rest."""
 
-class Sweeping(Clearing, Claiming):
+
+class Sweeping(Claiming):
     """Tidy up in bounded steps; every step is guarded, so any number of nodes may sweep."""
 
     async def sweep(self, limit: int, retries_of: RetryPolicyOf = no_retries) -> SweepResult:
@@ -77,6 +89,44 @@ class Sweeping(Clearing, Claiming):
             transitions.wake(change.document)
         await self._updates.write(changes)
         return len(found)
+
+    async def purge(self, queue: QueueRef) -> None:
+        """End all messages and claims there are now, by one update; see the seam."""
+        await self._begin_clearing(await self._queues.end_messages(key_of(queue)))
+
+    async def drop(self, queue: QueueRef) -> None:
+        """End the queue's life, its record included, by one update; see the seam."""
+        await self._begin_clearing(await self._queues.end_life(key_of(queue)))
+
+    async def _begin_clearing(self, state: QueueState | None) -> None:
+        if state is not None:
+            with suppress(PyMongoError):  # the messages have ended; the sweep deletes them
+                await self._clear(state.key, state.birth, STEP)
+
+    async def _clear(self, key: str, upto: int, limit: int) -> int:
+        """Delete at most `limit` documents; remove the note when these were the last."""
+        messages = self._connection.messages
+        ended = {"q": key, "k": {"$lte": Int64(upto)}}
+        found = await find_first(
+            messages, ended, {"_id": 1}, order=["k"], limit=limit, hint="position"
+        )
+        if found:
+            doomed = {"_id": {"$in": ids_of(found)}, **ended}
+            await repeated(lambda: messages.delete_many(doomed, hint=BY_ID))
+        if len(found) < limit:
+            done = {"_id": key, "u": Int64(upto)}
+            await self._connection.queues.update_one(done, {"$unset": {"u": True}}, hint=BY_ID)
+        return len(found)
+
+    async def _clear_all(self, limit: int) -> int:
+        """Clear all queues that have the note `u`; answer how many documents were deleted."""
+        queues, noted = self._connection.queues, {"u": {"$exists": True}}
+        count = 0
+        for document in await find_first(queues, noted, {"u": 1}, limit=limit, hint="unclear"):
+            if count >= limit:
+                break
+            count += await self._clear(document["_id"], document["u"], limit - count)
+        return count
 
 
 def _queue_key(document: Document) -> str:
