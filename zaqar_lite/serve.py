@@ -2,14 +2,11 @@
 
 import argparse
 import asyncio
-import http.client
 import logging
 import os
 import signal
 import socket
-import ssl
 import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -97,12 +94,9 @@ def run(arguments: argparse.Namespace) -> int:
     announce = _announce(settings, listeners)
     if settings.workers == 1:
         return _serve(settings, source, app, listeners, announce)
-    address = listeners[0].getsockname()[:2]
-    waiting = (address, settings.tls_cert is not None, announce)
-    threading.Thread(target=_wait_for_a_worker, args=waiting, daemon=True).start()
     board = make_file(settings.workers, app.metrics.families.size)
     try:
-        return Workers(settings.workers, _work, settings, source, listeners, board).run()
+        return Workers(settings.workers, announce, _work, settings, source, listeners, board).run()
     finally:
         board.unlink(missing_ok=True)
 
@@ -137,13 +131,19 @@ def _serve(
 
 
 def _work(
-    settings: Settings, source: Source, listeners: list[socket.socket], board: Path, number: int
+    settings: Settings,
+    source: Source,
+    listeners: list[socket.socket],
+    board: Path,
+    number: int,
+    *,
+    tell: Callable[[], None],
 ) -> int:
     """Run one of several server processes; systemd hears of them by their parent."""
     os.environ.pop("NOTIFY_SOCKET", None)
     logs.configure(settings.log_level)
     app = create_app(settings, Place(board, settings.workers, number))
-    return _serve(settings, source, app, listeners, lambda: None)
+    return _serve(settings, source, app, listeners, tell)
 
 
 class _Server(uvicorn.Server):
@@ -291,30 +291,6 @@ def _config(
     )
     config.certificate = certificate
     return config
-
-
-def _wait_for_a_worker(
-    address: tuple[str, int], over_tls: bool, announce: Callable[[], None]
-) -> None:
-    """Announce the server once a worker answers: the socket accepts long before that."""
-    # Who answers with an alert, because we have no certificate, answers too.
-    context = ssl._create_unverified_context() if over_tls else None  # noqa: S323 - ourselves
-    while True:
-        try:
-            if context is None:
-                connection = http.client.HTTPConnection(*address, timeout=1)
-            else:
-                connection = http.client.HTTPSConnection(*address, timeout=1, context=context)
-            connection.request("GET", "/")
-            connection.getresponse().read()
-        except ssl.SSLError:
-            announce()
-            return
-        except (OSError, http.client.HTTPException):
-            time.sleep(0.05)
-        else:
-            announce()
-            return
 
 
 def _listen(host: str, port: int) -> socket.socket:

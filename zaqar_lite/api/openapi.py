@@ -15,9 +15,10 @@ from starlette.responses import Response
 
 from zaqar_lite.api.request import Route
 from zaqar_lite.api.routes import OPENAPI_PATH, RouteTree
+from zaqar_lite.api.v2.claims import OneSettlement, Settlements
 from zaqar_lite.api.v2.pools import FlavorChange, NewFlavor, NewPool, PoolChange
 from zaqar_lite.api.v2.queues import PATCH_TYPE
-from zaqar_lite.domain.attempts import MAX_DETAIL, MAX_REASON, Ended
+from zaqar_lite.domain.attempts import Ended
 from zaqar_lite.domain.groups import MAX_GROUP
 from zaqar_lite.domain.limits import MAX_PROJECT_ID, Limits
 from zaqar_lite.domain.quotas import LARGEST, NAMES, RATES
@@ -29,6 +30,7 @@ from zaqar_lite.service.identity.keys import (
     MAX_DESCRIPTION,
     MOST_LISTED,
 )
+from zaqar_lite.service.jobs.bulk import Order
 
 Schema = dict[str, Any]
 _PROPERTY = re.compile(r"(?P<name>\w+)(?P<needed>!?)(?::(?P<kind>\w+))?(?P<null>\??)")
@@ -37,7 +39,7 @@ _CLOSED: Schema = {"additionalProperties": False}
 
 _UUID = "^[0-9a-fA-F]{8}-?([0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}$"
 _PLACE = "#/components/schemas/{name}"
-_FORMS = (NewPool, PoolChange, NewFlavor, FlavorChange)
+_FORMS = (NewPool, PoolChange, NewFlavor, FlavorChange, Order, OneSettlement, Settlements)
 """The forms of documents that are their own schemas."""
 _OFF: Schema = {"type": "boolean", "const": False}
 
@@ -224,7 +226,6 @@ def _of_messages(limits: Limits) -> dict[str, Schema]:
         "ttl": _null(_whole(limits.max_claim_ttl, 60)),
         "grace": _null(_whole(limits.max_claim_grace, 60)),
     }
-    why: dict[str, Schema] = {"reason": _text(MAX_REASON), "detail": _text(MAX_DETAIL)}
     draft = _object(
         "body!:any ttl:ttl delay:delay idempotency_key:key headers:strings group:group deliver_at",
         ttl=ttl,
@@ -233,36 +234,13 @@ def _of_messages(limits: Limits) -> dict[str, Schema]:
         group=_text(MAX_GROUP, 1),
     )
     edit = _object("body:any ttl:ttl delay:delay", ttl=ttl, delay=delay)
-    settling = _object(
-        "claim!:claim",
-        claim=_object(
-            "release_in:delay ttl:ttl dead:flag failed:flag reason:reason detail:detail",
-            delay=_whole(limits.max_claim_ttl, 0),
-            ttl=_whole(limits.max_claim_ttl, 60),
-            **why,
-        ),
-    )
-    settlements = _object(
-        "delete:texts release:release extend:extend dead:dead",
-        release=_list(
-            _object(
-                "id! delay:delay failed:flag reason:reason detail:detail",
-                delay=_whole(limits.max_claim_ttl, 0),
-                **why,
-            )
-        ),
-        extend=_list(_object("id! ttl!:ttl", **lease)),
-        dead=_list(_object("id! reason:reason detail:detail", **why)),
-    )
     result = _object("id! status!:count outcome description")
     held: dict[str, Schema] = {"messages": _MESSAGES}
     return {
         "Messages": _object("messages!:drafts", drafts={**_list(draft), "minItems": 1}),
         "Resources": _object("resources!:texts duplicates:texts"),
         "MessageChange": {**edit, **_CLOSED, "minProperties": 1},
-        "Settlement": {**settling, **_CLOSED},
-        "Edit": {"anyOf": [reference("MessageChange"), reference("Settlement")]},
-        "Settlements": {**settlements, **_CLOSED},
+        "Edit": {"anyOf": [reference("MessageChange"), reference("OneSettlement")]},
         "Settled": _object("results!:results", results=_list(result)),
         "Message": _MESSAGE,
         "MessageList": _object("messages!:messages links:links", links=_LINKS, **held),
@@ -309,11 +287,6 @@ def _of_jobs() -> dict[str, Schema]:
         "Schedule": _SCHEDULE,
         "Schedules": _object("schedules!:page links!:links", page=_list(_SCHEDULE), links=_LINKS),
         "Fired": _object("message_id!"),
-        "Job": _object(
-            "ids:texts filter:object dry_run:flag max_per_second:some limit:some to by:whole "
-            "if_due reset:reset delay:count ttl:count force:flag",
-            reset=_enum("counts", "none"),
-        ),
         "JobShown": _JOB,
         "Jobs": _object("jobs!:jobs", jobs=_list(_JOB)),
     }

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from multiprocessing.connection import wait
+from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from types import FrameType
 
@@ -46,9 +46,10 @@ _SHORT_LIFE = 1.0
 
 
 class Workers:
-    """Processes that each run `work(*arguments, number)`, which answers an exit code.
+    """Processes that each run `work(*arguments, number, tell=...)`, which answers an exit code.
 
-    `number` counts from 0; a process that takes the place of another has its number.
+    `number` counts from 0; a process that takes the place of another has its number. Each calls
+    `tell` once it serves; `announce` is called when the first one does.
 
     They are spawned, not forked, so function and arguments are pickled. A worker ends when the
     parent process ends, even if that is killed: nothing else would end it. SIGHUP is passed on to
@@ -56,8 +57,16 @@ class Workers:
     the start. The parent alone reports to systemd's watchdog.
     """
 
-    def __init__(self, count: int, work: Callable[..., int], *arguments: object) -> None:
+    def __init__(
+        self,
+        count: int,
+        announce: Callable[[], None],
+        work: Callable[..., int],
+        *arguments: object,
+    ) -> None:
         self._count = count
+        self._announce: Callable[[], None] | None = announce
+        self._serving, self._told = multiprocessing.Pipe(duplex=False)
         self._work = (work, arguments)
         self._running: dict[BaseProcess, tuple[int, float]] = {}
         self._stopping = False
@@ -79,7 +88,10 @@ class Workers:
             if life is not None:
                 notify("WATCHDOG=1")
             pause = _LOOK if life is None else min(life, _LOOK)
-            ended = wait([process.sentinel for process in self._running], timeout=pause)
+            sentinels = [process.sentinel for process in self._running]
+            ended = wait([self._serving, *sentinels], timeout=pause)
+            if self._serving in ended:
+                self._take_word()
             for process in [one for one in self._running if one.sentinel in ended]:
                 number, started = self._running.pop(process)
                 self._take_end(process, number, lived=time.monotonic() - started)
@@ -87,7 +99,7 @@ class Workers:
 
     def _start(self, number: int) -> None:
         process = multiprocessing.get_context("spawn").Process(
-            target=_run, args=(*self._work, number), name="worker"
+            target=_run, args=(*self._work, number, self._told), name="worker"
         )
         # Signals are blocked until the worker has its own handlers. Python's default handlers would
         # print a traceback or end the worker.
@@ -101,6 +113,13 @@ class Workers:
             _send(process, signal.SIGHUP)
         if self._stopping:
             process.terminate()
+
+    def _take_word(self) -> None:
+        """Note that a worker serves."""
+        self._serving.recv()
+        if self._announce is not None:
+            self._announce()
+            self._announce = None
 
     def _take_end(self, process: BaseProcess, number: int, *, lived: float) -> None:
         process.join()
@@ -141,9 +160,11 @@ def _how(exit_code: int | None) -> str:
     return f"with exit code {exit_code}"
 
 
-def _run(work: Callable[..., int], arguments: tuple[object, ...], number: int) -> None:
+def _run(
+    work: Callable[..., int], arguments: tuple[object, ...], number: int, told: Connection
+) -> None:
     threading.Thread(target=_follow_parent, daemon=True).start()
-    raise SystemExit(work(*arguments, number))
+    raise SystemExit(work(*arguments, number, tell=lambda: told.send(number)))
 
 
 def _follow_parent() -> None:

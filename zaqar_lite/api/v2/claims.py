@@ -157,7 +157,9 @@ _GRACE_MS = 60_000
 """How much longer than its lease an extended message lives at least."""
 
 
-class _Release(Struct, forbid_unknown_fields=True, gc=False):
+class Release(Struct, forbid_unknown_fields=True, gc=False):
+    """A message that is given back: at once, or after a delay."""
+
     id: str
     delay: int | None = None
     failed: bool = False
@@ -165,25 +167,33 @@ class _Release(Struct, forbid_unknown_fields=True, gc=False):
     detail: str | None = None
 
 
-class _Extend(Struct, forbid_unknown_fields=True, gc=False):
+class Extend(Struct, forbid_unknown_fields=True, gc=False):
+    """A message whose lease is to end in `ttl` seconds."""
+
     id: str
     ttl: int
 
 
-class _Dead(Struct, forbid_unknown_fields=True, gc=False):
+class Dead(Struct, forbid_unknown_fields=True, gc=False):
+    """A message that is given up."""
+
     id: str
     reason: str | None = None
     detail: str | None = None
 
 
-class _Many(Struct, forbid_unknown_fields=True):
+class Settlements(Struct, forbid_unknown_fields=True):
+    """What becomes of messages of a claim; those to `delete` are done."""
+
     delete: list[str] = []
-    release: list[_Release] = []
-    extend: list[_Extend] = []
-    dead: list[_Dead] = []
+    release: list[Release] = []
+    extend: list[Extend] = []
+    dead: list[Dead] = []
 
 
-class _Claim(Struct, forbid_unknown_fields=True, gc=False):
+class ClaimAct(Struct, forbid_unknown_fields=True, gc=False):
+    """What becomes of one message of a claim: one of the first three, or `failed` alone."""
+
     release_in: int | None = None
     ttl: int | None = None
     dead: bool | None = None
@@ -192,14 +202,16 @@ class _Claim(Struct, forbid_unknown_fields=True, gc=False):
     detail: str | None = None
 
 
-class _One(Struct, forbid_unknown_fields=True):
-    claim: _Claim
+class OneSettlement(Struct, forbid_unknown_fields=True):
+    """The document that settles one message."""
+
+    claim: ClaimAct
 
 
 # Fields by position take half the time of fields by name.
 _settlement: Callable[[tuple[object, ...]], Settlement] = partial(tuple.__new__, Settlement)
-_many = Decoder(_Many)
-_one = Decoder(_One)
+_many = Decoder(Settlements)
+_one = Decoder(OneSettlement)
 
 
 class SettlingActions:

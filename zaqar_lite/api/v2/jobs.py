@@ -32,7 +32,7 @@ class JobActions:
         self._authorizer = authorizer
 
     @route(
-        "POST /v2/queues/{queue_name}/redrives Job -> JobShown",
+        "POST /v2/queues/{queue_name}/redrives Order -> JobShown",
         "jobs:redrive manage",
         (200, 202, 404, 409, 412),
         largest_body=65_536,
