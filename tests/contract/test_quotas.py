@@ -77,8 +77,8 @@ async def test_bytes_are_right_where_messages_leave_in_the_order_they_came(
 
 
 async def test_quotas_are_kept_and_followed(stores: Stores, project: str) -> None:
-    mine = Quotas(stores.management, Quota(queues=9), stores.clock, shared=True)
-    theirs = Quotas(stores.management, Quota(queues=9), stores.clock, shared=True)
+    mine = Quotas(stores.management, Quota(queues=9), shared=True)
+    theirs = Quotas(stores.management, Quota(queues=9), shared=True)
     await theirs.load()
     await mine.set(project, {"queues": 1, "bytes": None})
     await theirs.load()

@@ -105,8 +105,8 @@ def serve(stores: Stores) -> Server:
             clock=clock,
             refused={},
         ),
-        PoolRegistry(management, lambda _: StoreKind("memory"), clock),
-        Quotas(management, UNLIMITED, clock, shared=True),
+        PoolRegistry(management, lambda _: StoreKind("memory")),
+        Quotas(management, UNLIMITED, shared=True),
     )
 
 

@@ -98,7 +98,7 @@ class Pools:
             "newer": SqlMessageStore(Database(InRam(), clock, OPTIONS)),
         }
         kind = StoreKind("memory", {Capability.FAN_OUT})
-        registry = PoolRegistry(self.management, lambda _: kind, clock)
+        registry = PoolRegistry(self.management, lambda _: kind)
         placements = Placements(self.management, registry, clock)
         open_stores = OpenConnections(lambda pool: stores[pool.name])
         self.drains = Drains(self.management, registry, clock)

@@ -22,7 +22,7 @@ async def test_queues_that_come_and_go_keep_no_other_from_being_forgotten() -> N
     clock = Clock()
     _, management = create("memory://", clock=clock, options=StoreOptions())
     placements = Placements(
-        management, PoolRegistry(management, lambda _: StoreKind("memory"), clock), clock
+        management, PoolRegistry(management, lambda _: StoreKind("memory")), clock
     )
 
     async def made_and_deleted(name: str) -> None:
@@ -48,7 +48,7 @@ async def test_a_queue_whose_record_was_never_deleted_keeps_its_place() -> None:
     clock = Clock()
     _, management = create("memory://", clock=clock, options=StoreOptions())
     placements = Placements(
-        management, PoolRegistry(management, lambda _: StoreKind("memory"), clock), clock
+        management, PoolRegistry(management, lambda _: StoreKind("memory")), clock
     )
     queue = QueueRef("p", "q")
     await management.create_queue(queue, {}, max_queues=1)
@@ -73,7 +73,7 @@ class Counting(SqlManagementStore):
 async def test_a_filter_looks_at_each_queue_of_its_project_once_at_most() -> None:
     clock = Clock()
     management = Counting(Database(InRam(), clock, StoreOptions()))
-    registry = PoolRegistry(management, lambda _: StoreKind("memory", {Capability.FAN_OUT}), clock)
+    registry = PoolRegistry(management, lambda _: StoreKind("memory", {Capability.FAN_OUT}))
     placements = Placements(management, registry, clock)
     await registry.put_pool(Pool("one", "memory://one", 1))
     for number in range(50):
@@ -102,7 +102,7 @@ async def test_a_pool_that_can_not_be_made_can_do_nothing() -> None:
             raise ConfigurationError("its library is not installed")
         return StoreKind("memory", {Capability.FAN_OUT})
 
-    registry = PoolRegistry(management, check, Clock())
+    registry = PoolRegistry(management, check)
     for name in ("lacks", "has"):
         await registry.put_pool(Pool(name, f"memory://{name}", 1))
     broken.add("lacks")
@@ -114,7 +114,7 @@ async def test_a_queue_in_no_pool_is_looked_up_once() -> None:
     clock = Clock()
     management = Counting(Database(InRam(), clock, StoreOptions()))
     placements = Placements(
-        management, PoolRegistry(management, lambda _: StoreKind("memory"), clock), clock
+        management, PoolRegistry(management, lambda _: StoreKind("memory")), clock
     )
     assert [await placements.place(QueueRef("p", "q")) for _ in range(3)] == [HOME] * 3
     assert management.read == 1
@@ -129,7 +129,7 @@ async def test_a_look_at_all_queues_gives_way_to_others(
     clock = Clock()
     _, management = create("memory://", clock=clock, options=StoreOptions())
     placements = Placements(
-        management, PoolRegistry(management, lambda _: StoreKind("memory"), clock), clock
+        management, PoolRegistry(management, lambda _: StoreKind("memory")), clock
     )
     for number in range(200):
         queue = QueueRef("p", f"q{number}")

@@ -178,7 +178,7 @@ async def test_another_process_follows_what_is_set(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(module, "MAX_PROJECTS", 1)
     management = House(UNLIMITED).management
     defaults = Quota(queues=5)
-    one, two = (Quotas(management, defaults, Clock(), shared=True) for _ in range(2))
+    one, two = (Quotas(management, defaults, shared=True) for _ in range(2))
     await two.load()
     changes = 0
 
@@ -203,7 +203,7 @@ async def test_another_process_follows_what_is_set(monkeypatch: pytest.MonkeyPat
 
 
 async def metered(time: Time, **rates: int) -> RateLimits:
-    quotas = Quotas(House(UNLIMITED).management, UNLIMITED.changed(rates), Clock(), shared=False)
+    quotas = Quotas(House(UNLIMITED).management, UNLIMITED.changed(rates), shared=False)
     return RateLimits(quotas, monotonic=time)
 
 
@@ -256,7 +256,7 @@ async def test_bytes_that_were_answered_are_paid_by_those_who_come_after() -> No
 
 async def test_a_process_has_its_share_and_forgets_who_is_idle() -> None:
     time = Time()
-    quotas = Quotas(House(UNLIMITED).management, Quota(read_requests=10), Clock(), shared=False)
+    quotas = Quotas(House(UNLIMITED).management, Quota(read_requests=10), shared=False)
     rates = RateLimits(quotas, share=1 / 2, monotonic=time)
     assert spent(rates, READ) == 10
     for number in range(10_001):
@@ -271,7 +271,7 @@ async def test_a_process_has_its_share_and_forgets_who_is_idle() -> None:
 
 
 async def test_many_projects_at_once_do_not_cost_a_look_at_all_others_each() -> None:
-    quotas = Quotas(House(UNLIMITED).management, Quota(read_requests=10), Clock(), shared=False)
+    quotas = Quotas(House(UNLIMITED).management, Quota(read_requests=10), shared=False)
     rates = RateLimits(quotas, monotonic=Time())
     for number in range(10_000):
         rates.spend(f"p{number}", READ, 0)
@@ -294,12 +294,12 @@ class Counting(Quota):
 async def test_quotas_of_many_projects_make_nobody_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """To read them gives way to others, and to set one project's costs nothing for the others."""
     monkeypatch.setattr(module, "_READ_AT_ONCE", 10)
-    management, clock = House(UNLIMITED).management, Clock()
+    management = House(UNLIMITED).management
     for number in range(200):
         value = json.dumps({"queues": number}).encode()
         await management.put_record("quota", f"p{number}", "quota", value, expected=None)
     await management.put_record("quota-changes", "", "quota", b"{}", expected=None)
-    quotas = Quotas(management, Counting(waiters=7), clock, shared=True)
+    quotas = Quotas(management, Counting(waiters=7), shared=True)
     reading = asyncio.create_task(quotas.load())
     turns = 0
     while not reading.done():

@@ -121,7 +121,7 @@ def _pooling(
         driver, can = find_driver(pool.uri), make(pool).capabilities - {Capability.HISTORY}
         return StoreKind(driver.name, can, driver.options)
 
-    registry = PoolRegistry(management, check, clock)
+    registry = PoolRegistry(management, check)
     placements = Placements(management, registry, clock)
     pooled = PooledMessages(home, registry, placements, OpenConnections(make), clock)
     return Pooling(pooled, registry, placements, Drains(management, registry, clock))

@@ -6,7 +6,6 @@ import pytest
 
 from tests.contract.subject import QueueUnderTest
 from tests.drivers.redis.conftest import Open
-from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import TooMany
 from zaqar_lite.domain.models import Spent
 from zaqar_lite.domain.quotas import Quota
@@ -32,7 +31,7 @@ class Process:
     """One of two server processes, with its own connection to the store."""
 
     def __init__(self, management: ManagementStore, time: Time) -> None:
-        quotas = Quotas(management, Quota(write_requests=RATE), Clock(), shared=True)
+        quotas = Quotas(management, Quota(write_requests=RATE), shared=True)
         self.rates = RateLimits(quotas, monotonic=time)
         self.shared = SharedRateLimits(self.rates, management, share=1 / 2)
 

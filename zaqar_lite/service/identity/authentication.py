@@ -2,10 +2,11 @@
 
 import asyncio
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from hashlib import sha256
 from typing import NamedTuple, Protocol
 
@@ -121,7 +122,6 @@ class Authenticator:
         self._providers = providers
         self._failures = LoginThrottle(max_failed)
         self._pace = LookupLimits(max_failed)
-        self._refusals = LoginThrottle(max_failed)
         self._together = LoginThrottle(max_failed * _ADDRESSES)
         self._last_at = float("-inf")
         self._clock = clock
@@ -153,7 +153,7 @@ class Authenticator:
         try:
             return await self._identify(credential, address)
         except (Unauthenticated, TooMany):
-            if address and self._refusals.take(address):
+            if address and self._failures.lack(address):
                 await self.be_late()
             raise
 
@@ -239,17 +239,14 @@ class Authenticator:
         if running is None:
             running = asyncio.create_task(self._ask(digest, provider, credential, turn))
             self._running[digest] = running
-            running.add_done_callback(self._done(digest))
+            running.add_done_callback(partial(self._done, digest))
         return await asyncio.shield(running)
 
-    def _done(self, digest: bytes) -> "Callable[[asyncio.Task[Principal]], None]":
-        def done(task: "asyncio.Task[Principal]") -> None:
-            if self._running.get(digest) is task:
-                del self._running[digest]
-            if not task.cancelled():
-                task.exception()  # or asyncio complains where every request has gone
-
-        return done
+    def _done(self, digest: bytes, task: "asyncio.Task[Principal]") -> None:
+        if self._running.get(digest) is task:
+            del self._running[digest]
+        if not task.cancelled():
+            task.exception()  # or asyncio complains where every request has gone
 
     async def _ask(
         self, digest: bytes, provider: Provider, credential: Credential, turn: Turn | None
@@ -260,15 +257,12 @@ class Authenticator:
                 known = await provider.authenticate(credential)
         except Unauthenticated:
             until = self._clock.now_ms() / 1000 + REFUSED_FOR
-            self._keep(digest, _Entry(None, until, until, generation))
+            self._cache[digest] = _Entry(None, until, until, generation)
             raise
         principal, now = known.principal, self._clock.now_ms() / 1000
         until = now + known.seconds
         if principal.expires_at is not None:
             until = min(until, principal.expires_at / 1000)
         lasts = until if provider.is_remote else min(until, now + LASTING_FOR)
-        self._keep(digest, _Entry(principal, until, lasts, generation))
+        self._cache[digest] = _Entry(principal, until, lasts, generation)
         return principal
-
-    def _keep(self, digest: bytes, entry: _Entry) -> None:
-        self._cache[digest] = entry

@@ -10,7 +10,6 @@ records. So a trust is ended whatever ended its subscription, even if Keystone w
 """
 
 import asyncio
-import json
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -19,6 +18,8 @@ from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
+
+from msgspec import Struct, json
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Forbidden, Invalid, NotFound, RecordDamaged, Unavailable
@@ -43,6 +44,17 @@ _MAX_LEFT = 1_000
 _MAX_TOKENS = 1_000
 MakeTrust = Callable[[Subscription], Awaitable[str]]
 """Makes a trust by the request's user for as long as a subscription lives; answers its id."""
+
+
+class Trust(Struct, frozen=True):
+    """A trust: the name of its subscription's record, when it was made (ms), and its id.
+
+    Without an id it is of a version that named the record by it.
+    """
+
+    of: str
+    at: int
+    id: str = ""
 
 
 class _Kept(NamedTuple):
@@ -108,7 +120,7 @@ class Trusts(BackgroundWorker):
             KIND,
             subscription.queue.project,
             _name_of(made),
-            json.dumps({"id": made, "of": subscription.name, "at": now}).encode(),
+            json.encode(Trust(subscription.name, now, made)),
             expected=None,
             ttl_ms=subscription.ttl * 1000,
         )
@@ -161,19 +173,19 @@ class Trusts(BackgroundWorker):
         """End a trust, and forget it, unless a live subscription has it or soon may."""
         if is_sealed(record.value):
             return  # by a key that this server has not
-        made = json.loads(record.value)
-        trust = made.get("id", record.name)  # it was the name before
+        trust = json.decode(record.value, type=Trust)
+        trust_id = trust.id or record.name
         try:
-            found = await self._management.get_record(SUBSCRIPTION, record.project, made["of"])
+            found = await self._management.get_record(SUBSCRIPTION, record.project, trust.of)
         except RecordDamaged:
             return  # until somebody deletes it
         if found is not None:
             subscription = Subscription.decode(found)
-            if subscription.trust == trust and subscription.disabled is None:
+            if subscription.trust == trust_id and subscription.disabled is None:
                 return
-        if self._clock.now_ms() - made["at"] < unused_ms:
+        if self._clock.now_ms() - trust.at < unused_ms:
             return
-        await self._end(trust)
+        await self._end(trust_id)
         await self._management.delete_record(KIND, record.project, record.name)
 
     async def _end(self, trust: str) -> None:

@@ -11,7 +11,6 @@ import msgspec
 
 from zaqar_lite.domain import metadata as rules
 from zaqar_lite.domain.addresses import HIDDEN, masked, without_secrets
-from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import (
     ConfigurationError,
     Conflict,
@@ -113,7 +112,7 @@ Check = Callable[[Pool | None], StoreKind]
 class PoolRegistry:
     """Keep pools, which are the server's, and flavors, which are a project's."""
 
-    def __init__(self, management: ManagementStore, check: Check, clock: Clock) -> None:
+    def __init__(self, management: ManagementStore, check: Check) -> None:
         self._check = check
         full = f"There are {MAX_POOLS} pools, as many as there may be."
         self._pools = Kind[Pool](

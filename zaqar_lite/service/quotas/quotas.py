@@ -8,7 +8,6 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.domain.identity import DELIVERIES_PROJECT, INTERNAL_PROJECTS
 from zaqar_lite.domain.limits import MAX_PROJECT_ID
@@ -30,9 +29,7 @@ _READ_AT_ONCE = 500
 class Quotas(BackgroundWorker):
     """Answer, set and follow the quotas of projects."""
 
-    def __init__(
-        self, management: ManagementStore, defaults: Quota, clock: Clock, *, shared: bool
-    ) -> None:
+    def __init__(self, management: ManagementStore, defaults: Quota, *, shared: bool) -> None:
         self._management = management
         full = f"{MAX_PROJECTS} projects may have quotas of their own: reset some."
         self._kind = Kind[Mapping[str, Any]](
