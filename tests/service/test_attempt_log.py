@@ -8,7 +8,7 @@ import pytest
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.models import QueueRef, Record, StoreOptions
 from zaqar_lite.domain.subscriptions import Subscription
-from zaqar_lite.service.delivery.attempt_log import AttemptLog
+from zaqar_lite.service.delivery.inspection import AttemptLog
 from zaqar_lite.storage.management import ManagementStore
 from zaqar_lite.storage.sql import create
 

@@ -8,8 +8,8 @@ import pytest
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.models import Message, QueueRef, StoreOptions
 from zaqar_lite.domain.posts import NewMessage
-from zaqar_lite.service.delivery import queue_worker
-from zaqar_lite.service.delivery.queue_worker import QueueWorker
+from zaqar_lite.service.delivery import outbox
+from zaqar_lite.service.delivery.outbox import QueueWorker
 from zaqar_lite.service.long_polling import LongPolling
 from zaqar_lite.storage.sql import create
 
@@ -20,7 +20,7 @@ QUEUE = QueueRef("p", "~internal")
 async def test_what_was_delivered_is_deleted_after_a_deletion_failed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(queue_worker, "_PAUSE", 0.01)
+    monkeypatch.setattr(outbox, "_PAUSE", 0.01)
     messages, _ = create("memory://", clock=Clock(), options=StoreOptions())
     new = [NewMessage(b"1", 60_000) for _ in range(3)]
     await messages.post(QUEUE, new, client_id="c", version=None)

@@ -15,8 +15,8 @@ from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.domain.subscriptions import Subscription, SubscriptionDraft
 from zaqar_lite.domain.topics import topic_ref
 from zaqar_lite.service.delivery.attempt import Answer, DeliverySender, Notification, Transport
-from zaqar_lite.service.delivery.attempt_log import AttemptLog
 from zaqar_lite.service.delivery.deliveries import Deliveries
+from zaqar_lite.service.delivery.inspection import AttemptLog
 from zaqar_lite.service.delivery.outbox import (
     Delivery,
     Forwarded,

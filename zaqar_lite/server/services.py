@@ -13,10 +13,9 @@ from zaqar_lite.server.transports import guard_of, webhooks_and_mail
 from zaqar_lite.service.audit import make_trail
 from zaqar_lite.service.claims import Claims
 from zaqar_lite.service.delivery.attempt import DeliverySender
-from zaqar_lite.service.delivery.attempt_log import AttemptLog
 from zaqar_lite.service.delivery.confirmation import Confirmation
 from zaqar_lite.service.delivery.deliveries import Deliveries
-from zaqar_lite.service.delivery.inspection import DeliveryInspection
+from zaqar_lite.service.delivery.inspection import AttemptLog, DeliveryInspection
 from zaqar_lite.service.delivery.internal_targets import SCHEME, ConnectedSubscribers, QueueTarget
 from zaqar_lite.service.delivery.outbox import Outbox
 from zaqar_lite.service.event_streams import EventStreams

@@ -9,8 +9,7 @@ from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.domain.subscriptions import Subscription
 from zaqar_lite.domain.topics import name_of, path_of
-from zaqar_lite.service.delivery.outbox import Delivery, encode, put, retry_queue
-from zaqar_lite.service.delivery.queue_worker import LEASE_MS
+from zaqar_lite.service.delivery.outbox import LEASE_MS, Delivery, encode, put, retry_queue
 from zaqar_lite.service.presigned_urls import PresignedUrls
 from zaqar_lite.storage.base import MessageStore
 

@@ -23,12 +23,14 @@ from zaqar_lite.domain.subscriptions import Subscription
 from zaqar_lite.domain.topics import name_of, queue_in
 from zaqar_lite.service.background import Background
 from zaqar_lite.service.delivery.attempt import DeliveryOutcome, DeliverySender, Result
-from zaqar_lite.service.delivery.attempt_log import MAX_ANSWER, AttemptLog
+from zaqar_lite.service.delivery.inspection import MAX_ANSWER, AttemptLog
 from zaqar_lite.service.delivery.outbox import (
+    LEASE_MS,
     OUTBOX_QUEUES,
     RETRY_QUEUES,
     Delivery,
     OutboxMessage,
+    QueueWorker,
     decode_delivery,
     decode_outbox_message,
     encode,
@@ -38,7 +40,6 @@ from zaqar_lite.service.delivery.outbox import (
     put,
     retry_queue,
 )
-from zaqar_lite.service.delivery.queue_worker import LEASE_MS, QueueWorker
 from zaqar_lite.service.delivery.strict_order import StrictOrder
 from zaqar_lite.service.long_polling import LongPolling
 from zaqar_lite.service.queues import Queues

@@ -21,8 +21,7 @@ from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.domain.sealed import is_sealed
 from zaqar_lite.domain.topics import queue_in
 from zaqar_lite.service.delivery.attempt import Answer, Notification, Transport
-from zaqar_lite.service.delivery.outbox import decode_forwarded, encode, put
-from zaqar_lite.service.delivery.queue_worker import QueueWorker
+from zaqar_lite.service.delivery.outbox import QueueWorker, decode_forwarded, encode, put
 from zaqar_lite.service.long_polling import LongPolling
 from zaqar_lite.service.messages import Messages
 from zaqar_lite.service.post_validation import Draft
