@@ -36,7 +36,7 @@ from zaqar_lite.service.routing import Router
 from zaqar_lite.service.schedules import schedules as schedules_module
 from zaqar_lite.service.schedules.schedules import KIND as SCHEDULE
 from zaqar_lite.service.schedules.schedules import Plan, Schedules
-from zaqar_lite.service.subscriptions import queue_flags as marks
+from zaqar_lite.service.subscriptions import subscriptions as subscriptions_module
 from zaqar_lite.service.subscriptions.subscriber_cache import SubscriberCache
 from zaqar_lite.service.subscriptions.subscriptions import Subscriptions
 from zaqar_lite.service.topics import Topics
@@ -59,7 +59,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("MAX_POOLS", "MAX_FLAVORS"):
         monkeypatch.setattr(registry_module, name, MOST)
     monkeypatch.setattr(quotas_module, "MAX_PROJECTS", MOST)
-    for module in (metadata, marks):
+    for module in (metadata, subscriptions_module):
         monkeypatch.setattr(module, "MAX_ORDERED", MOST)
 
 

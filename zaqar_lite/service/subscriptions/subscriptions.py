@@ -7,11 +7,12 @@ without a call of its own whether the queue has subscriptions.
 
 import hashlib
 import hmac
-import json
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
+
+import msgspec
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import (
@@ -44,7 +45,7 @@ from zaqar_lite.service.delivery.confirmation import Confirmation
 from zaqar_lite.service.identity.trusts import MakeTrust, trusted
 from zaqar_lite.service.policy import Policies
 from zaqar_lite.service.queues import Queues
-from zaqar_lite.service.records import retried
+from zaqar_lite.service.records import Held, Kind, retried
 from zaqar_lite.service.subscriptions.subscriber_cache import (
     SubscriberCache,
     subscription_ids,
@@ -57,11 +58,14 @@ _MAX_ROUNDS = 20
 _OLD_SECRET_MS = 86_400_000
 
 
-class _Name(NamedTuple):
-    """The subscription that a subscriber's name stands for, and the version of its record."""
+class _Name(msgspec.Struct):
+    """The subscription that a subscriber's name stands for, and its ttl (seconds).
+
+    A name is a digest of the subscriber; its record keeps one from being in a queue twice.
+    """
 
     id: str
-    version: int
+    ttl: int = 0
 
 
 class Subscribed(NamedTuple):
@@ -89,6 +93,15 @@ class Subscriptions:
 
     def __post_init__(self) -> None:
         self._kind = subscription_kind(self.management, self.clock)
+        decode = msgspec.json.Decoder(_Name).decode
+        self._names = Kind[_Name](
+            self.management,
+            _NAMED,
+            "The subscriber",
+            encode=msgspec.json.encode,
+            decode=lambda record: decode(record.value),
+            lives=lambda name: name.ttl * 1000,
+        )
         self.flags = QueueFlags(self.management, self.queues, self.policies)
         """The flags by which a post knows that its queue has subscriptions."""
 
@@ -118,7 +131,7 @@ class Subscriptions:
         subscriber = draft.subscriber or ""
         check_subscription(queue, None if listens else subscriber, draft.options, self.refused)
         for _ in range(_MAX_ROUNDS):
-            named, existing = await self._find_by(queue, subscriber)
+            name, version, existing = await self._find_by(queue, subscriber)
             if existing is not None and existing.subscriber == subscriber:
                 if existing.confirmed:
                     raise Conflict("Such a subscription exists already, and is confirmed.")
@@ -130,13 +143,12 @@ class Subscriptions:
             await self.flags.check_lines(queue, "", draft.options)
             # A name without a subscription: another request is making it now, or one that made it
             # has crashed. The first to write it under that id has made it.
-            is_begun = named is not None and existing is None
-            made = self._new(named.id if named and is_begun else None, queue, draft)
+            begun = None if name is None or existing is not None else name.id
+            made = self._new(begun, queue, draft)
             made = await trusted(made, trust)
             try:
                 # Named again where that is begun: who was refused must not take this name away.
-                at = await self._name(made, expected=named.version if named else 0)
-                await self._put(made, at)
+                await self._put(made, await self._name(made, expected=version))
             except RecordChanged:
                 self.left(made)
                 continue
@@ -207,11 +219,11 @@ class Subscriptions:
                     confirmed=queue_in(draft.subscriber) is not None,
                     token=new_token(),
                 )
-                named, existing = await self._find_by(queue, new.subscriber)
+                _, version, existing = await self._find_by(queue, new.subscriber)
                 is_same = existing is not None and existing.subscriber == new.subscriber
                 if existing is not None and is_same and existing.id != old.id:
                     raise Conflict("The queue has another subscription with this subscriber.")
-                await self._name(new, expected=named.version if named else 0)
+                await self._name(new, expected=version)
             elif draft.ttl is not None:
                 await self._name(new, expected=None)
             if (draft.ttl, new.subscriber, new.disabled) != (None, old.subscriber, old.disabled):
@@ -351,13 +363,11 @@ class Subscriptions:
             RecordChanged: another request has made it.
             LimitReached: the queue has too many, or the project (QuotaReached).
         """
-        project = made.queue.project
+        bounds = self._bounds_of(made.queue)
         try:
-            await self._kind.put(project, made.name, made, 0, [*self._bounds_of(made.queue)])
+            await self._kind.put(made.queue.project, made.name, made, 0, [*bounds])
         except LimitReached:
-            with suppress(RecordChanged):  # another request is making it
-                name = _name_of(made.queue, made.subscriber)
-                await self.management.delete_record(_NAMED, project, name, expected=named_at)
+            await self._release_name(made, named_at)  # unless another request is making it
             raise
 
     def _bounds_of(self, queue: QueueRef) -> Iterator[RecordBound]:
@@ -373,44 +383,32 @@ class Subscriptions:
             yield RecordBound(quota.subscriptions, full)
 
     async def _name(self, made: Subscription, *, expected: int | None) -> int:
-        """Let its subscriber's name stand for a subscription, as long as that lives.
-
-        Answers the version of the name's record.
-
-        A name is a digest of the subscriber; its record keeps one from being in a queue twice.
+        """Let its subscriber's name stand for a subscription; answer the name's version.
 
         Raises:
-            RecordChanged: the record is not at the version `expected` (0: there is none).
+            RecordChanged: the name is not at the version `expected` (0: there is none).
         """
-        record = await self.management.put_record(
-            _NAMED,
-            made.queue.project,
-            _name_of(made.queue, made.subscriber),
-            json.dumps({"id": made.id}).encode(),
-            expected=expected,
-            ttl_ms=made.ttl * 1000,
-        )
-        return record.version
+        key = _name_of(made.queue, made.subscriber)
+        return await self._names.put(made.queue.project, key, _Name(made.id, made.ttl), expected)
 
-    async def _release_name(self, old: Subscription) -> None:
-        """Release a name, unless it stands for another subscription by now."""
-        project, name = old.queue.project, _name_of(old.queue, old.subscriber)
-        record = await self.management.get_record(_NAMED, project, name)
-        if record is not None and json.loads(record.value)["id"] == old.id:
+    async def _release_name(self, old: Subscription, version: int | None = None) -> None:
+        """Release a name at a version, or unless it stands for another subscription by now."""
+        key = _name_of(old.queue, old.subscriber)
+        name, known = await self._names.read(old.queue.project, key)
+        if name is not None and name.id == old.id and version in (None, known):
             with suppress(RecordChanged):
-                await self.management.delete_record(_NAMED, project, name, expected=record.version)
+                await Held(self._names, old.queue.project, key, name, known).delete()
 
     async def _find_by(
         self, queue: QueueRef, subscriber: str
-    ) -> tuple[_Name | None, Subscription | None]:
-        """What the name of a subscriber stands for; it may belong to another one by now."""
-        record = await self.management.get_record(
-            _NAMED, queue.project, _name_of(queue, subscriber)
-        )
-        if record is None:
-            return None, None
-        named = _Name(json.loads(record.value)["id"], record.version)
-        return named, await self._get(queue, named.id)
+    ) -> tuple[_Name | None, int, Subscription | None]:
+        """The name of a subscriber, its version, and what it stands for.
+
+        That may have another subscriber by now.
+        """
+        name, version = await self._names.read(queue.project, _name_of(queue, subscriber))
+        existing = None if name is None else await self._get(queue, name.id)
+        return name, version, existing
 
     async def _get(self, queue: QueueRef, subscription_id: str) -> Subscription | None:
         if not is_message_id(subscription_id):
