@@ -46,7 +46,7 @@ from zaqar_lite.domain.models import (
     SweepResult,
     no_retries,
 )
-from zaqar_lite.domain.posts import IdempotencyKey, NewMessage, Posted, Remembered
+from zaqar_lite.domain.posts import IdempotencyKey, KnownKey, NewMessage, Posted
 from zaqar_lite.domain.refusals import (
     delete_refusal,
     no_claim,
@@ -138,7 +138,7 @@ class Key:
 
     is_batch: bool
     text: str
-    answer: Remembered
+    answer: KnownKey
     ends: int
 
 
@@ -159,7 +159,7 @@ class Queue:
         if entry in entry.copies:
             entry.copies.remove(entry)
 
-    def known(self, text: str, *, is_batch: bool) -> Remembered | None:
+    def known(self, text: str, *, is_batch: bool) -> KnownKey | None:
         """What is remembered of a key."""
         found = (one.answer for one in self.keys if (one.is_batch, one.text) == (is_batch, text))
         return next(found, None)
@@ -262,9 +262,9 @@ class ReferenceMessages:
             posted.append(Posted(message_id))
             if one.idempotency_key is not None:
                 text, digest = one.idempotency_key
-                queue.keys.append(Key(False, text, Remembered((message_id,), digest), ends))
+                queue.keys.append(Key(False, text, KnownKey((message_id,), digest), ends))
         if batch_key is not None:
-            answer = Remembered([one.id for one in posted], batch_key.digest)
+            answer = KnownKey([one.id for one in posted], batch_key.digest)
             queue.keys.append(Key(True, batch_key.text, answer, ends))
         return posted
 
@@ -515,7 +515,7 @@ class ReferenceMessages:
             if entry is None:
                 outcomes.append(Outcome.NOT_FOUND)
                 continue
-            if entry.state in {State.LEASED, State.PARKED}:
+            if entry.state is State.LEASED or entry.is_in(State.PARKED, now):
                 outcomes.append(Outcome.HELD)
                 continue
             message = entry.message

@@ -85,11 +85,11 @@ async def test_a_census_names_every_queue_that_holds_something(
     assert await named() == {queue.ref, other.ref}
 
 
-async def test_an_outline_tells_the_counts_and_whether_there_are_dead_letters(
+async def test_the_oldest_message_tells_whether_there_are_dead_letters(
     queue: QueueUnderTest, other: QueueUnderTest
 ) -> None:
-    async def outlines() -> list[tuple[int, int, int, bool, bool]]:
-        found = [await one.stores.messages.outline(one.ref) for one in (queue, other)]
+    async def shown() -> list[tuple[int, int, int, bool, bool]]:
+        found = [await one.stats() for one in (queue, other)]
         return [
             (
                 *(one.ready, one.delayed, one.claimed),
@@ -99,12 +99,12 @@ async def test_an_outline_tells_the_counts_and_whether_there_are_dead_letters(
             for one in found
         ]
 
-    assert await outlines() == [(0, 0, 0, False, False)] * 2
+    assert await shown() == [(0, 0, 0, False, False)] * 2
     await queue.post("exhausted", "b", "c")
     await queue.release(await queue.claim_id(1))
     await queue.post("delayed", delay=10 * MINUTE)
     await queue.claim(1, dead_letter=other.as_dead_letter_queue(1))
-    assert await outlines() == [(1, 1, 1, True, False), (1, 0, 0, True, True)]
+    assert await shown() == [(1, 1, 1, True, False), (1, 0, 0, True, True)]
 
 
 async def test_counts_follow_the_time_without_a_sweep(queue: QueueUnderTest) -> None:

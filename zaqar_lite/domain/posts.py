@@ -38,7 +38,7 @@ class IdempotencyKey(NamedTuple):
     digest: bytes
 
 
-class Remembered(NamedTuple):
+class KnownKey(NamedTuple):
     """What a known key was answered with; a key of an earlier version has no digest."""
 
     ids: Sequence[str]
@@ -49,11 +49,15 @@ class Remembered(NamedTuple):
         return self.digest in {None, key.digest}
 
 
-class Recalled(NamedTuple):
-    """What a queue remembers of the key of a whole post, and of those of messages, by text."""
+class KnownKeys(NamedTuple):
+    """What a queue knows of the key of a whole post, and of those of messages, by text.
 
-    batch: Remembered | None = None
-    messages: Mapping[str, Remembered] = {}
+    `are_any` tells whether it knows any key at all.
+    """
+
+    batch: KnownKey | None = None
+    messages: Mapping[str, KnownKey] = {}
+    are_any: bool = False
 
 
 class Companion(NamedTuple):

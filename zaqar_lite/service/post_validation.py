@@ -183,5 +183,7 @@ async def is_repeated(
 ) -> bool:
     """Whether a post would store nothing new: its key is known, or those of all its messages."""
     keys = {draft.idempotency_key for draft in drafts}
-    known = await messages.recall(queue, [key for key in keys if key is not None], batch_key)
+    known = await messages.find_idempotency_keys(
+        queue, [key for key in keys if key is not None], batch_key
+    )
     return known.batch is not None or keys <= known.messages.keys()

@@ -65,7 +65,7 @@ from zaqar_lite.domain.models import (
     SweepResult,
     no_retries,
 )
-from zaqar_lite.domain.posts import IdempotencyKey, NewMessage, Posted, Recalled
+from zaqar_lite.domain.posts import IdempotencyKey, KnownKeys, NewMessage, Posted
 from zaqar_lite.domain.settlements import Outcome, Settled, Settlement
 from zaqar_lite.storage.store import Store
 
@@ -131,14 +131,13 @@ class MessageStore(Store):
         """
 
     @abstractmethod
-    async def recall(
-        self, queue: QueueRef, /, messages: Collection[str], batch: str | None = None
-    ) -> Recalled:
-        """Tell what is remembered of keys by their texts: of messages', and of a whole post's."""
+    async def find_idempotency_keys(
+        self, queue: QueueRef, /, messages: Collection[str] = (), batch: str | None = None
+    ) -> KnownKeys:
+        """Tell what is known of keys by their texts: of messages', and of a whole post's.
 
-    @abstractmethod
-    async def remembers(self, queue: QueueRef, /) -> bool:
-        """Whether any idempotency key of a queue is remembered; its end may be told late."""
+        It also tells whether any key of the queue is known; the end of the last may be told late.
+        """
 
     @abstractmethod
     async def list_messages(self, queue: QueueRef, /, selection: ListQuery) -> Page:
@@ -346,10 +345,6 @@ class MessageStore(Store):
     @abstractmethod
     async def stats(self, queue: QueueRef, /) -> Stats:
         """Count the live messages by state; find the oldest and the newest by position."""
-
-    async def outline(self, queue: QueueRef, /) -> Stats:
-        """What `stats` tells, at the least cost; of the ends only an oldest that was moved here."""
-        return await self.stats(queue)
 
     @abstractmethod
     def nonempty_queues(self) -> AsyncIterator[QueueRef]:

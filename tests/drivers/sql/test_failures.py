@@ -155,7 +155,7 @@ async def test_syncs_that_fail_for_a_while(store: Store, syncs: Syncs) -> None:
         "purge": lambda: store.messages.purge(QUEUE),
         "ping": store.messages.ping,
         "next_due": lambda: store.messages.next_due(QUEUE),
-        "remembers": lambda: store.messages.remembers(QUEUE),
+        "keys": lambda: store.messages.find_idempotency_keys(QUEUE),
         "partition": lambda: store.messages.partition(QUEUE, 2),
         "release_delayed": lambda: store.messages.release_delayed(QUEUE, 2),
         "queues": lambda: store.management.list_queues("project", limit=5),

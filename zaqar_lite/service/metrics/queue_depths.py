@@ -163,7 +163,7 @@ class QueueDepths:
         """Count queue after queue, and tell whether each is monitored; rest in between."""
         resumed = time.perf_counter()
         async for group in _groups(self.messages.nonempty_queues()):
-            counts = await asyncio.gather(*map(self.messages.outline, group))
+            counts = await asyncio.gather(*map(self.messages.stats, group))
             marks = [queue in self._monitored for queue in group]
             if reads_marks:
                 marks = await asyncio.gather(*map(self._is_monitored, group))

@@ -337,7 +337,7 @@ class DrainWorker(BackgroundWorker):
                 return 0
         thawed = 0
         for queue, entry in group.items():
-            keys_in = pool if await old.remembers(queue) else None
+            keys_in = pool if (await old.find_idempotency_keys(queue)).are_any else None
             place = Place(places[0].to, keys_in=keys_in)
             await self._placements.change(queue, place, entry.version)
             work.value.problem = work.value.problem if keys_in is None else _KEYS
@@ -411,7 +411,7 @@ class DrainWorker(BackgroundWorker):
     async def _forget_keys(self, work: Held[Drain], queue: QueueRef, entry: Entry) -> bool:
         """Note that the old pool remembers no key of a queue; answer whether that is so."""
         old = await self.messages.pool(work.value.pool)
-        if await old.remembers(queue):
+        if (await old.find_idempotency_keys(queue)).are_any:
             work.value.problem = _KEYS
             return False
         await self._placements.change(queue, Place(entry.place.pool), entry.version)

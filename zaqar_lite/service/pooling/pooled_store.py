@@ -28,7 +28,7 @@ from zaqar_lite.domain.models import (
     SweepResult,
     no_retries,
 )
-from zaqar_lite.domain.posts import IdempotencyKey, NewMessage, Posted, Recalled
+from zaqar_lite.domain.posts import IdempotencyKey, KnownKeys, NewMessage, Posted
 from zaqar_lite.domain.settlements import Outcome
 from zaqar_lite.service.delivery.outbox import is_internal
 from zaqar_lite.service.pooling.open_connections import OpenConnections
@@ -43,7 +43,6 @@ _RETRY_AFTER = 5
 _OF_HOLDERS = frozenset(("get_claim", "renew", "release", "settle"))
 """What the holder of a claim does, which goes on while its queue is frozen."""
 _PLAIN = _OF_HOLDERS | {
-    "remembers",
     "list_messages",
     "history",
     "get_messages",
@@ -172,7 +171,9 @@ class PooledMessages(Store):
         if place.keys_in is None or not (texts or batch_key is not None):
             return await post(messages, batch_key=batch_key)
         old = await self.pool(place.keys_in)
-        known = await old.recall(queue, texts, None if batch_key is None else batch_key.text)
+        known = await old.find_idempotency_keys(
+            queue, texts, None if batch_key is None else batch_key.text
+        )
         return await _post_unknown(messages, batch_key, known, post)
 
     async def _follow(self, line: QueueRef, queue: QueueRef, place: Place) -> None:
@@ -184,15 +185,21 @@ class PooledMessages(Store):
             raise Unavailable(f"Earlier messages of {queue.name!r} are being delivered first.")
         await self.placements.put(line, place.pool)
 
-    async def recall(
-        self, queue: QueueRef, messages: Collection[str], batch: str | None = None
-    ) -> Recalled:
-        """Tell what is remembered of keys, also in the store that the queue was moved out of."""
+    async def find_idempotency_keys(
+        self, queue: QueueRef, messages: Collection[str] = (), batch: str | None = None
+    ) -> KnownKeys:
+        """Tell what is known of keys, also in the store that the queue was moved out of."""
         place = await self._place(queue)
-        found = await (await self.pool(place.pool)).recall(queue, messages, batch)
+        found = await (await self.pool(place.pool)).find_idempotency_keys(queue, messages, batch)
         if place.keys_in is not None:
-            older = await (await self.pool(place.keys_in)).recall(queue, messages, batch)
-            found = Recalled(older.batch or found.batch, {**found.messages, **older.messages})
+            older = await (await self.pool(place.keys_in)).find_idempotency_keys(
+                queue, messages, batch
+            )
+            found = KnownKeys(
+                older.batch or found.batch,
+                {**found.messages, **older.messages},
+                older.are_any or found.are_any,
+            )
         return found
 
     async def delete(
@@ -286,10 +293,6 @@ class PooledMessages(Store):
         """Count a queue's messages; of those in every store, all together."""
         return _sum_of([await store.stats(queue) for store in await self._all_of(queue)])
 
-    async def outline(self, queue: QueueRef) -> Stats:
-        """Count them at the least cost; see the seam."""
-        return _sum_of([await store.outline(queue) for store in await self._all_of(queue)])
-
     async def nonempty_queues(self) -> AsyncIterator[QueueRef]:
         """Name the queues of all stores that are open, each where it lies."""
         shared: set[QueueRef] = set()
@@ -345,7 +348,7 @@ def _sum_of(found: Sequence[Stats]) -> Stats:
 async def _post_unknown(
     messages: Sequence[NewMessage],
     batch_key: IdempotencyKey | None,
-    known: Recalled,
+    known: KnownKeys,
     post: Callable[..., Awaitable[Sequence[Posted]]],
 ) -> Sequence[Posted]:
     """Post what stands behind none of the keys that are `known`; answer for all messages.

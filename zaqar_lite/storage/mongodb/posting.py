@@ -20,10 +20,10 @@ from zaqar_lite.domain.models import Message, QueueRef, StoreOptions
 from zaqar_lite.domain.posts import (
     Companion,
     IdempotencyKey,
+    KnownKey,
+    KnownKeys,
     NewMessage,
     Posted,
-    Recalled,
-    Remembered,
 )
 from zaqar_lite.domain.refusals import queue_changed, too_many_keys, too_many_messages
 from zaqar_lite.storage.base import MAX_EXAMINED
@@ -91,28 +91,24 @@ class Posting(StorePart):
         post = PendingPost(messages, client_id, batch_key, version)
         return await self._group_commit.add(queue, post)
 
-    async def recall(
-        self, queue: QueueRef, messages: Collection[str], batch: str | None = None
-    ) -> Recalled:
-        """Tell what is remembered of keys; see the seam."""
+    async def find_idempotency_keys(
+        self, queue: QueueRef, messages: Collection[str] = (), batch: str | None = None
+    ) -> KnownKeys:
+        """Tell what is known of keys; see the seam."""
         key, state = key_of(queue), await self._queues.read(queue)
         if state is None:
-            return Recalled()
+            return KnownKeys()
         texts = {key_id(MESSAGE, text, key): text for text in messages}
         whole = None if batch is None else key_id(BATCH, batch, key)
         names = [*texts, *(() if whole is None else (whole,))]
         found = {
-            name: Remembered(known.ids, known.digest or None)
+            name: KnownKey(known.ids, known.digest or None)
             for name, known in (await self._keys.look_up(key, names)).items()
             if known.is_live and known.generation == state.generation
         }
         ids = {text: found[name] for name, text in texts.items() if name in found}
-        return Recalled(None if whole is None else found.get(whole), ids)
-
-    async def remembers(self, queue: QueueRef) -> bool:
-        """Whether a key is remembered; see the seam."""
-        state = await self._queues.read(queue)
-        return state is not None and await self._keys.has_any(state)
+        are_any = bool(found) or await self._keys.has_any(state)
+        return KnownKeys(None if whole is None else found.get(whole), ids, are_any)
 
     async def import_messages(
         self, queue: QueueRef, messages: Sequence[Message], *, source: str, number: int

@@ -160,7 +160,8 @@ class Transitions(NamedTuple):
         """Move a message that nobody holds; `GuardedUpdates` gives it a position there."""
         if not self.is_live(document):
             return Outcome.NOT_FOUND
-        if document["s"] in (states.CLAIMED, states.PARKED):
+        is_parked = document["s"] == states.PARKED and document["w"] > self.state.date
+        if document["s"] == states.CLAIMED or is_parked:
             return Outcome.HELD
         origin = document.get("o") or self._origin(document, MOVED)
         document["o"] = {**origin, "rd": min(origin.get("rd", 0) + 1, MAX_REDRIVEN)}

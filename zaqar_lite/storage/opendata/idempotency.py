@@ -6,7 +6,7 @@ from hashlib import sha256
 from struct import Struct, unpack
 from typing import NamedTuple
 
-from zaqar_lite.domain.posts import Recalled, Remembered
+from zaqar_lite.domain.posts import KnownKey, KnownKeys
 from zaqar_lite.storage.opendata.entries import NEVER
 from zaqar_lite.storage.opendata.format import CodecError, bookkeeping
 
@@ -87,18 +87,18 @@ class Keys:
 
     def recall(
         self, messages: Collection[str], batch: str | None, now: int, write: Callable[[int], str]
-    ) -> Recalled:
+    ) -> KnownKeys:
         """Look up keys by their texts; `write` makes the texts of ids."""
 
-        def of(kind: bytes, text: str) -> Remembered | None:
+        def of(kind: bytes, text: str) -> KnownKey | None:
             known = self.get(kind + digest_of(text), now)
             if known is None:
                 return None
             digest = None if known.digest == _UNKNOWN else known.digest
-            return Remembered(tuple(map(write, known.ids)), digest)
+            return KnownKey(tuple(map(write, known.ids)), digest)
 
         found = {text: of(MESSAGE, text) for text in messages}
-        return Recalled(
+        return KnownKeys(
             None if batch is None else of(BATCH, batch),
             {text: one for text, one in found.items() if one is not None},
         )

@@ -23,7 +23,7 @@ from zaqar_lite.domain.models import (
     SweepResult,
     no_retries,
 )
-from zaqar_lite.domain.posts import IdempotencyKey, NewMessage, Posted, Recalled
+from zaqar_lite.domain.posts import IdempotencyKey, KnownKeys, NewMessage, Posted
 from zaqar_lite.domain.settlements import Outcome, Settled, Settlement
 from zaqar_lite.storage.base import MAX_EXAMINED, Listener, MessageStore
 from zaqar_lite.storage.opendata import (
@@ -119,20 +119,16 @@ class OpenDataMessageStore(DatabaseUser, MessageStore):
         await db.committer.durable()
         return posted
 
-    async def recall(
-        self, ref: QueueRef, messages: Collection[str], batch: str | None = None
-    ) -> Recalled:
+    async def find_idempotency_keys(
+        self, ref: QueueRef, messages: Collection[str] = (), batch: str | None = None
+    ) -> KnownKeys:
         db = self._db
         queue = db.queue(ref, None)
         if queue is None:
-            return Recalled()
+            return KnownKeys()
         found = queue.keys.recall(messages, batch, db.clock.now_ms(), db.id_texts.write)
         await db.committer.visible(queue.epoch)
-        return found
-
-    async def remembers(self, ref: QueueRef) -> bool:
-        queue = self._db.queue(ref, None)
-        return queue is not None and queue.keys.last_due() > self._db.clock.now_ms()
+        return found._replace(are_any=queue.keys.last_due() > db.clock.now_ms())
 
     async def list_messages(self, ref: QueueRef, selection: ListQuery) -> Page:
         if selection.group is not None:

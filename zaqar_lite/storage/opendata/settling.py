@@ -221,7 +221,7 @@ async def move_messages(db: State, ref: QueueRef, ids: Sequence[str], how: Move)
         entry = find_live(db, queue, message_id, now)
         if entry is None:
             outcomes.append(Outcome.NOT_FOUND)
-        elif entry.claim is not None or (entry.extras and entry.extras.parked_until):
+        elif entry.claim is not None or (entry.extras and entry.extras.parked_until > now):
             outcomes.append(Outcome.HELD)
         else:
             _put_back(db, queue, entry, how, now)

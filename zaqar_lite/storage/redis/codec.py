@@ -41,7 +41,7 @@ from typing import Any
 
 from zaqar_lite.domain.attempts import MAX_CLAIMS, REJECTED, Attempt, Ended
 from zaqar_lite.domain.models import DEFAULT_PRIORITY, Message, Origin
-from zaqar_lite.domain.posts import Companion, IdempotencyKey, NewMessage, Remembered
+from zaqar_lite.domain.posts import Companion, IdempotencyKey, KnownKey, NewMessage
 from zaqar_lite.domain.settlements import Act, Settlement
 from zaqar_lite.storage.redis.headers import HAS_PRIORITY, pack_headers, read_headers, sized
 from zaqar_lite.storage.redis.keys import tag_of
@@ -132,9 +132,9 @@ def read_ids(kind: int, packed: bytes) -> list[str]:
     ]
 
 
-def read_key(entry: bytes) -> Remembered:
+def read_key(entry: bytes) -> KnownKey:
     """What the entry of an idempotency key says."""
-    return Remembered(read_ids(entry[6], entry[23:]), entry[7:23])
+    return KnownKey(read_ids(entry[6], entry[23:]), entry[7:23])
 
 
 def new_randomness(count: int) -> list[bytes]:

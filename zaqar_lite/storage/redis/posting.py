@@ -16,7 +16,7 @@ from typing import NoReturn
 
 from zaqar_lite.domain.errors import KeyReused
 from zaqar_lite.domain.models import QueueRef, StoreOptions
-from zaqar_lite.domain.posts import IdempotencyKey, NewMessage, Posted, Recalled, Remembered
+from zaqar_lite.domain.posts import IdempotencyKey, KnownKey, KnownKeys, NewMessage, Posted
 from zaqar_lite.domain.refusals import too_many_keys, too_many_messages
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.redis.codec import (
@@ -122,26 +122,22 @@ class Posting(MessageStore):
             self._outbox.begin_to_drain(queue)
         return await _posted(batch, known, int.from_bytes(first, "big"))
 
-    async def recall(
-        self, queue: QueueRef, messages: Collection[str], batch: str | None = None
-    ) -> Recalled:
-        """Tell what is remembered of keys, in steps; see the seam."""
+    async def find_idempotency_keys(
+        self, queue: QueueRef, messages: Collection[str] = (), batch: str | None = None
+    ) -> KnownKeys:
+        """Tell what is known of keys, in steps; see the seam."""
         fields = [f"m{text}" for text in messages]
         if batch is not None:
             fields.append(f"b{batch}")
-        found: dict[str, Remembered] = {}
-        for start in range(0, len(fields), PART_SIZE):
+        found: dict[str, KnownKey] = {}
+        live = 0
+        for start in range(0, len(fields) or 1, PART_SIZE):
             some = fields[start : start + PART_SIZE]
-            _, _, *entries = await self._runner.run(queue, "known", *some, repeatable=True)
+            _, live, *entries = await self._runner.run(queue, "known", *some, repeatable=True)
             pairs = zip(some, entries, strict=True)
             found |= {name: read_key(entry) for name, entry in pairs if entry}
         whole = None if batch is None else found.pop(f"b{batch}", None)
-        return Recalled(whole, {name[1:]: one for name, one in found.items()})
-
-    async def remembers(self, queue: QueueRef) -> bool:
-        """Whether a key is remembered; see the seam."""
-        _, live = await self._runner.run(queue, "known", repeatable=True)
-        return bool(live)
+        return KnownKeys(whole, {name[1:]: one for name, one in found.items()}, bool(live))
 
     def _refuse(self, queue: QueueRef, batch: _Batch, status: bytes, number: int = 0) -> NoReturn:
         options = self._options

@@ -24,7 +24,7 @@ from zaqar_lite.domain.models import (
     SweepResult,
     no_retries,
 )
-from zaqar_lite.domain.posts import IdempotencyKey, NewMessage, Posted, Recalled
+from zaqar_lite.domain.posts import IdempotencyKey, KnownKeys, NewMessage, Posted
 from zaqar_lite.domain.refusals import no_message
 from zaqar_lite.domain.settlements import Outcome, Settled, Settlement
 from zaqar_lite.storage.base import MAX_EXAMINED, Listener, MessageStore
@@ -92,20 +92,14 @@ class SqlMessageStore(MessageStore):
     ) -> Sequence[Posted]:
         return await posting.post(self._db, queue, messages, client_id, batch_key, version)
 
-    async def recall(
-        self, queue: QueueRef, messages: Collection[str], batch: str | None = None
-    ) -> Recalled:
-        return await self._db.read(queue, reading.recall, queue, messages, batch)
-
-    async def remembers(self, queue: QueueRef) -> bool:
+    async def find_idempotency_keys(
+        self, queue: QueueRef, messages: Collection[str] = (), batch: str | None = None
+    ) -> KnownKeys:
         await self._db.pass_gate()
-        now = self._db.clock.now_ms()
-        found = self._db.queue(queue)
+        found, now = self._db.queue(queue), self._db.clock.now_ms()
         if found is not None and found.keys_at <= now:
             await self._db.write(expiring.forget_keys_of, queue, now, MAX_EXAMINED)
-            await self._db.pass_gate()
-            found = self._db.queue(queue)
-        return found is not None and found.keys > 0
+        return await self._db.read(queue, reading.find_keys, queue, messages, batch)
 
     async def list_messages(self, queue: QueueRef, selection: ListQuery) -> Page:
         return await reading.list_messages(self._db, queue, selection)

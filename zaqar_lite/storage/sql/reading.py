@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 
 from zaqar_lite.domain.ids import Marker
 from zaqar_lite.domain.models import ListQuery, Message, Page, QueueRef, Stats
-from zaqar_lite.domain.posts import Recalled, Remembered
+from zaqar_lite.domain.posts import KnownKey, KnownKeys
 from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.sql import claiming, entries, expiring, posting
 from zaqar_lite.storage.sql.database import Database
@@ -215,14 +215,17 @@ def _last_position(db: Database, ref: QueueRef) -> int | None:
     return None if row[0] is None else int(row[0])
 
 
-def recall(db: Database, ref: QueueRef, messages: Collection[str], batch: str | None) -> Recalled:
-    """Tell what is remembered of keys; see the seam."""
+def find_keys(
+    db: Database, ref: QueueRef, messages: Collection[str], batch: str | None
+) -> KnownKeys:
+    """Tell what is known of keys; see the seam."""
     queue, now = db.queue(ref), db.clock.now_ms()
     if queue is None or not queue.keys:
-        return Recalled()
+        return KnownKeys()
     known = posting.find_keys(db, queue, posting.MESSAGE, list(messages), now)
     whole = posting.find_keys(db, queue, posting.BATCH, [] if batch is None else [batch], now)
-    return Recalled(
-        next((Remembered(ids, digest) for ids, digest in whole.values()), None),
-        {text: Remembered(ids, digest) for text, (ids, digest) in known.items()},
+    return KnownKeys(
+        next((KnownKey(ids, digest) for ids, digest in whole.values()), None),
+        {text: KnownKey(ids, digest) for text, (ids, digest) in known.items()},
+        are_any=True,
     )

@@ -247,7 +247,7 @@ def move(db: Database, ref: QueueRef, ids: Sequence[str], wanted: Move) -> Seque
         entry = here.get(message_id)
         if entry is None:
             outcomes.append(Outcome.NOT_FOUND)
-        elif entry.state in {LEASED, PARKED}:
+        elif entry.state == LEASED or (entry.state == PARKED and entry.until > now):
             outcomes.append(Outcome.HELD)
         else:
             _put_into(db, queue, entry, wanted.target, _moved(db, queue, entry, wanted, now))

@@ -9,7 +9,7 @@ from zaqar_lite.domain.errors import KeyReused, ZaqarLiteError
 from zaqar_lite.domain.groups import group_of
 from zaqar_lite.domain.ids import new_message_ids
 from zaqar_lite.domain.models import Message, QueueRef
-from zaqar_lite.domain.posts import IdempotencyKey, NewMessage, Posted, Recalled, Remembered
+from zaqar_lite.domain.posts import IdempotencyKey, KnownKey, KnownKeys, NewMessage, Posted
 from zaqar_lite.domain.refusals import too_many_keys, too_many_messages
 from zaqar_lite.storage.swift import layout
 from zaqar_lite.storage.swift.ending import dump_attempts
@@ -92,25 +92,25 @@ class Posting(Reading):
 
         return await self._backend.locked(queue, work)
 
-    async def recall(
-        self, queue: QueueRef, messages: Collection[str], batch: str | None = None
-    ) -> Recalled:
-        """Tell what is remembered of keys; under the lock, so that no post is half written."""
+    async def find_idempotency_keys(
+        self, queue: QueueRef, messages: Collection[str] = (), batch: str | None = None
+    ) -> KnownKeys:
+        """Tell what is known of keys; under the lock, so that no post is half written."""
         container = self._container(queue)
 
-        async def work(lease: Lease) -> Recalled:
+        async def work(lease: Lease) -> KnownKeys:
             tail = await self._tails.load(container, lease)
             whole, keys = await self._remembered(container, messages, batch, tail)
-            known = {text: _recalled(key) for text, key in keys.items()}
-            return Recalled(None if whole is None else _recalled(whole), known)
+            known = {text: _known_key(key) for text, key in keys.items()}
+            are_any = bool(known or whole) or await self._knows_any(container)
+            return KnownKeys(None if whole is None else _known_key(whole), known, are_any)
 
         return await self._backend.locked(queue, work)
 
-    async def remembers(self, queue: QueueRef) -> bool:
-        """Whether a key is remembered; see the seam."""
+    async def _knows_any(self, container: str) -> bool:
         for kind in ("m", "b"):
             async for page in self._objects.pages(
-                self._container(queue), prefix=f"{layout.KEYS}{kind}/", first=self._objects.page
+                container, prefix=f"{layout.KEYS}{kind}/", first=self._objects.page
             ):
                 if any(_key_ends(entry) > self._now() for entry in page):
                     return True
@@ -354,8 +354,8 @@ def _plan(messages: Sequence[NewMessage], known: Mapping[str, Key]) -> Plan:
     return Plan(new, keys, places)
 
 
-def _recalled(known: Key) -> Remembered:
-    return Remembered(known.ids, bytes.fromhex(known.digest) if known.digest else None)
+def _known_key(known: Key) -> KnownKey:
+    return KnownKey(known.ids, bytes.fromhex(known.digest) if known.digest else None)
 
 
 def _differs(digest: str, key: IdempotencyKey) -> bool:

@@ -174,14 +174,6 @@ class Reading(Connected, MessageStore):
         await self._show_ends(stats, container, ends)
         return stats
 
-    async def outline(self, queue: QueueRef) -> Stats:
-        """Count from listings; read the oldest where its name says that it came from elsewhere."""
-        container = self._container(queue)
-        stats, ends = await self._count(self._listed_live(container))
-        if ends and ends[0] != layout.original_name(layout.id_of(ends[0])):
-            await self._show_ends(stats, container, ends[:1])
-        return stats
-
     async def _listed_live(self, container: str) -> AsyncIterator[Listed]:
         """The live messages, by listings alone: they begin with the tail."""
         tail: Tail | None = None
