@@ -62,6 +62,10 @@ class State:
     slow: float = 0.0
     offset: float = 0.0
     """Seconds that its clock is ahead."""
+    lives: float = 3600
+    """Seconds for which a token of a log-in lasts."""
+    messaging: str | None = None
+    """The address of the service in its catalogue."""
 
 
 class Keystone(ThreadingHTTPServer):
@@ -105,6 +109,11 @@ class Keystone(ThreadingHTTPServer):
         self.state.tokens[token].revoked = True
 
     @property
+    def log_ins(self) -> int:
+        """How often somebody asked for a token."""
+        return sum(call.subject is None for call in self.state.calls)
+
+    @property
     def lookups(self) -> list[str]:
         """The tokens that were asked about, in order."""
         return [call.subject for call in self.state.calls if call.subject is not None]
@@ -141,8 +150,15 @@ class Keystone(ThreadingHTTPServer):
         if token.rules is not None:
             written["application_credential"] = {"access_rules": token.rules}
         if catalog:
-            written["catalog"] = []
+            written["catalog"] = self._catalog()
         return {"token": [written] if self.state.garbled else written}
+
+    def _catalog(self) -> list[dict[str, Any]]:
+        if self.state.messaging is None:
+            return []
+        endpoint = {"interface": "public", "region_id": "here", "id": "e"}
+        endpoints = [{**endpoint, "url": self.state.messaging}]
+        return [{"type": "messaging", "name": "zaqar", "id": "s", "endpoints": endpoints}]
 
     def _live(self, text: str, *, expired: bool = False) -> Issued | None:
         token = self.state.tokens.get(text)
@@ -159,6 +175,11 @@ class _Handler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
 
     def do_GET(self) -> None:
+        if self.path.rstrip("/") == "/v3":
+            links = [{"rel": "self", "href": f"{self.server.url}/v3"}]
+            version = {"id": "v3.14", "status": "stable", "links": links}
+            self._answer(200, {"version": version})
+            return
         subject = self.headers.get("X-Subject-Token", "")
         asker = self.headers.get("X-Auth-Token", "")
         if self._is_away(Call(asker, subject, time.monotonic())):
@@ -181,18 +202,24 @@ class _Handler(BaseHTTPRequestHandler):
             self._make_trust(document["trust"])
             return
         asked = document["auth"]
-        given = asked["identity"]["password"]["user"]
-        user = self.server.state.users.get(given["name"])
-        right = user is not None and given["domain"] == {"name": "Default"}
-        if user is None or not right or user.password != given["password"]:
+        # An application credential is known by the name of its user here, and is of no scope.
+        credential = asked["identity"].get("application_credential")
+        given = credential or asked["identity"]["password"]["user"]
+        name = given["id"] if credential else given["name"]
+        user = self.server.state.users.get(name)
+        right = user is not None and (credential or given["domain"] == {"name": "Default"})
+        secret = given["secret" if credential else "password"]
+        if user is None or not right or user.password != secret:
             self._answer(401, {"error": {"code": 401}})
             return
-        trust = asked["scope"].get("OS-TRUST:trust")
-        if trust is not None:
-            self._log_in_by(trust["id"])
+        scope = asked.get("scope", {})
+        if "OS-TRUST:trust" in scope:
+            self._log_in_by(scope["OS-TRUST:trust"]["id"])
             return
-        assert asked["scope"]["project"] == {"name": user.project, "domain": {"name": "Default"}}
-        token = self.server.issue(*user.roles, project=user.project, user=given["name"])
+        if not credential:
+            assert scope["project"] == {"name": user.project, "domain": {"name": "Default"}}
+        lives = self.server.state.lives
+        token = self.server.issue(*user.roles, project=user.project, user=name, lives=lives)
         document = self.server.document(self.server.state.tokens[token], catalog=True)
         self._answer(201, document, {"X-Subject-Token": token})
 

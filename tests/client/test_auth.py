@@ -1,6 +1,5 @@
 """Keystone through the real keystoneauth1, against a small identity server on a real socket."""
 
-import datetime as dt
 import json
 import sys
 from collections.abc import Iterator
@@ -9,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.client.faulty_server import FaultyServer
-from tests.client.identity import Identity
+from tests.keystone import Keystone, User
 from zaqar_lite.client import AsyncClient, Client, KeystoneAuth, Unauthenticated, ZaqarError
 
 pytestmark = pytest.mark.anyio
@@ -23,37 +22,41 @@ def queues() -> Iterator[FaultyServer]:
 
 
 @pytest.fixture
-def identity(queues: FaultyServer) -> Iterator[Identity]:
+def identity(queues: FaultyServer) -> Iterator[Keystone]:
     """Keystone with a catalogue that points to that server."""
-    with Identity(f"{queues.url}/") as server:
+    with Keystone() as server:
+        server.state.messaging = f"{queues.url}/"
+        server.state.users["ada"] = User("secret", "demo")
         yield server
 
 
-def password(identity: Identity, word: str = "secret") -> KeystoneAuth:
-    return KeystoneAuth.password(identity.url, username="demo", password=word, project_name="demo")
+def password(identity: Keystone, word: str = "secret") -> KeystoneAuth:
+    url = f"{identity.url}/v3"
+    return KeystoneAuth.password(url, username="ada", password=word, project_name="demo")
 
 
 def test_a_password_login_finds_the_service_and_is_made_once(
-    identity: Identity, queues: FaultyServer
+    identity: Keystone, queues: FaultyServer
 ) -> None:
     with Client(auth=password(identity)) as client:
         client.post("q", 1)
         client.post("q", 2)
         assert client.url == queues.url
-    assert len(identity.logins) == 1
+    assert identity.log_ins == 1
     for _, headers in queues.seen:
-        assert headers["X-Auth-Token"] == "token-1"
-        assert headers["X-Project-ID"] == "p123"
+        assert [headers["X-Auth-Token"]] == list(identity.state.tokens)
+        assert headers["X-Project-ID"] == "demo"
 
 
 async def test_an_application_credential_logs_the_async_client_in(
-    identity: Identity, queues: FaultyServer
+    identity: Keystone, queues: FaultyServer
 ) -> None:
-    auth = KeystoneAuth.application_credential(identity.url, credential_id="cred", secret="secret")
+    auth = KeystoneAuth.application_credential(
+        f"{identity.url}/v3", credential_id="ada", secret="secret"
+    )
     async with AsyncClient(auth=auth) as client:
         await client.post("q", 1)
-    assert identity.logins[0]["methods"] == ["application_credential"]
-    assert queues.seen[0][1]["X-Auth-Token"] == "token-1"
+    assert [queues.seen[0][1]["X-Auth-Token"]] == list(identity.state.tokens)
 
 
 CLOUDS = """
@@ -80,27 +83,27 @@ def test_a_cloud_without_keystone_has_its_address_and_the_clients_project(
     assert name != "token" or headers["X-Auth-Token"] == "given"
 
 
-def test_a_token_is_renewed_before_it_ends(identity: Identity, queues: FaultyServer) -> None:
-    identity.lifetime = dt.timedelta(seconds=90)
+def test_a_token_is_renewed_before_it_ends(identity: Keystone, queues: FaultyServer) -> None:
+    identity.state.lives = 90
     with Client(auth=password(identity)) as client:
         client.post("q", 1)
         client.post("q", 1)
-        assert len(identity.logins) == 1
-        identity.lifetime = dt.timedelta(seconds=KeystoneAuth.MARGIN / 2)
+        assert identity.log_ins == 1
+        identity.state.lives = KeystoneAuth.MARGIN / 2
     with Client(auth=password(identity)) as client:
         client.post("q", 1)
         client.post("q", 1)
-    assert len(identity.logins) == 3
+    assert identity.log_ins == 3
 
 
 def test_a_token_that_is_refused_early_is_replaced_once(
-    identity: Identity, queues: FaultyServer
+    identity: Keystone, queues: FaultyServer
 ) -> None:
     with Client(auth=password(identity)) as client:
         client.post("q", 1)
         queues.script.append(401)
         client.post("q", 2)
-        assert queues.seen[-1][1]["X-Auth-Token"] == "token-2"
+        assert queues.seen[-1][1]["X-Auth-Token"] == list(identity.state.tokens)[1]
         queues.script.extend([401, 401, 401])
         with pytest.raises(Unauthenticated):
             client.post("q", 3)
@@ -108,13 +111,13 @@ def test_a_token_that_is_refused_early_is_replaced_once(
     assert queues.stored == [1, 2]
 
 
-def test_a_wrong_password_is_said_so(identity: Identity) -> None:
+def test_a_wrong_password_is_said_so(identity: Keystone) -> None:
     with Client(auth=password(identity, "wrong")) as client, pytest.raises(Unauthenticated):
         client.post("q", 1)
 
 
-def test_a_catalogue_without_the_service_is_said_so(identity: Identity) -> None:
-    identity.messaging = None
+def test_a_catalogue_without_the_service_is_said_so(identity: Keystone) -> None:
+    identity.state.messaging = None
     with (
         Client(auth=password(identity)) as client,
         pytest.raises(ZaqarError, match="no messaging service"),
@@ -124,13 +127,13 @@ def test_a_catalogue_without_the_service_is_said_so(identity: Identity) -> None:
 
 @pytest.mark.filterwarnings("ignore:Support for InfluxDB")  # openstacksdk's own
 def test_clouds_yaml_is_read(
-    identity: Identity, queues: FaultyServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    identity: Keystone, queues: FaultyServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("openstack")
     clouds = tmp_path / "clouds.yaml"
     auth = {
-        "auth_url": identity.url,
-        "username": "demo",
+        "auth_url": f"{identity.url}/v3",
+        "username": "ada",
         "password": "secret",
         "project_name": "demo",
         "user_domain_name": "Default",

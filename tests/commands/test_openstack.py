@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.client.identity import Identity
+from tests.keystone import Keystone, User
 from tests.server import ServerProcess
 from zaqar_lite.client import Client
 
@@ -19,16 +19,18 @@ Run = Callable[..., tuple[int, Any]]
 
 
 @pytest.fixture(scope="module")
-def identity(server: ServerProcess) -> Iterator[Identity]:
+def identity(server: ServerProcess) -> Iterator[Keystone]:
     """Keystone with a catalogue that points to the server."""
-    with Identity(server.url) as running:
+    with Keystone() as running:
+        running.state.messaging = server.url
+        running.state.users["ada"] = User("secret", "demo")
         yield running
 
 
 @pytest.fixture
 def demo(server: ServerProcess) -> Iterator[Client]:
     """A client of the project that the token is for."""
-    with Client(server.url, project="p123") as made:
+    with Client(server.url, project="demo") as made:
         yield made
 
 
@@ -45,12 +47,12 @@ def logging_as_before() -> Iterator[None]:
 
 @pytest.fixture
 def openstack(
-    identity: Identity, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    identity: Keystone, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Run:
     """Run `openstack messaging ...`; return its exit code and its JSON."""
     environment = {
-        "OS_AUTH_URL": identity.url,
-        "OS_USERNAME": "demo",
+        "OS_AUTH_URL": f"{identity.url}/v3",
+        "OS_USERNAME": "ada",
         "OS_PASSWORD": "secret",
         "OS_PROJECT_NAME": "demo",
         "OS_USER_DOMAIN_NAME": "Default",

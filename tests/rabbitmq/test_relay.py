@@ -21,8 +21,8 @@ import pytest
 from aio_pika.abc import AbstractConnection as Connection
 from aio_pika.abc import AbstractIncomingMessage
 
-from tests.client.identity import Identity
 from tests.conftest import StartServer
+from tests.keystone import Keystone, User
 from tests.proxy import Fault, Proxy
 from tests.rabbitmq.conftest import Host
 from tests.rabbitmq.traffic import arrive, eventually
@@ -259,9 +259,11 @@ async def test_the_relay_command_logs_in_to_a_cloud_and_finds_the_server_there(
 ) -> None:
     pytest.importorskip("openstack")
     queue, bodies = fresh(2)
-    with Identity(f"{zaqar.url}/") as identity:
+    with Keystone() as identity:
+        identity.state.messaging = f"{zaqar.url}/"
+        identity.state.users["ada"] = User("secret", "demo")
         clouds = tmp_path / "clouds.yaml"
-        login = {"auth_url": identity.url, "username": "demo", "password": "secret"}
+        login = {"auth_url": f"{identity.url}/v3", "username": "ada", "password": "secret"}
         login |= {"project_name": "demo"} | {
             f"{kind}_domain_name": "Default" for kind in ("user", "project")
         }
@@ -282,9 +284,9 @@ async def test_the_relay_command_logs_in_to_a_cloud_and_finds_the_server_there(
         assert relay.returncode == 0
         assert f"to {zaqar.url}" in output.decode()
     assert parked["foreign"].headers["relay-status"] == "403"
-    assert "'p123'" in str(parked["foreign"].headers["relay-reason"])
-    assert await stored(zaqar.url, queue, project="p123") == Counter(range(2))
-    assert len(identity.logins) == 1
+    assert "'demo'" in str(parked["foreign"].headers["relay-reason"])
+    assert await stored(zaqar.url, queue, project="demo") == Counter(range(2))
+    assert identity.log_ins == 1
 
 
 async def test_the_relay_command_refuses_an_address_where_no_zaqar_is(host: Host) -> None:
