@@ -1,7 +1,7 @@
 """The steps of a drain when a store fails before or behind each of them."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
@@ -29,7 +29,6 @@ from zaqar_lite.service.delivery.outbox import ordered_queue
 from zaqar_lite.service.pooling.drain import (
     CARRIED_MS,
     DRAIN,
-    HELD_MS,
     KEPT_MS,
     Drain,
     Drains,
@@ -155,27 +154,37 @@ async def draining(pools: Pools) -> AsyncIterator[None]:
         await pools.worker.stop()
 
 
-async def until_over(pools: Pools) -> Drain:
+async def until(is_so: Callable[[], Awaitable[object]]) -> None:
+    """Wait until something is so, as a client does that asks again."""
     async with asyncio.timeout(30):
-        while True:
-            drain = await pools.drains.get("old")
-            if drain.is_over:
-                return drain
-            await asyncio.sleep(0.01)
-
-
-async def until_place(pools: Pools, is_there: Callable[[Place], bool]) -> None:
-    """Wait until the queue lies where it should."""
-    async with asyncio.timeout(30):
-        while not is_there((await pools.placements.entry(QUEUE)).place):  # noqa: ASYNC110 - as a client
+        while not await is_so():  # noqa: ASYNC110 - as a client
             await asyncio.sleep(0.005)
+
+
+async def until_over(pools: Pools) -> Drain:
+    async def is_over() -> bool:
+        return (await pools.drains.get("old")).is_over
+
+    await until(is_over)
+    return await pools.drains.get("old")
+
+
+async def until_place(pools: Pools, wanted: Place) -> None:
+    """Wait until the queue lies where it should."""
+
+    async def is_there() -> bool:
+        return (await pools.placements.entry(QUEUE)).place == wanted
+
+    await until(is_there)
 
 
 async def until_problem(pools: Pools, text: str) -> None:
     """Wait until the drain tells a problem."""
-    async with asyncio.timeout(30):
-        while text not in ((await pools.drains.get("old")).problem or ""):  # noqa: ASYNC110 - as a client
-            await asyncio.sleep(0.005)
+
+    async def is_told() -> bool:
+        return text in ((await pools.drains.get("old")).problem or "")
+
+    await until(is_told)
 
 
 @pytest.fixture
@@ -220,32 +229,13 @@ async def test_a_frozen_queue_refuses_all_but_the_holders_of_claims(pools: Pools
     assert await pools.listed() == posted[1:]
 
 
-async def test_what_is_held_for_long_moves_as_a_delay_until_its_lease_ends(pools: Pools) -> None:
-    (posted,) = await pools.post(1)
-    request = ClaimRequest(1, None, DelayMode.IGNORE, 600_000, client_id=CLIENT)
-    claim_id = (await pools.messages.claim(QUEUE, request)).claim_id or ""
-    async with draining(pools):
-        await until_problem(pools, "held by claims")
-        pools.clock.advance(HELD_MS)
-        await until_over(pools)
-    assert await pools.consume() == []
-    with pytest.raises(NotFound):
-        await pools.messages.get_claim(QUEUE, claim_id)
-    pools.clock.advance(600_000)
-    await pools.new.sweep(100)
-    assert await pools.consume() == [posted]
-
-
-@pytest.mark.parametrize("fails", [None, ("import_messages", False)])
-async def test_a_message_moves_with_its_attempts(
-    pools: Pools, fails: tuple[str, bool] | None
-) -> None:
+async def test_a_repeated_batch_moves_a_message_with_its_attempts(pools: Pools) -> None:
     (posted,) = await pools.post(1)
     request = ClaimRequest(10, None, DelayMode.IGNORE, 60_000, client_id=CLIENT)
     claim_id = (await pools.messages.claim(QUEUE, request)).claim_id or ""
     failure = [Settlement(posted, Act.RELEASE, delay_ms=60_000, failed=True, reason="no answer")]
     await pools.messages.settle(QUEUE, claim_id, failure, retries=RetryPolicy())
-    pools.new.fails = fails
+    pools.new.fails = "import_messages", False
     async with draining(pools):
         await until_over(pools)
     (moved,) = await pools.messages.get_messages(QUEUE, [posted], details=True)
@@ -267,7 +257,7 @@ async def test_keyed_posts_are_known_across_the_move(pools: Pools) -> None:
     ((first, _),) = await pools.post_keyed("1")
     whole = await pools.post_keyed("2", "3", whole="all")
     async with draining(pools):
-        await until_place(pools, lambda place: place == Place("new", keys_in="old"))
+        await until_place(pools, Place("new", keys_in="old"))
         known, (new, is_known) = await pools.post_keyed("1", "4")
         assert (known, is_known) == ((first, True), False)
         assert await pools.post_keyed("4", "1") == [(new, True), (first, True)]
@@ -291,7 +281,7 @@ async def test_keyed_posts_are_known_across_the_move(pools: Pools) -> None:
 async def test_a_deleted_queue_forgets_the_keys_that_it_left_behind(pools: Pools) -> None:
     ((first, _),) = await pools.post_keyed("1")
     async with draining(pools):
-        await until_place(pools, lambda place: place == Place("new", keys_in="old"))
+        await until_place(pools, Place("new", keys_in="old"))
         await pools.messages.drop(QUEUE)
         ((again, is_known),) = await pools.post_keyed("1")
     assert (again != first, is_known) == (True, False)
@@ -302,7 +292,7 @@ async def test_a_part_of_a_keyed_post_is_known_by_its_own_keys(pools: Pools) -> 
     half = OPTIONS.idempotency_window_ms // 2
     pools.clock.advance(half)
     async with draining(pools):
-        await until_place(pools, lambda place: place == Place("new", keys_in="old"))
+        await until_place(pools, Place("new", keys_in="old"))
         known, (new, _) = await pools.post_keyed("1", "2", whole="all")
         assert known == (first, True)
         assert await pools.post_keyed("1", "2", whole="all") == [(first, True), (new, True)]

@@ -84,8 +84,8 @@ class Services:
         self.quotas = quotas = Quotas(management, settings.default_quota, shared=shared)
         self.message_quota = MessageQuota(messages, management, quotas.of, shared=shared)
         self.leases = ConcurrencyLeases(management, workers=settings.workers) if shared else None
-        seats = ConcurrencyLimit if self.leases is None else self.leases.of
-        self.connection_limits = ConnectionLimits(quotas, seats("connections"))
+        limit_of = ConcurrencyLimit if self.leases is None else self.leases.of
+        self.connection_limits = ConnectionLimits(quotas, limit_of("connections"))
         share = 1.0 if management.shares_rates else 1 / settings.workers
         self.rates = RateLimits(quotas, share=share)
         quotas.changed = self.rates.refresh
@@ -121,7 +121,7 @@ class Services:
             most=limits.max_waiters,
             most_per_project=limits.max_waiters_per_project,
             quota_of=quotas.of,
-            limit=seats("waiters"),
+            limit=limit_of("waiters"),
         )
         self.presigned_urls = PresignedUrls(
             Keyring(*signing_keys(settings)),

@@ -1,11 +1,12 @@
 """Bound what a project uses at a time, such as connections, in all processes together.
 
-A seat is the right to one of them. Processes that share a store lease seats of a project's quota: a
-record of the project says how many seats each process has, and a record of each process shows that
-it lives. Taking a seat that is already leased needs no call to the store. If it needs more, the
-process leases more, but all processes together never exceed the quota; seats that it has not
-needed for a while are given back. A killed process keeps its seats until its record expires, after
-LIVES seconds. While the store is unavailable, each process may use an equal part of the quota.
+A permit is the right to one of them. Processes that share a store lease permits of a project's
+quota: a record of the project says how many each process has, and a record of each process is its
+heartbeat. Taking a permit that is leased already needs no call to the store. If it needs more, the
+process leases more, but all processes together never exceed the quota; permits that it has not
+needed for a while are given back. A killed process keeps its permits until its heartbeat expires,
+after EXPIRES seconds. While the store is unavailable, each process may use an equal part of the
+quota.
 
 The record of a process also holds what it uses, so that a project's whole use can be shown.
 """
@@ -28,10 +29,11 @@ from zaqar_lite.service.records import retried
 from zaqar_lite.storage.management import ManagementStore
 
 KIND, PROCESS = "seats", "process"
-LIVES = 20.0
-"""Seconds for which a process without a sign of life keeps its leased seats."""
-BEAT = 4.0
-"""Seconds between two signs of life. Seats not needed in between are given back."""
+"""The kinds of records; the first has the name that earlier versions gave permits."""
+EXPIRES = 20.0
+"""Seconds for which a process without a heartbeat keeps what it has leased."""
+HEARTBEAT = 4.0
+"""Seconds between two heartbeats. Permits not needed in between are given back."""
 _SPARE = 8
 _MAX_PROCESSES = 1_000
 _MOST_PROJECTS, _MOST_REPORTED = 1_000, 40_000
@@ -39,7 +41,7 @@ _MOST_PROJECTS, _MOST_REPORTED = 1_000, 40_000
 
 
 class ConcurrencyLimit:
-    """The seats of one kind in this process; `leases` if other processes use the store too."""
+    """The permits of one kind in this process; `leases` if other processes use the store too."""
 
     def __init__(self, kind: str, leases: "ConcurrencyLeases | None" = None) -> None:
         self.kind = kind
@@ -56,12 +58,12 @@ class ConcurrencyLimit:
         return self._used.get(project, 0)
 
     def counts(self) -> list[tuple[str, int]]:
-        """The projects that use most and how many seats; without the server's own."""
+        """The projects that use most, and how many permits; without the server's own."""
         most = self._used.most_common(_MOST_PROJECTS)
         return [(name, count) for name, count in most if name != DELIVERIES_PROJECT]
 
     async def total_of(self, project: str) -> int:
-        """How many a project uses in all processes; others reported at most BEAT seconds ago.
+        """How many a project uses in all processes; others reported at most HEARTBEAT seconds ago.
 
         Raises:
             Unavailable: the reports can't be read.
@@ -70,7 +72,7 @@ class ConcurrencyLimit:
         return own if leases is None else own + await leases.used_elsewhere(self.kind, project)
 
     async def take(self, project: str, quota: int | None) -> bool:
-        """Take a seat, which `leave` gives back; return whether one was free."""
+        """Take a permit, which `leave` gives back; return whether one was free."""
         self._used[project] += 1
         if quota is None:
             return True
@@ -91,7 +93,7 @@ class ConcurrencyLimit:
         return False
 
     def leave(self, project: str) -> None:
-        """Give a seat back."""
+        """Give a permit back."""
         self._used[project] -= 1
         if not self._used[project]:
             del self._used[project]
@@ -99,7 +101,7 @@ class ConcurrencyLimit:
 
 @dataclass(eq=False, repr=False)
 class ConcurrencyLeases(BackgroundWorker):
-    """Lease seats for this process in records that all processes update.
+    """Lease permits for this process in records that all processes update.
 
     While the store is unavailable, a quota is divided by `workers`.
     """
@@ -114,18 +116,18 @@ class ConcurrencyLeases(BackgroundWorker):
         self._needed: dict[tuple[str, str], int] = {}
         self._asking: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
         self._heard_at = float("-inf")
-        self._seats: list[ConcurrencyLimit] = []
+        self._limits: list[ConcurrencyLimit] = []
         self._reported = False  # whether the last sign of life reported any use
-        self._work = Background("leasing seats", self._beat, rest=BEAT)
+        self._work = Background("leasing permits", self._beat, rest=HEARTBEAT)
 
     def of(self, kind: str) -> ConcurrencyLimit:
-        """Make the seats of a kind, leased here."""
+        """Make the limit of a kind, whose permits are leased here."""
         made = ConcurrencyLimit(kind, self)
-        self._seats.append(made)
+        self._limits.append(made)
         return made
 
     async def stop(self) -> None:
-        """Stop that task and give back all seats."""
+        """Stop that task and give back all permits."""
         await super().stop()
         try:
             await self.management.delete_record(PROCESS, "", self._me)
@@ -133,17 +135,17 @@ class ConcurrencyLeases(BackgroundWorker):
             return
 
     def leased(self, kind: str, project: str) -> int:
-        """How many seats this process has."""
+        """How many permits this process has."""
         return self._has.get((kind, project), 0)
 
     async def used_elsewhere(self, kind: str, project: str) -> int:
-        """How many seats other processes use, by their latest reports."""
+        """How many permits other processes use, by their latest heartbeats."""
         alive = await self.management.list_records(PROCESS, "", limit=_MAX_PROCESSES)
         reports = [json.loads(one.value) for one in alive if one.name != self._me]
         return sum(used.get(kind, {}).get(project, 0) for used in reports)
 
     async def lease(self, kind: str, project: str, quota: int, used: int) -> int:
-        """Lease as many seats as are `used`, or as there are; answer how many this process has."""
+        """Lease the permits that are `used`, or all there are; answer how many this process has."""
         place = kind, project
         lock = self._asking.setdefault(place, asyncio.Lock())
         async with lock:
@@ -156,20 +158,20 @@ class ConcurrencyLeases(BackgroundWorker):
                 return min(free, used + max(free - used, 0) // _SPARE)
 
             try:
-                if self.monotonic() - self._heard_at > BEAT:
-                    await self._live()
+                if self.monotonic() - self._heard_at > HEARTBEAT:
+                    await self._send_heartbeat()
                 return await self._write(place, wanted)
             except Unavailable:
                 return max(has, -(-quota // self.workers))
 
-    async def _live(self) -> None:
+    async def _send_heartbeat(self) -> None:
         begun, uses = self.monotonic(), self._uses()
-        # A seat that is still being asked for is reported too; if it is refused, a later beat
-        # corrects it.
+        # A permit that is still being asked for is reported too; if it is refused, a later
+        # heartbeat corrects it.
         self._reported = any(uses.values())
         value = json.dumps(uses).encode()
         await self.management.put_record(
-            PROCESS, "", self._me, value, expected=None, ttl_ms=round(LIVES * 1000)
+            PROCESS, "", self._me, value, expected=None, ttl_ms=round(EXPIRES * 1000)
         )
         self._heard_at = begun
 
@@ -177,22 +179,22 @@ class ConcurrencyLeases(BackgroundWorker):
         """What this process uses, by kind and project."""
         uses: dict[str, dict[str, int]] = {}
         left = _MOST_REPORTED
-        for seats in self._seats:
-            used = uses[seats.kind] = {}
-            for project, count in seats.counts():
+        for limit in self._limits:
+            used = uses[limit.kind] = {}
+            for project, count in limit.counts():
                 left -= len(json.dumps(project)) + len(str(count)) + 4
                 if left < 0:
                     break
                 used[project] = count
         return uses
 
-    @retried("The record of the project's seats")
+    @retried("The record of the project's permits")
     async def _write(self, place: tuple[str, str], wanted: Callable[[int], int]) -> int:
-        """Write how many seats this process has: `wanted(seats of the others)`."""
+        """Write how many permits this process has: `wanted(permits of the others)`."""
         kind, project = place
         record = await self.management.get_record(KIND, project, kind)
         held: dict[str, int] = {} if record is None else json.loads(record.value)
-        # Read after the leases: a process gives a sign of life before it leases.
+        # Read after the leases: a process sends a heartbeat before it leases.
         alive = await self.management.list_records(PROCESS, "", limit=_MAX_PROCESSES)
         live = {one.name for one in alive} - {self._me}
         others = {name: count for name, count in held.items() if name in live}
@@ -215,18 +217,18 @@ class ConcurrencyLeases(BackgroundWorker):
             self._needed.pop(place, None)
 
     async def _beat(self) -> None:
-        """Give a sign of life while seats are in use, and give back those not needed."""
-        if self._has and self.monotonic() - self._heard_at > LIVES - BEAT:
-            self._has.clear()  # others may have taken the seats: those in use are leased again
+        """Send a heartbeat while permits are in use, and give back those not needed."""
+        if self._has and self.monotonic() - self._heard_at > EXPIRES - HEARTBEAT:
+            self._has.clear()  # others may have taken the permits: those in use are leased again
         if self._has or self._reported or any(self._uses().values()):
-            await self._live()
-        for seats in self._seats:
-            for place in [place for place in self._has if place[0] == seats.kind]:
-                await self._give_back(place, seats)
+            await self._send_heartbeat()
+        for limit in self._limits:
+            for place in [place for place in self._has if place[0] == limit.kind]:
+                await self._give_back(place, limit)
 
-    async def _give_back(self, place: tuple[str, str], seats: ConcurrencyLimit) -> None:
+    async def _give_back(self, place: tuple[str, str], limit: ConcurrencyLimit) -> None:
         async with self._asking.setdefault(place, asyncio.Lock()):
-            used = seats.count_of(place[1])
+            used = limit.count_of(place[1])
             needed = max(self._needed.get(place, self._has[place]), used)
             self._needed[place] = used
             if needed + needed // _SPARE >= self._has[place]:
@@ -249,9 +251,9 @@ class Link(Protocol):
 class ConnectionLimits:
     """Count the connections of projects, and refuse those beyond a quota of all processes."""
 
-    def __init__(self, quotas: Quotas, seats: ConcurrencyLimit) -> None:
+    def __init__(self, quotas: Quotas, limit: ConcurrencyLimit) -> None:
         self._quotas = quotas
-        self._seats = seats
+        self._limit = limit
 
     @property
     def is_on(self) -> bool:
@@ -264,7 +266,7 @@ class ConnectionLimits:
         Raises:
             Unavailable: that can't be read.
         """
-        return await self._seats.total_of(project)
+        return await self._limit.total_of(project)
 
     async def serve(self, link: Link, project: str) -> None:
         """Serve a request of a project on a connection.
@@ -275,19 +277,19 @@ class ConnectionLimits:
         if link.project == project:
             return
         quota = self._quotas.of(project).connections
-        if not await self._seats.take(project, quota):
+        if not await self._limit.take(project, quota):
             raise QuotaReached(
                 f"The project's quota is {quota} connections: close some, or ask the "
                 "operator of this server for more."
             )
         self._leave(link)
         if link.lost:  # else it would be counted for ever
-            self._seats.leave(project)
+            self._limit.leave(project)
             return
         link.project = project
         link.on_lost = lambda: self._leave(link)
 
     def _leave(self, link: Link) -> None:
         if link.project:
-            self._seats.leave(link.project)
+            self._limit.leave(link.project)
         link.project = ""
