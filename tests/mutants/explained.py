@@ -52,11 +52,6 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
         "1",
     ): "The size of the reply is bounded; whether its last byte is used is no promise.",
     (
-        "zaqar_lite/storage/opendata/state.py",
-        "_PAGE_CACHE = 32 * 1024 * 1024",
-        "33",
-    ): "The size of a cache.",
-    (
         "zaqar_lite/storage/redis/scripts/messages.lua",
         "if not best or (rank == 0 and number < best) or (rank == -1 and number > best) then",
         "<=",
@@ -97,11 +92,6 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
         "if not self.added or self.took > _QUICK:",
         ">=",
     ): "A measured time that is the bound to the last bit of a float.",
-    (
-        "zaqar_lite/storage/opendata/claiming.py",
-        "more = more or len(readable) < len(entries)",
-        "<=",
-    ): "It is looked at only where no message was handed out.",
     (
         "zaqar_lite/storage/opendata/slatedb/__init__.py",
         "self._descriptor = -1",

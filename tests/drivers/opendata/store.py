@@ -1,7 +1,7 @@
 """Both stores over one directory, with what the tests of the embedded store do most."""
 
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 
 from zaqar_lite.domain.clock import Clock
@@ -20,12 +20,14 @@ from zaqar_lite.domain.models import (
 )
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.storage.opendata import create
-from zaqar_lite.storage.opendata.database import Database, OpenDataManagementStore
+from zaqar_lite.storage.opendata.database import Database
 from zaqar_lite.storage.opendata.engine import Batch, Damage, Engine, Row
 from zaqar_lite.storage.opendata.format import after_prefix, keys
 from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.messages import OpenDataMessageStore
+from zaqar_lite.storage.opendata.recorder import log_key
 from zaqar_lite.storage.opendata.slatedb import SlateDbEngine
+from zaqar_lite.storage.sql.records import SqlManagementStore
 
 QUEUE, OTHER, THIRD = (QueueRef("project", name) for name in ("queue", "other", "third"))
 MINUTE, HOUR = 60_000, 3_600_000
@@ -44,9 +46,10 @@ class Store:
     def _make(self) -> None:
         messages, management = create(self.uri, clock=self.clock, options=StoreOptions())
         assert isinstance(messages, OpenDataMessageStore)
-        assert isinstance(management, OpenDataManagementStore)
+        assert isinstance(management, SqlManagementStore)
         self.messages, self.management = messages, management
-        self.db: Database = messages._db
+        assert isinstance(messages._db, Database)
+        self.db = messages._db
         _damage(self.db.engine, self.damaged)
 
     async def restart(self) -> None:
@@ -120,13 +123,31 @@ class Store:
                 return
         raise AssertionError("sweeping does not end")
 
+    @property
+    def next_id(self) -> int:
+        """The id that the next message gets, at least."""
+        return self.db._position + 1
+
+    @property
+    def first_of_log(self) -> int:
+        """The first sequence of the log's first segment."""
+        return self.db.segments[0][0]
+
+    def log_key(self, number: int) -> bytes:
+        """The key of a message's entry in the metadata log."""
+        return log_key(self.db.segments, number)
+
+    async def put(self, puts: Mapping[bytes, bytes], *deletes: bytes) -> None:
+        """Change records as another program does while no server runs, and start it again."""
+        await self.db.engine.commit(Batch(puts, deletes))
+        await self.restart()
+
     async def records(self, kind: RecordType) -> dict[bytes, bytes]:
         prefix = keys.prefix(kind)
         found = {}
         async for rows in self.db.engine.scan(prefix, after_prefix(prefix)):
             for key, value in rows:
-                assert isinstance(value, bytes)
-                found[key] = value
+                found[key] = value if isinstance(value, bytes) else b"damaged"
         return found
 
 

@@ -3,19 +3,14 @@
     opendata+slatedb:///path  SlateDB in a local directory (extra `slatedb`)
     opendata+s3://bucket/prefix  SlateDB in an object store (extra `slatedb`)
 
-The records' bytes are in `format/` (`keys.py` lists them), the engine below them in `slatedb/`,
-behind `engine.py`. `state.py` is what operations may touch: queues, ids, and the batch
-that gathers. All records of queues are in memory too (`storage/records.py`); a queue that has
-nothing else is made when an operation asks for it (`queues.py`). A queue (`queue.py`) consists of
-pages of up to 128 entries, one record each (`checkpoint.py`). A page that is not in memory is known
-by its bounds and a summary (`paging.py`); the pages of all queues share one bounded cache
-(`queues.py`). A payload and its entry of the metadata log are written once. An operation waits
-until what it needs is in memory, changes it in one step of the event loop, and is answered when its
-batch is durable (`committer.py`). A deadline takes effect at its instant, whether or not anything
-was tidied up by then; claims and the sweep tidy up in bounded steps (`due.py`), and the sweep
-visits only queues in which something is due (`queues.py`). `database.py` is on top: it opens the
-store by `loading.py` and `recovery.py`, writes the batches, and restores the memory when a batch
-fails.
+The records are the truth. The tables of `storage/sql` are their working copy, made anew at each
+start, and run all operations. `database.py` is on top. At a start `opening.py` reads the records of
+the store itself, `loading.py` fills the tables from the others, and `recovery.py` routes what other
+writers put into the metadata log, and puts messages of lost pages back. Before a batch is committed
+in the tables, `recorder.py` encodes the records that it changes, by the pages of `pages.py`; it is
+answered when the engine has made them durable. `messages.py` is the message store. The records'
+bytes are in `format/` (`keys.py` lists them), ids in `ids.py`, the engine in `slatedb/`, behind
+`engine.py`.
 """
 
 from typing import TYPE_CHECKING
@@ -27,11 +22,12 @@ from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.domain.models import StoreOptions
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
-from zaqar_lite.storage.opendata.database import Database, OpenDataManagementStore
+from zaqar_lite.storage.opendata.database import Database
 from zaqar_lite.storage.opendata.engine import Engine
 from zaqar_lite.storage.opendata.messages import OpenDataMessageStore
 from zaqar_lite.storage.sql import directory_of
 from zaqar_lite.storage.sql.place import FILE_NAME, OLD_FILE_NAME
+from zaqar_lite.storage.sql.records import SqlManagementStore
 
 if TYPE_CHECKING:
     from zaqar_lite.storage.opendata.slatedb import SlateDbEngine
@@ -49,7 +45,7 @@ def create(
     Raises ConfigurationError: the URI is wrong, or its library is not installed.
     """
     db = Database(create_engine(uri), clock, options)
-    return OpenDataMessageStore(db), OpenDataManagementStore(db)
+    return OpenDataMessageStore(db), SqlManagementStore(db)
 
 
 def create_engine(uri: str, *, must_exist: bool = False) -> Engine:

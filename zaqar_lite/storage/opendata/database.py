@@ -1,247 +1,226 @@
-"""The store as a whole: opening it, writing its batches, recovering it, closing it.
+"""The tables of `storage/sql` as the working copy of a store of RFC 0001's records.
 
-At the end is the management store. Its records are all in memory; that of a queue is stored as RFC
-0001's configuration.
+The tables lie in a temporary database, which is made anew at each start; SQLite keeps what its
+cache can't hold in a file of its own. Before a batch is committed there, `recorder.py` encodes what
+it changed; then the engine makes these records durable, and the batch is answered. Where that
+fails, the tables are filled again from the records that are stored.
 """
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Sequence
+
+import apsw
 
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.errors import ConfigurationError, Unavailable
-from zaqar_lite.domain.models import QueueRecord, QueueRef, Record, StoreOptions
-from zaqar_lite.storage.opendata import loading
-from zaqar_lite.storage.opendata.checkpoint import (
-    EMPTY_ACTIVE,
-    EMPTY_ENDED,
-    encode_changes,
-)
-from zaqar_lite.storage.opendata.committer import Committer
-from zaqar_lite.storage.opendata.engine import REBUILT, Batch, Engine, Unreadable
-from zaqar_lite.storage.opendata.format import bookkeeping, keys
-from zaqar_lite.storage.opendata.format.keys import PAYLOAD_PREFIX, RecordType
-from zaqar_lite.storage.opendata.paging import evict_pages
-from zaqar_lite.storage.opendata.queue import Queue
+from zaqar_lite.domain.errors import ConfigurationError, Invalid, Unavailable
+from zaqar_lite.domain.models import StoreOptions
+from zaqar_lite.storage.opendata.engine import Batch, Damage, Engine, Unreadable
+from zaqar_lite.storage.opendata.format import CodecError, bookkeeping, keys
+from zaqar_lite.storage.opendata.ids import Ids
+from zaqar_lite.storage.opendata.loading import Loading
+from zaqar_lite.storage.opendata.pages import SCHEMA
+from zaqar_lite.storage.opendata.recorder import Recorder
 from zaqar_lite.storage.opendata.recovery import put_back, replay
-from zaqar_lite.storage.opendata.state import State
-from zaqar_lite.storage.record_store import RecordStore
+from zaqar_lite.storage.sql import batches, database
+from zaqar_lite.storage.sql.place import InRam, connect, make_tables
 
 logger = logging.getLogger(__name__)
-MOST_AT_ONCE = 20
-"""Queues whose changes are encoded in one step of the event loop, each in up to 0.1 ms."""
-
-_LAST_BATCH = 20.0
-"""Seconds that closing waits for the last batch: a disk may hang."""
+BLOCK_SIZE = 4_096
+"""Ids of a block, at least."""
+_CACHE_KIB = 65_536
 
 
-class Database(State):
-    """The state over an engine that it opens and closes."""
+class Beside(InRam):
+    """A temporary database, whose batches are answered when their records are durable."""
+
+    syncs = True
+
+    def open(self) -> apsw.Connection:
+        """Make the tables."""
+        connection = connect("")
+        connection.pragma("journal_mode", "MEMORY")
+        connection.pragma("cache_size", -_CACHE_KIB)
+        make_tables(connection)
+        connection.execute(SCHEMA)
+        return connection
+
+
+class Database(database.Database):
+    """The tables, and the engine that has the records."""
 
     def __init__(self, engine: Engine, clock: Clock, options: StoreOptions) -> None:
-        committer = Committer(engine, self._prepare, self._take, self._recover, self._announce)
-        super().__init__(engine, clock, options, committer)
-        self._written_touched: set[Queue] = set()
-        self._written_ready: dict[QueueRef, int] = {}
-        self._undone_queues: set[QueueRef] = set()  # changed by failed batches, to be read again
-        self._undone_records: set[bytes] = set()
-        self._users = 0
-        self._opening = asyncio.Lock()
+        super().__init__(Beside(), clock, options)
+        self.engine = engine
+        self.ids = Ids(b"")
+        self.segments: Sequence[tuple[int, int]] = ()
+        """The first sequences and the numbers of the log's segments, in order."""
+        self.damages: list[Damage] = []
+        self._block_end = 0
+        self._batch_of_records = Batch({}, ())
+        self._recorder: Recorder | None = None
+        self._loading: Loading | None = None
+        self._replaying = asyncio.Lock()
+
+    @property
+    def patience(self) -> float:
+        """Seconds after which operations stop waiting for the engine."""
+        return self.engine.patience
+
+    # -- ids --
+
+    def take_positions(self, count: int, now_us: int) -> int:
+        """Take positions in a row, which are ids of messages too; answer the first.
+
+        They are in a block that is stored with their first use or before it. Unlike those of other
+        places they never run ahead of the time in microseconds.
+        """
+        first = self._position + 1
+        self._position += count
+        return first
+
+    def take_version(self) -> int:
+        """Take a version that no record had: records and messages share their numbers."""
+        return self.take_positions(1, 0)
+
+    def new_ids(self, first: int, count: int) -> list[str]:
+        """The ids of positions in a row."""
+        return [self.ids.of(number).hex() for number in range(first, first + count)]
+
+    # -- opening and closing --
 
     async def open(self) -> None:
-        """Open the engine and load the state, for the first of the stores that opens."""
-        async with self._opening:
-            if self._users == 0:
-                await self.engine.open()
-                try:
-                    await loading.load_own_records(self)
-                    await loading.load(self)
-                    await put_back(self)
-                    await loading.load_catalogue(self)
-                    await replay(self)
-                    if self.is_rebuilt:
-                        self.delete(REBUILT)
-                        self.is_rebuilt = False
-                    if self.puts or self.deletes or self.touched:
-                        await self.committer.durable()
-                except Unreadable as exc:
-                    await self.engine.close()
-                    why = f"The store can't be opened. {exc} {self.engine.way_out}"
-                    raise ConfigurationError(why) from exc
-                except BaseException:
-                    await self.engine.close()
-                    raise
-            self._users += 1
+        """Open the engine and fill the tables, for the first of the stores that opens.
 
-    async def close(self) -> None:
-        """Finish what is under way and close the engine, for the last of the stores that closes."""
-        async with self._opening:
-            if self._users == 0:
+        Raises ConfigurationError: the store can't be opened; says what to do.
+        """
+        await super().open()
+        async with self._replaying:
+            loading = self._loading
+            if loading is None:
                 return
-            self._users -= 1
-            if self._users:
-                return
-            finishing = asyncio.create_task(self._finish())
-            await asyncio.wait({finishing}, timeout=_LAST_BATCH)
-            if not finishing.done():
-                logger.error("the last batch is not written after %g s: given up", _LAST_BATCH)
-            await self.engine.close()
-            await finishing
-            for queue in self.queues:
-                queue.forget_entries()
+            try:
+                last = self.execute("SELECT max(id) FROM logged").get
+                self._position = max(self._position, last or 0)  # of another writer
+                await replay(self, loading)
+                self._loading = None
+                if loading.is_behind:
+                    await self.write(lambda _: None)
+                self._tidy()
+            except BaseException:
+                await self.close()
+                raise
 
-    async def _finish(self) -> None:
+    async def _open_place(self) -> apsw.Connection:
+        await self.engine.open()
         try:
-            for queue in self.queues:
-                if queue.unrecorded_holds:
-                    queue.write_holders(len(queue.unrecorded_holds))
-                    self.touched.add(queue)
-            if self.touched or self.puts:
-                await self.committer.durable()
-        except Unavailable as exc:
-            logger.warning("closing without the last tidying: %s", exc)
-        await self.committer.finish()
+            connection, self._loading = await self._load()
+        except BaseException:
+            await self.engine.close()
+            raise
+        return connection
+
+    async def _load(self) -> tuple[apsw.Connection, Loading]:
+        connection = self.place.open()
+        loading = Loading(self.engine, connection, self.clock)
+        try:
+            await loading.load_own()
+            await loading.load(put_back)
+        except Unreadable as exc:
+            why = f"The store can't be opened. {exc} {self.engine.way_out}"
+            raise ConfigurationError(why) from exc
+        if loading.puts:
+            await self.engine.commit(Batch(loading.puts, ()))
+        await loading.delete_garbage()
+        self.ids, self._block_end = loading.ids, loading.block_end
+        self.damages, self.segments = loading.damages, loading.segments
+        recorder = self._recorder = Recorder(connection, loading.ids, loading.segments)
+        recorder.histories, recorder.together = loading.histories, loading.together
+        recorder.again, recorder.stale = loading.again, loading.stale
+        return connection, loading
+
+    def _tidy(self) -> None:
+        """Drop what only the loading needed; the records stay as they are."""
+        if self._recorder is not None:
+            self._recorder.close()
+            self._recorder.connection.execute(
+                "DROP TABLE logged; DELETE FROM body WHERE holders = 0"
+            )
+            self._recorder.follow()
+
+    async def _reopen_place(self) -> apsw.Connection:
+        if self._is_closing or self.engine.is_fenced:
+            raise Unavailable("The store is closed, or another server has taken it over.")
+        self._let_tables_go()
+        await self.engine.close()
+        try:
+            await self.engine.open()
+            connection, _ = await self._load()
+        except ConfigurationError as exc:
+            raise Unavailable("The store can't be opened.", detail=str(exc)) from exc
+        self._tidy()
+        return connection
+
+    def _stalled(self) -> Unavailable:
+        return Unavailable(
+            f"The store's disk has not answered for {self.patience:g} s{self.engine.complaint}; "
+            "what was sent meanwhile may be stored later.",
+            retry_after=5,
+        )
+
+    async def _close_place(self) -> None:
+        self._let_tables_go()
+        await self.engine.close()
+
+    async def _leave_place(self) -> None:
+        await self._close_place()
+
+    def _let_tables_go(self) -> None:
+        if self._recorder is not None:
+            self._recorder.close()
+            self._recorder = None
+            self.connection.close(force=True)
+
+    # -- batches --
 
     async def _prepare(self) -> None:
-        """Let waiting requests add to the batch what may, and encode most of a large one in steps.
-
-        A post may have copies in thousands of queues. Between the steps others are answered. A
-        queue that changes again meanwhile is touched again, so taking the batch encodes it again,
-        and walks no other.
-        """
-        if self.shares.last_call(self.committer.awaited):
-            await asyncio.sleep(0)  # they add their messages
-        if len(self.touched) > MOST_AT_ONCE:
-            for at, queue in enumerate(list(self.touched)):
-                if at % MOST_AT_ONCE == 0:
-                    await asyncio.sleep(0)
-                self._encode(queue)
-                self.touched.remove(queue)
-                self.encoded.add(queue)
-
-    def _take(self) -> Batch:
-        """Encode everything that changed since the last batch."""
-        evict_pages(self)
-        for queue in self.touched:
-            self._encode(queue)
-        puts, deletes, touched = self.puts, self.deletes, self.touched | self.encoded
-        routed = self.ids.next if self.routed is None else self.routed
-        puts[keys.STATE] = bookkeeping.encode_state(routed, self.clock.now_ms(), self.secret)
-        self.puts, self.deletes, self.touched, self.encoded = {}, {}, set(), set()
-        self.written, self._written_touched = Batch(puts, list(deletes)), touched
-        self._written_ready, self.ready_counts = self.ready_counts, {}
-        self.shares.next_batch()
-        return self.written
-
-    def _encode(self, queue: Queue) -> None:
-        if self.is_current(queue):
-            encode_changes(self, queue)
-            self.queues.agenda.changed(queue)
-
-    def _forget_batches(self) -> None:
-        """Undo in memory what failed batches had changed outside of queues: bodies and garbage."""
-        for puts in (self.written.puts, self.puts):
-            for key in puts:
-                if key.startswith(PAYLOAD_PREFIX):
-                    self.bodies.forget(keys.read_message_id(key))
-        garbage = keys.prefix(RecordType.GARBAGE)
-        for deletes in (self.written.deletes, self.deletes):
-            self.garbage.extend(key for key in deletes if key.startswith(garbage))
-
-    async def _recover(self) -> None:
-        """Read again from the engine what failed batches had changed; called until it succeeds."""
-        touched = self.touched | self.encoded | self._written_touched
-        self._undone_queues.update(queue.ref for queue in touched)
-        records = keys.prefix(RecordType.RECORD)
-        for part in (self.written.puts, self.written.deletes, self.puts, self.deletes):
-            self._undone_records.update(key for key in part if key.startswith(records))
-        self._forget_batches()
-        self.puts, self.deletes, self.touched, self.encoded = {}, {}, set(), set()
-        self.written, self._written_touched = Batch({}, ()), set()
-        self._written_ready, self.ready_counts = {}, {}
-        self.unrouted_due = 0
-        self.ids.leave_block()
-        await loading.load_kept_ids(self)
-        await loading.reload_catalogue(self, self._undone_records)
-        await loading.reload(self, sorted(self._undone_queues))
-        self._undone_queues, self._undone_records = set(), set()
-
-    def _announce(self) -> None:
-        """Tell the listener which queues have new ready messages by the batch just committed."""
-        ready_counts, self._written_ready = self._written_ready, {}
-        if self.listener is None:
+        """Encode the records of the batch; operations wait meanwhile for the next one."""
+        recorder = self._recorder
+        if self._batch is None or recorder is None:
             return
-        for ref, count in ready_counts.items():
-            if ref in self.watched:
-                try:
-                    self.listener(ref, count)
-                except Exception:  # a hint must not fail the batch, which is durable
-                    logger.exception("the listener failed for %s", ref)
+        self._gate = asyncio.get_running_loop().create_future()
+        try:
+            encoding = await recorder.encode()
+        except (CodecError, UnicodeError, Invalid):
+            logger.exception("a batch has a value that no record can hold")
+            self.fail_batch(Unavailable("The store can't write this; try again."))
+        except apsw.Error as exc:
+            self.fail_batch(exc)
+        else:
+            if self._position >= self._block_end:
+                size = max(BLOCK_SIZE, self._position + 1 - self._block_end)
+                block = bookkeeping.encode_block(self._block_end, size)
+                encoding.puts[keys.ID_BLOCK] = encoding.puts[keys.LOG_BLOCK] = block
+            routed = self._position + 1 if self._loading is None else self._loading.routed
+            encoding.puts[keys.STATE] = bookkeeping.encode_state(
+                routed, self.clock.now_ms(), self.ids.secret
+            )
+            self._batch_of_records = encoding.batch
+
+    def _commit(self) -> batches.Batch | None:
+        try:
+            return super()._commit()
+        finally:
+            if self._recorder is not None:
+                self._recorder.follow()
+            self._open_gate()
+
+    async def _make_durable(self, *, restarts: bool) -> None:
+        del restarts  # there is no log of SQLite
+        await self.engine.commit(self._batch_of_records)
+        self._block_end = max(self._block_end, _end_of_block(self._batch_of_records))
 
 
-class DatabaseUser:
-    """One of the two stores over a database."""
-
-    def __init__(self, db: Database) -> None:
-        self._db = db
-
-    async def open(self) -> None:
-        await self._db.open()
-
-    async def close(self) -> None:
-        await self._db.close()
-
-    async def ping(self) -> None:
-        self._db.committer.check_writable()
-
-
-class OpenDataManagementStore(DatabaseUser, RecordStore):
-    """The management store over RFC 0001's records."""
-
-    def __init__(self, db: Database) -> None:
-        DatabaseUser.__init__(self, db)
-        RecordStore.__init__(self, db.queues.records, db.catalogue, db.clock)
-
-    def _check_readable(self) -> None:
-        self._db.committer.check_readable()
-
-    def _check_writable(self) -> None:
-        self._db.committer.check_writable()
-
-    async def _queues_visible(self, refs: Iterable[QueueRef]) -> None:
-        db = self._db
-        await db.committer.visible(max(map(db.queues.epoch, refs), default=0))
-
-    async def _records_visible(self) -> None:
-        await self._db.committer.visible(self._db.catalogue.epoch)
-
-    async def _durable(self) -> None:
-        await self._db.committer.durable()
-
-    def _next_version(self) -> int:
-        return self._db.ids.take(1, self._db.puts)
-
-    def _put_queue(self, record: QueueRecord) -> None:
-        """Store a queue's record; a new queue gets the root of each of its lists, as in the RFC."""
-        db, config = self._db, bookkeeping.encode_queue_record(record)
-        is_new = db.queues.records.get(record.queue) is None
-        queue = db.queues.make(record.queue)
-        db.put_queue(queue, record, config)
-        if not is_new:
-            return
-        if None not in queue.numbered and None not in queue.damaged_pages:
-            db.puts[keys.queue_key(RecordType.ACTIVE, queue.raw)] = EMPTY_ACTIVE
-        for history in (queue.done, queue.failed):
-            if not history:
-                db.put(keys.queue_key(history.kind, queue.raw), EMPTY_ENDED)
-
-    def _delete_queue(self, ref: QueueRef) -> None:
-        queue = self._db.queues.make(ref)
-        self._db.remove_record(queue)
-        self._db.changed(queue)
-
-    def _put_record(self, record: Record) -> None:
-        self._db.put_record(record)
-
-    def _delete_record(self, record: Record) -> None:
-        self._db.delete_record(record)
+def _end_of_block(batch: Batch) -> int:
+    block = batch.puts.get(keys.ID_BLOCK)
+    return 0 if block is None else sum(bookkeeping.decode_block(block))

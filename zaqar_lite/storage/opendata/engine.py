@@ -12,8 +12,6 @@ from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.storage.opendata.format import CodecError
 from zaqar_lite.storage.opendata.format.keys import describe
 
-REBUILT = b"\x00rebuilt"
-"""The key that marks a store filled from a damaged one: any of its records may be missing."""
 FIRST = b"\x01"
 """The first key of records; keys below are the engine's own."""
 
@@ -71,6 +69,9 @@ class Engine(ABC):
 
     patience = 10.0
     """Seconds after which operations stop to wait for a commit; it may still be stored."""
+
+    is_fenced = False
+    """Whether another server has become the writer of this place."""
 
     complaint = ""
     """Why the commit under way takes long, where that is known."""

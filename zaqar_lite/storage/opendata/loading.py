@@ -1,355 +1,541 @@
-"""Reading the state from the engine: all of it at opening, some queues after a failure.
+"""Filling the tables from the records, at each start and after a batch that failed.
 
-A new store gets its first records. Where the block of ids is lost, ids continue from the time in
-microseconds, since they never run ahead of it. Where the secret of the message ids is lost, all
-messages get new ids, and the old ones find nothing.
+A message without payload or metadata is set aside in its page, and stays there as it is.
 """
 
-import gc
+import json
 import logging
-import os
-from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
-from typing import TypeVar
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
-from zaqar_lite.domain.errors import ConfigurationError
-from zaqar_lite.domain.ids import new_claim_id
-from zaqar_lite.domain.models import QueueRef, Record
-from zaqar_lite.storage.opendata.checkpoint import (
-    EMPTY_ACTIVE,
-    EMPTY_ENDED,
-    entries_of,
-    plain_summary,
-)
-from zaqar_lite.storage.opendata.due import index_claim
-from zaqar_lite.storage.opendata.engine import REBUILT, Batch, Damage, Stored
-from zaqar_lite.storage.opendata.entries import Claim, Entry, Page, Summary
-from zaqar_lite.storage.opendata.format import (
-    CodecError,
-    after_prefix,
-    bookkeeping,
-    keys,
-    records,
-    utf8,
-)
-from zaqar_lite.storage.opendata.format.active import ActivePage, read_active
-from zaqar_lite.storage.opendata.format.bookkeeping import KeyRecord, decode_queue_record
+import apsw
+
+from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.groups import group_of
+from zaqar_lite.domain.ids import MAX_POSITION, new_claim_id
+from zaqar_lite.domain.metadata import FILTER, dead_letter_target
+from zaqar_lite.storage.opendata.engine import Batch, Damage, Engine, Stored, Unreadable
+from zaqar_lite.storage.opendata.format import CodecError, bookkeeping, keys, records
+from zaqar_lite.storage.opendata.format.active import Extra, encode_extra, read_active, rows_of_five
 from zaqar_lite.storage.opendata.format.keys import RecordType
-from zaqar_lite.storage.opendata.idempotency import read_record
-from zaqar_lite.storage.opendata.queue import Queue
-from zaqar_lite.storage.opendata.state import Ids, IdTexts, State
+from zaqar_lite.storage.opendata.ids import number_in
+from zaqar_lite.storage.opendata.opening import Reading
+from zaqar_lite.storage.opendata.recorder import EMPTY, KINDS, STATES, log_key
+from zaqar_lite.storage.sql.entries import (
+    DELAYED,
+    END_NUMBERS,
+    LEASED,
+    PARKED,
+    READY,
+    encode,
+    in_lists,
+)
 
 logger = logging.getLogger(__name__)
-_PER_QUEUE = (
-    RecordType.CONFIG,
-    RecordType.CLAIM,  # before the pages, which name no claims
-    RecordType.ACTIVE,
-    RecordType.DONE,
-    RecordType.FAILED,
-    RecordType.IDEMPOTENCY,
-)
-_EMPTY = {
-    RecordType.ACTIVE: EMPTY_ACTIVE,
-    RecordType.DONE: EMPTY_ENDED,
-    RecordType.FAILED: EMPTY_ENDED,
-}
-_FIRST_SEGMENT = 1
-T = TypeVar("T")
+_STEP = 500
+"""Records of deleted messages that one batch deletes."""
+_TOGETHER = b"t"
+"""What the name of a record of several idempotency keys begins with; earlier versions wrote it."""
+_UNKNOWN = bytes(16)
+_PLACES = ", ".join("?" * 23)
+INSERT_ENTRY = f"INSERT OR IGNORE INTO entry VALUES ({_PLACES})"
+_SCRATCH = """
+CREATE TABLE logged (
+  id INTEGER PRIMARY KEY,
+  received INTEGER NOT NULL,
+  visible INTEGER NOT NULL,
+  retention INTEGER NOT NULL,
+  queue TEXT,
+  client TEXT,
+  headers TEXT
+) STRICT;
+CREATE TABLE ended (
+  history INTEGER NOT NULL,
+  number INTEGER NOT NULL,
+  value BLOB NOT NULL,
+  PRIMARY KEY (history, number)
+) WITHOUT ROWID, STRICT;
+CREATE TABLE consumers (
+  queue BLOB NOT NULL,
+  number INTEGER NOT NULL,
+  consumers TEXT NOT NULL,
+  PRIMARY KEY (queue, number)
+) WITHOUT ROWID, STRICT;
+"""
+"""The metadata log, single attempts, and attempts of messages that no page has, while loading."""
+_COUNTS = """
+UPDATE body SET holders = c.holders
+  FROM (SELECT body, count(*) AS holders FROM entry GROUP BY body) c WHERE number = c.body;
+UPDATE queue SET ready = c.ready, delayed = c.delayed, leased = c.leased, parked = c.parked
+  FROM (SELECT queue, sum(state = 0) AS ready, sum(state = 1) AS delayed,
+               sum(state = 2) AS leased, sum(state = 3) AS parked FROM entry GROUP BY queue) c
+  WHERE content = c.queue;
+UPDATE queue SET keys = c.keys
+  FROM (SELECT queue, count(*) AS keys FROM idempotency GROUP BY queue) c WHERE number = c.queue;
+UPDATE queue SET ended = c.ended
+  FROM (SELECT queue, count(*) AS ended FROM history GROUP BY queue) c WHERE number = c.queue;
+UPDATE queue SET sweep_at = 0 WHERE ready + delayed + leased + parked + keys + ended > 0;
+DELETE FROM queue WHERE version = 0 AND ready + delayed + leased + parked + keys + ended = 0;
+INSERT INTO project SELECT project, count(*) FROM queue WHERE version > 0 GROUP BY project;
+"""
 
 
-async def load_own_records(db: State) -> None:
-    """Read the records of the store itself; those that are missing go into the next batch.
+class Numbers(NamedTuple):
+    """The numbers of a queue in the tables: its own, and that of what it holds."""
 
-    Raises ConfigurationError: the store is of another format.
+    own: int
+    content: int
+
+
+class Loading(Reading):
+    """One reading of a store into empty tables.
+
+    `again` are rows whose pages must be written although nothing changed, by content. `restored`
+    are positions of messages that were put back, whose count of hand-outs is still to be read.
+    `stale` are keys of records that the next batch deletes. `queues` are by their ids.
     """
-    wanted = [keys.FORMAT, keys.STATE, keys.ID_BLOCK, keys.LOG_BLOCK, REBUILT]
-    found = await db.engine.get(wanted)
-    db.is_rebuilt = REBUILT in found
-    if keys.FORMAT not in found and not db.is_rebuilt:
-        await _create(db)
-        found = await db.engine.get(wanted)
-    marker = _read_own(db, found, keys.FORMAT, bytes)
-    if marker is None:
-        db.puts[keys.FORMAT] = utf8(bookkeeping.FORMAT_MARKER)
-    elif marker != utf8(bookkeeping.FORMAT_MARKER):
-        raise ConfigurationError(
-            f"The store can't be opened: its format is {marker!r}, this server reads "
-            f"{bookkeeping.FORMAT_MARKER!r}. Use the version that wrote it, and `zaqar-lite store "
-            "export`."
+
+    def __init__(self, engine: Engine, connection: apsw.Connection, clock: Clock) -> None:
+        super().__init__(engine, connection, clock)
+        self.deletes: list[bytes] = []
+        self.stale: list[bytes] = []
+        self.again: dict[int, set[int]] = defaultdict(set)
+        self.restored: set[tuple[int, int]] = set()
+        self.histories: dict[bytes, int] = {}
+        self.together: dict[tuple[int, int, str], bytes] = {}
+        self.garbage: set[int] = set()
+        self.kept_ids: dict[int, bytes] = {}
+        self.queues: dict[bytes, Numbers] = {}
+        self._claims: dict[tuple[bytes, bytes], records.ClaimRecord] = {}
+        self._holders: dict[tuple[bytes, int], bytes] = {}
+        self._held: dict[tuple[bytes, bytes], list[tuple[int, int]]] = defaultdict(list)
+        self._bounds: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        self._number = 0
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the next batch should write what these records lack."""
+        last: int | None = self.connection.execute("SELECT max(id) FROM logged").get
+        return bool(self.again or self.stale) or (last or 0) >= self.block_end
+
+    async def load(self, put_back: Callable[["Loading"], None]) -> None:
+        """Fill the tables. `put_back` puts messages of lost pages back, once the pages are read."""
+        self.connection.execute(f"BEGIN; {_SCRATCH}")
+        await self.each(RecordType.GARBAGE, self._read_garbage)
+        await self.each(RecordType.ADOPTED, self._read_kept_id)
+        await self._read_messages()
+        await self.each(RecordType.ATTEMPT, self._read_attempt)
+        await self.each(RecordType.UNROUTED, self._read_unrouted)
+        await self.each(RecordType.CONFIG, self._read_config)
+        await self.each(RecordType.CLAIM, self._read_claim)
+        await self.each(RecordType.ACTIVE, self._read_page)
+        put_back(self)
+        self._insert_claims()
+        await self.each(RecordType.ATTEMPTS, self._read_attempts)
+        for state, kind in STATES.items():
+            await self.each(kind, partial(self._read_ended, state))
+        await self.each(RecordType.IDEMPOTENCY, self._read_key)
+        await self.each(RecordType.RECORD, self._read_record)
+        self._find_overlaps()
+        self.connection.execute(
+            f"{_COUNTS} UPDATE counter SET number = ?, position = ?, instant = ?;"
+            " DROP TABLE ended; DROP TABLE consumers; COMMIT",
+            (self._number, self.block_end - 1, self.now),
         )
-    state = _read_own(db, found, keys.STATE, bookkeeping.decode_state)
-    if state is not None:
-        db.clock.not_before(state.last_instant)
-    block = _read_own(db, found, keys.ID_BLOCK, bookkeeping.decode_block)
-    block = block or _read_own(db, found, keys.LOG_BLOCK, bookkeeping.decode_block)
-    if block is None or db.is_rebuilt:  # of a damaged store it may be an old one
-        block = max(sum(block or ()), db.clock.now_us()), 0
-        db.puts[keys.ID_BLOCK] = db.puts[keys.LOG_BLOCK] = bookkeeping.encode_block(*block)
-    db.ids = Ids(sum(block))
-    if state is None:
-        logger.error("the secret of the message ids is lost: messages have other ids from now on")
-        state = bookkeeping.State(sum(block), 0, os.urandom(16))
-    db.secret, db.id_texts = state.secret, IdTexts(state.secret)
-    # In a rebuilt store, messages that no queue holds are put back, not replayed.
-    db.routed = sum(block) if db.is_rebuilt else state.routed
-    db.segments = await _segments(db, sum(block))
-    db.log_start, number = db.segments[-1]
-    db.log_prefix = keys.log_prefix(number)
-    await _load_garbage(db)
-    await load_kept_ids(db)
 
-
-async def _create(db: State) -> None:
-    """Write the records of a new store.
-
-    Ids begin at the time in microseconds, so that a marker from an earlier store that was lost is
-    before all messages of this one.
-    """
-    async for _ in db.rows(b"", b"\xff"):
-        raise ConfigurationError(
-            "The store can't be opened: it holds records and no format marker, so it is "
-            "not one of this server's. Give the server a directory of its own."
-        )
-    start, now = db.clock.now_us(), db.clock.now_ms()
-    block = bookkeeping.encode_block(start, 0)
-    puts = {
-        keys.FORMAT: utf8(bookkeeping.FORMAT_MARKER),
-        keys.STATE: bookkeeping.encode_state(start, now, os.urandom(16)),
-        keys.ID_BLOCK: block,
-        keys.LOG_BLOCK: block,
-        keys.log_segment_key(_FIRST_SEGMENT): bookkeeping.encode_segment(start, now),
-        keys.log_listing_key(_FIRST_SEGMENT): b"",
-    }
-    await db.engine.commit(Batch(puts, ()))
-
-
-def _read_own(
-    db: State, found: Mapping[bytes, Stored], key: bytes, decode: Callable[[bytes], T]
-) -> T | None:
-    """Decode a record that every store has; None where it is lost, which is logged."""
-    return db.decoded(key, found.get(key) or Damage(key, "it is missing"), decode)
-
-
-async def _segments(db: State, next_id: int) -> list[tuple[int, int]]:
-    """The first sequence and the number of the log's segments, in order.
-
-    Where the record of a segment is lost, its first sequence follows from its first entry, which
-    has its id.
-    """
-    starts: dict[int, int] = {}
-    lost: list[int] = []
-    async for key, value in db.rows(keys.LOG_SEGMENTS):
-        number = int.from_bytes(key[-4:], "big")
-        start = db.decoded(key, value, bookkeeping.decode_segment)
-        if start is None:
-            lost.append(number)
-        else:
-            starts[number] = start[0]
-    if not starts and not lost:
-        lost.append(_FIRST_SEGMENT)
-    for number in lost:
-        starts[number] = first = await _first_sequence(db, number, next_id)
-        db.puts[keys.log_segment_key(number)] = bookkeeping.encode_segment(first, db.clock.now_ms())
-        db.puts[keys.log_listing_key(number)] = b""
-    return sorted((start, number) for number, start in starts.items())
-
-
-async def _first_sequence(db: State, number: int, otherwise: int) -> int:
-    async for key, value in db.rows(keys.log_prefix(number)):
-        with suppress(CodecError):  # damage is logged when the message is read
-            if isinstance(value, bytes):
-                return records.decode_metadata(value).message_id - keys.read_log_entry_key(key)[2]
-    return otherwise
-
-
-async def _load_garbage(db: State) -> None:
-    garbage = keys.prefix(RecordType.GARBAGE)
-    async for key, value in db.rows(garbage):
-        if isinstance(value, Damage):
-            db.damaged(value)
-        else:
-            db.garbage.append(key)
-        if len(key) > len(garbage):
-            db.next_garbage = max(db.next_garbage, 1 + keys.read_message_id(key))
-
-
-async def load(db: State) -> None:
-    """Load all queues: their records, and bounds and summaries of their pages."""
-    gc_was_on = gc.isenabled()
-    gc.disable()  # it would examine millions of objects that stay again and again
-    try:
-        loading = _Loading(db)
-        for kind in _PER_QUEUE:
-            await loading.read(keys.prefix(kind), kind)
-        loading.finish()
-    finally:
-        if gc_was_on:
-            gc.enable()
-    gc.freeze()
-
-
-async def reload(db: State, refs: Sequence[QueueRef]) -> None:
-    """Read these queues again, after a failed batch had changed them."""
-    loading = _Loading(db)
-    for ref in refs:
-        db.queues.discard(ref)
-        for kind in _PER_QUEUE:
-            await loading.read(keys.queue_key(kind, keys.queue_id(ref)), kind)
-    loading.finish()
-
-
-class _Parts:
-    """The parts of a queue that are put together at the end."""
-
-    def __init__(self, queue: Queue) -> None:
-        self.queue = queue
-        self.holders: dict[int, Claim] = {}  # by the shown ids of what they hold
-        self.pages: list[tuple[Page, Summary]] = []
-        self.keys: list[tuple[bytes, KeyRecord]] = []
-
-
-class _Loading:
-    """Reads records of queues; damaged ones are named and kept as they are."""
-
-    def __init__(self, db: State) -> None:
-        self._db = db
-        self._parts: dict[bytes, _Parts] = {}
-        self._now = db.clock.now_ms()
-
-    async def read(self, prefix: bytes, kind: RecordType) -> None:
-        """Read the records of a type."""
-        db, empty = self._db, _EMPTY.get(kind)
-        async for chunk in db.engine.scan(prefix, after_prefix(prefix)):
-            for key, value in chunk:
-                if value == empty:
-                    continue
-                where: keys.QueueKey | None = None
-                try:
-                    where = keys.read_queue_key(key)
-                    if isinstance(value, Damage):
-                        db.damaged(value, kind, where)
-                    elif kind is RecordType.CONFIG:
-                        ref = keys.read_queue_id(where.queue)
-                        db.queues.set_record(ref, decode_queue_record(ref, value))
-                    else:
-                        self._read(kind, where, value)
-                except CodecError as exc:
-                    db.damaged(Damage(key, str(exc)), kind, where)
-
-    def _read(self, kind: RecordType, where: keys.QueueKey, value: bytes) -> None:
-        part = self._parts.get(where.queue)
-        if part is None:
-            queue = self._db.queues.make(keys.read_queue_id(where.queue))
-            part = self._parts[where.queue] = _Parts(queue)
-        queue = part.queue
-        if kind is RecordType.ACTIVE:
-            self._read_page(part, keys.read_page(where.rest), read_active(value))
-        elif kind is RecordType.CLAIM:
-            _read_claim(part, where.rest.hex(), records.decode_claim(value))
-        elif kind is RecordType.IDEMPOTENCY:
-            part.keys.append((where.rest, read_record(where.rest, value)))
-        else:
-            history = queue.done if kind is RecordType.DONE else queue.failed
-            history.restore_page(keys.read_page(where.rest), records.decode_ended(value))
-
-    def _read_page(self, part: _Parts, number: int | None, stored: ActivePage) -> None:
-        page = Page(number, 0)
-        summary = plain_summary(page, stored, part.queue.moved, self._now)
-        if summary is None:
-            entries, in_flight = entries_of(page, stored, part.holders, self._now)
-            if not entries:
-                return
-            for entry, claimed_at, lease in in_flight:
-                _give(part.queue, entry, claimed_at, lease)
-            part.queue.moved.update(
-                (entry.shown_id, at) for at, entry in entries.items() if at != entry.id
+    def numbers_of(self, raw: bytes) -> Numbers:
+        """The numbers of a queue, which gets a row if it has none."""
+        known = self.queues.get(raw)
+        if known is None:
+            ref = keys.read_queue_id(raw)
+            known = self.queues[raw] = Numbers(self._number + 1, self._number + 2)
+            self._number += 2
+            self.connection.execute(
+                "INSERT INTO queue (number, project, name, content) VALUES (?, ?, ?, ?)",
+                (known.own, *ref, known.content),
             )
-            page.entries, page.first = entries, next(iter(entries))
-            page.set_bounds()
-            summary = page.summarise() or Summary(len(entries))
-            page.forget_entries()
-        part.pages.append((page, summary))
+        return known
 
-    def finish(self) -> None:
-        """Put the queues' pages in order, and fill their indexes."""
-        for part in self._parts.values():
-            queue = part.queue
-            for page, summary in sorted(part.pages, key=lambda one: one[0].first):
-                queue.adopt_cold(page, summary)
-            for claim in queue.claims.values():
-                index_claim(queue, claim, min((claim.deadline, *claim.leases.values())))
-            queue.keys.restore(part.keys)
-        count_shared(self._db)
+    def _read_garbage(self, key: bytes, value: bytes) -> None:
+        """Delete what earlier versions left of purged messages to their sweep."""
+        self.garbage.update(bookkeeping.decode_garbage(value))
+        self.deletes.append(key)
 
+    def _read_kept_id(self, key: bytes, value: bytes) -> None:
+        self.kept_ids[keys.read_message_id(key)] = value
 
-def _read_claim(part: _Parts, claim_id: str, record: records.ClaimRecord) -> None:
-    claim = Claim(claim_id, record.client_id)
-    claim.created_at, claim.ttl_ms, claim.grace_ms = (
-        record.created_at, record.ttl_ms, record.grace_ms,
-    )  # fmt: skip
-    claim.claimed_at, claim.deadline = record.created_at, record.created_at + record.ttl_ms
-    part.queue.claims[claim_id] = claim
-    part.holders.update(dict.fromkeys(record.message_ids, claim))
+    async def _read_messages(self) -> None:
+        """Read the log and the payloads; behind a damaged block one by one, by what the other says.
 
+        A scan ends at such a block, and a single read goes on behind it.
+        """
+        for start, segment in self.segments:
+            async for key, value in self.rows(keys.log_prefix(segment)):
+                self._read_logged(start, key, value)
+        is_whole = not self.damages
+        try:
+            await self.each(RecordType.PAYLOAD, self._read_payload)
+        except Unreadable as exc:
+            logger.error("damaged: %s", exc)
+            is_whole = False
+        if is_whole:
+            return
+        for start, segment in self.segments:
+            unread = self._numbers("number FROM body", "id FROM logged", start)
+            for number in unread:
+                key = keys.log_entry_key(segment, number - start)
+                for found, value in (await self.engine.get([key])).items():
+                    self._read_logged(start, found, value)
+        for number in self._numbers("id FROM logged", "number FROM body", 0):
+            key = keys.message_key(RecordType.PAYLOAD, number)
+            stored = (await self.engine.get([key])).get(key)
+            if isinstance(stored, Damage):
+                self._damaged(stored)
+            elif stored is not None and number not in self.lost:
+                self._read_payload(key, stored)
 
-def _give(queue: Queue, entry: Entry, claimed_at: int, lease: int) -> None:
-    """Let a claim hold an entry; a claim whose record is lost is made anew."""
-    claim = entry.claim
-    if claim is None:  # the record is lost, or another writer keeps none
-        claim = entry.claim = Claim(new_claim_id(), "unknown")
-        claim.created_at, claim.deadline = claimed_at, lease
-        claim.ttl_ms = max(1, lease - claimed_at)
-        queue.claims[claim.id] = claim
-    claim.claimed_at = claimed_at
-    claim.held[entry.position] = entry.shown_id
-    if lease != claim.deadline:
-        claim.leases[entry.position] = lease
+    def _numbers(self, known: str, unknown: str, start: int) -> list[int]:
+        """The numbers of messages that one table has and another has not."""
+        rows: list[Any] = self.connection.execute(
+            f"SELECT {known} EXCEPT SELECT {unknown} ORDER BY 1"
+        ).fetchall()
+        return [number for (number,) in rows if number >= start]
 
+    def _read_logged(self, start: int, key: bytes, value: Stored) -> None:
+        """Read an entry of the log, of a segment that begins with the sequence `start`."""
+        found = self.decoded(key, value, records.decode_metadata)
+        if found is None or found.message_id in self.garbage:
+            return
+        number = found.message_id
+        if start + keys.read_log_entry_key(key)[2] != number or number > MAX_POSITION:
+            self._damaged(Damage(key, f"message {number} has its metadata at another's place"))
+            return
+        queue, client, headers = records.split_headers(found)
+        text = json.dumps(headers) if headers else None
+        self.connection.execute(
+            "INSERT OR IGNORE INTO logged VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (
+                number, found.received_at, found.visible_at, found.retention_s,
+                queue, client, text,
+            ),
+        )  # fmt: skip
 
-def count_shared(db: State) -> None:
-    """Count the holders of the messages that more than one queue was given."""
-    holders: Counter[int] = Counter()
-    for queue in db.queues:
-        for page in queue.pages:
-            if page.summary is not None:
-                holders.update(page.summary.shared)
+    def _read_payload(self, key: bytes, value: bytes) -> None:
+        number = keys.read_message_id(key)
+        if number not in self.garbage:
+            body = records.decode_payload(value)
+            self.connection.execute("INSERT INTO body VALUES (?, 0, ?)", (number, body))
+
+    def _read_attempt(self, key: bytes, value: bytes) -> None:
+        history, number = keys.read_message_id(key), int.from_bytes(key[10:], "big")
+        ended = encode(records.decode_attempt(value))
+        self.connection.execute("INSERT INTO ended VALUES (?, ?, ?)", (history, number, ended))
+
+    def _read_unrouted(self, key: bytes, _: bytes) -> None:
+        values = keys.read_message_id(key), keys.read_message_id(key, 10)
+        self.connection.execute("INSERT INTO unrouted VALUES (?, ?)", values)
+
+    def _read_config(self, key: bytes, value: bytes) -> None:
+        raw = keys.read_queue_key(key).queue
+        record = bookkeeping.decode_queue_record(keys.read_queue_id(raw), value)
+        metadata = record.metadata
+        self.connection.execute(
+            "UPDATE queue SET version = ?, metadata = ?, exposing = ?, has_filter = ?,"
+            " dead_letter_queue = ? WHERE number = ?",
+            (
+                record.version, json.dumps(metadata), record.exposing,
+                metadata.get(FILTER) is not None, dead_letter_target(metadata),
+                self.numbers_of(raw).own,
+            ),
+        )  # fmt: skip
+
+    def _read_record(self, key: bytes, value: bytes) -> None:
+        version, ends, text = bookkeeping.decode_record(value)
+        self.connection.execute(
+            "INSERT INTO record VALUES (?, ?, ?, ?, ?, ?)",
+            (*keys.read_record_key(key), text, version, ends),
+        )
+
+    # -- pages --
+
+    def _read_page(self, key: bytes, value: bytes) -> None:
+        raw, rest = keys.read_queue_key(key)
+        if value == EMPTY[RecordType.ACTIVE]:
+            self._forget_root(raw, key)
+            return
+        number, page = keys.read_page(rest), read_active(value)
+        content = self.numbers_of(raw).content
+        known = self._known(list({*page.available[::5], *page.in_flight[::5]}))
+        elements = [(0, row) for row in rows_of_five(page.available)]
+        elements += [(1, row) for row in rows_of_five(page.in_flight)]
+        rows: list[Sequence[Any]] = []
+        positions: list[int] = []
+        for place, (is_held, fields) in enumerate(elements):
+            extra = page.extras.get(place, _NO_EXTRA)
+            position = fields[0] if extra.position is None else extra.position
+            positions.append(position)
+            if fields[0] in known:
+                rows.append(
+                    self._row(raw, content, position, fields, extra, known[fields[0]], is_held)
+                )
+            else:
+                self._set_aside(content, position, fields, extra, is_held)
+        if not positions:
+            return
+        if max(positions) > MAX_POSITION:
+            raise CodecError(f"a position of {max(positions)}")
+        self.connection.executemany(INSERT_ENTRY, rows)
+        values = (RecordType.ACTIVE.value, content, min(positions), number or 0)
+        self.connection.execute("INSERT OR IGNORE INTO page VALUES (?, ?, ?, ?)", values)
+        self._bounds[content].append((min(positions), max(positions)))
+        if not self.connection.changes():  # of another writer, which has messages twice
+            self.stale.append(key)
+            self.again[content].update(positions)
+
+    def _forget_root(self, raw: bytes, key: bytes) -> None:
+        """Let an empty root go where its queue has no configuration."""
+        if raw not in self.queues:
+            self.stale.append(key)
+
+    def _known(self, numbers: Sequence[int]) -> dict[int, tuple[int, str | None, str | None]]:
+        """When messages came, from which client and with which headers, of those that are whole."""
+        found: dict[int, tuple[int, str | None, str | None]] = {}
+        for values, text in in_lists([one for one in numbers if one <= MAX_POSITION]):
+            rows = self.connection.execute(
+                "SELECT id, received, client, headers FROM logged CROSS JOIN body ON number = id"
+                f" WHERE id IN ({text})",
+                values,
+            )
+            found |= {number: (created, client, own) for number, created, client, own in rows}
+        return found
+
+    def _set_aside(
+        self, content: int, position: int, fields: Sequence[int], extra: Extra, is_held: int
+    ) -> None:
+        number = fields[0]
+        logger.error("message %d is set aside: its payload or metadata can't be read", number)
+        raw = None if extra is _NO_EXTRA else encode_extra(number, extra)
+        values = (content, position, is_held, json.dumps(fields), raw)
+        self.connection.execute("INSERT OR IGNORE INTO aside VALUES (?, ?, ?, ?, ?)", values)
+
+    def _row(  # noqa: PLR0917 - an element of a page, and what the log says of its message
+        self,
+        raw: bytes,
+        content: int,
+        position: int,
+        fields: Sequence[int],
+        extra: Extra,
+        known: tuple[int, str | None, str | None],
+        is_held: int,
+    ) -> Sequence[Any]:
+        """The row of an element of a page."""
+        number, priority, visible, deadline, attempts = fields
+        created, client, headers = known
+        shown = position if extra.renamed else number
+        claim, claimed_at, until, state = extra.last_claim, 0, 0, READY
+        due, expires = visible, deadline
+        if is_held:
+            claimed_at, until = visible, deadline
+            # A record of another writer has no deadline here: outlive the lease.
+            due, expires = extra.visible_at or 0, extra.deadline or until + 1
+            if not extra.parked:
+                state, claim = LEASED, self.hold(raw, shown, position, claimed_at, until)
+            elif until > self.now:
+                state = PARKED
+            claimed_at, until = (claimed_at if state == LEASED else 0), until * (state != READY)
+        elif due > self.now:
+            state = DELAYED
+        return self.entry(
+            content, position, number, shown,
+            state=state, priority=priority, due=due, until=until, expires=expires,
+            ttl=extra.ttl_ms or expires - created, created=created, claims=attempts, claim=claim,
+            claimed_at=claimed_at, is_shared=extra.shared, client=client, headers=headers,
+            origin=None if extra.origin is None else encode(extra.origin).decode(),
+        )  # fmt: skip
+
+    def entry(
+        self, content: int, position: int, number: int, shown: int, *,
+        state: int, priority: int, due: int, until: int, expires: int, ttl: int, created: int,
+        claims: int, claim: bytes | None, claimed_at: int, is_shared: bool, client: str | None,
+        headers: str | None, origin: str | None,
+    ) -> Sequence[Any]:  # fmt: skip
+        """A row of the table `entry`; `shown` is the number that stands for the id."""
+        kept = self.kept_ids.get(shown)
+        group = None if headers is None else group_of(json.loads(headers))
+        return (
+            content, position, kept or self.ids.of(shown), state, priority, due, until, expires,
+            ttl, created, claims, 0, claim, claimed_at, None, number, int(is_shared),
+            int(kept is not None or shown != position), 0, client or "", headers,
+            None if group is None else group.encode(errors="surrogatepass"), origin,
+        )  # fmt: skip
+
+    # -- claims and attempts --
+
+    def _read_claim(self, key: bytes, value: bytes) -> None:
+        raw, claim = keys.read_queue_key(key)
+        record = self._claims[raw, claim] = records.decode_claim(value)
+        self._holders.update(((raw, number), claim) for number in record.message_ids)
+
+    def claim_of(self, raw: bytes, shown: int) -> records.ClaimRecord | None:
+        """The record of the claim that has a message."""
+        claim = self._holders.get((raw, shown))
+        return None if claim is None else self._claims[raw, claim]
+
+    def hold(self, raw: bytes, shown: int, position: int, claimed_at: int, until: int) -> bytes:
+        """Let a claim hold an entry; answer its id. A claim whose record is lost is made anew."""
+        claim = self._holders.get((raw, shown))
+        if claim is None:  # the record is lost, or another writer keeps none
+            claim = bytes.fromhex(new_claim_id())
+            ttl_ms = max(1, until - claimed_at)
+            record = records.ClaimRecord(claimed_at, ttl_ms, 0, "unknown")
+            self._claims[raw, claim] = record
+        self._held[raw, claim].append((position, until))
+        return claim
+
+    def _insert_claims(self) -> None:
+        for (raw, claim), record in self._claims.items():
+            held = sorted(self._held.get((raw, claim), ()))
+            if not held:
+                if record.created_at + record.ttl_ms <= self.now:
+                    self.stale.append(keys.claim_key(raw, claim))
                 continue
-            holders.update(e.id for e in page.entries.values() if e.extras and e.extras.shared)
-    db.shared = {message_id: count for message_id, count in holders.items() if count > 1}
+            ends = [until for _, until in held]
+            places = b"".join(position.to_bytes(8, "little") for position, _ in held)
+            self.connection.execute(
+                "INSERT INTO claim VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (
+                    claim, self.numbers_of(raw).content, record.client_id, record.created_at,
+                    record.ttl_ms, min(ends), int(min(ends) == max(ends)), len(held), places,
+                ),
+            )  # fmt: skip
+
+    def _read_attempts(self, key: bytes, value: bytes) -> None:
+        number, (raw, _) = keys.read_message_id(key), keys.read_queue_key(key, 10)
+        found = records.decode_attempts(value)
+        own_id = self.kept_ids.get(number) or self.ids.of(number)
+        queue = self.queues.get(raw)
+        row = None if queue is None else self._find(queue.content, own_id)
+        if row is None:
+            values = (raw, number, json.dumps(found.consumers))
+            self.connection.execute("INSERT OR IGNORE INTO consumers VALUES (?, ?, ?)", values)
+            return
+        content, position, state, body = row
+        ended: list[Any] = self.connection.execute(
+            "SELECT value FROM ended WHERE history = ? ORDER BY number", (found.history,)
+        ).fetchall()
+        if found.history and found.history != self.ids.history(own_id, body, {}):
+            self.histories[own_id] = found.history
+        if (content, position) in self.restored:
+            last = found.kept[-1].number if found.kept else len(found.consumers)
+            self.connection.execute(
+                "UPDATE entry SET claims = claims + ? WHERE queue = ? AND position = ?",
+                (last, content, position),
+            )
+        if not (found.consumers or found.last_ended or ended):
+            return
+        last_end = None if found.last_ended is None or state == LEASED else found.last_ended
+        self.connection.execute(
+            "UPDATE entry SET failures = ?, last_end = ?, has_attempts = 1"
+            " WHERE queue = ? AND position = ?",
+            (
+                found.failures, None if last_end is None else END_NUMBERS[last_end],
+                content, position,
+            ),
+        )  # fmt: skip
+        attempts = b"[" + b",".join(value for (value,) in ended) + b"]"
+        kept = (own_id, attempts, json.dumps(found.consumers))
+        self.connection.execute("INSERT OR IGNORE INTO attempts VALUES (?, ?, ?)", kept)
+
+    def _find(self, content: int, own_id: bytes) -> tuple[int, int, int, int] | None:
+        """Where the entry with an id is, its state, and its message's number."""
+        found: tuple[int, int, int, int] | None = self.connection.execute(
+            "SELECT queue, position, state, body FROM entry"
+            " WHERE queue = ?1 AND position = ?2 AND id = ?3"
+            " UNION ALL SELECT queue, position, state, body FROM entry INDEXED BY moved"
+            " WHERE moved = 1 AND queue = ?1 AND id = ?3 LIMIT 1",
+            (content, min(number_in(own_id), MAX_POSITION), own_id),
+        ).fetchone()
+        return found
+
+    # -- histories and keys --
+
+    def _read_ended(self, state: str, key: bytes, value: bytes) -> None:
+        raw, rest = keys.read_queue_key(key)
+        if value == EMPTY[STATES[state]]:
+            self._forget_root(raw, key)
+            return
+        number, queue = keys.read_page(rest), self.numbers_of(raw).own
+        listed = records.decode_ended(value)
+        last = self.connection.execute(
+            "SELECT max(number) FROM history WHERE queue = ? AND state = ?", (queue, state)
+        ).get
+        first = 1 + (last or 0)
+        if not listed:
+            return
+        rows = []
+        for at, (message_id, ended_at, attempts) in enumerate(listed, first):
+            consumers = self.connection.execute(
+                "SELECT consumers FROM consumers WHERE queue = ? AND number = ?", (raw, message_id)
+            ).get
+            own_id = self.ids.of(message_id)
+            rows.append((queue, state, at, own_id, ended_at, attempts, consumers or "[]"))
+        self.connection.executemany("INSERT INTO history VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
+        values = (STATES[state].value, queue, first, number or 0)
+        self.connection.execute("INSERT INTO page VALUES (?, ?, ?, ?)", values)
+
+    def _read_key(self, key: bytes, value: bytes) -> None:
+        raw, name = keys.read_queue_key(key)
+        queue, record = self.numbers_of(raw).own, bookkeeping.decode_keys(value)
+        count, digests = len(record.ids), record.digests
+        if len(digests) not in ((count, 2 * count) if name[:1] == _TOGETHER else (0, 1)):
+            raise CodecError(f"{len(digests)} digests for {count} ids")
+        texts = [self.ids.of(number) for number in record.ids]
+        if name[:1] == _TOGETHER:
+            of_each = digests[count:] or (_UNKNOWN,) * count
+            found = [
+                (0, own.hex(), digest, text)
+                for own, digest, text in zip(digests, of_each, texts, strict=False)
+            ]
+            self.together |= {(queue, 0, own.hex()): name for own in digests[:count]}
+        else:
+            digest = digests[0] if digests else _UNKNOWN
+            found = [(KINDS.index(name[:1]), name[1:].hex(), digest, b"".join(texts))]
+        for kind, own, digest, text in found:
+            known = None if digest == _UNKNOWN else digest
+            self.connection.execute(
+                "INSERT INTO idempotency VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
+                " ends = excluded.ends, digest = excluded.digest, ids = excluded.ids"
+                " WHERE excluded.ends > ends",
+                (queue, kind, own, record.expires_at, known, text),
+            )
+
+    # -- the end --
+
+    def _find_overlaps(self) -> None:
+        """Let pages be written anew that lie within others: other writers know no ranges."""
+        for content, bounds in self._bounds.items():
+            before, end = -1, -1
+            for first, last in sorted(bounds):
+                if first <= end:
+                    self.again[content].update((before, first))
+                before, end = first, max(end, last)
+
+    async def delete_garbage(self) -> None:
+        """Delete, in steps, what is stored of messages that were purged."""
+        left = sorted(self.garbage)
+        for start in range(0, len(left), _STEP):
+            gone = [
+                key
+                for number in left[start : start + _STEP]
+                for key in (
+                    keys.message_key(RecordType.PAYLOAD, number), log_key(self.segments, number),
+                )
+            ]  # fmt: skip
+            await self.engine.commit(Batch({}, gone))
+        if self.deletes:
+            await self.engine.commit(Batch({}, self.deletes))
 
 
-async def load_kept_ids(db: State) -> None:
-    """Read the ids that messages have kept from other stores, and forget those known so far."""
-    found: dict[int, str] = {}
-    async for key, value in db.rows(keys.prefix(RecordType.ADOPTED)):
-        text = db.decoded(key, value, bytes.hex)
-        if text is not None:
-            found[keys.read_message_id(key)] = text
-    db.id_texts.forget_adopted()
-    db.id_texts.adopt(found)
-
-
-async def load_catalogue(db: State) -> None:
-    """Read all records of the catalogue; damaged ones are named and left as they are."""
-    async for key, value in db.rows(keys.prefix(RecordType.RECORD)):
-        _read_catalogue(db, key, value)
-
-
-async def reload_catalogue(db: State, wanted: Collection[bytes]) -> None:
-    """Read records of the catalogue again, which failed batches had changed."""
-    stored = await db.engine.get(list(wanted)) if wanted else {}
-    for key in wanted:
-        db.catalogue.remove(*keys.read_record_key(key))
-        if key in stored:
-            _read_catalogue(db, key, stored[key])
-
-
-def _read_catalogue(db: State, key: bytes, value: Stored) -> None:
-    def read(data: bytes) -> Record:
-        version, expires_at, text = bookkeeping.decode_record(data)
-        return Record(*keys.read_record_key(key), text, version, expires_at)
-
-    record = db.decoded(key, value, read)
-    if record is not None:
-        db.catalogue.put(record)
+_NO_EXTRA = Extra()

@@ -4,10 +4,10 @@ Messages that another writer published are routed as the service would have done
 a message was published to it has the log's visible-at and retention. A queue that receives it by a
 filter uses its own default delay and default ttl, or the log's retention if it has no ttl. Each
 queue uses its own priority. A message that names no queue is offered to the filters of all
-projects. A message that no queue receives is kept until its retention ends (`sweeping.py`). Two
-kinds of messages are refused, named in the server's log and kept in the same way: those whose
-payload is a reference, because this server neither fetches it nor hands it out, and those whose
-payload is no JSON, because one would make the whole answer invalid.
+projects. A message that no queue receives is kept until its retention ends. Two kinds of messages
+are refused, named in the server's log and kept in the same way: those whose payload can't be handed
+out, because it is a reference or lost, and those whose payload is no JSON, because one would make
+the whole answer invalid.
 
 A message's metadata is deleted in the batch in which its last queue removes it. So metadata that no
 queue holds, and that is no garbage of a purge, belongs to a message whose page is lost. The message
@@ -15,32 +15,30 @@ is put back in its place, with its claim, its attempts and the rest of its delay
 read. Changes by an edit, an exposure or an extended lease are lost, because only the page had them.
 A dead letter returns to the queue that it was posted to, for the same reason. A message that went
 to several queues is put back in each that may have lost it, even one that had already removed it:
-the log does not tell which of them still had it.
+the log does not tell which of them still had it. Its copies get new ids.
 """
 
 import json
 import logging
-from bisect import bisect_right
-from collections.abc import AsyncIterator, Callable
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple
+
+import apsw
 
 from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.domain.filters.matching import Filter, Priority, compile_priority
 from zaqar_lite.domain.filters.text import parse_filter, parse_rules
 from zaqar_lite.domain.filters.tree import Headers
+from zaqar_lite.domain.ids import MAX_POSITION
 from zaqar_lite.domain.metadata import FILTER, PRIORITY
-from zaqar_lite.domain.models import DEFAULT_PRIORITY, QueueRecord, QueueRef
-from zaqar_lite.storage.opendata.engine import Damage, Stored
-from zaqar_lite.storage.opendata.entries import NEVER, NOWHERE, PAGE_SIZE, Claim, Entry, Page
-from zaqar_lite.storage.opendata.format import CodecError, after_prefix, keys, records
-from zaqar_lite.storage.opendata.format.active import read_active
-from zaqar_lite.storage.opendata.format.bookkeeping import decode_garbage
+from zaqar_lite.domain.models import DEFAULT_PRIORITY, QueueRef
+from zaqar_lite.storage.opendata.format import CodecError, keys, records
 from zaqar_lite.storage.opendata.format.keys import RecordType
-from zaqar_lite.storage.opendata.loading import count_shared
-from zaqar_lite.storage.opendata.paging import cold_of_shown_ids, load, recall_attempts
-from zaqar_lite.storage.opendata.queue import Queue
-from zaqar_lite.storage.opendata.state import State
+from zaqar_lite.storage.opendata.loading import INSERT_ENTRY, Loading
+from zaqar_lite.storage.sql.database import Database
+from zaqar_lite.storage.sql.entries import DELAYED, LEASED, READY
 
 logger = logging.getLogger(__name__)
 _CHUNK = 1_000
@@ -48,85 +46,28 @@ _LONGEST_S = 0xFFFF_FFFF
 """The retention, in seconds, of what is to be kept for ever: 136 years, the longest there is."""
 
 
-async def replay(db: State) -> None:
-    """Route the entries of the log above the "routed up to" mark, in all of its segments.
+class Logged(NamedTuple):
+    """A message of the metadata log, as it is in the table `logged`."""
 
-    The mark is raised in steps, so that no batch is as large as all that others published.
-    """
-    router, begin = Router(db), db.routed or 0
-    routed = seen = 0
-    for first, segment in db.segments:
-        start = keys.log_entry_key(segment, max(0, begin - first))
-        async for key, value in db.rows(start, after_prefix(keys.log_prefix(segment))):
-            metadata = _published(db, key, value, first)
-            if metadata is not None:
-                seen += 1
-                routed += await _route(db, router, metadata)
-                if seen % _CHUNK == 0:
-                    db.routed = metadata.message_id + 1
-                    await db.committer.durable()
-    db.routed = None
-    if seen:
-        count_shared(db)
-        logger.info("routed %d of %d messages of the metadata log to queues", routed, seen)
-        await db.committer.durable()
+    number: int
+    received: int
+    visible: int
+    retention_s: int
+    queue: str | None
+    client: str | None
+    headers: str | None
 
-
-def _published(db: State, key: bytes, value: Stored, first: int) -> records.Metadata | None:
-    """Read an entry of the log; None, and logged, where it is damaged or at a wrong place."""
-
-    def read(data: bytes) -> records.Metadata:
-        metadata = records.decode_metadata(data)
-        if first + keys.read_log_entry_key(key)[2] != metadata.message_id:
-            raise CodecError(f"message {metadata.message_id} has its metadata at another's place")
-        return metadata
-
-    return db.decoded(key, value, read)
-
-
-async def _route(db: State, router: "Router", metadata: records.Metadata) -> bool:
-    """Add a message to its queues; answer whether there are any."""
-    db.ids.reserve(metadata.message_id)
-    entries = router.entries(metadata)
-    if entries and (why := await _refusal(db, metadata.message_id)) is not None:
-        logger.error("message %d of the metadata log is refused: %s", metadata.message_id, why)
-        entries = []
-    for ref, entry in entries:
-        queue = db.queues.make(ref)
-        await load(db, queue, cold_of_shown_ids(queue, (entry.position,)))
-        if queue.find(entry.position) is None:
-            entry.page = queue.tail(entry.position)
-            queue.add(entry)
-            db.changed(queue)
-    if not entries:
-        db.put(keys.unrouted_key(_deadline(metadata), metadata.message_id), b"")
-    return bool(entries)
-
-
-def _deadline(metadata: records.Metadata) -> int:
-    """When a message's retention ends; 0 seconds are for ever."""
-    return metadata.received_at + metadata.retention_s * 1000 if metadata.retention_s else NEVER - 1
-
-
-async def _refusal(db: State, message_id: int) -> str | None:
-    """Why a message's payload can't be handed out: it is a reference, or no JSON."""
-    key = keys.message_key(RecordType.PAYLOAD, message_id)
-    value = (await db.engine.get([key])).get(key)
-    if not isinstance(value, bytes):
-        return None  # logged when the message is read
-    try:
-        json.loads(records.decode_payload(value))
-    except CodecError as exc:
-        return str(exc)
-    except (ValueError, RecursionError):
-        return "the payload is no JSON"
-    return None
+    @property
+    def deadline(self) -> int:
+        """When its retention ends; 0 seconds are for ever."""
+        return self.received + self.retention_s * 1000 if self.retention_s else MAX_POSITION
 
 
 class _Receiver(NamedTuple):
-    """A queue with its filter, priorities, default ttl and default delay."""
+    """A queue with its filter, priorities, default ttl and default delay, and its version."""
 
     queue: QueueRef
+    version: int
     matches: Filter | None
     priority: Priority | None
     ttl_ms: int | None
@@ -148,60 +89,65 @@ class _Receiver(NamedTuple):
         return DEFAULT_PRIORITY if found is None else found
 
 
+class Arrival(NamedTuple):
+    """A message as it comes to a queue."""
+
+    receiver: _Receiver
+    priority: int
+    ttl_ms: int
+    due: int
+
+
 class Router:
-    """Makes the entries of logged messages; parses each queue's filter once."""
+    """Finds the queues of logged messages; parses each queue's filter once."""
 
-    def __init__(self, db: State) -> None:
-        self._db = db
+    def __init__(self, connection: apsw.Connection) -> None:
+        self._connection = connection
         self._known: dict[QueueRef, _Receiver] = {}
+        self._filtered: list[_Receiver] = [
+            self._receiver(QueueRef(project, name))
+            for project, name in connection.execute(
+                "SELECT project, name FROM queue WHERE has_filter = 1 ORDER BY project, name"
+            )
+        ]
 
-    def entries(self, metadata: records.Metadata) -> list[tuple[QueueRef, Entry]]:
-        """Make a message's entry, without a page, for each of its queues.
+    def arrivals(self, logged: Logged) -> list[Arrival]:
+        """How a message comes to each of its queues.
 
         These are the queue it was published to and those whose filter matches.
         """
-        own, client_id, headers = records.split_headers(metadata)
-        queues, seen, ref = self._db.queues.records, headers, _queue_of(own)
-        received, visible = metadata.received_at, metadata.visible_at
-        retention = (metadata.retention_s or _LONGEST_S) * 1000
-        targets = []
+        headers = {} if logged.headers is None else json.loads(logged.headers)
+        ref = None
+        with suppress(CodecError):
+            ref = None if logged.queue is None else keys.read_queue_id(logged.queue.encode())
+        retention = (logged.retention_s or _LONGEST_S) * 1000
+        found = []
         if ref is not None:
-            seen = {**headers, records.QUEUE_HEADER: ref.name}
-            first = self._receiver(ref, queues.get(ref))
-            targets.append((first, retention, visible if visible != received else 0))
-        for record in queues.all_filtered() if ref is None else queues.filtered(ref.project):
-            receiver = self._receiver(record.queue, record)
-            if record.queue != ref and receiver.receives(seen):
-                visible = received + receiver.delay_ms if receiver.delay_ms else 0
-                targets.append((receiver, receiver.ttl_ms or retention, visible))
-        entries: list[tuple[QueueRef, Entry]] = []
-        for receiver, ttl_ms, visible in targets:
-            entry = Entry(
-                metadata.message_id, metadata.message_id, NOWHERE, receiver.priority_of(seen),
-                visible, received + ttl_ms, ttl_ms, received, client_id, headers or None,
-            )  # fmt: skip
-            entry.delayed = visible > self._db.clock.now_ms()
-            if len(targets) > 1:
-                entry.ensure_extras().shared = True
-            entries.append((receiver.queue, entry))
-        return entries
+            headers[records.QUEUE_HEADER] = ref.name
+            due = logged.visible if logged.visible != logged.received else 0
+            own = self._receiver(ref)
+            found.append(Arrival(own, own.priority_of(headers), retention, due))
+        for one in self._filtered:
+            if one.queue == ref or (ref is not None and one.queue.project != ref.project):
+                continue
+            if one.receives(headers):
+                due = logged.received + one.delay_ms if one.delay_ms else 0
+                ttl_ms = one.ttl_ms or retention
+                found.append(Arrival(one, one.priority_of(headers), ttl_ms, due))
+        return found
 
-    def _receiver(self, ref: QueueRef, record: QueueRecord | None) -> _Receiver:
+    def _receiver(self, ref: QueueRef) -> _Receiver:
         known = self._known.get(ref)
         if known is None:
-            known = self._known[ref] = _read_receiver(ref, record)
+            row = self._connection.execute(
+                "SELECT version, metadata FROM queue WHERE project = ? AND name = ?", ref
+            ).fetchone()
+            version, text = row or (0, "{}")
+            known = self._known[ref] = _read_receiver(ref, version, json.loads(text))
         return known
 
 
-def _queue_of(header: str | None) -> QueueRef | None:
-    """The queue that a header names; None where it is missing, or no `project/name`."""
-    with suppress(CodecError):
-        return None if header is None else keys.read_queue_id(header.encode())
-    return None
-
-
-def _read_receiver(ref: QueueRef, record: QueueRecord | None) -> _Receiver:
-    metadata = {} if record is None else record.metadata
+def _read_receiver(ref: QueueRef, version: int, metadata: Mapping[str, Any]) -> _Receiver:
     text, rules = metadata.get(FILTER), metadata.get(PRIORITY)
     try:
         matches = Filter(parse_filter(text)) if isinstance(text, str) else None
@@ -212,6 +158,7 @@ def _read_receiver(ref: QueueRef, record: QueueRecord | None) -> _Receiver:
     ttl, delay = metadata.get("_default_message_ttl"), metadata.get("_default_message_delay")
     return _Receiver(
         ref,
+        version,
         matches,
         priority,
         ttl * 1000 if isinstance(ttl, int) else None,
@@ -219,168 +166,181 @@ def _read_receiver(ref: QueueRef, record: QueueRecord | None) -> _Receiver:
     )
 
 
-T = TypeVar("T")
+async def replay(db: Database, loading: Loading) -> None:
+    """Route the entries of the log above the "routed up to" mark, in all of its segments.
+
+    The mark is raised in steps, so that no batch is as large as all that others published.
+    """
+    router, routed, seen = Router(db.connection), 0, 0
+    while rows := _after(db.connection, loading.routed):
+        routed += await db.write(_route, loading, router, rows)
+        seen += len(rows)
+    if seen:
+        logger.info("routed %d of %d messages of the metadata log to queues", routed, seen)
 
 
-async def put_back(db: State) -> None:
-    """Put the messages of lost pages back into their queues, and make that durable.
+def _after(connection: apsw.Connection, number: int) -> list[Logged]:
+    rows = connection.execute(
+        "SELECT * FROM logged WHERE id >= ? ORDER BY id LIMIT ?", (number, _CHUNK)
+    )
+    return list(map(Logged._make, rows))
+
+
+def _route(db: Database, loading: Loading, router: Router, rows: Sequence[Logged]) -> int:
+    """Add messages to their queues; answer how many of them have any."""
+    routed = 0
+    for logged in rows:
+        arrivals = router.arrivals(logged)
+        if arrivals and (why := _refusal(db.connection, loading, logged.number)) is not None:
+            logger.error("message %d of the metadata log is refused: %s", logged.number, why)
+            arrivals = []
+        for number, arrival in enumerate(arrivals):
+            position = db.take_positions(1, 0) if number else logged.number
+            queue = db.make_queue(arrival.receiver.queue)
+            db.touch(queue)
+            row = _row(
+                loading, queue.content, position, logged, arrival, is_shared=len(arrivals) > 1
+            )
+            db.execute(INSERT_ENTRY, row)
+            queue.expiry_at = min(queue.expiry_at, logged.received + arrival.ttl_ms)
+            if row[3] == DELAYED:
+                queue.delayed += 1
+                queue.delayed_at = min(queue.delayed_at, arrival.due)
+            else:
+                queue.ready += 1
+        if arrivals:
+            values = (len(arrivals), logged.number)
+            db.execute("UPDATE body SET holders = ? WHERE number = ?", values)
+        else:
+            db.execute("INSERT INTO unrouted VALUES (?, ?)", (logged.deadline, logged.number))
+        routed += bool(arrivals)
+    loading.routed = rows[-1].number + 1
+    return routed
+
+
+def _refusal(connection: apsw.Connection, loading: Loading, number: int) -> str | None:
+    """Why a message's payload can't be handed out."""
+    body = connection.execute("SELECT body FROM body WHERE number = ?", (number,)).get
+    if body is None:
+        return loading.lost.get(number, "the payload is missing")
+    try:
+        json.loads(body)
+    except (ValueError, RecursionError):
+        return "the payload is no JSON"
+    return None
+
+
+def _row(
+    loading: Loading,
+    content: int,
+    position: int,
+    logged: Logged,
+    arrival: Arrival,
+    *,
+    is_shared: bool,
+) -> Sequence[Any]:
+    return loading.entry(
+        content, position, logged.number, position,
+        state=DELAYED if arrival.due > loading.now else READY, priority=arrival.priority,
+        due=arrival.due, until=0, expires=logged.received + arrival.ttl_ms, ttl=arrival.ttl_ms,
+        created=logged.received, claims=0, claim=None, claimed_at=0, is_shared=is_shared,
+        client=logged.client, headers=logged.headers, origin=None,
+    )  # fmt: skip
+
+
+def put_back(loading: Loading) -> None:
+    """Put the messages of lost pages back into their queues.
 
     Only queues that lost a page get any: in others, metadata without a holder belongs to no live
     message.
     """
-    if not _may_miss(db, RecordType.ACTIVE):
+    connection = loading.connection
+    lost = {
+        keys.read_queue_id(raw)
+        for (raw,) in connection.execute(
+            "SELECT DISTINCT raw FROM lost_page WHERE kind = ?", (RecordType.ACTIVE.value,)
+        )
+    }
+    if not lost:
         return
-    held, shared = await _held(db)
-    held |= await garbage_ids(db) | await unrouted_ids(db)
-    router = Router(db)
-    lost: dict[QueueRef, list[Entry]] = {}
-    async for metadata in _logged(db):
-        if metadata.message_id in held:
-            continue
-        for ref, entry in router.entries(metadata):
-            if (entry.id, ref) in shared:
+    held, shared = _held(connection)
+    router = Router(connection)
+    found: dict[QueueRef, list[tuple[Logged, Arrival, bool]]] = defaultdict(list)
+    rows = connection.execute(
+        "SELECT * FROM logged WHERE id < ? AND id NOT IN (SELECT id FROM unrouted)"
+        " AND id IN (SELECT number FROM body) ORDER BY id",
+        (loading.routed,),
+    )
+    for logged in map(Logged._make, rows):
+        arrivals = [] if logged.number in held else router.arrivals(logged)
+        for arrival in arrivals:
+            receiver, is_shared = arrival.receiver, len(arrivals) > 1
+            if receiver.queue not in lost or (logged.number, receiver.queue) in shared:
                 continue
-            queue = db.queues.make(ref)
-            await load(db, queue, cold_of_shown_ids(queue, (entry.position,)))
-            if _may_have_lost(db, ref, entry):
-                lost.setdefault(ref, []).append(entry)
-    claimed = await _claimed(db) if lost else {}
-    for ref, entries in lost.items():
-        queue = db.queues.make(ref)
-        await recall_attempts(db, queue, entries)
-        for entry in entries:
-            if entry.extras is not None:
-                kept = entry.extras.kept
-                entry.attempts = kept[-1].number if kept else len(entry.extras.consumers)
-            claim = queue.claims.get(claimed.get((queue.raw, entry.id), ""))
-            if claim is not None:
-                _give_to(claim, entry)
-        _enter(queue, entries)
-        db.changed(queue)
+            if is_shared and receiver.version > logged.number:
+                continue  # its filter may have changed since the message came
+            if not _is_covered(loading, receiver.queue, logged.number):
+                found[receiver.queue].append((logged, arrival, is_shared))
+    for ref, entries in found.items():
+        for logged, arrival, is_shared in entries:
+            _put_back_one(loading, keys.queue_id(ref), logged, arrival, is_shared=is_shared)
         logger.error(
             "%d messages of %s were put back from the metadata log: their page was lost",
             len(entries), ref,
         )  # fmt: skip
-    if lost:
-        if _may_miss(db, RecordType.GARBAGE):
-            logger.error("the list of purged messages is damaged: some of them may be back")
-        count_shared(db)
-        await db.committer.durable()
+    if found and any(
+        one.key.startswith(keys.prefix(RecordType.GARBAGE)) for one in loading.damages
+    ):
+        logger.error("the list of purged messages is damaged: some of them may be back")
 
 
-async def _intact(
-    db: State, kind: RecordType, decode: Callable[[bytes], T]
-) -> AsyncIterator[tuple[keys.QueueKey, T]]:
-    """The intact records of a type; damaged ones were logged when they were loaded."""
-    async for key, value in db.rows(keys.prefix(kind)):
-        with suppress(CodecError):
-            if isinstance(value, bytes):
-                yield keys.read_queue_key(key), decode(value)
-
-
-def _may_miss(db: State, kind: RecordType) -> bool:
-    start = keys.prefix(kind)
-    return db.is_rebuilt or any(damage.key.startswith(start) for damage in db.damages)
-
-
-async def garbage_ids(db: State) -> set[int]:
-    """The ids of messages in garbage records, which the sweep is to delete."""
-    stored = await db.engine.get(list(db.garbage))
-    return {
-        message_id
-        for value in stored.values()
-        if isinstance(value, bytes)
-        for message_id in decode_garbage(value)
-    }
-
-
-async def unrouted_ids(db: State) -> set[int]:
-    """The ids of messages in the log that no queue received."""
-    return {
-        keys.read_message_id(key, 10)
-        async for key, value in db.rows(keys.prefix(RecordType.UNROUTED))
-        if not isinstance(value, Damage)
-    }
-
-
-async def _held(db: State) -> tuple[set[int], set[tuple[int, QueueRef]]]:
+def _held(connection: apsw.Connection) -> tuple[set[int], set[tuple[int, QueueRef]]]:
     """The messages that one queue holds alone; and pairs of a shared message and a holder of it.
 
     A queue that moved a message to its dead-letter queue counts as a holder: it has not lost it.
     """
-    held: set[int] = set()
+    held = {
+        number for (number,) in connection.execute("SELECT body FROM entry WHERE is_shared = 0")
+    }
+    held.update(
+        json.loads(fields)[0] for (fields,) in connection.execute("SELECT fields FROM aside")
+    )
     shared: set[tuple[int, QueueRef]] = set()
-    async for where, (available, in_flight, extras) in _intact(db, RecordType.ACTIVE, read_active):
-        ids = (*available[::5], *in_flight[::5])
-        held.update(ids)
-        for place, extra in extras.items():
-            if extra.shared:
-                ref = keys.read_queue_id(where.queue)
-                held.discard(ids[place])
-                shared.add((ids[place], ref))
-                if extra.origin is not None:
-                    shared.add((ids[place], QueueRef(ref.project, extra.origin.source)))
+    for number, project, name, origin in connection.execute(
+        "SELECT body, project, name, origin FROM entry JOIN queue ON content = queue"
+        " WHERE is_shared = 1"
+    ):
+        shared.add((number, QueueRef(project, name)))
+        if origin is not None:
+            shared.add((number, QueueRef(project, json.loads(origin)["source"])))
     return held, shared
 
 
-async def _claimed(db: State) -> dict[tuple[bytes, int], str]:
-    """The claim ids by queue and message, from the records of claims."""
-    return {
-        (where.queue, message_id): where.rest.hex()
-        async for where, claim in _intact(db, RecordType.CLAIM, records.decode_claim)
-        for message_id in claim.message_ids
-    }
+def _is_covered(loading: Loading, ref: QueueRef, position: int) -> bool:
+    """Whether an intact page would have the entry, so that it was removed before."""
+    content = loading.numbers_of(keys.queue_id(ref)).content
+    last = loading.connection.execute(
+        "SELECT max(position) FROM entry WHERE queue = ?1 AND position >="
+        " (SELECT first FROM page WHERE kind = ?2 AND queue = ?1 AND first <= ?3"
+        "  ORDER BY first DESC LIMIT 1) AND position <"
+        " coalesce((SELECT first FROM page WHERE kind = ?2 AND queue = ?1 AND first > ?3"
+        "  ORDER BY first LIMIT 1), ?4)",
+        (content, RecordType.ACTIVE.value, position, MAX_POSITION),
+    ).get
+    return last is not None and position < last
 
 
-async def _logged(db: State) -> AsyncIterator[records.Metadata]:
-    """Read the whole log below the "routed up to" mark; what lies behind it is replayed."""
-    for start, segment in db.segments:
-        first, last = keys.log_entry_key(segment, 0), after_prefix(keys.log_prefix(segment))
-        async for key, value in db.rows(first, last):
-            with suppress(CodecError):  # a damaged entry does not tell its queue
-                place = start + keys.read_log_entry_key(key)[2]
-                if isinstance(value, bytes) and place < (db.routed or 0):
-                    yield records.decode_metadata(value)
-
-
-def _may_have_lost(db: State, ref: QueueRef, entry: Entry) -> bool:
-    """Whether a queue may have had an entry in a page that was lost."""
-    queue = db.queues.make(ref)
-    record = queue.record
-    is_shared = entry.extras is not None and entry.extras.shared
-    if is_shared and record is not None and record.version > entry.id:
-        return False  # its filter may have changed since the message came
-    index = bisect_right(queue.firsts, entry.position) - 1
-    if index >= 0:
-        of_page = queue.pages[index].entries
-        if of_page and entry.position < next(reversed(of_page)):
-            return False  # its page would be intact: it was removed before
-    return bool(queue.damaged_pages) or db.is_rebuilt
-
-
-def _give_to(claim: Claim, entry: Entry) -> None:
-    entry.claim = claim
-    entry.delayed = False
-    entry.attempts += 1
-    entry.expires_at = max(entry.expires_at, claim.deadline + claim.grace_ms)
-    claim.held[entry.position] = entry.shown_id
-
-
-def _enter(queue: Queue, entries: list[Entry]) -> None:
-    """Put entries into new pages between those that the queue has."""
-    entries.sort(key=lambda entry: entry.position)
-    pages: list[Page] = []
-    before = -1
-    for entry in entries:
-        place = bisect_right(queue.firsts, entry.position)
-        if place != before or len(pages[-1].entries) == PAGE_SIZE:
-            pages.append(queue.number_page(entry.position))
-            before = place
-        entry.page = pages[-1]
-        entry.page.entries[entry.position] = entry
-    for page in pages:
-        queue.adopt(page)
-        queue.changed_pages.add(page.number)
-        for entry in page.entries.values():
-            queue.join_group(entry)
-            queue.index(entry)
+def _put_back_one(
+    loading: Loading, raw: bytes, logged: Logged, arrival: Arrival, *, is_shared: bool
+) -> None:
+    content, number = loading.numbers_of(raw).content, logged.number
+    row = list(_row(loading, content, number, logged, arrival, is_shared=is_shared))
+    claim = loading.claim_of(raw, number)
+    if claim is not None:
+        until = claim.created_at + claim.ttl_ms
+        row[3], row[6], row[10], row[13] = LEASED, until, 1, claim.created_at
+        row[7] = max(row[7], until + claim.grace_ms)
+        row[12] = loading.hold(raw, number, number, claim.created_at, until)
+    loading.connection.execute(INSERT_ENTRY, row)
+    loading.restored.add((content, number))
+    loading.again[content].add(number)

@@ -27,6 +27,7 @@ import apsw
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Unavailable, ZaqarLiteError
+from zaqar_lite.domain.ids import new_message_ids
 from zaqar_lite.domain.models import QueueRecord, QueueRef, StoreOptions
 from zaqar_lite.domain.refusals import queue_changed
 from zaqar_lite.domain.turns import Turns
@@ -42,7 +43,6 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 PATIENCE = 10.0
-"""Seconds after which operations stop waiting for a sync; what they changed may still be stored."""
 _RETRY = 1.0
 """Seconds between two tries to open the file again."""
 _LOCKED, _LOOK = 2.0, 0.005
@@ -110,6 +110,11 @@ class Database:
         self._version = max(self._version, version)
         self.clock.not_before(instant)
 
+    @property
+    def patience(self) -> float:
+        """Seconds after which operations stop waiting for a sync; it may still be stored."""
+        return PATIENCE
+
     # -- opening and closing --
 
     async def open(self) -> None:
@@ -119,7 +124,7 @@ class Database:
                 self._threads = ThreadPoolExecutor(2, "zaqar-sync")
                 self._is_closing, self._refused = False, None
                 try:
-                    self._use(await asyncio.to_thread(self.place.open))
+                    self._use(await self._open_place())
                 except BaseException:
                     self._threads.shutdown(wait=False)
                     raise
@@ -135,12 +140,13 @@ class Database:
                 return
             self._is_closing = True
             while tasks := {task for task in (self._task, self._copying) if task is not None}:
-                _, late = await asyncio.wait(tasks, timeout=2 * PATIENCE)
+                _, late = await asyncio.wait(tasks, timeout=2 * self.patience)
                 if late:
                     logger.error("the last batch is not durable: its disk does not answer")
                     self._threads.shutdown(wait=False)
+                    await self._leave_place()
                     return
-            await asyncio.to_thread(self.place.close)
+            await self._close_place()
             self._threads.shutdown(wait=False)
             self.queues.forget_all()
 
@@ -190,7 +196,7 @@ class Database:
         batch = self._batch if epoch == self.epoch else self._syncing
         if batch is not None and batch.epoch == epoch:
             if self._is_late:
-                raise _stalled()
+                raise self._stalled()
             future = asyncio.get_running_loop().create_future()
             batch.waiting.append(future)
             await future
@@ -223,7 +229,7 @@ class Database:
         """Refuse to write while the disk does not answer. Raises Unavailable."""
         self.check_readable()
         if self._is_late:
-            raise _stalled()
+            raise self._stalled()
 
     def check_growth(self) -> None:
         """Refuse to store more when only the reserve is left, which is for emptying the store.
@@ -344,6 +350,10 @@ class Database:
         first = max(self._position + 1, now_us)
         self._position = first + count - 1
         return first
+
+    def new_ids(self, first: int, count: int) -> list[str]:
+        """Make the ids of messages that are posted at positions in a row."""
+        return new_message_ids(first, count)
 
     def take_version(self) -> int:
         """Take a version that no record had."""
@@ -525,6 +535,7 @@ class Database:
                 must_restart = self.place.must_restart
                 if must_restart and self._batch is not None:
                     self._gate = asyncio.get_running_loop().create_future()
+                await self._prepare()
                 batch = self._commit()
                 if batch is not None:
                     await self._sync(batch, restarts=must_restart)
@@ -556,14 +567,10 @@ class Database:
         if self.shares is not None and not restarts:
             self.shares.next_batch()
         self._syncing = batch
-        watch = loop.call_later(PATIENCE, self._stall, batch)
+        watch = loop.call_later(self.patience, self._stall, batch)
         try:
-            await loop.run_in_executor(self._threads, self.place.sync)
-            if restarts:
-                if self._copying is not None:
-                    await asyncio.wait({self._copying})
-                await loop.run_in_executor(self._threads, self.place.restart)
-        except (OSError, apsw.Error) as exc:
+            await self._make_durable(restarts=restarts)
+        except (OSError, apsw.Error, Unavailable) as exc:
             await self._break(batch, exc)
         except BaseException as exc:  # a bug, or the loop ends: nobody may wait for ever
             batch.settle(unavailable(exc))
@@ -572,15 +579,45 @@ class Database:
             self.synced = batch.epoch
             batch.settle(None)
             self._announce(batch)
-            if self._copying is None and not restarts:
-                self._copying = loop.run_in_executor(self._threads, self.place.copy)
-                self._copying.add_done_callback(self._copied)
         finally:
             watch.cancel()
             self._syncing, self._is_late = None, False
             self._open_gate()
             if self.shares is not None and restarts:
                 self.shares.next_batch()
+
+    # -- where the tables lie; storage/opendata has another place --
+
+    async def _open_place(self) -> apsw.Connection:
+        return await asyncio.to_thread(self.place.open)
+
+    async def _reopen_place(self) -> apsw.Connection:
+        return await asyncio.to_thread(self.place.reopen)
+
+    async def _close_place(self) -> None:
+        await asyncio.to_thread(self.place.close)
+
+    async def _leave_place(self) -> None:
+        """Close what can be closed of a place whose disk does not answer."""
+
+    async def _prepare(self) -> None:
+        """Do what comes before COMMIT; a gate must keep operations away while it waits."""
+
+    async def _make_durable(self, *, restarts: bool) -> None:
+        """Make what was committed durable.
+
+        Raises:
+            OSError, apsw.Error, Unavailable: it is not, and the tables are behind what they show.
+        """
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._threads, self.place.sync)
+        if restarts:
+            if self._copying is not None:
+                await asyncio.wait({self._copying})
+            await loop.run_in_executor(self._threads, self.place.restart)
+        elif self._copying is None:
+            self._copying = loop.run_in_executor(self._threads, self.place.copy)
+            self._copying.add_done_callback(self._copied)
 
     def _copied(self, copying: "asyncio.Future[None]") -> None:
         self._copying = None
@@ -596,14 +633,21 @@ class Database:
     def _stall(self, batch: Batch) -> None:
         """Stop waiting for a disk that does not answer."""
         self._is_late = True
-        logger.error("the store's disk has not answered for %g s", PATIENCE)
-        batch.settle(_stalled())
+        logger.error("the store's disk has not answered for %g s", self.patience)
+        batch.settle(self._stalled())
         if self._batch is not None:
-            self._batch.settle(_stalled())
+            self._batch.settle(self._stalled())
+
+    def _stalled(self) -> Unavailable:
+        return Unavailable(
+            f"The store's disk has not answered for {self.patience:g} s; what was sent meanwhile "
+            "may be stored later.",
+            retry_after=5,
+        )
 
     async def _break(self, batch: Batch, exc: BaseException) -> None:
         """Refuse everything after a failed sync, and open the file anew from what is durable."""
-        told = unavailable(exc)
+        told = exc if isinstance(exc, Unavailable) else unavailable(exc)
         logger.error("a batch is not durable, so the store is opened anew: %s", exc)
         self._refused = told
         if self._batch is not None:
@@ -614,7 +658,7 @@ class Database:
             if self._copying is not None:
                 await asyncio.wait({self._copying})
             try:
-                self._use(await asyncio.to_thread(self.place.reopen))
+                self._use(await self._reopen_place())
             except (Unavailable, apsw.Error) as still:
                 logger.error("the store can't be opened again yet: %s", still)
                 if self._is_closing:
@@ -626,11 +670,3 @@ class Database:
                 self._refused = None
                 logger.warning("the store is open again")
                 return
-
-
-def _stalled() -> Unavailable:
-    return Unavailable(
-        f"The store's disk has not answered for {PATIENCE:g} s; what was sent meanwhile may be "
-        "stored later.",
-        retry_after=5,
-    )

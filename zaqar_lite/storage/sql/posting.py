@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from zaqar_lite.domain.errors import KeyReused
 from zaqar_lite.domain.groups import group_of
-from zaqar_lite.domain.ids import new_message_ids
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.domain.posts import IdempotencyKey, NewMessage, Posted
 from zaqar_lite.domain.refusals import too_many_keys, too_many_messages
@@ -363,7 +362,7 @@ def insert(  # noqa: PLR0917 - a queue, what enters it, from whom and when
     now, content, count = now_us // 1000, queue.content, len(new)
     db.touch(queue)
     first = db.take_positions(count, now_us)
-    ids = new_message_ids(first, count)
+    ids = db.new_ids(first, count)
     delayed, expiry_at, rows = 0, queue.expiry_at, []
     for index, one in enumerate(new):
         position, expires, headers = first + index, now + one.ttl_ms, one.headers

@@ -50,7 +50,7 @@ _FIRST_LOOK = 1.0
 # Of the event loop's time: a call costs about what copying 4 KiB does, and 1 MiB some 5 ms.
 _MOST_BYTES = 1_048_576
 _CALL = 4_096
-_BROKEN = "A write to the store failed: nothing is written until the server is started again."
+_BROKEN = "A write to the store failed: it is opened anew from what is stored."
 
 T = TypeVar("T")
 
@@ -176,6 +176,7 @@ class SlateDbEngine(Engine):
         return cls(None, f"s3://{bucket}", prefix or "zaqar-lite")
 
     async def open(self) -> None:
+        self._broken = None
         if self._local is not None:
             self._local.acquire()
         try:
@@ -262,10 +263,10 @@ class SlateDbEngine(Engine):
         """Write a batch and make it durable; see the interface.
 
         SlateDB tries again for as long as the disk is full or the object store can't be reached.
-        After any other error nothing is written until the server is started again.
+        After any other error nothing is written until the engine is opened anew.
         """
         if self._broken:
-            raise Unavailable(_BROKEN, retry_after=60, detail=self._broken)
+            raise Unavailable(_BROKEN, retry_after=5, detail=self._broken)
         write = self._writing = asyncio.create_task(self._write(batch.puts, batch.deletes))
         try:
             await asyncio.wait({write}, timeout=_FIRST_LOOK)
@@ -276,6 +277,8 @@ class SlateDbEngine(Engine):
                 raise Unavailable("The store is closed.")
             write.result()
         except (slatedb.Error, OSError) as exc:
+            reason = exc.reason if isinstance(exc, slatedb.Error.Closed) else None
+            self.is_fenced = reason is slatedb.CloseReason.FENCED
             raise self._give_up(exc) from exc
         finally:
             write.cancel()
@@ -299,7 +302,7 @@ class SlateDbEngine(Engine):
     def _give_up(self, exc: Exception) -> Unavailable:
         self._broken = f"writing to SlateDB at {self._path}: {exc}"
         logger.error("a commit failed: %s", self._broken)
-        return Unavailable(_BROKEN, retry_after=60, detail=self._broken)
+        return Unavailable(_BROKEN, retry_after=5, detail=self._broken)
 
     async def close(self) -> None:
         """Shut SlateDB down and let the directory go; idempotent."""

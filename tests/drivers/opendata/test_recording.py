@@ -1,0 +1,314 @@
+"""What a batch writes: RFC 0001's records, looked at behind the tables.
+
+That the records say all that the tables say is compared after every contract test
+(`contract_hooks.py`).
+"""
+
+import asyncio
+
+import pytest
+
+from tests.drivers.opendata.contract_hooks import check_database
+from tests.drivers.opendata.profiles import decode_active, read_config
+from tests.drivers.opendata.store import HOUR, MINUTE, OTHER, QUEUE, THIRD, Store, listed, texts
+from zaqar_lite.domain.errors import KeyReused, NotFound, Unavailable
+from zaqar_lite.domain.histories import HistoryState
+from zaqar_lite.domain.ids import new_claim_id
+from zaqar_lite.domain.models import ListQuery, Message
+from zaqar_lite.domain.posts import Copy, IdempotencyKey, NewMessage
+from zaqar_lite.domain.settlements import Act, Outcome, Settlement
+from zaqar_lite.storage.opendata.engine import Batch
+from zaqar_lite.storage.opendata.format import bookkeeping, keys, records
+from zaqar_lite.storage.opendata.format.keys import RecordType
+from zaqar_lite.storage.opendata.messages import digest_of
+from zaqar_lite.storage.opendata.pages import PAGE_SIZE
+
+pytestmark = pytest.mark.anyio
+RAW = b"project/queue"
+LEFT = (
+    RecordType.PAYLOAD, RecordType.ACTIVE, RecordType.DONE, RecordType.FAILED, RecordType.ATTEMPTS,
+    RecordType.CONFIG, RecordType.CLAIM, RecordType.IDEMPOTENCY, RecordType.ATTEMPT,
+    RecordType.ADOPTED, RecordType.GROUP,
+)  # fmt: skip
+
+
+async def everything(store: Store) -> list[Message]:
+    selection = ListQuery(limit=1_000, include_claimed=True, include_delayed=True, details=True)
+    return list((await store.messages.list_messages(QUEUE, selection)).messages)
+
+
+async def test_a_new_queue_has_the_empty_records_of_the_rfc(store: Store) -> None:
+    await store.management.create_queue(QUEUE, {}, max_queues=9)
+    assert await store.records(RecordType.ACTIVE) == {
+        keys.queue_key(RecordType.ACTIVE, RAW): bytes(4)
+    }
+    for kind in (RecordType.DONE, RecordType.FAILED):
+        assert await store.records(kind) == {keys.queue_key(kind, RAW): bytes(2)}
+    config = read_config((await store.records(RecordType.CONFIG)).popitem()[1])
+    assert config.max_attempts == 0
+
+
+async def test_a_waiting_message_is_a_literal_record_of_the_rfc(store: Store) -> None:
+    (message_id,) = await store.post("hello")
+    number = int(message_id[:16], 16)
+    (record,) = (await store.records(RecordType.ACTIVE)).values()
+    assert len(record) == 2 + 27 + 2
+    page = decode_active(record)
+    assert (page.available[0].message_id, page.available[0].attempts) == (number, 0)
+    assert not page.extras
+    key = keys.message_key(RecordType.PAYLOAD, number)
+    assert await store.records(RecordType.PAYLOAD) == {key: b"\x01\x07\x00" + b'"hello"'}
+    entry = (await store.db.engine.get([store.log_key(number)]))[store.log_key(number)]
+    assert isinstance(entry, bytes)
+    metadata = records.decode_metadata(entry)
+    assert metadata.retention_s == 3600
+    assert dict(metadata.headers)["queue"] == "project/queue"
+
+
+async def test_a_large_body_is_stored_raw(store: Store) -> None:
+    await store.post("x" * 70_000)
+    (payload,) = (await store.records(RecordType.PAYLOAD)).values()
+    assert payload[:1] == b"\x03"
+
+
+async def test_copies_share_one_payload_that_goes_with_the_last(store: Store) -> None:
+    copies = tuple(Copy(ref, HOUR, 0, 100) for ref in (OTHER, THIRD))
+    await store.post(NewMessage(b'"shared"', HOUR, copies=copies))
+    for queue in (QUEUE, OTHER):
+        assert len(await store.records(RecordType.PAYLOAD)) == 1
+        assert await store.acknowledge(queue) == 1
+    await store.restart()
+    assert texts(await store.claim(queue=THIRD)) == ["shared"]
+    await store.messages.purge(THIRD)
+    assert not await store.records(RecordType.PAYLOAD)
+
+
+async def test_pages_are_cut_where_they_are_full_and_go_with_their_messages(store: Store) -> None:
+    count = 2 * PAGE_SIZE + 1
+    ids = await store.post(*map(str, range(count)))
+    pages = await store.records(RecordType.ACTIVE)
+    assert [len(decode_active(page).available) for page in pages.values()] == [128, 128, 1]
+    root, first, second = (keys.queue_key(RecordType.ACTIVE, RAW, one) for one in (None, 1, 2))
+    assert list(pages) == [root, first, second]
+    await store.messages.delete(QUEUE, ids[:PAGE_SIZE], claim_ids=None)
+    assert list(await store.records(RecordType.ACTIVE)) == [first, second]
+    await store.restart()
+    await store.post(*map(str, range(count, count + PAGE_SIZE)))
+    assert list(await store.records(RecordType.ACTIVE)) == [
+        first, second, keys.queue_key(RecordType.ACTIVE, RAW, 3),
+    ]  # fmt: skip
+    assert await listed(store) == [str(one) for one in range(PAGE_SIZE, count + PAGE_SIZE)]
+
+
+async def test_a_dropped_queue_leaves_no_record(store: Store) -> None:
+    metadata = {"_done_retention": 60, "_failed_retention": 60}
+    await store.management.create_queue(QUEUE, metadata, max_queues=9)
+    await store.post(*["done"] * 300)
+    assert await store.acknowledge(limit=300) == 300
+    key = IdempotencyKey("k", b"x" * 16)
+    await store.post(*[NewMessage(b"1", HOUR, headers={"MessageGroupId": "g"})] * 300)
+    await store.post(NewMessage(b"1", HOUR, 0, key))
+    await store.claim()
+    record = await store.management.get_queue(QUEUE)
+    assert record is not None
+    await store.management.delete_queue(QUEUE, version=record.version)
+    await store.messages.drop(QUEUE)
+    for kind in LEFT:
+        assert not await store.records(kind)
+    await store.post("new")
+    assert await listed(store) == ["new"]
+
+
+async def test_a_history_is_paged_and_trimmed(store: Store) -> None:
+    await store.management.create_queue(QUEUE, {"_done_retention": 60}, max_queues=9)
+    await store.post(*["done"] * (PAGE_SIZE + 1))
+    assert await store.acknowledge(limit=PAGE_SIZE) == PAGE_SIZE
+    store.clock.advance(MINUTE)
+    assert await store.acknowledge() == 1
+    pages = await store.records(RecordType.DONE)
+    assert [len(records.decode_ended(page)) for page in pages.values()] == [128, 1]
+    assert len(await store.records(RecordType.ATTEMPTS)) == PAGE_SIZE + 1
+    await store.sweep()
+    (consumers,) = (await store.records(RecordType.ATTEMPTS)).values()
+    assert records.decode_attempts(consumers).consumers == ("worker",)
+    await store.restart()
+    (entry,) = await store.history(HistoryState.DONE)
+    assert list(entry.consumers) == ["worker"]
+
+
+async def test_a_claim_that_holds_nothing_goes_at_its_end(store: Store) -> None:
+    """Earlier versions left such, and so does a page that is lost."""
+    await store.post("waits")
+    claim_id = new_claim_id()
+    empty = records.ClaimRecord(store.clock.now_ms(), 10 * MINUTE, MINUTE, "worker", [])
+    key = keys.claim_key(RAW, bytes.fromhex(claim_id))
+    await store.put({key: records.encode_claim(empty)})
+    with pytest.raises(NotFound):
+        await store.messages.get_claim(QUEUE, claim_id)
+    assert list(await store.records(RecordType.CLAIM)) == [key]
+    store.clock.advance(11 * MINUTE)
+    await store.restart()
+    assert not await store.records(RecordType.CLAIM)
+
+
+async def test_a_claim_takes_no_more_than_its_record_holds(store: Store) -> None:
+    await store.post(*["many"] * 1_100)
+    claimed = await store.claim(66_000)
+    assert (len(claimed.messages), claimed.more) == (1_000, True)
+
+
+async def test_keys_of_earlier_versions_are_known_and_go_at_their_end(store: Store) -> None:
+    """These had one record for the keys of a post, and no digest of what was posted."""
+    first, second = await store.post("first", "second")
+    numbers = [int(one[:16], 16) for one in (first, second)]
+    prefix = keys.queue_key(RecordType.IDEMPOTENCY, RAW)
+    until = store.clock.now_ms() + HOUR
+    c, d, old = (bytes.fromhex(digest_of(text)) for text in ("c", "d", "old"))
+    await store.put({
+        prefix + b"t" + bytes(8): bookkeeping.encode_keys(until, numbers, c + d),
+        prefix + b"m" + old: bookkeeping.encode_keys(until, numbers[:1]),
+    })  # fmt: skip
+    new = [NewMessage(b"1", HOUR, 0, IdempotencyKey(key, b"x" * 16)) for key in ("c", "d", "old")]
+    assert await store.post(*new) == [first, second, first]
+    store.clock.advance(2 * HOUR)
+    await store.sweep()
+    assert not await store.records(RecordType.IDEMPOTENCY)
+
+
+async def test_what_was_posted_with_a_key_is_compared_after_a_restart(store: Store) -> None:
+    new = NewMessage(b"1", HOUR, 0, IdempotencyKey("k", b"x" * 16))
+    posted = await store.post(new)
+    await store.restart()
+    assert await store.post(new) == posted
+    with pytest.raises(KeyReused):
+        await store.post(NewMessage(b"2", HOUR, 0, IdempotencyKey("k", b"y" * 16)))
+
+
+async def test_attempts_of_an_earlier_version_read_on(store: Store) -> None:
+    """They tell who held a message, and nothing of how that ended."""
+    (message_id,) = await store.post("a")
+    claimed = await store.claim()
+    await store.messages.release(QUEUE, claimed.claim_id or "")
+    (key,) = await store.records(RecordType.ATTEMPTS)
+    (attempt,) = await store.records(RecordType.ATTEMPT)
+    await store.put({key: records.encode_attempts(records.Attempts(("worker",)))}, attempt)
+    (message,) = await everything(store)
+    assert (message.claim_count, message.failure_count, list(message.attempts)) == (1, 0, [])
+    again = await store.claim()
+    failed = Settlement(message_id, Act.RELEASE, failed=True)
+    done = await store.messages.settle(QUEUE, again.claim_id or "", [failed])
+    assert done.outcomes == [Outcome.DONE]
+    (message,) = await everything(store)
+    assert [one.number for one in message.attempts] == [2]
+    assert message.failure_count == 1
+
+
+async def test_attempts_under_a_number_of_an_earlier_version_go_with_the_message(
+    store: Store,
+) -> None:
+    (message_id,) = await store.post("a")
+    for _ in range(2):
+        claimed = await store.claim()
+        await store.messages.release(QUEUE, claimed.claim_id or "")
+    (key, value), *_ = (await store.records(RecordType.ATTEMPTS)).items()
+    earlier = records.decode_attempts(value)._replace(history=77)
+    moved = {
+        keys.attempt_key(77, number): one
+        for number, one in enumerate((await store.records(RecordType.ATTEMPT)).values(), 1)
+    }
+    await store.put(
+        {key: records.encode_attempts(earlier), **moved}, *await store.records(RecordType.ATTEMPT)
+    )
+    claimed = await store.claim()
+    await store.messages.release(QUEUE, claimed.claim_id or "")
+    (message,) = await everything(store)
+    assert [one.number for one in message.attempts] == [1, 2, 3]
+    assert keys.attempt_key(77, 3) in await store.records(RecordType.ATTEMPT)
+    await store.messages.delete(QUEUE, [message_id], claim_ids=None)
+    assert not await store.records(RecordType.ATTEMPT)
+
+
+async def test_a_damaged_record_is_named_and_the_others_are_served(store: Store) -> None:
+    for name in ("a", "b"):
+        await store.management.put_record("kind", "p", name, b"{}", expected=0)
+    key = keys.record_key("kind", "p", "a")
+    await store.restart_damaged(key)
+    assert [damage.key for damage in store.db.damages] == [key]
+    found = await store.management.list_records("kind", "p", limit=9)
+    assert [one.name for one in found] == ["b"]
+    await store.restart_mended()
+    assert len(await store.management.list_records("kind", "p", limit=9)) == 2
+
+
+async def test_a_batch_that_failed_is_undone_and_the_store_goes_on(store: Store) -> None:
+    """What is read of it meanwhile is refused, too."""
+    (message_id,) = await store.post("stored")
+    await store.management.put_record("kind", "p", "n", b"1", expected=0)
+    commit, reached = store.db.engine.commit, asyncio.Event()
+
+    async def fail(_: Batch) -> None:
+        reached.set()
+        await asyncio.sleep(0.05)
+        setattr(store.db.engine, "commit", commit)  # noqa: B010 - mypy knows it as a method
+        raise Unavailable("planted")
+
+    setattr(store.db.engine, "commit", fail)  # noqa: B010 - as above
+    tasks = [
+        asyncio.create_task(work)
+        for work in (
+            store.post("refused"),
+            store.messages.delete(QUEUE, [message_id], claim_ids=None),
+            store.management.put_record("kind", "p", "n", b"2", expected=None),
+        )
+    ]
+    await reached.wait()
+    reader = asyncio.create_task(listed(store))
+    later = asyncio.create_task(store.post("refused as well"))
+    results = await asyncio.gather(*tasks, reader, later, return_exceptions=True)
+    assert all(isinstance(one, Unavailable) for one in results)
+    while True:
+        try:
+            await store.post("after")
+        except Unavailable:
+            await asyncio.sleep(0.01)
+        else:
+            break
+    assert await listed(store) == ["stored", "after"]
+    record = await store.management.get_record("kind", "p", "n")
+    assert record is not None
+    assert record.value == b"1"
+    await check_database(store.db)
+    await store.restart()
+    assert await listed(store) == ["stored", "after"]
+
+
+async def test_a_post_that_no_record_holds_leaves_nothing_behind(store: Store) -> None:
+    too_long = NewMessage(b'"x"', HOUR, headers={"name": "x" * 70_000})
+    with pytest.raises(ValueError, match="65535"):
+        await store.post("with it", too_long)
+    await store.post("after")
+    assert await listed(store) == ["after"]
+
+
+async def test_a_value_that_no_record_holds_does_not_poison_what_comes_after(store: Store) -> None:
+    metadata = {"colour": "\ud800"}
+    with pytest.raises(Unavailable, match="can't write this"):
+        await store.management.create_queue(OTHER, metadata, max_queues=9)
+    assert await store.management.get_queue(OTHER) is None
+    await store.post("after")
+    assert await listed(store) == ["after"]
+
+
+async def test_a_purge_deletes_in_bounded_batches(store: Store) -> None:
+    await store.post(*["many"] * 1_000)
+    commit, sizes = store.db.engine.commit, list[int]()
+
+    async def watch(batch: Batch) -> None:
+        sizes.append(len(batch.deletes))
+        await commit(batch)
+
+    setattr(store.db.engine, "commit", watch)  # noqa: B010 - mypy knows it as a method
+    await store.messages.purge(QUEUE)
+    assert max(sizes) < 600
+    assert not await store.records(RecordType.PAYLOAD)
+    assert await listed(store) == []

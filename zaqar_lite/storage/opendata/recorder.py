@@ -1,0 +1,548 @@
+"""What a batch changed in the tables, as records of RFC 0001.
+
+SQLite's session extension tells the net change of each row, so what an undone step did is not in
+it. A record that consists of several rows (a page, a claim, a message's attempts) is made anew from
+the tables.
+
+    body                      payload, and the message's entry of the metadata log
+    entry                     active pages, groups, ids that are kept, attempts (consumers, holder)
+    attempts                  single attempts
+    claim, idempotency        one record a row
+    history                   done and failed pages, and the consumers of what they list
+    queue                     configuration, and the empty roots of a new queue
+    record, unrouted          one record a row
+"""
+
+import asyncio
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from time import monotonic
+from typing import Any
+
+import apsw
+import msgspec
+
+from zaqar_lite.domain.attempts import Attempt
+from zaqar_lite.domain.models import QueueRecord, QueueRef
+from zaqar_lite.storage.opendata.engine import Batch
+from zaqar_lite.storage.opendata.format import MAX_U16, bookkeeping, keys, records
+from zaqar_lite.storage.opendata.format.active import Extra, encode_active, encode_extra
+from zaqar_lite.storage.opendata.format.keys import RecordType
+from zaqar_lite.storage.opendata.ids import Ids, number_in
+from zaqar_lite.storage.opendata.pages import Changed, aside, changed_pages
+from zaqar_lite.storage.sql.entries import ENDED, LEASED, PARKED, decode_origin, in_lists
+
+EMPTY = {
+    RecordType.ACTIVE: encode_active((), ()),
+    RecordType.DONE: records.encode_ended(()),
+    RecordType.FAILED: records.encode_ended(()),
+}
+"""The values of pages without entries."""
+STATES = {"done": RecordType.DONE, "failed": RecordType.FAILED}
+"""The types of the pages of histories, by the state in the table `history`."""
+KINDS = (b"m", b"b")
+"""What the names of idempotency keys begin with, by their kind in the table."""
+_TABLES = (
+    "body", "entry", "attempts", "claim", "idempotency", "history", "queue", "record", "unrouted",
+)  # fmt: skip
+_TURN = 0.004
+"""Seconds after which encoding lets the event loop run."""
+_WHO = """SELECT e.position, e.body, e.id, e.state, e.failures, e.last_end, e.is_shared, c.client,
+    a.attempts, a.clients FROM entry e
+    LEFT JOIN claim c ON e.state = 2 AND c.id = e.claim
+    LEFT JOIN attempts a ON e.has_attempts = 1 AND a.id = e.id
+    WHERE (e.state = 2 OR e.has_attempts = 1) AND e.queue = ? AND e.position"""
+_HELD = """SELECT position, id, body, is_shared FROM entry
+    WHERE queue = ? AND state = 2 AND claim = ? AND position"""
+_decode_attempts = msgspec.json.Decoder(tuple[Attempt, ...]).decode
+
+Row = Sequence[Any]
+
+
+class Recorder:
+    """Follows the changes of a connection, and makes a batch of records of them.
+
+    `histories` are the numbers in the keys of attempts that an earlier version gave, by the ids of
+    messages. `together` are the names of records of several idempotency keys, which only earlier
+    versions wrote, by the rows of the keys. `again` are rows that the next batch writes although
+    they have not changed, by the queue's content; `stale` are records that it deletes.
+    """
+
+    def __init__(
+        self, connection: apsw.Connection, ids: Ids, segments: Sequence[tuple[int, int]]
+    ) -> None:
+        self.connection = connection
+        self._ids = ids
+        self._segments = segments
+        self.histories: dict[bytes, int] = {}
+        self.together: dict[tuple[int, int, str], bytes] = {}
+        self.again: dict[int, set[int]] = {}
+        self.stale: list[bytes] = []
+        self._session: apsw.Session | None = None
+        self.follow()
+
+    def follow(self) -> None:
+        """Begin with no changes: those so far are recorded, or were undone."""
+        self.close()
+        self._session = apsw.Session(self.connection, "main")
+        for table in _TABLES:
+            self._session.attach(table)
+
+    def close(self) -> None:
+        """Follow no more."""
+        if self._session is not None:
+            self._session.close()
+            self._session = None
+
+    async def encode(self) -> "_Encoding":
+        """Encode what has changed; no statement of an operation may run meanwhile."""
+        encoding = _Encoding(self, self.connection, self._ids, self._segments)
+        if self._session is not None:
+            encoding.read(self._session.changeset())
+        self.close()
+        await encoding.encode()
+        return encoding
+
+
+class _Encoding:
+    """The changes of one batch."""
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        connection: apsw.Connection,
+        ids: Ids,
+        segments: Sequence[tuple[int, int]],
+    ) -> None:
+        self._recorder = recorder
+        self._connection = connection
+        self._ids = ids
+        self._segments = segments
+        self.puts: dict[bytes, bytes] = {}
+        self.deletes: dict[bytes, None] = {}
+        self._new: dict[str, list[Row]] = {table: [] for table in _TABLES}
+        self._gone: dict[str, list[Row]] = {table: [] for table in _TABLES}
+        self._changed: dict[str, list[tuple[Row, Row]]] = {table: [] for table in _TABLES}
+        self._raws: dict[int, bytes] = {}
+        self._until = 0.0
+
+    @property
+    def batch(self) -> Batch:
+        """The changes for the engine."""
+        return Batch(self.puts, list(self.deletes))
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Write a record."""
+        self.puts[key] = value
+        self.deletes.pop(key, None)
+
+    def delete(self, key: bytes) -> None:
+        """Delete a record."""
+        self.puts.pop(key, None)
+        self.deletes[key] = None
+
+    def read(self, changeset: bytes) -> None:
+        """Sort the changes by table and kind."""
+        for change in apsw.Changeset.iter(changeset):
+            old, new = change.old, change.new
+            if old is None:
+                self._new[change.name].append(new or ())
+            elif new is None:
+                self._gone[change.name].append(old)
+            else:
+                self._changed[change.name].append((old, new))
+
+    async def encode(self) -> None:
+        """Make the records; what goes is deleted before anything is written in its place."""
+        for row in self._gone["queue"]:
+            self._raws[row[8]] = self._raws[row[0]] = keys.queue_id(QueueRef(row[1], row[2]))
+        for key in self._recorder.stale:
+            self.delete(key)
+        self._recorder.stale = []
+        for number, *_ in self._gone["body"]:
+            self._delete_message(number)
+        self._delete_attempts()
+        await self._encode_entries()
+        self._encode_claims()
+        self._encode_keys()
+        self._encode_history()
+        self._encode_records()
+        for row in self._gone["unrouted"]:
+            self.delete(keys.unrouted_key(row[0], row[1]))
+            self._delete_message(row[1])
+        for row in self._new["unrouted"]:
+            self.put(keys.unrouted_key(row[0], row[1]), b"")
+        self._encode_queues()
+
+    async def _turn(self) -> None:
+        """Let the event loop run when it has waited for long."""
+        if monotonic() > self._until:
+            if self._until:
+                await asyncio.sleep(0)
+            self._until = monotonic() + _TURN
+
+    # -- messages --
+
+    def _delete_message(self, number: int) -> None:
+        """Delete what is stored of a message that no queue holds any more."""
+        self.delete(keys.message_key(RecordType.PAYLOAD, number))
+        self.delete(log_key(self._segments, number))
+
+    async def _encode_entries(self) -> None:
+        touched: dict[int, set[int]] = defaultdict(set, self._recorder.again)
+        self._recorder.again = {}
+        for row in self._gone["entry"]:
+            touched[row[0]].add(row[1])
+            self._forget_entry(row)
+        for row in self._new["entry"]:
+            touched[row[0]].add(row[1])
+            if row[17]:
+                self._keep_id(row)
+            if row[21] is not None:
+                self.put(self._group_key(row), b"")
+        for old, _ in self._changed["entry"]:
+            touched[old[0]].add(old[1])
+        await self._encode_bodies()
+        fresh = {(row[0], row[1]) for row in self._new["entry"] if not (row[10] or row[18])}
+        for queue, positions in touched.items():
+            await self._turn()
+            self._encode_attempts(queue, [one for one in positions if (queue, one) not in fresh])
+            for page in self._pages(RecordType.ACTIVE, queue, positions):
+                await self._turn()
+                self._put_page(RecordType.ACTIVE, queue, page)
+
+    def _forget_entry(self, row: Row) -> None:
+        """Delete what a queue has of an entry that left it, or moved within it."""
+        raw, number = self._raw(row[0]), row[15]
+        shown = self._ids.shown(row[2], row[1], number, is_shared=row[16])
+        if shown.is_kept:
+            self.delete(keys.message_key(RecordType.ADOPTED, shown.number))
+        if row[21] is not None:
+            self.delete(self._group_key(row))
+        if row[10] or row[18]:
+            self.delete(keys.attempts_key(shown.number, raw))
+
+    def _keep_id(self, row: Row) -> None:
+        shown = self._ids.shown(row[2], row[1], row[15], is_shared=row[16])
+        if shown.is_kept:
+            self.put(keys.message_key(RecordType.ADOPTED, shown.number), row[2])
+
+    def _group_key(self, row: Row) -> bytes:
+        return keys.group_key(self._raw(row[0]), row[21].decode(), row[1])
+
+    async def _encode_bodies(self) -> None:
+        """Put payloads and entries of the log; an entry that a message was posted as says when."""
+        posted: dict[int, Row] = {}
+        for row in self._new["entry"]:
+            number = row[15]
+            if row[1] == number or number not in posted:
+                posted[number] = row
+        for number, _, body in self._new["body"]:
+            await self._turn()
+            self.put(keys.message_key(RecordType.PAYLOAD, number), records.encode_payload(body))
+            if number in posted:
+                self.put(log_key(self._segments, number), self._metadata(posted[number]))
+        for old, new in self._changed["body"]:
+            if new[2] is not apsw.no_change:
+                payload = records.encode_payload(new[2])
+                self.put(keys.message_key(RecordType.PAYLOAD, old[0]), payload)
+
+    def _metadata(self, row: Row) -> bytes:
+        due, expires, created, client, headers = row[5], row[7], row[9], row[19], row[20]
+        pairs = [(records.QUEUE_HEADER, self._raw(row[0]).decode())]
+        if client:
+            pairs.append((records.CLIENT_HEADER, client))
+        if headers is not None:
+            pairs += json.loads(headers).items()
+        retention_s = max(1, -(-(expires - created) // 1000))  # 0 would mean for ever
+        return records.encode_posted(
+            row[15], created, due or created, retention_s, len(pairs), records.encode_headers(pairs)
+        )
+
+    def _encode_attempts(self, queue: int, positions: Sequence[int]) -> None:
+        """Put who held messages, and who holds them; and the attempts that ended, one by one."""
+        if not positions:
+            return
+        before = {row[0]: b"[]" for row in self._new["attempts"]}
+        for old, _ in self._changed["attempts"]:
+            if old[1] is not apsw.no_change:
+                before[old[0]] = old[1]
+        raw, put = self._raw(queue), self.put
+        for values, text in in_lists(positions):
+            for row in self._connection.execute(f"{_WHO} IN ({text})", (queue, *values)):
+                position, number, own_id, state, failures, last, is_shared, client, ended, by = row
+                shown = self._ids.shown(own_id, position, number, is_shared=is_shared)
+                attempts = {} if ended is None else read_attempts(ended)
+                history = self._history(own_id, number)
+                outcome = [one.outcome for one in attempts.values()][-1] if attempts else None
+                known = records.Attempts(
+                    () if by is None else tuple(json.loads(by)),
+                    history if attempts or failures else 0,
+                    failures,
+                    outcome if last is None or state == LEASED else ENDED[last],
+                    tuple([records.Kept(number, one.size) for number, one in attempts.items()]),
+                )
+                put(keys.attempts_key(shown.number, raw), records.encode_attempts(known, client))
+                if own_id in before:
+                    self._put_attempts(history, before[own_id], attempts)
+
+    def _history(self, message_id: bytes, number: int) -> int:
+        return self._ids.history(message_id, number, self._recorder.histories)
+
+    def _put_attempts(self, history: int, before: bytes, attempts: Mapping[int, Attempt]) -> None:
+        known = read_attempts(before)
+        for number in known.keys() - attempts.keys():
+            self.delete(keys.attempt_key(history, number))
+        for number, one in attempts.items():
+            if one != known.get(number):
+                self.put(keys.attempt_key(history, number), records.encode_attempt(one))
+
+    def _delete_attempts(self) -> None:
+        numbers = {row[2]: row[15] for row in self._gone["entry"]}
+        for message_id, ended, _ in self._gone["attempts"]:
+            history = self._history(message_id, numbers.get(message_id, number_in(message_id)))
+            for number in read_attempts(ended):
+                self.delete(keys.attempt_key(history, number))
+
+    # -- pages --
+
+    def _raw(self, number: int) -> bytes:
+        """The id of a queue, by its number or its content's."""
+        raw = self._raws.get(number)
+        if raw is None:
+            (project, name), *_ = self._connection.execute(
+                "SELECT project, name FROM queue WHERE content = ?1 OR number = ?1", (number,)
+            )
+            raw = self._raws[number] = keys.queue_id(QueueRef(project, name))
+        return raw
+
+    def _pages(self, kind: RecordType, queue: int, rows: Iterable[int]) -> Iterable[Changed]:
+        return changed_pages(self._connection, kind, self._raw(queue), queue, sorted(rows))
+
+    def _put_page(self, kind: RecordType, queue: int, page: Changed) -> None:
+        key = keys.queue_key(kind, self._raw(queue), page.number)
+        if kind is not RecordType.ACTIVE:
+            listed = [
+                records.EndedMessage(number_in(own_id), ended, min(attempts, MAX_U16))
+                for _, own_id, ended, attempts in page.rows
+            ]
+            value = records.encode_ended(listed)
+        else:
+            others = aside(self._connection, queue, page.first, page.end)
+            value = encode_page(self._ids, page.rows, others)
+        if value != EMPTY[kind] or (page.number is None and self._has_record(queue)):
+            self.put(key, value)
+        else:
+            self.delete(key)
+
+    # -- claims, keys, histories --
+
+    def _encode_claims(self) -> None:
+        for row in self._gone["claim"]:
+            self.delete(keys.claim_key(self._raw(row[1]), row[0]))
+        changed = [old[0] for old, _ in self._changed["claim"]]
+        for claim in [*changed, *[row[0] for row in self._new["claim"]]]:
+            ((queue, client, started, ttl, positions),) = self._connection.execute(
+                "SELECT queue, client, started, ttl, positions FROM claim WHERE id = ?", (claim,)
+            )
+            held: list[Any] = []
+            for values, text in in_lists(memoryview(positions).cast("q").tolist()):
+                held += self._connection.execute(f"{_HELD} IN ({text})", (queue, claim, *values))
+            numbers = [
+                self._ids.shown(own_id, position, number, is_shared=is_shared).number
+                for position, own_id, number, is_shared in sorted(held)
+            ]
+            record = records.ClaimRecord(started, ttl, 0, client, numbers)
+            self.put(keys.claim_key(self._raw(queue), claim), records.encode_claim(record))
+
+    def _encode_keys(self) -> None:
+        for row in self._gone["idempotency"]:
+            self.delete(self._idempotency_key(row))
+            name = self._recorder.together.get((row[0], row[1], row[2]))
+            if name is not None:  # all of the record's keys end at once
+                self.delete(keys.queue_key(RecordType.IDEMPOTENCY, self._raw(row[0])) + name)
+        changed = [old[:3] for old, _ in self._changed["idempotency"]]
+        again = [
+            row
+            for one in changed
+            for row in self._connection.execute(
+                "SELECT * FROM idempotency WHERE queue = ? AND kind = ? AND key = ?", one
+            )
+        ]
+        for row in [*self._new["idempotency"], *again]:
+            _, _, _, ends, digest, ids = row
+            numbers = [number_in(ids[at : at + 16]) for at in range(0, len(ids), 16)]
+            value = bookkeeping.encode_keys(ends, numbers, digest or b"")
+            self.put(self._idempotency_key(row), value)
+
+    def _idempotency_key(self, row: Row) -> bytes:
+        name = KINDS[row[1]] + bytes.fromhex(row[2])
+        return keys.queue_key(RecordType.IDEMPOTENCY, self._raw(row[0])) + name
+
+    def _encode_history(self) -> None:
+        changed: dict[tuple[str, int], set[int]] = defaultdict(set)
+        for row in self._gone["history"]:
+            changed[row[1], row[0]].add(row[2])
+            self.delete(keys.attempts_key(number_in(row[3]), self._raw(row[0])))
+        for row in self._new["history"]:
+            changed[row[1], row[0]].add(row[2])
+            consumers = tuple(json.loads(row[6]))
+            if consumers:
+                key = keys.attempts_key(number_in(row[3]), self._raw(row[0]))
+                self.put(key, records.encode_attempts(records.Attempts(consumers)))
+        for (state, queue), numbers in changed.items():
+            for page in self._pages(STATES[state], queue, numbers):
+                self._put_page(STATES[state], queue, page)
+
+    # -- queues and other records --
+
+    def _encode_records(self) -> None:
+        for row in self._gone["record"]:
+            self.delete(keys.record_key(row[0], row[1], row[2]))
+        changed = [old[:3] for old, _ in self._changed["record"]]
+        for name in [*changed, *[row[:3] for row in self._new["record"]]]:
+            ((value, version, ends),) = self._connection.execute(
+                "SELECT value, version, ends FROM record"
+                " WHERE kind = ? AND project = ? AND name = ?",
+                name,
+            )
+            self.put(keys.record_key(*name), bookkeeping.encode_record(version, ends, value))
+
+    def _encode_queues(self) -> None:
+        for row in self._gone["queue"]:
+            self._delete_queue(row[0], row[8], had_record=bool(row[3]))
+        changed = [old[0] for old, new in self._changed["queue"] if new[3] is not apsw.no_change]
+        for number in [*changed, *[row[0] for row in self._new["queue"] if row[3]]]:
+            ((project, name, version, metadata, exposing, content),) = self._connection.execute(
+                "SELECT project, name, version, metadata, exposing, content FROM queue"
+                " WHERE number = ?",
+                (number,),
+            )
+            ref = QueueRef(project, name)
+            raw = keys.queue_id(ref)
+            key = keys.queue_key(RecordType.CONFIG, raw)
+            if not version:
+                self.delete(key)
+                continue
+            record = QueueRecord(ref, json.loads(metadata), version, bool(exposing))
+            self.put(key, bookkeeping.encode_queue_record(record))
+            for kind, queue in _lists_of(number, content):
+                root = keys.queue_key(kind, raw)
+                if root not in self.puts and not self._has_pages(kind, raw, queue):
+                    self.put(root, EMPTY[kind])
+
+    def _has_record(self, number: int) -> bool:
+        found = self._connection.execute(
+            "SELECT version FROM queue WHERE content = ?1 OR number = ?1", (number,)
+        ).get
+        return bool(found)
+
+    def _has_pages(self, kind: RecordType, raw: bytes, queue: int) -> bool:
+        found = self._connection.execute(
+            "SELECT EXISTS (SELECT 1 FROM page WHERE kind = ?1 AND queue = ?2)"
+            " OR EXISTS (SELECT 1 FROM lost_page WHERE kind = ?1 AND raw = ?3)",
+            (kind.value, queue, raw),
+        ).get
+        return bool(found)
+
+    def _delete_queue(self, number: int, content: int, *, had_record: bool) -> None:
+        raw = self._raw(content)
+        if had_record:
+            self.delete(keys.queue_key(RecordType.CONFIG, raw))
+        for kind, queue in _lists_of(number, content):
+            of_queue = (kind.value, queue)
+            pages: list[Any] = self._connection.execute(
+                "SELECT number FROM page WHERE kind = ? AND queue = ?", of_queue
+            ).fetchall()
+            lost = self._connection.execute(
+                "SELECT 1 FROM lost_page WHERE kind = ? AND raw = ? AND number = 0",
+                (kind.value, raw),
+            ).get
+            for page in {one for (one,) in pages} | (set() if lost else {0}):
+                self.delete(keys.queue_key(kind, raw, page or None))
+            self._connection.execute("DELETE FROM page WHERE kind = ? AND queue = ?", of_queue)
+        self._connection.execute("DELETE FROM aside WHERE queue = ?", (content,))
+
+
+def read_attempts(data: bytes) -> dict[int, Attempt]:
+    """Read the column `attempts`: by the numbers in their keys, which keep their order.
+
+    The records count hand-outs up to 65,535. A message that was redriven may count them anew.
+    """
+    attempts = [
+        one if one.number <= MAX_U16 else one._replace(number=MAX_U16)
+        for one in _decode_attempts(data)
+    ]
+    numbers = [one.number for one in attempts]
+    if numbers != sorted(set(numbers)):
+        numbers = list(range(len(attempts)))
+    return dict(zip(numbers, attempts, strict=True))
+
+
+def log_key(segments: Sequence[tuple[int, int]], number: int) -> bytes:
+    """The key of a message's entry of the metadata log; segments are by their first sequence."""
+    start, segment = next((pair for pair in reversed(segments) if pair[0] <= number), segments[0])
+    return keys.log_entry_key(segment, number - start)
+
+
+def _lists_of(number: int, content: int) -> tuple[tuple[RecordType, int], ...]:
+    """The lists of a queue, and the numbers that their pages are under."""
+    return (RecordType.ACTIVE, content), (RecordType.DONE, number), (RecordType.FAILED, number)
+
+
+def encode_page(
+    ids: Ids, rows: Iterable[Row], others: Sequence[tuple[int, int, str, bytes | None]] = ()
+) -> bytes:
+    """Encode an active page: its rows, and the elements that are set aside."""
+    elements: list[tuple[int, int, Sequence[int], bytes | None]] = []
+    for row in rows:
+        (
+            position, number, priority, due, expires, claims, own_id, state, until, ttl, created,
+            claim, claimed_at, is_shared, moved, group, origin,
+        ) = row  # fmt: skip
+        attempts = min(claims, MAX_U16)
+        if state < LEASED:
+            fields = (number, priority, due, expires, attempts)
+            if (
+                position == number
+                and ttl == expires - created
+                and not moved
+                and not is_shared
+                and claim is None
+                and group is None
+            ):
+                elements.append((position, 0, fields, None))
+                continue
+        elif state == LEASED:
+            fields = (number, priority, claimed_at, until, attempts)
+        else:
+            fields = (number, priority, until, until, attempts)
+        shown = ids.shown(own_id, position, number, is_shared=is_shared)
+        extra = Extra(
+            due if state >= LEASED else None,
+            expires if state >= LEASED else None,
+            None if ttl == expires - created else ttl,
+            None if position == number else position,
+            shown.is_renamed,
+            None if state == LEASED else claim,
+            bool(is_shared),
+            state == PARKED,
+            None if origin is None else decode_origin(origin),
+            None if group is None else group.decode(),
+        )
+        elements.append((
+            position, int(state >= LEASED), fields,
+            None if extra == _NO_EXTRA else encode_extra(number, extra),
+        ))  # fmt: skip
+    if others:
+        elements += [(at, held, json.loads(text), extra) for at, held, text, extra in others]
+        elements.sort(key=lambda one: one[0])
+    return encode_active(
+        [field for _, held, fields, _ in elements if not held for field in fields],
+        [field for _, held, fields, _ in elements if held for field in fields],
+        [extra for *_, extra in elements if extra is not None],
+    )
+
+
+_NO_EXTRA = Extra()
