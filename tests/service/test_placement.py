@@ -29,19 +29,30 @@ async def test_queues_that_come_and_go_keep_no_other_from_being_forgotten() -> N
         await placements.put(QueueRef("p", name), "pool")
         await placements.leave(QueueRef("p", name))
 
-    async def kept() -> list[str]:
-        for _ in range(3):
-            await placements.tidy()
-        return [one.name for one in await management.list_records(PLACE, "p", limit=1_000)]
-
     await made_and_deleted("z-the-last-by-name")
-    clock.advance(LEFT_MS + 1)
-    young = [f"a-{number:03}" for number in range(200)]
-    for name in young:
-        await made_and_deleted(name)
-    assert await kept() == young
-    clock.advance(LEFT_MS + 1)
-    assert await kept() == []
+    for number in range(250):
+        await placements.put(QueueRef("p", f"a-{number:03}"), "pool")
+    for _ in range(3):
+        clock.advance(LEFT_MS)
+        await placements.tidy()
+    kept = await management.list_records(PLACE, "p", limit=1_000)
+    assert [one.name for one in kept] == [f"a-{number:03}" for number in range(250)]
+
+
+async def test_an_entry_is_kept_for_a_while_after_its_queue() -> None:
+    clock = Clock()
+    _, management = create("memory://", clock=clock, options=StoreOptions())
+    placements = Placements(
+        management, PoolRegistry(management, lambda _: StoreKind("memory")), clock
+    )
+    queue = QueueRef("p", "q")
+    await placements.put(queue, "pool")
+    await placements.leave(queue)
+    await placements.tidy()
+    assert (await placements.entry(queue)).place.pool == "pool"
+    clock.advance(LEFT_MS)
+    await placements.tidy()
+    assert (await placements.entry(queue)).place == HOME
 
 
 async def test_a_queue_whose_record_was_never_deleted_keeps_its_place() -> None:

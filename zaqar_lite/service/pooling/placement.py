@@ -37,7 +37,7 @@ _PAGE = 1_000
 _READ_AT_ONCE = 100
 """Queues whose entries are read one by one before others have their turn."""
 _LOOKED_AT = 100
-"""Entries that a sweep looks at, for those of queues that were deleted."""
+"""Entries that are looked at together, for those of queues that were deleted."""
 
 
 class Place(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -79,6 +79,7 @@ class Placements:
         self._clock = clock
         self._cache: Cache[QueueRef, tuple[float, Place]] = Cache(_MAX_CACHED)
         self._tidied: tuple[str, str] | None = None
+        self._tidied_at = 0
 
     async def place(self, queue: QueueRef) -> Place:
         """Where a queue lies, as of FRESH seconds ago at most."""
@@ -188,13 +189,20 @@ class Placements:
             await self._mark(queue, entry.place)
 
     async def tidy(self) -> None:
-        """Remove entries whose queues were deleted long enough ago, of the next few entries."""
+        """Remove entries whose queues were deleted long enough ago, of the next few entries.
+
+        It looks once in LEFT_MS, because a look reads records from the store.
+        """
+        now = self._clock.now_ms()
+        if now - self._tidied_at < LEFT_MS:
+            return
+        self._tidied_at = now
         records = await self.management.list_records(PLACE, after=self._tidied, limit=_LOOKED_AT)
         is_end = len(records) < _LOOKED_AT
         self._tidied = None if is_end else (records[-1].project, records[-1].name)
         for record in records:
             queue, place = QueueRef(record.project, record.name), _decode(record.value)
-            if not place.left or self._clock.now_ms() - place.left < LEFT_MS:
+            if not place.left or now - place.left < LEFT_MS:
                 continue
             with suppress(RecordChanged):
                 if await self._has_record(queue):  # it was never deleted, or made without us
