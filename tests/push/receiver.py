@@ -57,6 +57,16 @@ class Receiver:
             await self._came.wait_for(lambda: len(self.received) >= count)
         return self.received
 
+    async def wait_for(self, *bodies: Any, seconds: float = 60) -> None:
+        """Wait until messages of these bodies have come, in whatever order and however often."""
+        async with asyncio.timeout(seconds), self._came:
+            await self._came.wait_for(lambda: all(body in self.bodies for body in bodies))
+
+    @property
+    def bodies(self) -> list[Any]:
+        """The bodies of the messages that have come."""
+        return [one.document.get("body") for one in self.received]
+
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         one = Received(request, await request.read())
         async with self._came:

@@ -1,6 +1,5 @@
 """Mail goes out by a real SMTP server."""
 
-import asyncio
 import json
 import ssl
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ import pytest
 from aiosmtpd.controller import Controller
 
 from tests.api.conftest import MakeApi
+from tests.push.test_delivering import attempts_of
 from tests.services.process import free_port
 from tests.test_tls import make_certificate
 from zaqar_lite.domain.errors import ConfigurationError, Invalid
@@ -71,10 +71,7 @@ async def test_sends_a_mail_from_the_servers_own_sender(
         )
         assert made.status_code == 201
         await api.post({"body": {"order": "ü"}})
-        for _ in range(200):
-            if box.mails:
-                break
-            await asyncio.sleep(0.05)
+        await attempts_of(api, made.json()["subscription_id"], 2)
     (mail,) = box.mails
     assert (mail["From"], mail["To"]) == ("queue@example.org", "a@b.org")
     assert mail["Subject"] == "An order"
@@ -106,12 +103,8 @@ async def test_speaks_tls_with_a_mail_server_that_proves_who_it_is(
         async with make_api(**smtp) as api:
             subscription = {"subscriber": "mailto:a@b.org"}
             made = await api.call("POST", "subscriptions", subscription)
-            log = f"subscriptions/{made.json()['subscription_id']}/deliveries"
             await api.post({"body": 1})
-            for _ in range(400):
-                if tried := (await api.call("GET", log)).json()["deliveries"]:
-                    break
-                await asyncio.sleep(0.05)
+            tried = await attempts_of(api, made.json()["subscription_id"], 1)
         outcome = "delivered" if is_trusted else "failed"
         assert (tried[0]["outcome"], len(box.mails)) == (outcome, int(is_trusted)), tried
     finally:

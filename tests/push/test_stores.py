@@ -9,68 +9,47 @@ import pytest
 from tests.api.conftest import MakeApi
 from tests.contract.conftest import case, store_uri  # noqa: F401 - fixtures
 from tests.contract.stores import DriverCase
+from tests.push.conftest import LOOPBACK
 from tests.push.receiver import Receiver
+from tests.push.test_delivering import subscribe
 
 pytestmark = pytest.mark.anyio
 POLICY = {"minimum_delay": 0, "maximum_delay": 10}
 
 
+@pytest.fixture
+def settings(case: DriverCase, store_uri: str, tmp_path: Path) -> dict[str, Any]:  # noqa: F811
+    """The settings of a server that delivers, over each store."""
+    options = dict(case.make_extra(tmp_path))
+    return {"store": store_uri, "store_options": options, "delivery_allowed": LOOPBACK}
+
+
 async def test_delivers_tries_again_and_waits_until_a_message_is_due(
-    make_api: MakeApi,
-    case: DriverCase,  # noqa: F811
-    store_uri: str,  # noqa: F811
-    tmp_path: Path,
+    make_api: MakeApi, settings: dict[str, Any]
 ) -> None:
-    settings = {
-        "store": store_uri,
-        "store_options": dict(case.make_extra(tmp_path)),
-        "delivery_allowed": "127.0.0.0/8",
-    }
     async with (
         make_api(**settings) as api,
         Receiver(503, 204) as receiver,
         Receiver(503, 204) as orderly,
     ):
         await api.call("PUT", "", {"_default_message_delay": 600})
-        made = await api.call(
-            "POST",
-            "subscriptions",
-            {"subscriber": receiver.url, "options": {"_retry_policy": POLICY}},
-        )
-        assert made.status_code == 201
-        options = {"_retry_policy": POLICY, "ordered": True}
-        answer = await api.call(
-            "POST", "subscriptions", {"subscriber": orderly.url, "options": options}
-        )
-        assert answer.status_code == 201
+        await subscribe(api, receiver.url, options={"_retry_policy": POLICY})
+        await subscribe(api, orderly.url, options={"_retry_policy": POLICY, "ordered": True})
         _, late = await api.post({"body": "now", "delay": 0}, {"body": "late"})
         came = await receiver.wait(2, seconds=60)
         assert [one.document["body"] for one in came] == ["now", "now"]
         assert came[0].headers["webhook-id"] == came[1].headers["webhook-id"]
         # The first may come again: its lease ends before its delivery was written down.
         api.advance(600)
-        count = 3
-        while (await receiver.wait(count, seconds=60))[-1].document["body"] == "now":
-            count = len(receiver.received) + 1
-        assert receiver.received[-1].document["body"] == "late"
-        assert receiver.received[-1].headers["webhook-id"] == f"msg_{late}"
-        while orderly.received[-1].document["body"] != "late":
-            await orderly.wait(len(orderly.received) + 1, seconds=60)
-        bodies = [one.document["body"] for one in orderly.received]
-        assert bodies == sorted(bodies, reverse=True)
+        await receiver.wait_for("late")
+        assert f"msg_{late}" in {one.headers["webhook-id"] for one in receiver.received}
+        await orderly.wait_for("late")
+        assert orderly.bodies == sorted(orderly.bodies, reverse=True)
 
 
 async def test_one_post_to_a_topic_reaches_queues_and_receivers_once(
-    make_api: MakeApi,
-    case: DriverCase,  # noqa: F811
-    store_uri: str,  # noqa: F811
-    tmp_path: Path,
+    make_api: MakeApi, settings: dict[str, Any]
 ) -> None:
-    settings = {
-        "store": store_uri,
-        "store_options": dict(case.make_extra(tmp_path)),
-        "delivery_allowed": "127.0.0.0/8",
-    }
     async with make_api(**settings) as api, Receiver(204) as receiver:
         topic = f"/v2/topics/{api.queue}"
         made = await api.call("PUT", topic, {"_default_message_ttl": 600, "colour": "red"})

@@ -12,9 +12,9 @@ import pytest
 from aiohttp import web
 
 from tests.api.conftest import Api, MakeApi
-from tests.push.conftest import LOOPBACK
+from tests.push.conftest import LOOPBACK, until
 from tests.push.receiver import Receiver
-from tests.push.test_delivering import subscribe
+from tests.push.test_delivering import attempts_of, subscribe
 from tests.services import start_redis
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.push.webhook import Webhooks
@@ -102,13 +102,7 @@ async def test_a_receiver_that_breaks_off_gets_it_again(impatient: Api, way: Bre
     async with breaking(way, 2) as (url, came):
         made, _ = await subscribe(impatient, url, options={"_retry_policy": AT_ONCE})
         (posted,) = await impatient.post({"body": 1})
-        path = f"subscriptions/{made}/deliveries"
-        async with asyncio.timeout(20):
-            while True:
-                attempts = (await impatient.call("GET", path)).json()["deliveries"]
-                if attempts and attempts[0]["outcome"] == "delivered":
-                    break
-                await asyncio.sleep(0.05)
+        attempts = await attempts_of(impatient, made, 3)
         assert set(came) == {f"msg_{posted}".encode()}
         assert [one["outcome"] for one in attempts] == ["delivered", "failed", "failed"]
         assert all(one["error"] for one in attempts[1:])
@@ -147,10 +141,7 @@ async def test_deliveries_go_on_after_the_store_was_away(api: Api, away: Any) ->
         away(is_away=False)
         await api.post({"body": 300})
         api.advance(61)  # leases of what could not be deleted
-        async with asyncio.timeout(40):
-            count = 0
-            while {one.document["body"] for one in receiver.received} != set(range(301)):
-                count = len(await receiver.wait(count + 1, seconds=40))
+        await receiver.wait_for(*range(301), seconds=40)
 
 
 @pytest.mark.parametrize("how", ["killed", "paused"])
@@ -179,16 +170,14 @@ async def test_deliveries_go_on_after_redis_was_away(make_api: MakeApi, how: str
                     await asyncio.to_thread(redis.start)
                 else:
                     os.kill(process.pid, signal.SIGCONT)
-            async with asyncio.timeout(60):
+
+            async def is_posted() -> bool:
                 document = {"messages": [{"body": 100}]}
-                while True:
-                    if (await api.call("POST", "messages", document)).status_code == 201:
-                        break
-                    await asyncio.sleep(0.2)
-                api.advance(61)  # leases of claims whose answer was lost
-                count = 0
-                while {one.document["body"] for one in receiver.received} != set(range(101)):
-                    count = len(await receiver.wait(count + 1, seconds=60))
+                return (await api.call("POST", "messages", document)).status_code == 201
+
+            await until(is_posted, seconds=60)
+            api.advance(61)  # leases of claims whose answer was lost
+            await receiver.wait_for(*range(101))
 
 
 async def test_a_slow_ordered_receiver_holds_up_no_other(api: Api) -> None:
