@@ -5,13 +5,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from tests.service.composed import Composed
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.models import QueueRef, RetryPolicyOf, StoreOptions, SweepResult, no_retries
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.service.janitor import Janitor
-from zaqar_lite.service.policy import Policies
-from zaqar_lite.service.queues import Queues
 from zaqar_lite.storage.sql.database import Database
 from zaqar_lite.storage.sql.messages import SqlMessageStore
 from zaqar_lite.storage.sql.place import InRam
@@ -46,10 +44,10 @@ class House:
         self.clock = Clock()
         self.messages = Watched(self.clock)
         self.management = SqlManagementStore(self.messages.db)
-        limits = Limits()
-        policies = Policies(self.management, limits, checked=True)
-        queues = Queues(self.management, self.messages, policies, limits)
-        self.janitor = Janitor(self.messages, self.management, queues, policies, interval=3_600)
+        one = Composed(self.clock, (self.messages, self.management))
+        self.janitor = Janitor(
+            self.messages, self.management, one.queues, one.policies, interval=3_600
+        )
 
     async def post(self, count: int, *, ttl: int = HOUR, delay: int = 0) -> None:
         new = [NewMessage(b"1", ttl, delay)] * count

@@ -8,18 +8,16 @@ from uuid import uuid4
 import msgspec
 import pytest
 
+from tests.service.composed import Composed
 from tests.services import RedisServer
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.models import QueueRef, StoreOptions
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.service import records
 from zaqar_lite.service.jobs import runner as job_runner
-from zaqar_lite.service.jobs.bulk import Bulk, Choice, Job, JobAct, Order
+from zaqar_lite.service.jobs.bulk import Choice, Job, JobAct, Order
 from zaqar_lite.service.jobs.jobs import RUNNING, Jobs, running_name
 from zaqar_lite.service.jobs.runner import JobRunner
-from zaqar_lite.service.policy import Policies
-from zaqar_lite.service.queues import Queues
 from zaqar_lite.storage.registry import create_stores
 
 pytestmark = pytest.mark.anyio
@@ -47,13 +45,10 @@ async def held(
 ) -> AsyncIterator[Held]:
     """A job that is held for a while by nobody, and a process that may take it over."""
     monkeypatch.setattr(job_runner, "_LOOK_EVERY", 600.0)
-    clock, limits, queue = Clock(), Limits(), QueueRef(f"p-{uuid4().hex}", "letters")
+    clock, queue = Clock(), QueueRef(f"p-{uuid4().hex}", "letters")
     messages, management = create_stores(redis_server.url, clock=clock, options=StoreOptions())
     async with management, messages:
-        policies = Policies(management, limits, checked=True)
-        queues = Queues(management, messages, policies, limits)
-        bulk = Bulk(messages, management, queues, policies, limits=limits, clock=clock)
-        jobs = Jobs(messages, management, bulk, limits=limits, clock=clock)
+        jobs = Composed(clock, (messages, management)).jobs()
         await messages.post(queue, [NewMessage(b"1", 600_000)], client_id="c", version=None)
         newest = (await messages.stats(queue)).newest
         assert newest is not None
@@ -91,12 +86,8 @@ async def test_a_job_that_can_not_be_read_holds_up_no_other(held: Held) -> None:
 
 
 async def test_messages_that_take_long_to_match_are_looked_at_in_steps() -> None:
-    clock, limits, queue = Clock(), Limits(), QueueRef("p", "letters")
-    messages, management = create_stores("memory://", clock=clock, options=StoreOptions())
-    policies = Policies(management, limits, checked=True)
-    queues = Queues(management, messages, policies, limits)
-    bulk = Bulk(messages, management, queues, policies, limits=limits, clock=clock)
-    jobs = Jobs(messages, management, bulk, limits=limits, clock=clock)
+    one, queue = Composed(), QueueRef("p", "letters")
+    clock, messages, jobs = one.clock, one.store, one.jobs()
     headers = {f"h{number}": "ab" * 400 for number in range(8)}
     new = [NewMessage(b"1", 600_000, headers=headers)] * 20
     await messages.post(queue, new, client_id="c", version=None)

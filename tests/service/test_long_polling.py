@@ -1,7 +1,6 @@
 """The waiting lines: no herd, no lost place, bounded, and nothing left behind."""
 
 import asyncio
-import tracemalloc
 from collections import Counter
 
 import pytest
@@ -65,19 +64,6 @@ async def test_ten_thousand_waiters_ask_once_and_no_message_wakes_a_herd() -> No
     house.waiting.close()
     await asyncio.gather(*(task for line in waiting.values() for task in line))
     assert house.waiting.count == 0
-
-
-async def test_a_waiter_costs_little_memory() -> None:
-    house = House()
-    tracemalloc.start()
-    before = tracemalloc.get_traced_memory()[0]
-    waiting = [asyncio.create_task(house.wait(queue)) for queue in QUEUES for _ in range(10)]
-    await turns()
-    grown = tracemalloc.get_traced_memory()[0] - before
-    tracemalloc.stop()
-    assert grown / len(waiting) < 12_000, "bytes a waiter"
-    house.waiting.close()
-    await asyncio.gather(*waiting)
 
 
 async def test_who_finds_nothing_keeps_its_place(monkeypatch: pytest.MonkeyPatch) -> None:

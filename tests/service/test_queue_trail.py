@@ -6,16 +6,10 @@ from typing import Any
 
 import pytest
 
-from zaqar_lite.domain.clock import Clock
+from tests.service.composed import Composed
 from zaqar_lite.domain.limits import Limits
-from zaqar_lite.domain.models import ListQuery, QueueRef, StoreOptions
+from zaqar_lite.domain.models import ListQuery, QueueRef
 from zaqar_lite.service import audit
-from zaqar_lite.service.delivery.outbox import Outbox
-from zaqar_lite.service.messages import Messages
-from zaqar_lite.service.policy import Policies
-from zaqar_lite.service.queues import Queues
-from zaqar_lite.service.routing import Router
-from zaqar_lite.storage.sql import create
 
 pytestmark = pytest.mark.anyio
 QUEUE = QueueRef("audit", "log")
@@ -27,18 +21,8 @@ async def test_an_event_is_stored_or_told_to_be_lost(
     """Events come during a post, and more than may wait."""
     monkeypatch.setattr(audit, "_MOST_WAITING", 4)
     monkeypatch.setattr(audit, "_BATCH", 2)
-    clock, limits = Clock(), Limits()
-    store, management = create("memory://", clock=clock, options=StoreOptions())
-    policies = Policies(management, limits, checked=True)
-    messages = Messages(
-        store,
-        Queues(management, store, policies, limits),
-        policies,
-        Router(management, limits),
-        Outbox(policies, clock),
-        limits=limits,
-        clock=clock,
-    )
+    one = Composed()
+    store, messages = one.store, one.messages
     begun, gate, post = asyncio.Event(), asyncio.Event(), store.post
 
     async def slowly(*args: Any, **more: Any) -> Any:

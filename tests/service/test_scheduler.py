@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
+from tests.service.composed import Composed
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import (
     Invalid,
@@ -18,18 +19,11 @@ from zaqar_lite.domain.errors import (
     RecordChanged,
     Unavailable,
 )
-from zaqar_lite.domain.limits import Limits
-from zaqar_lite.domain.models import ListQuery, Message, QueueRef, StoreOptions
-from zaqar_lite.service.delivery.outbox import Outbox
-from zaqar_lite.service.messages import Messages
-from zaqar_lite.service.policy import Policies
-from zaqar_lite.service.queues import Queues
-from zaqar_lite.service.routing import Router
+from zaqar_lite.domain.models import ListQuery, Message, QueueRef
 from zaqar_lite.service.schedules.schedules import KIND as SCHEDULE
 from zaqar_lite.service.schedules.schedules import Plan, Schedule, Scheduler, Schedules
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
-from zaqar_lite.storage.sql import create
 
 pytestmark = pytest.mark.anyio
 MINUTE = 60_000
@@ -77,22 +71,10 @@ def plan(**fields: Any) -> Plan:
 
 @pytest.fixture
 async def place() -> Place:
-    clock, limits = Clock(), Limits()
-    messages, management = create("memory://", clock=clock, options=StoreOptions())
-    policies = Policies(management, limits, checked=True)
-    queues = Queues(management, messages, policies, limits)
-    service = Messages(
-        messages,
-        queues,
-        policies,
-        Router(management, limits),
-        Outbox(policies, clock),
-        limits=limits,
-        clock=clock,
-    )
-    schedules = Schedules(management, service, clock)
-    made = [Scheduler(schedules, messages, clock, window_ms=600_000) for _ in range(2)]
-    place = Place(clock, messages, management, schedules, made)
+    one = Composed()
+    schedules = Schedules(one.management, one.messages, one.clock)
+    made = [Scheduler(schedules, one.store, one.clock, window_ms=600_000) for _ in range(2)]
+    place = Place(one.clock, one.store, one.management, schedules, made)
     place.move_to(0)
     return place
 

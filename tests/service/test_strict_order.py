@@ -2,15 +2,23 @@
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
+from typing import Any
 
 import msgspec
 import pytest
 
+from tests.service.composed import Composed
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Invalid, Unavailable
-from zaqar_lite.domain.limits import Limits
-from zaqar_lite.domain.models import ClaimRequest, DelayMode, ListQuery, QueueRef, StoreOptions
+from zaqar_lite.domain.models import (
+    ClaimRequest,
+    DelayMode,
+    ListQuery,
+    Message,
+    QueueRef,
+    StoreOptions,
+)
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.domain.subscriptions import Subscription, SubscriptionDraft
 from zaqar_lite.domain.topics import topic_ref
@@ -31,8 +39,6 @@ from zaqar_lite.service.delivery.outbox import (
 )
 from zaqar_lite.service.delivery.strict_order import KIND, StrictOrder
 from zaqar_lite.service.long_polling import LongPolling
-from zaqar_lite.service.policy import Policies
-from zaqar_lite.service.queues import Queues
 from zaqar_lite.service.subscriptions.subscriber_cache import SubscriberCache
 from zaqar_lite.service.subscriptions.subscriptions import Subscriptions
 from zaqar_lite.storage.base import MessageStore
@@ -43,23 +49,24 @@ pytestmark = pytest.mark.anyio
 QUEUE = QueueRef("p", "orders")
 
 
-class Process:
+class Process(Composed):
     """What a process has over its stores to take turns."""
 
-    def __init__(self, messages: MessageStore, management: ManagementStore, clock: Clock) -> None:
-        self.messages, self.management, self.clock = messages, management, clock
-        limits = Limits()
-        self.policies = policies = Policies(management, limits, checked=True)
-        self.queues = Queues(management, messages, policies, limits)
-        self.subscribers = SubscriberCache(management)
+    def __init__(
+        self,
+        clock: Clock | None = None,
+        stores: tuple[MessageStore, ManagementStore] | None = None,
+    ) -> None:
+        super().__init__(clock, stores)
+        self.subscribers = SubscriberCache(self.management)
         self.subscriptions = Subscriptions(
-            management,
+            self.management,
             self.queues,
-            policies,
+            self.policies,
             self.subscribers,
             confirmations=None,
-            limits=limits,
-            clock=clock,
+            limits=self.limits,
+            clock=self.clock,
             refused={},
         )
 
@@ -68,15 +75,23 @@ class Process:
         draft = SubscriptionDraft(f"http://{host}/", options={"ordered": ordered})
         return (await self.subscriptions.create(QUEUE, draft)).id
 
+    async def note(self, entry: OutboxMessage) -> Message:
+        """Put an outbox message into its queue, and read it as a worker does."""
+        queue = outbox_queue(entry.project)
+        new = [NewMessage(encode(entry), 60_000)]
+        await self.store.post(queue, new, client_id="c", version=None)
+        (message,) = (await self.store.list_messages(queue, ListQuery(1))).messages
+        return message
+
     def deliver(self, transports: Mapping[str, Transport]) -> Deliveries:
         """Make what delivers by these transports."""
         return Deliveries(
-            self.messages,
+            self.store,
             self.management,
             self.queues,
             self.subscriptions,
             subscriber_cache=self.subscribers,
-            long_polling=LongPolling(self.messages, most=10, most_per_project=10),
+            long_polling=LongPolling(self.store, most=10, most_per_project=10),
             sender=DeliverySender(transports, self.clock, has_ended=lambda _: False),
             log=AttemptLog(self.management, self.clock),
             clock=self.clock,
@@ -86,9 +101,8 @@ class Process:
 
 
 async def test_while_a_turn_delivers_no_other_process_takes_one() -> None:
-    clock = Clock()
-    messages, management = create("memory://", clock=clock, options=StoreOptions())
-    process = Process(messages, management, clock)
+    process = Process()
+    messages, management, clock = process.store, process.management, process.clock
     made, now, delivered = await process.subscribe(), clock.now_ms(), []
 
     async def look(note: OutboxMessage, _: QueueRef) -> OutboxMessage | None:
@@ -121,9 +135,8 @@ async def test_while_a_turn_delivers_no_other_process_takes_one() -> None:
 
 
 async def test_a_turn_that_the_store_ends_holds_no_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Clock()
-    messages, management = create("memory://", clock=clock, options=StoreOptions())
-    process = Process(messages, management, clock)
+    process = Process()
+    messages, management, clock = process.store, process.management, process.clock
     made, now, delivered = await process.subscribe(), clock.now_ms(), []
 
     async def look(note: OutboxMessage, _: QueueRef) -> OutboxMessage | None:
@@ -155,7 +168,7 @@ async def test_a_turn_that_comes_too_early_by_this_clock_is_taken_again() -> Non
     """It was posted by a process whose clock is ahead; its key must not stop the next one."""
     store_clock, clock = Clock(), Clock()
     messages, management = create("memory://", clock=store_clock, options=StoreOptions())
-    process = Process(messages, management, clock)
+    process = Process(clock, (messages, management))
     deliveries = process.deliver({})
     made = await process.subscribe()
     line = (await process.subscriptions.get(QUEUE, made)).name
@@ -183,11 +196,21 @@ class Recorder(Transport):
         self.sent.append(notification.subscriber)
         return Answer(status=self._status)
 
+    async def most_at_once(self, delivering: Coroutine[Any, Any, None]) -> int:
+        """Deliver, and answer how many were sent between two rounds of the event loop at most."""
+        task = asyncio.create_task(delivering)
+        most = sent = 0
+        while not task.done():
+            await asyncio.sleep(0)
+            most, sent = max(most, len(self.sent) - sent), len(self.sent)
+        await task
+        return most
+
 
 async def test_a_turn_that_fails_repeats_no_delivery_to_others() -> None:
     clock = Clock(wall=lambda: 1_800_000_000.0, monotonic=lambda: 0.0)
-    messages, management = create("memory://", clock=clock, options=StoreOptions())
-    process, recorder = Process(messages, management, clock), Recorder()
+    process, recorder = Process(clock), Recorder()
+    messages = process.store
     deliveries = process.deliver({"http": recorder})
     ordered = await process.subscribe()
     await process.subscribe("other.example", ordered=False)
@@ -197,9 +220,7 @@ async def test_a_turn_that_fails_repeats_no_delivery_to_others() -> None:
     note = OutboxMessage(
         "a", "p", "orders", now, now + 60_000, 60, msgspec.Raw(b"1"), ordered=(ordered,)
     )
-    lane = outbox_queue(QUEUE.project)
-    await messages.post(lane, [NewMessage(encode(note), 60_000)], client_id="c", version=None)
-    (message,) = (await messages.list_messages(lane, ListQuery(1))).messages
+    message = await process.note(note)
     for _ in range(2):  # they share one later turn
         await deliveries._deliver_new(message)
     assert recorder.sent == ["http://other.example/"] * 2
@@ -210,9 +231,8 @@ async def test_a_turn_that_fails_repeats_no_delivery_to_others() -> None:
 
 
 async def test_what_no_queue_takes_is_kept_to_be_listed(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Clock()
-    messages, management = create("memory://", clock=clock, options=StoreOptions())
-    process = Process(messages, management, clock)
+    process = Process()
+    messages = process.store
     deliveries = process.deliver({})
     draft = SubscriptionDraft("http://r.example/", options={"dead_letter_queue": "letters"})
     made = (await process.subscriptions.create(QUEUE, draft)).id
@@ -230,9 +250,8 @@ async def test_what_no_queue_takes_is_kept_to_be_listed(monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize(("count", "is_allowed"), [(1_000, True), (1_001, False)])
 async def test_a_post_makes_so_many_deliveries_in_order(count: int, is_allowed: bool) -> None:
-    clock = Clock()
-    messages, management = create("memory://", clock=clock, options=StoreOptions())
-    process = Process(messages, management, clock)
+    process = Process()
+    clock = process.clock
     for number in range(10):
         await process.subscribe(f"r{number}.example")
     policy = await process.policies.get(QUEUE)
@@ -248,33 +267,24 @@ async def test_a_post_makes_so_many_deliveries_in_order(count: int, is_allowed: 
 
 @pytest.mark.parametrize("status", [204, 500])
 async def test_a_large_message_is_sent_to_many_in_steps(status: int) -> None:
-    clock = Clock()
-    messages, management = create("memory://", clock=clock, options=StoreOptions())
-    process, recorder = Process(messages, management, clock), Recorder(status)
+    process, recorder = Process(), Recorder(status)
+    messages, clock = process.store, process.clock
     deliveries = process.deliver({"http": recorder})
     for number in range(20):
         await process.subscribe(f"r{number}.example", ordered=False)
     now = clock.now_ms()
     body = msgspec.Raw(b'"%s"' % (b"x" * 200_000))
     note = OutboxMessage("a" * 32, "p", "orders", now, now + 600_000, 600, body)
-    lane = outbox_queue(QUEUE.project)
-    await messages.post(lane, [NewMessage(encode(note), 60_000)], client_id="c", version=None)
-    (message,) = (await messages.list_messages(lane, ListQuery(1))).messages
-    delivering = asyncio.ensure_future(deliveries._deliver_new(message))
-    most_at_once = sent = 0
-    while not delivering.done():
-        await asyncio.sleep(0)
-        most_at_once, sent = max(most_at_once, len(recorder.sent) - sent), len(recorder.sent)
-    await delivering
+    message = await process.note(note)
+    most_at_once = await recorder.most_at_once(deliveries._deliver_new(message))
     assert (len(recorder.sent), most_at_once) == (20, 1)
     again = await messages.stats(retry_queue(QUEUE.project))
     assert again.total == (20 if status == 500 else 0)
 
 
 async def test_a_topics_message_goes_to_its_queues_in_steps() -> None:
-    clock = Clock()
-    messages, management = create("memory://", clock=clock, options=StoreOptions())
-    process, recorder = Process(messages, management, clock), Recorder()
+    process, recorder = Process(), Recorder()
+    clock = process.clock
     deliveries, topic = process.deliver({"queue": recorder}), topic_ref("p", "t")
     for number in range(50):
         await process.subscriptions.create(topic, SubscriptionDraft(f"queue:q{number}"))
@@ -282,13 +292,6 @@ async def test_a_topics_message_goes_to_its_queues_in_steps() -> None:
     note = OutboxMessage(
         "", "p", topic.name, now, now + 60_000, 60, msgspec.Raw(b"1"), sent=Forwarded("c")
     )
-    lane = outbox_queue(QUEUE.project)
-    await messages.post(lane, [NewMessage(encode(note), 60_000)], client_id="c", version=None)
-    (message,) = (await messages.list_messages(lane, ListQuery(1))).messages
-    delivering = asyncio.ensure_future(deliveries._deliver_new(message))
-    most_at_once = sent = 0
-    while not delivering.done():
-        await asyncio.sleep(0)
-        most_at_once, sent = max(most_at_once, len(recorder.sent) - sent), len(recorder.sent)
-    await delivering
+    message = await process.note(note)
+    most_at_once = await recorder.most_at_once(deliveries._deliver_new(message))
     assert (len(recorder.sent), most_at_once) == (50, 20)

@@ -87,7 +87,8 @@ def test_a_named_expression_is_that_of_its_fields(name: str, fields: str) -> Non
         ("0 0 * * 8", "day of the week of 'cron' is '8'; it may be 0 to 7"),
         ("*/0 * * * *", "minute of 'cron' is"),
         ("5-1 * * * *", "minute of 'cron' is '5-1'"),
-        ("1 2 3", "five fields"),
+        ("", "five fields"),
+        ("* * * * * *", "five fields"),
         ("@reboot", "can't be @reboot"),
         ("@noon", "one of @hourly, @daily"),
         ("0 0 30 2 *", "'cron' can't be read|never fires"),
@@ -121,14 +122,6 @@ def test_going_on_from_any_instant_is_the_same_as_going_on() -> None:
     while len(anew) < len(whole):
         anew.append(next(cron.after(anew[-1])))
     assert anew == whole
-
-
-@pytest.mark.parametrize(
-    "text", ["", "* * * *", "* * * * * *", "61 * * * *", "x * * * *", "0 0 30 2 *"]
-)
-def test_a_cron_that_can_not_be_is_refused(text: str) -> None:
-    with pytest.raises(Invalid):
-        Cron(text, "UTC")
 
 
 @pytest.mark.parametrize("zone", ["Mars/Olympus", "", "../etc/passwd", "CET ", "/etc/localtime"])

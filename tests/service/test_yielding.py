@@ -6,21 +6,15 @@ from typing import TypeVar
 
 import pytest
 
-from zaqar_lite.domain.clock import Clock
+from tests.service.composed import Composed
 from zaqar_lite.domain.errors import Invalid
-from zaqar_lite.domain.limits import Limits
-from zaqar_lite.domain.models import QueueRef, StoreOptions
+from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.domain.turns import Turns
-from zaqar_lite.service.delivery.outbox import Outbox
 from zaqar_lite.service.jobs.runner import Pace
 from zaqar_lite.service.messages import Messages
-from zaqar_lite.service.policy import Policies
 from zaqar_lite.service.post_validation import Draft
-from zaqar_lite.service.queues import Queues
-from zaqar_lite.service.routing import Router
 from zaqar_lite.service.topics import Admitted, Topics
 from zaqar_lite.service.yielding import STEP
-from zaqar_lite.storage.sql import create
 
 pytestmark = pytest.mark.anyio
 QUEUE = QueueRef("p", "q")
@@ -30,14 +24,7 @@ T = TypeVar("T")
 @pytest.fixture
 def service() -> Messages:
     """The rules of messages over a memory store."""
-    clock = Clock()
-    messages, management = create("memory://", clock=clock, options=StoreOptions())
-    limits = Limits()
-    policies = Policies(management, limits, checked=True)
-    queues = Queues(management, messages, policies, limits)
-    router = Router(management, limits)
-    notes = Outbox(policies, clock)
-    return Messages(messages, queues, policies, router, notes, limits=limits, clock=clock)
+    return Composed().messages
 
 
 async def _rounds_of(work: Awaitable[T]) -> int:
@@ -57,9 +44,8 @@ def _drafts(count: int) -> list[Draft]:
 
 @pytest.mark.parametrize("count", [1, STEP, STEP + 1, 10 * STEP])
 async def test_a_post_to_a_topic_is_made_in_turns(count: int) -> None:
-    clock = Clock()
-    messages, management = create("memory://", clock=clock, options=StoreOptions())
-    topics = Topics(management, messages, limits=Limits(), clock=clock, turns=Turns())
+    one = Composed()
+    topics = Topics(one.management, one.store, limits=one.limits, clock=one.clock, turns=Turns())
     posted = topics.post(
         QUEUE, _drafts(count), client_id="c", batch_key=None, admitted=Admitted({}, 1)
     )
