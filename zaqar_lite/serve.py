@@ -22,7 +22,7 @@ from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.environment import PREFIX
 from zaqar_lite.main import create_app
 from zaqar_lite.server import logs
-from zaqar_lite.server.connections import bounds_of, connections_of
+from zaqar_lite.server.connections import connections_of
 from zaqar_lite.server.gc_tuning import Collector
 from zaqar_lite.server.loading import Reloading, Source
 from zaqar_lite.server.sockets import SocketProtocol
@@ -274,11 +274,10 @@ def _certificate(settings: Settings) -> Certificate | None:
 def _config(
     settings: Settings, app: Application, certificate: Certificate | None
 ) -> uvicorn.Config:
-    SocketProtocol.sockets = app.sockets
     config = _Config(
         app,
         loop="uvloop",
-        http=connections_of(app, bounds_of(settings)),
+        http=connections_of(app, settings),
         ws="none",
         lifespan="on",
         access_log=False,

@@ -24,8 +24,9 @@ import zaqar_lite
 from tests.api.sockets import Raw, established, request
 from tests.server import ServerProcess
 from zaqar_lite.api.request import Head, Request, Response, Write
-from zaqar_lite.server.connections import Bounds, connections_of
+from zaqar_lite.server.connections import connections_of
 from zaqar_lite.server.http1 import RequestReader
+from zaqar_lite.server.loading import load
 
 POST = "/v2/queues/q/messages"
 WAITS = {"Expect": "100-continue"}
@@ -614,6 +615,8 @@ def test_the_oldest_uvicorn_serves_too(oldest_uvicorn: Path) -> None:
 class Answering:
     """An application that has one answer, for the connections of this process."""
 
+    sockets = None
+
     def __init__(self, result: Response) -> None:
         self._result = result
 
@@ -630,7 +633,8 @@ async def _answered(result: Response) -> bytes:
     """What a connection writes until it ends, whose requests all have this answer."""
     app: Any = Answering(result)
     loop = asyncio.get_running_loop()
-    protocol = connections_of(app, Bounds(keep_alive=1))
+    settings = load(environment={}, overrides={"keep_alive": 1})
+    protocol = connections_of(app, settings)
     server = await loop.create_server(lambda: protocol(None, ServerState()), "127.0.0.1", 0)
     async with server:
         reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())

@@ -8,7 +8,6 @@ import asyncio
 import logging
 import resource
 from collections.abc import Callable, Coroutine, Generator
-from dataclasses import dataclass
 from functools import partial
 from types import coroutine
 from typing import Any
@@ -45,6 +44,7 @@ from zaqar_lite.settings import Settings
 logger = logging.getLogger("zaqar_lite")
 _DISCARDED_BYTES = 8 * 1024 * 1024
 _DISCARDED_SECONDS = 2.0
+_MAX_HEAD = 262_144
 _PARSED = 8_192
 """Bytes of a head or a body that are parsed at a time."""
 _AT_ONCE = 16
@@ -62,45 +62,6 @@ _ALL_TAKEN = "all %d connections are taken (max_connections): further clients ar
 NO_HTTP_LINE = "Invalid HTTP request received."
 _MALFORMED = (type(None), httptools.HttpParserInvalidURLError, UnicodeDecodeError)
 """What the parser's callbacks raise, if anything, about input that is no HTTP."""
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """How much a client may send, and how long it may take; seconds and bytes.
-
-    max_head          bytes of a request's head
-    read_timeout      how long a client may pause in the middle of a request or of reading an answer
-    total_timeout     how long a request may take to arrive
-    keep_alive        how long a connection stays open after an answer
-    max_connections   how many connections there may be
-    socket_port       the port for WebSockets only, where their path is `/`
-    """
-
-    max_head: int = 262_144
-    read_timeout: float = 60.0
-    total_timeout: float = 300.0
-    keep_alive: float = 75.0
-    max_connections: int = 4_096
-    socket_port: int | None = None
-
-
-def bounds_of(settings: Settings) -> Bounds:
-    """The bounds of this process's connections; raises its open files if they are too few.
-
-    It also bounds what WebSockets take, and what clients can make the server log.
-    """
-    largest = max(settings.max_messages_post_size, settings.max_queue_metadata)
-    SocketProtocol.largest = largest + _AROUND_A_FRAME
-    SocketProtocol.interval = settings.request_timeout / 3
-    SocketProtocol.silence = settings.request_timeout
-    logger.addFilter(LogThrottle(_ALL_TAKEN, NO_HTTP_LINE, NO_UPGRADE))
-    return Bounds(
-        read_timeout=settings.request_timeout,
-        total_timeout=5 * settings.request_timeout,
-        keep_alive=settings.keep_alive,
-        max_connections=_allow_files(settings.max_connections),
-        socket_port=settings.websocket_port,
-    )
 
 
 def _allow_files(connections: int) -> int:
@@ -127,7 +88,7 @@ def _allow_files(connections: int) -> int:
 class HttpConnection(asyncio.Protocol):
     """A connection: it reads requests, has them answered in their order, and writes the answers.
 
-    * The head of a request may have `max_head` bytes. A client may pause for `read_timeout` seconds
+    * The head of a request may have 256 KiB. A client may pause for `read_timeout` seconds
       in the middle of a request, and as long without reading anything of its answer. A whole
       request must arrive within `total_timeout` seconds.
     * One request is answered at a time; what follows it is not parsed meanwhile. An answer that
@@ -139,8 +100,14 @@ class HttpConnection(asyncio.Protocol):
     """
 
     application: Application
-    bounds: Bounds
     heads: dict[bytes, Head]
+    read_timeout: float
+    total_timeout: float
+    keep_alive: float
+    most: int
+    """How many connections a process has."""
+    socket_port: int | None
+    """The port for WebSockets alone, where their path is `/`."""
     _date: list[tuple[bytes, bytes]] | None = None
     _date_lines = b""
     __slots__ = (
@@ -192,16 +159,16 @@ class HttpConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to watch the connection, or turn it away if there are too many."""
         self._transport = transport
-        connections, most = self._server.connections, self.bounds.max_connections
+        connections, most = self._server.connections, self.most
         connections.add(self)
         self.address = address_of(transport)
         self.peer_names = names_of_peer(transport)
         self.is_secure = transport.get_extra_info("ssl_object") is not None
-        if self.bounds.socket_port is not None:
+        if self.socket_port is not None:
             ours = transport.get_extra_info("sockname")
-            self._is_for_sockets = ours[1] == self.bounds.socket_port
+            self._is_for_sockets = ours[1] == self.socket_port
         self._heard_at = self._loop.time()
-        self._watch(min(self.bounds.read_timeout, self.bounds.keep_alive))
+        self._watch(min(self.read_timeout, self.keep_alive))
         if len(connections) <= most:
             return
         logger.warning(_ALL_TAKEN, most)
@@ -327,7 +294,7 @@ class HttpConnection(asyncio.Protocol):
         if not begun_before:
             self._begun_at = self._heard_at
         self._head_bytes += len(part)
-        if self._head_bytes > self.bounds.max_head:
+        if self._head_bytes > _MAX_HEAD:
             self._end_with(TOO_LARGE)
 
     def begin_request(self, head: Head, *, expects_continue: bool) -> None:
@@ -591,38 +558,54 @@ class HttpConnection(asyncio.Protocol):
         if self._is_stuck(now):
             self._transport.abort()
             return
-        left = timeout = self.bounds.read_timeout
+        left = timeout = self.read_timeout
         reads_head = self._reader is not None and self._reader.reads_head
         if self._discarded is not None:
             self._transport.close()
         elif not self._is_busy or not self._is_whole:  # else it is the server that takes its time
             left = self._heard_at + timeout - now
             if reads_head or not self._is_whole:
-                left = min(left, self._begun_at + self.bounds.total_timeout - now)
+                left = min(left, self._begun_at + self.total_timeout - now)
             elif self._answered_at:
-                left = min(timeout, self._answered_at + self.bounds.keep_alive - now)
+                left = min(timeout, self._answered_at + self.keep_alive - now)
             if left <= 0:
                 self._transport.close()
                 left = timeout
-        self._watch(min(left, self.bounds.total_timeout))
+        self._watch(min(left, self.total_timeout))
 
     def _is_stuck(self, now: float) -> bool:
         """Whether the client has read nothing of a waiting answer for `read_timeout` seconds."""
         waiting = self._transport.get_write_buffer_size()
         if waiting and waiting >= self._unread_bytes > 0:
-            return now - self._read_at >= self.bounds.read_timeout
+            return now - self._read_at >= self.read_timeout
         self._unread_bytes, self._read_at = waiting, now
         return False
 
 
-def connections_of(application: Application, bounds: Bounds) -> type[HttpConnection]:
-    """The class of the connections of a server, as uvicorn's option `http` takes it."""
+def connections_of(application: Application, settings: Settings) -> type[HttpConnection]:
+    """The class of the connections of a server, as uvicorn's option `http` takes it.
 
-    class Bounded(HttpConnection):
+    The open files of this process are raised if they are too few. What WebSockets take, and what
+    clients can make the server log, is bounded too.
+    """
+
+    class Served(HttpConnection):
         __slots__ = ()
 
-    Bounded.application, Bounded.bounds, Bounded.heads = application, bounds, Cache(MOST_KEPT)
-    return Bounded
+    Served.application, Served.heads = application, Cache(MOST_KEPT)
+    Served.read_timeout, Served.keep_alive = settings.request_timeout, settings.keep_alive
+    Served.total_timeout = 5 * settings.request_timeout
+    Served.most, Served.socket_port = (
+        _allow_files(settings.max_connections),
+        settings.websocket_port,
+    )
+    largest = max(settings.max_messages_post_size, settings.max_queue_metadata)
+    SocketProtocol.sockets = application.sockets
+    SocketProtocol.largest = largest + _AROUND_A_FRAME
+    SocketProtocol.interval = settings.request_timeout / 3
+    SocketProtocol.silence = settings.request_timeout
+    logger.addFilter(LogThrottle(_ALL_TAKEN, NO_HTTP_LINE, NO_UPGRADE))
+    return Served
 
 
 @coroutine
