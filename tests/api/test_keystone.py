@@ -220,7 +220,7 @@ async def test_guesses_of_many_addresses_share_one_call_a_second(keystone: Keyst
     took += time.monotonic()
     refusals = [one for told in await asyncio.gather(*guesses) for one in told]
     assert {type(one) for one in refusals} <= {Unauthenticated, TooMany}
-    assert took < 1.5
+    assert took < 5  # one after the other, at a question a second, they would take ten
     assert len(keystone.lookups) - asked <= 10 + 1 + (time.monotonic() - begun)
     new = token_of(keystone.issue())
     for _ in range(20):  # and a new token of an address that guessed gets its turn
