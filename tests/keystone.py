@@ -156,7 +156,7 @@ class Keystone(ThreadingHTTPServer):
     def _catalog(self) -> list[dict[str, Any]]:
         if self.state.messaging is None:
             return []
-        endpoint = {"interface": "public", "region_id": "here", "id": "e"}
+        endpoint = {"interface": "public", "region": "here", "region_id": "here", "id": "e"}
         endpoints = [{**endpoint, "url": self.state.messaging}]
         return [{"type": "messaging", "name": "zaqar", "id": "s", "endpoints": endpoints}]
 

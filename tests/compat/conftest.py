@@ -8,7 +8,7 @@ import os
 import re
 import uuid
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -45,7 +45,13 @@ def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.fixture(scope="module")
-def server(store: str, clock: Path) -> Iterator[ServerProcess]:
+def options() -> Sequence[str]:
+    """Further words of the server's command line."""
+    return ()
+
+
+@pytest.fixture(scope="module")
+def server(store: str, clock: Path, options: Sequence[str]) -> Iterator[ServerProcess]:
     """A server process that the tests of a file share.
 
     It ends with them: its sweep drains every exposing queue of the Redis that other tests use, too.
@@ -57,7 +63,8 @@ def server(store: str, clock: Path) -> Iterator[ServerProcess]:
         "ZAQAR_LITE_SMTP_HOST": "127.0.0.1",
         "ZAQAR_LITE_SMTP_SENDER": "queue@example.org",
     }
-    with ServerProcess(store, "--admin-mode", env=env) as running:
+    process = ServerProcess(store, "--admin-mode", *options, env=env)
+    with process.start(ready=401 if options else 204) as running:
         yield running
 
 

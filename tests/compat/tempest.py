@@ -1,4 +1,4 @@
-"""Run tempest plugins against a server, through the identity stand-in."""
+"""Run tempest plugins against a server, with the stand-in of Keystone."""
 
 import os
 import subprocess
@@ -6,7 +6,7 @@ import sys
 import uuid
 from pathlib import Path
 
-from tests.services.process import Process, free_port, wait_until
+from tests.keystone import Keystone, User
 
 _CONF = """
 [DEFAULT]
@@ -36,49 +36,40 @@ catalog_type = messaging
 [oslo_concurrency]
 lock_path = {home}/locks
 """
+USERS = 4
 _ACCOUNTS = "".join(
     f"- username: user{n}\n  project_name: {{run}}-{n}\n  password: secret\n"
     "  domain_name: Default\n  roles:\n  - member\n"
-    for n in range(4)
+    for n in range(USERS)
 )
 _STESTR = "[DEFAULT]\ntest_path={tests}\ntop_dir={top}\ngroup_regex=([^\\.]*\\.)*\n"
 
 
 class Tempest:
-    """A tempest workspace and its identity stand-in; a context manager.
+    """A tempest workspace, for a server that asks a Keystone.
 
     A test that sleeps for a minute or more moves the server's clock by the file `clock` instead.
     """
 
-    def __init__(self, server: str, home: Path, clock: Path) -> None:
+    def __init__(self, keystone: Keystone, home: Path, clock: Path) -> None:
         self._home = home
         self._clock = clock
-        port = free_port()
-        self._identity = f"http://127.0.0.1:{port}"
-        self._process = Process(
-            [sys.executable, "-m", "tests.compat.identity", str(port), server],
-            log=home / "identity.log",
-            cwd=Path(__file__).parents[2],
-        )
-
-    def __enter__(self) -> "Tempest":
-        self._process.start()
-        wait_until(self._answers, [self._process])
+        self._keystone = keystone
         etc = self._home / "etc"
         etc.mkdir()
-        (etc / "tempest.conf").write_text(_CONF.format(home=self._home, identity=self._identity))
+        (etc / "tempest.conf").write_text(_CONF.format(home=self._home, identity=keystone.url))
         tests = Path(sys.prefix) / "lib" / f"python3.{sys.version_info.minor}" / "site-packages"
         (self._home / ".stestr.conf").write_text(
             _STESTR.format(tests=tests / "tempest" / "test_discover", top=tests)
         )
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._process.terminate()
 
     def run(self, *arguments: str) -> tuple[int, str]:
         """Run `tempest`, in projects of its own; answer its exit code and what it printed."""
-        (self._home / "accounts.yaml").write_text(_ACCOUNTS.format(run=uuid.uuid4().hex))
+        name = uuid.uuid4().hex
+        (self._home / "accounts.yaml").write_text(_ACCOUNTS.format(run=name))
+        for number in range(USERS):
+            user = User("secret", f"{name}-{number}")
+            self._keystone.state.users[f"user{number}"] = user
         finished = subprocess.run(
             [str(Path(sys.executable).with_name("tempest")), *arguments],
             cwd=self._home,
@@ -96,11 +87,3 @@ class Tempest:
             check=False,
         )
         return finished.returncode, finished.stdout + finished.stderr
-
-    def _answers(self) -> bool:
-        import httpx  # noqa: PLC0415 - only here
-
-        try:
-            return httpx.get(f"{self._identity}/v3").status_code == 200
-        except httpx.TransportError:
-            return False

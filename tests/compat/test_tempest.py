@@ -1,12 +1,13 @@
 """Tempest against a real server: the official plugin from PyPI, unmodified, and our own."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.compat.tempest import Tempest
+from tests.keystone import Keystone
 from tests.server import ServerProcess
 
 pytestmark = pytest.mark.slow
@@ -21,12 +22,28 @@ MOVING = r"TestClaims\.test_dead_letter_queue"
 
 
 @pytest.fixture(scope="module")
-def tempest(
-    server: ServerProcess, clock: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Tempest]:
-    """A workspace in front of the server that all tests of this folder share."""
-    with Tempest(server.url, tmp_path_factory.mktemp("tempest"), clock) as running:
+def keystone() -> Iterator[Keystone]:
+    """Where users and server ask who is there."""
+    with Keystone() as running:
         yield running
+
+
+@pytest.fixture(scope="module")
+def options(keystone: Keystone) -> Sequence[str]:
+    """Have the server ask it."""
+    return ("--auth", "keystone", "--keystone-url", f"{keystone.url}/v3")
+
+
+@pytest.fixture(scope="module")
+def tempest(
+    server: ServerProcess,
+    keystone: Keystone,
+    clock: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Tempest:
+    """A workspace in front of the server that all tests of this file share."""
+    keystone.state.messaging = server.url
+    return Tempest(keystone, tmp_path_factory.mktemp("tempest"), clock)
 
 
 def test_finds_our_plugin(tempest: Tempest) -> None:
