@@ -178,26 +178,8 @@ class RedisMessageStore(Posting, Claiming):
         if reply[0] == b"missing":
             raise no_claim(claim_id)
         _, now, ttl, start = reply[:4]
-        return Claim(claim_id, ttl, max(0, now - start), read_messages(reply, 4, now))
-
-    async def renew(self, queue: QueueRef, claim_id: str, *, ttl_ms: int, grace_ms: int) -> None:
-        """Let a live claim live on; see the seam."""
-        reply: list[Any] = [b"missing"]
-        if is_claim_id(claim_id):
-            reply = await self._runner.run(
-                queue, "renew", bytes.fromhex(claim_id), ttl_ms, grace_ms
-            )
-        if reply[0] == b"missing":
-            raise no_claim(claim_id)
-        await self._runner.register(queue, reply[1])
-
-    async def release(self, queue: QueueRef, claim_id: str, *, delay_ms: int = 0) -> None:
-        """End a claim; see the seam."""
-        if is_claim_id(claim_id):
-            _, instant = await self._runner.run(
-                queue, "release", bytes.fromhex(claim_id), delay_ms, repeatable=True
-            )
-            await self._runner.register(queue, instant)
+        messages = sorted(read_messages(reply, 4, now), key=lambda message: message.position)
+        return Claim(claim_id, ttl, max(0, now - start), messages)
 
     async def import_messages(
         self, queue: QueueRef, messages: Sequence[Message], *, source: str, number: int

@@ -139,105 +139,35 @@ operation('claim', ALWAYS, {whole = true, version = true}, function()
   return answer
 end)
 
--- Read a live claim and the live messages it holds, in order of position.
+-- The live messages that a live claim holds, by their positions: ids (the same), positions, records and tracks.
+local function held_now(id)
+  local claim = redis.call('HGET', claims, id)
+  local positions, its = held_by(id, claim or '')
+  local found = {positions = positions, ids = positions, records = gather(messages, positions), tracks = its}
+  return only(found, function(i)
+    return found.records[i] and is_held(its[i]) and expires_of(found.records[i], its[i]) > now
+  end), claim
+end
+
+-- Read a live claim and the live messages it holds.
 -- ARGV: 1 offset, 2 claim id, 3 '1' for attempts too
--- Answers: 'ok', now, ttl, start, then what `show` gives for each message; or 'missing', also for a
--- claim that holds nothing.
+-- Answers: 'ok', now, ttl, start, then what `show_all` gives; or 'missing', also for a claim that holds nothing.
 operation('get_claim', ALWAYS, {}, function()
-  local claim = redis.call('HGET', claims, ARGV[2])
-  if not claim then
+  local found, claim = held_now(ARGV[2])
+  if #found.positions == 0 then
     return {'missing'}
   end
-  local ttl, start = struct.unpack('>I5I6', claim)
-  local answer = {'ok', now, ttl, start}
-  local positions, its = held_by(ARGV[2], claim)
-  local records = gather(messages, positions)
-  local order = {}
-  for i, position in ipairs(positions) do
-    if records[i] and is_held(its[i]) and expires_of(records[i], its[i]) > now then
-      order[#order + 1] = {struct.unpack('>I8', position), i}
-    end
-  end
-  table.sort(order, function(a, b) return a[1] < b[1] end)
-  for _, pair in ipairs(order) do
-    local i = pair[2]
-    show(answer, positions[i], records[i], its[i], ARGV[3])
-  end
-  return #answer > 4 and answer or {'missing'}
-end)
-
--- Extend a live claim. The messages that it holds expire no earlier than the claim.
--- ARGV: 1 offset, 2 claim id, 3 ttl (ms), 4 grace (ms)
--- Answers: 'ok' and the instant to register; or 'missing'.
-operation('renew', ALWAYS, {}, function()
-  local id, ttl, grace = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
-  local claim = redis.call('HGET', claims, id)
-  if not claim then
-    return {'missing'}
-  end
-  local deadline = now + ttl
-  local positions, its = held_by(id, claim)
-  local changes, raised, soonest = {}, {}, deadline
-  for i, position in ipairs(positions) do
-    local track = its[i]
-    local expires, own_ttl = struct.unpack('>I6I5', track)
-    if not is_held(track) or expires <= now then
-      soonest = math.min(soonest, until_of(track))
-    else
-      if expires < deadline then
-        own_ttl = ttl + grace
-        expires = now + own_ttl
-        raised[#raised + 1] = expires
-        raised[#raised + 1] = position
-      end
-      changes[#changes + 1] = position
-      changes[#changes + 1] = struct.pack('>I6I5', expires, own_ttl) .. track:sub(12, 34)
-        .. struct.pack('>I6', deadline) .. track:sub(41)
-    end
-  end
-  if #changes == 0 then
-    return {'missing'}
-  end
-  apply('HSET', tracks, changes)
-  apply('ZADD', expiry, raised)
-  redis.call('HSET', claims, id, struct.pack('>I5I6', ttl, now) .. table.concat(positions))
-  redis.call('ZADD', leases, soonest, id)
-  keep(deadline + grace, {messages, expiry, ids, attempts, tracks, held, claims, leases})
-  return {'ok', schedule(deadline)}
-end)
-
--- End a claim. The messages that it still holds are ready at once, or parked for the delay.
--- ARGV: 1 offset, 2 claim id, 3 delay (ms)
--- Answers: 'ok' and the instant to register.
-operation('release', ALWAYS, {}, function()
-  local id, delay = ARGV[2], tonumber(ARGV[3])
-  local claim = redis.call('HGET', claims, id)
-  if not claim then
-    return {'ok', 0}
-  end
-  local positions, its = held_by(id, claim)
-  local rows, over, soonest = {}, {}, nil
-  local way = {outcome = RELEASED, at = now, wait = delay, texts = NO_TEXTS}
-  for i, position in ipairs(positions) do
-    local until_when = until_of(its[i])
-    if until_when > now then
-      rows[#rows + 1] = {position = position, track = its[i], ending = ending_of(its[i]:sub(12), way)}
-    else
-      over[#over + 1] = position
-      soonest = math.min(soonest or until_when, until_when)
-    end
-  end
-  end_attempts(rows)
-  give_back(rows, held, {})
-  reduce_claim(id, claim, over, soonest)
-  return {'ok', first_return and schedule(first_return) or 0}
+  local answer = {'ok', now, (struct.unpack('>I5', claim)), (struct.unpack('>I6', claim, 6))}
+  show_all(answer, found, ARGV[3])
+  return answer
 end)
 
 -- Settle messages of a claim: do to each what its consumer asks for.
--- ARGV: 1 offset, 2 version, 3 claim id; 5 to 12: policy; 13.. pairs of a settlement and the ids (16
---       bytes each) of consecutive messages that it is for. A settlement is: act, two durations (6
---       bytes each, ms), reason and detail as attempts have them.
---       Acts: A acknowledge; R release and F fail, with a delay; E extend, with ttl and grace; X dead
+-- ARGV: 1 offset, 2 version, 3 claim id, 4 '1' for all that the claim holds, which is then told no ids; 5 to 12:
+--       policy; 13.. pairs of a settlement and the ids (16 bytes each) of consecutive messages that it is for. A
+--       settlement is: act, two durations (6 bytes each, ms), reason and detail as attempts have them.
+--       Acts: A acknowledge; R release and F fail, with a delay; E extend, with ttl and grace, which for all are
+--       the claim's own from now on; X dead
 -- Answers: 'ok', instant to register, moved, a letter for each: D done, N not found, L lapsed,
 -- H held by another, T no target; and the dead letters as they are in the outbox, or none if the
 -- driver must read the outbox. Or 'arm' and now: nothing was done, and the driver must first
@@ -245,7 +175,10 @@ end)
 operation('settle', ALWAYS, {version = true}, function()
   read_policy()
   local NO_DELAY = 281474976710655
-  local claim_id = ARGV[3]
+  local claim_id, whole = ARGV[3], nil
+  if ARGV[4] == '1' then
+    whole = held_now(claim_id)
+  end
 
   local wanted, said, count = {}, {}, 0
   for n = 13, #ARGV, 2 do
@@ -264,8 +197,11 @@ operation('settle', ALWAYS, {version = true}, function()
       count = count + 1
       wanted[count], said[count] = named:sub(at, at + 15), what
     end
+    for i, position in ipairs(whole and whole.ids or {}) do
+      wanted[i], said[i] = position, what
+    end
   end
-  local live, places = locate_live(wanted), {}
+  local live, places = whole or locate_live(wanted), {}
   for i, id in ipairs(live.ids) do
     places[id] = i
   end
@@ -375,6 +311,9 @@ operation('settle', ALWAYS, {version = true}, function()
   apply('ZADD', expiry, expiring)
   local letters = let_go(rows, held, gone, changes)
   local claim = redis.call('HGET', claims, claim_id)
+  if whole and first_end then
+    claim = struct.pack('>I5I6', said[1].first, now) .. claim:sub(12)
+  end
   if claim and (first_end or left_claim.count > 0) then
     reduce_claim(claim_id, claim, left_in(claim, left_claim))
     if first_end then

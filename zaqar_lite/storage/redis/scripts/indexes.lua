@@ -427,7 +427,7 @@ end
 
 -- The history of a message's hand-outs: the first one and the last ones (domain/attempts.py).
 local MOST_ATTEMPTS, MOST_BYTES = 16, 16384
-local NO_TEXTS, LAPSED_TEXTS = '\255\255\255', '\6lapsed\255\255'
+local LAPSED_TEXTS = '\6lapsed\255\255'
 
 -- How many bytes the domain counts for reason and detail.
 local function size_of(texts)
