@@ -15,8 +15,8 @@ from tests.drivers.redis.conftest import Open
 from tests.drivers.redis.test_cluster import queues_on_every_node
 from tests.drivers.redis.test_letters import crash_before, exhaust, swept
 from zaqar_lite.domain.errors import Unavailable
+from zaqar_lite.storage.redis.connection import FollowUps
 from zaqar_lite.storage.redis.faults import ConnectionLost
-from zaqar_lite.storage.redis.followups import FollowUps
 from zaqar_lite.storage.redis.keys import EVERYWHERE
 from zaqar_lite.storage.redis.link import Link
 

@@ -21,7 +21,7 @@ from zaqar_lite.service.long_polling import LongPolling
 from zaqar_lite.storage.redis import readiness
 from zaqar_lite.storage.redis.keys import keys_of
 from zaqar_lite.storage.redis.messages import RedisMessageStore
-from zaqar_lite.storage.redis.policy import policy_words
+from zaqar_lite.storage.redis.runner import policy_words
 
 pytestmark = pytest.mark.anyio
 

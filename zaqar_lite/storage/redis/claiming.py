@@ -23,8 +23,7 @@ from zaqar_lite.storage.base import MAX_EXAMINED, MessageStore
 from zaqar_lite.storage.redis.codec import pack_client, pack_settlements, read_message
 from zaqar_lite.storage.redis.faults import InDoubt
 from zaqar_lite.storage.redis.outbox import Outbox
-from zaqar_lite.storage.redis.policy import policy_words
-from zaqar_lite.storage.redis.runner import Runner
+from zaqar_lite.storage.redis.runner import Runner, policy_words
 
 _MODES = {DelayMode.IGNORE: "I", DelayMode.HONOUR: "H"}
 _OUTCOMES = {

@@ -1,29 +1,10 @@
-"""Records and tracks as bytes (big-endian; instants and durations in milliseconds).
+"""Messages as packed bytes, and back: `layout.py` has the fields, and what is between them.
 
-A record is written once, when a message enters a queue, and again only by an edit:
+The attempts of a message, oldest first: length of the rest 2, size as the domain counts it 2,
+ATTEMPT, reason 1+n (255: none), detail 2+n (65535: none), client.
 
-    0   created 6   expires 6   ttl 5   d 6 (0: none)   randomness of the id 8
-    31  flags 1 (1: a priority, 2: headers, 4: a group)   offset of the body 2
-    34  client   group 1+n   headers (JSON, without the group)   priority 4 (signed)   body
-
-A track is what changes, and is there once a message was claimed or moved:
-
-    0   expires 6   ttl 5   claim count 4   claim id 16 (of the last claim, live or not)
-    31  length of the origin 2, plus 32768
-    33  flags 1   until 6   claimed at 6   failure count 4   origin   client of the last claim
-
-    flags: how the last hand-out ended (1 released, 2 failed, 3 lapsed, 4 dead; 0: not), and 8: a
-    claim holds it until `until`; 16: it is parked until then; 32: it has attempts
-    origin: message id 16   moved at 6   redriven 1   claim count 3   claim id 16 (0: none)
-        source 1+n   client   reason
-
-The attempts of a message, oldest first, are beside it:
-
-    0   length of the rest 2   size as the domain counts it 2   number 4   claimed at 6
-    14  ended at 6   wait 6   outcome 1   reason 1+n (255: none)   detail 2+n (65535: none)   client
-
-The entry of an idempotency key has the ids that it answers. That of a long post whose messages were
-all new has the first position and the random halves of the ids:
+The entry of an idempotency key has the ids that it answers. Version 0.2.0 wrote that of a long post
+whose messages were all new as the first position and the random halves of the ids:
 
     0   deadline 6   1   digest 16   ids 16 each
     0   deadline 6   2   digest 16   position 8   randomness 8 each
@@ -32,26 +13,28 @@ A client is one byte of kind and: 0 length 2 and UTF-8; 1 the 16 bytes of a dash
 2 those of 32 hex digits.
 """
 
+import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from struct import Struct
 from typing import Any
 
 from zaqar_lite.domain.attempts import MAX_CLAIMS, REJECTED, Attempt, Ended
+from zaqar_lite.domain.groups import GROUP_HEADER, group_of
 from zaqar_lite.domain.models import DEFAULT_PRIORITY, Message, Origin
 from zaqar_lite.domain.posts import Companion, IdempotencyKey, KnownKey, NewMessage
 from zaqar_lite.domain.settlements import Act, Settlement
-from zaqar_lite.storage.redis.headers import HAS_PRIORITY, pack_headers, read_headers, sized
 from zaqar_lite.storage.redis.keys import tag_of
+from zaqar_lite.storage.redis.layout import ATTEMPT, ORIGIN, RECORD, TRACK, fields_of, struct_of
 
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _HEX = re.compile(r"[0-9a-f]{32}")
 _FLAGS_AND_OFFSET = Struct(">BH")
-_RECORD = Struct(">HIHIBIHI8sBH")
-_TRACK = Struct(">HIBII16sHBHI6xI")
+_RECORD, _TRACK = struct_of(RECORD), struct_of(TRACK)
 _COMPANION = Struct(">IIH")
+_HAS_PRIORITY, _HAS_HEADERS, _HAS_GROUP = 1, 2, 4
 _NO_ORIGIN = 32_768
 _HELD, _PARKED, _REMEMBERED, _WAITS = 8, 16, 32, 64
 _OUTCOMES = (Ended.RELEASED, Ended.RELEASED, Ended.FAILED, Ended.LAPSED, Ended.DEAD)
@@ -89,14 +72,14 @@ def pack_new(message: NewMessage, client: bytes, randomness: bytes) -> bytes:
     """Write a new message as scripts take it: ttl, delay, and the record after its `d`."""
     flags, extra = pack_headers(message.headers) if message.headers else (0, b"")
     if message.priority != DEFAULT_PRIORITY:
-        flags |= HAS_PRIORITY
+        flags |= _HAS_PRIORITY
         extra += message.priority.to_bytes(4, "big", signed=True)
     return b"".join(
         (
             message.ttl_ms.to_bytes(5, "big"),
             message.delay_ms.to_bytes(5, "big"),
             randomness,
-            _FLAGS_AND_OFFSET.pack(flags, 34 + len(client) + len(extra)),
+            _FLAGS_AND_OFFSET.pack(flags, _RECORD.size + len(client) + len(extra)),
             client,
             extra,
             message.body,
@@ -166,7 +149,7 @@ def read_message(
         flags,
         offset,
     ) = _RECORD.unpack_from(record)
-    client_end = 34 + _client_length(record, 34)
+    client_end = _RECORD.size + _client_length(record, _RECORD.size)
     headers = read_headers(record[client_end:offset], flags) if flags > 1 else None
     message_id = position + randomness
     count = failures = 0
@@ -183,6 +166,8 @@ def read_message(
             state,
             until_high,
             until,
+            _,
+            _,
             failures,
         ) = _TRACK.unpack_from(track)
         until |= until_high << 32
@@ -203,7 +188,7 @@ def read_message(
         now,
         claim_id,
         count,
-        _client_at_start(record[34:client_end]),
+        _client_at_start(record[_RECORD.size : client_end]),
         (d_high << 32 | d or None) if show_delay else None,
         headers,
         origin,
@@ -225,7 +210,7 @@ def pack_letter(message: Message, now: int) -> bytes:
             instants,
             due.to_bytes(6, "big"),
             os.urandom(8),
-            _FLAGS_AND_OFFSET.pack(flags, 34 + len(client) + len(headers)),
+            _FLAGS_AND_OFFSET.pack(flags, _RECORD.size + len(client) + len(headers)),
             client,
             headers,
             message.body,
@@ -286,19 +271,20 @@ def _pack_attempt(attempt: Attempt) -> bytes:
 
 
 def _read_origin(track: bytes) -> tuple[bytes, Origin | None]:
-    origin = track[50 : 50 + (_number(track[31:33], "big") & 0x7FFF)]
-    if not origin[42]:  # it came from another store, and from no queue
-        return origin[:16], None
-    end = 43 + origin[42]
-    client_end = end + _client_length(origin, end)
-    return origin[:16], Origin(
-        source=origin[43:end].decode(),
-        moved_at=_number(origin[16:22], "big"),
-        claim_count=_number(origin[23:26], "big"),
-        last_claim_id=origin[26:42].hex() if any(origin[26:42]) else None,
-        last_client_id=_client_at_start(origin[end:client_end]) or None,
-        reason=origin[client_end:].decode() or MAX_CLAIMS,
-        redriven=origin[22],
+    own, at = fields_of(ORIGIN, track, _TRACK.size)
+    source, client_at = _read_text(track, at, 1)
+    if not source:  # it came from another store, and from no queue
+        return own["message_id"], None
+    client_end = client_at + _client_length(track, client_at)
+    end = _TRACK.size + (_number(fields_of(TRACK, track)[0]["origin_size"], "big") - _NO_ORIGIN)
+    return own["message_id"], Origin(
+        source=source,
+        moved_at=_number(own["moved_at"], "big"),
+        claim_count=_number(own["claim_count"], "big"),
+        last_claim_id=own["claim_id"].hex() if any(own["claim_id"]) else None,
+        last_client_id=_client_at_start(track[client_at:client_end]) or None,
+        reason=track[client_end:end].decode() or MAX_CLAIMS,
+        redriven=own["redriven"][0],
     )
 
 
@@ -306,15 +292,16 @@ def _read_attempts(history: bytes) -> list[Attempt]:
     found, at = [], 0
     while at < len(history):
         end = at + 4 + _number(history[at : at + 2], "big")
-        reason, rest = _read_text(history, at + 27, 1)
+        own, rest = fields_of(ATTEMPT, history, at + 4)
+        reason, rest = _read_text(history, rest, 1)
         detail, rest = _read_text(history, rest, 2)
         found.append(
             Attempt(
-                _number(history[at + 4 : at + 8], "big"),
-                _number(history[at + 8 : at + 14], "big"),
-                _number(history[at + 14 : at + 20], "big"),
-                _OUTCOMES[history[at + 26]],
-                _number(history[at + 20 : at + 26], "big"),
+                _number(own["number"], "big"),
+                _number(own["claimed_at"], "big"),
+                _number(own["ended_at"], "big"),
+                _OUTCOMES[own["outcome"][0]],
+                _number(own["wait"], "big"),
                 reason,
                 detail,
                 _client_at_start(history[rest:end]),
@@ -379,3 +366,37 @@ def read_messages(reply: Sequence[Any], start: int, now: int) -> list[Message]:
         read_message(reply[at], reply[at + 1], reply[at + 2], now, reply[at + 3])
         for at in range(start, len(reply), 4)
     ]
+
+
+def pack_group(group: str | None) -> bytes:
+    """Write a group as scripts take it; nothing for none, and what is in no index for no group."""
+    if group is None:
+        return b""
+    return sized(group, 1) if group_of({GROUP_HEADER: group}) else b"\0"
+
+
+def pack_headers(headers: Mapping[str, str]) -> tuple[int, bytes]:
+    """Write headers, and tell the flags of a record that has them."""
+    group = group_of(headers)
+    if group is None:
+        return _HAS_HEADERS, json.dumps(dict(headers)).encode()
+    others = {name: text for name, text in headers.items() if name != GROUP_HEADER}
+    if not others:
+        return _HAS_GROUP, sized(group, 1)
+    return _HAS_GROUP | _HAS_HEADERS, sized(group, 1) + json.dumps(others).encode()
+
+
+def read_headers(extra: bytes, flags: int) -> dict[str, str]:
+    """Read what is between the client and the body of a record."""
+    extra = extra[:-4] if flags & _HAS_PRIORITY else extra
+    own: dict[str, str] = {}
+    if flags & _HAS_GROUP:
+        own[GROUP_HEADER] = extra[1 : 1 + extra[0]].decode("utf-8", "surrogatepass")
+        extra = extra[1 + extra[0] :]
+    return json.loads(extra) | own if flags & _HAS_HEADERS else own
+
+
+def sized(text: str, width: int) -> bytes:
+    """Write a text behind its length in so many bytes."""
+    data = text.encode("utf-8", "surrogatepass")
+    return len(data).to_bytes(width, "big") + data

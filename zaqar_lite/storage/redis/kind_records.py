@@ -14,7 +14,7 @@ from typing import Any
 from zaqar_lite.domain.errors import RecordChanged, Unavailable
 from zaqar_lite.domain.models import Record, RecordBound
 from zaqar_lite.storage.management import ManagementStore
-from zaqar_lite.storage.redis.followups import FollowUps
+from zaqar_lite.storage.redis.connection import FollowUps
 from zaqar_lite.storage.redis.keys import Keys, encode
 from zaqar_lite.storage.redis.router import Router
 from zaqar_lite.storage.redis.sweeper import LATER_MS

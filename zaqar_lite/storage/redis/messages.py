@@ -25,9 +25,8 @@ from zaqar_lite.domain.models import (
 from zaqar_lite.domain.refusals import no_claim, no_message
 from zaqar_lite.storage.base import MAX_EXAMINED, Listener
 from zaqar_lite.storage.redis.claiming import NO_CLAIM, Claiming
-from zaqar_lite.storage.redis.codec import pack_client, read_message, read_messages
+from zaqar_lite.storage.redis.codec import pack_client, pack_group, read_message, read_messages
 from zaqar_lite.storage.redis.connection import Connection
-from zaqar_lite.storage.redis.headers import pack_group
 from zaqar_lite.storage.redis.limiter import CAPACITY
 from zaqar_lite.storage.redis.outbox import Outbox
 from zaqar_lite.storage.redis.posting import Posting

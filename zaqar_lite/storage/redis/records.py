@@ -18,7 +18,7 @@ from uuid import uuid4
 from zaqar_lite.domain.errors import LimitReached, QueueChanged, Unavailable
 from zaqar_lite.domain.metadata import dead_letter_target
 from zaqar_lite.domain.models import QueueRecord, QueueRef
-from zaqar_lite.storage.redis.followups import FollowUps
+from zaqar_lite.storage.redis.connection import FollowUps
 from zaqar_lite.storage.redis.keys import (
     EVERYWHERE,
     Keys,

@@ -1,13 +1,15 @@
 """Run the script of an operation on a queue, and act on its reply."""
 
 import asyncio
+from functools import lru_cache
 from typing import Any
 
+from zaqar_lite.domain.attempts import Backoff
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.models import QueueRef
-from zaqar_lite.domain.refusals import queue_changed
+from zaqar_lite.domain.models import QueueRef, RetryPolicy
+from zaqar_lite.domain.refusals import no_failed_list, queue_changed
 from zaqar_lite.storage.redis.connection import Connection
-from zaqar_lite.storage.redis.keys import EVERYWHERE, keys_of
+from zaqar_lite.storage.redis.keys import EVERYWHERE, keys_of, tag_of
 from zaqar_lite.storage.redis.limiter import PART_SIZE, FairLimiter
 
 ARMED_MS = 5_000
@@ -108,3 +110,37 @@ class Runner:
     async def try_to_arm(self, queue: QueueRef, now: int) -> bool:
         """Register a queue whose script asked for it; return whether that succeeded."""
         return await self.follow_ups.run(self.arm(queue, now))
+
+
+def policy_words(
+    queue: QueueRef, retries: RetryPolicy, armed_until: int = 0
+) -> tuple[str | int | bytes, ...]:
+    """Return the policy of a queue as arguments.
+
+    Until `armed_until` the sweep is sure to visit the queue, so dead letters may leave it.
+
+    Raises:
+        Unsupported: the queue is to keep its dead letters itself.
+    """
+    return armed_until or "", *_policy(queue, retries)
+
+
+@lru_cache(maxsize=1_000)
+def _policy(queue: QueueRef, retries: RetryPolicy) -> tuple[str | int | bytes, ...]:
+    delays, jitter = _pack_backoff(retries.backoff)
+    letter = retries.dead_letter
+    if letter is None:
+        return "", "", "", "", "", delays, jitter
+    if letter.target is None:
+        raise no_failed_list("Redis")
+    ttl = "" if letter.ttl_ms is None else letter.ttl_ms
+    limits = letter.max_claims, letter.max_failures
+    return *limits, tag_of(letter.target), ttl, queue.name, delays, jitter
+
+
+def _pack_backoff(backoff: Backoff | None) -> tuple[bytes, str]:
+    """Return a back-off as bytes: its delays, and its jitter if it has one."""
+    if backoff is None:
+        return b"", ""
+    delays = b"".join(delay.to_bytes(6, "big") for delay in backoff.delays_ms)
+    return delays, str(backoff.jitter) if backoff.jitter else ""

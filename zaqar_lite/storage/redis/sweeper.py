@@ -4,12 +4,11 @@ import logging
 from collections.abc import AsyncIterator
 
 from zaqar_lite.domain.errors import Unavailable, Unsupported
-from zaqar_lite.domain.models import QueueRef, RetryPolicy, RetryPolicyOf, SweepResult
+from zaqar_lite.domain.models import QueueRef, RetryPolicyOf, SweepResult
 from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.redis.keys import EVERYWHERE, ref_of
 from zaqar_lite.storage.redis.outbox import Outbox
-from zaqar_lite.storage.redis.policy import policy_words
-from zaqar_lite.storage.redis.runner import ARMED_MS, Runner
+from zaqar_lite.storage.redis.runner import Runner, policy_words
 
 logger = logging.getLogger(__name__)
 _QUEUES_PER_STEP = 100
@@ -71,10 +70,13 @@ class Sweeper:
                 raise
             return SweepResult(), None
         try:
-            swept, letters, following = await self._sweep_queue(queue, budget, retries)
+            words = policy_words(queue, retries)
+            reply = await self._runner.run(queue, "sweep", "", "", budget, *words)
         except (Unavailable, Unsupported) as exc:
             logger.warning("the sweep passes a queue over: %s", exc)
             return SweepResult(), None
+        _, expired, forgotten, promoted, lapsed, letters, following = reply
+        swept = SweepResult(expired, promoted, lapsed, 0, forgotten)
         if letters:
             try:
                 moved, targets = await self._outbox.drain(queue)
@@ -90,20 +92,3 @@ class Sweeper:
         except Unavailable:
             return False
         return True
-
-    async def _sweep_queue(
-        self, queue: QueueRef, budget: int, retries: RetryPolicy
-    ) -> tuple[SweepResult, int, int]:
-        """Run the sweep's script; if it finds dead letters, register the queue and run it again."""
-        total = SweepResult()
-        armed_until = 0
-        for _ in range(2):
-            words = policy_words(queue, retries, armed_until)
-            reply = await self._runner.run(queue, "sweep", "", "", budget, *words)
-            status, expired, forgotten, promoted, lapsed, letters, following, now = reply
-            total = total.plus(SweepResult(expired, promoted, lapsed, 0, forgotten))
-            if status != b"arm":
-                break
-            await self._runner.register_now(queue, now)
-            armed_until = now + ARMED_MS
-        return total, letters, following

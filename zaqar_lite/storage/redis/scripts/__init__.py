@@ -11,6 +11,7 @@ from hashlib import sha1
 from importlib.resources import files
 
 from zaqar_lite.storage.redis.keys import FAMILIES
+from zaqar_lite.storage.redis.layout import for_lua
 
 _FILES = ("call", "indexes", "posting", "letters", "claiming", "messages", "queues", "records")
 
@@ -37,7 +38,7 @@ def _prefix() -> str:
 def _code() -> str:
     folder = files(__name__)
     parts = [folder.joinpath(f"{name}.lua").read_text(encoding="ascii") for name in _FILES]
-    return "\n".join((_names_of_keys(), *parts))
+    return "\n".join((_names_of_keys(), for_lua(), *parts))
 
 
 def _names_of_keys() -> str:

@@ -14,7 +14,7 @@ local function sort(positions, taken, most)
     local record, track = records[i], its[i]
     if not record or expires_of(record, track) <= now then
       leave(gone, position, track)
-    elseif most_claims and track and struct.unpack('>I4', track, 12) >= most_claims then
+    elseif most_claims and track and struct.unpack('>I4', track, T.claim_count) >= most_claims then
       if not is_armed then
         return i - 1, gone, letters, bytes, true
       end
@@ -99,10 +99,11 @@ operation('claim', ALWAYS, {whole = true, version = true}, function()
   local fresh = '\0\0\0\1' .. id .. '\128\0' .. begun .. '\0\0\0\0' .. client
   for i, position in ipairs(taken.positions) do
     local track, rest = taken.tracks[i], fresh
-    local life_of_it = track and track:sub(1, 11) or taken.records[i]:sub(7, 17)
+    local life_of_it = track and lifetime_of(track) or taken.records[i]:sub(R.expires, R.due - 1)
     if track then
-      rest = struct.pack('>I4', struct.unpack('>I4', track, 12) + 1) .. id .. track:sub(32, 33)
-        .. (has_flag(track, REMEMBERED) and begun_again or begun) .. track:sub(47, 50 + origin_length(track)) .. client
+      rest = struct.pack('>I4', struct.unpack('>I4', track, T.claim_count) + 1) .. id
+        .. track:sub(T.origin_size, T.flags - 1) .. (has_flag(track, REMEMBERED) and begun_again or begun)
+        .. track:sub(T.failures, T.behind - 1 + origin_length(track)) .. client
       were_claimed = true
     end
     if struct.unpack('>I6', life_of_it) < deadline then
@@ -214,12 +215,12 @@ operation('settle', ALWAYS, {version = true}, function()
   local moved, first_end, last_letter, is_sorted = 0, nil, 0, true
 
   local function extend(i, rest, what)
-    local until_when, lifetime = now + what.first, live.tracks[i]:sub(1, 11)
+    local until_when, lifetime = now + what.first, lifetime_of(live.tracks[i])
     if struct.unpack('>I6', lifetime) < until_when then
       lifetime = struct.pack('>I6I5', until_when + what.second, what.first + what.second)
       raised[live.positions[i]] = until_when + what.second
     end
-    what[rest] = what[rest] or rest:sub(1, 23) .. struct.pack('>I6', until_when) .. rest:sub(30)
+    what[rest] = what[rest] or rest:sub(1, S.held_until - 1) .. struct.pack('>I6', until_when) .. rest:sub(S.claimed_at)
     live.tracks[i] = lifetime .. what[rest]
     extended[i] = until_when
   end
@@ -250,8 +251,8 @@ operation('settle', ALWAYS, {version = true}, function()
   local function standing_of(rest)
     local standing = standings[rest]
     if standing == nil then
-      local is_its, flags = rest:sub(5, 20) == claim_id, rest:byte(23)
-      if bit.band(flags, HELD) ~= 0 and struct.unpack('>I6', rest, 24) > now then
+      local is_its, flags = rest:sub(S.claim_id, S.origin_size - 1) == claim_id, rest:byte(S.flags)
+      if bit.band(flags, HELD) ~= 0 and struct.unpack('>I6', rest, S.held_until) > now then
         standing = is_its and 'mine' or 'H'
       else
         standing = is_its and bit.band(flags, 7)
@@ -266,7 +267,7 @@ operation('settle', ALWAYS, {version = true}, function()
     if not i or let_go == 0 then
       return 'N'
     elseif not let_go then
-      local rest = track and track:sub(12)
+      local rest = track and track:sub(T.claim_count)
       let_go = track and standing_of(rest)
       if let_go == 'H' then
         return 'H'
@@ -323,10 +324,9 @@ operation('settle', ALWAYS, {version = true}, function()
   if #expiring > 0 then
     keep(now, {tracks, expiry, attempts, ids, claims, leases, held})
   end
-  local at = math.min(first_end or first_return or 0, first_return or first_end or 0)
-  if at > 0 then
-    hasten(at)
-    at = schedule(at)
+  if first_end then
+    hasten(first_end)
   end
-  return {'ok', at, moved, table.concat(outcomes), letters}
+  local at = math.min(first_end or first_return or 0, first_return or first_end or 0)
+  return {'ok', at > 0 and schedule(at) or 0, moved, table.concat(outcomes), letters}
 end)

@@ -8,12 +8,27 @@ local function tracks_of(positions)
   return gather(tracks, positions)
 end
 
+-- When it expires, and its ttl, as they are stored.
+local function lifetime_of(track)
+  return track:sub(T.expires, T.claim_count - 1)
+end
+
+-- The claim that held it last.
+local function claim_of(track)
+  return track:sub(T.claim_id, T.origin_size - 1)
+end
+
+-- A record that is due at an instant.
+local function due_at(record, instant)
+  return record:sub(1, R.due - 1) .. struct.pack('>I6', instant) .. record:sub(R.randomness)
+end
+
 local function until_of(track)
-  return (struct.unpack('>I6', track, 35))
+  return (struct.unpack('>I6', track, T.held_until))
 end
 
 local function has_flag(track, flag)
-  return bit.band(track:byte(34), flag) ~= 0
+  return bit.band(track:byte(T.flags), flag) ~= 0
 end
 
 -- Whether a live claim holds the message. Decided by the lease's end, noticed or not.
@@ -22,15 +37,15 @@ local function is_held(track)
 end
 
 local function origin_length(track)
-  return struct.unpack('>H', track, 32) - 32768
+  return struct.unpack('>H', track, T.origin_size) - 32768
 end
 
 -- The ready index, in the order of claims: (priority, position).
 local DEFAULT_PRIORITY = 100
 
 local function priority_of(record)
-  if record and record:byte(32) % 2 == 1 then
-    return struct.unpack('>i4', record, struct.unpack('>H', record, 33) - 3)
+  if record and record:byte(R.flags) % 2 == 1 then
+    return struct.unpack('>i4', record, struct.unpack('>H', record, R.body_at) - 3)
   end
   return DEFAULT_PRIORITY
 end
@@ -150,8 +165,8 @@ local function release_delayed(count)
   if #positions > 0 then
     leave_delayed(positions)
     for i, record in ipairs(gather(messages, positions)) do
-      if record and struct.unpack('>I6', record, 18) > now then
-        record = record:sub(1, 17) .. struct.pack('>I6', now) .. record:sub(24)
+      if record and struct.unpack('>I6', record, R.due) > now then
+        record = due_at(record, now)
         redis.call('HSET', messages, positions[i], record)
       end
     end
@@ -162,11 +177,12 @@ end
 
 -- Which messages are in which group. Queues without any are spared the look.
 local function is_grouped(record)
-  return bit.band(record:byte(32), 4) > 0
+  return bit.band(record:byte(R.flags), 4) > 0
 end
 
 local function membership(record, position)
-  local at = 35 + (record:byte(35) == 0 and 3 + struct.unpack('>H', record, 36) or 17)
+  local at = R.behind -- the client
+  at = at + (record:byte(at) == 0 and 3 + struct.unpack('>H', record, at + 1) or 17)
   return record:sub(at, at + record:byte(at)) .. position
 end
 
@@ -203,7 +219,7 @@ local function forget(positions, its)
   for i = 1, #positions do
     local track = its[i]
     if track and origin_length(track) > 0 then
-      moved[#moved + 1] = track:sub(51, 66)
+      moved[#moved + 1] = track:sub(O.message_id, O.moved_at - 1)
     end
     if track and has_flag(track, REMEMBERED) then
       remembered[#remembered + 1] = positions[i]
@@ -219,9 +235,9 @@ end
 -- When a message expires: its track knows, where it has one.
 local function expires_of(record, track)
   if track then
-    return struct.unpack('>I6', track, 1)
+    return struct.unpack('>I6', track, T.expires)
   end
-  return struct.unpack('>I6', record, 7)
+  return struct.unpack('>I6', record, R.expires)
 end
 
 -- Find messages by id: position (8 bytes) and randomness (8 bytes).
@@ -234,7 +250,7 @@ local function locate(wanted)
   end
   local records = gather(messages, positions)
   for i, id in ipairs(wanted) do
-    if not records[i] or records[i]:sub(24, 31) ~= id:sub(9, 16) then
+    if not records[i] or records[i]:sub(R.randomness, R.flags - 1) ~= id:sub(9, 16) then
       positions[i], records[i] = false, false
       others[#others + 1] = i
     end
@@ -322,7 +338,7 @@ end
 local function held_by(id, claim)
   local positions, mine, its = positions_in(claim), {}, {}
   for i, track in ipairs(tracks_of(positions)) do
-    if track and track:sub(16, 31) == id and has_flag(track, HELD) then
+    if track and claim_of(track) == id and has_flag(track, HELD) then
       mine[#mine + 1] = positions[i]
       its[#its + 1] = track
     end
@@ -359,7 +375,7 @@ local function leave_claims(positions, its)
   local leaving = {}
   for i, position in ipairs(positions) do
     if its[i] and has_flag(its[i], HELD) then
-      local id = its[i]:sub(16, 31)
+      local id = claim_of(its[i])
       local gone = leaving[id] or {count = 0}
       leaving[id], gone[position] = gone, true
     end
@@ -446,23 +462,24 @@ local function ending_of(rest, way)
   if way[rest] then
     return way[rest]
   end
-  local count, failures, client = struct.unpack('>I4', rest), struct.unpack('>I4', rest, 36), nil
-  local at, wait, reason = way.at or struct.unpack('>I6', rest, 24), way.wait, way.reason
+  local count, failures, client = struct.unpack('>I4', rest), struct.unpack('>I4', rest, S.failures), nil
+  local at, wait, reason = way.at or struct.unpack('>I6', rest, S.held_until), way.wait, way.reason
   if way.judge then
     failures = failures + 1
     reason, wait = way.judge(count, failures, wait)
   end
-  client = rest:sub(struct.unpack('>H', rest, 21) - 32728)
+  client = rest:sub(struct.unpack('>H', rest, S.origin_size) - 32768 + S.behind)
   local kind, ended = client:byte(1), struct.pack('>I6I6B', at, wait, way.outcome) .. way.texts
   local size = 64 + (kind == 1 and 36 or kind == 2 and 32 or #client - 3) + size_of(way.texts)
   local until_when = at + wait > now and at + wait or nil
   local flags = way.outcome + REMEMBERED + (until_when and PARKED or 0)
   local ending = {size = size, until_when = until_when, reason = reason,
-    goes_on = bit.band(rest:byte(23), REMEMBERED) ~= 0,
-    attempt = struct.pack('>HH', 10 + #ended + #client, size) .. rest:sub(1, 4) .. rest:sub(30, 35) .. ended
+    goes_on = bit.band(rest:byte(S.flags), REMEMBERED) ~= 0,
+    attempt = struct.pack('>HH', 10 + #ended + #client, size) .. rest:sub(1, S.claim_id - 1)
+      .. rest:sub(S.claimed_at, S.failures - 1) .. ended
       .. client,
-    rest = rest:sub(1, 22) .. struct.pack('>BI6', flags, until_when or 0) .. rest:sub(30, 35)
-      .. struct.pack('>I4', failures) .. rest:sub(40)}
+    rest = rest:sub(1, S.flags - 1) .. struct.pack('>BI6', flags, until_when or 0)
+      .. rest:sub(S.claimed_at, S.failures - 1) .. struct.pack('>I4', failures) .. rest:sub(S.behind)}
   if not way.varies then
     way[rest] = ending
   end
@@ -471,7 +488,7 @@ end
 
 -- The track of a row from now on.
 local function ended_track(row)
-  return row.track:sub(1, 11) .. row.ending.rest
+  return lifetime_of(row.track) .. row.ending.rest
 end
 
 local function with_attempt(history, attempt, size)
@@ -554,7 +571,7 @@ local function give_back(rows, from, changes)
       local expires = struct.unpack('>I6', track)
       if expires < until_when + MARGIN then
         expires = until_when + MARGIN
-        track = struct.pack('>I6I5', expires, expires - now) .. track:sub(12)
+        track = struct.pack('>I6I5', expires, expires - now) .. track:sub(T.claim_count)
         raised[#raised + 1] = score_of(expires)
         raised[#raised + 1] = row.position
       end

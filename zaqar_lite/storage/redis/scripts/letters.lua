@@ -58,7 +58,7 @@ end
 -- of its track, the track before the id, and what is behind it. One that is put `back` keeps the origin it
 -- had, and is counted. As with attempts, what is alike in many rows is made once.
 local function middle_of(row)
-  local key = row.ending or row.track:sub(12) .. row.reason
+  local key = row.ending or row.track:sub(T.claim_count) .. row.reason
   local middle = middles[key]
   if not middle then
     local track, reason = row.track, row.reason
@@ -66,30 +66,34 @@ local function middle_of(row)
       track, reason = ended_track(row), row.ending.reason
     end
     local length, redriven = origin_length(track), 0
-    local last, begun = track:sub(51 + length), row.resets and track:sub(41, 46) .. '\0\0\0\0' or track:sub(41, 50)
-    local flags = bit.band(track:byte(34), REMEMBERED + 7)
+    local last, begun = track:sub(T.behind + length), track:sub(T.claimed_at, T.behind - 1)
+    if row.resets then
+      begun = track:sub(T.claimed_at, T.failures - 1) .. '\0\0\0\0'
+    end
+    local flags = bit.band(track:byte(T.flags), REMEMBERED + 7)
     if row.back then
       flags = flags + (row.until_when > 0 and WAITS or 0)
     end
     if length > 0 then
-      redriven = track:byte(73)
+      redriven = track:byte(O.redriven)
     end
     local origin
     if row.back then
       redriven = math.min(redriven + 1, 255)
-      if length > 0 and track:byte(93) > 0 then -- else it came from another store, and from no queue
-        origin = track:sub(67, 72) .. string.char(redriven) .. track:sub(74, 50 + length)
+      if length > 0 and track:byte(O.behind) > 0 then -- else it came from another store, and from no queue
+        origin = track:sub(O.moved_at, O.redriven - 1) .. string.char(redriven)
+          .. track:sub(O.claim_count, T.behind - 1 + length)
       end
     end
     if not origin then
-      local count = math.min(struct.unpack('>I4', track, 12), 16777215)
-      origin = struct.pack('>I6I4', now, redriven * 16777216 + count) .. track:sub(16, 31)
+      local count = math.min(struct.unpack('>I4', track, T.claim_count), 16777215)
+      origin = struct.pack('>I6I4', now, redriven * 16777216 + count) .. claim_of(track)
         .. struct.pack('>B', #source_name) .. source_name .. last .. reason
     end
-    local before = (row.resets and '\0\0\0\0' or track:sub(12, 15)) .. track:sub(16, 31)
-      .. struct.pack('>HBI6', 32784 + #origin, flags, 0) .. begun
+    local before = (row.resets and '\0\0\0\0' or track:sub(T.claim_count, T.claim_id - 1)) .. claim_of(track)
+      .. struct.pack('>HBI6', 32768 + O.moved_at - O.message_id + #origin, flags, 0) .. begun
     middle = {before = before, behind = origin .. last, has_id = length > 0}
-    middle.head = struct.pack('>H', #target) .. target .. struct.pack('>H', 27 + #before + #middle.behind)
+    middle.head = struct.pack('>H', #target) .. target .. struct.pack('>H', T.claim_count - 1 + #before + 16 + #middle.behind)
     middles[key] = middle
   end
   return middle
@@ -132,11 +136,12 @@ local function set_aside(rows, gone)
     local record = row.record or redis.call('HGET', messages, row.position)
     local track, middle = row.track, middle_of(row)
     leave(gone, row.position, track)
-    local id = middle.has_id and track:sub(51, 66) or row.position .. record:sub(24, 31)
-    local lifetime = start or track:sub(1, 11)
+    local id = middle.has_id and track:sub(O.message_id, O.moved_at - 1)
+      or row.position .. record:sub(R.randomness, R.flags - 1)
+    local lifetime = start or lifetime_of(track)
     latest = math.max(latest, (struct.unpack('>I6', lifetime)))
     if row.back then
-      record = record:sub(1, 17) .. struct.pack('>I6', row.until_when) .. record:sub(24)
+      record = due_at(record, row.until_when)
     end
     local history = row.history or histories[row.position] or ''
     letters[i] = struct.pack('>I8', seq + i - 1) .. middle.head .. lifetime .. middle.before .. id
@@ -187,7 +192,8 @@ local function end_leases(positions, budget)
       leave(gone, position, track)
       count = count + 1
     else
-      local row = {position = position, track = track, ending = ending_of(track:sub(12), lapsing), history = false}
+      local ending = ending_of(track:sub(T.claim_count), lapsing)
+      local row = {position = position, track = track, ending = ending, history = false}
       if not row.ending.reason then
         rows[#rows + 1] = row
       elseif not is_armed then
@@ -238,7 +244,7 @@ operation('move', ALWAYS, {whole = true}, function()
 
   local function track_of(i)
     local record = live.records[i]
-    local expires, ttl = struct.unpack('>I6I5', record, 7)
+    local expires, ttl = struct.unpack('>I6I5', record, R.expires)
     return live.tracks[i] or struct.pack('>I6I5I4', expires, ttl, 0) .. ('\0'):rep(16) .. '\128\0'
       .. ('\0'):rep(20)
   end
@@ -259,7 +265,7 @@ operation('move', ALWAYS, {whole = true}, function()
       rows[#rows + 1] = {position = live.positions[i], track = track_of(i), reason = 'moved',
         record = live.records[i],
         back = true, until_when = delay > 0 and now + delay or 0, resets = ARGV[4] == '1'}
-      if struct.unpack('>I6', live.records[i], 18) > 0 then
+      if struct.unpack('>I6', live.records[i], R.due) > 0 then
         waiting_ones[#waiting_ones + 1] = live.positions[i]
       end
     end
@@ -315,8 +321,8 @@ operation('accept', ALWAYS, {whole = true}, function()
   for i, letter in ipairs(fresh) do
     local position, track = struct.pack('>I8', first + i - 1), letter[1]
     if has_flag(track, WAITS) then
-      letter[1] = track:sub(1, 33) .. string.char(track:byte(34) - WAITS) .. track:sub(35)
-      late[#late + 1], ends[#ends + 1] = position, (struct.unpack('>I6', letter[2], 18))
+      letter[1] = track:sub(1, T.flags - 1) .. string.char(track:byte(T.flags) - WAITS) .. track:sub(T.held_until)
+      late[#late + 1], ends[#ends + 1] = position, (struct.unpack('>I6', letter[2], R.due))
       soonest = math.min(soonest, ends[#ends])
     else
       positions[#positions + 1], priorities[#priorities + 1] = position, priority_of(letter[2])
@@ -328,7 +334,7 @@ operation('accept', ALWAYS, {whole = true}, function()
     end
     its[at - 1], its[at] = position, letter[1]
     deadlines[at - 1], deadlines[at] = score_of(letter[3]), position
-    named[at - 1], named[at] = letter[1]:sub(51, 66), position
+    named[at - 1], named[at] = letter[1]:sub(O.message_id, O.moved_at - 1), position
     if letter[4] ~= '' then
       histories[#histories + 1] = position
       histories[#histories + 1] = letter[4]

@@ -60,7 +60,8 @@ operation('list', ALWAYS, {whole = true, version = true}, function()
   -- Whether a message of a group, which may be in any state, is in one that is wanted.
   local function is_wanted(position, track)
     return group == '' or (ARGV[9]:find('d') or not redis.call('ZSCORE', waiting, position))
-      and (ARGV[9]:find('c') or not (track and bit.band(track:byte(34), HELD + PARKED) > 0 and until_of(track) > now))
+      and (ARGV[9]:find('c') or not track or until_of(track) <= now
+        or not (has_flag(track, HELD) or has_flag(track, PARKED)))
   end
 
   -- The next `count` positions over all sources, in order (by number: Lua compares strings by
@@ -100,7 +101,8 @@ operation('list', ALWAYS, {whole = true, version = true}, function()
       examined = examined + 1
       answer[4] = position
       if record and expires_of(record, track) > now
-          and (ARGV[8] == '' or record:sub(35, 34 + #ARGV[8]) ~= ARGV[8]) and is_wanted(position, track) then
+          and (ARGV[8] == '' or record:sub(R.behind, R.behind - 1 + #ARGV[8]) ~= ARGV[8])
+          and is_wanted(position, track) then
         show(answer, position, record, track, ARGV[10])
         shown = shown + 1
         if shown == limit then
@@ -141,7 +143,7 @@ operation('edit', UNLESS_FULL, {whole = true, version = true}, function()
   end
   local d = tonumber(redis.call('ZSCORE', due, position) or 0)
   local created = struct.unpack('>I6', record)
-  local expires, ttl = struct.unpack('>I6I5', track or record, track and 1 or 7)
+  local expires, ttl = struct.unpack('>I6I5', track or record, track and T.expires or R.expires)
   if redis.call('HGET', queue, 'exposing') == '1' then
     d = 0
   end
@@ -159,16 +161,16 @@ operation('edit', UNLESS_FULL, {whole = true, version = true}, function()
   if expires < d then
     return refused
   end
-  local rest = record:sub(24)
+  local rest = record:sub(R.randomness)
   if ARGV[6] == '1' then
-    rest = record:sub(24, struct.unpack('>H', record, 33)) .. ARGV[7]
+    rest = record:sub(R.randomness, struct.unpack('>H', record, R.body_at)) .. ARGV[7]
   end
   record = struct.pack('>I6I6I5I6', created, expires, ttl, d) .. rest
   redis.call('HSET', messages, position, record)
   redis.call('ZADD', expiry, expires, position)
   keep(expires, {})
   if track then -- the message was moved here from another queue
-    track = struct.pack('>I6I5', expires, ttl) .. track:sub(12)
+    track = struct.pack('>I6I5', expires, ttl) .. track:sub(T.claim_count)
     redis.call('HSET', tracks, position, track)
     keep(expires, {tracks, ids, attempts})
   end
@@ -197,7 +199,7 @@ operation('delete', ALWAYS, {whole = true}, function()
   local positions, free, claimed, delayed, refused = found.positions, {}, {}, {}, {'refused'}
   for i, position in ipairs(positions) do
     local track = found.tracks[i]
-    if struct.unpack('>I6', found.records[i], 18) > 0 then
+    if struct.unpack('>I6', found.records[i], R.due) > 0 then
       delayed[#delayed + 1] = position
     end
     if track then
@@ -209,7 +211,7 @@ operation('delete', ALWAYS, {whole = true}, function()
     if ARGV[2] == 'held' then
       local reason = false
       if is_held(track) then
-        reason = not named[track:sub(16, 31)] and 'claimed'
+        reason = not named[claim_of(track)] and 'claimed'
       else
         reason = count > 0 and 'free'
       end

@@ -97,17 +97,17 @@ end)
 
 -- Tidy up one queue, and find when it must be visited next.
 -- ARGV: 1 offset, 4 about how many entries; 5 to 12: policy
--- Answers: 'ok', or 'arm' if the driver must register the queue and call again; how many messages
--- expired, keys ended, messages were promoted and lapsed; length of the outbox, next instant or 0, now.
+-- Answers: 'ok'; how many messages expired, keys ended, messages were promoted and lapsed; length of the outbox,
+-- next instant or 0.
 operation('sweep', ALWAYS, {whole = true}, function()
-  visits = nil -- the queue stays registered until this visit is over
   read_policy()
+  visits, is_armed = nil, true -- the queue stays registered until this visit is over
   local budget = math.min(tonumber(ARGV[4]), 100)
   local expired, noticed, promoted = expire(budget), 0, 0
   if expired < budget then
     noticed = lapse(budget - expired)
   end
-  local ended, _, moved, is_unarmed = end_lapsed(budget)
+  local ended, _, moved = end_lapsed(budget)
   if expired + noticed < budget then
     promoted = promote(budget - expired - noticed) + unpark(budget - expired - noticed)
   end
@@ -141,7 +141,7 @@ operation('sweep', ALWAYS, {whole = true}, function()
   else
     redis.call('HDEL', state, 'due')
   end
-  return {is_unarmed and 'arm' or 'ok', expired, #old, promoted, ended - moved, waiting_letters, following, now}
+  return {'ok', expired, #old, promoted, ended - moved, waiting_letters, following}
 end)
 
 -- Take tokens from buckets of a project, which hold some seconds' worth and may go into debt.
