@@ -16,7 +16,6 @@ from zaqar_lite.domain.models import (
     ClaimRequest,
     DelayMode,
     Message,
-    QueueRef,
     RetryPolicy,
 )
 from zaqar_lite.storage.base import MAX_EXAMINED
@@ -57,11 +56,8 @@ def has_nothing(db: Database, queue: Queue | None, request: ClaimRequest) -> boo
     return request.delay_mode is DelayMode.IGNORE or queue.delayed_at > now
 
 
-def claim(db: Database, ref: QueueRef, request: ClaimRequest) -> Claimed:
+def claim(db: Database, queue: Queue, request: ClaimRequest) -> Claimed:
     """Hand out ready messages under a new claim, or for good; see the seam."""
-    queue = db.queue_at(ref, request.version)
-    if queue is None:
-        return Claimed(None)
     now = db.clock.now_ms()
     messages, moved, more = _take(db, queue, now, request)
     if not messages:
@@ -101,7 +97,7 @@ def claim(db: Database, ref: QueueRef, request: ClaimRequest) -> Claimed:
     queue.leased += len(messages)
     queue.lease_at = min(queue.lease_at, until)
     if db.watched:
-        db.announce(ref, 0)
+        db.announce(queue.ref, 0)
     return Claimed(claim_id, messages, moved, more)
 
 

@@ -189,6 +189,43 @@ class Database:
             await self.visible(epoch)
         return result
 
+    async def change_queue(
+        self,
+        ref: QueueRef,
+        version: int | None,
+        nothing: T,
+        work: Callable[Concatenate["Database", Queue, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """Run an operation on a queue as `write` does; answer `nothing` where it does not exist.
+
+        Raises:
+            QueueChanged: its record is not at `version`.
+        """
+
+        def act(db: Database) -> T:
+            queue = db.queue_at(ref, version)
+            return nothing if queue is None else work(db, queue, *args, **kwargs)
+
+        return await self.write(act)
+
+    async def read_queue(
+        self,
+        ref: QueueRef,
+        nothing: T,
+        work: Callable[Concatenate["Database", Queue, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """Read a queue as `read` does; answer `nothing` where it does not exist."""
+
+        def act(db: Database) -> T:
+            queue = db.queue(ref)
+            return nothing if queue is None else work(db, queue, *args, **kwargs)
+
+        return await self.read(ref, act)
+
     async def visible(self, epoch: int) -> None:
         """Wait until the batch `epoch` is durable: what a reader saw must not go away again."""
         if epoch <= self.synced or not self.place.syncs:

@@ -228,24 +228,22 @@ def leave_state(db: "Database", queue: Queue, entries: Collection[Entry]) -> Non
             db.execute("UPDATE claim SET held = held - ? WHERE id = ?", (count, claim))
 
 
-def attempts_of(db: "Database", number: bytes) -> tuple[Attempt, ...]:
-    """The ended hand-outs that are kept of a message, oldest first."""
-    row = db.execute("SELECT attempts FROM attempts WHERE id = ?", (number,)).fetchone()
-    return () if row is None else _decode_attempts(row[0])
+class Kept(NamedTuple):
+    """The ended hand-outs that are kept of a message, and the Client-IDs of the last of them."""
+
+    attempts: Sequence[Attempt]
+    clients: list[str]
 
 
-def clients_of(db: "Database", number: bytes) -> list[str]:
-    """The Client-IDs of the last ended hand-outs of a message, oldest first."""
-    row = db.execute("SELECT clients FROM attempts WHERE id = ?", (number,)).fetchone()
-    return [] if row is None else list(json.loads(row[0]))
+def kept_of(db: "Database", number: bytes) -> Kept:
+    """What is kept of a message's ended hand-outs, oldest first."""
+    row = db.execute("SELECT attempts, clients FROM attempts WHERE id = ?", (number,)).fetchone()
+    return Kept((), []) if row is None else Kept(_decode_attempts(row[0]), json.loads(row[1]))
 
 
 def add_attempt(db: "Database", entry: Entry, attempt: Attempt) -> None:
     """Keep one more ended hand-out of a message."""
-    attempts: tuple[Attempt, ...] = ()
-    clients: list[str] = []
-    if entry.has_attempts:
-        attempts, clients = attempts_of(db, entry.id), clients_of(db, entry.id)
+    attempts, clients = kept_of(db, entry.id) if entry.has_attempts else Kept((), [])
     if attempt.client_id is not None:
         clients.append(attempt.client_id)
     keep_attempts(db, entry.id, with_attempt(attempts, attempt), clients)
@@ -262,7 +260,7 @@ def keep_attempts(
 def with_attempts(db: "Database", messages: Iterable[Message]) -> None:
     """Fill in the attempts of messages."""
     for message in messages:
-        message.attempts = attempts_of(db, bytes.fromhex(message.id))
+        message.attempts = kept_of(db, bytes.fromhex(message.id)).attempts
 
 
 def raise_ttl(

@@ -3,7 +3,6 @@
 Each is one bounded step through an index, and sets the queue's lower bound of the next instant.
 """
 
-from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.storage.sql import entries
 from zaqar_lite.storage.sql.database import Database
 from zaqar_lite.storage.sql.queues import Queue
@@ -28,12 +27,6 @@ def expire(db: Database, queue: Queue, now: int, limit: int) -> int:
     if len(found) < limit:
         queue.expiry_at = entries.first_of(db, _NEXT_EXPIRY, (queue.content,))
     return len(found)
-
-
-def expire_in(db: Database, ref: QueueRef, now: int, limit: int) -> int:
-    """Remove up to `limit` expired messages of a queue, if there is one."""
-    queue = db.queue(ref)
-    return 0 if queue is None else expire(db, queue, now, limit)
 
 
 def end_delays(db: Database, queue: Queue, now: int, limit: int) -> int:
@@ -68,11 +61,12 @@ def end_parkings(db: Database, queue: Queue, now: int, limit: int) -> int:
     return count
 
 
-def release_delayed(db: Database, queue: Queue, now: int, limit: int) -> int:
+def release_delayed(db: Database, queue: Queue, limit: int) -> int:
     """Make up to `limit` delayed messages ready, whatever their `d`; answer how many.
 
     They are not delayed any more for anyone: a `d` that is ahead becomes now.
     """
+    now = db.clock.now_ms()
     rows = db.execute(
         "SELECT position FROM entry INDEXED BY delayed WHERE state = 1 AND queue = ?"
         " ORDER BY due LIMIT ?",
@@ -86,6 +80,7 @@ def release_delayed(db: Database, queue: Queue, now: int, limit: int) -> int:
     count = _make_ready(db, queue, positions)
     queue.delayed -= count
     queue.delayed_at = entries.first_of(db, _NEXT_DELAY, (queue.content,))
+    db.announce(queue.ref, count)
     return count
 
 
@@ -123,9 +118,3 @@ def forget_keys(db: Database, queue: Queue, now: int, limit: int) -> int:
 def next_key_end(db: Database, queue: Queue) -> int:
     """When the next idempotency key of a queue is forgotten."""
     return entries.first_of(db, _NEXT_KEY, (queue.number,))
-
-
-def forget_keys_of(db: Database, ref: QueueRef, now: int, limit: int) -> int:
-    """Forget up to `limit` ended keys of a queue, if there is one."""
-    queue = db.queue(ref)
-    return 0 if queue is None else forget_keys(db, queue, now, limit)

@@ -4,7 +4,6 @@ import json
 from collections.abc import Sequence
 
 from zaqar_lite.domain.histories import HistoryEntry, HistoryPage, HistoryState
-from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.storage.sql import entries
 from zaqar_lite.storage.sql.database import Database
 from zaqar_lite.storage.sql.entries import Entry
@@ -34,7 +33,7 @@ def append(  # noqa: PLR0917 - which list of which queue gets what
     )
     rows = []
     for number, entry in enumerate(ended, 1 if last == NEVER else last + 1):
-        consumers = entries.clients_of(db, entry.id) if entry.has_attempts else []
+        consumers = entries.kept_of(db, entry.id).clients if entry.has_attempts else []
         if client_id is not None:
             consumers.append(client_id)
         rows.append((
@@ -47,12 +46,9 @@ def append(  # noqa: PLR0917 - which list of which queue gets what
 
 
 def read(
-    db: Database, ref: QueueRef, state: HistoryState, marker: str | None, limit: int
+    db: Database, queue: Queue, state: HistoryState, marker: str | None, limit: int
 ) -> HistoryPage:
     """List done or failed messages within their retention, oldest first; see the seam."""
-    queue = db.queue(ref)
-    if queue is None:
-        return HistoryPage((), None)
     after = 0 if marker is None else _number(marker)
     cutoff = db.clock.now_ms() - queue.retention_ms(state.value)
     rows = db.execute(

@@ -98,8 +98,8 @@ class SqlMessageStore(MessageStore):
         await self._db.pass_gate()
         found, now = self._db.queue(queue), self._db.clock.now_ms()
         if found is not None and found.keys_at <= now:
-            await self._db.write(expiring.forget_keys_of, queue, now, MAX_EXAMINED)
-        return await self._db.read(queue, reading.find_keys, queue, messages, batch)
+            await self._db.change_queue(queue, None, 0, expiring.forget_keys, now, MAX_EXAMINED)
+        return await self._db.read_queue(queue, KnownKeys(), reading.find_keys, messages, batch)
 
     async def list_messages(self, queue: QueueRef, selection: ListQuery) -> Page:
         return await reading.list_messages(self._db, queue, selection)
@@ -107,7 +107,8 @@ class SqlMessageStore(MessageStore):
     async def get_messages(
         self, queue: QueueRef, ids: Collection[str], *, details: bool = False
     ) -> Sequence[Message]:
-        return await self._db.read(queue, reading.get_messages, queue, ids, details=details)
+        nothing: Sequence[Message] = ()
+        return await self._db.read_queue(queue, nothing, reading.get_messages, ids, details=details)
 
     async def edit(self, queue: QueueRef, edit: Edit) -> Message:
         return await self._db.write(_edit, queue, edit)
@@ -115,13 +116,16 @@ class SqlMessageStore(MessageStore):
     async def delete(
         self, queue: QueueRef, ids: Collection[str], *, claim_ids: Collection[str] | None
     ) -> Sequence[Refusal]:
-        return await self._db.write(settling.delete, queue, ids, claim_ids)
+        nothing: Sequence[Refusal] = ()
+        return await self._db.change_queue(queue, None, nothing, settling.delete, ids, claim_ids)
 
     async def claim(self, queue: QueueRef, request: ClaimRequest) -> Claimed:
         await self._db.pass_gate()
         if claiming.has_nothing(self._db, self._db.queue_at(queue, request.version), request):
             return Claimed(None)  # no batch is needed
-        return await self._db.write(claiming.claim, queue, request)
+        return await self._db.change_queue(
+            queue, request.version, Claimed(None), claiming.claim, request
+        )
 
     async def get_claim(self, queue: QueueRef, claim_id: str, *, details: bool = False) -> Claim:
         return await self._db.read(queue, claims.get_claim, queue, claim_id, details=details)
@@ -130,7 +134,7 @@ class SqlMessageStore(MessageStore):
         await self._db.write(claims.renew, queue, claim_id, ttl_ms=ttl_ms, grace_ms=grace_ms)
 
     async def release(self, queue: QueueRef, claim_id: str, *, delay_ms: int = 0) -> None:
-        await self._db.write(settling.release, queue, claim_id, delay_ms=delay_ms)
+        await self._db.change_queue(queue, None, None, settling.release, claim_id, delay_ms)
 
     async def settle(
         self,
@@ -147,13 +151,17 @@ class SqlMessageStore(MessageStore):
             part = settlements[first : first + _STEP]
             # The first step's version decides for all of them.
             read = version if first == 0 else None
-            done = await self._db.write(settling.settle, queue, claim_id, part, retries, read)
+            nothing = Settled([Outcome.NOT_FOUND] * len(part))
+            done = await self._db.change_queue(
+                queue, read, nothing, settling.settle, claim_id, part, retries
+            )
             outcomes += done.outcomes
             moved += done.moved
         return Settled(outcomes, moved)
 
     async def move(self, queue: QueueRef, ids: Sequence[str], move: Move) -> Sequence[Outcome]:
-        return await self._db.write(settling.move, queue, ids, move)
+        nothing: Sequence[Outcome] = [Outcome.NOT_FOUND] * len(ids)
+        return await self._db.change_queue(queue, None, nothing, settling.move, ids, move)
 
     async def import_messages(
         self, queue: QueueRef, messages: Sequence[Message], *, source: str, number: int
@@ -178,14 +186,14 @@ class SqlMessageStore(MessageStore):
             del self._db.watched[queue]
 
     async def purge(self, queue: QueueRef) -> None:
-        await self._db.write(_purge, queue)
+        await self._db.change_queue(queue, None, None, Database.empty_queue)
 
     async def drop(self, queue: QueueRef) -> None:
-        await self._db.write(_drop, queue)
+        await self._db.change_queue(queue, None, None, Database.remove_queue)
 
     async def stats(self, queue: QueueRef) -> Stats:
         await reading.tidy(self._db, queue)
-        return await self._db.read(queue, reading.stats, queue)
+        return await self._db.read_queue(queue, Stats(), reading.stats)
 
     async def nonempty_queues(self) -> AsyncIterator[QueueRef]:
         after = 0
@@ -209,7 +217,7 @@ class SqlMessageStore(MessageStore):
         found = self._db.queue_at(queue, version)
         if found is None or not found.delayed:
             return 0
-        return await self._db.write(_release_delayed, queue, limit, version)
+        return await self._db.change_queue(queue, version, 0, expiring.release_delayed, limit)
 
     async def sweep(self, limit: int, retries_of: RetryPolicyOf = no_retries) -> SweepResult:
         return await sweeping.sweep(self._db, limit, retries_of)
@@ -217,7 +225,8 @@ class SqlMessageStore(MessageStore):
     async def history(
         self, queue: QueueRef, state: HistoryState, *, marker: str | None, limit: int
     ) -> HistoryPage:
-        return await self._db.read(queue, history.read, queue, state, marker, limit)
+        nothing = HistoryPage((), None)
+        return await self._db.read_queue(queue, nothing, history.read, state, marker, limit)
 
 
 def _edit(db: Database, ref: QueueRef, wanted: Edit) -> Message:
@@ -252,27 +261,6 @@ def _edit(db: Database, ref: QueueRef, wanted: Edit) -> Message:
 
 def _holders(db: Database, number: int) -> int:
     return entries.first_of(db, "SELECT holders FROM body WHERE number = ?", (number,))
-
-
-def _purge(db: Database, ref: QueueRef) -> None:
-    queue = db.queue(ref)
-    if queue is not None:
-        db.empty_queue(queue)
-
-
-def _drop(db: Database, ref: QueueRef) -> None:
-    queue = db.queue(ref)
-    if queue is not None:
-        db.remove_queue(queue)
-
-
-def _release_delayed(db: Database, ref: QueueRef, limit: int, version: int | None) -> int:
-    queue = db.queue_at(ref, version)
-    if queue is None:
-        return 0
-    released = expiring.release_delayed(db, queue, db.clock.now_ms(), limit)
-    db.announce(ref, released)
-    return released
 
 
 def _holding(db: Database, after: int) -> Sequence[tuple[int, str, str, int]]:

@@ -93,7 +93,7 @@ async def _make_room(db: Database, wanted: Post) -> None:
         for ref, count in _copies(wanted.messages).items():
             await _make_room_in(db, ref, count, now)
     while wanted.has_keys and (queue := db.queue(wanted.ref)) and queue.keys_at <= now:
-        if not await db.write(expiring.forget_keys_of, wanted.ref, now, MAX_EXAMINED):
+        if not await db.change_queue(wanted.ref, None, 0, expiring.forget_keys, now, MAX_EXAMINED):
             break
 
 
@@ -102,7 +102,7 @@ async def _make_room_in(db: Database, ref: QueueRef, count: int, now: int) -> No
     while (queue := db.queue(ref)) is not None and queue.expiry_at <= now:
         if queue.total + queue.reserved + count <= db.options.max_messages:
             break
-        if not await db.write(expiring.expire_in, ref, now, MAX_EXAMINED // 4):
+        if not await db.change_queue(ref, None, 0, expiring.expire, now, MAX_EXAMINED // 4):
             break
         await db.turns.wait()
 

@@ -36,13 +36,10 @@ _NEXT_IN_GROUP = _NEXT.replace(
 
 async def list_messages(db: Database, ref: QueueRef, wanted: ListQuery) -> Page:
     """List messages in steps of at most MAX_EXAMINED entries; see the seam."""
-    after, until = 0, NEVER
-    is_first = True
+    nothing: tuple[Page, bool] = Page((), None), True
+    after, until = await db.read(ref, _bounds, ref, wanted)
     while True:
-        if is_first:
-            start = await db.read(ref, _bounds, ref, wanted)
-            after, until, is_first = *start, False
-        page, is_end = await db.read(ref, _list_step, ref, wanted, after, until)
+        page, is_end = await db.read_queue(ref, nothing, _list_step, wanted, after, until)
         if page.messages or is_end:
             return page
         after = page.marker or after
@@ -68,12 +65,10 @@ def _resolve(db: Database, queue: Queue, marker: Marker) -> int:
 
 
 def _list_step(
-    db: Database, ref: QueueRef, wanted: ListQuery, after: int, until: int
+    db: Database, queue: Queue, wanted: ListQuery, after: int, until: int
 ) -> tuple[Page, bool]:
     """One step of a list, and whether it reached the end of the queue."""
-    queue, now = db.queue(ref), db.clock.now_ms()
-    if queue is None:
-        return Page((), None), True
+    now = db.clock.now_ms()
     given: list[object] = [
         queue.content, after, until, MAX_EXAMINED, now, wanted.include_claimed,
         wanted.include_delayed, wanted.exclude_client_id, wanted.limit,
@@ -98,12 +93,9 @@ def _list_step(
 
 
 def get_messages(
-    db: Database, ref: QueueRef, ids: Collection[str], *, details: bool
+    db: Database, queue: Queue, ids: Collection[str], *, details: bool
 ) -> Sequence[Message]:
     """Fetch messages by id; see the seam."""
-    queue = db.queue(ref)
-    if queue is None:
-        return ()
     found = entries.find_messages(db, queue, ids, db.clock.now_ms())
     messages = [found[one] for one in dict.fromkeys(ids) if one in found]
     if details:
@@ -118,25 +110,23 @@ async def tidy(db: Database, ref: QueueRef) -> None:
         queue, now = db.queue(ref), db.clock.now_ms()
         if queue is None or min(queue.expiry_at, queue.delayed_at, queue.parked_at) > now:
             return
-        await db.write(_tidy_step, ref, now)
+        await db.change_queue(ref, None, None, _tidy_step, now)
         await db.turns.wait()
 
 
-def _tidy_step(db: Database, ref: QueueRef, now: int) -> None:
-    queue = db.queue(ref)
-    if queue is not None:
-        expiring.expire(db, queue, now, _STEP)
-        ready = expiring.end_delays(db, queue, now, _STEP)
-        ready += expiring.end_parkings(db, queue, now, _STEP)
-        if ready:
-            db.announce(ref, ready)
+def _tidy_step(db: Database, queue: Queue, now: int) -> None:
+    expiring.expire(db, queue, now, _STEP)
+    ready = expiring.end_delays(db, queue, now, _STEP)
+    ready += expiring.end_parkings(db, queue, now, _STEP)
+    if ready:
+        db.announce(queue.ref, ready)
 
 
-def stats(db: Database, ref: QueueRef) -> Stats:
+def stats(db: Database, queue: Queue) -> Stats:
     """Count the messages of a tidy queue; see the seam."""
-    queue, now = db.queue(ref), db.clock.now_ms()
-    if queue is None or not queue.total:
+    if not queue.total:
         return Stats()
+    now = db.clock.now_ms()
     lapsed = claiming.lapsed_count(db, queue, now)
     source = f"SELECT {MESSAGE} FROM entry e CROSS JOIN body b ON b.number = e.body"
     ends = [
@@ -182,7 +172,7 @@ async def partition(db: Database, ref: QueueRef, count: int) -> Sequence[int]:
     for cut in cuts:
         while walked < cut:
             step = min(cut - walked, MAX_EXAMINED)
-            row = await db.read(ref, _position_after, ref, position, step)
+            row = await db.read_queue(ref, None, _position_after, position, step)
             if row is None:  # messages went meanwhile: the last one ends the last range
                 break
             position, walked = row, walked + step
@@ -192,36 +182,30 @@ async def partition(db: Database, ref: QueueRef, count: int) -> Sequence[int]:
             break
         found.append(position)
     if len(found) < ranges:
-        last = await db.read(ref, _last_position, ref)
+        last = await db.read_queue(ref, None, _last_position)
         if last is not None and (not found or last > found[-1]):
             found.append(last)
     return found
 
 
-def _position_after(db: Database, ref: QueueRef, position: int, count: int) -> int | None:
+def _position_after(db: Database, queue: Queue, position: int, count: int) -> int | None:
     """The position of the `count`-th message after a position."""
-    queue = db.queue(ref)
-    if queue is None:
-        return None
     row = db.execute(_NEXT, (queue.content, position, NEVER, count - 1)).fetchone()
     return None if row is None else int(row[0])
 
 
-def _last_position(db: Database, ref: QueueRef) -> int | None:
-    queue = db.queue(ref)
-    if queue is None:
-        return None
+def _last_position(db: Database, queue: Queue) -> int | None:
     row = db.execute("SELECT max(position) FROM entry WHERE queue = ?", (queue.content,)).fetchone()
     return None if row[0] is None else int(row[0])
 
 
 def find_keys(
-    db: Database, ref: QueueRef, messages: Collection[str], batch: str | None
+    db: Database, queue: Queue, messages: Collection[str], batch: str | None
 ) -> KnownKeys:
     """Tell what is known of keys; see the seam."""
-    queue, now = db.queue(ref), db.clock.now_ms()
-    if queue is None or not queue.keys:
+    if not queue.keys:
         return KnownKeys()
+    now = db.clock.now_ms()
     known = posting.find_keys(db, queue, posting.MESSAGE, list(messages), now)
     whole = posting.find_keys(db, queue, posting.BATCH, [] if batch is None else [batch], now)
     return KnownKeys(

@@ -15,18 +15,14 @@ from zaqar_lite.storage.sql.queues import Queue
 RELEASED = Ended.RELEASED
 
 
-def settle(  # noqa: PLR0917 - as the seam has it
+def settle(
     db: Database,
-    ref: QueueRef,
+    queue: Queue,
     claim_id: str,
     settlements: Sequence[Settlement],
     retries: RetryPolicy,
-    version: int | None,
 ) -> Settled:
     """Do to each message of a claim what its settlement says; see the seam."""
-    queue = db.queue_at(ref, version)
-    if queue is None:
-        return Settled([Outcome.NOT_FOUND] * len(settlements))
     found = claims.find_claim(db, queue, claim_id)
     number = claims.number_of(claim_id)
     client = "" if found is None else found.client
@@ -115,11 +111,10 @@ class _Run:
         return end_hand_outs(db, queue, self._ended, self._client, self._now)
 
 
-def release(db: Database, ref: QueueRef, claim_id: str, *, delay_ms: int) -> None:
+def release(db: Database, queue: Queue, claim_id: str, delay_ms: int) -> None:
     """End a claim: what it still holds is ready, or parked; see the seam."""
-    queue, now = db.queue(ref), db.clock.now_ms()
-    found = None if queue is None else claims.find_claim(db, queue, claim_id)
-    if queue is None or found is None:
+    found, now = claims.find_claim(db, queue, claim_id), db.clock.now_ms()
+    if found is None:
         return
     held = [one for one in found.held(db, queue) if one.until > now]
     if held:
@@ -190,9 +185,23 @@ def bury(  # noqa: PLR0917 - which message of which queue, why, when, and who he
         history.append(db, queue, history.FAILED, [entry], now)
         entries.remove(db, queue, [entry])
         return
+    origin = _origin(db, queue, entry, reason, now, client)
+    ttl_ms, expires = entry.ttl, entry.expires
+    if letter.ttl_ms is not None:
+        ttl_ms, expires = letter.ttl_ms, now + letter.ttl_ms
+    moved = entry._replace(
+        state=READY, until=0, ttl=ttl_ms, expires=expires, origin=entries.encode(origin).decode()
+    )
+    _put_into(db, queue, entry, letter.target, moved)
+
+
+def _origin(  # noqa: PLR0917 - as `bury`
+    db: Database, queue: Queue, entry: Entry, reason: str, now: int, client: str | None = None
+) -> Origin:
+    """Where a message comes from that leaves a queue now; `client` is who held it last."""
     if client is None and entry.has_attempts:
-        client = entries.attempts_of(db, entry.id)[-1].client_id
-    origin = Origin(
+        client = entries.kept_of(db, entry.id).attempts[-1].client_id
+    return Origin(
         queue.ref.name,
         now,
         entry.claims,
@@ -201,13 +210,6 @@ def bury(  # noqa: PLR0917 - which message of which queue, why, when, and who he
         reason,
         0 if entry.origin is None else entries.decode_origin(entry.origin).redriven,
     )
-    ttl_ms, expires = entry.ttl, entry.expires
-    if letter.ttl_ms is not None:
-        ttl_ms, expires = letter.ttl_ms, now + letter.ttl_ms
-    moved = entry._replace(
-        state=READY, until=0, ttl=ttl_ms, expires=expires, origin=entries.encode(origin).decode()
-    )
-    _put_into(db, queue, entry, letter.target, moved)
 
 
 def _put_into(db: Database, queue: Queue, entry: Entry, ref: QueueRef, moved: Entry) -> None:
@@ -235,12 +237,10 @@ def _put_into(db: Database, queue: Queue, entry: Entry, ref: QueueRef, moved: En
     db.announce(ref, int(moved.state == READY))
 
 
-def move(db: Database, ref: QueueRef, ids: Sequence[str], wanted: Move) -> Sequence[Outcome]:
+def move(db: Database, queue: Queue, ids: Sequence[str], wanted: Move) -> Sequence[Outcome]:
     """Move messages that nobody holds to another queue; see the seam."""
-    queue, now = db.queue(ref), db.clock.now_ms()
-    if queue is None:
-        return [Outcome.NOT_FOUND] * len(ids)
     db.check_growth()
+    now = db.clock.now_ms()
     here = entries.find(db, queue, ids, now)
     outcomes = []
     for message_id in ids:
@@ -261,9 +261,7 @@ def _moved(db: Database, queue: Queue, entry: Entry, wanted: Move, now: int) -> 
     if entry.origin is not None:
         origin = entries.decode_origin(entry.origin)
     else:
-        client = entries.attempts_of(db, entry.id)[-1].client_id if entry.has_attempts else None
-        last = None if entry.claim is None else entry.claim.hex()
-        origin = Origin(queue.ref.name, now, entry.claims, last, client, MOVED)
+        origin = _origin(db, queue, entry, MOVED, now)
     return entry._replace(
         state=DELAYED if wanted.delay_ms else READY,
         due=now + wanted.delay_ms if wanted.delay_ms else 0,
@@ -276,12 +274,10 @@ def _moved(db: Database, queue: Queue, entry: Entry, wanted: Move, now: int) -> 
 
 
 def delete(
-    db: Database, ref: QueueRef, ids: Collection[str], claim_ids: Collection[str] | None
+    db: Database, queue: Queue, ids: Collection[str], claim_ids: Collection[str] | None
 ) -> Sequence[Refusal]:
     """Delete messages, all or none; see the seam."""
-    queue, now = db.queue(ref), db.clock.now_ms()
-    if queue is None:
-        return ()
+    now = db.clock.now_ms()
     found = list(entries.find(db, queue, ids, now).values())
     if claim_ids is not None:
         refused = []

@@ -7,7 +7,7 @@ finds work, each for one bounded step that is a transaction of its own.
 from zaqar_lite.domain.models import NO_RETRIES, QueueRef, RetryPolicy, RetryPolicyOf, SweepResult
 from zaqar_lite.storage.sql import claiming, entries, expiring, history
 from zaqar_lite.storage.sql.database import Database
-from zaqar_lite.storage.sql.queues import NEVER
+from zaqar_lite.storage.sql.queues import NEVER, Queue
 
 _STEP = 200
 """Entries of a queue that one visit tidies: some 4 ms where leases lapse."""
@@ -28,9 +28,10 @@ async def sweep(db: Database, limit: int, retries_of: RetryPolicyOf) -> SweepRes
         now, ref = await db.read(_NO_QUEUE, _next_due)
         if ref is None or swept.total >= limit:
             break
-        has_lapsed = await db.read(ref, _has_lapsed, ref, now)
+        has_lapsed = await db.read_queue(ref, False, _has_lapsed, now)
         retries = await retries_of(ref) if has_lapsed else NO_RETRIES
-        done = await db.write(_visit, ref, now, min(_STEP, limit - swept.total), retries)
+        most = min(_STEP, limit - swept.total)
+        done = await db.change_queue(ref, None, SweepResult(), _visit, now, most, retries)
         swept = swept.plus(done)
         if done.total:
             await db.turns.wait()
@@ -65,16 +66,12 @@ def _next_due(db: Database) -> tuple[int, QueueRef | None]:
     return now, None if row is None else QueueRef(*row)
 
 
-def _has_lapsed(db: Database, ref: QueueRef, now: int) -> bool:
-    queue = db.queue(ref)
-    return queue is not None and queue.lease_at <= now
+def _has_lapsed(_: Database, queue: Queue, now: int) -> bool:
+    return queue.lease_at <= now
 
 
-def _visit(db: Database, ref: QueueRef, now: int, limit: int, retries: RetryPolicy) -> SweepResult:
+def _visit(db: Database, queue: Queue, now: int, limit: int, retries: RetryPolicy) -> SweepResult:
     """Tidy up to `limit` entries of a queue; its row goes when nothing is left of it."""
-    queue = db.queue(ref)
-    if queue is None:
-        return SweepResult()
     db.touch(queue)
     if queue.is_bare:
         db.remove_queue(queue)
@@ -86,7 +83,7 @@ def _visit(db: Database, ref: QueueRef, now: int, limit: int, retries: RetryPoli
     promoted = expiring.end_delays(db, queue, now, limit)
     promoted += expiring.end_parkings(db, queue, now, limit)
     if promoted:
-        db.announce(ref, promoted)
+        db.announce(queue.ref, promoted)
     forgotten = expiring.forget_keys(db, queue, now, limit)
     forgotten += history.trim(db, queue, now, limit)
     letter = retries.dead_letter
