@@ -9,6 +9,7 @@ import hmac
 import ipaddress
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from urllib.parse import unquote_plus
 
@@ -35,15 +36,13 @@ _UNAUTHORIZED = {
 }
 
 
+@dataclass(eq=False, repr=False)
 class RequestAuthentication:
     """Let in the clients that a provider knows, and refuse what they may not do."""
 
-    def __init__(
-        self, identity: Authenticator, authorizer: Authorizer, check_store: Callable[[], None]
-    ) -> None:
-        self._identity = identity
-        self._authorizer = authorizer
-        self._check_store = check_store
+    identity: Authenticator
+    authorizer: Authorizer
+    check_store: Callable[[], None]
 
     def refuses(self, request: Request) -> Response | None:
         """Answer a guess from an address of which too many failed; None for any other request.
@@ -51,10 +50,10 @@ class RequestAuthentication:
         Only its credential is read. Call `be_late` before you send the answer.
         """
         address = request.address
-        if not self._identity.has_failed(address) or request.path in OPEN_PATHS:
+        if not self.identity.has_failed(address) or request.path in OPEN_PATHS:
             return None
         credential = None if b"url-signature" in request.headers else _credential(request.headers)
-        why = None if credential is None else self._identity.refuses(address, credential)
+        why = None if credential is None else self.identity.refuses(address, credential)
         if why is None:
             return None
         error = self._unauthorized(wrong=True) if isinstance(why, Unauthenticated) else why
@@ -62,7 +61,7 @@ class RequestAuthentication:
 
     async def be_late(self) -> None:
         """Delay such an answer."""
-        await self._identity.be_late()
+        await self.identity.be_late()
 
     async def admit(self, request: Request) -> None:
         """Fill in the principal of a request, and its project as X-Project-ID.
@@ -105,9 +104,9 @@ class RequestAuthentication:
             Unavailable: that can't be found out now.
         """
         credential = _credential(headers)
-        self._check_store()
+        self.check_store()
         try:
-            return await self._identity.identify(credential, address)
+            return await self.identity.identify(credential, address)
         except Unauthenticated:
             raise self._unauthorized(wrong=credential is not None) from None
 
@@ -118,7 +117,7 @@ class RequestAuthentication:
             Unavailable: that can't be found out now.
         """
         try:
-            return await self._identity.identify(_credential(headers), None)
+            return await self.identity.identify(_credential(headers), None)
         except Unauthenticated:
             return None
 
@@ -150,13 +149,13 @@ class RequestAuthentication:
         if access.consuming and not access.consuming.isdisjoint(request.parameters):
             access = Access(access.rule, Verb.RECEIVE)
         queue = request.path_values[0] if route.names_queue else None
-        self._authorizer.check(request.principal, access, queue)
+        self.authorizer.check(request.principal, access, queue)
 
     def _unauthorized(self, *, wrong: bool) -> Refused:
         error = ', error="invalid_token"' if wrong else ""
         headers = [
             (b"www-authenticate", (text + error if text.startswith("Bearer") else text).encode())
-            for text in dict.fromkeys(self._identity.challenges)
+            for text in dict.fromkeys(self.identity.challenges)
         ]
         return Refused(401, "Unauthorized", headers=headers, document=_UNAUTHORIZED)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import TypeVar
 
 from zaqar_lite.api.authentication import RequestAuthentication
@@ -15,18 +16,13 @@ from zaqar_lite.service.long_polling import LongPolling
 T = TypeVar("T")
 
 
+@dataclass(eq=False, repr=False)
 class LongRequests:
     """End streams, and requests that wait, once they would not be let in any more."""
 
-    def __init__(
-        self,
-        authentication: RequestAuthentication | None,
-        checks: Checks,
-        revalidation: Revalidation,
-    ) -> None:
-        self._authentication = authentication
-        self._checks = checks
-        self._revalidation = revalidation
+    authentication: RequestAuthentication | None
+    checks: Checks
+    revalidation: Revalidation
 
     def hold(self, request: Request, end: Callable[[Refused | Denied], None]) -> Callable[[], None]:
         """Call `end` with why, soon after a request would not be let in any more.
@@ -43,27 +39,25 @@ class LongRequests:
                 return False
             return True
 
-        if self._authentication is None and b"url-signature" not in request.headers:
+        if self.authentication is None and b"url-signature" not in request.headers:
             return do_nothing
-        return self._revalidation.hold(may, lambda: end(refused[0]))
+        return self.revalidation.hold(may, lambda: end(refused[0]))
 
     async def _look(self, request: Request) -> None:
         if b"url-signature" in request.headers:
-            if (revoked := self._checks.check_revoked(request)) is not None:
+            if (revoked := self.checks.check_revoked(request)) is not None:
                 await revoked
-        elif self._authentication is not None:
-            await self._authentication.readmit(request)
+        elif self.authentication is not None:
+            await self.authentication.readmit(request)
 
 
+@dataclass(eq=False, repr=False)
 class Polling:
     """Ask again until there is an answer, the time is over, or the client has gone."""
 
-    def __init__(
-        self, long_polling: LongPolling, long_requests: LongRequests, *, longest: int
-    ) -> None:
-        self._long_polling = long_polling
-        self._long_requests = long_requests
-        self._longest = longest
+    long_polling: LongPolling
+    long_requests: LongRequests
+    longest: int
 
     def seconds(self, request: Request) -> int:
         """How long a request wants to wait; 0 when it does not.
@@ -72,11 +66,11 @@ class Polling:
             Refused: 400, out of range.
         """
         seconds = request.whole("wait", 0)
-        if not 0 <= seconds <= self._longest:
+        if not 0 <= seconds <= self.longest:
             raise Refused(
                 400,
                 "Invalid parameter",
-                f"'wait' must be between 0 and {self._longest} seconds; it is {seconds}.",
+                f"'wait' must be between 0 and {self.longest} seconds; it is {seconds}.",
             )
         return seconds
 
@@ -110,12 +104,10 @@ class Polling:
             if not gone.done():
                 gone.set_result(None)
 
-        release = self._long_requests.hold(request, refuse)
+        release = self.long_requests.hold(request, refuse)
         unwatch = watch(request, gone)
         try:
-            found = await self._long_polling.until_found(
-                queue, seconds, ask, gone=gone, reads=reads
-            )
+            found = await self.long_polling.until_found(queue, seconds, ask, gone=gone, reads=reads)
             if found is not None and gone.done() and undo is not None:
                 await undo(found)
                 found = None

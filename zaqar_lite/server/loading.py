@@ -12,7 +12,7 @@ import re
 import time
 import tomllib
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -265,6 +265,7 @@ class Source(NamedTuple):
         return load(environment=os.environ, config=self.config, overrides=self.overrides)
 
 
+@dataclass(eq=False, repr=False)
 class Reloading:
     """Apply the settings that may change while the server runs.
 
@@ -272,17 +273,12 @@ class Reloading:
     checked before any of them is applied.
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        source: Source,
-        certificate: Certificate | None,
-        app: "Application",
-    ) -> None:
-        self._settings = settings
-        self._source = source
-        self._certificate = certificate
-        self._app = app
+    settings: Settings
+    source: Source
+    certificate: Certificate | None
+    app: "Application"
+
+    def __post_init__(self) -> None:
         self.succeeded = True
         """Whether the last reload was applied; the start counts as one."""
         self.at = time.time()
@@ -291,24 +287,24 @@ class Reloading:
     def reload(self) -> None:
         """Read everything again; log an error in one line."""
         try:
-            found = self._source.read()
-            take_over = self._app.reread()
+            found = self.source.read()
+            take_over = self.app.reread()
         except ConfigurationError as exc:
             logger.error("nothing was reloaded, the old settings stay: %s", exc)
             self.succeeded = False
             return
-        self.succeeded = self._certificate is None or self._certificate.reload()
+        self.succeeded = self.certificate is None or self.certificate.reload()
         if not self.succeeded:
             return
         take_over()
         self.at = time.time()
-        new, old = found.model_dump(), self._settings.model_dump()
+        new, old = found.model_dump(), self.settings.model_dump()
         changed = {name for name in new if new[name] != old[name]}
         taken, left = sorted(changed & RELOADED), sorted(changed - RELOADED)
         values = {name: new[name] if name in RELOADED else old[name] for name in new}
-        self._settings = Settings.model_validate(values)
-        logs.configure(self._settings.log_level)
-        self._app.adopt(self._settings.limits(), self._settings.default_quota)
+        self.settings = Settings.model_validate(values)
+        logs.configure(self.settings.log_level)
+        self.app.adopt(self.settings.limits(), self.settings.default_quota)
         logger.info("reloaded: %s changed", ", ".join(taken) or "nothing")
         if left:
             logger.warning("only a restart changes %s", ", ".join(left))

@@ -10,6 +10,7 @@ null stands for absent.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from msgspec import Struct
@@ -35,13 +36,13 @@ from zaqar_lite.domain.settlements import Act, Outcome, Settlement
 from zaqar_lite.service.claims import Claims, explain
 
 
+@dataclass(eq=False, repr=False)
 class ClaimActions:
     """The actions under `/v2/queues/{queue_name}/claims`."""
 
-    def __init__(self, claims: Claims, polling: Polling, renderer: Renderer) -> None:
-        self._claims = claims
-        self._polling = polling
-        self._renderer = renderer
+    claims: Claims
+    polling: Polling
+    renderer: Renderer
 
     @route(
         "POST /v2/queues/{queue_name}/claims Claim -> Claimed",
@@ -55,13 +56,13 @@ class ClaimActions:
         """Claim messages; 204 when there is none to claim."""
         limit = request.asked_limit()
         details, large = request.flag("details"), request.flag("large")
-        seconds = self._polling.seconds(request)
+        seconds = self.polling.seconds(request)
         document = await documents.read_object(request) if request.size else {}
         queue = request.queue
         ttl, grace = documents.integer(document, "ttl"), documents.integer(document, "grace")
 
         async def ask() -> tuple[str, Sequence[Message]] | None:
-            return await self._claims.create(
+            return await self.claims.create(
                 queue,
                 limit=limit,
                 ttl=ttl,
@@ -72,17 +73,17 @@ class ClaimActions:
             )
 
         async def undo(claimed: tuple[str, Sequence[Message]]) -> None:
-            await self._claims.release(queue, claimed[0])
+            await self.claims.release(queue, claimed[0])
 
         if seconds:
-            claimed = await self._polling.ask(request, queue, seconds, ask, undo=undo)
+            claimed = await self.polling.ask(request, queue, seconds, ask, undo=undo)
         else:
             claimed = await ask()
         if claimed is None:
             return NO_CONTENT
         claim_id, messages = claimed
         path = f"/v2/queues/{queue.name}"
-        shown = self._renderer.messages(path, messages, details=details)
+        shown = self.renderer.messages(path, messages, details=details)
         location = f"{path}/claims/{claim_id}".encode()
         headers = ((b"location", location),)
         return Response(201, {"messages": shown}, headers, undo=partial(undo, claimed))
@@ -99,13 +100,13 @@ class ClaimActions:
         """Show a claim."""
         queue, claim_id = request.queue, request.path_values[1]
         details = request.flag("details")
-        claim = await self._claims.get(queue, claim_id, details=details)
+        claim = await self.claims.get(queue, claim_id, details=details)
         path = f"/v2/queues/{queue.name}"
         shown = {
             "age": claim.age_ms // 1000,
             "ttl": claim.ttl_ms // 1000,
             "href": f"{path}/claims/{claim_id}",
-            "messages": self._renderer.messages(path, claim.messages, details=details),
+            "messages": self.renderer.messages(path, claim.messages, details=details),
         }
         return Response(200, shown)
 
@@ -119,7 +120,7 @@ class ClaimActions:
     async def renew_claim(self, request: Request) -> Response:
         """Renew a claim."""
         document = await documents.read_object(request)
-        await self._claims.renew(
+        await self.claims.renew(
             request.queue,
             request.path_values[1],
             ttl=documents.integer(document, "ttl"),
@@ -138,7 +139,7 @@ class ClaimActions:
     async def release_claim(self, request: Request) -> Response:
         """Release a claim; its messages can be claimed at once, or after a delay."""
         delay = request.whole("delay", 0)
-        await self._claims.release(request.queue, request.path_values[1], delay=delay)
+        await self.claims.release(request.queue, request.path_values[1], delay=delay)
         return NO_CONTENT
 
 

@@ -1,6 +1,7 @@
 """Messages: post, list, get, edit, delete, pop, and the ranges for parallel readers."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from zaqar_lite.api import documents
 from zaqar_lite.api.long_polling import Polling
@@ -40,16 +41,14 @@ _LONGEST_LOCATION = 7_680
 """Bytes: many clients and proxies take 8 KiB of headers."""
 
 
+@dataclass(eq=False, repr=False)
 class MessageActions:
     """The actions under `/v2/queues/{queue_name}/messages`."""
 
-    def __init__(
-        self, messages: Messages, settling: SettlingActions, polling: Polling, renderer: Renderer
-    ) -> None:
-        self._messages = messages
-        self._polling = polling
-        self._settling = settling
-        self._renderer = renderer
+    messages: Messages
+    settling: SettlingActions
+    polling: Polling
+    renderer: Renderer
 
     @route(
         "POST /v2/queues/{queue_name}/messages Messages -> Resources",
@@ -62,15 +61,15 @@ class MessageActions:
     )
     async def post_messages(self, request: Request) -> Response:
         """Post messages."""
-        posted, warned = await self._messages.post(
+        posted, warned = await self.messages.post(
             request.queue,
-            await documents.read_messages(request, self._messages.turns),
+            await documents.read_messages(request, self.messages.turns),
             size=request.size,
             client_id=request.client_id,
             batch_key=idempotency_key(request) if _KEY in request.headers else None,
         )
         if request.size > documents.LARGE_POST:
-            await self._messages.turns.wait()
+            await self.messages.turns.wait()
         return posted_response(request.path, posted, warned)
 
     @route(
@@ -111,10 +110,10 @@ class MessageActions:
         """Get a message."""
         queue = request.queue
         details = request.flag("details")
-        messages = await self._messages.get(queue, request.path_values[1:], details=details)
+        messages = await self.messages.get(queue, request.path_values[1:], details=details)
         if not messages:
             raise NotFound(f"Message {request.path_values[1]!r} does not exist.")
-        shown = self._renderer.message(_path(queue), messages[0], details=details)
+        shown = self.renderer.message(_path(queue), messages[0], details=details)
         return Response(200, shown, _tag(messages[0]))
 
     @route(
@@ -131,11 +130,11 @@ class MessageActions:
     async def edit_message(self, request: Request) -> Response:
         """Edit a delayed message, or settle a claimed one; with a claim_id, settle it."""
         if "claim_id" in request.parameters:
-            return await self._settling.settle_one(request)
+            return await self.settling.settle_one(request)
         queue = request.queue
         details = request.flag("details")
         fields = documents.parse_edit(await request.read())
-        message = await self._messages.edit(
+        message = await self.messages.edit(
             queue,
             request.path_values[1],
             body=fields.get("body"),
@@ -144,7 +143,7 @@ class MessageActions:
             if_due=if_due(request),
             size=request.size,
         )
-        shown = self._renderer.message(_path(queue), message, details=details)
+        shown = self.renderer.message(_path(queue), message, details=details)
         return Response(200, shown, _tag(message))
 
     @route(
@@ -160,7 +159,7 @@ class MessageActions:
     async def delete_message(self, request: Request) -> Response:
         """Delete a message."""
         claim_id = request.text("claim_id")
-        await self._messages.delete(request.queue, request.path_values[1], claim_id)
+        await self.messages.delete(request.queue, request.path_values[1], claim_id)
         return NO_CONTENT
 
     @route(
@@ -186,18 +185,18 @@ class MessageActions:
             raise Invalid("Exactly one of the parameters 'ids' and 'pop' must be given.")
         large = request.flag("large")
         if "ids" in request.parameters:
-            await self._messages.delete_many(
+            await self.messages.delete_many(
                 queue, request.parameters["ids"], request.parameters.get("claim_ids"), large=large
             )
             return NO_CONTENT
-        limit, seconds = request.whole("pop", 0), self._polling.seconds(request)
+        limit, seconds = request.whole("pop", 0), self.polling.seconds(request)
         details = request.flag("details")
 
         async def ask() -> Sequence[Message] | None:
-            return await self._messages.pop(queue, limit, details=details, large=large) or None
+            return await self.messages.pop(queue, limit, details=details, large=large) or None
 
-        popped = await self._polling.ask(request, queue, seconds, ask)
-        shown = [self._renderer.popped(message, details=details) for message in popped or ()]
+        popped = await self.polling.ask(request, queue, seconds, ask)
+        shown = [self.renderer.popped(message, details=details) for message in popped or ()]
         return Response(200, {"messages": shown})
 
     @route(
@@ -209,7 +208,7 @@ class MessageActions:
     async def queue_ranges(self, request: Request) -> Response:
         """Cut a queue into ranges."""
         count = request.whole("count", _DEFAULT_COUNT)
-        positions = await self._messages.partition(request.queue, count)
+        positions = await self.messages.partition(request.queue, count)
         markers = [format_marker(position) for position in positions]
         shown: list[dict[str, str]] = [{} for _ in markers]
         for index, marker in enumerate(markers[:-1]):
@@ -219,24 +218,22 @@ class MessageActions:
 
     async def _get_many(self, request: Request, ids: Sequence[str], details: bool) -> Response:
         queue = request.queue
-        messages = await self._messages.get(
-            queue, ids, details=details, large=request.flag("large")
-        )
+        messages = await self.messages.get(queue, ids, details=details, large=request.flag("large"))
         if not messages:
             raise NotFound("None of these messages exists.")
-        shown = self._renderer.messages(_path(queue), messages, details=details)
+        shown = self.renderer.messages(_path(queue), messages, details=details)
         return Response(200, {"messages": shown})
 
     async def _list(self, request: Request, details: bool) -> Response:
         queue = request.queue
         echo, large = request.flag("echo"), request.flag("large")
         marker, until = request.text("marker"), request.text("until")
-        limit, seconds = request.asked_limit(), self._polling.seconds(request)
+        limit, seconds = request.asked_limit(), self.polling.seconds(request)
         include_claimed = request.flag("include_claimed")
         include_delayed = request.flag("include_delayed")
 
         async def ask() -> tuple[Page, bool] | None:
-            listed = await self._messages.list_messages(
+            listed = await self.messages.list_messages(
                 queue,
                 marker=marker,
                 until=until,
@@ -250,7 +247,7 @@ class MessageActions:
             return listed if listed[0].messages or not seconds else None
 
         if seconds:
-            listed = await self._polling.ask(request, queue, seconds, ask, reads=True)
+            listed = await self.polling.ask(request, queue, seconds, ask, reads=True)
         else:
             listed = await ask()
         page, delayed = listed or (Page((), None), False)
@@ -260,7 +257,7 @@ class MessageActions:
         given = "include_delayed" in request.parameters
         more = {"include_delayed": yes_no(delayed)} if delayed or given else {}
         links = next_page(request, format_marker(page.marker), **more)
-        shown = self._renderer.messages(path, page.messages, details=details)
+        shown = self.renderer.messages(path, page.messages, details=details)
         return Response(200, {"messages": shown, "links": links})
 
 

@@ -1,6 +1,7 @@
 """Queues: create, read, patch, delete, list, count, purge, share and history."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from zaqar_lite.api import documents
@@ -30,20 +31,14 @@ _LIST_PARAMETERS = ("marker", "limit", "detailed", "name", "with_count")
 _SHARE_FIELDS = ("paths", "methods", "expires")
 
 
+@dataclass(eq=False, repr=False)
 class QueueActions:
     """The actions under `/v2/queues`, except for messages and claims."""
 
-    def __init__(
-        self,
-        queues: Queues,
-        subscriptions: Subscriptions,
-        presigned_urls: PresignedUrls,
-        authorizer: Authorizer,
-    ) -> None:
-        self._queues = queues
-        self._subscriptions = subscriptions
-        self._presigned_urls = presigned_urls
-        self._authorizer = authorizer
+    queues: Queues
+    subscriptions: Subscriptions
+    presigned_urls: PresignedUrls
+    authorizer: Authorizer
 
     @route(
         "GET /v2/queues -> Queues",
@@ -62,19 +57,19 @@ class QueueActions:
     async def list_queues(self, request: Request) -> Response:
         """List queues."""
         with_count = request.flag("with_count")
-        records = await self._queues.list_queues(request.project, **page_query(request))
+        records = await self.queues.list_queues(request.project, **page_query(request))
         document = named_page(
             "queues",
             request,
-            [(record.queue.name, self._queues.shown(record)) for record in records],
+            [(record.queue.name, self.queues.shown(record)) for record in records],
         )
-        if with_count and (count := await self._queues.count(request.project)):
+        if with_count and (count := await self.queues.count(request.project)):
             document["count"] = count
         return Response(200, document)
 
     async def list_stored(self, request: Request) -> Response:
         """List the project's queues, their metadata as it is stored."""
-        records = await self._queues.list_queues(request.project, **page_query(request))
+        records = await self.queues.list_queues(request.project, **page_query(request))
         named = [(record.queue.name, visible(record.metadata)) for record in records]
         return Response(200, named_page("queues", request, named))
 
@@ -88,8 +83,8 @@ class QueueActions:
     )
     async def create_queue(self, request: Request) -> Response:
         """Create a queue; one that exists stays as it is."""
-        metadata = await read_metadata(request, self._authorizer)
-        created = await self._queues.create(request.queue, metadata)
+        metadata = await read_metadata(request, self.authorizer)
+        created = await self.queues.create(request.queue, metadata)
         location = (b"location", request.path.encode())
         idle = idle_limit(metadata, metadata) if created else None
         headers = (location, *warning(unknown_keys(metadata), idle))
@@ -104,11 +99,11 @@ class QueueActions:
     )
     async def show_queue(self, request: Request) -> Response:
         """Show a queue's metadata; a queue that is not there shows the defaults."""
-        return Response(200, await self._queues.metadata(request.queue))
+        return Response(200, await self.queues.metadata(request.queue))
 
     async def get_stored(self, request: Request) -> Response:
         """Read a queue's metadata as it is stored; a queue that is not there has none."""
-        return Response(200, await self._queues.stored_metadata(request.queue) or {})
+        return Response(200, await self.queues.stored_metadata(request.queue) or {})
 
     @route(
         "PATCH /v2/queues/{queue_name} MetadataPatch -> Metadata",
@@ -121,15 +116,15 @@ class QueueActions:
     )
     async def update_queue(self, request: Request) -> Response:
         """Change a queue's metadata."""
-        operations = await read_patch(request, self._authorizer)
-        metadata = await self._queues.patch(request.queue, operations)
+        operations = await read_patch(request, self.authorizer)
+        metadata = await self.queues.patch(request.queue, operations)
         idle = idle_limit(metadata, {operation.key for operation in operations})
         return Response(200, metadata, warning(unknown_keys(metadata), idle))
 
     @route("DELETE /v2/queues/{queue_name}", "queues:delete manage", (204,), rel="queue")
     async def delete_queue(self, request: Request) -> Response:
         """Delete a queue."""
-        await self._queues.delete(request.queue)
+        await self.queues.delete(request.queue)
         return NO_CONTENT
 
     @route(
@@ -143,7 +138,7 @@ class QueueActions:
         """Count a queue's messages."""
         queue = request.queue
         details = request.flag("details")
-        stats = await self._queues.stats(queue)
+        stats = await self.queues.stats(queue)
         counts: dict[str, Any] = {
             "claimed": stats.claimed,
             "free": stats.ready + stats.delayed,
@@ -157,15 +152,15 @@ class QueueActions:
                 counts[name] = _end(queue.name, message)
         document: dict[str, Any] = {"messages": counts}
         if request.flag("recent"):
-            document["recent"] = [list(one) for one in self._queues.recent.look(queue, stats)]
-            rates = self._queues.recent.rates(queue)
+            document["recent"] = [list(one) for one in self.queues.recent.look(queue, stats)]
+            rates = self.queues.recent.rates(queue)
             if rates is not None:
                 document["rates"] = rates._asdict()
         return Response(200, document)
 
     async def stats_stored(self, request: Request) -> Response:
         """Count a queue's messages; 404 with zeros where it is not there."""
-        if await self._queues.stored_metadata(request.queue) is None:
+        if await self.queues.stored_metadata(request.queue) is None:
             return Response(404, {"messages": {"claimed": 0, "free": 0, "total": 0}})
         return await self.queue_stats(request)
 
@@ -175,9 +170,9 @@ class QueueActions:
     async def purge_queue(self, request: Request) -> Response:
         """Purge a queue."""
         types = await purged_types(request)
-        await self._queues.purge(request.queue, types)
+        await self.queues.purge(request.queue, types)
         if "subscriptions" in types:
-            await self._subscriptions.purge(request.queue)
+            await self.subscriptions.purge(request.queue)
         return NO_CONTENT
 
     @route(
@@ -197,8 +192,8 @@ class QueueActions:
             raise Invalid("'expires' must be a date and time in ISO 8601.")
         queue = request.queue
         resources, methods = _texts(document, "paths"), _texts(document, "methods")
-        self._authorizer.check_share(request.principal, name_of(queue), resources, methods)
-        signed = await self._presigned_urls.share(
+        self.authorizer.check_share(request.principal, name_of(queue), resources, methods)
+        signed = await self.presigned_urls.share(
             queue, resources=resources, methods=methods, expires=expires
         )
         shown = {
@@ -215,7 +210,7 @@ class QueueActions:
     )
     async def unshare_queue(self, request: Request) -> Response:
         """Revoke a queue's pre-signed URLs."""
-        await self._presigned_urls.unshare(request.queue)
+        await self.presigned_urls.unshare(request.queue)
         return NO_CONTENT
 
     @route(
@@ -231,7 +226,7 @@ class QueueActions:
         except ValueError:
             raise Invalid("'state' must be 'done' or 'failed'.") from None
         limit = request.asked_limit()
-        page = await self._queues.history(
+        page = await self.queues.history(
             request.queue, state, marker=request.text("marker"), limit=limit
         )
         shown = [

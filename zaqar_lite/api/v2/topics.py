@@ -1,7 +1,7 @@
 """Topics: create, read, patch, delete, list, post to, count and purge."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from zaqar_lite.api import documents
 from zaqar_lite.api.request import NO_CONTENT, Parameter, Request, Response, Route, warning
@@ -42,58 +42,52 @@ def topic_messages(routes: Iterable[Route]) -> Iterator[Route]:
         yield replace(one, statuses=tuple(status for status in one.statuses if status != never))
 
 
+@dataclass(eq=False, repr=False)
 class TopicActions:
     """The actions under `/v2/topics`, except for subscriptions."""
 
-    def __init__(
-        self,
-        topics: Topics,
-        queues: QueueActions,
-        subscriptions: Subscriptions,
-        authorizer: Authorizer,
-    ) -> None:
-        self._topics = topics
-        self._queues = queues
-        self._subscriptions = subscriptions
-        self._authorizer = authorizer
+    topics: Topics
+    queues: QueueActions
+    subscriptions: Subscriptions
+    authorizer: Authorizer
 
     @topic_twin(QueueActions.list_queues, parameters=_LISTED, answer="Topics")
     async def list_topics(self, request: Request) -> Response:
         """List topics."""
-        topics = await self._topics.list_topics(request.project, **page_query(request))
-        named = [(topic.name, self._topics.shown(topic.metadata)) for topic in topics]
+        topics = await self.topics.list_topics(request.project, **page_query(request))
+        named = [(topic.name, self.topics.shown(topic.metadata)) for topic in topics]
         return Response(200, named_page("topics", request, named))
 
     @topic_twin(QueueActions.create_queue)
     async def create_topic(self, request: Request) -> Response:
         """Create a topic; one that exists stays as it is."""
-        metadata = await read_metadata(request, self._authorizer)
-        created = await self._topics.create(request.queue, metadata)
+        metadata = await read_metadata(request, self.authorizer)
+        created = await self.topics.create(request.queue, metadata)
         headers = ((b"location", request.path.encode()), *warning(unknown_keys(metadata)))
         return Response(201 if created else 204, b"", headers)
 
     @topic_twin(QueueActions.show_queue)
     async def show_topic(self, request: Request) -> Response:
         """Show a topic's metadata; a topic that is not there shows the defaults."""
-        return Response(200, await self._topics.metadata(request.queue))
+        return Response(200, await self.topics.metadata(request.queue))
 
     @topic_twin(QueueActions.update_queue)
     async def update_topic(self, request: Request) -> Response:
         """Change a topic's metadata."""
-        operations = await read_patch(request, self._authorizer)
-        metadata = await self._topics.patch(request.queue, operations)
+        operations = await read_patch(request, self.authorizer)
+        metadata = await self.topics.patch(request.queue, operations)
         return Response(200, metadata, warning(unknown_keys(metadata)))
 
     @topic_twin(QueueActions.delete_queue)
     async def delete_topic(self, request: Request) -> Response:
         """Delete a topic."""
-        await self._topics.delete(request.queue)
+        await self.topics.delete(request.queue)
         return NO_CONTENT
 
     @topic_twin(QueueActions.queue_stats, parameters=(), answer="TopicStats")
     async def topic_stats(self, request: Request) -> Response:
         """Count a topic's messages."""
-        if await self._topics.exists(request.queue):
+        if await self.topics.exists(request.queue):
             return Response(200, {"messages": {"total": 0}})
         return Response(200, _NOTHING)
 
@@ -102,31 +96,31 @@ class TopicActions:
         """Purge a topic; what was posted is on its way."""
         types = await purged_types(request)
         if "subscriptions" in types:
-            await self._subscriptions.purge(request.queue)
+            await self.subscriptions.purge(request.queue)
         return NO_CONTENT
 
     @topic_twin(QueueActions.share_queue)
     async def share_topic(self, request: Request) -> Response:
         """Make a pre-signed URL of a topic."""
-        return await self._queues.share_queue(request)
+        return await self.queues.share_queue(request)
 
     @topic_twin(QueueActions.unshare_queue)
     async def unshare_topic(self, request: Request) -> Response:
         """Revoke a topic's pre-signed URLs."""
-        return await self._queues.unshare_queue(request)
+        return await self.queues.unshare_queue(request)
 
     @topic_twin(MessageActions.post_messages, statuses=(201, 409), rel="topic_messages")
     async def topic_post_messages(self, request: Request) -> Response:
         """Post messages to a topic."""
         topic = request.queue
-        admitted = await self._topics.admit(topic, request.size)
-        posted = await self._topics.post(
+        admitted = await self.topics.admit(topic, request.size)
+        posted = await self.topics.post(
             topic,
-            await documents.read_messages(request, self._topics.turns),
+            await documents.read_messages(request, self.topics.turns),
             client_id=request.client_id,
             batch_key=idempotency_key(request),
             admitted=admitted,
         )
         if request.size > documents.LARGE_POST:
-            await self._topics.turns.wait()
+            await self.topics.turns.wait()
         return posted_response(request.path, posted)
