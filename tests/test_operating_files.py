@@ -14,7 +14,7 @@ from tests.services.process import find_program
 from zaqar_lite.api.application import Application
 from zaqar_lite.main import create_app
 from zaqar_lite.server.loading import load
-from zaqar_lite.service.metrics.shared_counters import Kind
+from zaqar_lite.service.metrics.shared_counters import MetricType
 from zaqar_lite.settings import Settings
 
 FILES = Path(__file__).parents[1] / "api-ref/source/operating"
@@ -40,7 +40,7 @@ def exported() -> set[str]:
     app = application()
     names: set[str] = set()
     for family in app.metrics.families.all:
-        suffixes = ("_bucket", "_sum", "_count") if family.kind is Kind.HISTOGRAM else ("",)
+        suffixes = ("_bucket", "_sum", "_count") if family.kind is MetricType.HISTOGRAM else ("",)
         names |= {family.name + suffix for suffix in suffixes}
     shown = [["p", "q", 1, 1, 1, 1, True]]
     page = app.metrics.show({**COUNTED, "shown": shown}, openmetrics=False)

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import Any, Generic, ParamSpec, TypeVar
 
+import msgspec
+
 from zaqar_lite.domain.errors import (
     NotFound,
     QueueChanged,
@@ -250,6 +252,28 @@ class Kind(Generic[T]):
                 await asyncio.sleep(0)
             found.append(self.decode(record))
         return found
+
+
+def struct_kind(
+    form: type[T],
+    management: ManagementStore,
+    name: str,
+    what: str,
+    *,
+    most: Most | None = None,
+    lives: Callable[[T], int | None] = lambda _: None,
+) -> Kind[T]:
+    """The records of one kind whose values are JSON of the struct `form`."""
+    decode = msgspec.json.Decoder(form).decode
+    return Kind(
+        management,
+        name,
+        what,
+        encode=msgspec.json.encode,
+        decode=lambda record: decode(record.value),
+        most=most,
+        lives=lives,
+    )
 
 
 @dataclass

@@ -15,7 +15,7 @@ import msgspec
 
 from zaqar_lite.domain import metadata as rules
 from zaqar_lite.domain.clock import Clock, read_instant
-from zaqar_lite.domain.errors import Invalid, LimitReached, RecordChanged
+from zaqar_lite.domain.errors import Invalid, LimitReached
 from zaqar_lite.domain.json_values import holds_all
 from zaqar_lite.domain.limits import Limits, page_limit
 from zaqar_lite.domain.metadata import Operation, apply_patch
@@ -92,14 +92,12 @@ class Topics:
             LimitReached: the project has too many topics.
         """
         rules.validate(topic, metadata, self.limits)
-        if await self.exists(topic):
-            return False
-        made = Topic(name_of(topic), metadata)
-        try:
-            await self._kind.make(topic.project, made.name, made)
-        except RecordChanged:
-            return False
-        return True
+
+        async def build(old: Topic | None) -> Topic:
+            return old or Topic(name_of(topic), metadata)
+
+        _, is_new = await self._kind.write(topic.project, name_of(topic), build)
+        return is_new
 
     async def exists(self, topic: QueueRef) -> bool:
         """Tell whether there is such a topic."""

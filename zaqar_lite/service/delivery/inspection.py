@@ -6,8 +6,7 @@ second; a server that is killed loses the last second of its log, and nothing el
 """
 
 import asyncio
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -32,7 +31,7 @@ from zaqar_lite.service.delivery.outbox import (
     retry_queue,
     trace_of,
 )
-from zaqar_lite.service.records import Kind
+from zaqar_lite.service.records import struct_kind
 from zaqar_lite.service.subscriptions.subscriptions import Subscriptions
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
@@ -43,20 +42,15 @@ MAX_ANSWER = 1_024
 _LATEST_MS = 86_400_000
 """The record of a log lives so long at least, even if its subscription ends sooner."""
 
-Attempt = Mapping[str, Any]
+Attempt = dict[str, Any]
 
 
-@dataclass(slots=True)
-class _Log:
+class _Log(msgspec.Struct):
     """The last attempts, since when all have failed, and for how long to keep that."""
 
-    attempts: Sequence[Attempt] = ()
+    attempts: list[dict[str, Any]] = []
     failing_since: int | None = None
     keep_ms: int = _LATEST_MS
-
-    def encode(self) -> bytes:
-        value = {"attempts": self.attempts, "failing_since": self.failing_since}
-        return json.dumps(value, ensure_ascii=False).encode()
 
 
 @dataclass(eq=False)
@@ -79,13 +73,8 @@ class AttemptLog:
 
     def __post_init__(self) -> None:
         self._pending: dict[tuple[str, str], _Pending] = {}
-        self._kind = Kind(
-            self.management,
-            KIND,
-            "The log",
-            encode=_Log.encode,
-            decode=lambda record: _Log(**json.loads(record.value)),
-            lives=lambda log: log.keep_ms,
+        self._kind = struct_kind(
+            _Log, self.management, KIND, "The log", lives=lambda log: log.keep_ms
         )
 
     def add(self, subscription: Subscription, attempt: Attempt, *, succeeded: bool) -> None:

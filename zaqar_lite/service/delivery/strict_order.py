@@ -24,10 +24,9 @@ from zaqar_lite.service.delivery.outbox import (
     Delivery,
     OutboxMessage,
     decode_outbox_message,
-    encode,
     ordered_queue,
 )
-from zaqar_lite.service.records import Held, Kind
+from zaqar_lite.service.records import Held, struct_kind
 from zaqar_lite.service.subscriptions.subscriptions import Subscriptions
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
@@ -68,13 +67,8 @@ class StrictOrder:
     look: Look
 
     def __post_init__(self) -> None:
-        self._kind: Kind[_State] = Kind(
-            self.management,
-            KIND,
-            "The line",
-            encode=encode,
-            decode=lambda record: msgspec.json.decode(record.value, type=_State),
-            lives=lambda _: _KEPT_MS,
+        self._kind = struct_kind(
+            _State, self.management, KIND, "The line", lives=lambda _: _KEPT_MS
         )
         self._at_work: dict[tuple[QueueRef, str], bool] = {}
 

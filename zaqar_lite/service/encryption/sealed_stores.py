@@ -8,7 +8,7 @@ name.
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
@@ -16,13 +16,9 @@ from typing import Any, cast
 
 from zaqar_lite.domain.errors import RecordDamaged, Unavailable
 from zaqar_lite.domain.models import (
-    Claim,
     Claimed,
     ClaimRequest,
-    Edit,
-    ListQuery,
     Message,
-    Page,
     QueueRef,
     Record,
 )
@@ -49,35 +45,31 @@ def sealing(store: ManagementStore, encryption_keys: EncryptionKeys) -> Manageme
     return cast(ManagementStore, _Sealing(store, encryption_keys))
 
 
+_READ: dict[str, Callable[[Any], Iterable[Message]]] = {
+    "list_messages": lambda page: page.messages,
+    "get_messages": lambda found: found,
+    "get_claim": lambda claim: claim.messages,
+    "edit": lambda edited: (edited,),
+}
+"""The messages in what an operation answers."""
+
+
 class _Opening:
     def __init__(self, store: MessageStore, encryption_keys: EncryptionKeys) -> None:
         self._store = store
         self._encryption_keys = encryption_keys
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the store has
-        return getattr(self._store, name)
+        act, messages_in = getattr(self._store, name), _READ.get(name)
+        if messages_in is None:
+            return act
 
-    async def list_messages(self, queue: QueueRef, selection: ListQuery) -> Page:
-        page = await self._store.list_messages(queue, selection)
-        await self._encryption_keys.open(queue.project, page.messages)
-        return page
+        async def opened(queue: QueueRef, *given: Any, **named: Any) -> Any:  # noqa: ANN401 - as the store's
+            found = await act(queue, *given, **named)
+            await self._encryption_keys.open(queue.project, messages_in(found))
+            return found
 
-    async def get_messages(
-        self, queue: QueueRef, ids: Sequence[str], *, details: bool = False
-    ) -> Sequence[Message]:
-        found = await self._store.get_messages(queue, ids, details=details)
-        await self._encryption_keys.open(queue.project, found)
-        return found
-
-    async def get_claim(self, queue: QueueRef, claim_id: str, *, details: bool = False) -> Claim:
-        claim = await self._store.get_claim(queue, claim_id, details=details)
-        await self._encryption_keys.open(queue.project, claim.messages)
-        return claim
-
-    async def edit(self, queue: QueueRef, edit: Edit) -> Message:
-        edited = await self._store.edit(queue, edit)
-        await self._encryption_keys.open(queue.project, (edited,))
-        return edited
+        return opened
 
     async def claim(self, queue: QueueRef, request: ClaimRequest) -> Claimed:
         claimed = await self._store.claim(queue, request)

@@ -28,7 +28,7 @@ from zaqar_lite.service.jobs.bulk import (
     Order,
     decode_job,
 )
-from zaqar_lite.service.records import Held, Kind, retried
+from zaqar_lite.service.records import Held, retried, struct_kind
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
 
@@ -53,8 +53,8 @@ class Jobs:
     clock: Clock
 
     def __post_init__(self) -> None:
-        self._running = _kind(self.management, RUNNING, None)
-        self._ended = _kind(self.management, ENDED, _KEPT_MS)
+        self._running = struct_kind(Job, self.management, RUNNING, "The job")
+        self._ended = struct_kind(Job, self.management, ENDED, "The job", lives=lambda _: _KEPT_MS)
         self.wake_runner: Callable[[], None] = lambda: None
         """Called when there is a job to run, or one that was cancelled."""
 
@@ -249,14 +249,3 @@ class Jobs:
 def running_name(queue: QueueRef, act: JobAct) -> str:
     """The name of the record of the job of a kind that runs in a queue."""
     return f"{queue.name}/{act.value}"
-
-
-def _kind(management: ManagementStore, name: str, keep_ms: int | None) -> Kind[Job]:
-    return Kind(
-        management,
-        name,
-        "The job",
-        encode=msgspec.json.encode,
-        decode=lambda record: decode_job(record.value),
-        lives=lambda _: keep_ms,
-    )

@@ -17,8 +17,8 @@ from zaqar_lite.service.metrics.shared_counters import (
     LATENCIES,
     STATUSES,
     Family,
-    Kind,
     MetricFamilies,
+    MetricType,
     SharedCounters,
 )
 
@@ -43,14 +43,14 @@ class Exposition:
         """The whole page."""
         return "".join([*self._lines, "# EOF\n" if self._openmetrics else ""])
 
-    def add(self, name: str, kind: Kind, text: str, samples: Iterable[Sample]) -> None:
+    def add(self, name: str, kind: MetricType, text: str, samples: Iterable[Sample]) -> None:
         """Write a family whose samples are at hand."""
         self._head(name, kind, text)
         self._lines += [f"{name}{_labels(labels)} {_number(value)}\n" for labels, value in samples]
 
     def gauge(self, name: str, text: str, value: float, **labels: str) -> None:
         """Write a gauge that has one sample."""
-        self.add(name, Kind.GAUGE, text, [(labels, value)])
+        self.add(name, MetricType.GAUGE, text, [(labels, value)])
 
     def add_cells(self, family: Family, cells: Sequence[float]) -> None:
         """Write a family of shared counters; of one with many labels, only what was counted."""
@@ -62,7 +62,7 @@ class Exposition:
             if is_large and not any(found):
                 continue
             labels = dict(zip(names, values, strict=True))
-            if family.kind is Kind.HISTOGRAM:
+            if family.kind is MetricType.HISTOGRAM:
                 self._histogram(family, labels, found)
             else:
                 self._lines.append(f"{family.name}{_labels(labels)} {_number(found[0])}\n")
@@ -77,7 +77,7 @@ class Exposition:
         self._lines.append(f"{family.name}_sum{_labels(labels)} {_number(cells[0])}\n")
         self._lines.append(f"{family.name}_count{_labels(labels)} {total}\n")
 
-    def _head(self, name: str, kind: Kind, text: str) -> None:
+    def _head(self, name: str, kind: MetricType, text: str) -> None:
         shown = name.removesuffix("_total") if self._openmetrics else name
         self._lines.append(f"# HELP {shown} {text}\n# TYPE {shown} {kind.value}\n")
 
@@ -230,7 +230,7 @@ class Metrics:
         resident = int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE_SIZE
         text = "Seconds of CPU time that the answering process used."
         cpu = used.ru_utime + used.ru_stime
-        page.add("process_cpu_seconds_total", Kind.COUNTER, text, [({}, cpu)])
+        page.add("process_cpu_seconds_total", MetricType.COUNTER, text, [({}, cpu)])
         text = "Bytes of memory of the answering process."
         page.gauge("process_resident_memory_bytes", text, resident)
         text = "When the answering process was started, in seconds since 1970."
@@ -276,9 +276,9 @@ class Metrics:
             if depth.letters:
                 letters.append((labels, sum(depth.counts)))
         name, text = "zaqar_lite_queue_messages", "Messages in a queue, by state."
-        page.add(name, Kind.GAUGE, text, messages)
+        page.add(name, MetricType.GAUGE, text, messages)
         name = "zaqar_lite_queue_oldest_ready_message_age_seconds"
         text = "Seconds that the first ready message of a queue has been ready."
-        page.add(name, Kind.GAUGE, text, ages)
+        page.add(name, MetricType.GAUGE, text, ages)
         name, text = "zaqar_lite_dead_letters", "Messages in a queue that holds dead letters."
-        page.add(name, Kind.GAUGE, text, letters)
+        page.add(name, MetricType.GAUGE, text, letters)

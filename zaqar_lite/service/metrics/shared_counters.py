@@ -26,7 +26,7 @@ LATENCIES = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 
 LATENESS = (0.01, 0.05, 0.1, 0.5, 1.0, 2.0, 5.0, 15.0, 60.0, 300.0, 3_600.0)
 
 
-class Kind(Enum):
+class MetricType(Enum):
     """What a family's numbers mean."""
 
     COUNTER = "counter"
@@ -42,7 +42,7 @@ class Family:
     """
 
     name: str
-    kind: Kind
+    kind: MetricType
     help: str
     labels: dict[str, Sequence[str]] = field(default_factory=dict)
     bounds: Sequence[float] = ()
@@ -51,7 +51,7 @@ class Family:
     @property
     def width(self) -> int:
         """Cells of one combination."""
-        return len(self.bounds) + 2 if self.kind is Kind.HISTOGRAM else 1
+        return len(self.bounds) + 2 if self.kind is MetricType.HISTOGRAM else 1
 
     def cells(self) -> Iterator[tuple[int, tuple[str, ...]]]:
         """The first cell of each combination of labels, with their values."""
@@ -208,15 +208,15 @@ class MetricFamilies:
         )
 
     def _counter(self, name: str, text: str, **labels: Sequence[str]) -> Family:
-        return self._add(Family(f"{name}_total", Kind.COUNTER, text, labels))
+        return self._add(Family(f"{name}_total", MetricType.COUNTER, text, labels))
 
     def _gauge(self, name: str, text: str) -> Family:
-        return self._add(Family(name, Kind.GAUGE, text))
+        return self._add(Family(name, MetricType.GAUGE, text))
 
     def _histogram(
         self, name: str, text: str, bounds: Sequence[float], **labels: Sequence[str]
     ) -> Family:
-        return self._add(Family(name, Kind.HISTOGRAM, text, labels, bounds))
+        return self._add(Family(name, MetricType.HISTOGRAM, text, labels, bounds))
 
     def _add(self, family: Family) -> Family:
         family.name = f"zaqar_lite_{family.name}"

@@ -45,7 +45,7 @@ from zaqar_lite.service.delivery.confirmation import Confirmation
 from zaqar_lite.service.identity.trusts import MakeTrust, trusted
 from zaqar_lite.service.policy import Policies
 from zaqar_lite.service.queues import Queues
-from zaqar_lite.service.records import Held, Kind, retried
+from zaqar_lite.service.records import Held, retried, struct_kind
 from zaqar_lite.service.subscriptions.subscriber_cache import (
     SubscriberCache,
     subscription_ids,
@@ -93,14 +93,8 @@ class Subscriptions:
 
     def __post_init__(self) -> None:
         self._kind = subscription_kind(self.management, self.clock)
-        decode = msgspec.json.Decoder(_Name).decode
-        self._names = Kind[_Name](
-            self.management,
-            _NAMED,
-            "The subscriber",
-            encode=msgspec.json.encode,
-            decode=lambda record: decode(record.value),
-            lives=lambda name: name.ttl * 1000,
+        self._names = struct_kind(
+            _Name, self.management, _NAMED, "The subscriber", lives=lambda name: name.ttl * 1000
         )
         self.flags = QueueFlags(self.management, self.queues, self.policies)
         """The flags by which a post knows that its queue has subscriptions."""
