@@ -93,13 +93,12 @@ async def test_a_filter_looks_at_each_queue_of_its_project_once_at_most() -> Non
         await management.create_queue(queue, {}, max_queues=100)
     new, metadata = QueueRef("p", "filtered"), {"_filter": "a = 1"}
     management.read = 0
-    await placements.check(new, metadata)
     assert (await placements.decide(new, metadata)).pool == "one"
     assert management.read < 60
     await placements.put(QueueRef("p", "queue-01"), "two")
     management.read = 0
     with pytest.raises(Invalid):
-        await placements.check(new, metadata)
+        await placements.decide(new, metadata)
     assert management.read < 5
 
 

@@ -290,8 +290,6 @@ class Queues:
         self._check_capabilities(metadata)
         await self._check_chain(queue, metadata)
         await self._check_filters(queue, metadata)
-        if self.placements is not None:
-            await self.placements.check(queue, metadata)
 
     def _check_capabilities(self, metadata: Mapping[str, Any]) -> None:
         if metadata.get(rules.FILTER) is not None and not self.management.finds_filters:

@@ -99,74 +99,69 @@ class Placements:
         self._keep(queue, entry.place, begun)
         return entry
 
-    async def check(self, queue: QueueRef, metadata: Mapping[str, Any]) -> None:
-        """Refuse metadata that ask for another pool than the one where the queue lies.
-
-        Raises:
-            Invalid: `_flavor` names none, or one whose pools the queue does not lie in; the
-                dead-letter queue lies in another pool, or for a filter any queue of the project;
-                or the store of the pool can't do what they ask for.
-        """
-        flavor = await self._flavor(queue, metadata)
-        target = _target(queue, metadata)
-        if metadata.get(rules.FILTER) is not None:
-            await self._check_filter(queue)
-        own = await self._placed(queue)
-        if own is None:
-            own = await self._required(queue, metadata)
-        if own is None:
-            return
-        if missing := await self._registry.missing(own.pool, metadata):
-            raise Invalid(f"{missing} can't be set: {queue.name!r} lies in {_named(own)}.")
-        if flavor is not None and own.pool not in flavor:
-            raise Invalid(
-                f"The queue {queue.name!r} lies in {_named(own)}, and the flavor "
-                f"{metadata[FLAVOR]!r} has other pools. A queue stays where it is: its dead "
-                "letters, the queues that they come from, and all queues of a project with a "
-                "_filter lie in one pool."
-            )
-        if target is not None:
-            theirs = await self._placed(target)
-            if theirs is not None and theirs.pool != own.pool:
-                raise Invalid(
-                    f"_dead_letter_queue can't be {target.name!r}: it lies in {_named(theirs)}, "
-                    f"and {queue.name!r} in {_named(own)}. A queue and its dead-letter queue must "
-                    "lie in the same pool."
-                )
-
     @retried("The pool of {1.name!r}")
     async def decide(self, queue: QueueRef, metadata: Mapping[str, Any]) -> Place:
         """Choose where a queue lies, and its dead letters with it, unless that is decided.
 
-        To be called before the queue's record is made, with metadata that were checked.
+        To be called before the queue's record is made or changed.
 
         Raises:
-            Invalid: the flavor was deleted meanwhile.
-            Unavailable: no pool of its flavor takes new queues.
+            Invalid: `_flavor` names none, or one whose pools the queue does not lie in; the
+                dead-letter queue lies in another pool, or for a filter any queue of the project;
+                or the store of the pool can't do what the metadata ask for.
+            Unavailable: no pool of its flavor takes new queues, or it is being moved.
         """
+        flavor, target = await self._flavor(queue, metadata), _target(queue, metadata)
+        if metadata.get(rules.FILTER) is not None:
+            await self._check_filter(queue)
         entry = await self.entry(queue)
-        if (entry.version and not entry.place.left) or await self._has_record(queue):
-            place = _fixed(entry.place)
-        else:
+        is_new = not await self._is_placed(queue, entry)
+        place = await self._required(queue, metadata) if is_new else _fixed(entry.place)
+        if place is None:
             place = await self._choose(queue, metadata, entry.place if entry.version else None)
+        else:
+            await self._check(queue, metadata, place, flavor)
+        if is_new:
+            place = Place(place.pool)
             await self._write(queue, place, entry.version)
             if place.pool is not None and place.pool not in await self._registry.pools():
                 await self._mark(queue, place)
                 raise RecordChanged("The pool was deleted meanwhile.")
-        target = _target(queue, metadata)
         if target is not None:
             await self.join(target, place)
         return place
+
+    async def _check(
+        self,
+        queue: QueueRef,
+        metadata: Mapping[str, Any],
+        place: Place,
+        flavor: Sequence[str] | None,
+    ) -> None:
+        """Refuse metadata that ask for another pool than the one where the queue must lie."""
+        if missing := await self._registry.missing(place.pool, metadata):
+            raise Invalid(f"{missing} can't be set: {queue.name!r} lies in {_named(place)}.")
+        if flavor is not None and place.pool not in flavor:
+            raise Invalid(
+                f"The queue {queue.name!r} lies in {_named(place)}, and the flavor "
+                f"{metadata[FLAVOR]!r} has other pools. A queue stays where it is: its dead "
+                "letters, the queues that they come from, and all queues of a project with a "
+                "_filter lie in one pool."
+            )
+        target = _target(queue, metadata)
+        theirs = None if target is None else await self._placed(target)
+        if target is not None and theirs is not None and theirs.pool != place.pool:
+            raise Invalid(
+                f"_dead_letter_queue can't be {target.name!r}: it lies in {_named(theirs)}, "
+                f"and {queue.name!r} in {_named(place)}. A queue and its dead-letter queue must "
+                "lie in the same pool."
+            )
 
     @retried("The pool of {1.name!r}")
     async def join(self, queue: QueueRef, place: Place) -> None:
         """Let a queue that nobody has made yet lie where another one does."""
         entry = await self.entry(queue)
-        if entry.version and not entry.place.left:
-            return
-        if place == HOME and not entry.version:
-            return
-        if await self._has_record(queue):
+        if (place == HOME and not entry.version) or await self._is_placed(queue, entry):
             return
         await self._write(queue, place, entry.version)
 
@@ -259,9 +254,7 @@ class Placements:
     async def _choose(
         self, queue: QueueRef, metadata: Mapping[str, Any], before: Place | None
     ) -> Place:
-        required = await self._required(queue, metadata)
-        if required is not None:
-            return Place(required.pool)
+        """Choose a pool by its weight, or the one where the queue was `before`, if it fits."""
         flavor = flavor_name(metadata)
         try:
             pools = await self._registry.fitting(queue.project, flavor)
@@ -307,9 +300,10 @@ class Placements:
             Unavailable: it is being moved.
         """
         entry = await self.entry(queue)
-        if (entry.version and not entry.place.left) or await self._has_record(queue):
-            return _fixed(entry.place)
-        return None
+        return _fixed(entry.place) if await self._is_placed(queue, entry) else None
+
+    async def _is_placed(self, queue: QueueRef, entry: Entry) -> bool:
+        return bool(entry.version and not entry.place.left) or await self._has_record(queue)
 
     async def _flavor(self, queue: QueueRef, metadata: Mapping[str, Any]) -> Sequence[str] | None:
         name = flavor_name(metadata)
