@@ -115,13 +115,6 @@ async def test_refuses_what_is_wrong(api: Api, document: Any, words: str) -> Non
     assert (await api.call("GET", "/v2/queues")).json()["queues"] == []
 
 
-async def test_refuses_no_json(api: Api) -> None:
-    url = f"/v2/queues/{api.queue}/subscriptions"
-    answer = await api.http.post(url, content=b"{")
-    assert (answer.status_code, answer.json()["title"]) == (400, "Invalid request body")
-    assert (await api.http.post(url, content=b"x" * 70_000)).status_code == 413
-
-
 async def test_a_subscriber_is_there_once(api: Api) -> None:
     first = await subscribe(api)
     again = await api.call("POST", "subscriptions", {"subscriber": URL, "ttl": 9999})
@@ -154,8 +147,6 @@ async def test_lists_in_pages_in_the_order_they_were_made(api: Api) -> None:
     assert page == {"subscriptions": [], "links": []}
     first = (await api.call("GET", "subscriptions?limit=1")).json()
     assert [entry["id"] for entry in first["subscriptions"]] == made[:1]
-    assert (await api.call("GET", "subscriptions?limit=21")).status_code == 400
-    assert (await api.call("GET", "subscriptions?limit=0")).status_code == 400
     assert (await api.call("GET", "/v2/queues/none/subscriptions")).json() == page
 
 

@@ -127,7 +127,6 @@ async def test_lists_pages_and_filters(api: Api) -> None:
         assert (await api.call("GET", f"/v2/topics?{other}")).json()["topics"] == []
     named = (await api.call("GET", "/v2/topics?name=3")).json()
     assert [topic["name"] for topic in named["topics"]] == ["t3"]
-    assert (await api.call("GET", "/v2/topics?limit=21")).status_code == 400
     queues = (await api.call("GET", "/v2/queues")).json()
     assert queues["queues"] == []
     elsewhere = await api.call("GET", "/v2/topics", X_Project_ID="another")

@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import orjson
 
@@ -34,8 +34,7 @@ def next_page(request: Request, marker: str | None, **more: str) -> list[dict[st
     if marker is None:
         return []
     asked = {name: values[-1] for name, values in request.parameters.items() if name != "wait"}
-    pairs = {**asked, **more, "marker": marker}
-    query = "&".join(f"{name}={quote(value, safe='')}" for name, value in pairs.items())
+    query = urlencode({**asked, **more, "marker": marker}, quote_via=quote, safe="")
     return [{"rel": "next", "href": f"{request.path}?{query}"}]
 
 
