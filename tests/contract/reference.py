@@ -6,7 +6,7 @@ before anything else is done; whatever else time brings (a delay, a lease or a p
 waits in its state until a claim, a pop or the sweep meets it, and readers compare instants.
 
 It has the operations that the comparison uses, and of the records only their versions: limits,
-announcements, budgets, durability, companions and the list of failed messages are left out.
+announcements, budgets, durability, outbox messages and the list of failed messages are left out.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence

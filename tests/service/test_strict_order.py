@@ -262,7 +262,7 @@ async def test_a_post_makes_so_many_deliveries_in_order(count: int, is_allowed: 
             await notes.with_outbox_messages(QUEUE, policy, new)
         return
     noted = await notes.with_outbox_messages(QUEUE, policy, new)
-    assert sum(len(message.companions) for message in noted) == 11 * count
+    assert sum(len(message.outbox) for message in noted) == 11 * count
 
 
 @pytest.mark.parametrize("status", [204, 500])

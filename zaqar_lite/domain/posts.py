@@ -60,8 +60,8 @@ class KnownKeys(NamedTuple):
     are_any: bool = False
 
 
-class Companion(NamedTuple):
-    """What is stored with a message in one step, in another queue of the same store.
+class OutboxEntry(NamedTuple):
+    """An outbox message: stored with a message in one step, in another queue of the same store.
 
     `body` is JSON; the 32 bytes from `id_at` on are replaced by the id of the message.
     """
@@ -93,7 +93,7 @@ class NewMessage(Struct, frozen=True, gc=False):
     headers: Mapping[str, str] | None = None
     priority: int = DEFAULT_PRIORITY
     copies: tuple[Copy, ...] = ()
-    companions: tuple[Companion, ...] = ()
+    outbox: tuple[OutboxEntry, ...] = ()
 
 
 class Posted(Struct, frozen=True, gc=False):

@@ -114,12 +114,12 @@ class MessageStore(Store):
         `Posted.duplicate`. The digest is kept with the key: a known key, or an earlier one of
         the batch, with another digest is refused (a key that was stored without one matches).
 
-        Companions: what a message brings along for other queues (`NewMessage.companions`) is stored
-        in the same step as the message, from the same client, and shows its id. A message that is
-        not stored, as a duplicate is not, brings nothing. Limits of those queues stop nothing, and
-        companions of one queue are in no promised order. They may arrive in their queue a moment
-        after the answer, but whatever happens they arrive; without ATOMIC_BATCH a crash may leave
-        companions of messages that were not stored.
+        Outbox messages (`NewMessage.outbox`), which a message brings along for other queues, are
+        stored in the same step as the message, from the same client, and show its id. A message
+        that is not stored, as a duplicate is not, brings nothing. Limits of those queues stop
+        nothing, and those of one queue are in no promised order. They may arrive in their queue a
+        moment after the answer, but whatever happens they arrive; without ATOMIC_BATCH a crash may
+        leave some of messages that were not stored.
 
         Raises:
             QueueChanged: the record is not at `version`.

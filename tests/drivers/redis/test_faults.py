@@ -17,7 +17,7 @@ import uvloop
 
 from tests import services
 from tests.contract.subject import MINUTE, QueueUnderTest, new, texts
-from tests.contract.test_companions import arrived, with_note
+from tests.contract.test_outbox_messages import arrived, with_note
 from tests.drivers.redis.conftest import Open
 from tests.drivers.redis.inspection import raw
 from tests.drivers.redis.test_letters import crash_before, swept
@@ -261,7 +261,7 @@ async def test_what_a_post_has_brought_arrives_on_a_full_server(
 ) -> None:
     """It is stored already; and dead letters may be behind it."""
     target = queue.named(f"{queue.ref.name}-notes")
-    with crash_before("accept_companions"):
+    with crash_before("accept_outbox_messages"):
         await queue.post(with_note(new("a"), target), *["b"] * MOST_AT_ONCE)
         await asyncio.sleep(0.05)  # what follows a post is begun before its answer
     client.config_set("maxmemory", 1)

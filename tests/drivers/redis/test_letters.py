@@ -15,7 +15,7 @@ from tests.drivers.redis.inspection import check_queue, keys_by_tag
 from tests.services import RedisServer
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.models import RetryPolicy
-from zaqar_lite.domain.posts import Companion
+from zaqar_lite.domain.posts import OutboxEntry
 from zaqar_lite.storage.redis.keys import EVERYWHERE, keys_of
 from zaqar_lite.storage.redis.outbox import Outbox
 from zaqar_lite.storage.redis.router import Router
@@ -310,12 +310,12 @@ async def test_projects_and_names_never_share_a_key(
         assert await QueueUnderTest(queue.stores, ref).bodies() == [str(number)]
 
 
-@pytest.mark.parametrize("step", ["read_outbox", "accept_companions", "outbox_ack"])
-async def test_companions_of_a_post_arrive_once_after_a_crash_at_any_step(
+@pytest.mark.parametrize("step", ["read_outbox", "accept_outbox_messages", "outbox_ack"])
+async def test_outbox_messages_of_a_post_arrive_once_after_a_crash_at_any_step(
     queue: QueueUnderTest, target: QueueUnderTest, step: str
 ) -> None:
     body = b'{"id": "%s"}' % (b"0" * 32)
-    message = replace(new("a"), companions=(Companion(target.ref, body, 8, HOUR),))
+    message = replace(new("a"), outbox=(OutboxEntry(target.ref, body, 8, HOUR),))
     with crash_before(step):
         ids = await queue.post(message)
         await asyncio.sleep(0.1)  # what follows a post is begun before its answer
@@ -331,12 +331,12 @@ async def test_companions_of_a_post_arrive_once_after_a_crash_at_any_step(
     assert [json.loads(one.body)["id"] for one in found] == ids
 
 
-async def test_companions_travel_together(
+async def test_outbox_messages_travel_together(
     queue: QueueUnderTest, target: QueueUnderTest, client: Any
 ) -> None:
     """Many posts at once bring theirs in few scripts, after one registration with the sweep."""
     body = b'{"id": "%s"}' % (b"0" * 32)
-    message = replace(new("a"), companions=(Companion(target.ref, body, 8, HOUR),))
+    message = replace(new("a"), outbox=(OutboxEntry(target.ref, body, 8, HOUR),))
     await queue.post(message)
     client.config_resetstat()
     await asyncio.gather(*(queue.post(message) for _ in range(100)))
@@ -367,13 +367,13 @@ async def test_an_acknowledgement_behind_another_leaves_later_letters(
     assert len(await target.listed()) == 1
 
 
-async def test_a_companion_on_its_way_lives_as_long_as_it_would_where_it_goes(
+async def test_an_outbox_message_on_its_way_lives_as_long_as_it_would_where_it_goes(
     queue: QueueUnderTest, target: QueueUnderTest, client: Any
 ) -> None:
     """Also where all messages of the source end long before that."""
     body = b'{"id": "%s"}' % (b"0" * 32)
-    message = replace(new("a", ttl=MINUTE), companions=(Companion(target.ref, body, 8, DAY),))
-    with crash_before("accept_companions"):
+    message = replace(new("a", ttl=MINUTE), outbox=(OutboxEntry(target.ref, body, 8, DAY),))
+    with crash_before("accept_outbox_messages"):
         await queue.post(message)
         ends = client.pexpiretime(keys_of(queue.ref).key("outbox"))
     assert ends >= queue.stores.clock.now_ms() + DAY - MINUTE

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.contract.subject import HOUR, SECOND, QueueUnderTest, ids, new
-from tests.contract.test_companions import arrived, with_note
+from tests.contract.test_outbox_messages import arrived, with_note
 from tests.drivers.redis.conftest import Open
 from tests.drivers.redis.inspection import check_queue, keys_by_tag
 from tests.drivers.redis.test_cluster import queues_on_every_node
@@ -105,7 +105,7 @@ async def post_more(queue: QueueUnderTest) -> None:
     assert ids(await queue.listed(limit=LONG + 1))[-1] == more
 
 
-async def post_more_with_companions(queue: QueueUnderTest) -> None:
+async def post_more_with_outbox(queue: QueueUnderTest) -> None:
     await queue.post(with_note(new("y"), queue))
     await arrived(queue, LONG + 2)
 
@@ -115,7 +115,7 @@ async def sweep(queue: QueueUnderTest) -> None:
 
 
 @pytest.mark.parametrize(
-    "act", [see_all, list_all, claim_all, pop_all, post_more, post_more_with_companions, sweep]
+    "act", [see_all, list_all, claim_all, pop_all, post_more, post_more_with_outbox, sweep]
 )
 async def test_who_comes_after_a_crash_finds_all_of_it(
     queue: QueueUnderTest, other: QueueUnderTest, client: Any, act: Act
@@ -174,7 +174,7 @@ async def test_a_killed_redis_has_all_of_it_or_nothing(
     check(client, queue)
 
 
-async def test_delays_keys_priorities_and_companions_come_with_their_parts(
+async def test_delays_keys_priorities_and_outbox_messages_come_with_their_parts(
     queue: QueueUnderTest, client: Any
 ) -> None:
     target = queue.named(f"{queue.ref.name}-notes")

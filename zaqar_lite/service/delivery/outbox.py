@@ -29,7 +29,7 @@ from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Invalid, TooMany, Unavailable, ZaqarLiteError
 from zaqar_lite.domain.identity import DELIVERIES_PROJECT
 from zaqar_lite.domain.models import ClaimRequest, DelayMode, Message, QueueRef
-from zaqar_lite.domain.posts import Companion, NewMessage
+from zaqar_lite.domain.posts import NewMessage, OutboxEntry
 from zaqar_lite.domain.topics import name_of
 from zaqar_lite.service.background import Background, BackgroundWorker, cancelled
 from zaqar_lite.service.long_polling import LongPolling
@@ -200,13 +200,13 @@ class Outbox:
             for message in part:
                 entries = [(queue, message.ttl_ms, message.delay_ms)]
                 entries += [(copy.queue, copy.ttl_ms, copy.delay_ms) for copy in message.copies]
-                companions = [
+                outbox = [
                     entry
                     for to, ttl_ms, delay_ms in entries
                     if to in listening
                     for entry in _outbox_messages(to, listening[to], message, now, ttl_ms, delay_ms)
                 ]
-                extended.append(replace(message, companions=tuple(companions)))
+                extended.append(replace(message, outbox=tuple(outbox)))
         return extended
 
 
@@ -225,7 +225,7 @@ def _check_lines(new: Sequence[NewMessage], queue: QueueRef, lines: Mapping[Queu
 
 def _outbox_messages(  # noqa: PLR0917 - the parts of an entry in their order
     queue: QueueRef, policy: "Policy", message: NewMessage, now: int, ttl_ms: int, delay_ms: int
-) -> list[Companion]:
+) -> list[OutboxEntry]:
     delays = policy.default_delay_ms > 0
     waits_ms = delay_ms if delays and not policy.notify_on_post else 0
     entry = OutboxMessage(
@@ -245,10 +245,10 @@ def _outbox_messages(  # noqa: PLR0917 - the parts of an entry in their order
     body, wait = encode(entry), max(waits_ms - LEAD_MS, 0)
     # Those of ordered subscriptions come first: who finds the last one finds these in their queues.
     notes = [
-        Companion(ordered_queue(queue.project, one), body, _ID_AT, ttl_ms + _BURIED_MS, wait)
+        OutboxEntry(ordered_queue(queue.project, one), body, _ID_AT, ttl_ms + _BURIED_MS, wait)
         for one in policy.ordered
     ]
-    notes.append(Companion(outbox_queue(queue.project), body, _ID_AT, ttl_ms + LEAD_MS, wait))
+    notes.append(OutboxEntry(outbox_queue(queue.project), body, _ID_AT, ttl_ms + LEAD_MS, wait))
     return notes
 
 

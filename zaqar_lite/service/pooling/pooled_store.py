@@ -160,10 +160,10 @@ class PooledMessages(Store):
         batch_key: IdempotencyKey | None = None,
         version: int | None,
     ) -> Sequence[Posted]:
-        """Store messages where their queue lies, and their companions in the same store."""
+        """Store messages where their queue lies, and their outbox messages in the same store."""
         place = await self._place(queue)
         store = await self.pool(place.pool)
-        for other in {one.queue for message in messages for one in message.companions}:
+        for other in {one.queue for message in messages for one in message.outbox}:
             if other.project != DELIVERIES_PROJECT:
                 await self._follow(other, queue, place)
         post = partial(store.post, queue, client_id=client_id, version=version)

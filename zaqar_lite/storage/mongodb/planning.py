@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from zaqar_lite.domain.errors import KeyReused
 from zaqar_lite.domain.ids import new_message_id
-from zaqar_lite.domain.posts import Companion, IdempotencyKey, Posted
+from zaqar_lite.domain.posts import IdempotencyKey, OutboxEntry, Posted
 from zaqar_lite.storage.mongodb.documents import new_document
 from zaqar_lite.storage.mongodb.group_commit import PendingPost
 from zaqar_lite.storage.mongodb.indexes import Document
@@ -33,7 +33,7 @@ class Plan:
         self.state = state
         self.documents: list[Document] = []
         self.keys: dict[str, Known] = {}
-        self.companions: list[tuple[str, Companion]] = []
+        self.outbox: list[tuple[str, OutboxEntry]] = []
         """What the messages bring along, each with the id of its message."""
         self._known = known
         self._base = base
@@ -57,12 +57,12 @@ class Plan:
     @property
     def mark(self) -> tuple[int, int, int]:
         """How far the plan has come."""
-        return len(self.documents), len(self.keys), len(self.companions)
+        return len(self.documents), len(self.keys), len(self.outbox)
 
     def rewind(self, mark: tuple[int, int, int]) -> None:
         """Forget what was added since the mark: its post is refused."""
         del self.documents[mark[0] :]
-        del self.companions[mark[2] :]
+        del self.outbox[mark[2] :]
         while len(self.keys) > mark[1]:
             self.keys.popitem()
 
@@ -89,7 +89,7 @@ class Plan:
                     client_id=post.client_id,
                 )
             )
-            self.companions += [(message_id, one) for one in message.companions]
+            self.outbox += [(message_id, one) for one in message.outbox]
             answers.append(Posted(message_id))
             first_seen.discard(message_id)
             self._learn(MESSAGE, key, [message_id])

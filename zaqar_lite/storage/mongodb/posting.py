@@ -18,11 +18,11 @@ from zaqar_lite.domain.errors import Invalid, Unavailable, ZaqarLiteError
 from zaqar_lite.domain.ids import new_message_id
 from zaqar_lite.domain.models import Message, QueueRef, StoreOptions
 from zaqar_lite.domain.posts import (
-    Companion,
     IdempotencyKey,
     KnownKey,
     KnownKeys,
     NewMessage,
+    OutboxEntry,
     Posted,
 )
 from zaqar_lite.domain.refusals import queue_changed, too_many_keys, too_many_messages
@@ -74,7 +74,7 @@ class Posting(StorePart):
     def __init__(self, connection: Connection, options: StoreOptions) -> None:
         super().__init__(connection, options)
         self._group_commit = GroupCommit(self._store)
-        self._companion_locks: WeakValueDictionary[QueueRef, asyncio.Lock] = WeakValueDictionary()
+        self._outbox_locks: WeakValueDictionary[QueueRef, asyncio.Lock] = WeakValueDictionary()
 
     async def post(
         self,
@@ -167,13 +167,13 @@ class Posting(StorePart):
             return
         room = (count, len(names) - len(known))
         async with (
-            self._companions_locked(posts),
+            self._outbox_locked(posts),
             self._connection.sessions.transaction() as session,
         ):
             state = await self._queues.advance(session, batch.key, messages=room[0], keys=room[1])
             plan = self._decide(batch, state, posts, known, room=room)
             await self._insert(session, plan, stale=found.keys() - known.keys())
-            await self._store_companions(session, plan, posts)
+            await self._store_outbox(session, plan, posts)
 
     async def _insert(
         self, session: AsyncClientSession, plan: Plan, *, stale: Collection[str]
@@ -186,23 +186,21 @@ class Posting(StorePart):
             await self._keys.remember(session, plan.state, plan.keys)
 
     @asynccontextmanager
-    async def _companions_locked(self, posts: Sequence[PendingPost]) -> AsyncIterator[None]:
-        """Let no other transaction of this process change the queues of the posts' companions."""
-        targets = {one.queue for post in posts for m in post.messages for one in m.companions}
+    async def _outbox_locked(self, posts: Sequence[PendingPost]) -> AsyncIterator[None]:
+        """Let no other transaction of this process change the queues of outbox messages."""
+        targets = {one.queue for post in posts for m in post.messages for one in m.outbox}
         async with AsyncExitStack() as held:
             for queue in sorted(targets):
-                await held.enter_async_context(
-                    self._companion_locks.setdefault(queue, asyncio.Lock())
-                )
+                await held.enter_async_context(self._outbox_locks.setdefault(queue, asyncio.Lock()))
             yield
 
-    async def _store_companions(
+    async def _store_outbox(
         self, session: AsyncClientSession, plan: Plan, posts: Sequence[PendingPost]
     ) -> None:
-        """Store the messages' companions in the same transaction; no limit stops them."""
+        """Store the messages' outbox messages in the same transaction; no limit stops them."""
         clients = {message_id: post.client_id for post in posts for message_id in post.ids.values()}
-        by_queue: dict[QueueRef, list[tuple[str, Companion]]] = {}
-        for message_id, one in plan.companions:
+        by_queue: dict[QueueRef, list[tuple[str, OutboxEntry]]] = {}
+        for message_id, one in plan.outbox:
             by_queue.setdefault(one.queue, []).append((message_id, one))
         for queue, some in by_queue.items():
             count = len(some)
@@ -310,7 +308,7 @@ class Posting(StorePart):
 
     def _accept(self, queue: QueueRef, post: PendingPost) -> None:
         self._readiness.announce(queue, sum(not message.delay_ms for message in post.messages))
-        for one in (one for message in post.messages for one in message.companions):
+        for one in (one for message in post.messages for one in message.outbox):
             self._readiness.announce(one.queue, int(not one.delay_ms))
         post.accept()
 

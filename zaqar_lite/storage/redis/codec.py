@@ -24,7 +24,7 @@ from typing import Any
 from zaqar_lite.domain.attempts import MAX_CLAIMS, REJECTED, Attempt, Ended
 from zaqar_lite.domain.groups import GROUP_HEADER, group_of
 from zaqar_lite.domain.models import DEFAULT_PRIORITY, Message, Origin
-from zaqar_lite.domain.posts import Companion, IdempotencyKey, KnownKey, NewMessage
+from zaqar_lite.domain.posts import IdempotencyKey, KnownKey, NewMessage, OutboxEntry
 from zaqar_lite.domain.settlements import Act, Settlement
 from zaqar_lite.storage.redis.keys import tag_of
 from zaqar_lite.storage.redis.layout import ATTEMPT, ORIGIN, RECORD, TRACK, fields_of, struct_of
@@ -33,7 +33,7 @@ _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _HEX = re.compile(r"[0-9a-f]{32}")
 _FLAGS_AND_OFFSET = Struct(">BH")
 _RECORD, _TRACK = struct_of(RECORD), struct_of(TRACK)
-_COMPANION = Struct(">IIH")
+_OUTBOX_MESSAGE = Struct(">IIH")
 _HAS_PRIORITY, _HAS_HEADERS, _HAS_GROUP = 1, 2, 4
 _NO_ORIGIN = 32_768
 _HELD, _PARKED, _REMEMBERED, _WAITS = 8, 16, 32, 64
@@ -87,16 +87,16 @@ def pack_new(message: NewMessage, client: bytes, randomness: bytes) -> bytes:
     )
 
 
-def pack_companion(number: int, companion: Companion, client: bytes, randomness: bytes) -> bytes:
-    """Write a companion of the `number`-th message, whose id has `randomness`, as scripts take it.
+def pack_outbox_entry(number: int, entry: OutboxEntry, client: bytes, randomness: bytes) -> bytes:
+    """Write what the `number`-th message, whose id has `randomness`, brings, as scripts take it.
 
     It has the random half of the id, the script writes the position before it.
     """
-    body = companion.body_with("0" * 16 + randomness.hex())
-    new = NewMessage(body, companion.ttl_ms, companion.delay_ms)
-    rest, tag = pack_new(new, client, randomness), tag_of(companion.queue).encode()
-    id_at = len(rest) - len(body) + companion.id_at
-    return _COMPANION.pack(number, id_at, len(tag)) + tag + rest
+    body = entry.body_with("0" * 16 + randomness.hex())
+    new = NewMessage(body, entry.ttl_ms, entry.delay_ms)
+    rest, tag = pack_new(new, client, randomness), tag_of(entry.queue).encode()
+    id_at = len(rest) - len(body) + entry.id_at
+    return _OUTBOX_MESSAGE.pack(number, id_at, len(tag)) + tag + rest
 
 
 def pack_key(key: IdempotencyKey | None) -> bytes:

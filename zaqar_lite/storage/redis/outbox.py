@@ -1,4 +1,4 @@
-"""Dead letters and companions on their way to other queues.
+"""Dead letters and outbox messages on their way to other queues.
 
 A move crosses slots, so it takes three steps, each atomic and each safe to repeat:
 
@@ -8,7 +8,7 @@ A move crosses slots, so it takes three steps, each atomic and each safe to repe
    from each source, so that a repeat changes nothing, however late it is.
 3. `outbox_ack` removes from the outbox what has arrived.
 
-Companions of posts (`post.lua`) leave through the same outbox; `accept_companions` lets them in.
+What posts bring along leaves through the same outbox; `accept_outbox_messages` lets it in.
 
 A claim, pop or move that caused step 1 does 2 and 3 before it answers, unless the target's node is
 away or slow; a settlement begins them and answers. The queue was registered with the sweep before
@@ -31,8 +31,8 @@ from zaqar_lite.storage.redis.codec import pack_letter
 from zaqar_lite.storage.redis.keys import keys_of, ref_of
 from zaqar_lite.storage.redis.runner import Runner
 
-_COMPANION = b"\xff\xff"
-"""Stands in place of a letter's length if it is a companion of a post."""
+_OUTBOX_MESSAGE = b"\xff\xff"
+"""Stands in place of a letter's length if it is an outbox message of a post."""
 _MOST_ADOPTED = 100_000
 
 
@@ -92,7 +92,7 @@ class Outbox:
     async def deliver(self, queue: QueueRef, letters: Sequence[bytes]) -> dict[QueueRef, int]:
         """Move the first letters of a queue's outbox to their targets; return how many to each.
 
-        Companions are moved too, but not counted.
+        Outbox messages are moved too, but not counted.
         """
         delivered: dict[QueueRef, int] = {}
         for tag, group in groupby(letters, _target_of):
@@ -111,14 +111,14 @@ class Outbox:
     async def _deliver_to(
         self, target: QueueRef, source: QueueRef, letters: Sequence[bytes]
     ) -> int:
-        """Store letters and companions in their target; return how many letters they were."""
+        """Store letters and outbox messages in their target; return how many letters they were."""
         start = 10 + len(keys_of(target).tag)
-        companions = [one for one in letters if one[start : start + 2] == _COMPANION]
-        dead = [one for one in letters if one[start : start + 2] != _COMPANION]
+        outbox = [one for one in letters if one[start : start + 2] == _OUTBOX_MESSAGE]
+        dead = [one for one in letters if one[start : start + 2] != _OUTBOX_MESSAGE]
         tag = keys_of(source).tag
         for script, some, skipped in (
             ("accept", dead, start),
-            ("accept_companions", companions, start + 2),
+            ("accept_outbox_messages", outbox, start + 2),
         ):
             if some:
                 await self._let_in(

@@ -22,9 +22,9 @@ from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.redis.codec import (
     new_randomness,
     pack_client,
-    pack_companion,
     pack_key,
     pack_new,
+    pack_outbox_entry,
     read_ids,
     read_key,
 )
@@ -55,7 +55,7 @@ class _Batch:
     async def words(self, client: bytes) -> list[str | bytes | int]:
         """The batch as arguments of `post`."""
         blobs: list[bytes] = []
-        companions: list[bytes] = []
+        outbox: list[bytes] = []
         keys: list[bytes] = []
         for start in range(0, len(self.messages), _STEP):
             if start:
@@ -63,17 +63,17 @@ class _Batch:
             some = self.messages[start : start + _STEP]
             halves = self.randomness[start : start + _STEP]
             blobs += map(pack_new, some, repeat(client), halves)
-            companions += [
-                pack_companion(number, one, client, half)
+            outbox += [
+                pack_outbox_entry(number, one, client, half)
                 for number, (message, half) in enumerate(zip(some, halves, strict=True), start)
-                for one in message.companions
+                for one in message.outbox
             ]
             keys += [pack_key(message.idempotency_key) for message in some]
         places = b"".join([(place + 1).to_bytes(4, "big") for place in self.places])
         conflict = "" if self.conflict is None else "1"
         if not any(keys):
             keys.clear()
-        return [len(blobs), len(companions), places, conflict, *blobs, *companions, *keys]
+        return [len(blobs), len(outbox), places, conflict, *blobs, *outbox, *keys]
 
 
 class Posting(MessageStore):

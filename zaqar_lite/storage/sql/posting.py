@@ -69,7 +69,7 @@ async def post(  # noqa: PLR0917 - as the seam has it
 ) -> Sequence[Posted]:
     """Store messages; see the seam."""
     has_keys = batch_key is not None or any(one.idempotency_key for one in messages)
-    brings = any(one.copies or one.companions for one in messages)
+    brings = any(one.copies or one.outbox for one in messages)
     wanted = Post(ref, messages, client_id, batch_key, version, has_keys, brings)
     await db.pass_gate()
     cost = cost_of(messages)
@@ -169,7 +169,7 @@ def _slices(messages: Sequence[NewMessage]) -> Sequence[Sequence[NewMessage]]:
     slices: list[list[NewMessage]] = [[]]
     count = size = 0
     for message in messages:
-        added = 1 + len(message.copies) + len(message.companions)
+        added = 1 + len(message.copies) + len(message.outbox)
         if slices[-1] and (count + added > _SLICE or size + len(message.body) > _BYTES):
             slices.append([])
             count = size = 0
@@ -335,7 +335,7 @@ def _store(
                 message.body, copy.ttl_ms, copy.delay_ms, None, message.headers, copy.priority
             )
             copies[copy.queue].append((fresh, int(own_id[:16], 16)))
-        for one in message.companions:
+        for one in message.outbox:
             brought[one.queue].append(
                 NewMessage(one.body_with(own_id), one.ttl_ms, one.delay_ms, None, None)
             )

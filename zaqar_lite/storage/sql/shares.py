@@ -28,10 +28,10 @@ _BYTES = 512
 
 
 def cost_of(messages: Sequence[NewMessage]) -> int:
-    """The cost of storing messages, their copies and their companions, in messages."""
+    """The cost of storing messages, their copies and their outbox, in messages."""
     cost = size = 0
     for message in messages:
-        cost += 1 + len(message.copies) + len(message.companions)
+        cost += 1 + len(message.copies) + len(message.outbox)
         size += len(message.body)
         if message.headers:
             size += sum(map(len, message.headers)) + sum(map(len, message.headers.values()))

@@ -80,7 +80,7 @@ class Posting(Reading):
             tail = replace(tail, bound=bound, project=queue.project)
             positions = self._tails.next_positions(tail, len(plan.new))
             ids = new_message_ids(positions.start, len(positions))
-            await self._store_companions(plan.new, ids, client_id)
+            await self._store_outbox(plan.new, ids, client_id)
             answers = plan.answers(ids)
             keys = [_stored_key("m", key, [ids[index]]) for index, key in plan.keys]
             if batch_key is not None:
@@ -142,26 +142,26 @@ class Posting(Reading):
             return None
         return Key(name, ids, layout.parameters(about).get("h", ""))
 
-    async def _store_companions(
+    async def _store_outbox(
         self, new: Sequence[NewMessage], ids: Sequence[str], client_id: str
     ) -> None:
-        """Store the messages' companions before them, so that no message lacks its companions.
+        """Store outbox messages before the messages that bring them, so that none lacks its own.
 
-        A crash may leave companions of messages that were not stored and not answered.
+        A crash may leave those of messages that were not stored and not answered.
         """
         brought: dict[QueueRef, list[NewMessage]] = {}
         for message, message_id in zip(new, ids, strict=True):
-            for one in message.companions:
+            for one in message.outbox:
                 entry = NewMessage(one.body_with(message_id), one.ttl_ms, one.delay_ms)
                 brought.setdefault(one.queue, []).append(entry)
         for queue, entries in brought.items():
-            work = partial(self._store_companions_of, queue, entries, client_id)
+            work = partial(self._store_outbox_of, queue, entries, client_id)
             await self._backend.locked(queue, work)
 
-    async def _store_companions_of(
+    async def _store_outbox_of(
         self, queue: QueueRef, entries: Sequence[NewMessage], client_id: str, lease: Lease
     ) -> None:
-        """Store companions under their queue's lock, whatever its limits say."""
+        """Store outbox messages under their queue's lock, whatever its limits say."""
         container, count = self._container(queue), len(entries)
         tail = await self._tails.load(container, lease)
         positions = self._tails.next_positions(tail, count)

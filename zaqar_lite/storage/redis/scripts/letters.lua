@@ -361,12 +361,12 @@ operation('accept', ALWAYS, {whole = true}, function()
   return {'ok', schedule(soonest)}
 end)
 
--- Store companions in their queue. A companion is stored once, even if the call is repeated within
+-- Store outbox messages in their queue. An outbox message is stored once, even if the call is repeated within
 -- a day.
 -- ARGV: 1 offset, 2 tag of the source, 3.. letters: sequence number (8 bytes), ttl (5 bytes, ms),
 --       delay (5 bytes, ms), record from its randomness on
 -- Answers: 'ok', instant to register.
-operation('accept_companions', ALWAYS, {whole = true}, function()
+operation('accept_outbox_messages', ALWAYS, {whole = true}, function()
   local came = tonumber(redis.call('ZSCORE', brought, ARGV[2]) or 0)
   local fresh = {}
   for i = 3, #ARGV do

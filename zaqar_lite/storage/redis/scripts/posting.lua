@@ -69,15 +69,15 @@ end
 -- in parts; from then on it is committed, and `publish` stores one part after the other.
 local MOST_AT_ONCE, MOST_IN_PART, MOST_BYTES_IN_PART = 250, 100, 262144
 
--- Put companions into the outbox. Each is: which of the new messages it belongs to, from 0 on (4 bytes), where
+-- Put outbox messages into the outbox. Each is: which of the new messages it belongs to, from 0 on (4 bytes), where
 -- its id goes in the rest (4 bytes), length of the target's tag (2 bytes), tag, and the rest: as a message that
 -- has the random half of the id already. `first` is the position of the first new message.
-local function send(companions, first)
-  if #companions == 0 then
+local function send(outgoing, first)
+  if #outgoing == 0 then
     return
   end
-  local seq, letters, latest = take_positions(#companions), {}, now + 60000
-  for i, word in ipairs(companions) do
+  local seq, letters, latest = take_positions(#outgoing), {}, now + 60000
+  for i, word in ipairs(outgoing) do
     local number, at, size = struct.unpack('>I4I4H', word)
     local rest = word:sub(11 + size)
     latest = math.max(latest, now + struct.unpack('>I5', rest))
@@ -145,8 +145,8 @@ local function look_up(words)
 end
 
 -- What the driver is told instead of a post's outcome: where there is no room, or where the sweep must know of
--- the queue while companions are on their way; or nil, and how many messages the queue has.
-local function refusal(count, new_keys, has_companions)
+-- the queue while outbox messages are on their way; or nil, and how many messages the queue has.
+local function refusal(count, new_keys, has_outgoing)
   local there = redis.call('HLEN', messages)
   if there + count > tonumber(ARGV[5]) then
     local gone = expire(250)
@@ -164,7 +164,7 @@ local function refusal(count, new_keys, has_companions)
       return {'many_keys', (oldest or now) - now}
     end
   end
-  if has_companions and tonumber(life.armed or 0) < now + ARMED / 2 then
+  if has_outgoing and tonumber(life.armed or 0) < now + ARMED / 2 then
     redis.call('HSET', state, 'armed', now + ARMED)
     keep(now + 60000, {})
     return {'arm', now}
@@ -192,8 +192,8 @@ end
 
 -- Put a post aside in parts. A part is: its kind, how many messages are in the parts before it (4 bytes), then
 -- words with their lengths (4 bytes) before them. Kinds: 'm' messages; 'k' each message, then its key or ''; 'c'
--- companions.
-local function stage(blobs, words, companions, first, until_when)
+-- outbox messages.
+local function stage(blobs, words, outgoing, first, until_when)
   local fields, number, latest = {0, struct.pack('>I6I8I6', now, first, until_when)}, 0, now
   local function add(kind, ...)
     local lists, part, size = {...}, {}, 0
@@ -216,7 +216,7 @@ local function stage(blobs, words, companions, first, until_when)
   else
     add('m', blobs)
   end
-  add('c', companions)
+  add('c', outgoing)
   for _, blob in ipairs(blobs) do
     latest = math.max(latest, now + struct.unpack('>I5', blob))
   end
@@ -227,17 +227,17 @@ end
 
 -- Store messages in the order of the batch, all or none.
 -- ARGV: 1 offset, 2 version, 3 idempotency window (ms), 4 most keys, 5 most messages, 6 the post's own key with
---       its digest ('' for none), 7 number of messages n, 8 of companions m, 9 places of a batch whose keys repeat
+--       its digest ('' for none), 7 number of messages n, 8 of outbox messages m, 9 places of a batch whose keys repeat
 --       (ids_of_post), 10 '1' where the message behind these has the key of one of them for something else;
 --       11..10+n: messages (store);
---       11+n..10+n+m: companions (send), with the index of their message;
+--       11+n..10+n+m: outbox messages (send), with the index of their message;
 --       11+n+m..10+2n+m, where any has one: the idempotency key of each message, its digest (16 bytes) and its
 --       text, '' for none
 -- Answers: 'ok', instant to register, first position; then, where keys were given, for each message '' (stored, at
 -- the next position) or the id that stands for it already; or 'staged' and the same, where parts are to be
 -- published. A known key of the post: 'known', the kind of its entry, and its ids (codec.py). A key that stands
 -- for something else: 'reused' and the index of its message, -1 for the post's own. Full: 'full', or 'many_keys'
--- and when the oldest of them ends (ms from now). With companions also 'arm' and now: nothing is done yet, the
+-- and when the oldest of them ends (ms from now). With outbox messages also 'arm' and now: nothing is done yet, the
 -- driver must register the queue and come again.
 operation('post', UNLESS_FULL, {whole = true, version = true}, function()
   local own_key, entry = ARGV[6] ~= '' and 'b' .. ARGV[6]:sub(17), nil
@@ -260,8 +260,8 @@ operation('post', UNLESS_FULL, {whole = true, version = true}, function()
   end
   new_keys = new_keys + (own_key and 1 or 0)
 
-  -- The messages that are new, their keys and companions, and the place of each among them.
-  local blobs, words, companions, places = {}, {}, {}, {}
+  -- The messages that are new, their keys and outbox messages, and the place of each among them.
+  local blobs, words, outgoing, places = {}, {}, {}, {}
   for i = 1, count do
     if (of_known[i] or '') == '' then
       places[i] = #blobs
@@ -271,22 +271,22 @@ operation('post', UNLESS_FULL, {whole = true, version = true}, function()
   for i = 11 + count, keys_at do
     local place = places[struct.unpack('>I4', ARGV[i]) + 1]
     if place then
-      companions[#companions + 1] = struct.pack('>I4', place) .. ARGV[i]:sub(5)
+      outgoing[#outgoing + 1] = struct.pack('>I4', place) .. ARGV[i]:sub(5)
     end
   end
 
-  local refused, there = refusal(#blobs, new_keys, #companions > 0)
+  local refused, there = refusal(#blobs, new_keys, #outgoing > 0)
   if refused then
     return refused
   end
   local first, until_when = take_positions(#blobs), now + tonumber(ARGV[3])
   local status, soonest = 'ok', now
-  if #blobs + #companions <= MOST_AT_ONCE then
+  if #blobs + #outgoing <= MOST_AT_ONCE then
     soonest = store(blobs, first, now, there)
     remember_messages(words, blobs, first, until_when)
-    send(companions, first)
+    send(outgoing, first)
   else
-    stage(blobs, words, companions, first, until_when)
+    stage(blobs, words, outgoing, first, until_when)
     status = 'staged'
   end
   if own_key then

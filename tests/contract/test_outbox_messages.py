@@ -1,4 +1,4 @@
-"""Companions: stored with their messages in one step, in another queue of the same store."""
+"""Outbox messages: stored with their messages in one step, in another queue of the same store."""
 
 import asyncio
 import json
@@ -10,7 +10,7 @@ from tests.contract.conftest import OpenStores
 from tests.contract.subject import HOUR, MINUTE, QueueUnderTest, new, texts
 from zaqar_lite.domain.errors import LimitReached
 from zaqar_lite.domain.models import DelayMode, Message, QueueRef
-from zaqar_lite.domain.posts import Companion, NewMessage
+from zaqar_lite.domain.posts import NewMessage, OutboxEntry
 
 pytestmark = pytest.mark.anyio
 
@@ -20,7 +20,7 @@ def with_note(
 ) -> NewMessage:
     """A message that brings its own text along, with its id."""
     body = b'{"id": "%s", "of": %s}' % (b"0" * 32, message.body)
-    return replace(message, companions=(Companion(target.ref, body, 8, ttl, delay),))
+    return replace(message, outbox=(OutboxEntry(target.ref, body, 8, ttl, delay),))
 
 
 async def arrived(target: QueueUnderTest, count: int) -> list[Message]:
@@ -33,7 +33,7 @@ async def arrived(target: QueueUnderTest, count: int) -> list[Message]:
 
 
 def told(notes: list[Message]) -> dict[str, str]:
-    """The text of a message by its id, as its companion tells them."""
+    """The text of a message by its id, as its outbox message tells them."""
     return {note["id"]: note["of"] for note in (json.loads(one.body) for one in notes)}
 
 
