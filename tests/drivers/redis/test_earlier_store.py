@@ -1,0 +1,73 @@
+"""A store that version 0.2.0 wrote is read, with every message in its state.
+
+`store-0.2.0.json` holds its keys as DUMP gives them (base64), and the instant it was left at.
+"""
+
+import base64
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from tests.contract.subject import MINUTE, QueueUnderTest, ack, new, texts
+from tests.drivers.redis.conftest import Open
+from tests.services import RedisServer
+from zaqar_lite.domain.attempts import Ended
+from zaqar_lite.domain.errors import KeyReused
+from zaqar_lite.domain.models import DelayMode, QueueRef
+from zaqar_lite.domain.posts import IdempotencyKey
+from zaqar_lite.domain.settlements import Outcome
+
+pytestmark = pytest.mark.anyio
+EARLIER = json.loads((Path(__file__).parent / "store-0.2.0.json").read_text(encoding="ascii"))
+
+
+@pytest.fixture
+async def earlier(own_redis: RedisServer, client: Any, open_queue: Open) -> QueueUnderTest:
+    """Its queue, with a clock that stands where it was left."""
+    client.flushall()
+    for key, dumped in EARLIER["keys"].items():
+        client.restore(key, 0, base64.b64decode(dumped))
+    queue = await open_queue(own_redis.url)
+    queue.advance(EARLIER["now_ms"] - int(time.time() * 1000))
+    return queue.at(queue.stores).named("queue")
+
+
+async def test_every_message_is_in_its_state(earlier: QueueUnderTest) -> None:
+    everything = ["held", "parked", "delayed", "first", "ready", "keyed", "one", "two"]
+    assert texts(await earlier.listed(limit=10)) == everything
+    assert await earlier.counts() == (5, 2, 1)
+    assert await earlier.held(EARLIER["claim"]) == ["held"]
+    (held,) = (await earlier.get_claim(EARLIER["claim"])).messages
+    assert (held.headers, held.claim_count) == ({"trace": "1"}, 1)
+    assert await earlier.outcomes(EARLIER["claim"], ack(held.id)) == [Outcome.DONE]
+    earlier.advance(11 * MINUTE)
+    assert texts((await earlier.claim(2, mode=DelayMode.HONOUR)).messages) == ["first", "parked"]
+    (parked,) = [one for one in await earlier.listed(limit=10) if one.body == b'"parked"']
+    (attempt,) = await earlier.attempts(parked.id)
+    assert (attempt.outcome, attempt.reason, attempt.detail) == (Ended.FAILED, "later", "busy")
+    (letter,) = (await earlier.named("dead").claim(1)).messages
+    assert letter.origin is not None
+    assert (letter.origin.source, letter.origin.reason) == ("queue", "bad")
+
+
+async def test_keys_and_records_are_known(earlier: QueueUnderTest) -> None:
+    key = IdempotencyKey("k", b"x" * 16)
+    assert await earlier.post(replace(new("keyed"), idempotency_key=key)) == [EARLIER["keyed"]]
+    with pytest.raises(KeyReused):
+        await earlier.post(replace(new("other"), idempotency_key=IdempotencyKey("k", b"z" * 16)))
+    again = await earlier.stores.messages.post(
+        earlier.ref, [], client_id="c", batch_key=IdempotencyKey("b", b"y" * 16), version=None
+    )
+    assert [one.id for one in again] == EARLIER["batch"]
+    management = earlier.stores.management
+    record = await management.get_queue(earlier.ref)
+    assert record is not None
+    assert record.metadata["colour"] == "red"
+    assert await management.dead_letter_sources(QueueRef("project", "dead"), limit=5) == ["queue"]
+    kept = await management.get_record("kind", "project", "name")
+    assert kept is not None
+    assert kept.value == b"{}"
