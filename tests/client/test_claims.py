@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import signal
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
@@ -85,6 +86,11 @@ def skip_two(claim: BaseClaim) -> None:
             claim.skip(message)
 
 
+def skip_what_was_done(claim: BaseClaim) -> None:
+    claim.done(*claim.messages)
+    claim.skip(claim.messages[1])
+
+
 def fail_at_two(claim: BaseClaim) -> None:
     for message in claim:
         assert 1 / (2 - message.body)
@@ -99,6 +105,7 @@ def fail_at_two(claim: BaseClaim) -> None:
         (stop_at_two, [2, 3, 4]),
         (be_done_with_two_and_stop, [3, 4]),
         (skip_two, [2]),
+        (skip_what_was_done, [2]),
         (fail_at_two, [2, 3, 4]),
     ],
 )
@@ -106,10 +113,12 @@ async def test_what_was_processed_is_deleted_and_the_rest_comes_back(
     client: Client, queue: str, kind: str, work: Callable[[BaseClaim], None], left: list[int]
 ) -> None:
     client.post_batch(queue, [1, 2, 3, 4])
+    listening = signal.getsignal(signal.SIGTERM)
     fails = pytest.raises(ZeroDivisionError) if work is fail_at_two else contextlib.nullcontext()
     with fails:
         async with claiming(kind, client.url, queue) as claim:
             work(claim)
+    assert signal.getsignal(signal.SIGTERM) is listening
     assert client.stats(queue).claimed == 0
     assert claimable(client, queue) == left
 
