@@ -7,18 +7,16 @@ import re
 import shutil
 import subprocess
 import sys
-import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.docs import pages
 from tests.server import ServerProcess
 from zaqar_lite.client import Client
 
-ROOT = Path(__file__).parents[2]
-SDK = ROOT / "api-ref" / "source" / "sdk.rst"
-DEFAULT_URL = "http://127.0.0.1:8888"
+SDK = pages.SOURCE / "sdk.rst"
 
 
 def install_into(python: str) -> list[str]:
@@ -29,11 +27,9 @@ def install_into(python: str) -> list[str]:
     return [*pip, "install", "--no-compile"]
 
 
-def blocks(page: Path) -> list[str]:
-    """Return the Python blocks of a page."""
-    pattern = r"^\.\. code-block:: python\n(?:   :.*\n)*\n((?:   .*\n|\n)+)"
-    found = re.findall(pattern, page.read_text(encoding="utf-8"), flags=re.MULTILINE)
-    return [textwrap.dedent(block) for block in found]
+def blocks() -> list[str]:
+    """Return the Python blocks of the page."""
+    return [block.text for block in pages.blocks(SDK, "python")]
 
 
 @pytest.fixture(scope="module")
@@ -43,19 +39,19 @@ def clean_server() -> Iterator[ServerProcess]:
         yield process
 
 
-@pytest.mark.parametrize("number", range(len(blocks(SDK))))
+@pytest.mark.parametrize("number", range(len(blocks())))
 def test_a_block_of_the_documentation_runs(clean_server: ServerProcess, number: int) -> None:
-    source = blocks(SDK)[number].replace(DEFAULT_URL, clean_server.url)
+    source = blocks()[number].replace(pages.URL, clean_server.url)
     with contextlib.redirect_stdout(io.StringIO()):
         exec(compile(source, f"{SDK.name} block {number}", "exec"), {"__name__": "documentation"})  # noqa: S102 - the documentation is ours
 
 
 def test_the_ten_lines_are_ten_and_say_what_they_did(clean_server: ServerProcess) -> None:
-    source = blocks(SDK)[0]
+    source = blocks()[0]
     assert len([line for line in source.splitlines() if line]) <= 10
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
-        exec(source.replace(DEFAULT_URL, clean_server.url), {})  # noqa: S102 - the documentation is ours
+        exec(source.replace(pages.URL, clean_server.url), {})  # noqa: S102 - the documentation is ours
     lines = printed.getvalue().splitlines()
     assert len(lines) == 21
     assert re.fullmatch(r"\d+ left", lines[-1])
@@ -64,13 +60,13 @@ def test_the_ten_lines_are_ten_and_say_what_they_did(clean_server: ServerProcess
 def test_the_ten_line_worker_has_ten_lines_and_its_letters_say_why(
     clean_server: ServerProcess,
 ) -> None:
-    (source,) = (block for block in blocks(SDK) if "invoices" in block)
+    (source,) = (block for block in blocks() if "invoices" in block)
     assert len([line for line in source.splitlines() if line]) <= 10
     with Client(clean_server.url) as client:
         client.post_batch("invoices", [{"total": 7}, {"name": "nobody"}, {"total": 9}])
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
-            exec(source.replace(DEFAULT_URL, clean_server.url), {})  # noqa: S102 - the documentation is ours
+            exec(source.replace(pages.URL, clean_server.url), {})  # noqa: S102 - the documentation is ours
         assert set(printed.getvalue().split()) == {"7", "9"}
         (letter,) = client.list_dead_letters("unpaid")
     assert letter.dead_letter is not None
@@ -86,8 +82,10 @@ def test_an_empty_environment_needs_only_the_base_install(
     subprocess.run(venv, check=True)
     python = str(tmp_path / "venv" / "bin" / "python")
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    subprocess.run([*install_into(python), "--quiet", str(ROOT)], check=True, cwd=tmp_path, env=env)
-    program = blocks(SDK)[0].replace(DEFAULT_URL, clean_server.url)
+    subprocess.run(
+        [*install_into(python), "--quiet", str(pages.ROOT)], check=True, cwd=tmp_path, env=env
+    )
+    program = blocks()[0].replace(pages.URL, clean_server.url)
     absent = "import importlib.util as u; assert not any(map(u.find_spec, {!r}))"
     check = absent.format(["fastapi", "uvicorn", "pydantic", "redis", "pymongo", "httpx"])
     done = subprocess.run(

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.client.test_documentation import ROOT, SDK, blocks
+from tests.client.test_documentation import blocks
+from tests.docs.pages import ROOT
 from zaqar_lite import testing
 from zaqar_lite.testing import ZaqarClock
 
@@ -31,7 +32,7 @@ def test_the_async_client_works_too(zaqar_server):
 
 
 def test_the_example_of_the_guide_passes_in_a_run_of_its_own(tmp_path: Path) -> None:
-    (example,) = (block for block in blocks(SDK) if "zaqar_clock" in block)
+    (example,) = (block for block in blocks() if "zaqar_clock" in block)
     (tmp_path / "test_mails.py").write_text(example + OTHERS)
     words = ["-m", "pytest", "-q", "-p", "zaqar_lite.testing", "-p", "no:cacheprovider"]
     # Only ours: the other plugins of this environment take ten seconds to import.

@@ -166,7 +166,7 @@ async def test_cancelling_a_claim_that_waits_ends_it_at_once_and_claims_nothing(
 
 def nobody_holds(client: Client, queue: str) -> bool:
     """Whether the message is ready in a moment: the server takes back what it could not give."""
-    for _ in range(250):
+    for _ in range(1_000):
         stats = client.stats(queue)
         if (stats.total, stats.claimed) == (1, 0):
             return True

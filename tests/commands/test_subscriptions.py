@@ -2,14 +2,13 @@
 
 import json
 import subprocess
-import threading
 import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
+from tests.client.faulty_server import FaultyServer
 from tests.commands.running import ZAQAR, Run
 from tests.server import ServerProcess
 from tests.services.process import free_port, listens, wait_until
@@ -83,25 +82,10 @@ def test_a_message_is_received_signed_and_its_delivery_is_shown(
     assert run("subscription", "delete", "hooks", made["id"], url=delivering.url)[0] == 0
 
 
-class Refusing(BaseHTTPRequestHandler):
-    """Answers 404 the first time, then 204."""
-
-    answers: ClassVar[list[int]] = []
-
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["content-length"]))
-        self.send_response(self.answers.pop(0) if self.answers else 204)
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None:
-        """Stay silent."""
-
-
 def test_what_failed_is_listed_and_delivered_again(run: Run, delivering: ServerProcess) -> None:
-    Refusing.answers = [404]
-    with ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        url = f"http://127.0.0.1:{server.server_port}/"
+    with FaultyServer() as server:
+        server.script.append(404)
+        url = f"{server.url}/"
 
         def ask(verb: str, *words: str) -> list[Any]:
             code, rows = run("subscription", verb, "again", *words, "--json", url=delivering.url)
@@ -129,7 +113,6 @@ def test_what_failed_is_listed_and_delivered_again(run: Run, delivering: ServerP
         assert ask("log", made["id"], "--failed") == []
         assert [row["outcome"] for row in ask("log", made["id"])] == ["delivered", "undeliverable"]
         ask("delete", made["id"])
-        server.shutdown()
 
 
 async def test_both_clients_have_the_same(delivering: ServerProcess) -> None:

@@ -291,17 +291,8 @@ async def test_the_relay_command_logs_in_to_a_cloud_and_finds_the_server_there(
 
 async def test_the_relay_command_refuses_an_address_where_no_zaqar_is(host: Host) -> None:
     """Parking all that is due because of a typing error would be a pity."""
-
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 404 Nope\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
-        await writer.drain()
-        writer.close()
-
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    async with server:
-        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        code, _ = await command("relay", "--amqp-url", host.amqp_url, "--zaqar-url", url)
+    with Proxy("", lambda *_: 404) as other:
+        code, _ = await command("relay", "--amqp-url", host.amqp_url, "--zaqar-url", other.url)
     assert code == 2
 
 
@@ -328,24 +319,16 @@ async def test_the_end_of_a_relay_finishes_posts_and_keeps_the_rest(
             assert await until_stored(zaqar.url, queue, 40) == Counter(range(40))
 
 
-async def test_a_server_that_always_fails_does_not_hold_a_message_for_ever(host: Host) -> None:
+async def test_a_server_that_always_fails_does_not_hold_a_message_for_ever(
+    host: Host, connection: Connection
+) -> None:
     """A 500 may be the message's own fault: after a few it is parked, and the others go on."""
-
-    async def fail(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 500 Oops\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
-        await writer.drain()
-        writer.close()
-
-    server = await asyncio.start_server(fail, "127.0.0.1", 0)
-    async with server, amqp.connected(host.amqp_url) as connection:
-        await amqp.declare(connection, TOPOLOGY)
-        await publish_many(connection, "q", {"poison": 1})
-        port = server.sockets[0].getsockname()[1]
-        async with relaying(host.amqp_url, f"http://127.0.0.1:{port}"):
-            async with connection.channel() as channel:
-                parked = await arrive(await channel.get_queue(TOPOLOGY.failed, ensure=False))
-        assert parked.headers["relay-status"] == "500"
+    await amqp.declare(connection, TOPOLOGY)
+    await publish_many(connection, "q", {"poison": 1})
+    with Proxy("", lambda *_: 500) as failing:
+        async with relaying(host.amqp_url, failing.url):
+            parked = await parked_by_id(connection, 1)
+    assert parked["poison"].headers["relay-status"] == "500"
 
 
 @pytest.mark.parametrize("kind", QueueType)
