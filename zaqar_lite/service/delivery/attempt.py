@@ -275,11 +275,15 @@ class DeliverySender:
         succeeded: bool | None = None
         slow = False
         try:
-            answer = await self._answer(delivery, subscription)
-            status = answer.status
-            slow = status is None or status == 429 or status >= 500
+            answer = await self._send(delivery, subscription)
+            slow = answer.status is None or answer.status == 429 or answer.status >= 500
             if not answer.refused:
-                succeeded = not slow and status not in _TRY_AGAIN
+                succeeded = not slow and answer.status not in _TRY_AGAIN
+        except ZaqarLiteError:
+            raise  # a store is away, so nothing was attempted
+        except Exception:  # a bug of a transport is a failed attempt, so retries come to an end
+            logger.exception("a delivery could not be sent")
+            answer, succeeded, slow = Answer(error="this server could not send it"), False, True
         finally:
             endpoint.leave(succeeded, is_slow=slow)
         milliseconds = round((time.perf_counter() - begun) * 1000)
@@ -292,16 +296,6 @@ class DeliverySender:
             else:
                 wait = delay
         return Result(outcome, wait, answer, milliseconds, at)
-
-    async def _answer(self, delivery: Delivery, subscription: Subscription) -> Answer:
-        """Send a delivery. A bug of a transport is a failed attempt, so retries come to an end."""
-        try:
-            return await self._send(delivery, subscription)
-        except ZaqarLiteError:
-            raise  # a store is away, so nothing was attempted
-        except Exception:
-            logger.exception("a delivery could not be sent")
-            return Answer(error="this server could not send it")
 
     async def _send(self, delivery: Delivery, subscription: Subscription) -> Answer:
         transport = self.transports.get(subscription.subscriber.partition(":")[0].lower())

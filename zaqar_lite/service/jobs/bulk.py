@@ -201,9 +201,6 @@ class Job(Struct):
         self.cursor, self.under_way, self.reached, self.bound = cursor, 0, 0, {}
 
 
-decode_job = msgspec.json.Decoder(Job).decode
-
-
 class Chooser:
     """Match messages of the choice's group against its other conditions, as of the instant `at`.
 
@@ -320,10 +317,6 @@ class Bulk:
     policies: Policies
     limits: Limits
     clock: Clock
-
-    def __post_init__(self) -> None:
-        self.turns = self.policies.turns
-        """In which long work is done."""
 
     async def act(
         self,

@@ -7,7 +7,7 @@ a time. When it has ended, it is kept for a day under its own id.
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -26,9 +26,8 @@ from zaqar_lite.service.jobs.bulk import (
     Job,
     JobAct,
     Order,
-    decode_job,
 )
-from zaqar_lite.service.records import Held, retried, struct_kind
+from zaqar_lite.service.records import Held, all_records, retried, struct_kind
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
 
@@ -164,21 +163,15 @@ class Jobs:
             await self._ended.delete(work.project, f"{work.name}/{old.id}")
         await work.delete()
 
-    async def running(
-        self, after: tuple[str, str] | None, limit: int
-    ) -> tuple[Sequence[Held[Job]], tuple[str, str] | None]:
-        """Some of the jobs that are not over, in any project, and where to go on; None: the end."""
-        records = await self.management.list_records(RUNNING, after=after, limit=limit)
-        found = []
-        for one in records:
+    async def running(self) -> AsyncIterator[Held[Job]]:
+        """The jobs that are not over, in any project."""
+        async for one in all_records(self.management, RUNNING):
             try:
-                job = decode_job(one.value)
+                job = self._running.decode(one)
             except msgspec.MsgspecError as exc:  # of a later version, for example
                 logger.error("the job %s of %s can't be read: %s", one.name, one.project, exc)
-                continue
-            found.append(Held(self._running, one.project, one.name, job, one.version))
-        is_end = len(records) < limit
-        return found, None if is_end else (records[-1].project, records[-1].name)
+            else:
+                yield Held(self._running, one.project, one.name, job, one.version)
 
     async def _ended_of(self, queue: QueueRef, act: JobAct) -> list[Job]:
         prefix = f"{running_name(queue, act)}/"

@@ -15,7 +15,6 @@ import secrets
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple
 
 from zaqar_lite.domain.clock import Clock
@@ -39,7 +38,6 @@ _LOOK_EVERY = 2.0
 """Seconds between two searches for jobs that other processes have begun or abandoned."""
 _MOST_JOBS, _MOST_OF_PROJECT = 32, 8
 """The most jobs that a process works on, and the most of one project among them."""
-_PAGE = 100
 _SMALLEST, _BYTES = 20, 1_048_576
 """Messages that one step looks at, and bytes of bodies that it may read."""
 _PLANNED = 200
@@ -121,25 +119,19 @@ class JobRunner(BackgroundWorker):
 
     async def _begin_all(self) -> float:
         """Begin the jobs that no process works on; answer the seconds until the next look."""
-        after: tuple[str, str] | None = None
-        rest = _LOOK_EVERY
-        while True:
-            works, following = await self._jobs.running(after, _PAGE)
-            if works and after is None and self._is_shared:
+        rest, tells = _LOOK_EVERY, self._is_shared
+        async for work in self._jobs.running():
+            if tells:
                 await self._tell_processes()
-            for work in works:
-                key = work.project, work.name
-                if key in self._running:
-                    continue
-                if (held := self._held_for(work.value)) > 0:
-                    rest = min(rest, held / 1000)
-                elif self._has_place(work.project):
-                    task = asyncio.create_task(self._run(work), name="job")
-                    self._running[key] = task
-                    task.add_done_callback(partial(self._forget, key))
-            if following is None:
-                return rest
-            after = following
+                tells = False
+            key = work.project, work.name
+            if key in self._running:
+                continue
+            if (held := self._held_for(work.value)) > 0:
+                rest = min(rest, held / 1000)
+            elif self._has_place(work.project):
+                self._running[key] = asyncio.create_task(self._run(work), name="job")
+        return rest
 
     async def _tell_processes(self) -> None:
         """Tell the processes that run jobs if this one serves requests, and learn of theirs."""
@@ -163,9 +155,6 @@ class JobRunner(BackgroundWorker):
         ours = sum(one == project for one, _ in self._running)
         return ours < _MOST_OF_PROJECT and len(self._running) < _MOST_JOBS
 
-    def _forget(self, key: tuple[str, str], _: "asyncio.Task[None]") -> None:
-        self._running.pop(key, None)
-
     async def _run(self, work: Held[Job]) -> None:
         try:
             pace = Pace(self._asked, asyncio.get_running_loop().time(), lambda: self._has_others)
@@ -177,6 +166,8 @@ class JobRunner(BackgroundWorker):
         except Exception:
             # It is tried again: what is wrong may be wrong in this process only.
             logger.exception("a job of %s can't go on here", work.name)
+        finally:
+            del self._running[work.project, work.name]
 
 
 @dataclass(eq=False, repr=False)
@@ -297,7 +288,7 @@ class _Run:
         found, gone, cursor, is_end = await self._page(after, until, size, chooser)
         now, any_state = self.clock.now_ms(), order.ids is not None or job.act is JobAct.REDRIVE
         chosen: list[Message] = []
-        slices = Slices(self.jobs.bulk.turns)
+        slices = Slices(self.jobs.bulk.policies.turns)
         for one in found:
             # To match one message may take 10 ms, by its headers or by its body.
             await slices.take_turns()
