@@ -77,7 +77,7 @@ def create_app(
     metrics.gauges["disk_is_low"] = lambda: messages.condition().is_low
     metrics.gauges["log_bytes"] = lambda: messages.condition().log_bytes
     metrics.gauges["waiters"] = lambda: (
-        long_polling.count - long_polling.count_of(DELIVERIES_PROJECT)
+        long_polling.limit.count - long_polling.limit.count_of(DELIVERIES_PROJECT)
     )
     services.queues.recent.flows = counters.row.flows
     services.deliveries.on_outcome = metrics.delivered

@@ -53,7 +53,7 @@ async def test_ten_thousand_waiters_ask_once_and_no_message_wakes_a_herd() -> No
         queue: [asyncio.create_task(house.wait(queue)) for _ in range(10)] for queue in QUEUES
     }
     await turns()
-    assert house.waiting.count == 10_000
+    assert house.waiting.limit.count == 10_000
     assert house.asked.total() <= 2 * len(QUEUES), "those behind the first need not ask"
     house.asked.clear()
     posted = await house.post(QUEUES[7], 3)
@@ -63,7 +63,7 @@ async def test_ten_thousand_waiters_ask_once_and_no_message_wakes_a_herd() -> No
     assert house.asked == {QUEUES[7]: 3}, "three messages wake three"
     house.waiting.close()
     await asyncio.gather(*(task for line in waiting.values() for task in line))
-    assert house.waiting.count == 0
+    assert house.waiting.limit.count == 0
 
 
 async def test_who_finds_nothing_keeps_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,7 +79,7 @@ async def test_who_finds_nothing_keeps_its_place(monkeypatch: pytest.MonkeyPatch
     assert not second.done()
     second.cancel()
     await asyncio.gather(second, return_exceptions=True)
-    assert house.waiting.count == 0
+    assert house.waiting.limit.count == 0
 
 
 async def test_what_is_posted_while_the_first_enters_is_found() -> None:
@@ -110,7 +110,7 @@ async def test_a_reader_is_told_whether_something_came() -> None:
     await house.post(QUEUES[0])
     assert await asyncio.wait_for(sleeping, 5)
     await place.leave()
-    assert house.waiting.count == 0
+    assert house.waiting.limit.count == 0
 
 
 async def test_the_safety_poll_finds_what_no_hint_told() -> None:
@@ -129,10 +129,10 @@ async def test_one_too_many_is_refused_and_frees_nothing() -> None:
     await turns()
     with pytest.raises(TooMany):
         await house.wait(QUEUES[1])
-    assert house.waiting.count == 1
+    assert house.waiting.limit.count == 1
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
-    assert house.waiting.count == 0
+    assert house.waiting.limit.count == 0
     assert not house.waiting._lines
 
 

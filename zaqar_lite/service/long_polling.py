@@ -32,43 +32,35 @@ _BEHIND = 0.002
 class _Waiter:
     """A request that waits: a claimer, which has its turn, or a reader."""
 
-    __slots__ = ("_future", "counted", "missed", "reads")
-
     def __init__(self, *, reads: bool) -> None:
         self.reads = reads
-        self.missed = False  # woken while it was asking: the answer may be out of date
         self.counted = False  # woken by a hint that woke one waiter for each message already
-        self._future: asyncio.Future[bool] | None = None
+        self._woken = asyncio.Event()
+        self._waits = False
 
     @property
     def sleeps(self) -> bool:
-        return self._future is not None and not self._future.done()
+        """Whether it waits, and was not woken."""
+        return self._waits and not self._woken.is_set()
+
+    def ask(self) -> None:
+        """Note that the store is asked now: what comes from now on ends the next sleep."""
+        self._woken.clear()
 
     def wake(self) -> None:
-        if self._future is not None and not self._future.done():
-            self._future.set_result(True)
-        else:
-            self.missed = True
-
-    def _time_out(self) -> None:
-        if self._future is not None and not self._future.done():
-            self._future.set_result(False)
+        """End its sleep, or the next one where it is asking: the answer may be out of date."""
+        self._woken.set()
 
     async def sleep(self, seconds: float) -> bool:
-        """Sleep for at most `seconds`; return whether it was woken before.
-
-        It does not sleep if it was woken while it was asking.
-        """
-        if self.missed:
-            return True
-        loop = asyncio.get_running_loop()
-        self._future = loop.create_future()
-        timer = loop.call_later(max(seconds, 0), self._time_out)
+        """Sleep for at most `seconds`; return whether it was woken before."""
+        self._waits = True
         try:
-            return await self._future
+            async with asyncio.timeout(max(seconds, 0)):
+                return await self._woken.wait()
+        except TimeoutError:
+            return False
         finally:
-            timer.cancel()
-            self._future = None
+            self._waits = False
 
 
 class _Line:
@@ -105,7 +97,7 @@ class Place:
 
     def ask(self) -> None:
         """Call this before asking the store: what comes from now on ends the next `sleep`."""
-        self._waiter.missed = False
+        self._waiter.ask()
 
     def sleep(self, seconds: float) -> Coroutine[Any, Any, bool]:
         """Sleep until something came, the client has gone or the server stops; at most `seconds`.
@@ -134,34 +126,13 @@ class LongPolling:
 
     def __post_init__(self) -> None:
         self._lines: dict[QueueRef, _Line] = {}
-        self._closed = False
-        self.messages.listen(self._announced)
-
-    @property
-    def count(self) -> int:
-        """How many requests wait, including the server's own workers."""
-        return self.limit.count
-
-    def count_of(self, project: str) -> int:
-        """How many requests of a project wait in this process."""
-        return self.limit.count_of(project)
-
-    async def total_of(self, project: str) -> int:
-        """How many requests of a project wait in all processes that share the store.
-
-        Raises:
-            Unavailable: that can't be read.
-        """
-        return await self.limit.total_of(project)
-
-    @property
-    def is_closed(self) -> bool:
+        self.is_closed = False
         """Whether waiting has ended because the server stops."""
-        return self._closed
+        self.messages.listen(self._announced)
 
     def close(self) -> None:
         """End all waits at once, and let no request wait from now on."""
-        self._closed = True
+        self.is_closed = True
         for line in self._lines.values():
             for waiter in line.waiters:
                 waiter.wake()
@@ -184,7 +155,7 @@ class LongPolling:
         line = self._lines.get(queue)
         if reads or line is None or not line.claims():
             found = await ask()
-            if found is not None or seconds <= 0 or self._closed:
+            if found is not None or seconds <= 0 or self.is_closed:
                 return found
         deadline = asyncio.get_running_loop().time() + seconds
         line, waiter = await self._enter(queue, gone, reads=reads)
@@ -223,26 +194,26 @@ class LongPolling:
         """Call `ask` in this waiter's turns until it returns something; None at the deadline."""
         time = asyncio.get_running_loop().time
         asks = waiter.reads or next(iter(line.waiters)) is waiter
-        while not (gone.done() or self._closed):
+        while not (gone.done() or self.is_closed):
             if asks:
-                waiter.missed = False
+                waiter.ask()
                 found = await ask()
                 if found is not None:
                     return found
             left = deadline - time()
-            if left <= 0 or gone.done() or self._closed:
+            if left <= 0 or gone.done() or self.is_closed:
                 return None
             await waiter.sleep(left)
             asks = True
         return None
 
     async def _sit(self, project: str) -> None:
-        if self.count_of(project) >= self.most_per_project:
+        if self.limit.count_of(project) >= self.most_per_project:
             raise TooMany(
                 f"{self.most_per_project} requests of this project wait already: let one request "
                 "claim more messages, or wait less long."
             )
-        if self.count >= self.most:
+        if self.limit.count >= self.most:
             raise TooMany("Too many requests wait on this server already.")
         quota = self.quota_of(project).waiters
         if not await self.limit.take(project, quota):

@@ -316,6 +316,6 @@ class QuotaUsage:
             "messages": None if counted is None else counted.messages,
             "bytes": None if counted is None else counted.bytes,
             "subscriptions": await self.subscriptions.count(project, MOST_COUNTED),
-            "waiters": await self.long_polling.total_of(project),
+            "waiters": await self.long_polling.limit.total_of(project),
             "connections": await self.connection_limits.total_of(project),
         }
