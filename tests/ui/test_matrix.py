@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 
-from tests.api.conftest import Api, MakeApi, make_api  # noqa: F401 - a fixture
+from tests.api.conftest import Api, MakeApi
 from tests.api.test_tokens import keys_file, settings, token
 from zaqar_lite.ui.app import make_page
 from zaqar_lite.ui.calls import Scope
@@ -121,10 +121,7 @@ class Visitor:
 
 
 @pytest.fixture
-async def visitor(
-    make_api: MakeApi,  # noqa: F811 - the fixture above
-    tmp_path: Path,
-) -> AsyncIterator[Visitor]:
+async def visitor(make_api: MakeApi, tmp_path: Path) -> AsyncIterator[Visitor]:
     file = tmp_path / "admin.key"
     known = settings(keys_file(tmp_path), auth="keys, jwt", max_failed_logins=1_000_000)
     async with make_api(**known, admin_key_file=file, admin_mode=True, pooling=True) as api:

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.api.conftest import PROJECT, Api, MakeApi, claim_id_of, make_api  # noqa: F401 - a fixture
+from tests.api.conftest import PROJECT, Api, MakeApi, claim_id_of
 from zaqar_lite.server.loading import load
 from zaqar_lite.service.metrics import recent_rates as recent
 from zaqar_lite.ui.formats import rate, spark
@@ -51,7 +51,7 @@ class Browser:
 
 
 @pytest.fixture
-async def browser(make_api: MakeApi) -> AsyncIterator[Browser]:  # noqa: F811 - the fixture above
+async def browser(make_api: MakeApi) -> AsyncIterator[Browser]:
     async with make_api() as api:
         yield Browser(api)
 
@@ -272,12 +272,11 @@ async def test_the_server_tells_how_it_does(browser: Browser) -> None:
     for name in ("Requests", "Store: claim", "First hand-out after a message is ready"):
         assert f'<th scope="row">{name}</th>' in text
     assert "<dt>Sweep debt</dt>" in text
+    assert "/pools" not in text
+    await browser.look(f"{browser.home}pools", 404)
 
 
-async def test_pools_are_weighed_and_emptied(
-    make_api: MakeApi,  # noqa: F811
-    tmp_path: Path,
-) -> None:
+async def test_pools_are_weighed_and_emptied(make_api: MakeApi, tmp_path: Path) -> None:
     async with make_api(admin_mode=True, pooling=True, drain_wait=0.1) as api:
         browser = Browser(api)
         screen = f"{browser.home}pools"
@@ -301,11 +300,6 @@ async def test_pools_are_weighed_and_emptied(
         await browser.send(screen, 400, name="one", act="weight", weight="-1")
 
 
-async def test_pools_are_not_spoken_of_where_there_are_none(browser: Browser) -> None:
-    assert "/pools" not in await browser.look(f"{browser.home}server")
-    await browser.look(f"{browser.home}pools", 404)
-
-
 async def test_a_hostile_body_is_shown_as_the_text_it_is(browser: Browser) -> None:
     (message_id,) = await browser.api.post({"body": HOSTILE, "headers": {"x": HOSTILE}})
     for path in (browser.queue, f"{browser.queue}m/{message_id}"):
@@ -314,6 +308,12 @@ async def test_a_hostile_body_is_shown_as_the_text_it_is(browser: Browser) -> No
         assert "onerror=alert(1)>" not in answer.text
         assert "default-src 'none'" in answer.headers["content-security-policy"]
         assert answer.headers["cache-control"] == "no-store"
+    body: list[Any] = []
+    for _ in range(500):  # as deep as one may be
+        body = [body]
+    (message_id,) = await browser.api.post({"body": body})
+    await browser.look(browser.queue)
+    assert "[[[[" in re.sub(r"\s", "", await browser.look(f"{browser.queue}m/{message_id}"))
 
 
 async def test_deleting_needs_the_name_typed(browser: Browser) -> None:
@@ -348,6 +348,8 @@ async def test_what_is_wrong_is_told_and_nothing_is_a_bug(browser: Browser) -> N
 
 
 async def test_a_form_of_another_site_does_nothing(browser: Browser) -> None:
+    named = await browser.api.http.get(browser.home, headers={"Host": "evil.example"})
+    assert named.status_code == 400, "the page is for this machine only"
     await browser.api.post({"body": 1})
     purge = {"act": "purge", "confirm": browser.api.queue}
     whole = {**purge, "token": await browser.token(browser.queue)}
@@ -362,14 +364,8 @@ async def test_a_form_of_another_site_does_nothing(browser: Browser) -> None:
     assert len(await browser.api.browse()) == 1
 
 
-async def test_the_page_is_for_this_machine_only(browser: Browser) -> None:
-    answer = await browser.api.http.get(browser.home, headers={"Host": "evil.example"})
-    assert answer.status_code == 400
-
-
 async def test_one_signs_in_by_a_key_and_sees_what_it_opens(
-    make_api: MakeApi,  # noqa: F811 - the fixture above
-    tmp_path: Path,
+    make_api: MakeApi, tmp_path: Path
 ) -> None:
     file = tmp_path / "admin.key"
     async with make_api(auth="keys", admin_key_file=file) as api:
@@ -400,19 +396,7 @@ async def test_one_signs_in_by_a_key_and_sees_what_it_opens(
         assert (await api.http.get("/ui/p/-/")).status_code == 303
 
 
-async def test_a_body_as_deep_as_may_be_is_shown(browser: Browser) -> None:
-    body: list[Any] = []
-    for _ in range(500):
-        body = [body]
-    [message] = await browser.api.post({"body": body})
-    await browser.look(browser.queue)
-    assert "[[[[" in re.sub(r"\s", "", await browser.look(f"{browser.queue}m/{message}"))
-
-
-async def test_an_operator_is_told_to_name_a_project(
-    make_api: MakeApi,  # noqa: F811 - the fixture above
-    tmp_path: Path,
-) -> None:
+async def test_an_operator_is_told_to_name_a_project(make_api: MakeApi, tmp_path: Path) -> None:
     file = tmp_path / "admin.key"
     async with make_api(auth="keys", admin_key_file=file, max_failed_logins=4) as api:
         del api.http.headers["X-Project-ID"]
@@ -428,13 +412,6 @@ async def test_an_operator_is_told_to_name_a_project(
         assert "does not know" in answers[0].text
         assert "does not know" not in answers[-1].text
         assert "Too many logins" in answers[-1].text
-
-
-async def test_is_not_there_where_it_is_off(
-    make_api: MakeApi,  # noqa: F811 - the fixture above
-) -> None:
-    async with make_api(ui=False) as api:
-        assert (await api.http.get("/ui/")).status_code == 404
 
 
 @pytest.mark.parametrize(
@@ -454,6 +431,11 @@ def test_is_never_there_where_headers_say_who_somebody_is(
     overrides: dict[str, object], shows: bool
 ) -> None:
     assert load(environment={}, overrides=overrides).shows_page is shows
+
+
+async def test_nothing_is_there_where_it_is_off(make_api: MakeApi) -> None:
+    async with make_api(ui=False) as api:
+        assert (await api.http.get("/ui/")).status_code == 404
 
 
 async def test_settings_explain_themselves_and_are_changed_one_by_one(browser: Browser) -> None:
