@@ -12,27 +12,9 @@ from zaqar_lite.domain.errors import Denied
 from zaqar_lite.domain.identity import Access, How, Principal, Verb, may
 from zaqar_lite.domain.metadata import FILTER
 
-_OPERATORS = frozenset(
-    {
-        "health:get",
-        "metrics:get",
-        "metrics:queue",
-        "quotas:get",
-        "quotas:update",
-        "quotas:delete",
-        "pools:get_all",
-        "pools:get",
-        "pools:create",
-        "pools:update",
-        "pools:delete",
-        "pools:drain",
-        "pools:get_drain",
-        "flavors:create",
-        "flavors:update",
-        "flavors:delete",
-    }
-)
-"""What concerns the server, not a project: a key for it is bound to no project."""
+_OF_A_PROJECT = ("keys:", "data_keys:")
+"""What a project's own `admin` may do. Whatever else needs it concerns the server: a key for that
+is bound to no project."""
 _DEAD_LETTERS = "_dead_letter_queue"
 _SUBSCRIPTIONS_QUEUES = ("dead_letter_queue", "events_queue")
 _POST = Access("messages:create", Verb.SEND)
@@ -111,7 +93,11 @@ class Authorizer:
         if principal.grants is not None:
             allowed = access.verb is None or (
                 may(principal.grants, access.verb, queue)
-                and (access.rule not in _OPERATORS or principal.is_operator)
+                and (
+                    access.verb is not Verb.ADMIN
+                    or access.rule.startswith(_OF_A_PROJECT)
+                    or principal.is_operator
+                )
             )
         else:
             said = self._rules(access.rule, principal, queue)
