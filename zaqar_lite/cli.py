@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from zaqar_lite import __version__
+from zaqar_lite.commands.base_command import options_anywhere
 from zaqar_lite.commands.parsers import Parser
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def _run(argv: Sequence[str] | None) -> int:
     if typed[:3] == COMPLETES:
         from zaqar_lite.commands.queue_names import complete  # noqa: PLC0415 - the shell waits
 
-        return complete(typed[3:], WITH_A_VALUE)
+        return complete(typed[3:])
     if typed[:1] == ["help"]:
         typed = [*typed[1:], "--help"]
     words = options_last(typed)
@@ -132,23 +133,6 @@ def _run(argv: Sequence[str] | None) -> int:
     return run(arguments)
 
 
-# The options of every command that talks to the server; `commands.base_command` declares them.
-WITH_A_VALUE = frozenset(
-    {
-        "--url",
-        "--context",
-        "--project",
-        "--client-id",
-        "--access-key",
-        "--ca-file",
-        "--client-cert",
-        "--os-cloud",
-        "--signed",
-        "--timeout",
-        "--attempts",
-    }
-)
-FLAGS = frozenset({"--json"})
 NOUNS = frozenset(
     {
         *("queue", "message", "claim", "dlq", "key", "quota", "pool", "flavor", "context"),
@@ -163,17 +147,18 @@ def options_last(words: Sequence[str]) -> list[str]:
     So `zaqar-lite --json queue list` and `zaqar-lite queue --json list` are
     `zaqar-lite queue list --json`, and each command declares them once.
     """
+    known = options_anywhere()
     command: list[str] = []
     moved: list[str] = []
     at = 0
     while at < len(words) and len(command) < (2 if command[:1] and command[0] in NOUNS else 1):
         word = words[at]
         name, equals, _ = word.partition("=")
-        if name in WITH_A_VALUE:
+        if known.get(name):
             moved += words[at : at + (1 if equals else 2)]
             at += 1 if equals else 2
             continue
-        if word in FLAGS:
+        if word in known:
             moved.append(word)
         elif word.startswith("-"):
             break

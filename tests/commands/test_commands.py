@@ -1,6 +1,5 @@
 """The command line as a user runs it: a process, a pipe, an exit code, a real server."""
 
-import argparse
 import json
 import os
 import shutil
@@ -17,7 +16,6 @@ from tests.server import ServerProcess
 from tests.services.process import free_port
 from zaqar_lite import __version__, cli
 from zaqar_lite.client import Client
-from zaqar_lite.commands.base_command import add_connection
 from zaqar_lite.durations import duration_shown
 
 
@@ -280,15 +278,6 @@ def test_options_may_stand_before_the_command(run: Run, server: ServerProcess, q
     assert run(*url, "health", url=nobody)[0] == 0
     assert run(*url, url=nobody)[0] == 2
     assert run("--nonsense", "health")[0] == 2
-
-
-def test_the_options_that_may_stand_anywhere_are_those_of_every_command() -> None:
-    parser = argparse.ArgumentParser(add_help=False)
-    add_connection(parser)
-    with_a_value = {one.option_strings[0] for one in parser._actions if one.nargs is None}
-    flags = {one.option_strings[0] for one in parser._actions if one.nargs == 0}
-    assert with_a_value == set(cli.WITH_A_VALUE)
-    assert flags == set(cli.FLAGS)
 
 
 def test_the_package_is_a_command_and_says_its_version() -> None:

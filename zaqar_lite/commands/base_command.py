@@ -178,6 +178,13 @@ def add_connection(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--json", action="store_true", help="JSON lines, as in a pipe")
 
 
+def options_anywhere() -> dict[str, bool]:
+    """Return the options of every command that talks to the server; True if it takes a value."""
+    parser = argparse.ArgumentParser(add_help=False)
+    add_connection(parser)
+    return {one.option_strings[0]: one.nargs is None for one in parser._actions}
+
+
 def connect(kind: type[S], arguments: argparse.Namespace) -> S:
     """Make a client as the options and the environment say."""
     place = contexts.chosen(vars(arguments))

@@ -12,7 +12,7 @@ from itertools import islice, takewhile
 from re import compile as pattern
 
 from zaqar_lite.commands import sdk
-from zaqar_lite.commands.base_command import connect
+from zaqar_lite.commands.base_command import connect, options_anywhere
 
 MOST = 1_000
 """How many names are printed."""
@@ -21,15 +21,15 @@ _PLAIN = pattern(r"[\w.:@%+-]+")
 """Names that no shell reads as anything else: a completed word becomes part of a command."""
 
 
-def complete(words: Sequence[str], options: frozenset[str]) -> int:
-    """Print names; `words` are LINE, `--` and the prefix, `options` those of the connection.
+def complete(words: Sequence[str]) -> int:
+    """Print names; `words` are LINE, `--` and the prefix.
 
     Whatever goes wrong prints nothing: a shell has no place for an error while a word is typed.
     """
     prefix = words[-1] if len(words) > 1 and words[-1] != "--" else ""
     until = time.monotonic() + _SECONDS
     with suppress(Exception):
-        given = _given(words[0] if words else "", options)
+        given = _given(words[0] if words else "")
         arguments = Namespace(**{**given, "attempts": 1, "timeout": _SECONDS})
         with connect(sdk.Client, arguments) as client:
             found = (queue.name for queue in client.list_queues(name=prefix or None))
@@ -40,15 +40,15 @@ def complete(words: Sequence[str], options: frozenset[str]) -> int:
     return 0
 
 
-def _given(line: str, options: frozenset[str]) -> Mapping[str, str]:
+def _given(line: str) -> Mapping[str, str]:
     """Read the options of connection from the line; one with an open quote has none yet."""
     try:
         words = shlex.split(line)
     except ValueError:
         return {}
-    given: dict[str, str] = {}
+    given, known = dict[str, str](), options_anywhere()
     for word, following in zip(words, [*words[1:], ""], strict=True):
         name, equals, value = word.partition("=")
-        if name in options:
+        if known.get(name):
             given[name[2:].replace("-", "_")] = value if equals else following
     return given
