@@ -93,9 +93,7 @@ def parse_object(body: bytes, *, deepest: int = MAX_DOCUMENT_DEPTH) -> dict[str,
     return document
 
 
-async def read_struct(
-    request: Request, decoder: msgspec.json.Decoder[T], *, deepest: int = MAX_DOCUMENT_DEPTH
-) -> T:
+async def read_struct(request: Request, form: type[T], *, deepest: int = MAX_DOCUMENT_DEPTH) -> T:
     """Read the document of a request, a strict JSON object of a known form.
 
     Raises:
@@ -103,17 +101,32 @@ async def read_struct(
     """
     body = await request.read()
     parse_object(body, deepest=deepest)
-    return decode(decoder, body)
+    return decode(form, body)
 
 
-def decode(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
+async def read_form(request: Request, form: type[T]) -> T:
+    """Read the document of a request as a form; without a document it is as if it were `{}`.
+
+    Raises:
+        Refused: 400, it is no JSON object.
+        Invalid: names the field that is wrong.
+    """
+    body = await request.read(needed=False) or b"{}"
+    parse_object(body)
+    try:
+        return msgspec.json.decode(body, type=form)
+    except msgspec.ValidationError as exc:
+        raise Invalid(f"{exc}.") from None
+
+
+def decode(form: type[T], body: bytes) -> T:
     """Read a document of a known form; `parse_object` must have passed one that holds any JSON.
 
     Raises:
         Refused: 400, names the field that is wrong.
     """
     try:
-        return decoder.decode(body)
+        return msgspec.json.decode(body, type=form)
     except (msgspec.DecodeError, UnicodeDecodeError) as exc:
         raise bad_body(_MALFORMED.format(exc)) from None
 

@@ -17,17 +17,16 @@ from zaqar_lite.api.request import Route
 from zaqar_lite.api.routes import OPENAPI_PATH, RouteTree
 from zaqar_lite.api.v2.claims import OneSettlement, Settlements
 from zaqar_lite.api.v2.pools import FlavorChange, NewFlavor, NewPool, PoolChange
-from zaqar_lite.api.v2.queues import PATCH_TYPE
+from zaqar_lite.api.v2.projects import KeyChange, KeyOverlap, NewKey
+from zaqar_lite.api.v2.queues import PATCH_TYPE, Purge, Share
+from zaqar_lite.api.v2.subscriptions import Replay
 from zaqar_lite.domain.attempts import Ended
 from zaqar_lite.domain.groups import MAX_GROUP
-from zaqar_lite.domain.limits import MAX_PROJECT_ID, Limits
+from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.quotas import LARGEST, NAMES, RATES
 from zaqar_lite.domain.subscriptions import MAX_SUBSCRIBER, MIN_TTL
 from zaqar_lite.service.event_streams import LONGEST
 from zaqar_lite.service.identity.keys import (
-    LONGEST_LIFE,
-    LONGEST_OVERLAP,
-    MAX_DESCRIPTION,
     MOST_LISTED,
 )
 from zaqar_lite.service.jobs.bulk import Order
@@ -39,7 +38,10 @@ _CLOSED: Schema = {"additionalProperties": False}
 
 _UUID = "^[0-9a-fA-F]{8}-?([0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}$"
 _PLACE = "#/components/schemas/{name}"
-_FORMS = (NewPool, PoolChange, NewFlavor, FlavorChange, Order, OneSettlement, Settlements)
+_FORMS = (
+    *(NewPool, PoolChange, NewFlavor, FlavorChange, NewKey, KeyChange, KeyOverlap),
+    *(Purge, Share, Replay, Order, OneSettlement, Settlements),
+)
 """The forms of documents that are their own schemas."""
 _OFF: Schema = {"type": "boolean", "const": False}
 
@@ -173,7 +175,6 @@ def schemas(limits: Limits) -> dict[str, Schema]:
 def _of_queues() -> dict[str, Schema]:
     end = _object("href! age!:count created!")
     links: dict[str, Schema] = {"links": _LINKS}
-    kinds = _list(_enum("messages", "subscriptions"))
     change = _object(
         "op!:op path!:path value:any",
         op=_enum("add", "remove", "replace"),
@@ -203,13 +204,6 @@ def _of_queues() -> dict[str, Schema]:
             rates=_object(
                 "seconds!:number posted!:number claimed!:number deleted!:number", number=_NUMBER
             ),
-        ),
-        "Purge": _object("resource_types!:kinds", kinds=kinds),
-        "Share": _object(
-            "paths:paths methods:methods expires:time?",
-            paths=_list(_enum("messages", "subscriptions", "claims")),
-            methods=_list(_enum("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT")),
-            time={"type": "string", "format": "date-time"},
         ),
         "SignedUrl": _object("paths!:texts methods!:texts project! expires! signature!"),
         "History": _object(
@@ -275,7 +269,6 @@ def _of_subscriptions() -> dict[str, Schema]:
             "deliveries!:page links!:links", page=_list({"type": "object"}), links=_LINKS
         ),
         "Pinged": _object("outcome! status:whole? milliseconds!:count answer error"),
-        "Replay": _object("from until marker"),
         "Replayed": _object("replayed!:count marker!:text?"),
         "SubscriptionSecret": _object("secret!"),
         "Confirmation": _object("confirmed!:flag token"),
@@ -294,22 +287,12 @@ def _of_jobs() -> dict[str, Schema]:
 
 def _of_projects() -> dict[str, Schema]:
     key = _object("id! created_at! server_key! current!:flag")
-    grant = {"type": "string", "pattern": "^!?[a-z*]+:[a-zA-Z0-9_.*?-]{1,64}$"}
     usage = {"type": "object", "additionalProperties": {"type": ["integer", "null"]}}
     return {
         "DataKeys": _object("data_keys!:keys", keys=_list(key)),
         "Key": _object(_KEY),
         "MadeKey": _object(_KEY + " key"),
         "Keys": _object("keys!:keys links!:links", keys=_list(_object(_KEY)), links=_LINKS),
-        "NewKey": _object(
-            "grants!:grants project:project? expires:expires? description:description",
-            grants=_list(grant),
-            project=_text(MAX_PROJECT_ID, 1),
-            expires=_whole(LONGEST_LIFE),
-            description=_text(MAX_DESCRIPTION),
-        ),
-        "KeyChange": {**_object("disabled!:flag"), **_CLOSED},
-        "KeyOverlap": _object("overlap:overlap?", overlap=_whole(LONGEST_OVERLAP, 0)),
         "Quota": _object(
             "project! quotas!:quotas usage!:usage own:quotas", quotas=_QUOTAS, usage=usage
         ),

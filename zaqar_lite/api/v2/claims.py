@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from functools import partial
 
 from msgspec import Struct
-from msgspec.json import Decoder
 
 from zaqar_lite.api import documents
 from zaqar_lite.api.long_polling import Polling
@@ -211,8 +210,6 @@ class OneSettlement(Struct, forbid_unknown_fields=True):
 
 # Fields by position take half the time of fields by name.
 _settlement: Callable[[tuple[object, ...]], Settlement] = partial(tuple.__new__, Settlement)
-_many = Decoder(Settlements)
-_one = Decoder(OneSettlement)
 
 
 class SettlingActions:
@@ -270,7 +267,7 @@ def _parse_many(body: bytes) -> list[Settlement]:
     Raises:
         Refused: 400, names the field that is wrong.
     """
-    document = documents.decode(_many, body)
+    document = documents.decode(Settlements, body)
     ack, release, extend, dead = Act.ACK, Act.RELEASE, Act.EXTEND, Act.DEAD
     found = [_settlement((one, ack, None, False, None, None, 0, 0)) for one in document.delete]
     found += [
@@ -305,7 +302,7 @@ def _parse_one(message_id: str, body: bytes) -> Settlement:
     Raises:
         Refused: 400, names the field that is wrong.
     """
-    act = documents.decode(_one, body).claim
+    act = documents.decode(OneSettlement, body).claim
     chosen = [act.release_in is not None, act.ttl is not None, act.dead is not None]
     if sum(chosen) > 1 or (not any(chosen) and act.failed is not True):
         raise bad_body(

@@ -21,8 +21,6 @@ from zaqar_lite.service.jobs.bulk import DUE_CHANGED, Job, JobAct, Order
 from zaqar_lite.service.jobs.jobs import Jobs
 from zaqar_lite.service.schedules.schedules import Plan, Schedule, Schedules
 
-_decoder = msgspec.json.Decoder(Order)
-
 
 class JobActions:
     """The actions under `/v2/queues/{queue_name}/redrives` and `.../delayed/{act}`."""
@@ -41,7 +39,7 @@ class JobActions:
     async def begin_redrive(self, request: Request) -> Response:
         """Begin to redrive; few ids are acted on at once."""
         act = _act(request)
-        order = await documents.read_struct(request, _decoder)
+        order = await documents.read_struct(request, Order)
         if act is JobAct.REDRIVE:
             self._authorizer.check_target(request.principal, order.to)
         due = if_due(request)  # where it is no move, that is refused as in the document
@@ -145,8 +143,7 @@ def _act(request: Request) -> JobAct:
     )
 
 
-_plan = msgspec.json.Decoder(Plan)
-_parts = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_Parts = dict[str, msgspec.Raw]
 
 
 @Resource(
@@ -171,7 +168,7 @@ class ScheduleActions:
     )
     async def put_schedule(self, request: Request) -> Response:
         """Make or replace a schedule."""
-        plan = await documents.read_struct(request, _plan, deepest=MAX_BODY_DEPTH)
+        plan = await documents.read_struct(request, Plan, deepest=MAX_BODY_DEPTH)
         self._authorizer.check_target(request.principal, plan.queue)
         name = request.path_values[0]
         schedule, is_new = await self._schedules.put(request.project, name, plan)
@@ -186,15 +183,15 @@ class ScheduleActions:
     )
     async def change_schedule(self, request: Request) -> Response:
         """Change some of a schedule; null takes one away."""
-        changes = await documents.read_struct(request, _parts, deepest=MAX_BODY_DEPTH)
+        changes = await documents.read_struct(request, _Parts, deepest=MAX_BODY_DEPTH)
 
         def apply(plan: Plan) -> Plan:
-            merged = {**_parts.decode(msgspec.json.encode(plan)), **changes}
+            merged = {**msgspec.json.decode(msgspec.json.encode(plan), type=_Parts), **changes}
             # The body may be null; a null in place of any other field takes that away.
             kept = {
                 name: raw for name, raw in merged.items() if name == "body" or bytes(raw) != b"null"
             }
-            changed = documents.decode(_plan, msgspec.json.encode(kept))
+            changed = documents.decode(Plan, msgspec.json.encode(kept))
             self._authorizer.check_target(request.principal, changed.queue)
             return changed
 
@@ -229,7 +226,9 @@ class ScheduleActions:
         """Write a schedule, and when it fires next."""
         plan = {
             key: orjson.Fragment(bytes(raw))
-            for key, raw in _parts.decode(msgspec.json.encode(schedule.plan)).items()
+            for key, raw in msgspec.json.decode(
+                msgspec.json.encode(schedule.plan), type=_Parts
+            ).items()
         }
         return {
             "name": schedule.name,

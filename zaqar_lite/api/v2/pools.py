@@ -55,12 +55,6 @@ class FlavorChange(Struct):
     pool_list: list[str]
 
 
-_new_pool = msgspec.json.Decoder(NewPool)
-_pool_change = msgspec.json.Decoder(PoolChange)
-_new_flavor = msgspec.json.Decoder(NewFlavor)
-_flavor_change = msgspec.json.Decoder(FlavorChange)
-
-
 @Resource(
     *("pool", "/v2/pools/{pool_name}", "pools", "admin", "admin"),
     detail=Parameter("detailed", "Flag", "Show the options too."),
@@ -83,7 +77,7 @@ class PoolActions:
     )
     async def create_pool(self, request: Request) -> Response:
         """Create a pool."""
-        new = await documents.read_struct(request, _new_pool)
+        new = await documents.read_struct(request, NewPool)
         pool = Pool(_name(request), new.uri, new.weight, new.flavor or None, new.options)
         unknown = await self._registry.put_pool(pool)
         return _made("pools", pool.name, _warning(unknown))
@@ -97,7 +91,7 @@ class PoolActions:
     )
     async def update_pool(self, request: Request) -> Response:
         """Change a pool."""
-        changes = msgspec.to_builtins(await documents.read_struct(request, _pool_change))
+        changes = msgspec.to_builtins(await documents.read_struct(request, PoolChange))
         if not changes:
             raise bad_body(f"One of {', '.join(PoolChange.__struct_fields__)} is needed.")
         pool, unknown = await self._registry.change_pool(request.path_values[0], changes)
@@ -177,7 +171,7 @@ class FlavorActions:
     )
     async def create_flavor(self, request: Request) -> Response:
         """Create a flavor."""
-        new = await documents.read_struct(request, _new_flavor)
+        new = await documents.read_struct(request, NewFlavor)
         name = _name(request)
         await self._put(request, name, new.pool_list, "Unable to create", "created")
         return _made("flavors", name)
@@ -191,7 +185,7 @@ class FlavorActions:
     )
     async def update_flavor(self, request: Request) -> Response:
         """Give a flavor other pools."""
-        change = await documents.read_struct(request, _flavor_change)
+        change = await documents.read_struct(request, FlavorChange)
         name = (await self.find(request)).name
         flavor = await self._put(request, name, change.pool_list, "updatefail", "updated")
         return Response(200, self.shown(flavor, detailed=True))

@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from msgspec import UNSET, Struct, UnsetType
+
 from zaqar_lite.api import documents
 from zaqar_lite.api.render import instant
 from zaqar_lite.api.request import NO_CONTENT, Request, Response
@@ -18,6 +20,27 @@ if TYPE_CHECKING:
     from zaqar_lite.service.encryption.encryption_keys import EncryptionKeys
 
 DEFAULT_OVERLAP = 86_400
+
+
+class NewKey(Struct):
+    """A key that is to be made, for the request's project unless it names one; null is for none."""
+
+    grants: list[str]
+    project: str | UnsetType | None = UNSET
+    expires: int | None = None
+    description: str = ""
+
+
+class KeyChange(Struct, forbid_unknown_fields=True):
+    """Whether a key opens nothing for now."""
+
+    disabled: bool
+
+
+class KeyOverlap(Struct):
+    """For how many seconds a key that is rotated goes on."""
+
+    overlap: int | None = None
 
 
 @Resource(
@@ -36,19 +59,16 @@ class KeyActions:
     @route("POST /v2/keys NewKey -> MadeKey", "keys:create admin", (201, 403), largest_body=16_384)
     async def create_key(self, request: Request) -> Response:
         """Create a key."""
-        document = await documents.read_object(request)
-        grants = document.get("grants")
-        if not isinstance(grants, list) or not all(isinstance(text, str) for text in grants):
-            raise Invalid("'grants' must be a list of grants, such as [\"send:orders*\"].")
-        description = document.get("description", "")
-        if not isinstance(description, str):
-            raise Invalid("'description' must be a text.")
+        form = await documents.read_form(request, NewKey)
+        project = request.project if form.project is UNSET else form.project
+        if form.project is UNSET and not project:
+            raise Invalid("Name the 'project' of the key; null makes an operator's, for all.")
         key, text = await self._keys.create(
             request.principal,
-            _project(request, document),
-            grants,
-            expires_in=documents.integer(document, "expires"),
-            description=description,
+            project,
+            form.grants,
+            expires_in=form.expires,
+            description=form.description,
         )
         return self._made(key, text)
 
@@ -85,12 +105,8 @@ class KeyActions:
     @route("PATCH /v2/keys/{key_id} KeyChange -> Key", "keys:update admin", (200, 403, 404))
     async def change_key(self, request: Request) -> Response:
         """Disable a key, or let it work again."""
-        document = await documents.read_object(request)
-        disabled = document.get("disabled")
-        if not isinstance(disabled, bool) or len(document) != 1:
-            raise Invalid('The document is {"disabled": true} or {"disabled": false}.')
-        maker, key_id = _named(request)
-        key = await self._keys.set_disabled(maker, key_id, disabled)
+        form = await documents.read_form(request, KeyChange)
+        key = await self._keys.set_disabled(*_named(request), form.disabled)
         return Response(200, self.shown(key))
 
     @route(
@@ -98,10 +114,7 @@ class KeyActions:
     )
     async def rotate_key(self, request: Request) -> Response:
         """Make a key like this one, which then ends."""
-        overlap: int | None = None
-        if request.size:
-            document = await documents.read_object(request)
-            overlap = documents.integer(document, "overlap")
+        overlap = (await documents.read_form(request, KeyOverlap)).overlap
         key, text = await self._keys.rotate(
             *_named(request), overlap=DEFAULT_OVERLAP if overlap is None else overlap
         )
@@ -111,18 +124,6 @@ class KeyActions:
 def _named(request: Request) -> tuple[Principal, str]:
     """The principal of a request, and the id of the key that it names."""
     return request.principal, request.path_values[0]
-
-
-def _project(request: Request, document: dict[str, Any]) -> str | None:
-    """The project of a new key: the document's, else the request's; null is for no project."""
-    if "project" not in document:
-        if not request.project:
-            raise Invalid("Name the 'project' of the key; null makes an operator's, for all.")
-        return request.project
-    project = document["project"]
-    if project is not None and not isinstance(project, str):
-        raise Invalid("'project' must be a text, or null.")
-    return project
 
 
 class EncryptionActions:

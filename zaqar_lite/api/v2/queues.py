@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
+
+from msgspec import Struct
 
 from zaqar_lite.api import documents
 from zaqar_lite.api.render import instant, next_page
@@ -13,6 +15,7 @@ from zaqar_lite.api.request import (
     Refused,
     Request,
     Response,
+    bad_body,
     warning,
 )
 from zaqar_lite.api.routes import DETAILS, INVALID_BODY, LIMIT, MARKER, METADATA, QUEUE_LIMIT, route
@@ -28,7 +31,21 @@ from zaqar_lite.service.subscriptions.subscriptions import Subscriptions
 
 PATCH_TYPE = b"application/openstack-messaging-v2.0-json-patch"
 _LIST_PARAMETERS = ("marker", "limit", "detailed", "name", "with_count")
-_SHARE_FIELDS = ("paths", "methods", "expires")
+Purged = Literal["messages", "subscriptions"]
+
+
+class Purge(Struct):
+    """What a purge shall remove."""
+
+    resource_types: list[Purged]
+
+
+class Share(Struct, forbid_unknown_fields=True):
+    """What a pre-signed URL shall open, for which methods, and until when."""
+
+    paths: list[str] | None = None
+    methods: list[str] | None = None
+    expires: str | None = None
 
 
 @dataclass(eq=False, repr=False)
@@ -183,18 +200,13 @@ class QueueActions:
     )
     async def share_queue(self, request: Request) -> Response:
         """Make a pre-signed URL."""
-        document = await documents.read_object(request)
-        unknown = sorted(set(document) - set(_SHARE_FIELDS))
-        if unknown:
-            raise Invalid(f"Unknown field {unknown[0]!r}: {', '.join(_SHARE_FIELDS)} are known.")
-        expires = document.get("expires")
-        if expires is not None and not isinstance(expires, str):
-            raise Invalid("'expires' must be a date and time in ISO 8601.")
-        queue = request.queue
-        resources, methods = _texts(document, "paths"), _texts(document, "methods")
+        if not request.size:
+            raise bad_body("The request needs a body: a JSON document.")
+        form = await documents.read_form(request, Share)
+        queue, resources, methods = request.queue, form.paths or [], form.methods or []
         self.authorizer.check_share(request.principal, name_of(queue), resources, methods)
         signed = await self.presigned_urls.share(
-            queue, resources=resources, methods=methods, expires=expires
+            queue, resources=resources, methods=methods, expires=form.expires
         )
         shown = {
             "paths": signed.paths,
@@ -291,21 +303,15 @@ async def read_patch(request: Request, authorizer: Authorizer) -> Sequence[Opera
     return operations
 
 
-async def purged_types(request: Request) -> list[str]:
+async def purged_types(request: Request) -> Sequence[str]:
     """What a purge shall remove: all, unless its document says what.
 
     Raises:
         Invalid: the document is wrong.
     """
-    types: Any = ["messages", "subscriptions"]
-    if request.size:
-        document = await documents.read_object(request)
-        types = document.get("resource_types")
-    if not isinstance(types, list) or not all(isinstance(kind, str) for kind in types):
-        raise Invalid("'resource_types' must be a list of 'messages', 'subscriptions'.")
-    if set(types) - {"messages", "subscriptions"}:
-        raise Invalid("Resource types must be a sub set of ['messages', 'subscriptions'].")
-    return types
+    if not request.size:
+        return get_args(Purged)
+    return (await documents.read_form(request, Purge)).resource_types
 
 
 def _end(queue_name: str, message: Message) -> dict[str, Any]:
@@ -314,13 +320,6 @@ def _end(queue_name: str, message: Message) -> dict[str, Any]:
         "age": message.age_ms // 1000,
         "created": instant(message.created_at),
     }
-
-
-def _texts(document: dict[str, Any], name: str) -> list[str]:
-    values = document.get(name) or []
-    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-        raise Invalid(f"'{name}' must be a list of strings.")
-    return values
 
 
 def _metadata_filters(request: Request) -> dict[str, Any]:

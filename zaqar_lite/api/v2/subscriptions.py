@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 import orjson
+from msgspec import Struct
 
 from zaqar_lite.api import documents
 from zaqar_lite.api.render import instant, next_page
@@ -30,6 +31,14 @@ UNABLE_TO_UPDATE = "Unable to update subscription"
 UNABLE_TO_CONFIRM = "Unable to confirm subscription"
 _ONE = "/v2/queues/{queue_name}/subscriptions/{subscription_id}"
 _CHANGEABLE = ("subscriber", "ttl", "options", "disabled")
+
+
+class Replay(Struct, rename={"since": "from"}):
+    """The span of time of which messages are delivered again, and where the last answer ended."""
+
+    since: str | None = None
+    until: str | None = None
+    marker: str | None = None
 
 
 @Resource(
@@ -252,18 +261,13 @@ class DeliveryActions:
     )
     async def replay_messages(self, request: Request) -> Response:
         """Deliver a span of time again."""
-        document = documents.parse(await request.read()) if request.size else {}
-        if not isinstance(document, dict):
-            raise Invalid("The body must be an object with 'from', 'until' and 'marker'.")
-        marker = document.get("marker")
-        if marker is not None and not isinstance(marker, str):
-            raise Invalid("'marker' must be a text.")
+        form = await documents.read_form(request, Replay)
         replayed = await self._inspection.replay(
             request.queue,
             request.path_values[1],
-            since=_instant("from", document.get("from")),
-            until=_instant("until", document.get("until")),
-            marker=marker,
+            since=_instant("from", form.since),
+            until=_instant("until", form.until),
+            marker=form.marker,
         )
         return Response(200, {"replayed": replayed.messages, "marker": replayed.marker})
 
@@ -293,12 +297,12 @@ def _object(document: Any) -> dict[str, Any]:  # noqa: ANN401 - any JSON
     return document
 
 
-def _instant(name: str, value: object) -> int | None:
+def _instant(name: str, value: str | None) -> int | None:
     """An instant of a body in milliseconds; one without a zone is UTC."""
     if value is None:
         return None
     try:
-        at = datetime.fromisoformat(value if isinstance(value, str) else "")
+        at = datetime.fromisoformat(value)
         at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
         return round(at.timestamp() * 1000)
     except (ValueError, OverflowError):
