@@ -9,6 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from tests.client.conftest import BOTH
 from tests.client.faulty_server import DROP, GARBAGE, LOSE, SLOW, Fault, FaultyServer
 from tests.services.process import free_port
 from zaqar_lite.client import (
@@ -61,9 +62,6 @@ def make(kind: str, url: str, timeout: float = 5) -> AsyncClient | Sync:
     return (
         Sync(url, timeout) if kind == "sync" else AsyncClient(url, retries=QUICK, timeout=timeout)
     )
-
-
-BOTH = pytest.mark.parametrize("kind", ["sync", "async"])
 
 
 @BOTH

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.client.conftest import MovableServer
+from tests.client.conftest import BOTH, MovableServer
 from tests.client.faulty_server import FaultyServer
 from tests.client.requests import counted
 from tests.proxy import OldServer
@@ -350,7 +350,7 @@ def test_what_was_raised_is_told_where_that_is_wanted(client: Client, queue: str
     assert 2_040 < len(str(detail).encode()) <= 2_048
 
 
-@pytest.mark.parametrize("kind", ["sync", "async"])
+@BOTH
 async def test_a_handler_says_when_to_try_again_and_what_never_to_try(
     async_client: AsyncClient, client: Client, queue: str, kind: str
 ) -> None:
@@ -449,7 +449,7 @@ def test_a_stop_is_no_failure(client: Client, queue: str) -> None:
     assert client.stats(queue).claimed == 0
 
 
-@pytest.mark.parametrize("kind", ["sync", "async"])
+@BOTH
 async def test_an_idle_worker_asks_once_and_is_quick_when_something_comes(
     server: ServerProcess, client: Client, async_client: AsyncClient, queue: str, kind: str
 ) -> None:

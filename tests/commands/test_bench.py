@@ -30,9 +30,8 @@ def test_figures_are_printed_and_written(server: ServerProcess, tmp_path: Path) 
     assert "messages/s" in done.stdout
 
 
-def test_the_server_is_all_of_its_processes(tmp_path: Path) -> None:
-    with ServerProcess(f"embedded://{tmp_path / 'data'}") as own:
-        assert machine.server_processes(own.port) == [own.pid]
+def test_the_server_is_all_of_its_processes(server: ServerProcess) -> None:
+    assert machine.server_processes(server.port) == [server.pid]
 
 
 def test_no_server_is_a_line_and_exit_code_4() -> None:

@@ -1,7 +1,5 @@
 """Quotas on the command line and in the SDK."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from tests.commands.running import Run
@@ -11,33 +9,25 @@ from zaqar_lite.client import AsyncClient, BadRequest, Client, Forbidden, NotFou
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture(scope="module")
-def managed() -> Iterator[ServerProcess]:
-    """A server in admin mode."""
-    with ServerProcess("memory://", "--admin-mode") as process:
-        yield process
-
-
-def test_quotas_are_set_shown_and_reset(run: Run, managed: ServerProcess) -> None:
-    url = managed.url
-    code, rows = run("quota", "set", "shop", "queues=1", "messages=none", url=url)
+def test_quotas_are_set_shown_and_reset(run: Run) -> None:
+    code, rows = run("quota", "set", "shop", "queues=1", "messages=none")
     assert code == 0
     assert {"quota": "queues", "limit": 1, "used": 0} in rows
-    assert run("queue", "create", "a", "--project", "shop", url=url)[0] == 0
-    assert run("queue", "create", "b", "--project", "shop", url=url)[0] == 1
+    assert run("queue", "create", "a", "--project", "shop")[0] == 0
+    assert run("queue", "create", "b", "--project", "shop")[0] == 1
     for words in (("shop",), ("--project", "shop")):
-        _, rows = run("quota", "show", *words, url=url)
+        _, rows = run("quota", "show", *words)
         shown = {row["quota"]: (row.get("limit"), row.get("used")) for row in rows}
         assert shown["queues"] == (1, 1)
         assert shown["messages"] == (None, 0)
-    assert run("quota", "reset", "shop", url=url) == (0, [])
-    assert run("queue", "create", "b", "--project", "shop", url=url)[0] == 0
+    assert run("quota", "reset", "shop") == (0, [])
+    assert run("queue", "create", "b", "--project", "shop")[0] == 0
     for wrong in ("queues", "queues=x", "queus=1", "queues=-1"):
-        assert run("quota", "set", "shop", wrong, url=url)[0] != 0
+        assert run("quota", "set", "shop", wrong)[0] != 0
 
 
-async def test_the_clients_set_and_show_quotas(managed: ServerProcess) -> None:
-    async with AsyncClient(managed.url, project="async") as client:
+async def test_the_clients_set_and_show_quotas(server: ServerProcess) -> None:
+    async with AsyncClient(server.url, project="async") as client:
         made = await client.set_quota("async", queues=2, waiters=None)
         assert (made.own, made.quotas["queues"]) == ({"queues": 2, "waiters": None}, 2)
         shown = await client.show_quota()
@@ -46,7 +36,7 @@ async def test_the_clients_set_and_show_quotas(managed: ServerProcess) -> None:
         assert (await client.show_quota("async")).own == {}
         with pytest.raises(BadRequest, match="'queu' is no quota"):
             await client.set_quota("async", queu=1)
-    with Client(managed.url, project="sync") as sync:
+    with Client(server.url, project="sync") as sync:
         sync.set_quota("sync", messages=1)
         sync.post("q", 1)
         with pytest.raises(Forbidden, match="Quota reached"):
