@@ -42,17 +42,6 @@ _STAGED = "~moved."
 _RETRY_AFTER = 5
 _OF_HOLDERS = frozenset(("get_claim", "renew", "release", "settle"))
 """What the holder of a claim does, which goes on while its queue is frozen."""
-_PLAIN = _OF_HOLDERS | {
-    "list_messages",
-    "history",
-    "get_messages",
-    "edit",
-    "import_messages",
-    "purge",
-    "partition",
-    "release_delayed",
-}
-"""Operations that the store of a queue does alone."""
 
 
 def staging_queue(target: QueueRef) -> QueueRef:
@@ -64,7 +53,7 @@ def staging_queue(target: QueueRef) -> QueueRef:
 class PooledMessages(Store):
     """The stores of all pools, and the server's own, as one; `as_store` gives it the seam's type.
 
-    What is not written here goes to the store of its queue (`_PLAIN`), or to the server's own.
+    An operation that is not written here is one that the store of its queue does alone.
     """
 
     home: MessageStore
@@ -125,7 +114,7 @@ class PooledMessages(Store):
         return (await self.pool((await self.placements.place(queue)).pool),)
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - an operation of the seam
-        if name not in _PLAIN:
+        if name not in vars(MessageStore):
             return getattr(self.home, name)
 
         async def act(queue: QueueRef, *given: Any, **named: Any) -> Any:  # noqa: ANN401
