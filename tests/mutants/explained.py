@@ -3,8 +3,8 @@
 EXPLAINED: dict[tuple[str, str, str], str] = {
     (
         "zaqar_lite/service/delivery/deliveries.py",
-        "if subscription.created_at <= entry.posted_at + _SKEW_MS",
-        "<",
+        "if one.created_at > entry.posted_at + _SKEW_MS or one.id in entry.ordered:",
+        ">=",
     ): "A tolerance of ten seconds for clocks that differ: a millisecond of it is no promise.",
     (
         "zaqar_lite/service/delivery/deliveries.py",
@@ -13,7 +13,7 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
     ): "When a delivery that failed by a bug is tried again: the lease's time, or 0.1 % before it.",
     (
         "zaqar_lite/service/subscriptions/subscriptions.py",
-        "ttl_ms=made.ttl * 1000,",
+        '_Name, self.management, _NAMED, "The subscriber", lives=lambda name: name.ttl * 1000',
         "1001",
     ): "A name that outlives its subscription by 0.1 % is taken over, as one that a crash left.",
     (

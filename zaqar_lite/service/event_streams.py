@@ -132,9 +132,6 @@ class Stream:
             Unavailable: the store does not answer.
         """
         self.place.ask()
-        return await self._find()
-
-    async def _find(self) -> Sequence[Event] | None:
         if self._look is None and self.cursor.pending < self.cursor.passed:
             self._owes = _now() < self._not_before
             if not self._owes:

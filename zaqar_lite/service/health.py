@@ -36,9 +36,8 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The health of the store: reachable, each operation's outcome, the probe's own counts."""
+    """The health of a store that answers: each operation's outcome, the probe's own counts."""
 
-    reachable: bool
     operations: dict[str, Outcome]
     volume: Stats
     capabilities: Sequence[str]
@@ -150,7 +149,7 @@ class Health:
         delete = self.messages.delete_many(queue, ids[:_CLAIMED], None)
         await note("bulk_delete_messages", delete)
         await note("delete_queue", self.queues.delete(queue))
-        return Report(True, operations, volume, capabilities)
+        return Report(operations, volume, capabilities)
 
 
 def _random_queue() -> QueueRef:

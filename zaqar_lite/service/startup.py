@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from functools import partial
 from typing import Protocol
 
 from zaqar_lite.domain.errors import Unavailable
@@ -91,7 +92,7 @@ class Startup:
         waiting = asyncio.create_task(self._log_waiting())
         try:
             for store in self._stores:
-                await self._open_one(store, opened)
+                await self._retried(partial(opened.enter_async_context, store))
             if self._prepare is not None:
                 await self._retried(self._prepare)
         finally:
@@ -102,9 +103,6 @@ class Startup:
         waited = time.monotonic() - begun
         if self._has_failed.is_set() or waited > _SILENCE:
             logger.info("the store is open after %.0f s: requests are served now", waited)
-
-    async def _open_one(self, store: Store, opened: AsyncExitStack) -> None:
-        await self._retried(lambda: opened.enter_async_context(store))
 
     async def _retried(self, act: Callable[[], Awaitable[object]]) -> None:
         while True:

@@ -20,6 +20,7 @@ from zaqar_lite.domain.subscriptions import KIND
 from zaqar_lite.service.background import cancelled
 from zaqar_lite.service.delivery.outbox import is_internal, is_pending
 from zaqar_lite.service.metrics.shared_counters import SharedCounters
+from zaqar_lite.service.records import all_records
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
 
@@ -34,8 +35,6 @@ _AT_ONCE = 16
 _SHARE = 19
 """A pass rests so many times as long as it worked."""
 _STEP = 0.01
-_PAGE = 500
-_NEVER = 1 << 62
 
 
 class Depth(NamedTuple):
@@ -113,7 +112,7 @@ class QueueDepths:
     async def _count(self) -> None:
         begun = time.perf_counter()
         totals = [0, 0, 0]
-        queues, pending, since = 0, 0, _NEVER
+        queues = pending = 0
         oldest: list[tuple[int, QueueRef, Depth]] = []
         letters: list[tuple[int, QueueRef, Depth]] = []
         monitored: dict[QueueRef, Depth] = {}
@@ -125,14 +124,13 @@ class QueueDepths:
                 queues += 1
                 totals = [sum(pair) for pair in zip(totals, depth.counts, strict=True)]
                 if depth.since is not None:
-                    since = min(since, depth.since)
                     _keep(oldest, (-depth.since, queue, depth))
                 if depth.letters:
                     _keep(letters, (sum(depth.counts), queue, depth))
                 if is_monitored and len(monitored) < MOST_MONITORED:
                     monitored[queue] = depth
         self._passes, self._monitored = self._passes + 1, set(monitored)
-        subscriptions = await self._count_subscriptions()
+        subscriptions = len([1 async for _ in all_records(self.management, KIND)])
         shown = {queue: depth for _, queue, depth in (*oldest, *letters)} | monitored
         self.counters.write(
             {
@@ -142,22 +140,10 @@ class QueueDepths:
                 "queues": queues,
                 "subscriptions": subscriptions,
                 "pending": pending,
-                "since": None if since == _NEVER else since,
+                "since": max(oldest)[2].since if oldest else None,
                 "shown": [[*queue, *depth] for queue, depth in shown.items()],
             }
         )
-
-    async def _count_subscriptions(self) -> int:
-        """Count them by their records, a page at a time."""
-        count, after = 0, None
-        while True:
-            begun = time.perf_counter()
-            page = await self.management.list_records(KIND, after=after, limit=_PAGE)
-            count += len(page)
-            if len(page) < _PAGE:
-                return count
-            after = page[-1].project, page[-1].name
-            await asyncio.sleep((time.perf_counter() - begun) * _SHARE)
 
     async def _depths(self, *, reads_marks: bool) -> AsyncIterator[tuple[QueueRef, Depth, bool]]:
         """Count queue after queue, and tell whether each is monitored; rest in between."""

@@ -50,7 +50,7 @@ class _Kept:
     """
 
     def __init__(self) -> None:
-        self.samples: deque[tuple[int, Stats]] = deque(maxlen=MINUTES)
+        self.samples: deque[tuple[int, tuple[int, int, int]]] = deque(maxlen=MINUTES)
         self.marks: deque[tuple[float, Sequence[int]]] = deque(maxlen=_RATED_MINUTES + 1)
         self.looked_at = 0
 
@@ -63,8 +63,7 @@ class _Kept:
         """Keep the last counts of each minute."""
         if self.samples and self.samples[-1][0] == minute:
             self.samples.pop()
-        bare = Stats(ready=stats.ready, delayed=stats.delayed, claimed=stats.claimed)
-        self.samples.append((minute, bare))
+        self.samples.append((minute, (stats.ready, stats.delayed, stats.claimed)))
 
 
 class RecentRates(BackgroundWorker):
@@ -89,9 +88,7 @@ class RecentRates(BackgroundWorker):
         kept.looked_at = minute
         kept.add(minute, stats)
         return [
-            Sample(minute - at, one.ready, one.delayed, one.claimed)
-            for at, one in kept.samples
-            if minute - at < MINUTES
+            Sample(minute - at, *counts) for at, counts in kept.samples if minute - at < MINUTES
         ]
 
     def rates(self, queue: QueueRef) -> Rates | None:
