@@ -128,7 +128,7 @@ _MESSAGES = _list(_MESSAGE)
 _POPPED = _object("id! ttl!:count age!:count body!:any claim_id!:text? claim_count!:count checksum")
 _KEY = "id! project!:text? grants!:texts created_at! created_by:text? expires_at!:text? "
 _KEY += "disabled!:flag description"
-_NAMED = _list(_object("name! href! metadata:object"))
+_NAMED = _object("name! href! metadata:object")
 _QUOTAS: Schema = {
     "type": "object",
     "properties": {
@@ -158,68 +158,127 @@ _SCHEDULE = _object(
 _FLAVOR = _object("href! name! pool_list!:texts capabilities:texts")
 
 
+def _page(entries: str, entry: Schema, more: str = "") -> Schema:
+    """A page of a list, with the link to the next one."""
+    return _object(f"{entries}!:page links!:links {more}", page=_list(entry), links=_LINKS)
+
+
+_END = _object("href! age!:count created!")
+_POOL = _object("href! name! flavor!:text? uri! weight!:count options:object")
+_SUBSCRIBED: dict[str, Schema] = {
+    "subscriber": _text(MAX_SUBSCRIBER, 1),
+    "ttl": {"type": "integer", "minimum": MIN_TTL},
+    "options": _object(
+        "post_data post_headers:strings _retry_policy:object dead_letter_queue events_queue "
+        "from subject"
+    ),
+}
+_OF_ALL_SERVERS: dict[str, Schema] = {
+    "Error": _object("title! description"),
+    "Metadata": {"type": "object", "additionalProperties": True},
+    "MetadataPatch": _list(
+        _object(
+            "op!:op path!:path value:any",
+            op=_enum("add", "remove", "replace"),
+            path={"type": "string", "pattern": "^/metadata/"},
+        )
+    ),
+    "Queues": _page("queues", _NAMED, "count:count"),
+    "Topics": _page("topics", _NAMED),
+    "TopicStats": _object(
+        "messages!:counts", counts=_object("claimed:count free:count total!:count")
+    ),
+    "Depth": _object(
+        "depth!:count ready!:count delayed!:count claimed!:count oldest_ready_seconds!:seconds",
+        seconds=_NUMBER,
+    ),
+    "Stats": _object(
+        "messages!:counts recent:recent rates:rates",
+        counts=_object(
+            "claimed!:count free!:count total!:count ready:count delayed:count oldest:end "
+            "newest:end",
+            end=_END,
+        ),
+        recent=_list(_list(_KINDS["count"])),
+        rates=_object(
+            "seconds!:number posted!:number claimed!:number deleted!:number", number=_NUMBER
+        ),
+    ),
+    "SignedUrl": _object("paths!:texts methods!:texts project! expires! signature!"),
+    "History": _page("messages", _object("id! at! attempts!:count consumers:texts")),
+    "Resources": _object("resources!:texts duplicates:texts"),
+    "Edit": {"anyOf": [reference("MessageChange"), reference("OneSettlement")]},
+    "Settled": _object(
+        "results!:results", results=_list(_object("id! status!:count outcome description"))
+    ),
+    "Message": _MESSAGE,
+    "MessageList": _object("messages!:messages links:links", links=_LINKS, messages=_MESSAGES),
+    "Popped": _object("messages!:messages", messages=_list(_POPPED)),
+    "Ranges": _object("ranges!:ranges", ranges=_list(_object("marker until"))),
+    "Claimed": _object("messages!:messages", messages=_MESSAGES),
+    "ClaimShown": _object("age!:count ttl!:count href! messages!:messages", messages=_MESSAGES),
+    "Subscription": _object("subscriber!:subscriber ttl:ttl options:options", **_SUBSCRIBED),
+    "SubscriptionChange": _object(
+        "subscriber:subscriber ttl:ttl options:options disabled:off", off=_OFF, **_SUBSCRIBED
+    ),
+    "Subscribed": _object("subscription_id! secret"),
+    "SubscriptionShown": _SUBSCRIPTION,
+    "Subscriptions": _page("subscriptions", _SUBSCRIPTION),
+    "Deliveries": _page("deliveries", {"type": "object"}),
+    "Pinged": _object("outcome! status:whole? milliseconds!:count answer error"),
+    "Replayed": _object("replayed!:count marker!:text?"),
+    "SubscriptionSecret": _object("secret!"),
+    "Confirmation": _object("confirmed!:flag token"),
+    "Schedule": _SCHEDULE,
+    "Schedules": _page("schedules", _SCHEDULE),
+    "Fired": _object("message_id!"),
+    "JobShown": _JOB,
+    "Jobs": _object("jobs!:jobs", jobs=_list(_JOB)),
+    "DataKeys": _object(
+        "data_keys!:keys", keys=_list(_object("id! created_at! server_key! current!:flag"))
+    ),
+    "Key": _object(_KEY),
+    "MadeKey": _object(_KEY + " key"),
+    "Keys": _page("keys", _object(_KEY)),
+    "Quota": _object(
+        "project! quotas!:quotas usage!:usage own:quotas",
+        quotas=_QUOTAS,
+        usage={"type": "object", "additionalProperties": {"type": ["integer", "null"]}},
+    ),
+    "Quotas": _QUOTAS,
+    "Pool": _POOL,
+    "Pools": _page("pools", _POOL),
+    "Drain": _object(
+        "pool! state!:state started_at! ended_at:text? queues_left!:count "
+        "messages_moved!:count problem:text?",
+        state=_enum("running", "completed"),
+    ),
+    "Flavor": _FLAVOR,
+    "Flavors": _page("flavors", _FLAVOR),
+    # Of parameters and headers; an id is not of the format uuid: clients would send no text.
+    "Text": _KINDS["text"],
+    "Flag": _KINDS["flag"],
+    "ListLimit": _KINDS["some"],
+    "IdempotencyKey": {"type": "string", "pattern": "^[ -~]{1,128}$"},
+    "ClientId": {"type": "string", "pattern": _UUID},
+    "QueueName": {
+        "type": "string",
+        "pattern": "^[a-zA-Z0-9_.-]{1,64}$",
+        "not": _enum(".", ".."),
+    },
+    "DeliveryState": _enum("last", "failed"),
+    "HistoryState": _enum("done", "failed"),
+    "KeyLimit": _whole(MOST_LISTED),
+    "StreamSeconds": _whole(LONGEST, 0),
+    "StreamStart": _enum("first", "now"),
+    **schema_components(_FORMS, ref_template=_PLACE)[1],
+}
+"""The schemas that no setting changes."""
+
+
 def schemas(limits: Limits) -> dict[str, Schema]:
     """All schemas by name, with the limits of this server."""
-    return {
-        **_parameters(limits),
-        **_of_queues(),
-        **_of_messages(limits),
-        **_of_subscriptions(),
-        **_of_jobs(),
-        **_of_projects(),
-        **_of_pools(),
-        **schema_components(_FORMS, ref_template=_PLACE)[1],
-    }
-
-
-def _of_queues() -> dict[str, Schema]:
-    end = _object("href! age!:count created!")
-    links: dict[str, Schema] = {"links": _LINKS}
-    change = _object(
-        "op!:op path!:path value:any",
-        op=_enum("add", "remove", "replace"),
-        path={"type": "string", "pattern": "^/metadata/"},
-    )
-    return {
-        "Error": _object("title! description"),
-        "Metadata": {"type": "object", "additionalProperties": True},
-        "MetadataPatch": _list(change),
-        "Queues": _object("queues!:named links!:links count:count", named=_NAMED, **links),
-        "Topics": _object("topics!:named links!:links", named=_NAMED, **links),
-        "TopicStats": _object(
-            "messages!:counts", counts=_object("claimed:count free:count total!:count")
-        ),
-        "Depth": _object(
-            "depth!:count ready!:count delayed!:count claimed!:count oldest_ready_seconds!:seconds",
-            seconds=_NUMBER,
-        ),
-        "Stats": _object(
-            "messages!:counts recent:recent rates:rates",
-            counts=_object(
-                "claimed!:count free!:count total!:count ready:count delayed:count oldest:end "
-                "newest:end",
-                end=end,
-            ),
-            recent=_list(_list(_KINDS["count"])),
-            rates=_object(
-                "seconds!:number posted!:number claimed!:number deleted!:number", number=_NUMBER
-            ),
-        ),
-        "SignedUrl": _object("paths!:texts methods!:texts project! expires! signature!"),
-        "History": _object(
-            "messages!:ended links!:links",
-            ended=_list(_object("id! at! attempts!:count consumers:texts")),
-            **links,
-        ),
-    }
-
-
-def _of_messages(limits: Limits) -> dict[str, Schema]:
     ttl, delay = _whole(limits.max_message_ttl, 60), _whole(limits.max_message_delay, 0)
-    lease: dict[str, Schema] = {
-        "ttl": _null(_whole(limits.max_claim_ttl, 60)),
-        "grace": _null(_whole(limits.max_claim_grace, 60)),
-    }
     draft = _object(
         "body!:any ttl:ttl delay:delay idempotency_key:key headers:strings group:group deliver_at",
         ttl=ttl,
@@ -228,116 +287,22 @@ def _of_messages(limits: Limits) -> dict[str, Schema]:
         group=_text(MAX_GROUP, 1),
     )
     edit = _object("body:any ttl:ttl delay:delay", ttl=ttl, delay=delay)
-    result = _object("id! status!:count outcome description")
-    held: dict[str, Schema] = {"messages": _MESSAGES}
     return {
+        **_OF_ALL_SERVERS,
         "Messages": _object("messages!:drafts", drafts={**_list(draft), "minItems": 1}),
-        "Resources": _object("resources!:texts duplicates:texts"),
         "MessageChange": {**edit, **_CLOSED, "minProperties": 1},
-        "Edit": {"anyOf": [reference("MessageChange"), reference("OneSettlement")]},
-        "Settled": _object("results!:results", results=_list(result)),
-        "Message": _MESSAGE,
-        "MessageList": _object("messages!:messages links:links", links=_LINKS, **held),
-        "Popped": _object("messages!:messages", messages=_list(_POPPED)),
-        "Ranges": _object("ranges!:ranges", ranges=_list(_object("marker until"))),
-        "Claim": _object("ttl:ttl grace:grace", **lease),
-        "Claimed": _object("messages!:messages", **held),
-        "ClaimShown": _object("age!:count ttl!:count href! messages!:messages", **held),
-    }
-
-
-def _of_subscriptions() -> dict[str, Schema]:
-    given: dict[str, Schema] = {
-        "subscriber": _text(MAX_SUBSCRIBER, 1),
-        "ttl": {"type": "integer", "minimum": MIN_TTL},
-        "options": _object(
-            "post_data post_headers:strings _retry_policy:object dead_letter_queue events_queue "
-            "from subject"
+        "Claim": _object(
+            "ttl:ttl grace:grace",
+            ttl=_null(_whole(limits.max_claim_ttl, 60)),
+            grace=_null(_whole(limits.max_claim_grace, 60)),
         ),
-    }
-    return {
-        "Subscription": _object("subscriber!:subscriber ttl:ttl options:options", **given),
-        "SubscriptionChange": _object(
-            "subscriber:subscriber ttl:ttl options:options disabled:off", off=_OFF, **given
-        ),
-        "Subscribed": _object("subscription_id! secret"),
-        "SubscriptionShown": _SUBSCRIPTION,
-        "Subscriptions": _object(
-            "subscriptions!:page links!:links", page=_list(_SUBSCRIPTION), links=_LINKS
-        ),
-        "Deliveries": _object(
-            "deliveries!:page links!:links", page=_list({"type": "object"}), links=_LINKS
-        ),
-        "Pinged": _object("outcome! status:whole? milliseconds!:count answer error"),
-        "Replayed": _object("replayed!:count marker!:text?"),
-        "SubscriptionSecret": _object("secret!"),
-        "Confirmation": _object("confirmed!:flag token"),
-    }
-
-
-def _of_jobs() -> dict[str, Schema]:
-    return {
-        "Schedule": _SCHEDULE,
-        "Schedules": _object("schedules!:page links!:links", page=_list(_SCHEDULE), links=_LINKS),
-        "Fired": _object("message_id!"),
-        "JobShown": _JOB,
-        "Jobs": _object("jobs!:jobs", jobs=_list(_JOB)),
-    }
-
-
-def _of_projects() -> dict[str, Schema]:
-    key = _object("id! created_at! server_key! current!:flag")
-    usage = {"type": "object", "additionalProperties": {"type": ["integer", "null"]}}
-    return {
-        "DataKeys": _object("data_keys!:keys", keys=_list(key)),
-        "Key": _object(_KEY),
-        "MadeKey": _object(_KEY + " key"),
-        "Keys": _object("keys!:keys links!:links", keys=_list(_object(_KEY)), links=_LINKS),
-        "Quota": _object(
-            "project! quotas!:quotas usage!:usage own:quotas", quotas=_QUOTAS, usage=usage
-        ),
-        "Quotas": _QUOTAS,
-    }
-
-
-def _of_pools() -> dict[str, Schema]:
-    pool = _object("href! name! flavor!:text? uri! weight!:count options:object")
-    return {
-        "Pool": pool,
-        "Pools": _object("pools!:pools links!:links", pools=_list(pool), links=_LINKS),
-        "Drain": _object(
-            "pool! state!:state started_at! ended_at:text? queues_left!:count "
-            "messages_moved!:count problem:text?",
-            state=_enum("running", "completed"),
-        ),
-        "Flavor": _FLAVOR,
-        "Flavors": _object("flavors!:flavors links!:links", flavors=_list(_FLAVOR), links=_LINKS),
-    }
-
-
-def _parameters(limits: Limits) -> dict[str, Schema]:
-    """The schemas of parameters and headers."""
-    name: Schema = {"type": "string", "pattern": "^[a-zA-Z0-9_.-]{1,64}$"}
-    return {
-        "Text": _KINDS["text"],
-        "Flag": _KINDS["flag"],
-        "ListLimit": _KINDS["some"],
-        "IdempotencyKey": {"type": "string", "pattern": "^[ -~]{1,128}$"},
-        # Not of the format uuid: clients that are made of it would send no text.
-        "ClientId": {"type": "string", "pattern": _UUID},
-        "QueueName": {**name, "not": _enum(".", "..")},
-        "DeliveryState": _enum("last", "failed"),
-        "HistoryState": _enum("done", "failed"),
         "PageLimit": _whole(limits.max_messages_per_page),
         "SubscriptionLimit": _whole(limits.max_subscriptions_per_page),
         "QueueLimit": _whole(limits.max_queues_per_page),
         "MessageLimit": _whole(limits.page(large=True)),
         "TakeLimit": _whole(limits.claim(large=True)),
         "Delay": _whole(limits.max_claim_ttl, 0),
-        "StreamSeconds": _whole(LONGEST, 0),
-        "StreamStart": _enum("first", "now"),
         "Wait": _whole(limits.max_wait, 0),
-        "KeyLimit": _whole(MOST_LISTED),
         "RangeCount": _whole(limits.max_ranges),
     }
 
