@@ -412,17 +412,16 @@ class ReferenceMessages:
         shown = [entry.show(now, details=details) for entry in held]
         return Claim(claim_id, claim.ttl_ms, now - claim.started_at, shown)
 
-    async def renew(self, ref: QueueRef, claim_id: str, *, ttl_ms: int, grace_ms: int) -> None:
-        held, now = self._held(ref, claim_id)
-        claim = self._claim_of(held, claim_id)
-        claim.started_at, claim.ttl_ms = now, ttl_ms
-        for entry in held:
-            entry.lease(now, ttl_ms, grace_ms)
-
-    async def release(self, ref: QueueRef, claim_id: str, *, delay_ms: int = 0) -> None:
+    async def settle_all(self, ref: QueueRef, claim_id: str, settlement: Settlement) -> bool:
         held, now = self._held(ref, claim_id)
         for entry in held:
-            self._end(ref, entry, Ending(Ended.RELEASED, now, delay_ms=delay_ms), now)
+            if settlement.act is Act.EXTEND:
+                claim = self._claim_of(held, claim_id)
+                claim.started_at, claim.ttl_ms = now, settlement.ttl_ms
+                entry.lease(now, settlement.ttl_ms, settlement.grace_ms)
+            else:
+                self._end(ref, entry, Ending.by(settlement, now, NO_RETRIES), now)
+        return bool(held)
 
     async def settle(
         self,

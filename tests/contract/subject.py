@@ -329,11 +329,14 @@ class QueueUnderTest:
 
     async def renew(self, claim_id: str, *, ttl: int = 10 * MINUTE, grace: int = MINUTE) -> None:
         """Renew a claim."""
-        await self.stores.messages.renew(self.ref, claim_id, ttl_ms=ttl, grace_ms=grace)
+        renewal = Settlement("", Act.EXTEND, ttl_ms=ttl, grace_ms=grace)
+        if not await self.stores.messages.settle_all(self.ref, claim_id, renewal):
+            raise NotFound(claim_id)
 
     async def release(self, claim_id: str, *, delay: int = 0) -> None:
         """Release a claim."""
-        await self.stores.messages.release(self.ref, claim_id, delay_ms=delay)
+        given_back = Settlement("", Act.RELEASE, delay_ms=delay)
+        await self.stores.messages.settle_all(self.ref, claim_id, given_back)
 
     async def settle(
         self,

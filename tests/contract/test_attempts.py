@@ -36,6 +36,7 @@ from zaqar_lite.domain.models import (
     RetryPolicy,
 )
 from zaqar_lite.domain.posts import Copy
+from zaqar_lite.domain.settlements import Act, Settlement
 
 pytestmark = pytest.mark.anyio
 
@@ -310,7 +311,7 @@ async def test_a_take_that_does_not_ask_reads_no_attempts(queue: QueueUnderTest)
     store = queue.stores.messages
     held = await store.claim(queue.ref, ClaimRequest(1, None, DelayMode.IGNORE, 10 * MINUTE))
     assert not held.messages[0].attempts
-    await store.release(queue.ref, held.claim_id or "")
+    await store.settle_all(queue.ref, held.claim_id or "", Settlement("", Act.RELEASE))
     popped = await store.claim(queue.ref, ClaimRequest(1, None, DelayMode.IGNORE, removes=True))
     assert (popped.messages[0].id, list(popped.messages[0].attempts)) == (message_id, [])
 

@@ -221,7 +221,9 @@ async def test_a_frozen_queue_refuses_all_but_the_holders_of_claims(pools: Pools
             with pytest.raises(Unavailable, match="being moved"):
                 await act
         assert len((await pools.messages.get_claim(QUEUE, claim_id)).messages) == 1
-        await pools.messages.renew(QUEUE, claim_id, ttl_ms=60_000, grace_ms=0)
+        await pools.messages.settle_all(
+            QUEUE, claim_id, Settlement("", Act.EXTEND, ttl_ms=60_000, grace_ms=0)
+        )
         done = [Settlement(posted[0], Act.ACK)]
         settled = await pools.messages.settle(QUEUE, claim_id, done)
         assert settled.outcomes == [Outcome.DONE]

@@ -13,6 +13,7 @@ from zaqar_lite.domain.models import (
     Message,
     QueueRef,
 )
+from zaqar_lite.domain.refusals import no_claim
 from zaqar_lite.domain.settlements import Act, Outcome, Settled, Settlement
 from zaqar_lite.service.policy import Policies, Policy
 from zaqar_lite.service.queues import Queues
@@ -93,7 +94,9 @@ class Claims:
         grace = self.limits.default_claim_grace if grace is None else grace
         grace = min(max(grace, 0), self.limits.max_claim_grace)
         _check_id(claim_id)
-        await self.messages.renew(queue, claim_id, ttl_ms=ttl * 1000, grace_ms=grace * 1000)
+        renewal = Settlement("", Act.EXTEND, ttl_ms=ttl * 1000, grace_ms=grace * 1000)
+        if not await self.messages.settle_all(queue, claim_id, renewal):
+            raise no_claim(claim_id)
 
     async def release(self, queue: QueueRef, claim_id: str, *, delay: int = 0) -> None:
         """End a claim: its messages are ready in `delay` seconds; no error when it has ended.
@@ -105,7 +108,8 @@ class Claims:
         if not 0 <= delay <= longest:
             raise Invalid(f"The delay must be between 0 and {longest} seconds; it is {delay}.")
         if is_claim_id(claim_id):
-            await self.messages.release(queue, claim_id, delay_ms=delay * 1000)
+            given_back = Settlement("", Act.RELEASE, delay_ms=delay * 1000)
+            await self.messages.settle_all(queue, claim_id, given_back)
 
     def _ttl(self, ttl: int | None) -> int:
         ttl = self.limits.default_claim_ttl if ttl is None else ttl

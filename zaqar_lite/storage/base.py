@@ -218,24 +218,6 @@ class MessageStore(Store):
         """
 
     @abstractmethod
-    async def renew(self, queue: QueueRef, /, claim_id: str, *, ttl_ms: int, grace_ms: int) -> None:
-        """Let a live claim, and all that it holds, live `ttl_ms` from now; its age starts anew.
-
-        The messages' own ttl is raised by the rule of `claim`. Counts stay.
-
-        Raises:
-            NotFound: as `get_claim`.
-        """
-
-    @abstractmethod
-    async def release(self, queue: QueueRef, /, claim_id: str, *, delay_ms: int = 0) -> None:
-        """End a claim: what it still holds is ready at once, or parked for `delay_ms`. Idempotent.
-
-        It is no failure: counts stay, each message's attempt ends as RELEASED. Never frees a
-        message that another claim holds by now, and leaves alone what the claim let go before.
-        """
-
-    @abstractmethod
     async def settle(
         self,
         queue: QueueRef,
@@ -270,6 +252,14 @@ class MessageStore(Store):
 
         Raises:
             QueueChanged: the record is not at `version`; nothing was done.
+        """
+
+    @abstractmethod
+    async def settle_all(self, queue: QueueRef, /, claim_id: str, settlement: Settlement) -> bool:
+        """Do to all that a live claim holds what a settlement says; answer whether it was live.
+
+        * RELEASE ends the claim, whatever it let go before. It is no failure.
+        * EXTEND lets the claim and each message live `ttl_ms` from now; its age starts anew.
         """
 
     @abstractmethod

@@ -10,6 +10,7 @@ from tests.drivers.opendata.store import HOUR, MINUTE, OTHER, QUEUE, Store
 from zaqar_lite.domain.histories import HistoryState
 from zaqar_lite.domain.models import DeadLetter, ListQuery, Message, QueueRef
 from zaqar_lite.domain.posts import Copy, NewMessage
+from zaqar_lite.domain.settlements import Act, Settlement
 
 pytestmark = pytest.mark.anyio
 LETTERS = QueueRef("project", "letters")
@@ -28,7 +29,9 @@ async def two(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[S
                 queue=source, client=f"of {source.name}", letters=DeadLetter(LETTERS, 1)
             )
             if claimed.claim_id is not None:
-                await store.messages.release(source, claimed.claim_id)
+                await store.messages.settle_all(
+                    source, claimed.claim_id, Settlement("", Act.RELEASE)
+                )
     yield store
     await check_database(store.db)
     await store.messages.close()

@@ -15,6 +15,7 @@ from tests.drivers.opendata.profiles import (
 from tests.drivers.opendata.store import HOUR, OTHER, QUEUE, Store, listed, texts
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.models import QueueRef
+from zaqar_lite.domain.settlements import Act, Settlement
 from zaqar_lite.storage.opendata.engine import Batch, Engine
 from zaqar_lite.storage.opendata.format import bookkeeping, keys, read_array, records
 from zaqar_lite.storage.opendata.format.keys import RecordType
@@ -71,7 +72,7 @@ async def test_what_is_to_be_kept_for_ever_is_there_after_a_restart(store: Store
     claimed = await store.claim()
     assert texts(claimed) == ["message 0"]
     assert claimed.claim_id is not None
-    await store.messages.release(QUEUE, claimed.claim_id)
+    await store.messages.settle_all(QUEUE, claimed.claim_id, Settlement("", Act.RELEASE))
     await store.restart()
     assert await listed(store, QUEUE) == ["message 0"]
 
@@ -235,7 +236,7 @@ async def test_who_holds_a_message_now_is_in_the_rfc_s_attempts(store: Store) ->
     await store.restart()
     held = await store.messages.get_claim(QUEUE, claimed.claim_id or "", details=True)
     assert [[one.client_id for one in m.attempts] for m in held.messages] == [["before"], []]
-    await store.messages.release(QUEUE, claimed.claim_id or "")
+    await store.messages.settle_all(QUEUE, claimed.claim_id or "", Settlement("", Act.RELEASE))
     values = (await store.records(RecordType.ATTEMPTS)).values()
     assert [consumers_of_the_rfc(value) for value in values] == [["before", "now"], ["now"]]
     await store.claim(client="last")

@@ -188,7 +188,7 @@ async def test_attempts_of_an_earlier_version_read_on(store: Store) -> None:
     """They tell who held a message, and nothing of how that ended."""
     (message_id,) = await store.post("a")
     claimed = await store.claim()
-    await store.messages.release(QUEUE, claimed.claim_id or "")
+    await store.messages.settle_all(QUEUE, claimed.claim_id or "", Settlement("", Act.RELEASE))
     (key,) = await store.records(RecordType.ATTEMPTS)
     (attempt,) = await store.records(RecordType.ATTEMPT)
     await store.put({key: records.encode_attempts(records.Attempts(("worker",)))}, attempt)
@@ -209,7 +209,7 @@ async def test_attempts_under_a_number_of_an_earlier_version_go_with_the_message
     (message_id,) = await store.post("a")
     for _ in range(2):
         claimed = await store.claim()
-        await store.messages.release(QUEUE, claimed.claim_id or "")
+        await store.messages.settle_all(QUEUE, claimed.claim_id or "", Settlement("", Act.RELEASE))
     (key, value), *_ = (await store.records(RecordType.ATTEMPTS)).items()
     earlier = records.decode_attempts(value)._replace(history=77)
     moved = {
@@ -220,7 +220,7 @@ async def test_attempts_under_a_number_of_an_earlier_version_go_with_the_message
         {key: records.encode_attempts(earlier), **moved}, *await store.records(RecordType.ATTEMPT)
     )
     claimed = await store.claim()
-    await store.messages.release(QUEUE, claimed.claim_id or "")
+    await store.messages.settle_all(QUEUE, claimed.claim_id or "", Settlement("", Act.RELEASE))
     (message,) = await everything(store)
     assert [one.number for one in message.attempts] == [1, 2, 3]
     assert keys.attempt_key(77, 3) in await store.records(RecordType.ATTEMPT)

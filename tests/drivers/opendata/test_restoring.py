@@ -20,6 +20,7 @@ from tests.drivers.opendata.store import (
 from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.domain.models import ClaimRequest, DeadLetter, DelayMode, QueueRef
 from zaqar_lite.domain.posts import Copy, NewMessage
+from zaqar_lite.domain.settlements import Act, Settlement
 from zaqar_lite.storage.opendata.engine import Batch, Damage
 from zaqar_lite.storage.opendata.format import keys
 from zaqar_lite.storage.opendata.format.bookkeeping import encode_garbage
@@ -138,7 +139,7 @@ async def test_a_message_set_aside_is_not_ready_when_its_claim_ends(filled: Stor
     body = PAYLOAD_PREFIX + bytes.fromhex(taken.messages[0].id[:16])
     await filled.restart_damaged(body)
     await listed(filled)
-    await filled.messages.release(QUEUE, taken.claim_id or "")
+    await filled.messages.settle_all(QUEUE, taken.claim_id or "", Settlement("", Act.RELEASE))
     assert (await filled.messages.stats(QUEUE)).ready == 699
     popped = await filled.messages.claim(
         QUEUE, ClaimRequest(limit=10, delay_mode=DelayMode.HONOUR, version=None, removes=True)
@@ -150,7 +151,7 @@ async def test_attempts_still_count(filled: Store) -> None:
     for _ in range(2):
         taken = await filled.claim(5)
         assert taken.claim_id is not None
-        await filled.messages.release(QUEUE, taken.claim_id)
+        await filled.messages.settle_all(QUEUE, taken.claim_id, Settlement("", Act.RELEASE))
     await filled.restart_damaged(page_key(None))
     again = await filled.claim(6)
     assert [message.claim_count for message in again.messages] == [3, 3, 3, 3, 3, 1]
@@ -303,7 +304,7 @@ async def live_through(store: Store, choose: random.Random, copies: tuple[Copy, 
                 for text in texts(list(gone)):
                     del live[queue][text]
             elif taken.claim_id is not None and choose.random() < 0.5:
-                await store.messages.release(queue, taken.claim_id)
+                await store.messages.settle_all(queue, taken.claim_id, Settlement("", Act.RELEASE))
     return live
 
 

@@ -17,6 +17,7 @@ from zaqar_lite.domain.errors import KeyReused
 from zaqar_lite.domain.histories import HistoryState
 from zaqar_lite.domain.models import Record
 from zaqar_lite.domain.posts import IdempotencyKey, NewMessage
+from zaqar_lite.domain.settlements import Act, Settlement
 from zaqar_lite.storage.opendata import create_engine
 from zaqar_lite.storage.opendata.engine import Batch
 
@@ -95,7 +96,7 @@ async def test_an_earlier_directory_of_slatedb_opens(tmp_path: Path) -> None:
         claim_id = "e3e4c9642539418e88a7406a955ec915"
         held = await store.messages.get_claim(QUEUE, claim_id)
         assert texts(list(held.messages)) == ["first"]
-        await store.messages.release(QUEUE, claim_id)
+        await store.messages.settle_all(QUEUE, claim_id, Settlement("", Act.RELEASE))
         assert texts(await store.claim()) == ["first", "second"]
         record = await store.management.get_queue(QUEUE)
         assert record is not None

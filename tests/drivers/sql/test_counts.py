@@ -159,12 +159,14 @@ class Chaos:
     async def release(self, _: QueueRef) -> None:
         if self.claims:
             ref, claim_id, _held = self.chance.choice(self.claims)
-            await self.messages.release(ref, claim_id, delay_ms=self.delay())
+            await self.messages.settle_all(ref, claim_id, Settlement("", Act.RELEASE, self.delay()))
 
     async def renew(self, _: QueueRef) -> None:
         if self.claims:
             ref, claim_id, _held = self.chance.choice(self.claims)
-            await self.messages.renew(ref, claim_id, ttl_ms=self.ttl(), grace_ms=MINUTE)
+            await self.messages.settle_all(
+                ref, claim_id, Settlement("", Act.EXTEND, ttl_ms=self.ttl(), grace_ms=MINUTE)
+            )
 
     async def move(self, ref: QueueRef) -> None:
         target = self.chance.choice([one for one in REFS if one != ref])

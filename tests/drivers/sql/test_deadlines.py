@@ -16,6 +16,7 @@ from zaqar_lite.domain.models import (
     StoreOptions,
 )
 from zaqar_lite.domain.posts import NewMessage, identify
+from zaqar_lite.domain.settlements import Act, Settlement
 from zaqar_lite.storage.sql import create, place_of
 from zaqar_lite.storage.sql.database import Database
 from zaqar_lite.storage.sql.messages import SqlMessageStore
@@ -191,7 +192,7 @@ async def test_reading_a_queue_that_is_not_there_keeps_nothing_of_it(
     await store.stats(queue)
     await store.partition(queue, 3)
     await store.release_delayed(queue, 3)
-    await store.release(queue, "0" * 32)
+    await store.settle_all(queue, "0" * 32, Settlement("", Act.RELEASE))
     with pytest.raises(NotFound):
         await store.edit(queue, Edit("0" * 32, body=b"2"))
     assert count(database, "queue") == 0
@@ -216,7 +217,7 @@ async def test_a_parking_ends_in_the_millisecond_that_it_says(
     message_id = await post(store, queue, NewMessage(b"1", MINUTE))
     claim_id = await claim(store, queue)
     assert claim_id is not None
-    await store.release(queue, claim_id, delay_ms=1_000)
+    await store.settle_all(queue, claim_id, Settlement("", Act.RELEASE, 1_000))
     clock.advance(999)
     (message,) = await store.get_messages(queue, [message_id])
     assert message.parked_until == message.now + 1

@@ -17,6 +17,7 @@ from tests.drivers.sql.store import QUEUE, Store, message, texts
 from tests.drivers.sql.tables import broken
 from zaqar_lite.domain.errors import ConfigurationError, Unavailable, ZaqarLiteError
 from zaqar_lite.domain.models import Edit, Move, QueueRef
+from zaqar_lite.domain.settlements import Act, Settlement
 from zaqar_lite.storage.sql import database, place
 
 pytestmark = pytest.mark.anyio
@@ -97,7 +98,9 @@ async def test_who_empties_the_store_goes_on(
         await store.management.create_queue(QueueRef("project", "new"), {}, max_queues=10)
     claimed = await store.claim(20)
     assert texts(claimed) == stored[:20]
-    await store.messages.renew(QUEUE, claimed.claim_id or "", ttl_ms=90_000, grace_ms=60_000)
+    await store.messages.settle_all(
+        QUEUE, claimed.claim_id or "", Settlement("", Act.EXTEND, ttl_ms=90_000, grace_ms=60_000)
+    )
     await store.acknowledge(claimed)
     done = 20
     posts_again = None

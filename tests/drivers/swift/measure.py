@@ -28,6 +28,7 @@ from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.ids import new_message_id
 from zaqar_lite.domain.models import ClaimRequest, DelayMode, ListQuery, QueueRef, StoreOptions
 from zaqar_lite.domain.posts import NewMessage
+from zaqar_lite.domain.settlements import Act, Settlement
 from zaqar_lite.storage.swift import create, layout
 from zaqar_lite.storage.swift.layout import Content, State
 from zaqar_lite.storage.swift.messages import SwiftMessageStore
@@ -85,7 +86,7 @@ class Driver:
     async def free(self) -> None:
         """End the claim, so that the next one meets the same queue."""
         if self.claim_id:
-            await self.store.release(self.queue, self.claim_id)
+            await self.store.settle_all(self.queue, self.claim_id, Settlement("", Act.RELEASE))
             self.claim_id = ""
 
 

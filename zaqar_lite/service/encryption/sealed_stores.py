@@ -23,6 +23,7 @@ from zaqar_lite.domain.models import (
     Record,
 )
 from zaqar_lite.domain.sealed import is_sealed
+from zaqar_lite.domain.settlements import Act, Settlement
 from zaqar_lite.domain.subscriptions import KIND as SUBSCRIPTION
 from zaqar_lite.service.encryption.encryption_keys import DAMAGED, EncryptionKeys
 from zaqar_lite.service.identity.trusts import KIND as TRUST
@@ -83,7 +84,8 @@ class _Opening:
         except Unavailable:
             if claimed.claim_id is not None:
                 with suppress(Unavailable):  # then its leases lapse
-                    await self._store.release(queue, claimed.claim_id)
+                    given_back = Settlement("", Act.RELEASE)
+                    await self._store.settle_all(queue, claimed.claim_id, given_back)
             raise
         return claimed
 

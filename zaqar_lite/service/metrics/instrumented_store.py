@@ -24,6 +24,10 @@ Count = Callable[[QueueRef, Any, Any], None]
 """Counts what an operation did: its queue, the arguments behind that by position, its result."""
 
 
+_WITHIN = {"pop": "claim", "release": "settle_all", "renew": "settle_all"}
+"""What is counted by a name of its own, and the store's operation that does it."""
+
+
 def instrumented(store: MessageStore, families: MetricFamilies, row: Row) -> MessageStore:
     """The store, with its operations timed and their messages counted."""
     return cast(MessageStore, _InstrumentedStore(store, families, row))
@@ -32,11 +36,14 @@ def instrumented(store: MessageStore, families: MetricFamilies, row: Row) -> Mes
 class _InstrumentedStore:
     """A store whose operations are counted; every other attribute is the store's own.
 
-    A claim that removes what it hands out counts as a pop.
+    A claim that removes what it hands out counts as a pop, and what is done to a whole claim as a
+    release or a renewal.
     """
 
     claim: Call
     pop: Call
+    release: Call
+    renew: Call
 
     def __init__(self, store: MessageStore, families: MetricFamilies, row: Row) -> None:
         self._store = store
@@ -54,10 +61,12 @@ class _InstrumentedStore:
             "move": self._count_move,
         }
         for operation in OPERATIONS:
-            act = store.claim if operation == "pop" else getattr(store, operation)
+            act = getattr(store, _WITHIN.get(operation, operation))
             setattr(self, operation, self._timed(operation, act, counts.get(operation)))
         claims: dict[bool, Call] = {False: self.claim, True: self.pop}
         self.claim = lambda queue, request: claims[request.removes](queue, request)
+        acts = {Act.RELEASE: self.release, Act.EXTEND: self.renew}
+        self.settle_all: Call = lambda queue, claim_id, one: acts[one.act](queue, claim_id, one)
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._store, name)

@@ -40,7 +40,7 @@ from zaqar_lite.storage.store import Condition, Store
 logger = logging.getLogger(__name__)
 _STAGED = "~moved."
 _RETRY_AFTER = 5
-_OF_HOLDERS = frozenset(("get_claim", "renew", "release", "settle"))
+_OF_HOLDERS = frozenset(("get_claim", "settle", "settle_all"))
 """What the holder of a claim does, which goes on while its queue is frozen."""
 
 

@@ -142,29 +142,18 @@ class Changing(StorePart):
             [to_message(document, state.now) for document in sorted(held, key=lambda d: d["k"])],
         )
 
-    async def renew(self, queue: QueueRef, claim_id: str, *, ttl_ms: int, grace_ms: int) -> None:
-        """Let a live claim, and what it holds, live on; see the seam."""
-        renewed = await self._change_held(
-            queue, claim_id, lambda steps, document: steps.renew(document, ttl_ms, grace_ms)
-        )
-        if not any(renewed.answers.values()):
-            raise no_claim(claim_id)
-
-    async def release(self, queue: QueueRef, claim_id: str, *, delay_ms: int = 0) -> None:
-        """Give back what a claim still holds; see the seam."""
-
-        def release_one(transitions: Transitions, document: Document) -> None:
-            given_back = Settlement(document["_id"], Act.RELEASE, delay_ms=delay_ms)
-            transitions.settle(document, claim_id, given_back)
-
-        await self._change_held(queue, claim_id, release_one)
-
-    async def _change_held(
-        self, queue: QueueRef, claim_id: str, decide: Callable[[Transitions, Document], T]
-    ) -> Changed[T]:
+    async def settle_all(self, queue: QueueRef, claim_id: str, settlement: Settlement) -> bool:
+        """Settle all that a claim still holds; see the seam."""
         if not is_claim_id(claim_id):
-            return Changed({}, (), None)
-        return await self._change(queue, _held(queue, claim_id), decide, hint="claim")
+            return False
+
+        def settle_one(transitions: Transitions, document: Document) -> bool:
+            if settlement.act is Act.EXTEND:
+                return transitions.renew(document, settlement.ttl_ms, settlement.grace_ms)
+            return transitions.settle(document, claim_id, settlement) is Outcome.DONE
+
+        settled = await self._change(queue, _held(queue, claim_id), settle_one, hint="claim")
+        return any(settled.answers.values())
 
     async def _change(
         self,

@@ -17,7 +17,6 @@ from zaqar_lite.domain.models import (
     QueueRef,
     RetryPolicy,
 )
-from zaqar_lite.domain.refusals import no_claim
 from zaqar_lite.domain.settlements import Act, Outcome, Settled, Settlement
 from zaqar_lite.storage.base import MAX_EXAMINED, MessageStore
 from zaqar_lite.storage.redis.codec import pack_client, pack_settlements, read_message
@@ -70,7 +69,7 @@ class Claiming(MessageStore):
         for pause in _END_AFTER:
             await asyncio.sleep(pause)
             with suppress(Unavailable):
-                await self.release(queue, claim_id)
+                await self.settle_all(queue, claim_id, Settlement("", Act.RELEASE))
                 return
 
     async def _take(self, queue: QueueRef, claim_id: str | None, request: ClaimRequest) -> Claimed:
@@ -169,26 +168,17 @@ class Claiming(MessageStore):
                 outcomes[number] = _OUTCOMES[letter]
         return Settled(outcomes, moved)
 
-    async def renew(self, queue: QueueRef, claim_id: str, *, ttl_ms: int, grace_ms: int) -> None:
-        """Let a live claim live on; see the seam."""
-        extend = Settlement("", Act.EXTEND, ttl_ms=ttl_ms, grace_ms=grace_ms)
-        if b"D" not in await self._settle_whole(queue, claim_id, extend):
-            raise no_claim(claim_id)
-
-    async def release(self, queue: QueueRef, claim_id: str, *, delay_ms: int = 0) -> None:
-        """End a claim; see the seam."""
-        await self._settle_whole(queue, claim_id, Settlement("", Act.RELEASE, delay_ms))
-
-    async def _settle_whole(self, queue: QueueRef, claim_id: str, settlement: Settlement) -> bytes:
-        """Settle all that a claim holds; none of it may become a dead letter."""
+    async def settle_all(self, queue: QueueRef, claim_id: str, settlement: Settlement) -> bool:
+        """Settle all that a claim holds; see the seam."""
         if not is_claim_id(claim_id):
-            return b""
+            return False
+        settlement = settlement._replace(message_id="")
         words = "", bytes.fromhex(claim_id), "1", *policy_words(queue, NO_RETRIES)
         reply = await self._runner.run(
             queue, "settle", *words, *pack_settlements([settlement]), repeatable=True
         )
         await self._runner.register(queue, reply[1])
-        return bytes(reply[3])
+        return b"D" in reply[3]
 
     async def move(self, queue: QueueRef, ids: Sequence[str], move: Move) -> Sequence[Outcome]:
         """Move messages to another queue; see the seam. Each step moves up to 100, or 2 MB."""

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from zaqar_lite.domain.ids import is_claim_id
-from zaqar_lite.domain.models import Claim, QueueRef
-from zaqar_lite.domain.refusals import no_claim
+from zaqar_lite.domain.models import Claim
 from zaqar_lite.storage.sql import entries
 from zaqar_lite.storage.sql.database import Database
 from zaqar_lite.storage.sql.entries import LEASED, Entry
@@ -33,6 +32,10 @@ class LiveClaim(NamedTuple):
         found = entries.entries_at(db, queue, all_of_them)
         return [one for one in found if one.state == LEASED and one.claim == self.number]
 
+    def held_live(self, db: Database, queue: Queue, now: int) -> list[Entry]:
+        """The live entries that it holds by live leases."""
+        return [one for one in self.held(db, queue) if one.until > now and one.expires > now]
+
 
 SELECT = "SELECT id, client, started, ttl, ends, is_even, positions FROM claim"
 
@@ -50,24 +53,12 @@ def find_claim(db: Database, queue: Queue, claim_id: str) -> LiveClaim | None:
     return None if row is None else LiveClaim._make(row)
 
 
-def _live(db: Database, ref: QueueRef, claim_id: str) -> tuple[Queue, LiveClaim, list[Entry], int]:
-    """A live claim, and the live entries that it holds.
-
-    Raises:
-        NotFound: it is over.
-    """
-    queue, now = db.queue(ref), db.clock.now_ms()
-    found = None if queue is None else find_claim(db, queue, claim_id)
-    if queue is not None and found is not None:
-        held = [one for one in found.held(db, queue) if one.until > now and one.expires > now]
-        if held:
-            return queue, found, held, now
-    raise no_claim(claim_id)
-
-
-def get_claim(db: Database, ref: QueueRef, claim_id: str, *, details: bool) -> Claim:
+def get_claim(db: Database, queue: Queue, claim_id: str, *, details: bool) -> Claim | None:
     """Read a live claim; see the seam."""
-    queue, found, held, now = _live(db, ref, claim_id)
+    found, now = find_claim(db, queue, claim_id), db.clock.now_ms()
+    held = [] if found is None else found.held_live(db, queue, now)
+    if found is None or not held:
+        return None
     by_id = entries.find_messages(db, queue, [one.id.hex() for one in held], now)
     messages = sorted(by_id.values(), key=lambda message: message.position)
     if details:
@@ -75,9 +66,13 @@ def get_claim(db: Database, ref: QueueRef, claim_id: str, *, details: bool) -> C
     return Claim(claim_id, found.ttl, now - found.started, messages)
 
 
-def renew(db: Database, ref: QueueRef, claim_id: str, *, ttl_ms: int, grace_ms: int) -> None:
-    """Renew a live claim; see the seam."""
-    queue, found, held, now = _live(db, ref, claim_id)
+def renew(  # noqa: PLR0917 - which entries, and until when
+    db: Database, queue: Queue, found: LiveClaim, now: int, ttl_ms: int, grace_ms: int
+) -> bool:
+    """Let a claim begin anew with all that it holds; False where it is over."""
+    held = found.held_live(db, queue, now)
+    if not held:
+        return False
     db.touch(queue)
     until = now + ttl_ms
     extend(db, queue, held, now, ttl_ms, grace_ms)
@@ -89,8 +84,9 @@ def renew(db: Database, ref: QueueRef, claim_id: str, *, ttl_ms: int, grace_ms: 
         (now, ttl_ms, ends, int(not others), found.number),
     )
     if until < queue.lease_at or until < found.ends:
-        db.announce(ref, 0)
+        db.announce(queue.ref, 0)
     queue.lease_at = min(queue.lease_at, ends)
+    return True
 
 
 def extend(  # noqa: PLR0917 - which entries, and until when

@@ -25,7 +25,7 @@ from zaqar_lite.domain.models import (
     no_retries,
 )
 from zaqar_lite.domain.posts import IdempotencyKey, KnownKeys, NewMessage, Posted
-from zaqar_lite.domain.refusals import no_message
+from zaqar_lite.domain.refusals import no_claim, no_message
 from zaqar_lite.domain.settlements import Outcome, Settled, Settlement
 from zaqar_lite.storage.base import MAX_EXAMINED, Listener, MessageStore
 from zaqar_lite.storage.sql import (
@@ -128,13 +128,10 @@ class SqlMessageStore(MessageStore):
         )
 
     async def get_claim(self, queue: QueueRef, claim_id: str, *, details: bool = False) -> Claim:
-        return await self._db.read(queue, claims.get_claim, queue, claim_id, details=details)
-
-    async def renew(self, queue: QueueRef, claim_id: str, *, ttl_ms: int, grace_ms: int) -> None:
-        await self._db.write(claims.renew, queue, claim_id, ttl_ms=ttl_ms, grace_ms=grace_ms)
-
-    async def release(self, queue: QueueRef, claim_id: str, *, delay_ms: int = 0) -> None:
-        await self._db.change_queue(queue, None, None, settling.release, claim_id, delay_ms)
+        found = await self._db.read_queue(queue, None, claims.get_claim, claim_id, details=details)
+        if found is None:
+            raise no_claim(claim_id)
+        return found
 
     async def settle(
         self,
@@ -158,6 +155,11 @@ class SqlMessageStore(MessageStore):
             outcomes += done.outcomes
             moved += done.moved
         return Settled(outcomes, moved)
+
+    async def settle_all(self, queue: QueueRef, claim_id: str, settlement: Settlement) -> bool:
+        return await self._db.change_queue(
+            queue, None, False, settling.settle_all, claim_id, settlement
+        )
 
     async def move(self, queue: QueueRef, ids: Sequence[str], move: Move) -> Sequence[Outcome]:
         nothing: Sequence[Outcome] = [Outcome.NOT_FOUND] * len(ids)

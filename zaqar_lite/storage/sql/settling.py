@@ -2,17 +2,15 @@
 
 from collections.abc import Collection, Iterator, Sequence
 
-from zaqar_lite.domain.attempts import MOVED, Ended
+from zaqar_lite.domain.attempts import MOVED
 from zaqar_lite.domain.endings import PARKED_MARGIN_MS, Ending, HandOut, outcome_without_lease
-from zaqar_lite.domain.models import Move, Origin, QueueRef, Refusal, RetryPolicy
+from zaqar_lite.domain.models import NO_RETRIES, Move, Origin, QueueRef, Refusal, RetryPolicy
 from zaqar_lite.domain.refusals import delete_refusal
 from zaqar_lite.domain.settlements import Act, Outcome, Settled, Settlement
 from zaqar_lite.storage.sql import claims, entries, history
 from zaqar_lite.storage.sql.database import Database
 from zaqar_lite.storage.sql.entries import DELAYED, END_NUMBERS, ENDED, LEASED, PARKED, READY, Entry
 from zaqar_lite.storage.sql.queues import Queue
-
-RELEASED = Ended.RELEASED
 
 
 def settle(
@@ -111,15 +109,17 @@ class _Run:
         return end_hand_outs(db, queue, self._ended, self._client, self._now)
 
 
-def release(db: Database, queue: Queue, claim_id: str, delay_ms: int) -> None:
-    """End a claim: what it still holds is ready, or parked; see the seam."""
+def settle_all(db: Database, queue: Queue, claim_id: str, settlement: Settlement) -> bool:
+    """End a claim, or let it begin anew; see the seam."""
     found, now = claims.find_claim(db, queue, claim_id), db.clock.now_ms()
     if found is None:
-        return
+        return False
+    if settlement.act is Act.EXTEND:
+        return claims.renew(db, queue, found, now, settlement.ttl_ms, settlement.grace_ms)
     held = [one for one in found.held(db, queue) if one.until > now]
-    if held:
-        ending = Ending(RELEASED, now, delay_ms=delay_ms)
-        end_hand_outs(db, queue, [(one, ending) for one in held], found.client, now)
+    ending = Ending.by(settlement, now, NO_RETRIES)
+    end_hand_outs(db, queue, [(one, ending) for one in held], found.client, now)
+    return bool(held)
 
 
 def end_hand_outs(

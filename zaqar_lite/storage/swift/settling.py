@@ -82,46 +82,46 @@ class Settling(Holding):
         views = await self._views(container, held, details=details)
         return Claim(claim_id, record.ttl_ms, now - record.started_at, views)
 
-    async def renew(self, queue: QueueRef, claim_id: str, *, ttl_ms: int, grace_ms: int) -> None:
-        """Let a live claim live on; see the seam."""
+    async def settle_all(self, queue: QueueRef, claim_id: str, settlement: Settlement) -> bool:
+        """Settle all that a claim holds; see the seam."""
         container = self._container(queue)
 
-        async def work(lease: Lease) -> None:
-            record = await self._record(container, claim_id)
-            held = await self._held(container, record, lease)
-            now = self._now()
-            renewed = Record(claim_id, now, ttl_ms, now + ttl_ms, record.names)
-            if not held:
-                raise no_claim(claim_id)
-            changes = [(one, one.state.held_until(now, ttl_ms, grace_ms)) for one in held]
-            with self._hints.changing(container):
-                marked = await together(
-                    self._mark_record(container, renewed, lease),
-                    *(self._mark_held(container, *each, lease) for each in changes),
-                )
-            if not marked[0]:
-                raise no_claim(claim_id)
-            self._hints.announce_due(container, now + ttl_ms)
-
-        await self._backend.locked(queue, work)
-
-    async def release(self, queue: QueueRef, claim_id: str, *, delay_ms: int = 0) -> None:
-        """End a claim; see the seam."""
-        container = self._container(queue)
-
-        async def work(lease: Lease) -> None:
+        async def work(lease: Lease) -> bool:
             try:
                 record = await self._record(container, claim_id)
             except NotFound:
-                return
+                return False
             held = await self._held(container, record, lease)
-            ending = Ending(Ended.RELEASED, self._now(), delay_ms=delay_ms)
+            if settlement.act is Act.EXTEND:
+                return bool(held) and await self._renew(container, record, held, settlement, lease)
+            ending = Ending.by(settlement, self._now(), NO_RETRIES)
             given_back = [_Message(one, one.state, ending=ending) for one in held]
             await self._finish(container, given_back, None, lease)
             await self._end(container, claim_id, lease)
+            return bool(held)
 
-        if is_claim_id(claim_id):
-            await self._backend.locked(queue, work)
+        return is_claim_id(claim_id) and await self._backend.locked(queue, work)
+
+    async def _renew(
+        self,
+        container: str,
+        record: Record,
+        held: Sequence[Listed],
+        settlement: Settlement,
+        lease: Lease,
+    ) -> bool:
+        """Let a claim, and what it holds, begin anew; False where it has just ended."""
+        now, ttl_ms = self._now(), settlement.ttl_ms
+        renewed = Record(record.claim_id, now, ttl_ms, now + ttl_ms, record.names)
+        changes = [(one, one.state.held_until(now, ttl_ms, settlement.grace_ms)) for one in held]
+        with self._hints.changing(container):
+            marked = await together(
+                self._mark_record(container, renewed, lease),
+                *(self._mark_held(container, *each, lease) for each in changes),
+            )
+        if marked[0]:
+            self._hints.announce_due(container, now + ttl_ms)
+        return bool(marked[0])
 
     async def settle(
         self,
