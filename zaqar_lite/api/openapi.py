@@ -23,7 +23,7 @@ from zaqar_lite.api.v2.subscriptions import Replay
 from zaqar_lite.domain.attempts import Ended
 from zaqar_lite.domain.groups import MAX_GROUP
 from zaqar_lite.domain.limits import Limits
-from zaqar_lite.domain.quotas import LARGEST, NAMES, RATES
+from zaqar_lite.domain.quotas import Quota
 from zaqar_lite.domain.subscriptions import MAX_SUBSCRIBER, MIN_TTL
 from zaqar_lite.service.event_streams import LONGEST
 from zaqar_lite.service.identity.keys import (
@@ -131,10 +131,7 @@ _KEY += "disabled!:flag description"
 _NAMED = _object("name! href! metadata:object")
 _QUOTAS: Schema = {
     "type": "object",
-    "properties": {
-        name: _null({"type": "integer", "minimum": 1 if name in RATES else 0, "maximum": LARGEST})
-        for name in NAMES
-    },
+    "properties": schema_components([Quota], ref_template=_PLACE)[1]["Quota"]["properties"],
     **_CLOSED,
 }
 _SUBSCRIPTION = _object(

@@ -1,16 +1,20 @@
 """What a project may have at most, and how much it may ask for in a second."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields, replace
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
 
 from zaqar_lite.domain.errors import Invalid
+from zaqar_lite.domain.json_values import read_json
 
-LARGEST = 10**15
+_LARGEST = 10**15
+_Stock = Annotated[int, Meta(ge=0, le=_LARGEST)] | None
+_Rate = Annotated[int, Meta(ge=1, le=_LARGEST)] | None
 
 
-@dataclass(frozen=True, slots=True)
-class Quota:
+class Quota(Struct, frozen=True, forbid_unknown_fields=True):
     """The quotas of a project; None is no quota.
 
     Stocks, whose excess is refused with 403: `queues`, `messages`, `bytes` (of message bodies),
@@ -19,18 +23,18 @@ class Quota:
     writing is to post; managing is everything else.
     """
 
-    queues: int | None = None
-    messages: int | None = None
-    bytes: int | None = None
-    subscriptions: int | None = None
-    waiters: int | None = None
-    connections: int | None = None
-    read_requests: int | None = None
-    read_bytes: int | None = None
-    write_requests: int | None = None
-    write_bytes: int | None = None
-    manage_requests: int | None = None
-    manage_bytes: int | None = None
+    queues: _Stock = None
+    messages: _Stock = None
+    bytes: _Stock = None
+    subscriptions: _Stock = None
+    waiters: _Stock = None
+    connections: _Stock = None
+    read_requests: _Rate = None
+    read_bytes: _Rate = None
+    write_requests: _Rate = None
+    write_bytes: _Rate = None
+    manage_requests: _Rate = None
+    manage_bytes: _Rate = None
 
     def changed(self, document: Mapping[str, Any]) -> "Quota":
         """Make the quota in which what `document` names is as it says; null lifts one.
@@ -38,18 +42,14 @@ class Quota:
         Raises:
             Invalid: it names something else, or a value is no whole number in range.
         """
-        for name, value in document.items():
-            if name not in NAMES:
-                raise Invalid(f"{name!r} is no quota: there are {', '.join(NAMES)}.")
-            least = 1 if name in RATES else 0
-            is_whole = isinstance(value, int) and not isinstance(value, bool)
-            if value is not None and not (is_whole and least <= value <= LARGEST):
-                raise Invalid(f"The quota {name!r} is {least} to {LARGEST}, or null for none.")
-        return replace(self, **document)
+        if unknown := next((name for name in document if name not in NAMES), None):
+            raise Invalid(f"{unknown!r} is no quota: there are {', '.join(NAMES)}.")
+        quota: Quota = read_json({**self.as_document(), **document}, Quota, "The quotas")
+        return quota
 
     def as_document(self) -> dict[str, int | None]:
         """All quotas by name."""
-        return asdict(self)
+        return msgspec.structs.asdict(self)
 
     @property
     def rates(self) -> tuple[int | None, ...]:
@@ -57,7 +57,7 @@ class Quota:
         return tuple(getattr(self, name) for name in RATES)
 
 
-NAMES = tuple(field.name for field in fields(Quota))
+NAMES = Quota.__struct_fields__
 RATES = NAMES[6:]
 UNLIMITED = Quota()
 QuotaOf = Callable[[str], Quota]
