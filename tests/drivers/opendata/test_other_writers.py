@@ -229,6 +229,7 @@ async def test_who_holds_a_message_now_is_in_the_rfc_s_attempts(store: Store) ->
     await store.claim(1, client="before")
     store.clock.advance(HOUR // 10)
     claimed = await store.claim(client="now")
+    store.clock.advance(2_000)
     await store.sweep()
     values = (await store.records(RecordType.ATTEMPTS)).values()
     assert [consumers_of_the_rfc(value) for value in values] == [["before", "now"], ["now"]]
@@ -240,6 +241,8 @@ async def test_who_holds_a_message_now_is_in_the_rfc_s_attempts(store: Store) ->
     values = (await store.records(RecordType.ATTEMPTS)).values()
     assert [consumers_of_the_rfc(value) for value in values] == [["before", "now"], ["now"]]
     await store.claim(client="last")
+    store.clock.advance(2_000)
+    await store.sweep()
     await store.restart()
     values = (await store.records(RecordType.ATTEMPTS)).values()
     assert [consumers_of_the_rfc(value)[-1] for value in values] == ["last", "last"]

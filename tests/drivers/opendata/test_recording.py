@@ -87,7 +87,8 @@ async def test_pages_are_cut_where_they_are_full_and_go_with_their_messages(stor
     count = 2 * PAGE_SIZE + 1
     ids = await store.post(*map(str, range(count)))
     pages = await store.records(RecordType.ACTIVE)
-    assert [len(decode_active(page).available) for page in pages.values()] == [128, 128, 1]
+    full = PAGE_SIZE
+    assert [len(decode_active(page).available) for page in pages.values()] == [full, full, 1]
     root, first, second = (keys.queue_key(RecordType.ACTIVE, RAW, one) for one in (None, 1, 2))
     assert list(pages) == [root, first, second]
     await store.messages.delete(QUEUE, ids[:PAGE_SIZE], claim_ids=None)
@@ -126,7 +127,7 @@ async def test_a_history_is_paged_and_trimmed(store: Store) -> None:
     store.clock.advance(MINUTE)
     assert await store.acknowledge() == 1
     pages = await store.records(RecordType.DONE)
-    assert [len(records.decode_ended(page)) for page in pages.values()] == [128, 1]
+    assert [len(records.decode_ended(page)) for page in pages.values()] == [PAGE_SIZE, 1]
     assert len(await store.records(RecordType.ATTEMPTS)) == PAGE_SIZE + 1
     await store.sweep()
     (consumers,) = (await store.records(RecordType.ATTEMPTS)).values()

@@ -83,7 +83,7 @@ async def test_what_was_deleted_or_purged_does_not_come_back(
     await filled.post(*numbers(0, 600), to=OTHER)
     await filled.messages.purge(OTHER)  # so many are left to the sweep, which has not come yet
     await filled.post("after", to=OTHER)
-    await filled.restart_damaged(page_key(None), OTHER_ROOT)
+    await filled.restart_damaged(page_key(1), OTHER_ROOT)
     assert await listed(filled) == numbers(50, 700)
     assert await listed(filled, OTHER) == ["after"]
     assert "list of purged messages" not in caplog.text

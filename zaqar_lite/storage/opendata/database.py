@@ -134,7 +134,7 @@ class Database(database.Database):
         await loading.delete_garbage()
         self.ids, self._block_end = loading.ids, loading.block_end
         self.damages, self.segments = loading.damages, loading.segments
-        recorder = self._recorder = Recorder(connection, loading.ids, loading.segments)
+        recorder = self._recorder = Recorder(connection, self.clock, loading.ids, loading.segments)
         recorder.histories, recorder.together = loading.histories, loading.together
         recorder.again, recorder.stale = loading.again, loading.stale
         return connection, loading
@@ -182,6 +182,13 @@ class Database(database.Database):
             self.connection.close(force=True)
 
     # -- batches --
+
+    async def record_holders(self, limit: int) -> int:
+        """Record up to so many of those who hold a message; answer how many."""
+        count = 0 if self._recorder is None else self._recorder.set_due(limit)
+        if count:
+            await self.write(lambda _: None)
+        return count
 
     async def _prepare(self) -> None:
         """Encode the records of the batch; operations wait meanwhile for the next one."""

@@ -41,8 +41,12 @@ class Ids:
         """Whether an id is made of the number that it begins with."""
         return self.of(number_in(message_id)) == message_id
 
-    def shown(self, message_id: bytes, position: int, number: int, *, is_shared: int) -> Shown:
+    def shown(
+        self, message_id: bytes, position: int, number: int, is_shared: int, moved: int
+    ) -> Shown:
         """The number that stands for an entry's id; `number` is that of its message."""
+        if not moved:
+            return Shown(position, is_renamed=position != number)
         begins = number_in(message_id)
         if begins in {number, position} and self.is_ours(message_id):
             return Shown(begins, is_renamed=begins != number)

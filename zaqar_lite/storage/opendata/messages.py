@@ -34,6 +34,7 @@ class OpenDataMessageStore(SqlMessageStore):
 
     def __init__(self, db: Database) -> None:
         super().__init__(db)
+        self._records = db
 
     async def post(
         self,
@@ -85,6 +86,8 @@ class OpenDataMessageStore(SqlMessageStore):
         deleted = 0
         while swept.total + deleted < limit and await self._db.read(_NO_QUEUE, _has_unrouted):
             deleted += await self._db.write(_end_unrouted)
+        while await self._records.record_holders(_STEP):
+            await self._db.turns.wait()
         return swept._replace(deleted=swept.deleted + deleted)
 
 

@@ -17,7 +17,7 @@ import apsw
 from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.sql.queues import NEVER
 
-PAGE_SIZE = 128
+PAGE_SIZE = 32
 """Rows of a page."""
 
 SCHEMA = """

@@ -17,6 +17,7 @@ import asyncio
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice, takewhile
 from time import monotonic
 from typing import Any
 
@@ -24,6 +25,7 @@ import apsw
 import msgspec
 
 from zaqar_lite.domain.attempts import Attempt
+from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.models import QueueRecord, QueueRef
 from zaqar_lite.storage.opendata.engine import Batch
 from zaqar_lite.storage.opendata.format import MAX_U16, bookkeeping, keys, records
@@ -46,14 +48,16 @@ KINDS = (b"m", b"b")
 _TABLES = (
     "body", "entry", "attempts", "claim", "idempotency", "history", "queue", "record", "unrouted",
 )  # fmt: skip
+_LASTS_MS = 1_000
+"""Milliseconds after which it is recorded who holds a message."""
 _TURN = 0.004
 """Seconds after which encoding lets the event loop run."""
-_WHO = """SELECT e.position, e.body, e.id, e.state, e.failures, e.last_end, e.is_shared, c.client,
-    a.attempts, a.clients FROM entry e
+_WHO = """SELECT e.position, e.body, e.id, e.state, e.failures, e.last_end, e.is_shared, e.moved,
+    c.client, a.attempts, a.clients FROM entry e
     LEFT JOIN claim c ON e.state = 2 AND c.id = e.claim
     LEFT JOIN attempts a ON e.has_attempts = 1 AND a.id = e.id
     WHERE (e.state = 2 OR e.has_attempts = 1) AND e.queue = ? AND e.position"""
-_HELD = """SELECT position, id, body, is_shared FROM entry
+_HELD = """SELECT position, id, body, is_shared, moved FROM entry
     WHERE queue = ? AND state = 2 AND claim = ? AND position"""
 _decode_attempts = msgspec.json.Decoder(tuple[Attempt, ...]).decode
 
@@ -70,15 +74,22 @@ class Recorder:
     """
 
     def __init__(
-        self, connection: apsw.Connection, ids: Ids, segments: Sequence[tuple[int, int]]
+        self,
+        connection: apsw.Connection,
+        clock: Clock,
+        ids: Ids,
+        segments: Sequence[tuple[int, int]],
     ) -> None:
         self.connection = connection
+        self._clock = clock
         self._ids = ids
         self._segments = segments
         self.histories: dict[bytes, int] = {}
         self.together: dict[tuple[int, int, str], bytes] = {}
         self.again: dict[int, set[int]] = {}
         self.stale: list[bytes] = []
+        self._unrecorded: dict[tuple[int, int], int] = {}
+        self._due = 0
         self._session: apsw.Session | None = None
         self.follow()
 
@@ -88,6 +99,31 @@ class Recorder:
         self._session = apsw.Session(self.connection, "main")
         for table in _TABLES:
             self._session.attach(table)
+
+    # Who holds a message is recorded when that has lasted for a while: most are settled before.
+
+    def hold(self, queue: int, position: int) -> None:
+        """Note that an entry was claimed, and no record says by whom."""
+        self._unrecorded[queue, position] = self._clock.now_ms()
+
+    def let_go(self, queue: int, position: int) -> bool:
+        """Forget that; answer whether no record says who held the entry."""
+        return self._unrecorded.pop((queue, position), None) is not None
+
+    def set_due(self, limit: int) -> int:
+        """Let the next batch record up to so many of those who hold an entry; answer how many."""
+        until = self._clock.now_ms() - _LASTS_MS
+        held = islice(self._unrecorded.values(), limit)
+        self._due = sum(1 for _ in takewhile(lambda since: since <= until, held))
+        return self._due
+
+    def take_due(self) -> dict[int, set[int]]:
+        """The entries to record, by queue."""
+        due: dict[int, set[int]] = defaultdict(set)
+        for queue, position in islice(self._unrecorded, self._due):
+            due[queue].add(position)
+        self._due = 0
+        return due
 
     def close(self) -> None:
         """Follow no more."""
@@ -124,6 +160,7 @@ class _Encoding:
         self._new: dict[str, list[Row]] = {table: [] for table in _TABLES}
         self._gone: dict[str, list[Row]] = {table: [] for table in _TABLES}
         self._changed: dict[str, list[tuple[Row, Row]]] = {table: [] for table in _TABLES}
+        self._before: dict[bytes, bytes] = {}
         self._raws: dict[int, bytes] = {}
         self._until = 0.0
 
@@ -152,6 +189,10 @@ class _Encoding:
                 self._gone[change.name].append(old)
             else:
                 self._changed[change.name].append((old, new))
+        self._before = {row[0]: b"[]" for row in self._new["attempts"]}
+        for row, _ in self._changed["attempts"]:
+            if row[1] is not apsw.no_change:
+                self._before[row[0]] = row[1]
 
     async def encode(self) -> None:
         """Make the records; what goes is deleted before anything is written in its place."""
@@ -191,23 +232,30 @@ class _Encoding:
 
     async def _encode_entries(self) -> None:
         touched: dict[int, set[int]] = defaultdict(set, self._recorder.again)
+        ended: dict[int, set[int]] = defaultdict(set, self._recorder.take_due())
         self._recorder.again = {}
         for row in self._gone["entry"]:
             touched[row[0]].add(row[1])
             self._forget_entry(row)
         for row in self._new["entry"]:
             touched[row[0]].add(row[1])
+            if row[10] or row[18]:
+                ended[row[0]].add(row[1])
             if row[17]:
                 self._keep_id(row)
             if row[21] is not None:
                 self.put(self._group_key(row), b"")
-        for old, _ in self._changed["entry"]:
+        for old, new in self._changed["entry"]:
             touched[old[0]].add(old[1])
+            if new[3] == LEASED and not self._before:
+                self._recorder.hold(old[0], old[1])
+            elif new[3] is not apsw.no_change or new[12] is not apsw.no_change:
+                ended[old[0]].add(old[1])
         await self._encode_bodies()
-        fresh = {(row[0], row[1]) for row in self._new["entry"] if not (row[10] or row[18])}
-        for queue, positions in touched.items():
+        for queue, positions in ended.items():
             await self._turn()
-            self._encode_attempts(queue, [one for one in positions if (queue, one) not in fresh])
+            self._encode_attempts(queue, sorted(positions))
+        for queue, positions in touched.items():
             for page in self._pages(RecordType.ACTIVE, queue, positions):
                 await self._turn()
                 self._put_page(RecordType.ACTIVE, queue, page)
@@ -215,16 +263,17 @@ class _Encoding:
     def _forget_entry(self, row: Row) -> None:
         """Delete what a queue has of an entry that left it, or moved within it."""
         raw, number = self._raw(row[0]), row[15]
-        shown = self._ids.shown(row[2], row[1], number, is_shared=row[16])
+        shown = self._ids.shown(row[2], row[1], number, row[16], row[17])
         if shown.is_kept:
             self.delete(keys.message_key(RecordType.ADOPTED, shown.number))
         if row[21] is not None:
             self.delete(self._group_key(row))
-        if row[10] or row[18]:
+        was_unrecorded = self._recorder.let_go(row[0], row[1])
+        if row[18] or (row[10] and not was_unrecorded):
             self.delete(keys.attempts_key(shown.number, raw))
 
     def _keep_id(self, row: Row) -> None:
-        shown = self._ids.shown(row[2], row[1], row[15], is_shared=row[16])
+        shown = self._ids.shown(row[2], row[1], row[15], row[16], row[17])
         if shown.is_kept:
             self.put(keys.message_key(RecordType.ADOPTED, shown.number), row[2])
 
@@ -262,17 +311,15 @@ class _Encoding:
 
     def _encode_attempts(self, queue: int, positions: Sequence[int]) -> None:
         """Put who held messages, and who holds them; and the attempts that ended, one by one."""
-        if not positions:
-            return
-        before = {row[0]: b"[]" for row in self._new["attempts"]}
-        for old, _ in self._changed["attempts"]:
-            if old[1] is not apsw.no_change:
-                before[old[0]] = old[1]
         raw, put = self._raw(queue), self.put
         for values, text in in_lists(positions):
             for row in self._connection.execute(f"{_WHO} IN ({text})", (queue, *values)):
-                position, number, own_id, state, failures, last, is_shared, client, ended, by = row
-                shown = self._ids.shown(own_id, position, number, is_shared=is_shared)
+                (
+                    position, number, own_id, state, failures, last, is_shared, moved, client,
+                    ended, by,
+                ) = row  # fmt: skip
+                self._recorder.let_go(queue, position)
+                shown = self._ids.shown(own_id, position, number, is_shared, moved)
                 attempts = {} if ended is None else read_attempts(ended)
                 history = self._history(own_id, number)
                 outcome = [one.outcome for one in attempts.values()][-1] if attempts else None
@@ -284,8 +331,8 @@ class _Encoding:
                     tuple([records.Kept(number, one.size) for number, one in attempts.items()]),
                 )
                 put(keys.attempts_key(shown.number, raw), records.encode_attempts(known, client))
-                if own_id in before:
-                    self._put_attempts(history, before[own_id], attempts)
+                if own_id in self._before:
+                    self._put_attempts(history, self._before[own_id], attempts)
 
     def _history(self, message_id: bytes, number: int) -> int:
         return self._ids.history(message_id, number, self._recorder.histories)
@@ -350,8 +397,8 @@ class _Encoding:
             for values, text in in_lists(memoryview(positions).cast("q").tolist()):
                 held += self._connection.execute(f"{_HELD} IN ({text})", (queue, claim, *values))
             numbers = [
-                self._ids.shown(own_id, position, number, is_shared=is_shared).number
-                for position, own_id, number, is_shared in sorted(held)
+                self._ids.shown(own_id, position, number, is_shared, moved).number
+                for position, own_id, number, is_shared, moved in sorted(held)
             ]
             record = records.ClaimRecord(started, ttl, 0, client, numbers)
             self.put(keys.claim_key(self._raw(queue), claim), records.encode_claim(record))
@@ -518,7 +565,7 @@ def encode_page(
             fields = (number, priority, claimed_at, until, attempts)
         else:
             fields = (number, priority, until, until, attempts)
-        shown = ids.shown(own_id, position, number, is_shared=is_shared)
+        shown = ids.shown(own_id, position, number, is_shared, moved)
         extra = Extra(
             due if state >= LEASED else None,
             expires if state >= LEASED else None,

@@ -15,7 +15,8 @@ is put back in its place, with its claim, its attempts and the rest of its delay
 read. Changes by an edit, an exposure or an extended lease are lost, because only the page had them.
 A dead letter returns to the queue that it was posted to, for the same reason. A message that went
 to several queues is put back in each that may have lost it, even one that had already removed it:
-the log does not tell which of them still had it. Its copies get new ids.
+the log does not tell which of them still had it. Its copies have its id then, and
+neither claim nor attempts.
 """
 
 import json
@@ -198,8 +199,9 @@ def _route(db: Database, loading: Loading, router: Router, rows: Sequence[Logged
             position = db.take_positions(1, 0) if number else logged.number
             queue = db.make_queue(arrival.receiver.queue)
             db.touch(queue)
+            is_shared = len(arrivals) > 1
             row = _row(
-                loading, queue.content, position, logged, arrival, is_shared=len(arrivals) > 1
+                loading, queue.content, position, logged, arrival, position, is_shared=is_shared
             )
             db.execute(INSERT_ENTRY, row)
             queue.expiry_at = min(queue.expiry_at, logged.received + arrival.ttl_ms)
@@ -230,17 +232,18 @@ def _refusal(connection: apsw.Connection, loading: Loading, number: int) -> str 
     return None
 
 
-def _row(
+def _row(  # noqa: PLR0917 - which message comes to which place, and how
     loading: Loading,
     content: int,
     position: int,
     logged: Logged,
     arrival: Arrival,
+    shown: int,
     *,
     is_shared: bool,
 ) -> Sequence[Any]:
     return loading.entry(
-        content, position, logged.number, position,
+        content, position, logged.number, shown,
         state=DELAYED if arrival.due > loading.now else READY, priority=arrival.priority,
         due=arrival.due, until=0, expires=logged.received + arrival.ttl_ms, ttl=arrival.ttl_ms,
         created=logged.received, claims=0, claim=None, claimed_at=0, is_shared=is_shared,
@@ -279,11 +282,16 @@ def put_back(loading: Loading) -> None:
                 continue
             if is_shared and receiver.version > logged.number:
                 continue  # its filter may have changed since the message came
-            if not _is_covered(loading, receiver.queue, logged.number):
+            is_copy = keys.queue_id(receiver.queue).decode() != logged.queue
+            # The place of a copy is not in the log.
+            if is_copy or not _is_covered(loading, receiver.queue, logged.number):
                 found[receiver.queue].append((logged, arrival, is_shared))
     for ref, entries in found.items():
+        raw = keys.queue_id(ref)
+        places = _Places(connection, loading.numbers_of(raw).content)
         for logged, arrival, is_shared in entries:
-            _put_back_one(loading, keys.queue_id(ref), logged, arrival, is_shared=is_shared)
+            place = logged.number if raw.decode() == logged.queue else places.next(logged.number)
+            _put_back_one(loading, raw, place, logged, arrival, is_shared=is_shared)
         logger.error(
             "%d messages of %s were put back from the metadata log: their page was lost",
             len(entries), ref,
@@ -330,17 +338,48 @@ def _is_covered(loading: Loading, ref: QueueRef, position: int) -> bool:
     return last is not None and position < last
 
 
+class _Places:
+    """Free positions for copies whose page was lost, in the order of their messages."""
+
+    def __init__(self, connection: apsw.Connection, content: int) -> None:
+        self._connection = connection
+        self._content = content
+        self._before = 0
+        self._copies: list[Any] = connection.execute(
+            "SELECT body, position FROM entry WHERE queue = ? AND is_shared = 1"
+            " ORDER BY body DESC, position DESC",
+            (content,),
+        ).fetchall()
+
+    def next(self, number: int) -> int:
+        """A position behind the copies of earlier messages; numbers ascend."""
+        while self._copies and self._copies[-1][0] < number:
+            self._before = max(self._before, self._copies.pop()[1])
+        place = max(self._before + 1, number)
+        taken = "SELECT 1 FROM entry WHERE queue = ? AND position = ?"
+        while self._connection.execute(taken, (self._content, place)).get is not None:
+            place += 1
+        self._before = place
+        return place
+
+
 def _put_back_one(
-    loading: Loading, raw: bytes, logged: Logged, arrival: Arrival, *, is_shared: bool
+    loading: Loading,
+    raw: bytes,
+    position: int,
+    logged: Logged,
+    arrival: Arrival,
+    *,
+    is_shared: bool,
 ) -> None:
     content, number = loading.numbers_of(raw).content, logged.number
-    row = list(_row(loading, content, number, logged, arrival, is_shared=is_shared))
+    row = list(_row(loading, content, position, logged, arrival, number, is_shared=is_shared))
     claim = loading.claim_of(raw, number)
     if claim is not None:
         until = claim.created_at + claim.ttl_ms
         row[3], row[6], row[10], row[13] = LEASED, until, 1, claim.created_at
         row[7] = max(row[7], until + claim.grace_ms)
-        row[12] = loading.hold(raw, number, number, claim.created_at, until)
+        row[12] = loading.hold(raw, number, position, claim.created_at, until)
     loading.connection.execute(INSERT_ENTRY, row)
-    loading.restored.add((content, number))
-    loading.again[content].add(number)
+    loading.restored.add((content, position))
+    loading.again[content].add(position)
