@@ -18,7 +18,7 @@ from tests.drivers.sql.tables import broken
 from zaqar_lite.domain.errors import ConfigurationError, Unavailable, ZaqarLiteError
 from zaqar_lite.domain.models import Edit, Move, QueueRef
 from zaqar_lite.domain.settlements import Act, Settlement
-from zaqar_lite.storage.sql import database, place
+from zaqar_lite.storage.sql import place
 
 pytestmark = pytest.mark.anyio
 SIZE = 48 << 20
@@ -42,7 +42,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 @pytest.fixture
 async def store(small_disk: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Store]:
     """A store on the small disk."""
-    monkeypatch.setattr(database, "_ROOM_FOR", 0.0)  # look at each post
+    monkeypatch.setattr(place, "_ROOM_FOR", 0.0)  # look at each post
     async with Store(small_disk / "data") as opened:
         yield opened
         if opened.db._refused is None:
@@ -168,7 +168,7 @@ async def test_at_full_speed_the_reserve_is_kept(small_disk: Path) -> None:
 async def test_a_store_starts_on_a_full_disk_or_says_why_not(
     small_disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(database, "_ROOM_FOR", 0.0)
+    monkeypatch.setattr(place, "_ROOM_FOR", 0.0)
     async with Store(small_disk / "data") as store:
         stored = await fill(store)
     filler = fill_up(small_disk)

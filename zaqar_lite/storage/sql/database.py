@@ -20,7 +20,6 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from time import monotonic
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import apsw
@@ -33,7 +32,7 @@ from zaqar_lite.domain.refusals import queue_changed
 from zaqar_lite.domain.turns import Turns
 from zaqar_lite.storage.base import Listener
 from zaqar_lite.storage.sql.batches import Batch, Hold, Step, unavailable
-from zaqar_lite.storage.sql.place import InRam
+from zaqar_lite.storage.sql.place import InRam, Room
 from zaqar_lite.storage.sql.queues import Queue, Queues, write_counts
 from zaqar_lite.storage.sql.shares import Shares
 from zaqar_lite.storage.store import Condition
@@ -47,10 +46,6 @@ _RETRY = 1.0
 """Seconds between two tries to open the file again."""
 _LOCKED, _LOOK = 2.0, 0.005
 """Seconds for which a batch waits while another program writes, and between two looks."""
-_ROOM_FOR = 0.25
-"""Seconds for which the last look at the disk's free space holds."""
-_ROOM_BYTES = 512 << 10
-"""Bytes of the log after which it holds no more."""
 
 
 class Database:
@@ -58,6 +53,7 @@ class Database:
 
     def __init__(self, place: InRam, clock: Clock, options: StoreOptions) -> None:
         self.place = place
+        self.room = Room(place)
         self.clock = clock
         self.options = options
         self.queues = Queues()
@@ -93,8 +89,6 @@ class Database:
         self._users = 0
         self._opening = asyncio.Lock()
         self._is_closing = False
-        self._room_until, self._room_at = 0.0, 0
-        self._has_room = True
         if not place.syncs:
             self._use(place.open())
 
@@ -269,40 +263,17 @@ class Database:
             raise self._stalled()
 
     def check_growth(self) -> None:
-        """Refuse to store more when only the reserve is left, which is for emptying the store.
-
-        Raises:
-            Unavailable: the disk is nearly full.
-        """
-        if self.place.syncs and not self.has_room():
+        """Refuse to store more when only the reserve is left. Raises Unavailable."""
+        if self.place.syncs and not self.room.is_left():
             raise Unavailable(
                 "The store's disk is nearly full: nothing is added until there is room. Claims, "
                 "settlements and deletions go on, and make some.",
                 retry_after=10,
             )
 
-    def has_room(self) -> bool:
-        """Whether the disk has room for more than the reserve."""
-        now, written = monotonic(), self.place.wal_bytes
-        if now >= self._room_until or abs(written - self._room_at) > _ROOM_BYTES:
-            self._room_until, self._room_at = now + _ROOM_FOR, written
-            had_room = self._has_room
-            try:
-                self._has_room = self.place.has_room()
-            except OSError:  # the directory is gone
-                self._has_room = False
-            if had_room and not self._has_room:
-                logger.error(
-                    "the store's disk is nearly full: posts are refused until there is room, while "
-                    "claims, settlements and deletions go on"
-                )
-            elif self._has_room and not had_room:
-                logger.warning("the store's disk has room again")
-        return self._has_room
-
     def condition(self) -> Condition:
         """How the store's disk is; never raises."""
-        return Condition(not self.has_room(), self.place.wal_bytes)
+        return Condition(not self.room.is_left(), self.place.wal_bytes)
 
     def queue(self, ref: QueueRef) -> Queue | None:
         """The queue, if it has a row."""

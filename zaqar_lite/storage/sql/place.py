@@ -15,6 +15,7 @@ import os
 import sys
 from importlib.resources import files
 from pathlib import Path
+from time import monotonic
 
 import apsw
 
@@ -60,6 +61,10 @@ _PRAGMAS = {
 }
 """Of the writing connection, in this order: the first two must come before a file is made."""
 _RESERVE_MOST, _RESERVE_LEAST = 64 << 20, 8 << 20
+_ROOM_FOR = 0.25
+"""Seconds for which the last look at the disk's free space holds."""
+_ROOM_BYTES = 512 << 10
+"""Bytes of the log after which it holds no more."""
 _SPARE_PAGES = 512
 """Free pages that a file may keep for what comes next."""
 
@@ -394,6 +399,34 @@ class InFile(InRam):
         """Give some of these pages back to the disk."""
         if self._writer is not None:
             self._writer.execute("PRAGMA incremental_vacuum(64)").fetchall()
+
+
+class Room:
+    """Whether a place has room for more than its reserve; the disk is asked now and then."""
+
+    def __init__(self, place: InRam) -> None:
+        self._place = place
+        self._until, self._at = 0.0, 0
+        self._is_left = True
+
+    def is_left(self) -> bool:
+        """Whether there is room; a change is told in the log."""
+        now, written = monotonic(), self._place.wal_bytes
+        if now >= self._until or abs(written - self._at) > _ROOM_BYTES:
+            self._until, self._at = now + _ROOM_FOR, written
+            was_left = self._is_left
+            try:
+                self._is_left = self._place.has_room()
+            except OSError:  # the directory is gone
+                self._is_left = False
+            if was_left and not self._is_left:
+                logger.error(
+                    "the store's disk is nearly full: posts are refused until there is room, while "
+                    "claims, settlements and deletions go on"
+                )
+            elif self._is_left and not was_left:
+                logger.warning("the store's disk has room again")
+        return self._is_left
 
 
 def sync_data(descriptor: int) -> None:
