@@ -149,8 +149,6 @@ def test_what_a_claimed_message_keeps(
     visible_at: int, deadline: int, message_id: int, ttl_ms: int | None
 ) -> None:
     extra = active.Extra(visible_at=visible_at, deadline=deadline, ttl_ms=ttl_ms)
-    encoded = active.encode_held_extra(message_id, visible_at, deadline, ttl_ms)
-    assert encoded == active.encode_extra(message_id, extra)
     data = active.encode_active(
         (), (message_id, 0, 0, 0, 0), [active.encode_extra(message_id, extra)]
     )

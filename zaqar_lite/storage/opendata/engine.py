@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from zaqar_lite.domain.errors import Unavailable
-from zaqar_lite.storage.opendata.format import CodecError
 from zaqar_lite.storage.opendata.format.keys import describe
 
 FIRST = b"\x01"
@@ -38,19 +37,6 @@ Stored: TypeAlias = bytes | Damage
 Row: TypeAlias = tuple[bytes, Stored]
 
 
-def readable(stored: Mapping[bytes, Stored], key: bytes) -> bytes:
-    """The value of a key among what was read.
-
-    Raises CodecError: it is missing or damaged; names the record.
-    """
-    value = stored.get(key)
-    if value is None:
-        raise CodecError(f"{describe(key)} is missing")
-    if isinstance(value, Damage):
-        raise CodecError(str(value))
-    return value
-
-
 class Batch(NamedTuple):
     """Changes that are made together or not at all."""
 
@@ -60,9 +46,6 @@ class Batch(NamedTuple):
 
 class Engine(ABC):
     """A sorted key-value store with one writer. All calls may raise Unavailable."""
-
-    damages: list[str]
-    """Damage found at opening that is not in one record."""
 
     way_out = "It is kept as it is: restore it from a backup."
     """What to do where the store can't be read."""

@@ -388,11 +388,7 @@ class _Encoding:
     def _encode_claims(self) -> None:
         for row in self._gone["claim"]:
             self.delete(keys.claim_key(self._raw(row[1]), row[0]))
-        changed = [old[0] for old, _ in self._changed["claim"]]
-        for claim in [*changed, *[row[0] for row in self._new["claim"]]]:
-            ((queue, client, started, ttl, positions),) = self._connection.execute(
-                "SELECT queue, client, started, ttl, positions FROM claim WHERE id = ?", (claim,)
-            )
+        for claim, queue, client, started, ttl, *_, positions in self._rows("claim", "id"):
             held: list[Any] = []
             for values, text in in_lists(memoryview(positions).cast("q").tolist()):
                 held += self._connection.execute(f"{_HELD} IN ({text})", (queue, claim, *values))
@@ -409,15 +405,7 @@ class _Encoding:
             name = self._recorder.together.get((row[0], row[1], row[2]))
             if name is not None:  # all of the record's keys end at once
                 self.delete(keys.queue_key(RecordType.IDEMPOTENCY, self._raw(row[0])) + name)
-        changed = [old[:3] for old, _ in self._changed["idempotency"]]
-        again = [
-            row
-            for one in changed
-            for row in self._connection.execute(
-                "SELECT * FROM idempotency WHERE queue = ? AND kind = ? AND key = ?", one
-            )
-        ]
-        for row in [*self._new["idempotency"], *again]:
+        for row in self._rows("idempotency", "queue", "kind", "key"):
             _, _, _, ends, digest, ids = row
             numbers = [number_in(ids[at : at + 16]) for at in range(0, len(ids), 16)]
             value = bookkeeping.encode_keys(ends, numbers, digest or b"")
@@ -444,16 +432,19 @@ class _Encoding:
 
     # -- queues and other records --
 
+    def _rows(self, table: str, *key: str) -> list[Row]:
+        """The rows of a table that are new or changed, as they are now."""
+        where = " AND ".join(f"{column} = ?" for column in key)
+        rows = list(self._new[table])
+        for old, _ in self._changed[table]:
+            statement = f"SELECT * FROM {table} WHERE {where}"
+            rows += self._connection.execute(statement, old[: len(key)])
+        return rows
+
     def _encode_records(self) -> None:
         for row in self._gone["record"]:
             self.delete(keys.record_key(row[0], row[1], row[2]))
-        changed = [old[:3] for old, _ in self._changed["record"]]
-        for name in [*changed, *[row[:3] for row in self._new["record"]]]:
-            ((value, version, ends),) = self._connection.execute(
-                "SELECT value, version, ends FROM record"
-                " WHERE kind = ? AND project = ? AND name = ?",
-                name,
-            )
+        for *name, value, version, ends in self._rows("record", "kind", "project", "name"):
             self.put(keys.record_key(*name), bookkeeping.encode_record(version, ends, value))
 
     def _encode_queues(self) -> None:

@@ -2,7 +2,7 @@
 
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -15,6 +15,7 @@ from zaqar_lite.storage.opendata.format import (
     finish,
     pack,
     read_count,
+    read_utf8,
     take,
     unpack,
     utf8,
@@ -24,28 +25,11 @@ from zaqar_lite.storage.opendata.format.records import encode_consumer, read_con
 _U64 = struct.Struct("<Q")
 _I64 = struct.Struct("<q")
 _MILLISECONDS = struct.Struct("<qq")
-_CACHED_COUNT = 512
-_NOTHING_HELD = count(0, "messages")
 
 
-@cache
-def _layout_of_page(number: int) -> struct.Struct:
-    return struct.Struct("<" + "QBqqH" * number)
-
-
+@lru_cache(512)
 def _layout(number: int) -> struct.Struct:
-    """The layout of so many elements; long arrays, of other writers, are not cached."""
-    return (
-        _layout_of_page(number) if number <= _CACHED_COUNT else _layout_of_page.__wrapped__(number)
-    )
-
-
-def encode_elements(fields: Sequence[int]) -> bytes:
-    """Encode available or in-flight messages, given as their fields in one row, without a count.
-
-    Raises CodecError: a field out of range.
-    """
-    return pack(_layout(len(fields) // 5), *fields)
+    return struct.Struct("<" + "QBqqH" * number)
 
 
 def encode_active(
@@ -53,20 +37,14 @@ def encode_active(
 ) -> bytes:
     """Encode an active page: the RFC's two arrays, then our extras, absent where there are none.
 
-    Raises CodecError: more than 65,535 elements, or a field out of range.
+    The messages are given as their fields in one row. Raises CodecError: more than 65,535 elements,
+    or a field out of range.
     """
-    return join_active(len(available) // 5, encode_elements(available), in_flight, extras)
-
-
-def join_active(
-    number: int, available: bytes, in_flight: Sequence[int], extras: Sequence[bytes]
-) -> bytes:
-    """Encode an active page whose `number` available messages are encoded already."""
-    beyond = count(len(extras), "extras") + b"".join(extras) if extras else b""
-    held = _NOTHING_HELD
-    if in_flight:
-        held = count(len(in_flight) // 5, "messages") + encode_elements(in_flight)
-    return count(number, "messages") + available + held + beyond
+    page = b"".join(
+        count(len(fields) // 5, "messages") + pack(_layout(len(fields) // 5), *fields)
+        for fields in (available, in_flight)
+    )
+    return page + count(len(extras), "extras") + b"".join(extras) if extras else page
 
 
 class Extra(Struct):
@@ -96,15 +74,11 @@ class Extra(Struct):
 
 
 _EXTRA = struct.Struct("<QH")
-_HELD_EXTRA = struct.Struct("<QHqq")
-_HELD_TTL_EXTRA = struct.Struct("<QHqqq")
 _HELD, _TTL, _POSITION, _RENAMED, _LAST_CLAIM, _SHARED, _ORIGIN, _ORIGIN_CLAIM, _ORIGIN_CLIENT = (
     1, 2, 4, 8, 16, 32, 64, 128, 256,
 )  # fmt: skip
 _ORIGIN_REASON, _PARKED, _REDRIVEN, _GROUP = 512, 1024, 2048, 4096
-_SELDOM = _RENAMED | _SHARED | _PARKED
 _ORIGIN_FIELDS = struct.Struct("<qI")
-_ORIGIN_HEAD = struct.Struct("<qIH")
 
 
 def encode_extra(message_id: int, extra: Extra) -> bytes:
@@ -134,14 +108,6 @@ def encode_extra(message_id: int, extra: Extra) -> bytes:
     return _EXTRA.pack(message_id, flags) + b"".join(parts)
 
 
-def encode_held_extra(message_id: int, visible_at: int, deadline: int, ttl_ms: int | None) -> bytes:
-    """Encode the extras of a message in flight that has no others, in a third of the time."""
-    if ttl_ms is None:
-        return _HELD_EXTRA.pack(message_id, _HELD, visible_at, deadline)
-    return _HELD_TTL_EXTRA.pack(message_id, _HELD | _TTL, visible_at, deadline, ttl_ms)
-
-
-@lru_cache(256)  # what died in one step has one origin
 def _encode_origin(origin: Origin) -> tuple[int, bytes]:
     """Encode an origin, and tell the flags that name its fields."""
     claim, client, reason = origin.last_claim_id, origin.last_client_id, origin.reason
@@ -166,7 +132,6 @@ def _read_extras(data: bytes, offset: int) -> tuple[list[tuple[int, Extra]], int
     """Read the extras of a page. Raises CodecError: cut short, or no UTF-8."""
     found: list[tuple[int, Extra]] = []
     number, offset = read_count(data, offset), offset + 2
-    known_flags, known, origin = 0, b"", None  # of the previous origin, which is mostly the same
     try:
         for _ in range(number):
             message_id, flags = _EXTRA.unpack_from(data, offset)
@@ -185,19 +150,12 @@ def _read_extras(data: bytes, offset: int) -> tuple[list[tuple[int, Extra]], int
                 extra.last_claim = data[offset : offset + 16]
                 offset += 16
             if flags & _ORIGIN:
-                if flags == known_flags and data.startswith(known, offset):
-                    offset += len(known)
-                else:
-                    start = offset
-                    origin, offset = _read_origin(data, start, flags)
-                    known_flags, known = flags, data[start:offset]
-                extra.origin = origin
+                extra.origin, offset = _read_origin(data, offset, flags)
             if flags & _GROUP:
-                extra.group, offset = _text(data, offset + 2, read_count(data, offset))
-            if flags & _SELDOM:
-                extra.renamed = bool(flags & _RENAMED)
-                extra.shared = bool(flags & _SHARED)
-                extra.parked = bool(flags & _PARKED)
+                extra.group, offset = read_utf8(data, offset)
+            extra.renamed = bool(flags & _RENAMED)
+            extra.shared = bool(flags & _SHARED)
+            extra.parked = bool(flags & _PARKED)
             found.append((message_id, extra))
     except struct.error as exc:
         raise CodecError(f"cut short at byte {offset}: {exc}") from exc
@@ -208,30 +166,17 @@ def _read_extras(data: bytes, offset: int) -> tuple[list[tuple[int, Extra]], int
 
 def _read_origin(data: bytes, offset: int, flags: int) -> tuple[Origin, int]:
     claim, client, reason, redriven = None, None, MAX_CLAIMS, 0
-    moved_at, claims, size = _ORIGIN_HEAD.unpack_from(data, offset)
-    source, offset = _text(data, offset + 14, size)
+    (moved_at, claims), offset = unpack(_ORIGIN_FIELDS, data, offset)
+    source, offset = read_utf8(data, offset)
     if flags & _ORIGIN_CLAIM:
         claim, offset = data[offset : offset + 16].hex(), offset + 16
     if flags & _ORIGIN_CLIENT:
         client, offset = read_consumer(data, offset)
     if flags & _ORIGIN_REASON:
-        reason, offset = _text(data, offset + 2, read_count(data, offset))
+        reason, offset = read_utf8(data, offset)
     if flags & _REDRIVEN:
         (redriven,), offset = take(data, offset, 1)
     return Origin(source, moved_at, claims, claim, client, reason, redriven), offset
-
-
-def _text(data: bytes, offset: int, size: int) -> tuple[str, int]:
-    raw, end = take(data, offset, size)
-    return _decoded(raw), end
-
-
-@lru_cache(1024)
-def _decoded(raw: bytes) -> str:
-    try:
-        return raw.decode()
-    except UnicodeDecodeError as exc:
-        raise CodecError(f"text that is no UTF-8: {exc}") from exc
 
 
 def _read_entries(data: bytes, offset: int) -> tuple[Sequence[int], int]:

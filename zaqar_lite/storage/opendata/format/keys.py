@@ -29,10 +29,8 @@ queue's id is `project/name`. Readers step over types they do not know.
 """
 
 import struct
-from collections.abc import Callable
 from enum import Enum
-from functools import cache, lru_cache
-from itertools import pairwise
+from functools import cache
 from typing import NamedTuple
 
 from zaqar_lite.domain.models import QueueRef
@@ -76,11 +74,6 @@ class RecordType(Enum):
 def prefix(kind: RecordType) -> bytes:
     """The bytes before every key of a type."""
     return bytes((1, kind.value))
-
-
-def ranges() -> "pairwise[tuple[bytes, bytes]]":
-    """The ranges of keys that hold the records of each type, and last those of the log."""
-    return pairwise([*map(prefix, RecordType), LOG, b"\xff"])
 
 
 PAYLOAD_PREFIX = prefix(RecordType.PAYLOAD)
@@ -129,14 +122,7 @@ def queue_key(kind: RecordType, queue: bytes, page: int | None = None) -> bytes:
 
 def attempts_key(message_id: int, queue: bytes) -> bytes:
     """Key of the attempts of a message in one queue: the RFC's key, then the queue."""
-    return attempts_keys(queue)(message_id)
-
-
-@lru_cache(64)
-def attempts_keys(queue: bytes) -> Callable[[int], bytes]:
-    """What makes the `attempts_key` of each message of a queue."""
-    before, after, pack = prefix(RecordType.ATTEMPTS), terminated(queue), _U64.pack
-    return lambda message_id: before + pack(message_id) + after
+    return message_key(RecordType.ATTEMPTS, message_id) + terminated(queue)
 
 
 def attempt_key(history: int, number: int) -> bytes:
@@ -171,10 +157,10 @@ def claim_key(queue: bytes, claim: bytes) -> bytes:
     return queue_key(RecordType.CLAIM, queue) + claim
 
 
-def group_key(queue: bytes, group: str, position: int | None = None) -> bytes:
-    """Key of a message of a group in a queue; without a position what such keys begin with."""
+def group_key(queue: bytes, group: str, position: int) -> bytes:
+    """Key of a message of a group in a queue."""
     key = queue_key(RecordType.GROUP, queue) + terminated(group.encode())
-    return key if position is None else key + _U64.pack(position)
+    return key + _U64.pack(position)
 
 
 def unrouted_key(deadline: int, message_id: int) -> bytes:

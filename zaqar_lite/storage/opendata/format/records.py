@@ -175,11 +175,6 @@ def encode_consumer(consumer: str | int) -> bytes:
     return b"\x01" + parsed.bytes if str(parsed) == consumer else b"\x02" + utf8(consumer)
 
 
-@lru_cache(4096)
-def _uuid_text(raw: bytes) -> str:
-    return str(uuid.UUID(bytes=raw))
-
-
 def read_consumer(data: bytes, offset: int = 0) -> tuple[str, int]:
     """Read a ConsumerID as text; answer it and the offset after it.
 
@@ -188,7 +183,7 @@ def read_consumer(data: bytes, offset: int = 0) -> tuple[str, int]:
     kind, offset = take(data, offset, 1)
     if kind == b"\x01":
         raw, offset = take(data, offset, 16)
-        return _uuid_text(raw), offset
+        return str(uuid.UUID(bytes=raw)), offset
     if kind == b"\x02":
         return read_utf8(data, offset)
     if kind == b"\x03":
@@ -246,7 +241,6 @@ _REASON, _DETAIL, _CLIENT = 1, 2, 4
 _ENDINGS = (Ended.RELEASED, Ended.FAILED, Ended.LAPSED, Ended.DEAD)
 _CODES = {ending: code for code, ending in enumerate(_ENDINGS)}
 _NONE_ENDED, _IS_HELD = 0x7F, 0x80
-_ONE_UUID, _AFTER_ONE = b"\x01\x00\x01", 19
 
 
 class Kept(Struct, frozen=True, gc=False):
@@ -300,12 +294,8 @@ def decode_attempts(data: bytes) -> Attempts:
 
     Raises CodecError: cut short, bytes left over, or an unknown ending.
     """
-    if data.startswith(_ONE_UUID) and len(data) >= _AFTER_ONE:  # nearly all that died at once
-        consumers: tuple[str, ...] = (_uuid_text(data[3:_AFTER_ONE]),)
-        offset = _AFTER_ONE
-    else:
-        found, offset = read_array(data, 0, read_consumer)
-        consumers = tuple(found)
+    found, offset = read_array(data, 0, read_consumer)
+    consumers = tuple(found)
     if offset == len(data):
         return Attempts(consumers)
     (history, failures, code), offset = unpack(_SUMMARY, data, offset)

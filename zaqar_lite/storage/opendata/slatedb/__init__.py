@@ -160,7 +160,6 @@ class SlateDbEngine(Engine):
         if local is None:
             self.patience = _PATIENCE_REMOTE
         self._broken: str | None = None
-        self.damages: list[str] = []
         self._flushed = 0.0
         self._flushing: asyncio.Task[None] | None = None
         self._writing: asyncio.Task[None] | None = None
