@@ -111,15 +111,7 @@ def _serve(
     """Run the server in this process; answer its exit code."""
     certificate = _certificate(settings)
     config = _config(settings, app, certificate)
-    reloading = Reloading(settings, source, certificate, app)
-    server = _Server(
-        config,
-        announce,
-        app,
-        reloading=reloading,
-        certificate=certificate,
-        drain_delay=settings.drain_delay,
-    )
+    server = _Server(config, announce, Reloading(settings, source, certificate, app))
     for number in (signal.SIGTERM, signal.SIGINT):
         # uvicorn raises the signal again once it has drained; without this the exit code is not 0.
         signal.signal(number, server.handle_exit)
@@ -150,28 +142,19 @@ class _Server(uvicorn.Server):
     """A uvicorn server that reports when it is ready, and can be stopped before it is."""
 
     def __init__(
-        self,
-        config: uvicorn.Config,
-        announce: Callable[[], None],
-        app: Application,
-        *,
-        reloading: Reloading,
-        certificate: Certificate | None,
-        drain_delay: float,
+        self, config: uvicorn.Config, announce: Callable[[], None], reloading: Reloading
     ) -> None:
         super().__init__(config)
-        self._certificate = certificate
-        self._reloading = reloading
-        app.metrics.reloads = lambda: (reloading.succeeded, reloading.at)
+        self._reloading, self._app = reloading, reloading.app
+        metrics = self._app.metrics
+        metrics.reloads = lambda: (reloading.succeeded, reloading.at)
         connections = self.server_state.connections
-        app.metrics.gauges["connections"] = lambda: len(connections)
-        app.metrics.gauges["sockets"] = lambda: sum(
+        metrics.gauges["connections"] = lambda: len(connections)
+        metrics.gauges["sockets"] = lambda: sum(
             isinstance(one, SocketProtocol) for one in connections
         )
-        self._drain_delay = drain_delay
         self._collector = Collector()
         self._background: list[asyncio.Task[None]] = []
-        self._app = app
         self._announce = announce
         self._starting: asyncio.Task[object] | None = None
         self._interrupt: Callable[[], object] | None = None
@@ -187,8 +170,9 @@ class _Server(uvicorn.Server):
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGHUP, self._renew)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGHUP,))
-        if self._certificate is not None:
-            self._background.append(asyncio.create_task(self._certificate.follow()))
+        certificate = self._reloading.certificate
+        if certificate is not None:
+            self._background.append(asyncio.create_task(certificate.follow()))
         interval = watchdog_interval()
         if interval is not None:
             self._background.append(asyncio.create_task(_show_life(interval)))
@@ -225,7 +209,7 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Serve for `drain_delay`, answer the requests that wait, then wait for the others."""
         notify("STOPPING=1")
-        deadline = time.monotonic() + self._drain_delay
+        deadline = time.monotonic() + self._reloading.settings.drain_delay
         while time.monotonic() < deadline and not self.force_exit and not self.has_failed:  # noqa: ASYNC110
             await asyncio.sleep(_LOOK)  # what is looked at are flags of uvicorn's
         for task in self._background:

@@ -31,7 +31,7 @@ def to_response(error: Exception, *, invalid_title: str, request_id: str) -> Res
             500, "Internal server error", f"Unexpected error; see {request_id} in the log."
         )
     if refused.document is not None:
-        return Response(refused.status, refused.document, refused.headers)
+        return Response(refused.status, refused.document, tuple(refused.headers))
     document: dict[str, object] = {"title": refused.title}
     if refused.description:
         document["description"] = refused.description

@@ -6,8 +6,8 @@ of what they read, and write responses in their own form; both pass the same che
 
 import asyncio
 import zlib
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Protocol, TypeVar
 from urllib.parse import unquote, unquote_plus
 
@@ -19,31 +19,21 @@ from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.service.quotas.concurrency_limits import Link
 
 
+@dataclass(eq=False)
 class Refused(Exception):
     """An answer that is an error: status, title and description of Zaqar's error form.
 
     `document` is the body of one that has another form.
     """
 
-    def __init__(
-        self,
-        status: int,
-        title: str,
-        description: str | None = None,
-        *,
-        headers: Iterable[tuple[bytes, bytes]] = (),
-        link: Mapping[str, str] | None = None,
-        index: int | None = None,
-        document: Mapping[str, object] | None = None,
-    ) -> None:
-        super().__init__(title)
-        self.status = status
-        self.title = title
-        self.description = description
-        self.headers = tuple(headers)
-        self.link = link
-        self.index = index
-        self.document = document
+    status: int
+    title: str
+    description: str | None = None
+    _: KW_ONLY
+    headers: Sequence[tuple[bytes, bytes]] = ()
+    link: Mapping[str, str] | None = None
+    index: int | None = None
+    document: Mapping[str, object] | None = None
 
 
 def bad_body(description: str) -> Refused:
@@ -110,6 +100,7 @@ _GZIP = 16 + zlib.MAX_WBITS
 _LONGEST_LENGTH = 18
 
 
+@dataclass(eq=False, slots=True)
 class Response:
     """What an action answers: a status, a document and the headers that are not about it.
 
@@ -119,25 +110,14 @@ class Response:
     has ended, however it did.
     """
 
-    __slots__ = ("body", "document", "ended", "headers", "media_type", "status", "stream", "undo")
-
-    def __init__(  # noqa: PLR0917 - most have a status and a document alone
-        self,
-        status: int,
-        document: Any = None,  # noqa: ANN401 - any JSON
-        headers: Headers = (),
-        media_type: bytes = JSON,
-        undo: Callable[[], Awaitable[object]] | None = None,
-        stream: Stream | None = None,
-    ) -> None:
-        self.status = status
-        self.document = document
-        self.headers = headers
-        self.media_type = media_type
-        self.undo = undo
-        self.stream = stream
-        self.ended: Callable[[], None] | None = None
-        self.body = b""
+    status: int
+    document: Any = None
+    headers: Headers = ()
+    media_type: bytes = JSON
+    undo: Callable[[], Awaitable[object]] | None = None
+    stream: Stream | None = None
+    ended: Callable[[], None] | None = None
+    body: bytes = b""
 
     def text(self) -> bytes:
         """The document as it is sent; non-ASCII stays unescaped."""

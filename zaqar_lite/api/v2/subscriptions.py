@@ -1,6 +1,7 @@
 """Subscriptions and their deliveries: the last attempts, what failed, another try, and a ping."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -47,22 +48,17 @@ class Replay(Struct, rename={"since": "from"}):
     listed_as="subscriptions_get",
     detail=DETAILS,
 )
+@dataclass(eq=False, repr=False)
 class SubscriptionActions:
     """The actions under `/v2/queues/{queue_name}/subscriptions`."""
 
-    def __init__(
-        self,
-        subscriptions: Subscriptions,
-        authorizer: Authorizer,
-        trusts: Trusts | None,
-        *,
-        doubt: Callable[[str | None], str | None],
-    ) -> None:
-        self._subscriptions = subscriptions
-        self.most = subscriptions.limits.max_subscriptions_per_page
-        self._doubt = doubt
-        self._trusts = trusts
-        self._authorizer = authorizer
+    subscriptions: Subscriptions
+    authorizer: Authorizer
+    trusts: Trusts | None
+    doubt: Callable[[str | None], str | None]
+
+    def __post_init__(self) -> None:
+        self.most = self.subscriptions.limits.max_subscriptions_per_page
 
     @route(
         "POST /v2/queues/{queue_name}/subscriptions Subscription -> Subscribed",
@@ -80,12 +76,12 @@ class SubscriptionActions:
         listens = request.listener != "" and "subscriber" not in document
         if listens:
             document["subscriber"] = request.listener
-        draft = parse_draft(document, now_ms=self._subscriptions.now_ms(), needs_subscriber=True)
+        draft = parse_draft(document, now_ms=self.subscriptions.now_ms(), needs_subscriber=True)
         queue = request.queue
         self._check(request, queue, draft)
         location = (b"location", request.path.encode())
         try:
-            made = await self._subscriptions.create(
+            made = await self.subscriptions.create(
                 queue, draft, self._trusting(request), listens=listens
             )
         except Conflict as exc:
@@ -93,7 +89,7 @@ class SubscriptionActions:
         shown = {"subscription_id": made.id}
         if made.secret is not None:
             shown["secret"] = made.secret.text
-        return Response(201, shown, (location, *warning(self._doubt(draft.subscriber))))
+        return Response(201, shown, (location, *warning(self.doubt(draft.subscriber))))
 
     async def create_new(self, request: Request) -> Response:
         """Subscribe; a subscriber that is there is a conflict, whether it has confirmed or not."""
@@ -114,18 +110,18 @@ class SubscriptionActions:
         if not request.size:
             raise Invalid("No subscription to update.")
         document = _object(documents.parse(await request.read()))
-        draft = parse_draft(document, now_ms=self._subscriptions.now_ms(), needs_subscriber=False)
+        draft = parse_draft(document, now_ms=self.subscriptions.now_ms(), needs_subscriber=False)
         if not any(name in document for name in _CHANGEABLE):
             raise Refused(
                 400, UNABLE_TO_UPDATE, f"Nothing to change: give {', '.join(_CHANGEABLE)}."
             )
         queue = request.queue
         self._check(request, queue, draft)
-        await self._subscriptions.update(
+        await self.subscriptions.update(
             queue, request.path_values[1], draft, self._trusting(request)
         )
         location = (b"location", request.path.encode())
-        return Response(204, b"", (location, *warning(self._doubt(draft.subscriber))))
+        return Response(204, b"", (location, *warning(self.doubt(draft.subscriber))))
 
     @route(
         "PUT /v2/queues/{queue_name}/subscriptions/{subscription_id}/confirm Confirmation",
@@ -146,7 +142,7 @@ class SubscriptionActions:
             token = document.get("token")
             if not isinstance(token, str):
                 raise Invalid("A signed confirmation needs the token of the body it was sent.")
-        await self._subscriptions.confirm(
+        await self.subscriptions.confirm(
             request.queue, request.path_values[1], confirmed=confirmed, token=token
         )
         return Response(204, b"", ((b"location", request.path.encode()),))
@@ -159,39 +155,39 @@ class SubscriptionActions:
     )
     async def rotate_secret(self, request: Request) -> Response:
         """Make another secret; the one before is good for another day."""
-        secret = await self._subscriptions.rotate_secret(request.queue, request.path_values[1])
+        secret = await self.subscriptions.rotate_secret(request.queue, request.path_values[1])
         return Response(200, {"secret": secret})
 
     def _check(self, request: Request, queue: QueueRef, draft: SubscriptionDraft) -> None:
         """Refuse that somebody gives away what they have not."""
-        principal, authorizer = request.principal, self._authorizer
+        principal, authorizer = request.principal, self.authorizer
         authorizer.check_subscription(principal, name_of(queue), draft.options)
         authorizer.check_target(principal, queue_in(draft.subscriber))
 
     def _trusting(self, request: Request) -> MakeTrust | None:
         """What makes a trust from the client; None without a token of Keystone."""
         token = request.headers.get(b"x-auth-token")
-        if self._trusts is None or token is None:
+        if self.trusts is None or token is None:
             return None
-        return partial(self._trusts.make, request.principal, token.decode("latin-1"))
+        return partial(self.trusts.make, request.principal, token.decode("latin-1"))
 
     async def page(
         self, request: Request, marker: str | None, limit: int
     ) -> Sequence[Subscription]:
         """Read some subscriptions of the queue."""
-        return await self._subscriptions.page(request.queue, marker=marker, limit=limit)
+        return await self.subscriptions.page(request.queue, marker=marker, limit=limit)
 
     async def find(self, request: Request) -> Subscription:
         """Read a subscription."""
-        return await self._subscriptions.get(request.queue, request.path_values[1])
+        return await self.subscriptions.get(request.queue, request.path_values[1])
 
     async def remove(self, request: Request) -> None:
         """End a subscription."""
-        await self._subscriptions.delete(request.queue, request.path_values[1])
+        await self.subscriptions.delete(request.queue, request.path_values[1])
 
     def shown(self, subscription: Subscription, *, detailed: bool) -> dict[str, Any]:
         """Write a subscription with Zaqar's keys and no others, unless details are asked for."""
-        now = self._subscriptions.now_ms()
+        now = self.subscriptions.now_ms()
         shown: dict[str, Any] = {
             "id": subscription.id,
             "source": name_of(subscription.queue),
