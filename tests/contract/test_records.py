@@ -314,7 +314,9 @@ async def test_a_sweep_removes_what_has_expired_and_nothing_else(stores: Stores,
     live = await put(stores, kind, "p", "n06")
     later = await put(stores, kind, "p", "n07", ttl=HOUR)
     stores.clock.advance(6 * MINUTE)
-    assert await sweep(stores, 5) >= 21  # a shared server may hold those of other tests
+    count = await sweep(stores, 5)
+    # A shared server may hold those of other tests.
+    assert count >= 21 or stores.management.expires_alone
     assert await listed(stores, kind) == [live, later]
     assert keys(await listed(stores, f"{kind}-too")) == [("p", "n00")]
     again = await put(stores, kind, "p", "n00", expected=0)

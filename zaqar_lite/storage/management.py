@@ -26,6 +26,8 @@ class ManagementStore(Store):
 
     shares_rates: bool = False
     """Whether several processes can share rates by `spend`."""
+    expires_alone: bool = False
+    """Whether the backend removes expired records by itself, so that `sweep_records` has none."""
     finds_filters: bool = False
     """Whether `filtered_queues` finds them."""
 

@@ -2,23 +2,18 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, nullcontext
-from dataclasses import replace
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from tests.contract.stores import Stores
-from tests.contract.subject import HOUR, MINUTE, QueueUnderTest, ids, new, texts
+from tests.contract.subject import MINUTE, QueueUnderTest, ids, new, texts
 from tests.drivers.swift.conftest import a_queue
 from tests.drivers.swift.faulty_proxy import FaultyProxy
 from tests.drivers.swift.together import OpenSwift, together
 from zaqar_lite.domain.errors import NotFound, Unavailable
-from zaqar_lite.domain.models import Move, QueueRef
-from zaqar_lite.storage.swift.backend import Backend
-from zaqar_lite.storage.swift.layout import MESSAGES, Listed, State
-from zaqar_lite.storage.swift.objects import UNLOCKED
+from zaqar_lite.domain.models import QueueRef
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("nothing_is_late")]
 
@@ -52,13 +47,9 @@ def place(queue: QueueUnderTest) -> str:
     return rf"\.{queue.ref.name}"
 
 
-@together(
-    pytest.param(*crash.values, healer, id=f"{crash.id}, {healer}")
-    for crash in CRASHES
-    for healer in ("claim", "sweep")
-)
-async def test_a_move_that_was_cut_short_is_finished(  # noqa: PLR0917 - fixtures
-    open_swift: OpenSwift, proxy: FaultyProxy, method: str, where: str, cut: str, healer: str
+@together(CRASHES)
+async def test_a_letter_whose_move_was_cut_short_arrives(
+    open_swift: OpenSwift, proxy: FaultyProxy, method: str, where: str, cut: str
 ) -> None:
     """In between the letter is in neither queue, or in one; at the end in exactly one."""
     source, target, message_id = await exhausted(await open_swift(proxy.url, options=QUICK))
@@ -72,8 +63,7 @@ async def test_a_move_that_was_cut_short_is_finished(  # noqa: PLR0917 - fixture
     source, target = source.at(after), target.at(after)
     seen = [*await source.bodies(), *await target.bodies()]
     assert seen.count("letter") <= 1
-    if healer == "sweep":
-        await source.sweep()
+    await source.sweep()
     claimed = await source.claim(dead_letter=policy)
     assert not claimed.messages
     letters = (await target.claim()).messages
@@ -91,65 +81,30 @@ async def test_a_move_that_was_cut_short_is_finished(  # noqa: PLR0917 - fixture
     assert await target.bodies() == ["older"]
 
 
-async def cut_short_on_its_way_back(
-    open_swift: OpenSwift, proxy: FaultyProxy
-) -> tuple[QueueUnderTest, QueueUnderTest, str]:
-    """Two queues, and the id of a letter whose move back to the first was cut short."""
-    source, target, message_id = await exhausted(await open_swift(proxy.url, options=QUICK))
-    await source.claim(dead_letter=target.as_dead_letter_queue(1))
-    proxy.fault("PUT", rf"{place(source)}/m/", times=50, cut="before")
+@together(CRASHES)
+async def test_what_a_client_was_moving_is_in_one_queue(
+    open_swift: OpenSwift, proxy: FaultyProxy, method: str, where: str, cut: str
+) -> None:
+    """It stays where it was, or has arrived; the client was told nothing, and asks again."""
+    before = await open_swift(proxy.url, options=QUICK)
+    source = a_queue(before, "source")
+    target = QueueUnderTest(before, QueueRef(source.ref.project, "target"))
+    await target.post("older")
+    (message_id,) = await source.post("moving")
+    pattern = where.format(source=place(source), target=place(target))
+    proxy.fault(method, pattern, times=50, cut=cut)
     with pytest.raises(Unavailable):
-        await target.stores.messages.move(target.ref, [message_id], Move(source.ref, HOUR))
+        await source.move(target, message_id)
     proxy.heal()
     after = await open_swift()
-    return source.at(after), target.at(after), message_id
-
-
-@asynccontextmanager
-async def sweep_that_waits_for(queue: QueueUnderTest) -> AsyncIterator[Backend]:
-    """Hold a queue's lock while a sweep waits for it, and see the sweep end."""
-    backend: Backend = queue.stores.messages._backend  # type: ignore[attr-defined]
-    name = backend.containers.queue(queue.ref)
-    async with asyncio.timeout(15), backend.locks.hold(name):
-        sweep = asyncio.create_task(queue.sweep())
-        while not backend.locks._locks[name]._waiters:  # noqa: ASYNC110 - it tells nobody
-            await asyncio.sleep(0.01)
-        yield backend
-    await sweep
-
-
-async def test_a_move_back_that_was_cut_short_takes_the_locks_in_the_order_of_claims(
-    open_swift: OpenSwift, proxy: FaultyProxy
-) -> None:
-    """Of the queue that has dead letters first, or a claim there and the sweep would wait."""
-    source, target, message_id = await cut_short_on_its_way_back(open_swift, proxy)
-    async with sweep_that_waits_for(source), asyncio.timeout(5):
-        assert texts((await target.claim()).messages) == ["older"]
-    assert await source.bodies() == ["letter"]
-    assert ids((await source.claim()).messages) == [message_id]
-    assert message_id not in ids(await target.get(message_id))
-
-
-async def test_a_move_back_is_finished_under_the_lock_of_where_it_goes_by_then(
-    open_swift: OpenSwift, proxy: FaultyProxy
-) -> None:
-    """Somebody finished it, and began one to a third queue, while the sweep waited for a lock."""
-    source, target, _ = await cut_short_on_its_way_back(open_swift, proxy)
-    third = QueueUnderTest(source.stores, QueueRef(source.ref.project, "third"))
-    await third.post("older")
-    async with sweep_that_waits_for(source) as backend:
-        container = backend.containers.queue(target.ref)
-        (cut,) = [
-            Listed(entry.name, state)
-            for entry in await backend.objects.list(container, prefix=MESSAGES)
-            if (state := State.parse(entry.content_type)).move_back
-        ]
-        other = replace(cut.state, leaving=backend.containers.queue(third.ref))
-        assert await backend.objects.mark_message(container, cut.name, other, UNLOCKED)
-    assert [await each.bodies() for each in (source, third)] == [[], ["older"]]
-    later = await open_swift()  # this one rests: it found nothing to do
-    await target.at(later).sweep()
-    assert await third.at(later).bodies() == ["older", "letter"]
+    source, target = source.at(after), target.at(after)
+    assert [*await source.bodies(), *await target.bodies()].count("moving") <= 1
+    await source.sweep()
+    there = await source.bodies() == []
+    assert await target.bodies() == (["older", "moving"] if there else ["older"])
+    await source.move(target, message_id)
+    assert [await each.bodies() for each in (source, target)] == [[], ["older", "moving"]]
+    assert ids(await target.get(message_id)) == [message_id]
 
 
 KEYED = [

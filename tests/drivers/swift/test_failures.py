@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.contract.pausing import pause_after
-from tests.contract.subject import MINUTE, QueueUnderTest, give_back, ids, new, texts
+from tests.contract.subject import HOUR, MINUTE, QueueUnderTest, give_back, ids, new, texts
 from tests.drivers.swift.conftest import a_queue
 from tests.drivers.swift.faulty_proxy import FaultyProxy
 from tests.drivers.swift.together import OpenSwift, together
@@ -236,7 +236,7 @@ async def test_who_waits_looks_again_when_messages_were_given_back_in_part(
 async def test_a_claim_is_answered_though_letters_could_not_be_moved(
     open_swift: OpenSwift, proxy: FaultyProxy
 ) -> None:
-    """What it holds is held; the next claim moves them."""
+    """What it holds is held; the sweep moves them."""
     queue = a_queue(await open_swift(proxy.url, options=QUICK))
     letters = queue.named("letters")
     await queue.post("letter")
@@ -246,6 +246,7 @@ async def test_a_claim_is_answered_though_letters_could_not_be_moved(
     claimed = await queue.claim(dead_letter=letters.as_dead_letter_queue(1))
     assert (texts(claimed.messages), claimed.moved) == (["good"], 0)
     proxy.heal()
+    await queue.sweep()
     assert (await queue.claim(dead_letter=letters.as_dead_letter_queue(1))).claim_id is None
     assert texts((await letters.claim()).messages) == ["letter"]
 
@@ -321,7 +322,7 @@ async def test_nothing_is_left_of_a_queue_that_was_dropped_long_ago(open_swift: 
     assert await queue.bodies() == ["c"]
 
 
-async def test_a_claim_whose_last_message_went_elsewhere_is_swept_away(
+async def test_a_claim_whose_last_message_went_elsewhere_is_over_and_its_object_goes_in_time(
     open_swift: OpenSwift, tmp_path: Path
 ) -> None:
     """Acknowledged in part through another process: neither saw the last one of the claim."""
@@ -330,7 +331,7 @@ async def test_a_claim_whose_last_message_went_elsewhere_is_swept_away(
     other = queue.at(await open_swift(coordination_url=locks))
     first, second = await queue.post("a", "b")
     await queue.post("c")
-    ended, live = await queue.claim_id(2), await queue.claim_id(1)
+    ended, live = await queue.claim_id(2), await queue.claim_id(1, ttl=HOUR)
     await queue.delete(first, claims=[ended])
     await other.delete(second, claims=[ended])
     with pytest.raises(NotFound):
@@ -338,7 +339,8 @@ async def test_a_claim_whose_last_message_went_elsewhere_is_swept_away(
     backend = queue.stores.messages._backend  # type: ignore[attr-defined]
     container = backend.containers.queue(queue.ref)
     assert len(await backend.objects.list(container, prefix="c/")) == 2
-    await other.sweep()
+    queue.advance(HOUR - MINUTE)
+    await queue.sweep()
     (entry,) = await backend.objects.list(container, prefix="c/")
     assert entry.name == f"c/{live}"
     assert texts((await queue.get_claim(live)).messages) == ["c"]

@@ -111,8 +111,8 @@ class Claiming(Holding):
         chosen, start, until = Chosen(), tail.birth, NEVER
         known.due_at = None
         if known.nothing_ready is not None:
-            mode, position, until = known.nothing_ready
-            if mode is request.delay_mode and until > self._now():
+            position, until = known.nothing_ready
+            if until > self._now():
                 start = position
             else:
                 known.nothing_ready, until = None, NEVER
@@ -120,9 +120,8 @@ class Claiming(Holding):
         async for page in self._objects.messages(
             container, start=start, first=request.limit + SPARE
         ):
-            listed = await self._with_moves_finished(container, page, lease)
             until = min(
-                until, await self._choose_from_page(container, listed, request, chosen, lease)
+                until, await self._choose_from_page(container, page, request, chosen, lease)
             )
             examined += len(page)
             if len(chosen.messages) >= request.limit:
@@ -131,7 +130,7 @@ class Claiming(Holding):
             if chosen.more:
                 if not (chosen.messages or chosen.is_enough):
                     until = min(until, self._now() + _TRUST_MS) if self._backend.shared else until
-                    known.nothing_ready = (request.delay_mode, page[-1].position + 1, until)
+                    known.nothing_ready = (page[-1].position + 1, until)
                 break
         else:
             known.due_at = until
@@ -169,19 +168,6 @@ class Claiming(Holding):
             for message in await together(*steps):
                 waiting += chosen.add(message, request, now)
         return min(waiting, default=NEVER)
-
-    async def _with_moves_finished(
-        self, container: str, page: Sequence[Listed], lease: Lease
-    ) -> Sequence[Listed]:
-        """The same messages after finishing the moves among them that a crash cut short."""
-        cut = [one for one in page if one.is_moving]
-        if not cut:
-            return page
-        await self._dead_letters.finish_moves(container, cut, lease)
-        states = await together(*(self._objects.state(container, one.name) for one in cut))
-        healed = {one.name: state for one, state in zip(cut, states, strict=True)}
-        now = [Listed(one.name, healed.get(one.name, one.state) or _GONE) for one in page]
-        return [one for one in now if one.state is not _GONE]
 
     async def _hold(
         self, queue: QueueRef, request: ClaimRequest, taken: Sequence[Fetched], lease: Lease
@@ -251,9 +237,6 @@ class Claiming(Holding):
         except Unavailable:
             return await self._objects.state(container, listed.name) is None
         return True
-
-
-_GONE = State(0, 0, "")
 
 
 async def _confirmed(messages: Sequence[T], writes: Iterable[Awaitable[bool]]) -> list[T]:

@@ -5,19 +5,20 @@
     3. the original is deleted
     4. the copy's mark is taken away
 
-So a message is never visible in both queues. What a crash leaves is found later: the next claim or
-sweep of the source moves a leaving message again, to a new position, and the next claim or sweep of
-the target shows an arriving one whose original is gone.
+So a message is never visible in both queues. What a crash leaves is found by the sweep: a dead
+letter that is leaving the source moves again, to a new position, any other leaving message stays
+where it was, and the target shows an arriving one whose original is gone.
 
 An operation that sends dead letters holds the source's lock and waits for the target's. A
 dead-letter queue has no dead-letter queue itself, so two of them never wait for each other. A move
 that a client asked for may go in either direction: it takes both locks by `Locks.hold_both`, which
-frees one while it waits for the other. Only the sweep finishes such a move.
+frees one while it waits for the other.
 """
 
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
+from typing import NamedTuple
 
 from zaqar_lite.domain.attempts import MAX_CLAIMS, MOVED
 from zaqar_lite.domain.errors import Unavailable
@@ -32,8 +33,23 @@ from zaqar_lite.storage.swift.objects import together
 
 _STEP = 10
 """Letters that are moved while the target's lock is held."""
-_RESETS, _KEEPS = "r", "k"
-"""The first letter of `State.move_back`: are the counts reset, or kept? The delay in ms follows."""
+
+
+class _Route(NamedTuple):
+    """From which container messages move to which one, with what ttl; `how` a client asked for it.
+
+    The ttl counts from now; 0 keeps each one's own deadline.
+    """
+
+    source: str
+    target: str
+    ttl_ms: int
+    how: Move | None = None
+
+    @property
+    def resets(self) -> bool:
+        """Whether the messages' counts begin anew."""
+        return self.how is not None and self.how.reset
 
 
 class DeadLetters:
@@ -53,47 +69,38 @@ class DeadLetters:
         if policy.target is None:
             raise no_failed_list("Swift")
         target = self._backend.containers.queue(policy.target)
-        return await self._move(source, target, letters, policy.ttl_ms or 0, lease)
+        return await self._move(_Route(source, target, policy.ttl_ms or 0), letters, lease)
 
     async def move(self, source: str, messages: Sequence[Fetched], how: Move, lease: Lease) -> None:
         """Move messages that nobody holds as a client asked, under both queues' locks."""
-        back = f"{_RESETS if how.reset else _KEEPS}{how.delay_ms}"
-        marked = [one.with_state(replace(one.state, move_back=back)) for one in messages]
+        marked = [one.with_state(replace(one.state, move_reason=MOVED)) for one in messages]
         target = self._backend.containers.queue(how.target)
-        await self._move(source, target, marked, how.ttl_ms, lease, has_both=True)
+        await self._move(_Route(source, target, how.ttl_ms, how), marked, lease)
 
-    async def _move(
-        self,
-        source: str,
-        target: str,
-        letters: Sequence[Fetched],
-        ttl_ms: int,
-        lease: Lease,
-        *,
-        has_both: bool = False,
-    ) -> int:
+    async def _move(self, route: _Route, letters: Sequence[Fetched], lease: Lease) -> int:
         """Move messages between containers, under the source's lock; answer how many.
 
-        `ttl_ms` counts from now; 0 keeps each one's own deadline. The target's lock is taken here,
-        unless the caller `has_both`. It is freed between the steps, long enough for other processes
-        to get it: a consumer of letters must not wait until all have moved. Showing the copies is
-        the last write under it, so that a letter that is seen can be claimed.
+        The target's lock is taken here, unless a client asked for the move: then the caller holds
+        both. It is freed between the steps, long enough for other processes to get it: a consumer
+        of letters must not wait until all have moved. Showing the copies is the last write under
+        it, so that a letter that is seen can be claimed.
         """
-        tails, moved = self._backend.tails, 0
+        tails, moved, (source, target, _, how) = self._backend.tails, 0, route
         known = tails.known(source).tail
         project = known.project if known is not None else ""
         for step in range(0, len(letters), _STEP):
             few = letters[step : step + _STEP]
             holding = self._backend.locks.hold(target, turn=0.0)
-            async with nullcontext(lease) if has_both else holding as target_lease:
+            async with holding if how is None else nullcontext(lease) as target_lease:
                 both = Lease(min(lease.until, target_lease.until))
                 tail = await tails.load(target, both)
                 bound = tail.bound and tail.bound + len(few)
                 tail = replace(tail, bound=bound, project=tail.project or project)
                 positions = tails.next_positions(tail, len(few))
                 async with tails.appending(target, tail, positions, both):
-                    placed = list(zip(positions, few, strict=True))
-                    copied = await self._copy_all(source, target, placed, ttl_ms, both)
+                    copied = await self._copy_all(
+                        route, list(zip(positions, few, strict=True)), both
+                    )
                 await together(*(self._show(target, copy, both) for _, copy in copied))
             self._backend.hints.announce_ready(target, len(copied))
             await together(*(self._forget(source, letter, lease) for letter, _ in copied))
@@ -101,14 +108,10 @@ class DeadLetters:
         return moved
 
     async def _copy_all(
-        self,
-        source: str,
-        target: str,
-        letters: Sequence[tuple[int, Fetched]],
-        ttl_ms: int,
-        lease: Lease,
+        self, route: _Route, letters: Sequence[tuple[int, Fetched]], lease: Lease
     ) -> list[tuple[Listed, Listed]]:
         """Move messages to positions of the target, under both locks: originals and copies."""
+        source, target, ttl_ms, _ = route
         marked = await together(
             *(
                 self._objects.mark_message(
@@ -121,7 +124,7 @@ class DeadLetters:
             )
         )
         leaving = [
-            (letter.listed, await self._copy(source, letter, at, ttl_ms))
+            (letter.listed, await self._copy(route, letter, at))
             for (at, letter), was_marked in zip(letters, marked, strict=True)
             if was_marked  # else it was deleted meanwhile
         ]
@@ -131,14 +134,15 @@ class DeadLetters:
             *(
                 self.histories.copy(source, listed, target, copy.listed, lease)
                 for listed, copy in leaving
-                if not listed.state.move_back.startswith(_RESETS)
+                if not route.resets
             ),
         )
         await together(*(self._objects.remove(source, one.name, lease) for one, _ in leaving))
         return [(letter, copy.listed) for letter, copy in leaving]
 
-    async def _copy(self, source: str, letter: Fetched, position: int, ttl_ms: int) -> Fetched:
+    async def _copy(self, route: _Route, letter: Fetched, position: int) -> Fetched:
         """The message as it is to be in the target."""
+        source, _, ttl_ms, how = route
         now = self._backend.clock.now_ms()
         state, content = letter.state, letter.content
         copied = replace(
@@ -148,7 +152,6 @@ class DeadLetters:
             claim_expires_at=0,
             leaving="",
             move_reason="",
-            move_back="",
             arriving=source,
             move_position=letter.listed.position,
             move_ttl_ms=0,
@@ -159,15 +162,14 @@ class DeadLetters:
             state.claim_count,
             state.claim_id or None,
             state.claim_client or None,
-            MOVED if state.move_back else state.move_reason or MAX_CLAIMS,
+            state.move_reason or MAX_CLAIMS,
             0 if content.origin is None else content.origin.redriven,
         )
         name, attempts = layout.message_name(position, letter.listed.id), content.attempts
-        if state.move_back:
+        if how is not None:
             origin = (content.origin or origin).put_back()
-            delay_ms = int(state.move_back[1:])
-            copied = replace(copied, delay_expires_at=now + delay_ms if delay_ms else 0)
-        if state.move_back.startswith(_RESETS):
+            copied = replace(copied, delay_expires_at=now + how.delay_ms if how.delay_ms else 0)
+        if route.resets:
             attempts = dump_attempts(await self.histories.read_all(source, letter))
             copied = replace(
                 copied, claim_count=0, failure_count=0, claim_id="", claimed_at=0, ended=""
@@ -200,19 +202,8 @@ class DeadLetters:
         shown = replace(copy.state, arriving="", move_position=0)
         await self._objects.mark_message(target, copy.name, shown, lease)
 
-    async def finish_moves(
-        self,
-        container: str,
-        listed: Sequence[Listed],
-        lease: Lease,
-        *,
-        target: str = "",
-    ) -> int:
-        """Finish moves from and to a queue, under its lock; answer how many were left open.
-
-        With a `target`, whose lock is held too, only the moves to it; without one, none of those
-        that a client asked for.
-        """
+    async def finish_moves(self, container: str, listed: Sequence[Listed], lease: Lease) -> int:
+        """Finish moves from and to a queue, under its lock; answer how many messages moved."""
         self._backend.tails.known(container).something_may_be_ready()
         count = 0
         for one in listed:
@@ -220,20 +211,25 @@ class DeadLetters:
             if message is None:
                 continue  # the listing is late
             if message.state.leaving:
-                going = message.state.leaving == target if target else not message.state.move_back
-                if going:
-                    count += await self._move_again(container, message, lease, bool(target))
+                count += await self._move_again(container, message, lease)
             elif message.state.arriving:
                 count += await self._arrive(container, message.listed, lease)
         return count
 
-    async def _move_again(self, source: str, letter: Fetched, lease: Lease, has_both: bool) -> int:
-        """Move a leaving message: its copy, if there is one, has not been shown to anybody."""
-        state = letter.state
-        copy = layout.message_name(state.move_position, letter.listed.id)
-        await self._objects.remove(state.leaving, copy, lease)
-        ttl_ms = state.move_ttl_ms
-        return await self._move(source, state.leaving, [letter], ttl_ms, lease, has_both=has_both)
+    async def _move_again(self, source: str, message: Fetched, lease: Lease) -> int:
+        """Move a leaving letter; let another message stay, whose client was told nothing.
+
+        Its copy, if there is one, has not been shown to anybody.
+        """
+        state, name = message.state, message.listed.name
+        copy = layout.message_name(state.move_position, message.listed.id)
+        await self.remove(state.leaving, Listed(copy, state), lease)
+        if state.move_reason != MOVED:
+            route = _Route(source, state.leaving, state.move_ttl_ms)
+            return await self._move(route, [message], lease)
+        stays = replace(state, leaving="", move_position=0, move_ttl_ms=0, move_reason="")
+        await self._objects.mark_message(source, name, stays, lease)
+        return 0
 
     async def _arrive(self, target: str, copy: Listed, lease: Lease) -> int:
         original = layout.message_name(copy.state.move_position, copy.id)

@@ -2,8 +2,8 @@
 
 A kind has a container, and an object's name sorts as (project, name) does. The content type shows
 what is asked of many at once: `v` version, `e` expires at, `gone` for what was deleted. Such a
-tombstone, and what has expired, is removed by a process whose clock is past its version, or minutes
-later by Swift, so that versions grow over deletions. The listing proposes and the object decides.
+tombstone, and what has expired, is removed by Swift minutes later, when every clock is past its
+version, so that versions grow over deletions. The listing proposes and the object decides.
 """
 
 import json
@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from hashlib import sha256
 from typing import NamedTuple, Self, TypeVar
 
-from zaqar_lite.domain.errors import RecordChanged, Unavailable
+from zaqar_lite.domain.errors import RecordChanged
 from zaqar_lite.domain.models import Record, RecordBound
 from zaqar_lite.storage.management import ManagementStore
 from zaqar_lite.storage.swift import layout
@@ -21,11 +21,6 @@ from zaqar_lite.storage.swift.objects import together
 
 _SEPARATOR = "!!"
 _MAX_NAME, _CUT_BYTES = 1_024, 900
-_LISTINGS = 100
-"""Listings that one sweep asks for at most."""
-_AT_ONCE = 100
-_REST_MS = 60_000
-"""How long the sweep rests after a round in which it found nothing: listings cost."""
 T = TypeVar("T")
 
 
@@ -52,10 +47,6 @@ class _State(NamedTuple):
         """Whether its time is over."""
         return self.expires_at is not None and self.expires_at <= now
 
-    def is_removable(self, now: int) -> bool:
-        """Whether a sweep may remove it: by this clock, the next version is higher than its own."""
-        return self.is_over(now) and self.version < now * 1000
-
     def is_live(self, now: int) -> bool:
         """Whether readers may see it."""
         return self.version > 0 and not self.gone and not self.is_over(now)
@@ -68,10 +59,6 @@ class KindRecords(Connected, ManagementStore):
         super().__init__(backend)
         self._objects = backend.objects
         self._last_version = 0
-        self._after = ("", "")
-        self._idle = True
-        """Whether this round of the sweep has found nothing so far."""
-        self._rests_until = 0
 
     async def put_record(
         self,
@@ -183,61 +170,8 @@ class KindRecords(Connected, ManagementStore):
         return found[:limit]
 
     async def sweep_records(self, limit: int) -> int:
-        """Go round the kinds; each call goes on where the last one ended; see the seam."""
-        if self._now() < self._rests_until:
-            return 0
-        removed = 0
-        for _ in range(_LISTINGS):
-            container, after = self._after
-            if not container or not after:
-                container = await self._next_kind(container)
-                if not container:
-                    self._end_round()
-                    break
-            removed += await self._sweep_page(container, after, limit - removed)
-            if removed >= limit:
-                break
-        return removed
-
-    async def _next_kind(self, container: str) -> str:
-        prefix = self._backend.containers.kinds
-        found = await self._objects.containers(prefix, after=container, limit=1)
-        return found[0] if found else ""
-
-    def _end_round(self) -> None:
-        self._rests_until = self._now() + _REST_MS if self._idle else 0
-        self._after, self._idle = ("", ""), True
-
-    async def _sweep_page(self, container: str, after: str, limit: int) -> int:
-        """Remove what is over on a page: how many expired records that were."""
-        entries = await self._objects.list(container, after=after)
-        now = self._now()
-        over = [e.name for e in entries if _State.parse(e.content_type).is_removable(now)]
-        is_cut = len(over) > limit
-        over = over[:limit]
-        removed = 0
-        for first in range(0, len(over), _AT_ONCE):
-            step = (self._remove_over(container, name) for name in over[first : first + _AT_ONCE])
-            removed += sum(await together(*step))
-        self._idle = self._idle and not over
-        is_last = not is_cut and len(entries) < self._objects.page
-        last = over[-1] if is_cut else "" if is_last else entries[-1].name
-        self._after = (container, last)
-        return removed
-
-    async def _remove_over(self, container: str, key: str) -> bool:
-        """Remove an object if it agrees with the listing; tell whether it was a record."""
-
-        async def work(lease: Lease) -> bool:
-            stored = await self._state(container, key)
-            if not stored.is_removable(self._now()):
-                return False
-            return await self._objects.remove(container, key, lease) and not stored.gone
-
-        try:
-            return await self._locked(container, key, work)
-        except Unavailable:
-            return False  # it is swept the next time round
+        """Remove nothing: what has expired goes by X-Delete-At; see the seam."""
+        return 0
 
     async def _state(self, container: str, key: str) -> _State:
         reply = await self._objects.head(container, key)

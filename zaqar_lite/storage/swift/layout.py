@@ -120,7 +120,7 @@ def content_type(kind: str, **values: str | int) -> str:
     return f"{_TYPE}{kind}" + "".join(f";{key}={value}" for key, value in values.items() if value)
 
 
-_PARAMETERS = "e t u d n c x w s o f to from at mt y b g".split()  # noqa: SIM905 - one line
+_PARAMETERS = "e t u d n c x w s o f to from at mt y g".split()  # noqa: SIM905 - one line
 """How a content type names the fields of a `State`, in their order."""
 _NUMBERS = dict.fromkeys("etdnxsf", 10) | {"mt": 10, "at": 16}
 _QUOTED = ("w", "y")
@@ -135,9 +135,9 @@ class State:
     until `claim_expires_at`.
 
     `leaving` is the container that the message moves to, and `move_position` its position there.
-    It moves as a dead letter for `move_reason`, or as `move_back` says (`dead_letters.py`) where a
-    client asked for it. `arriving` is set on the copy until the original is gone: the container
-    that the message comes from, and `move_position` is its position there.
+    It moves for `move_reason`, which is MOVED where a client asked for it. `arriving` is set on the
+    copy until the original is gone: the container that the message comes from, and `move_position`
+    is its position there.
 
     `group` is the digest of the message's group.
     """
@@ -158,7 +158,6 @@ class State:
     move_position: int = 0
     move_ttl_ms: int = 0
     move_reason: str = ""
-    move_back: str = ""
     group: str = ""
 
     @classmethod

@@ -17,6 +17,8 @@ from zaqar_lite.storage.swift.objects import together
 class SwiftManagementStore(KindRecords):
     """Queue records as objects."""
 
+    expires_alone = True
+
     def __init__(self, backend: Backend) -> None:
         super().__init__(backend)
         self._records = backend.records

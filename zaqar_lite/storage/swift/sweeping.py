@@ -4,8 +4,6 @@ Swift's X-Delete-At would also remove what has expired, but later.
 """
 
 from collections.abc import Sequence
-from contextlib import suppress
-from functools import partial
 
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.models import (
@@ -18,7 +16,7 @@ from zaqar_lite.domain.models import (
 )
 from zaqar_lite.storage.swift import layout
 from zaqar_lite.storage.swift.backend import Backend
-from zaqar_lite.storage.swift.holding import Holding, is_held
+from zaqar_lite.storage.swift.holding import Holding
 from zaqar_lite.storage.swift.layout import Listed, State
 from zaqar_lite.storage.swift.locks import Lease
 from zaqar_lite.storage.swift.objects import UNLOCKED, Entry, together
@@ -30,8 +28,6 @@ _REST_MS = 60_000
 """How long the sweep rests after a round in which it found nothing: listings cost."""
 _LAPSED = 100
 """How many lapsed leases a step ends under the lock; then the lock is free for a moment."""
-_CLAIMS = 1_000
-"""How many claims of one queue a round looks after."""
 _KEEP_MS = 3_600_000
 """How long the tail of a dropped queue stays: it tells which late objects are of that queue."""
 
@@ -46,8 +42,6 @@ class Sweeping(Holding):
         """Whether this round has found nothing so far."""
         self._rests_until = 0
         self._swept_tail = Tail()
-        self._unheld: list[str] = []
-        """Claims of the queue that is swept that hold none of the messages listed so far."""
 
     async def sweep(self, limit: int, retries_of: RetryPolicyOf = no_retries) -> SweepResult:
         """Remove what is over and finish what a crash cut short; see the seam.
@@ -84,8 +78,7 @@ class Sweeping(Holding):
         entries, lapsed, whole = _up_to_lapsed(entries, len(entries) < page, now)
         if not after:
             tails = [Tail.parse(e.content_type) for e in entries if e.name == layout.TAIL]
-            self._swept_tail = tails[0] if tails or whole else await self._tails.peek(container)
-            self._unheld = []
+            self._swept_tail = tails[0] if tails else await self._tails.peek(container)
         tail = self._swept_tail
         buried = {entry.name for entry in entries if _is_of_earlier_life(entry.name, tail)}
         messages = [
@@ -96,10 +89,7 @@ class Sweeping(Holding):
         await together(*(self._objects.remove(container, name, UNLOCKED) for name in buried))
         over = [e for e in entries if e.name not in buried and _is_over(e, tail, now)]
         cut = [one for one in messages if one.is_moving]
-        moved_back = await self._finish_moves(container, cut)
         lapsed = [name for name in lapsed if tail.project and name not in buried]
-        self._note_claims(entries, messages, now)
-        ended = self._unheld if whole else []
         names = [entry.name for entry in entries]
         left = not after and whole and (not names or (_is_long_gone(tail, now) and len(names) == 1))
         ready = [m for m in messages if m.state.is_ready(now) and not m.state.is_delayed(now)]
@@ -114,33 +104,21 @@ class Sweeping(Holding):
             gone = await together(*(self._remove_over(container, e, tail, lease) for e in over))
             moved = await self._dead_letters.finish_moves(container, cut, lease)
             done = await self._end_lapsed(container, lapsed, retries, lease)
-            empty = [await self._end_unheld(container, name, lease) for name in ended]
             if left and (not names or _is_long_gone(newest, now)):
                 await self._objects.remove(container, layout.TAIL, lease)
                 await self._objects.remove_container(container, lease)
                 self._tails.known(container).written = 0
-            deleted = len(buried) + sum(empty)
-            return done._replace(expired=sum(gone), moved=done.moved + moved, deleted=deleted)
+            moved += done.moved
+            return done._replace(expired=sum(gone), moved=moved, deleted=len(buried))
 
         last = "" if whole else names[-1]
-        unlocked = SweepResult(moved=moved_back, deleted=len(buried))
-        if not (over or cut or lapsed or ended or left or tail.opened):
+        unlocked = SweepResult(deleted=len(buried))
+        if not (over or cut or lapsed or left or tail.opened):
             return unlocked, last
         try:
-            swept = await self._backend.locks.run(container, work)
+            return await self._backend.locks.run(container, work), last
         except Unavailable:
             return unlocked, last  # the next round sweeps a busy queue
-        return swept._replace(moved=swept.moved + moved_back), last
-
-    async def _finish_moves(self, container: str, cut: Sequence[Listed]) -> int:
-        """Finish moves that clients asked for, under both queues' locks; answer how many."""
-        moved = 0
-        for target in {one.state.leaving for one in cut if one.state.move_back}:
-            some = [one for one in cut if one.state.leaving == target and one.state.move_back]
-            work = partial(self._dead_letters.finish_moves, container, some, target=target)
-            with suppress(Unavailable):  # the next round sweeps a busy queue
-                moved += await self._backend.locks.run(target, work, also=container)
-        return moved
 
     async def _end_lapsed(
         self, container: str, names: Sequence[str], retries: RetryPolicy, lease: Lease
@@ -160,27 +138,6 @@ class Sweeping(Holding):
             self._hints.announce_due(container, min(parked))
         letters_in = {letter.target} if moved and letter and letter.target else set()
         return SweepResult(lapsed=len(ended) - moved, moved=moved, letters_in=frozenset(letters_in))
-
-    def _note_claims(self, entries: Sequence[Entry], messages: Sequence[Listed], now: int) -> None:
-        """Note the live claims that are listed, and take off those that hold a message."""
-        claims = [entry for entry in entries if entry.name.startswith(layout.CLAIMS)]
-        self._unheld += [entry.name for entry in claims if not _is_over(entry, Tail(), now)]
-        held = {layout.CLAIMS + m.state.claim_id for m in messages if m.state.is_claimed(now)}
-        self._unheld = [name for name in self._unheld if name not in held][:_CLAIMS]
-
-    async def _end_unheld(self, container: str, name: str, lease: Lease) -> bool:
-        """Remove the object of a claim whose last message is gone."""
-        reply = await self._objects.get(container, name)
-        if not reply.found:
-            return False
-        claim_id = name.removeprefix(layout.CLAIMS)
-        for message in reply.body.decode().split():
-            state = await self._objects.state(container, message)
-            if state is not None and is_held(
-                claim_id, Listed(message, state), self._swept_tail.birth, self._now()
-            ):
-                return False
-        return await self._objects.remove(container, name, lease)
 
     async def _remove_over(self, container: str, entry: Entry, tail: Tail, lease: Lease) -> bool:
         """Remove an entry, if its object agrees with the listing."""

@@ -23,7 +23,6 @@ from urllib.parse import quote, unquote
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Unavailable
-from zaqar_lite.domain.models import DelayMode
 from zaqar_lite.storage.swift import layout
 from zaqar_lite.storage.swift.locks import Lease
 from zaqar_lite.storage.swift.objects import Objects, together
@@ -118,8 +117,8 @@ class KnownQueue:
         self.tail: Tail | None = None
         self.written = 0
         """No position up to this one needs the tail in Swift to be written again."""
-        self.nothing_ready: tuple[DelayMode, int, int] | None = None
-        """Claims of this mode find nothing ready before this position until this instant."""
+        self.nothing_ready: tuple[int, int] | None = None
+        """Claims find nothing ready before this position until this instant."""
         self.exposed_to = 0
         """The position up to which delayed messages have been exposed."""
         self.due_at: int | None = None
