@@ -16,11 +16,11 @@ from zaqar_lite.domain.metadata import dead_letter_target
 from zaqar_lite.domain.models import QueueRecord, QueueRef
 from zaqar_lite.domain.refusals import queue_changed, too_many_queues
 from zaqar_lite.storage.base import MAX_EXAMINED
-from zaqar_lite.storage.mongodb.connection import Connection, find_first
-from zaqar_lite.storage.mongodb.errors import repeated, translating
+from zaqar_lite.storage.mongodb.connection import find_first
+from zaqar_lite.storage.mongodb.errors import translating
 from zaqar_lite.storage.mongodb.indexes import BY_ID, Document
-from zaqar_lite.storage.mongodb.queues import Queues, key_of
-from zaqar_lite.storage.mongodb.records import MAKERS, MOST_MAKERS, KindRecords, record_id
+from zaqar_lite.storage.mongodb.queues import key_of
+from zaqar_lite.storage.mongodb.records import MOST_MAKERS, KindRecords
 
 _HAS_RECORD = {"m": {"$exists": True}}
 _ATTEMPTS = 5
@@ -30,50 +30,39 @@ _ATTEMPTS = 5
 class MongoManagementStore(KindRecords):
     """Queue records in MongoDB, and those of other kinds."""
 
-    def __init__(self, connection: Connection) -> None:
-        super().__init__(connection)
-        self._queues = Queues(connection)
-
     async def create_queue(
         self, queue: QueueRef, metadata: Mapping[str, Any], *, max_queues: int
     ) -> tuple[QueueRecord, bool]:
-        """Create a queue; see the seam.
-
-        Near the limit it is a transaction that changes a document of the project: of racing
-        creators one is first, and the others count its queue.
-        """
+        """Create a queue within the project's bound; see the seam."""
         maker = uuid4().hex
+
+        async def is_near(session: AsyncClientSession | None, made: int) -> bool:
+            count = await self._connection.queues.count_documents(
+                {"p": queue.project, **_HAS_RECORD},
+                session,
+                limit=max(max_queues + made, 1),
+                hint="name",
+            )
+            if count >= max_queues + made:
+                raise too_many_queues(max_queues)
+            return count + MOST_MAKERS >= max_queues
+
         for _ in range(_ATTEMPTS):
             known = await self._connection.queues.find_one({"_id": key_of(queue)}, hint=BY_ID)
             if known is not None and "m" in known:
                 return _record(known), known["i"] == maker
-            count = await self._count(queue.project, max_queues)
-            if count >= max_queues:
-                raise too_many_queues(max_queues)
             if known is None:
+                await is_near(None, 0)  # a queue that is one too many leaves nothing
                 await self._queues.seed(queue)
             fields = {**self._record_fields(queue, metadata, exposing=False), "i": maker}
-            if count + MOST_MAKERS < max_queues:
-                document = await repeated(partial(self._make_record, queue, fields))
-            else:
-                await self._seed(MAKERS, queue.project, "")
-                document = await self._queues.in_transaction(
-                    partial(self._make_within, queue, fields, max_queues)
-                )
+            make = partial(self._make_record, queue, fields)
+            document = await self._make_within(queue.project, "", make, is_near)
             if document is not None:
                 return _record(document), True
         raise Unavailable(f"The queue {queue.name!r} is being created and deleted too often.")
 
-    async def _count(
-        self, project: str, most: int, session: AsyncClientSession | None = None
-    ) -> int:
-        """Count a project's queues, up to `most`."""
-        return await self._connection.queues.count_documents(
-            {"p": project, **_HAS_RECORD}, session, limit=max(most, 1), hint="name"
-        )
-
     async def _make_record(
-        self, queue: QueueRef, fields: Document, session: AsyncClientSession | None = None
+        self, queue: QueueRef, fields: Document, session: AsyncClientSession | None
     ) -> Document | None:
         """Write a record where there is none; None without a document, or with another's record."""
         return await self._connection.queues.find_one_and_update(
@@ -82,24 +71,6 @@ class MongoManagementStore(KindRecords):
             return_document=ReturnDocument.AFTER,
             session=session,
         )
-
-    async def _make_within(
-        self, queue: QueueRef, fields: Document, max_queues: int, session: AsyncClientSession
-    ) -> Document | None:
-        """Write a record in a transaction, unless there are too many then."""
-        turn = {"_id": record_id(MAKERS, queue.project, "")}
-        taken = await self._connection.records.update_one(
-            turn, {"$inc": {"v": 1}}, hint=BY_ID, session=session
-        )
-        if not taken.matched_count:
-            return None
-        document = await self._make_record(queue, fields, session)
-        if (
-            document is not None
-            and await self._count(queue.project, max_queues + 1, session) > max_queues
-        ):
-            raise too_many_queues(max_queues)
-        return document
 
     async def get_queue(self, queue: QueueRef) -> QueueRecord | None:
         """Read a queue's record from the primary; see the seam."""

@@ -7,7 +7,7 @@ So of several racing writers exactly one finds the version that it has seen. A w
 was lost recognises its own change by the mark `i`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from uuid import uuid4
@@ -16,17 +16,17 @@ from bson import Int64
 from bson.datetime_ms import DatetimeMS
 from pymongo import ReturnDocument
 from pymongo.asynchronous.client_session import AsyncClientSession
-from pymongo.errors import DuplicateKeyError, PyMongoError
+from pymongo.errors import DuplicateKeyError
 
 from zaqar_lite.domain.errors import RecordChanged, Unavailable
 from zaqar_lite.domain.models import Record, RecordBound
 from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.management import ManagementStore
-from zaqar_lite.storage.mongodb.connection import find_first, read_all
+from zaqar_lite.storage.mongodb.connection import Connection, find_first, read_all
 from zaqar_lite.storage.mongodb.errors import repeated
 from zaqar_lite.storage.mongodb.indexes import BY_ID, Document
 from zaqar_lite.storage.mongodb.parts import Connected
-from zaqar_lite.storage.mongodb.queues import ids_of
+from zaqar_lite.storage.mongodb.queues import Queues, ids_of
 from zaqar_lite.storage.mongodb.transactions import RetryBudget
 
 MAKERS = "creators"
@@ -35,10 +35,18 @@ MOST_MAKERS = 100
 """Makers that race without passing a bound."""
 _NEVER = 253_402_300_799_999
 """The end of the year 9999: the `e` of what stays until it is deleted."""
+Make = Callable[[AsyncClientSession | None], Awaitable[Document | None]]
+"""Make a record, in a transaction or not; None where somebody else changed what is there."""
+IsNear = Callable[[AsyncClientSession | None, int], Awaitable[bool]]
+"""Tell whether a bound is nearly reached, or raise; so many of those that are counted are new."""
 
 
 class KindRecords(Connected, ManagementStore):
     """The part of the management store that is not about queues."""
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection)
+        self._queues = Queues(connection)
 
     async def put_record(
         self,
@@ -64,7 +72,10 @@ class KindRecords(Connected, ManagementStore):
             changes = {"b": {"$literal": value}, "e": self._end(ttl_ms)}
             update: list[Document] = [{"$set": changes}, {"$unset": "z"}]
             if bounds and not _is_live(found):
-                written = await self._make_bounded(found, mark, update, bounds, tries)
+                place = "" if any(bound.of_server for bound in bounds) else project
+                make = partial(self._changed, found, mark, update)
+                is_near = partial(self._is_near, kind, project, bounds)
+                written = await self._make_within(place, kind, make, is_near)
             else:
                 written = await self._change(found, mark, update)
             if written is not None:
@@ -189,62 +200,58 @@ class KindRecords(Connected, ManagementStore):
             session=session,
         )
 
-    async def _make_bounded(
-        self,
-        seen: Document,
-        mark: str,
-        update: Sequence[Document],
-        bounds: Sequence[RecordBound],
-        tries: RetryBudget,
+    async def _make_within(
+        self, place: str, kind: str, make: Make, is_near: IsNear
     ) -> Document | None:
         """Make a record within its bounds; None where it must be tried again.
 
-        Near a bound it is a transaction that changes a document of the project: of racing makers
-        one is first, and the others count its record.
+        Near a bound it is a transaction that changes a document of the bounds' place: of racing
+        makers one is first, and the others count its record.
         """
-        kind, project, is_near = seen["k"], seen["p"], False
-        for bound in bounds:
-            count = await self._count_live(kind, project, bound, bound.most)
-            if count >= bound.most:
-                raise bound.reached
-            is_near = is_near or count + MOST_MAKERS >= bound.most
-        if not is_near:
-            return await self._change(seen, mark, update)
-        place = "" if any(bound.of_server for bound in bounds) else project
+        if not await is_near(None, 0):
+            return await repeated(lambda: make(None))
         await self._seed(MAKERS, place, kind)
         turn = {"_id": record_id(MAKERS, place, kind)}
-        records = self._connection.records
-        try:
-            async with self._connection.sessions.transaction() as session:
-                await records.update_one(turn, {"$inc": {"v": 1}}, hint=BY_ID, session=session)
-                made = await self._changed(seen, mark, update, session)
-                for bound in bounds if made is not None else ():
-                    most = bound.most + 1
-                    if await self._count_live(kind, project, bound, most, session) >= most:
-                        raise bound.reached
-                return made
-        except PyMongoError as exc:
-            await tries.pause(exc)
-            return None
 
-    async def _count_live(
+        async def make_in_turn(session: AsyncClientSession) -> Document | None:
+            taken = await self._connection.records.update_one(
+                turn, {"$inc": {"v": 1}}, hint=BY_ID, session=session
+            )
+            made = await make(session) if taken.matched_count else None
+            if made is not None:
+                await is_near(session, 1)
+            return made
+
+        return await self._queues.in_transaction(make_in_turn)
+
+    async def _is_near(
         self,
         kind: str,
         project: str,
-        bound: RecordBound,
-        most: int,
-        session: AsyncClientSession | None = None,
-    ) -> int:
-        """Count the live records that a bound counts, up to `most`."""
-        counted: Document = {"k": kind, "e": {"$exists": True}}
-        if not bound.of_server:
-            counted["p"] = project
-        if bound.prefix:
-            counted["n"] = {"$gte": bound.prefix, "$lt": bound.prefix + "\U0010ffff"}
-        counted["$expr"] = {"$gt": ["$e", self._connection.now]}
-        return await self._connection.records.count_documents(
-            counted, session, limit=max(most, 1), hint="name"
-        )
+        bounds: Sequence[RecordBound],
+        session: AsyncClientSession | None,
+        made: int,
+    ) -> bool:
+        """Count the live records that each bound counts; tell whether one is nearly reached.
+
+        Raises:
+            LimitReached: one is; `made` are in the count already.
+        """
+        near = False
+        for bound in bounds:
+            counted: Document = {"k": kind, "e": {"$exists": True}}
+            if not bound.of_server:
+                counted["p"] = project
+            if bound.prefix:
+                counted["n"] = {"$gte": bound.prefix, "$lt": bound.prefix + "\U0010ffff"}
+            counted["$expr"] = {"$gt": ["$e", self._connection.now]}
+            count = await self._connection.records.count_documents(
+                counted, session, limit=max(bound.most + made, 1), hint="name"
+            )
+            if count >= bound.most + made:
+                raise bound.reached
+            near = near or count + MOST_MAKERS >= bound.most
+        return near
 
     def _end(self, ttl_ms: int | None) -> Document:
         """The expression for `e`."""
