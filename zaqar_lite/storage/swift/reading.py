@@ -158,24 +158,18 @@ class Reading(Connected, MessageStore):
         now = self._now()
         return [one for one in found if one is not None and one.exists(tail.birth, now)]
 
-    async def _live(self, container: str, tail: Tail) -> AsyncIterator[Listed]:
-        """The live messages of a queue as listings show them, in order of position."""
-        async for page in self._objects.messages(container, start=tail.birth):
-            now = self._now()
-            for listed in page:
-                if listed.state.is_live(now):
-                    yield listed
-
     async def stats(self, queue: QueueRef) -> Stats:
         """Count from listings; read only the oldest and the newest."""
         container = self._container(queue)
-        tail = await self._tails.peek(container)
-        stats, ends = await self._count(self._live(container, tail))
-        await self._show_ends(stats, container, ends)
+        stats, names = await self._count(self._live(container))
+        ends = await self._fetch_all(container, names)
+        if ends:
+            now = self._now()
+            stats.oldest, stats.newest = ends[0].view(now), ends[-1].view(now)
         return stats
 
-    async def _listed_live(self, container: str) -> AsyncIterator[Listed]:
-        """The live messages, by listings alone: they begin with the tail."""
+    async def _live(self, container: str) -> AsyncIterator[Listed]:
+        """The live messages in order of position, by listings alone: they begin with the tail."""
         tail: Tail | None = None
         async for page in self._objects.pages(
             container, after=layout.BEFORE_TAIL, before=layout.AFTER_MESSAGES, first=PAGE
@@ -207,13 +201,6 @@ class Reading(Connected, MessageStore):
                 stats.ready += 1
         return stats, ends
 
-    async def _show_ends(self, stats: Stats, container: str, names: Collection[str]) -> None:
-        """Read the messages at the ends, as far as they still exist."""
-        ends = await self._fetch_all(container, names)
-        if ends:
-            now = self._now()
-            stats.oldest, stats.newest = ends[0].view(now), ends[-1].view(now)
-
     async def nonempty_queues(self) -> AsyncIterator[QueueRef]:
         """Name the queues by the account's listing; each costs a read of its tail, once."""
         prefix, after = self._backend.containers.queues, ""
@@ -230,8 +217,7 @@ class Reading(Connected, MessageStore):
     async def partition(self, queue: QueueRef, count: int) -> Sequence[int]:
         """Cut the live messages into ranges; see the seam."""
         container = self._container(queue)
-        tail = await self._tails.peek(container)
-        order = [one.position async for one in self._live(container, tail)]
+        order = [one.position async for one in self._live(container)]
         ranges = min(count, len(order))
         return [order[len(order) * (index + 1) // ranges - 1] for index in range(ranges)]
 
