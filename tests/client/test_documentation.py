@@ -74,6 +74,7 @@ def test_the_ten_line_worker_has_ten_lines_and_its_letters_say_why(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)  # a minute beside a busy machine
 def test_an_empty_environment_needs_only_the_base_install(
     clean_server: ServerProcess, tmp_path: Path
 ) -> None:

@@ -16,6 +16,7 @@ from zaqar_lite.client import (
     BadRequest,
     ClaimLost,
     ClaimOptions,
+    Forbidden,
     MessageClaimed,
     NewMessage,
     Overloaded,
@@ -159,8 +160,8 @@ def test_endpoints_know_what_a_status_means_to_them() -> None:
     held = messages.delete_message("q", "m")
     mine = messages.delete_message("q", "m", claim_id="c")
     gone = answer(400, {"title": "Unable to delete", "description": "It has expired."})
-    kinds = [BadRequest, Unauthenticated, BadRequest, Overloaded, ServerFault, ServerFault]
-    for status, kind in zip((400, 401, 413, 429, 500, 502), kinds, strict=True):
+    kinds = [BadRequest, Unauthenticated, Forbidden, BadRequest, Overloaded, ServerFault]
+    for status, kind in zip((400, 401, 403, 413, 429, 502), kinds, strict=True):
         assert type(from_response(answer(status, {"title": "T"}))) is kind
     page = from_response(Response(502, {}, b"<h1>Bad Gateway</h1>" + b"x" * 1000))
     assert (page.title, len(page.description or "")) == ("HTTP 502", 200)
