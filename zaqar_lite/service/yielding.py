@@ -11,21 +11,17 @@ STEP = 500
 """How many messages one step reads, checks or prepares: 1 to 3 ms."""
 
 
-def cut(items: Sequence[T]) -> Sequence[tuple[int, Sequence[T]]]:
-    """Cut items into steps; each is the index of its first item, and its items."""
-    return [(first, items[first : first + STEP]) for first in range(0, len(items), STEP)]
-
-
 async def in_steps(
     items: Sequence[T], turns: Turns | None = None
 ) -> AsyncIterator[tuple[int, Sequence[T]]]:
     """Cut items into steps, before each of which others go on; a few items are one step at once.
 
+    A step is the index of its first item, and its items.
     With `turns`, all long work that uses these takes them one step after the other.
     """
     if len(items) <= STEP:
         yield 0, items
         return
-    for first, part in cut(items):
+    for first in range(0, len(items), STEP):
         await (asyncio.sleep(0) if turns is None else turns.wait())
-        yield first, part
+        yield first, items[first : first + STEP]

@@ -38,19 +38,12 @@ _LONGEST = 600.0
 _MAX_CACHED = 10_000
 
 
-class Health(Enum):
-    """What is known of an endpoint: nothing yet, that it answers, or that it fails."""
-
-    NEW = "new"
-    GOOD = "good"
-    FAILING = "failing"
-
-
 class Endpoint:
     """One endpoint: its window, the deliveries that wait for a place in it, and its breaker."""
 
     def __init__(self) -> None:
-        self.health = Health.NEW
+        self.is_new = True
+        """Nothing is known of it yet."""
         self.window = _FIRST_WINDOW
         self.under_way = 0
         self.failures = 0
@@ -76,9 +69,9 @@ class Endpoint:
         if self.under_way < self.window:
             self.under_way += 1
             return True
-        if self.health is Health.FAILING or len(self._waiting) >= _MOST_WAITING:
+        if self.failures or len(self._waiting) >= _MOST_WAITING:
             return False
-        if self.health is Health.NEW:
+        if self.is_new:
             seconds = min(seconds, _FIRST_PATIENCE)
         place: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._waiting.append(place)
@@ -95,6 +88,7 @@ class Endpoint:
     def leave(self, succeeded: bool | None, *, is_slow: bool = False) -> None:
         """Give a place back: the call succeeded, failed, or said nothing of the endpoint (None)."""
         self.under_way -= 1
+        self.is_new = self.is_new and succeeded is None
         if succeeded:
             self._succeeded()
         elif succeeded is not None:
@@ -106,7 +100,6 @@ class Endpoint:
                 place.set_result(True)
 
     def _succeeded(self) -> None:
-        self.health = Health.GOOD
         self.failures = 0
         self._pause = _SHORTEST
         self._round += 1
@@ -115,7 +108,6 @@ class Endpoint:
             self.window = min(self.window * 2, _LARGEST_WINDOW)
 
     def _failed(self, *, is_slow: bool) -> None:
-        self.health = Health.FAILING
         self.failures += 1
         self._round = 0
         if is_slow:
@@ -264,7 +256,7 @@ class DeliverySender:
     ) -> Result:
         """Try once. The first try of a delivery is deferred while its endpoint is failing."""
         endpoint = self._endpoints.of(subscription.queue.project, subscription.subscriber)
-        if is_fresh and endpoint.health is Health.FAILING:
+        if is_fresh and endpoint.failures:
             return Result(DeliveryOutcome.DEFERRED, endpoint.closed_for())
         if not await endpoint.enter(_PATIENCE):
             return Result(DeliveryOutcome.DEFERRED, max(endpoint.closed_for(), _SHORTEST_DEFERRAL))

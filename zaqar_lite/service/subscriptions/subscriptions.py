@@ -126,7 +126,7 @@ class Subscriptions:
         check_subscription(queue, None if listens else subscriber, draft.options, self.refused)
         for _ in range(_MAX_ROUNDS):
             name, version, existing = await self._find_by(queue, subscriber)
-            if existing is not None and existing.subscriber == subscriber:
+            if existing is not None:
                 if existing.confirmed:
                     raise Conflict("Such a subscription exists already, and is confirmed.")
                 if not await self.flags.are_set(existing):
@@ -137,8 +137,7 @@ class Subscriptions:
             await self.flags.check_lines(queue, "", draft.options)
             # A name without a subscription: another request is making it now, or one that made it
             # has crashed. The first to write it under that id has made it.
-            begun = None if name is None or existing is not None else name.id
-            made = self._new(begun, queue, draft)
+            made = self._new(None if name is None else name.id, queue, draft)
             made = await trusted(made, trust)
             try:
                 # Named again where that is begun: who was refused must not take this name away.
@@ -214,8 +213,7 @@ class Subscriptions:
                     token=new_token(),
                 )
                 _, version, existing = await self._find_by(queue, new.subscriber)
-                is_same = existing is not None and existing.subscriber == new.subscriber
-                if existing is not None and is_same and existing.id != old.id:
+                if existing is not None and existing.id != old.id:
                     raise Conflict("The queue has another subscription with this subscriber.")
                 await self._name(new, expected=version)
             elif draft.ttl is not None:
@@ -398,10 +396,12 @@ class Subscriptions:
     ) -> tuple[_Name | None, int, Subscription | None]:
         """The name of a subscriber, its version, and what it stands for.
 
-        That may have another subscriber by now.
+        There is no name, but a version, where what it stood for has another subscriber by now.
         """
         name, version = await self._names.read(queue.project, _name_of(queue, subscriber))
         existing = None if name is None else await self._get(queue, name.id)
+        if existing is not None and existing.subscriber != subscriber:
+            return None, version, None
         return name, version, existing
 
     async def _get(self, queue: QueueRef, subscription_id: str) -> Subscription | None:
