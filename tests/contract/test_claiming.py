@@ -255,15 +255,6 @@ async def test_a_client_claims_its_own_messages_too(queue: QueueUnderTest) -> No
     assert ids((await queue.claim(client="me")).messages) == posted
 
 
-async def test_many_claims_can_be_live_at_once(queue: QueueUnderTest) -> None:
-    await queue.post(*map(str, range(12)))
-    claims = [await queue.claim_id(3) for _ in range(4)]
-    held = [texts((await queue.get_claim(claim_id)).messages) for claim_id in claims]
-    assert held == [[str(n) for n in range(first, first + 3)] for first in (0, 3, 6, 9)]
-    await queue.release(claims[1])
-    assert texts((await queue.claim()).messages) == ["3", "4", "5"]
-
-
 async def test_a_claim_is_shown_in_the_order_of_the_queue(queue: QueueUnderTest) -> None:
     """Whatever the order in which it was handed out."""
     await queue.post(new("low", priority=200), new("mid"), new("high", priority=1))

@@ -243,14 +243,6 @@ async def test_a_delayed_message_is_not_moved_before_it_is_due(
     assert await queue.bodies() == ["delayed"]
 
 
-async def test_a_held_message_is_not_moved(queue: QueueUnderTest, other: QueueUnderTest) -> None:
-    await queue.post("a")
-    claim_id = await queue.claim_id()
-    assert (await queue.claim(dead_letter=other.as_dead_letter_queue(1))).moved == 0
-    assert texts((await queue.get_claim(claim_id)).messages) == ["a"]
-    assert await other.bodies() == []
-
-
 async def test_a_lapsed_claim_reaches_the_letter_in_no_way(
     queue: QueueUnderTest, other: QueueUnderTest
 ) -> None:
@@ -332,17 +324,6 @@ async def test_a_full_dead_letter_queue_still_takes_letters(
     await other.post("full")
     assert (await queue.claim(dead_letter=other.as_dead_letter_queue(1))).moved == 1
     assert await other.bodies() == ["full", "letter"]
-
-
-async def test_moved_messages_survive_a_sweep(queue: QueueUnderTest, other: QueueUnderTest) -> None:
-    await queue.post(*"abc")
-    await exhaust(queue)
-    await queue.claim(dead_letter=other.as_dead_letter_queue(1))
-    await queue.sweep()
-    assert await other.bodies() == list("abc")
-    await queue.drop()
-    await queue.sweep()
-    assert await other.bodies() == list("abc")
 
 
 async def test_an_exhausted_message_behind_what_is_handed_out_is_left_alone(

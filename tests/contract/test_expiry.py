@@ -27,13 +27,6 @@ async def test_an_expired_message_is_gone_for_every_reader_without_a_sweep(
     assert texts((await queue.claim()).messages) == ["here"]
 
 
-async def test_an_expired_message_is_not_popped(queue: QueueUnderTest) -> None:
-    await queue.post("gone", ttl=5 * MINUTE)
-    await queue.post("here", ttl=HOUR)
-    queue.advance(6 * MINUTE)
-    assert texts((await queue.pop()).messages) == ["here"]
-
-
 async def test_a_message_lives_to_the_end_of_its_ttl(queue: QueueUnderTest) -> None:
     await queue.post("a", ttl=10 * MINUTE)
     queue.advance(9 * MINUTE)

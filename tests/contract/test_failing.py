@@ -116,13 +116,6 @@ async def test_a_claim_that_meets_a_lapse_counts_it(queue: QueueUnderTest) -> No
     assert (message.claim_count, message.failure_count) == (2, 1)
 
 
-async def test_a_pop_that_meets_a_lapse_counts_it(queue: QueueUnderTest) -> None:
-    await queue.post("a")
-    await let_lapse(queue)
-    (message,) = (await queue.pop()).messages
-    assert (message.claim_count, message.failure_count) == (1, 1)
-
-
 async def test_a_sweep_that_meets_a_lapse_counts_it(queue: QueueUnderTest) -> None:
     (message_id,) = await queue.post("a")
     await let_lapse(queue)

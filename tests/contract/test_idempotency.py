@@ -162,15 +162,6 @@ async def test_keys_belong_to_one_queue(queue: QueueUnderTest, other: QueueUnder
     assert await other.bodies() == ["a"]
 
 
-async def test_a_purge_keeps_the_keys(queue: QueueUnderTest) -> None:
-    first = await queue.post(new("a", key="k"))
-    batch = await queue.post("b", "c", batch_key="k")
-    await queue.purge()
-    assert await queue.post(new("a", key="k")) == first
-    assert await queue.post("b", "c", batch_key="k") == batch
-    assert await queue.bodies() == []
-
-
 async def test_dropping_the_queue_forgets_the_keys(queue: QueueUnderTest) -> None:
     first = await queue.post(new("a", key="k"))
     batch = await queue.post("b", batch_key="k")

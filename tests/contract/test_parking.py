@@ -305,17 +305,6 @@ async def test_renewing_the_old_claim_leaves_a_parked_message(queue: QueueUnderT
     assert texts((await queue.claim()).messages) == ["a"]
 
 
-async def test_releasing_the_old_claim_leaves_a_parked_message(queue: QueueUnderTest) -> None:
-    message_ids = await queue.post(*"ab")
-    claim_id = await queue.claim_id()
-    await queue.settle(claim_id, give_back(message_ids[0], 10 * MINUTE))
-    before = (await queue.get_one(message_ids[0])).parked_until
-    for delay in (0, 30 * MINUTE):
-        await queue.release(claim_id, delay=delay)
-        assert (await queue.get_one(message_ids[0])).parked_until == before
-        assert await queue.counts() == (1, 1, 0)
-
-
 async def test_the_end_of_the_old_claim_leaves_a_parked_message(queue: QueueUnderTest) -> None:
     message_ids = await queue.post(*"ab")
     claim_id = await queue.claim_id(ttl=5 * MINUTE)
@@ -432,17 +421,6 @@ async def test_releasing_with_a_delay_twice_parks_once(queue: QueueUnderTest) ->
     assert await queue.held(second) == ["a"]
 
 
-async def test_parking_a_whole_claim_raises_ttls_that_would_end_before(
-    queue: QueueUnderTest,
-) -> None:
-    short, long = await queue.post(new("a", ttl=20 * MINUTE), new("b", ttl=3 * HOUR))
-    await queue.release(await queue.claim_id(ttl=5 * MINUTE), delay=40 * MINUTE)
-    assert (await queue.get_one(short)).ttl_ms == 41 * MINUTE
-    assert (await queue.get_one(long)).ttl_ms == 3 * HOUR
-    queue.advance(40 * MINUTE + 30 * SECOND)
-    assert texts((await queue.claim()).messages) == ["a", "b"]
-
-
 async def test_releasing_a_lapsed_claim_parks_nothing(queue: QueueUnderTest) -> None:
     await queue.post("a")
     claim_id = await queue.claim_id(ttl=5 * MINUTE)
@@ -451,17 +429,3 @@ async def test_releasing_a_lapsed_claim_parks_nothing(queue: QueueUnderTest) -> 
     assert await queue.counts() == (1, 0, 0)
     (message,) = (await queue.claim()).messages
     assert message.failure_count == 1
-
-
-@any_mode
-async def test_a_whole_claim_is_parked_whatever_the_queue_is(
-    queue: QueueUnderTest, mode: DelayMode
-) -> None:
-    await queue.post(*"ab", delay=0 if mode is IGNORE else MINUTE)
-    queue.advance(2 * MINUTE)
-    claimed = await queue.claim(mode=mode)
-    await queue.release(claimed.claim_id or "", delay=10 * MINUTE)
-    assert (await queue.claim(mode=mode)).claim_id is None
-    assert await queue.counts() == (0, 2, 0)
-    queue.advance(11 * MINUTE)
-    assert sorted(texts((await queue.claim(mode=mode)).messages)) == ["a", "b"]

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.contract.subject import MINUTE, QueueUnderTest, new, texts
-from zaqar_lite.domain.models import Capability, DelayMode
+from tests.contract.subject import MINUTE, QueueUnderTest, texts
+from zaqar_lite.domain.models import DelayMode
 
 pytestmark = pytest.mark.anyio
 
@@ -43,31 +43,6 @@ async def test_popping_leaves_held_and_delayed_messages(queue: QueueUnderTest) -
     assert await queue.bodies() == ["held", "delayed"]
     queue.advance(11 * MINUTE)
     assert texts((await queue.pop(mode=DelayMode.HONOUR)).messages) == ["held", "delayed"]
-
-
-async def test_popping_an_exposing_queue_takes_what_is_delayed(queue: QueueUnderTest) -> None:
-    await queue.post(*"ab", delay=10 * MINUTE)
-    assert sorted(texts((await queue.pop(exposing=True)).messages)) == ["a", "b"]
-    assert await queue.bodies() == []
-
-
-async def test_popping_follows_the_priorities(queue: QueueUnderTest) -> None:
-    queue.stores.need(Capability.FAN_OUT)
-    await queue.post(new("b", priority=100), new("a", priority=1))
-    assert texts((await queue.pop(1)).messages) == ["a"]
-
-
-async def test_exhausted_messages_are_moved_not_popped(
-    queue: QueueUnderTest, other: QueueUnderTest
-) -> None:
-    await queue.post("exhausted")
-    await queue.release(await queue.claim_id())
-    await queue.post("fresh")
-    popped = await queue.pop(1, dead_letter=other.as_dead_letter_queue(1))
-    assert texts(popped.messages) == ["fresh"]
-    assert popped.moved == 1
-    assert await queue.bodies() == []
-    assert await other.bodies() == ["exhausted"]
 
 
 async def test_an_empty_queue_pops_nothing(queue: QueueUnderTest) -> None:
