@@ -301,10 +301,10 @@ def test_nothing_is_stored_of_what_stands_before_a_wrong_line(
 WRONG_METADATA: dict[str, tuple[object, str]] = {
     "filter": ({"_filter": "bad ("}, "position"),
     "priority": ({"_priority": "RULES("}, "position"),
-    "ttl": ({"_default_message_ttl": "x"}, "_default_message_ttl must be an integer"),
+    "ttl": ({"_default_message_ttl": "x"}, "got `str` - at `$._default_message_ttl`"),
     "post size": ({"_max_messages_post_size": "z"}, "_max_messages_post_size"),
-    "claim count": ({"_max_claim_count": -1}, "_max_claim_count must be between"),
-    "claim count too high": ({"_max_claim_count": 1 << 40}, "_max_claim_count must be between"),
+    "claim count": ({"_max_claim_count": -1}, "at `$._max_claim_count`"),
+    "claim count too high": ({"_max_claim_count": 1 << 40}, "at `$._max_claim_count`"),
     "own letters": ({"_dead_letter_queue": "bad"}, "another queue"),
     "chain": ({"_dead_letter_queue": "source"}, "do not chain"),
     "encryption": ({"_enable_encrypt_messages": True}, "does not encrypt"),

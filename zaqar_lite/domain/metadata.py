@@ -33,7 +33,6 @@ from zaqar_lite.domain.models import (
     QueueRef,
     RetryPolicy,
 )
-from zaqar_lite.domain.retry_policy import ATTRIBUTE as RETRY_POLICY
 from zaqar_lite.domain.retry_policy import parse_policy
 
 _QUEUE_NAME = re.compile(r"[a-zA-Z0-9_\-.]+")
@@ -59,27 +58,6 @@ NEEDED: Mapping[str, Capability] = {
 MAX_REDRIVES = "_max_redrives"
 DEFAULT_MAX_REDRIVES = 3
 TTL_AFTER_DELAY = "_ttl_after_delay"
-RESERVED = frozenset(
-    {
-        "_max_messages_post_size",
-        "_default_message_ttl",
-        "_default_message_delay",
-        "_dead_letter_queue",
-        "_dead_letter_queue_messages_ttl",
-        "_max_claim_count",
-        ENCRYPT,
-        "_max_failures",
-        BACKOFF,
-        RETRY_POLICY,
-        NOTIFY_ON_POST,
-        MONITOR,
-        "_flavor",
-        MAX_REDRIVES,
-        TTL_AFTER_DELAY,
-        *NEEDED,
-    }
-)
-"""The keys that mean something; others that begin with `_` are stored with a warning."""
 SUBSCRIBED = "~subscribed"
 """Ours, and never shown: counts up with each subscription, and is there while a queue has any."""
 ORDERED = "~ordered"
@@ -92,6 +70,36 @@ _DECIDE_LETTERS = frozenset({*_LIMITS, "_dead_letter_queue", FAILED_RETENTION})
 _MOST_TOLD = 3
 MAX_RETENTION = (1 << 32) - 1
 """Seconds: the RFC stores a retention as u32; 0 means for ever."""
+_Ttl = Annotated[int, Meta(ge=MIN_MESSAGE_TTL)] | None
+_Count = Annotated[int, Meta(ge=1, le=MAX_CLAIM_COUNT)] | None
+_Retention = Annotated[int, Meta(ge=0, le=MAX_RETENTION)] | None
+
+
+class _Reserved(Struct, rename=lambda name: f"_{name}"):
+    """The keys that mean something; others that begin with `_` are stored with a warning."""
+
+    max_messages_post_size: Annotated[int, Meta(ge=1)] | None = None
+    default_message_ttl: _Ttl = None
+    default_message_delay: Annotated[int, Meta(ge=0)] | None = None
+    dead_letter_queue: str | None = None
+    dead_letter_queue_messages_ttl: _Ttl = None
+    max_claim_count: _Count = None
+    max_failures: _Count = None
+    retry_backoff: Any = None
+    retry_policy: Any = None
+    max_redrives: Annotated[int, Meta(ge=1, le=MAX_REDRIVEN)] | None = None
+    done_retention: _Retention = None
+    failed_retention: _Retention = None
+    enable_encrypt_messages: bool | None = None
+    notify_on_post: bool | None = None
+    monitor: bool | None = None
+    ttl_after_delay: bool | None = None
+    flavor: str | None = None
+    filter: str | None = None
+    priority: str | None = None
+
+
+RESERVED = frozenset(_Reserved.__struct_encode_fields__)
 
 
 def is_queue_name(name: str) -> bool:
@@ -147,26 +155,18 @@ def validate(queue: QueueRef, metadata: Mapping[str, Any], limits: Limits) -> No
     for key in _OURS:
         if key in metadata:
             raise Invalid(f"{key} is no key for users: this server keeps its own value there.")
-    _whole(metadata, "_default_message_ttl", MIN_MESSAGE_TTL, limits.max_message_ttl)
-    _whole(metadata, "_max_messages_post_size", 1, limits.max_messages_post_size)
-    _whole(metadata, "_default_message_delay", 0, limits.max_message_delay)
-    _whole(metadata, "_max_claim_count", 1, MAX_CLAIM_COUNT)
-    _whole(metadata, "_max_failures", 1, MAX_CLAIM_COUNT)
-    parse_backoff(metadata.get(BACKOFF), limits.max_claim_ttl)
-    _whole(metadata, "_dead_letter_queue_messages_ttl", MIN_MESSAGE_TTL, limits.max_message_ttl)
-    _whole(metadata, DONE_RETENTION, 0, MAX_RETENTION)
-    _whole(metadata, FAILED_RETENTION, 0, MAX_RETENTION)
-    _whole(metadata, MAX_REDRIVES, 1, MAX_REDRIVEN)
-    parse_policy(metadata.get(RETRY_POLICY))
-    for key in (NOTIFY_ON_POST, MONITOR, TTL_AFTER_DELAY):
-        if not isinstance(metadata.get(key), bool | None):
-            raise Invalid(f"{key} must be true or false.")
-    _dead_letter_queue(queue, metadata.get("_dead_letter_queue"))
-    if metadata.get(ENCRYPT) not in (None, False, True):
-        raise Invalid(f"{ENCRYPT} must be true or false.")
-    for key in ("_flavor", FILTER, PRIORITY):
-        if not isinstance(metadata.get(key), str | None):
-            raise Invalid(f"{key} must be a string.")
+    read = read_json(metadata, _Reserved, "The metadata")
+    for name, most in (
+        ("default_message_ttl", limits.max_message_ttl),
+        ("dead_letter_queue_messages_ttl", limits.max_message_ttl),
+        ("default_message_delay", limits.max_message_delay),
+        ("max_messages_post_size", limits.max_messages_post_size),
+    ):
+        if (value := getattr(read, name)) is not None and value > most:
+            raise Invalid(f"_{name} must be at most {most}; it is {value}.")
+    parse_backoff(read.retry_backoff, limits.max_claim_ttl)
+    parse_policy(read.retry_policy)
+    _check_dead_letter_queue(queue, read.dead_letter_queue)
 
 
 def unknown_keys(metadata: Mapping[str, Any]) -> str | None:
@@ -268,20 +268,8 @@ def _stored_limit(value: Any) -> int:  # noqa: ANN401 - any JSON
     return value if is_count and 1 <= value <= MAX_CLAIM_COUNT else NO_LIMIT
 
 
-def _whole(metadata: Mapping[str, Any], key: str, least: int, most: int) -> None:
-    value = metadata.get(key)
-    if value is None:
-        return
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise Invalid(f"{key} must be an integer.")
-    if not least <= value <= most:
-        raise Invalid(f"{key} must be between {least} and {most}; it is {value}.")
-
-
-def _dead_letter_queue(queue: QueueRef, name: Any) -> None:  # noqa: ANN401 - any JSON
-    if name is None:
-        return
-    if not isinstance(name, str) or not is_queue_name(name):
+def _check_dead_letter_queue(queue: QueueRef, name: str | None) -> None:
+    if name is not None and not is_queue_name(name):
         raise Invalid(
             "_dead_letter_queue must be the name of a queue: 1 to 64 letters, digits, '_', '-' "
             "or '.'."
