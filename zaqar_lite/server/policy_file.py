@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +20,7 @@ _ELSEWHERE = frozenset({"pools", "flavors", "topics", "health", "keys", "quotas"
 _ASKS_ELSEWHERE = re.compile(r"\bhttps?:")
 
 
+@dataclass(eq=False, repr=False)
 class PolicyFile:
     """A file of rules by their names.
 
@@ -26,12 +28,9 @@ class PolicyFile:
     were read.
     """
 
-    def __init__(
-        self, path: Path, defaults: Mapping[str, str], adopt: Callable[[Rules], None]
-    ) -> None:
-        self._path = path
-        self._defaults = defaults
-        self._adopt = adopt
+    path: Path
+    defaults: Mapping[str, str]
+    adopt: Callable[[Rules], None]
 
     def read(self) -> Callable[[], None]:
         """Read and check the file; answer a function that puts its rules into force.
@@ -48,14 +47,14 @@ class PolicyFile:
                 "pip install 'zaqar-lite[keystone]'."
             ) from None
         try:
-            text = self._path.read_text(encoding="utf-8")
+            text = self.path.read_text(encoding="utf-8")
             given = policy.parse_file_contents(text)
         except OSError as exc:
             raise self._wrong(str(exc.strerror)) from None
         except ValueError as exc:
             raise self._wrong(f"it is not YAML: {exc}") from None
         self._check_names(given)
-        rules = policy.Rules.from_dict({**self._defaults, **given})
+        rules = policy.Rules.from_dict({**self.defaults, **given})
         for name, rule in given.items():
             # oslo.policy reads a rule that it can't parse as "!" (never). A rule with a URL would
             # make it ask a web server at each check.
@@ -68,7 +67,7 @@ class PolicyFile:
         except policy.InvalidDefinitionError as exc:
             why = f"a rule refers to a rule that does not exist, or to itself: {exc}"
             raise self._wrong(why) from None
-        return partial(self._adopt, partial(_allows, enforcer, frozenset(given)))
+        return partial(self.adopt, partial(_allows, enforcer, frozenset(given)))
 
     def _check_names(self, given: object) -> None:
         """Refuse what is not a mapping of texts, and names of rules that no route has."""
@@ -78,11 +77,11 @@ class PolicyFile:
             raise self._wrong("it is not a mapping of names to rules")
         for name in given:
             about, colon, _ = name.partition(":")
-            if colon and name not in self._defaults and about not in _ELSEWHERE:
+            if colon and name not in self.defaults and about not in _ELSEWHERE:
                 raise self._wrong(f"there is no rule {name!r}")
 
     def _wrong(self, why: str) -> ConfigurationError:
-        return ConfigurationError(f"policy_file: {self._path}: {why}.")
+        return ConfigurationError(f"policy_file: {self.path}: {why}.")
 
 
 def _allows(

@@ -208,7 +208,7 @@ class OneSettlement(Struct, forbid_unknown_fields=True):
     claim: ClaimAct
 
 
-# Fields by position take half the time of fields by name.
+# By position and past its own constructor: most settlements acknowledge.
 _settlement: Callable[[tuple[object, ...]], Settlement] = partial(tuple.__new__, Settlement)
 
 
@@ -268,30 +268,19 @@ def _parse_many(body: bytes) -> list[Settlement]:
         Refused: 400, names the field that is wrong.
     """
     document = documents.decode(Settlements, body)
-    ack, release, extend, dead = Act.ACK, Act.RELEASE, Act.EXTEND, Act.DEAD
+    ack = Act.ACK
     found = [_settlement((one, ack, None, False, None, None, 0, 0)) for one in document.delete]
-    found += [
-        _settlement(
-            (
-                one.id,
-                release,
-                None if one.delay is None else one.delay * 1000,
-                one.failed,
-                one.reason,
-                one.detail,
-                0,
-                0,
-            )
+    for gone in document.release:
+        delay_ms = None if gone.delay is None else gone.delay * 1000
+        found.append(
+            Settlement(gone.id, Act.RELEASE, delay_ms, gone.failed, gone.reason, gone.detail)
         )
-        for one in document.release
-    ]
     found += [
-        _settlement((one.id, extend, None, False, None, None, one.ttl * 1000, _GRACE_MS))
+        Settlement(one.id, Act.EXTEND, ttl_ms=one.ttl * 1000, grace_ms=_GRACE_MS)
         for one in document.extend
     ]
     found += [
-        _settlement((one.id, dead, None, False, one.reason, one.detail, 0, 0))
-        for one in document.dead
+        Settlement(one.id, Act.DEAD, reason=one.reason, detail=one.detail) for one in document.dead
     ]
     return found
 

@@ -3,6 +3,7 @@
 import asyncio
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 
@@ -77,7 +78,7 @@ class EventActions:
             include_delayed=include_delayed,
             gone=gone,
         )
-        writer = _Writer(self._blocked, self._renderer, f"/v2/queues/{queue.name}", details=details)
+        writer = _Writer(self._blocked, self._renderer, f"/v2/queues/{queue.name}", details)
         run = partial(
             self._run, stream, writer, seconds=seconds, gone=gone, unwatch=watch(request, gone)
         )
@@ -123,61 +124,52 @@ class EventActions:
             await stream.leave()
 
 
+@dataclass(slots=True, eq=False)
 class _Writer:
     """Write events, and remember which id the client has."""
 
-    __slots__ = ("_blocked", "_details", "_id", "_path", "_renderer", "write")
-    write: Write
-
-    def __init__(
-        self,
-        blocked: set[asyncio.Task[object]],
-        renderer: Renderer,
-        path: str,
-        *,
-        details: bool,
-    ) -> None:
-        self._blocked = blocked
-        self._renderer = renderer
-        self._path = path
-        self._details = details
-        self._id = ""
+    blocked: set[asyncio.Task[object]]
+    renderer: Renderer
+    path: str
+    details: bool
+    id: str = ""
+    write: Write = field(init=False)
 
     async def begin(self, cursor: str) -> None:
         """Give the id to come back with, should nothing happen."""
-        self._id = cursor
+        self.id = cursor
         await self._send(b"retry: %d\nid: %b\n\n" % (RETRY, cursor.encode()))
 
     async def beat(self, cursor: str) -> None:
         """Say that the stream lives, and where it stands."""
-        await self._send(b":\n\n" if cursor == self._id else self._at(cursor))
+        await self._send(b":\n\n" if cursor == self.id else self._at(cursor))
 
     async def tell(self, events: Sequence[Event], cursor: str) -> None:
         """Write events, in one piece."""
         parts = []
         for event in events:
-            shown = self._renderer.message(self._path, event.message, details=self._details)
+            shown = self.renderer.message(self.path, event.message, details=self.details)
             if event.cursor is not None:
-                self._id = str(event.cursor)
-                parts.append(b"id: %b\n" % self._id.encode())
+                self.id = str(event.cursor)
+                parts.append(b"id: %b\n" % self.id.encode())
             lines = _LINE_END.split(to_json(shown))
             parts.append(b"".join([b"data: %b\n" % line for line in lines]) + b"\n")
-        if cursor != self._id:
+        if cursor != self.id:
             parts.append(self._at(cursor))
         await self._send(b"".join(parts))
 
     def _at(self, cursor: str) -> bytes:
-        self._id = cursor
+        self.id = cursor
         return b"id: %b\n\n" % cursor.encode()
 
     async def _send(self, part: bytes) -> None:
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - for the type checker
-        self._blocked.add(task)
+        self.blocked.add(task)
         try:
             await self.write(part)
         finally:
-            self._blocked.discard(task)
+            self.blocked.discard(task)
 
 
 def _end(gone: asyncio.Future[None]) -> None:
