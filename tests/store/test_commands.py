@@ -147,7 +147,7 @@ def test_there_must_be_a_store(command: str, tmp_path: Path, capsys: Capture) ->
     assert not missing.exists()
 
 
-@pytest.mark.parametrize("uri", ["opendata+slatedb:///d", "redis://:pass@host", "memory://"])
+@pytest.mark.parametrize("uri", ["redis://:pass@host", "memory://"])
 def test_other_stores_are_refused_in_one_line(uri: str, capsys: Capture) -> None:
     assert store("check", uri) == 2
     error = capsys.readouterr().err

@@ -11,17 +11,16 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 
 import apsw
 
-from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError, ZaqarLiteError
-from zaqar_lite.domain.models import StoreOptions
 from zaqar_lite.server.loading import load as load_settings
-from zaqar_lite.storage.sql.database import Database
+from zaqar_lite.store import files
 from zaqar_lite.store.checking import check
-from zaqar_lite.store.files import back_up, file_of, made_beside, place_of, snapshot
+from zaqar_lite.store.files import database_of, file_of, made_beside, place_of, snapshot, tables_of
 from zaqar_lite.store.salvaging import salvage
 from zaqar_lite.store.transfer import export, load
 
@@ -86,9 +85,9 @@ def _guarded(run: Callable[[argparse.Namespace, str], int]) -> Callable[[argpars
 
 def run_check(_: argparse.Namespace, store: str) -> int:
     """Verify a store; 1 when something is wrong with it."""
-    with snapshot(file_of(store)) as connection:
+    with tables_of(store) as (connection, damages):
         found = 0
-        for found, problem in enumerate(check(connection), 1):  # noqa: B007 - counted
+        for found, problem in enumerate(chain(damages, check(connection)), 1):  # noqa: B007 - counted
             print(problem)
         queues = connection.execute("SELECT count(*) FROM queue").get
         messages = connection.execute("SELECT count(*) FROM entry").get
@@ -99,14 +98,14 @@ def run_check(_: argparse.Namespace, store: str) -> int:
 def run_backup(arguments: argparse.Namespace, store: str) -> int:
     """Copy a store as it is at one instant."""
     with snapshot(file_of(store)) as connection:
-        target = back_up(connection, Path(arguments.target))
+        target = files.back_up(connection, Path(arguments.target))
     print(f"{target} has {target.stat().st_size} bytes")
     return 0
 
 
 def run_export(arguments: argparse.Namespace, store: str) -> int:
     """Write queues and messages as JSON lines."""
-    with snapshot(file_of(store)) as connection:
+    with tables_of(store) as (connection, _):
         lines = export(connection, arguments.project, arguments.queue)
         if arguments.file in {None, "-"}:
             sys.stdout.flush()
@@ -119,7 +118,7 @@ def run_export(arguments: argparse.Namespace, store: str) -> int:
 
 def run_import(arguments: argparse.Namespace, store: str) -> int:
     """Read JSON lines into a store, which is made where there is none."""
-    database = Database(place_of(store), Clock(), StoreOptions())
+    database = database_of(store)
     # The address is no matter of an import, which listens nowhere.
     settings = load_settings(
         environment=os.environ, config=arguments.config, overrides={"host": "localhost"}

@@ -1,18 +1,24 @@
 """A store's file: which one a command means, reading it beside its server, and files it becomes."""
 
+import asyncio
 import os
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import apsw
 
 from zaqar_lite.domain.addresses import shown
+from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError
+from zaqar_lite.domain.models import StoreOptions
+from zaqar_lite.storage.opendata import create_engine
+from zaqar_lite.storage.opendata.database import Database as OpenDataDatabase
 from zaqar_lite.storage.registry import find_driver
 from zaqar_lite.storage.sql import directory_of
+from zaqar_lite.storage.sql.database import Database
 from zaqar_lite.storage.sql.directory import sync_directory
 from zaqar_lite.storage.sql.place import FILE_NAME, OLD_FILE_NAME, InFile, connect
 
@@ -27,8 +33,8 @@ def place_of(store: str) -> InFile:
         return InFile(Path(store))
     if find_driver(store).name != "embedded":
         raise ConfigurationError(
-            f"'zaqar-lite store' works on embedded:// stores, and {shown(store)} is none: look "
-            "after it by the tools of what keeps it."
+            f"This command works on embedded:// stores, and {shown(store)} is none: look after it "
+            "by the tools of what keeps it."
         )
     return InFile(directory_of(store))
 
@@ -47,6 +53,39 @@ def file_of(store: str) -> Path:
             place.open()  # refuses it, and says what to do
         raise ConfigurationError(f"There is no store in {place.directory}.")
     return place.file
+
+
+def database_of(store: str) -> Database:
+    """The tables to import into, not yet open: of SlateDB, or of a file."""
+    if is_slatedb(store):
+        return OpenDataDatabase(create_engine(store), Clock(), StoreOptions())
+    return Database(place_of(store), Clock(), StoreOptions())
+
+
+def is_slatedb(store: str) -> bool:
+    """Whether a command's word is the URI of a SlateDB store."""
+    return re.match(r"(?i)opendata\+(slatedb|s3):", store) is not None
+
+
+@contextmanager
+def tables_of(store: str) -> Iterator[tuple[apsw.Connection, Sequence[str]]]:
+    """The tables of a store to read, and what of its records can't be read.
+
+    Those of a file are as they are at one instant, and its server may run. Those of SlateDB are
+    filled from the records, as at the start of a server, so none may run.
+    """
+    if not is_slatedb(store):
+        with snapshot(file_of(store)) as connection:
+            yield connection, ()
+        return
+    engine = create_engine(store, must_exist=True)
+    database = OpenDataDatabase(engine, Clock(), StoreOptions())
+    with asyncio.Runner() as runner:
+        runner.run(database.open())
+        try:
+            yield database.connection, [str(damage) for damage in database.damages]
+        finally:
+            runner.run(database.close())
 
 
 @contextmanager

@@ -140,9 +140,9 @@ class Loading(Reading):
         await self.each(RecordType.RECORD, self._read_record)
         self._find_overlaps()
         self.connection.execute(
-            f"{_COUNTS} UPDATE counter SET number = ?, position = ?, instant = ?;"
+            f"{_COUNTS} UPDATE counter SET number = ?, position = ?, version = ?, instant = ?;"
             " DROP TABLE ended; DROP TABLE consumers; COMMIT",
-            (self._number, self.block_end - 1, self.now),
+            (self._number, self.block_end - 1, self.block_end - 1, self.now),
         )
 
     def numbers_of(self, raw: bytes) -> Numbers:

@@ -1,0 +1,76 @@
+"""The commands on SlateDB stores, which work on tables that are filled from the records."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.store.running import fill, on
+from zaqar_lite.cli import main
+from zaqar_lite.storage.opendata import create_engine
+from zaqar_lite.storage.opendata.engine import Batch
+from zaqar_lite.storage.opendata.format import keys
+
+Capture = pytest.CaptureFixture[str]
+
+
+def store(*words: str | Path) -> int:
+    """Run `zaqar-lite store` in this process."""
+    return main(["store", *map(str, words)])
+
+
+@pytest.fixture
+def uri(tmp_path: Path) -> str:
+    """A SlateDB store that is not there yet."""
+    pytest.importorskip("slatedb")
+    return f"opendata+slatedb://{tmp_path / 'records'}"
+
+
+def test_what_a_file_held_goes_through_slatedb(uri: str, tmp_path: Path, capsys: Capture) -> None:
+    on(tmp_path / "data", fill)
+    first, second, third = (tmp_path / name for name in ("first", "second", "third"))
+    assert store("export", tmp_path / "data", str(first)) == 0
+    assert store("import", uri, str(first)) == 0
+    assert store("check", uri) == 0
+    assert "\n0 problems; " in capsys.readouterr().out
+    assert store("export", uri, str(second)) == 0
+    assert store("import", tmp_path / "again", str(second)) == 0
+    assert store("export", tmp_path / "again", str(third)) == 0
+    assert second.read_text("utf-8") == third.read_text("utf-8")
+    claimed = first.read_text("utf-8").replace('"claimed_until"', '"delayed_until"')
+    assert sorted(second.read_text("utf-8").splitlines()) == sorted(claimed.splitlines())
+
+
+def test_a_record_that_cannot_be_read_is_a_problem(
+    uri: str, tmp_path: Path, capsys: Capture
+) -> None:
+    on(tmp_path / "data", fill)
+    assert store("export", tmp_path / "data", str(tmp_path / "file")) == 0
+    assert store("import", uri, str(tmp_path / "file")) == 0
+
+    async def damage() -> None:
+        engine = create_engine(uri)
+        await engine.open()
+        key = keys.record_key("kind", "project", "name")
+        await engine.commit(Batch({key: b"short"}, ()))
+        await engine.close()
+
+    asyncio.run(damage())
+    capsys.readouterr()
+    assert store("check", uri) == 1
+    assert "kind 'name' of project 'project'" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["check", "export"])
+def test_there_must_be_a_store(command: str, uri: str, tmp_path: Path, capsys: Capture) -> None:
+    assert store(command, uri) == 2
+    assert f"There is no store at {tmp_path / 'records'}." in capsys.readouterr().err
+    assert not (tmp_path / "records").exists()
+
+
+@pytest.mark.parametrize("command", ["backup", "compact"])
+def test_what_is_done_to_a_file_is_refused(command: str, uri: str, capsys: Capture) -> None:
+    assert store(command, uri, *(["target"] if command == "backup" else [])) == 2
+    error = capsys.readouterr().err
+    assert "works on embedded:// stores" in error
+    assert error.count("\n") == 1
