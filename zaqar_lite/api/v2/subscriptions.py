@@ -316,9 +316,9 @@ def _attempt(attempt: Mapping[str, Any]) -> dict[str, Any]:
 def _failed(failed: Failed) -> dict[str, Any]:
     return {
         "id": failed.id,
-        "message_id": failed.message_id,
+        "message_id": failed.delivery.id,
         "at": instant(failed.failed_at),
-        "attempts": failed.attempts,
-        "reason": failed.reason,
-        "message": orjson.Fragment(failed.payload),
+        "attempts": failed.delivery.attempts,
+        "reason": failed.delivery.reason,
+        "message": orjson.Fragment(bytes(failed.delivery.payload)),
     }

@@ -154,11 +154,8 @@ class Failed(NamedTuple):
     """A delivery that was given up; `failed_at` in milliseconds."""
 
     id: str
-    message_id: str
-    reason: str
-    attempts: int
     failed_at: int
-    payload: bytes
+    delivery: Delivery
 
 
 class Replayed(NamedTuple):
@@ -208,16 +205,8 @@ class DeliveryInspection:
         found = []
         for message in page.messages:
             delivery = decode_delivery(message.body)
-            found.append(
-                Failed(
-                    message.id,
-                    delivery.id,
-                    delivery.reason,
-                    delivery.attempts,
-                    message.created_at,
-                    await self.sender.payload(delivery),
-                )
-            )
+            delivery.payload = msgspec.Raw(await self.sender.payload(delivery))
+            found.append(Failed(message.id, message.created_at, delivery))
         return found
 
     async def _enabled(self, queue: QueueRef, subscription_id: str) -> Subscription:
