@@ -29,9 +29,8 @@ from zaqar_lite.domain.ids import new_message_id
 from zaqar_lite.domain.models import ClaimRequest, DelayMode, ListQuery, QueueRef, StoreOptions
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.domain.settlements import Act, Settlement
-from zaqar_lite.storage.swift import create, layout
+from zaqar_lite.storage.swift import SwiftMessageStore, create, layout
 from zaqar_lite.storage.swift.layout import Content, State
-from zaqar_lite.storage.swift.messages import SwiftMessageStore
 
 COUNT = 20
 CONNECTIONS = 24

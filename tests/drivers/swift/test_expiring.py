@@ -8,9 +8,8 @@ import pytest
 from tests.contract.subject import HOUR, MINUTE, QueueUnderTest, extend, give_back
 from tests.drivers.swift.conftest import a_queue
 from tests.drivers.swift.together import OpenSwift
-from zaqar_lite.storage.swift import layout
+from zaqar_lite.storage.swift import SwiftMessageStore, layout
 from zaqar_lite.storage.swift.backend import Backend
-from zaqar_lite.storage.swift.messages import SwiftMessageStore
 
 pytestmark = pytest.mark.anyio
 

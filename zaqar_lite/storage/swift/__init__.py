@@ -52,8 +52,15 @@ from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
 from zaqar_lite.storage.swift import options as swift_options
 from zaqar_lite.storage.swift.backend import Backend
+from zaqar_lite.storage.swift.changing import Changing
 from zaqar_lite.storage.swift.management import SwiftManagementStore
-from zaqar_lite.storage.swift.messages import SwiftMessageStore
+from zaqar_lite.storage.swift.posting import Posting
+from zaqar_lite.storage.swift.settling import Settling
+from zaqar_lite.storage.swift.sweeping import Sweeping
+
+
+class SwiftMessageStore(Posting, Changing, Settling, Sweeping):
+    """Messages and claims as objects."""
 
 
 def create(

@@ -64,7 +64,6 @@ class Backend:
         try:
             self.swift.open()
             await self.locks.open()
-            await self.objects.learn_limits()
             await self.swift.prepare_signing((self.containers.exposing, "=probe"))
             self._check_clock()
         except BaseException:

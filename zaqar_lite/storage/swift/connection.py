@@ -8,7 +8,6 @@ object whose answer is lost is repeated or given up only when it can't land any 
 """
 
 import asyncio
-import json
 import logging
 import random
 import secrets
@@ -33,7 +32,6 @@ _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 2.0
 _PASSING = frozenset({408, 409, 425, 429, 498})
 _ANYTHING = frozenset(range(400, 500))
-_INFO = "info"
 UNBOUNDED = float("inf")
 
 
@@ -137,14 +135,6 @@ class Swift:
                 raise Unavailable(f"Swift does not serve {method}.", retry_after=5, detail=failure)
             await asyncio.sleep(wait)
 
-    async def info(self) -> Mapping[str, Any]:
-        """What Swift tells of itself; nothing where it tells nothing."""
-        reply = await self.call("GET", _INFO, accept=_ANYTHING)
-        with suppress(ValueError):
-            told = json.loads(reply.body)
-            return told if isinstance(told, dict) else {}
-        return {}
-
     async def prepare_signing(self, probe: tuple[str, str]) -> None:
         """Find or make the key that writes are signed with, and try it on an object `probe`."""
         try:
@@ -205,7 +195,7 @@ class Swift:
 
     def _send_with(self, url: str, token: str, request: Request) -> Reply:
         parsed, connection = self._connection(url)
-        root = "" if request.path == (_INFO,) else parsed.path.rstrip("/")
+        root = parsed.path.rstrip("/")
         target = "/".join([root, *(quote(part) for part in request.path)])
         headers = {**request.headers}
         if request.method in {"PUT", "POST"}:

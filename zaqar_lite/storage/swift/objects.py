@@ -50,12 +50,7 @@ class Objects:
         self._swift = swift
         self._clock = clock
         self.page = PAGE
-        """The most entries that this Swift gives in one listing."""
-
-    async def learn_limits(self) -> None:
-        """Ask Swift for its listing limit."""
-        told = (await self._swift.info()).get("swift", {}).get("container_listing_limit", PAGE)
-        self.page = min(PAGE, int(told))
+        """The most entries that it asks for in one listing; Swift gives 10,000 unless told less."""
 
     async def list(
         self,

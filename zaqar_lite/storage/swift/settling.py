@@ -16,7 +16,7 @@ from zaqar_lite.domain.ids import is_claim_id
 from zaqar_lite.domain.models import NO_RETRIES, Claim, DeadLetter, QueueRef, RetryPolicy
 from zaqar_lite.domain.refusals import no_claim
 from zaqar_lite.domain.settlements import Act, Outcome, Settled, Settlement
-from zaqar_lite.storage.swift.holding import Holding, Record, is_held
+from zaqar_lite.storage.swift.claiming import Claiming, Record, is_held
 from zaqar_lite.storage.swift.layout import Fetched, Listed, State
 from zaqar_lite.storage.swift.locks import Lease
 from zaqar_lite.storage.swift.objects import together
@@ -65,7 +65,7 @@ class _Message:
         return Outcome.DONE
 
 
-class Settling(Holding):
+class Settling(Claiming):
     """Read, renew, release and settle claims."""
 
     async def get_claim(self, queue: QueueRef, claim_id: str, *, details: bool = False) -> Claim:

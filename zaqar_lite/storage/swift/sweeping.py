@@ -16,7 +16,7 @@ from zaqar_lite.domain.models import (
 )
 from zaqar_lite.storage.swift import layout
 from zaqar_lite.storage.swift.backend import Backend
-from zaqar_lite.storage.swift.holding import Holding
+from zaqar_lite.storage.swift.claiming import Claiming
 from zaqar_lite.storage.swift.layout import Listed, State
 from zaqar_lite.storage.swift.locks import Lease
 from zaqar_lite.storage.swift.objects import UNLOCKED, Entry, together
@@ -32,7 +32,7 @@ _KEEP_MS = 3_600_000
 """How long the tail of a dropped queue stays: it tells which late objects are of that queue."""
 
 
-class Sweeping(Holding):
+class Sweeping(Claiming):
     """Go round the queues of the account; each call goes on where the last one ended."""
 
     def __init__(self, backend: Backend) -> None:
