@@ -5,15 +5,12 @@
 
 import asyncio
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 import apsw
 
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.models import QueueRef
-
-if TYPE_CHECKING:
-    from zaqar_lite.storage.sql.database import Database
 
 
 class Batch:
@@ -38,12 +35,34 @@ class Batch:
                 future.set_exception(exc)
 
 
+class Steps(Protocol):
+    """What a step and a hold need of the database."""
+
+    undo: dict[Any, Any]
+    execute: Any
+
+    def begin(self) -> None:
+        """Begin a batch, unless one gathers."""
+
+    def undo_step(self, exc: BaseException) -> None:
+        """Undo a step that raised."""
+
+    def fail_batch(self, exc: BaseException) -> None:
+        """Undo the whole batch."""
+
+    def change_holds(self, by: int) -> Batch | None:
+        """Count those that hold the batch; answer the batch."""
+
+    def is_gathering(self, batch: Batch | None) -> bool:
+        """Whether operations still join this batch."""
+
+
 class Step:
     """One operation within the batch: where it raises, its statements and counts are undone."""
 
     __slots__ = ("_db",)
 
-    def __init__(self, db: "Database") -> None:
+    def __init__(self, db: Steps) -> None:
         self._db = db
 
     def __enter__(self) -> None:
@@ -78,7 +97,7 @@ class Hold:
     where the operation fails, because its steps can't be told from those of others any more.
     """
 
-    def __init__(self, db: "Database") -> None:
+    def __init__(self, db: Steps) -> None:
         self._db = db
         self._batch: Batch | None = None
         self.is_begun = False
