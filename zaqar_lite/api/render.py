@@ -15,11 +15,6 @@ from zaqar_lite.domain.groups import GROUP_HEADER, group_of
 from zaqar_lite.domain.models import Message
 
 
-def to_json(document: Any) -> bytes:  # noqa: ANN401 - any JSON
-    """Write a document; non-ASCII stays unescaped."""
-    return orjson.dumps(document)
-
-
 def instant(at_ms: int) -> str:
     """Write an instant as Zaqar does: UTC, whole seconds."""
     return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 
+import orjson
+
 from zaqar_lite.api.checks import EVENT_STREAM
 from zaqar_lite.api.long_polling import watch
-from zaqar_lite.api.render import Renderer, to_json
+from zaqar_lite.api.render import Renderer
 from zaqar_lite.api.request import Parameter, Refused, Request, Response, Write
 from zaqar_lite.api.routes import DETAILS, route
 from zaqar_lite.domain.errors import Unavailable
@@ -152,7 +154,7 @@ class _Writer:
             if event.cursor is not None:
                 self.id = str(event.cursor)
                 parts.append(b"id: %b\n" % self.id.encode())
-            lines = _LINE_END.split(to_json(shown))
+            lines = _LINE_END.split(orjson.dumps(shown))
             parts.append(b"".join([b"data: %b\n" % line for line in lines]) + b"\n")
         if cursor != self.id:
             parts.append(self._at(cursor))
