@@ -79,6 +79,16 @@ def claim_id_of(message: dict[str, Any]) -> str:
     return href.rsplit("=", 1)[1]
 
 
+def signed_by(shared: dict[str, Any]) -> dict[str, str]:
+    """The headers of a request by a pre-signed URL."""
+    return {
+        "URL-Signature": shared["signature"],
+        "URL-Expires": shared["expires"],
+        "URL-Methods": ",".join(shared["methods"]),
+        "URL-Paths": ",".join(shared["paths"]),
+    }
+
+
 @pytest.fixture
 def make_api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeApi:
     """Make an application with other settings, or limits, than the default.

@@ -19,7 +19,7 @@ from urllib.parse import urlencode
 import httpx
 import pytest
 
-from tests.api.conftest import CLIENT_ID, PROJECT, Api, MakeApi
+from tests.api.conftest import CLIENT_ID, PROJECT, Api, MakeApi, signed_by
 from tests.api.sockets import Raw, request
 from tests.conftest import StartServer
 from tests.idle_connections import opened
@@ -364,14 +364,7 @@ async def signed(api: Api, key: str, *paths: str, **more: str) -> str:
     assert given.status_code == 200, given.text
     permit = given.json()
     return urlencode(
-        {
-            "URL-Signature": permit["signature"],
-            "URL-Expires": permit["expires"],
-            "URL-Methods": ",".join(permit["methods"]),
-            "URL-Paths": ",".join(permit["paths"]),
-            "X-Project-ID": permit["project"],
-            "Client-ID": str(uuid.uuid4()),
-        }
+        {**signed_by(permit), "X-Project-ID": permit["project"], "Client-ID": str(uuid.uuid4())}
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.api.conftest import CLIENT_ID, MakeApi, running
+from tests.api.conftest import CLIENT_ID, MakeApi, running, signed_by
 from tests.server import PING_HEADERS
 from tests.test_tls import make_certificate, over_tls, started
 from zaqar_lite.domain.errors import ConfigurationError
@@ -69,12 +69,7 @@ async def test_a_signed_url_needs_no_gateway(make_api: MakeApi) -> None:
     async with make_api(**settings) as api:
         shared = await api.call("POST", "share", {"paths": ["messages"]}, X_Gateway_Secret=SECRET)
         signed = shared.json()
-        headers = {
-            "URL_Signature": signed["signature"],
-            "URL_Expires": signed["expires"],
-            "URL_Methods": ",".join(signed["methods"]),
-            "URL_Paths": ",".join(signed["paths"]),
-        }
+        headers = signed_by(signed)
         assert (await api.call("GET", "messages", **headers)).status_code == 200
         headers["URL_Signature"] = "0" * 64
         assert (await api.call("GET", "messages", **headers)).status_code == 404
@@ -88,13 +83,7 @@ async def test_who_has_a_signed_url_is_bound_to_its_queue_and_to_no_name(
     async with make_api(**secrets, audit=str(trail)) as api:
         wanted = {"paths": ["subscriptions"], "methods": ["POST"]}
         signed = (await api.call("POST", "share", wanted, X_Gateway_Secret=SECRET)).json()
-        headers = {
-            "URL_Signature": signed["signature"],
-            "URL_Expires": signed["expires"],
-            "URL_Methods": ",".join(signed["methods"]),
-            "URL_Paths": ",".join(signed["paths"]),
-            "X_User_ID": "somebody else",
-        }
+        headers = {**signed_by(signed), "X_User_ID": "somebody else"}
         document: dict[str, Any] = {"subscriber": "http://example.org/a", "ttl": 300}
         assert (await api.call("POST", "subscriptions", document, **headers)).status_code == 201
         document["options"] = {"dead_letter_queue": "others"}

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from tests.api import test_tokens as tokens
-from tests.api.conftest import Api, MakeApi
+from tests.api.conftest import Api, MakeApi, signed_by
 from tests.keystone import Keystone
 from zaqar_lite.api.request import Route
 from zaqar_lite.domain.identity import Verb
@@ -134,13 +134,7 @@ class Matrix:
         key = await self.make("*:*")
         path = f"/v2/queues/{queue}/share"
         given = (await self._send("POST", path, key, document, {})).json()
-        return {
-            "URL-Signature": given["signature"],
-            "URL-Expires": given["expires"],
-            "URL-Methods": ",".join(given["methods"]),
-            "URL-Paths": ",".join(given["paths"]),
-            "X-Project-ID": "p",
-        }
+        return {**signed_by(given), "X-Project-ID": "p"}
 
     async def revoke(self, queue: str) -> None:
         """End all signed URLs of a queue."""

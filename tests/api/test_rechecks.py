@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.api.conftest import PROJECT, MakeApi
+from tests.api.conftest import PROJECT, MakeApi, signed_by
 from tests.api.test_events import SIGNED, listening, make_key, signed
 from tests.keystone import Keystone
 from zaqar_lite.service.identity import authentication as identity
@@ -184,13 +184,7 @@ async def test_a_claim_that_waits_ends_with_its_signature(
         document = {"paths": ["claims"], "methods": ["POST"]}
         made = await api.call("POST", "share", document, Authorization=f"Bearer {key}")
         given = made.json()
-        headers = {
-            "URL-Signature": given["signature"],
-            "URL-Expires": given["expires"],
-            "URL-Methods": ",".join(given["methods"]),
-            "URL-Paths": ",".join(given["paths"]),
-            "X-Project-ID": given["project"],
-        }
+        headers = {**signed_by(given), "X-Project-ID": given["project"]}
         waits = asyncio.create_task(api.call("POST", "claims?wait=20", **headers))
         await asyncio.sleep(5 * LOOK)
         assert not waits.done()

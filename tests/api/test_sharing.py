@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.api.conftest import CLIENT_ID, PROJECT, Api, MakeApi
+from tests.api.conftest import CLIENT_ID, PROJECT, Api, MakeApi, signed_by
 from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.server.loading import load
 
@@ -32,16 +32,8 @@ async def share(api: Api, **document: Any) -> dict[str, Any]:
 
 
 async def use(api: Api, shared: dict[str, Any], path: str, method: str = "GET") -> httpx.Response:
-    return await api.call(
-        method,
-        path,
-        URL_Signature=shared["signature"],
-        URL_Expires=shared["expires"],
-        URL_Methods=",".join(shared["methods"]),
-        URL_Paths=",".join(shared["paths"]),
-        X_Project_ID=shared["project"],
-        Client_ID=CLIENT_ID,
-    )
+    named = {"X_Project_ID": shared["project"], "Client_ID": CLIENT_ID}
+    return await api.call(method, path, **signed_by(shared), **named)
 
 
 async def test_signs_as_upstream_does(api: Api) -> None:

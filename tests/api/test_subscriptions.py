@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.api.conftest import Api, MakeApi
+from tests.api.conftest import Api, MakeApi, signed_by
 from zaqar_lite.domain.models import Record
 from zaqar_lite.domain.subscriptions import Subscription
 
@@ -281,12 +281,7 @@ async def test_a_signed_url_reaches_subscriptions(make_api: MakeApi) -> None:
     async with make_api(signed_url_secret_key="k" * 32) as api:
         share = {"paths": ["subscriptions"], "methods": ["GET", "POST"]}
         signed = (await api.call("POST", "share", share)).json()
-        headers = {
-            "URL-Signature": signed["signature"],
-            "URL-Methods": ",".join(signed["methods"]),
-            "URL-Paths": ",".join(signed["paths"]),
-            "URL-Expires": signed["expires"],
-        }
+        headers = signed_by(signed)
         made = await api.call("POST", "subscriptions", {"subscriber": URL}, **headers)
         assert made.status_code == 201
         path = f"subscriptions/{made.json()['subscription_id']}"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.api.conftest import Api, MakeApi
+from tests.api.conftest import Api, MakeApi, signed_by
 from tests.push.receiver import Receiver
 
 pytestmark = pytest.mark.anyio
@@ -375,12 +375,7 @@ async def test_a_signed_url_of_a_topic_lets_others_post(make_api: MakeApi) -> No
         document = {"paths": ["messages"], "methods": ["POST"]}
         permit = (await api.call("POST", f"{TOPIC}/share", document)).json()
         assert permit["paths"] == [f"{TOPIC}/messages"]
-        headers = {
-            "URL_Signature": permit["signature"],
-            "URL_Expires": permit["expires"],
-            "URL_Methods": "POST",
-            "URL_Paths": permit["paths"][0],
-        }
+        headers = signed_by(permit)
         await post(api, {"body": 1}, **headers)
         queue = await api.call("POST", "/v2/queues/news/messages", {"messages": []}, **headers)
         assert queue.status_code == 404
