@@ -51,8 +51,6 @@ from zaqar_lite.storage.management import ManagementStore
 logger = logging.getLogger(__name__)
 FAILED_MS = 604_800_000
 """How long what could not be delivered is kept to be listed and retried: 7 days."""
-
-
 _TURN = "~turn"
 _SOON_MS = 5_000
 """When a turn is taken again at the soonest whose queue is not available."""
@@ -206,13 +204,20 @@ class Deliveries:
         found = await self.subscriber_cache.one(queue, delivery.subscription)
         if found is None:
             return  # it ended: nothing more is sent
-        if delivery.until <= self.clock.now_ms() + _LEAST_LIFE_MS:
-            await self.bury(delivery, found, "the message's ttl ended")
-            return
-        policy = await self._policy_of(queue)
-        again = await self._deliver(delivery, found, policy, is_fresh=False)
+        again = await self._retry(delivery, found)
         if again is not None:
             await self._post_again([again])
+
+    async def _retry(
+        self, delivery: Delivery, subscription: Subscription
+    ) -> tuple[Delivery, float] | None:
+        """Attempt a delivery that is not fresh, unless its message is about to expire."""
+        if delivery.until <= self.clock.now_ms() + _LEAST_LIFE_MS:
+            await self.bury(delivery, subscription, "the message's ttl ended")
+            return None
+        record = await self.management.get_queue(subscription.queue)
+        policy = None if record is None else record.metadata.get(RETRY_POLICY)
+        return await self._deliver(delivery, subscription, policy, is_fresh=False)
 
     async def _take_turn(self, queue: QueueRef, subscription_id: str, taken: int = 0) -> None:
         """Take a turn at the line of an ordered subscription, and post the next turn.
@@ -238,11 +243,7 @@ class Deliveries:
         self, delivery: Delivery, subscription: Subscription
     ) -> float | None:
         """Attempt the first delivery of a line; answer the seconds until it is tried again."""
-        if delivery.until <= self.clock.now_ms() + _LEAST_LIFE_MS:
-            await self.bury(delivery, subscription, "the message's ttl ended")
-            return None
-        policy = await self._policy_of(subscription.queue)
-        again = await self._deliver(delivery, subscription, policy, is_fresh=False)
+        again = await self._retry(delivery, subscription)
         return None if again is None else again[1]
 
     async def _look_at_due(
@@ -415,10 +416,6 @@ class Deliveries:
         }
         self.on_outcome(result.outcome.value)
         self.log.add(subscription, attempt, succeeded=result.outcome is DeliveryOutcome.DONE)
-
-    async def _policy_of(self, queue: QueueRef) -> object:
-        record = await self.management.get_queue(queue)
-        return None if record is None else record.metadata.get(RETRY_POLICY)
 
 
 def _why(result: Result, *, is_late: bool) -> str:

@@ -215,28 +215,6 @@ class Schedule(Struct):
 _decode = msgspec.json.Decoder(Schedule).decode
 
 
-def check(plan: Plan, now: int) -> None:
-    """Check a schedule.
-
-    Raises:
-        Invalid: what is wrong.
-    """
-    plan.timing(now)
-    read_zone(plan.time_zone)
-    start, end = (None if text is None else read_instant(text) for text in (plan.start, plan.end))
-    if start is not None and end is not None and end <= start:
-        raise Invalid("'end' must be later than 'start'.")
-    for name, most in (("catch_up", MAX_CATCH_UP), ("jitter", MAX_JITTER)):
-        if read_duration(getattr(plan, name), name) > most:
-            raise Invalid(f"'{name}' must be at most {most} seconds.")
-    if len(bytes(plan.body)) > MAX_BODY:
-        raise Invalid(f"The body of a schedule has at most {MAX_BODY} bytes.")
-    if plan.group is not None:
-        check_group(plan.group)
-    if GROUP_HEADER in (plan.headers or {}):
-        raise Invalid(f"The header {GROUP_HEADER!r} is that of the group: give 'group'.")
-
-
 DUE = "schedule-due"
 CLIENT_ID = "zaqar-lite-schedules"
 MAX_SCHEDULES = 10_000
@@ -422,7 +400,22 @@ class Schedules:
             raise Invalid("A schedule's name has 1 to 64 letters, digits, '_', '-' or '.'.")
         if not is_queue_name(plan.queue):
             raise Invalid("'queue' must be the name of a queue.")
-        check(plan, self._clock.now_ms())
+        plan.timing(self._clock.now_ms())
+        read_zone(plan.time_zone)
+        start, end = (
+            None if text is None else read_instant(text) for text in (plan.start, plan.end)
+        )
+        if start is not None and end is not None and end <= start:
+            raise Invalid("'end' must be later than 'start'.")
+        for field, most in (("catch_up", MAX_CATCH_UP), ("jitter", MAX_JITTER)):
+            if read_duration(getattr(plan, field), field) > most:
+                raise Invalid(f"'{field}' must be at most {most} seconds.")
+        if len(bytes(plan.body)) > MAX_BODY:
+            raise Invalid(f"The body of a schedule has at most {MAX_BODY} bytes.")
+        if plan.group is not None:
+            check_group(plan.group)
+        if GROUP_HEADER in (plan.headers or {}):
+            raise Invalid(f"The header {GROUP_HEADER!r} is that of the group: give 'group'.")
         self._messages.check([plan.draft()])
 
 
