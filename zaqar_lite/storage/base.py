@@ -258,8 +258,11 @@ class MessageStore(Store):
     async def settle_all(self, queue: QueueRef, /, claim_id: str, settlement: Settlement) -> bool:
         """Do to all that a live claim holds what a settlement says; answer whether it was live.
 
-        * RELEASE ends the claim, whatever it let go before. It is no failure.
-        * EXTEND lets the claim and each message live `ttl_ms` from now; its age starts anew.
+        * RELEASE ends the claim: what it still holds is ready, or parked for the delay. Counts
+          stay, and each attempt ends as RELEASED. Idempotent: it never frees what another claim
+          holds by now, and leaves alone what this one let go before.
+        * EXTEND lets the claim, and all that it holds, live `ttl_ms` from now; its age starts anew.
+          The messages' own ttl is raised by the rule of `claim`.
         """
 
     @abstractmethod
