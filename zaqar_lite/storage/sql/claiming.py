@@ -6,7 +6,7 @@ what time has ended since: lapsed leases, ended parkings and, on a delayed queue
 
 from array import array
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from zaqar_lite.domain.attempts import MAX_CLAIMS
 from zaqar_lite.domain.endings import Ending
@@ -38,14 +38,6 @@ _READY = f"""SELECT {MESSAGE} FROM entry e INDEXED BY ready CROSS JOIN body b ON
 _READY_WITHOUT_DUE = _READY.replace("e.due", "0")
 
 
-class Taken(NamedTuple):
-    """What a claim took: messages, moved dead letters, and whether more may be ready."""
-
-    messages: list[Message]
-    moved: int
-    more: bool
-
-
 def has_nothing(db: Database, queue: Queue | None, request: ClaimRequest) -> bool:
     """Whether a claim would find nothing and change nothing, so that no batch is needed."""
     if queue is None:
@@ -59,15 +51,16 @@ def has_nothing(db: Database, queue: Queue | None, request: ClaimRequest) -> boo
 def claim(db: Database, queue: Queue, request: ClaimRequest) -> Claimed:
     """Hand out ready messages under a new claim, or for good; see the seam."""
     now = db.clock.now_ms()
-    messages, moved, more = _take(db, queue, now, request)
+    claimed = _take(db, queue, now, request)
+    messages = claimed.messages
     if not messages:
-        return Claimed(None, (), moved, more)
+        return claimed
     if request.details:
         entries.with_attempts(db, messages)
     if request.removes:
         _remove(db, queue, messages, now)
-        return Claimed(None, messages, moved, more)
-    claim_id = new_claim_id()
+        return claimed
+    claim_id = claimed.claim_id = new_claim_id()
     number, until = bytes.fromhex(claim_id), now + request.ttl_ms
     positions = [message.position for message in messages]
     for values, text in entries.in_lists(positions):
@@ -98,7 +91,7 @@ def claim(db: Database, queue: Queue, request: ClaimRequest) -> Claimed:
     queue.lease_at = min(queue.lease_at, until)
     if db.watched:
         db.announce(queue.ref, 0)
-    return Claimed(claim_id, messages, moved, more)
+    return claimed
 
 
 def _remove(db: Database, queue: Queue, messages: Sequence[Message], now: int) -> None:
@@ -109,7 +102,7 @@ def _remove(db: Database, queue: Queue, messages: Sequence[Message], now: int) -
     entries.remove(db, queue, popped)
 
 
-def _take(db: Database, queue: Queue, now: int, request: ClaimRequest) -> Taken:
+def _take(db: Database, queue: Queue, now: int, request: ClaimRequest) -> Claimed:
     """Choose up to `limit` ready messages, examining a bounded number."""
     db.touch(queue)
     limit, mode, letter = request.limit, request.delay_mode, request.retries.dead_letter
@@ -140,7 +133,7 @@ def _take(db: Database, queue: Queue, now: int, request: ClaimRequest) -> Taken:
     honours = mode is DelayMode.HONOUR
     ripe = queue.next_ready_at if honours else min(queue.lease_at, queue.parked_at)
     more = len(taken) < limit and (queue.ready > len(taken) or ripe <= now)
-    return Taken(taken, moved, more)
+    return Claimed(None, taken, moved, more)
 
 
 def _sort_out(

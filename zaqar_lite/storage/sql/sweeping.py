@@ -44,9 +44,9 @@ async def sweep(db: Database, limit: int, retries_of: RetryPolicyOf) -> SweepRes
         deleted += step
         await db.turns.wait()
     for _ in range(_GIVEN_BACK):
-        if not await db.read(_NO_QUEUE, _has_spare_pages):
+        if not await db.read(_NO_QUEUE, lambda db: db.place.has_spare_pages()):
             break
-        await db.write(_give_back_pages)
+        await db.write(lambda db: db.place.give_back_pages())
         await db.turns.wait()
     return swept._replace(deleted=swept.deleted + deleted)
 
@@ -127,11 +127,3 @@ _LEFT = (
     ("history", "", "queue, state, number"),
 )
 """What a queue has beside its entries: the table, the index by queue, and the table's key."""
-
-
-def _has_spare_pages(db: Database) -> bool:
-    return db.place.has_spare_pages()
-
-
-def _give_back_pages(db: Database) -> None:
-    db.place.give_back_pages()
