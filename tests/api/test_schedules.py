@@ -100,6 +100,11 @@ async def put_again(api: Api) -> None:
         {"every": 1, "time_zone": "Mars"},
         {"every": 1, "start": "2030-01-02T00:00:00Z", "end": "2030-01-02T00:00:00Z"},
         {"every": 1, "jitter": "2d"},
+        {"every": 1, "catch_up": "2d"},
+        {"every": 1, "group": "x" * 129},
+        {"every": 1, "ttl": 1},
+        {"every": 0, "jitter": 0},
+        {"at": "tomorrow"},
         {"every": 1, "body": "x" * 50_000},
     ],
 )

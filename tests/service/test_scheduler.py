@@ -15,7 +15,6 @@ from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import (
     Invalid,
     LimitReached,
-    NotFound,
     RecordChanged,
     Unavailable,
 )
@@ -292,28 +291,6 @@ async def test_a_queue_that_does_not_take_the_message_is_told(place: Place) -> N
     schedule = await place.schedules.get("p", "s")
     assert schedule.failed == 1
     assert "bytes" in schedule.error
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {},
-        {"every": 0},
-        {"every": "1h", "cron": "* * * * *"},
-        {"cron": "* * * * *", "time_zone": "Mars"},
-        {"at": "tomorrow"},
-        {"every": 60, "catch_up": "2d"},
-        {"every": 60, "group": "x" * 129},
-        {"every": 60, "ttl": 1},
-        {"every": 60, "queue": "no/name"},
-        {"every": 60, "body": "x" * 50_000},
-    ],
-)
-async def test_a_schedule_that_breaks_a_rule_is_refused(place: Place, fields: Any) -> None:
-    with pytest.raises(Invalid):
-        await place.put(**fields)
-    with pytest.raises(NotFound):
-        await place.schedules.get("p", "s")
 
 
 async def test_a_store_that_is_away_is_met_again(
