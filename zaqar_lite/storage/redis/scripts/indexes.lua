@@ -210,6 +210,59 @@ local function leave_groups(positions)
   apply('ZREM', groups, members)
 end
 
+-- Messages that enter the queue: lists for `enter`.
+local function new_entries()
+  return {records = {}, deadlines = {}, grouped = {}, members = {}, ready = {}, priorities = {}, delayed = {},
+    ends = {}, is_plain = true}
+end
+
+-- Add one that enters at a position, with its record, and the scores by which it expires and is due (as text; d is
+-- false where it is ready at once).
+local function add_entry(entering, position, record, expires, d)
+  local at, priority = #entering.records + 1, priority_of(record)
+  entering.records[at], entering.records[at + 1] = position, record
+  entering.deadlines[at], entering.deadlines[at + 1] = expires, position
+  if is_grouped(record) then
+    local last = #entering.grouped + 1
+    entering.grouped[last], entering.members[last] = position, record
+  end
+  if d then
+    local last = #entering.delayed + 1
+    entering.delayed[last], entering.ends[last] = position, d
+    if priority ~= DEFAULT_PRIORITY and not life.ranked then
+      redis.call('HSET', state, 'ranked', 1)
+      life.ranked = '1'
+    end
+  else
+    local last = #entering.ready + 1
+    entering.ready[last], entering.priorities[last] = position, priority
+    entering.is_plain = entering.is_plain and priority == DEFAULT_PRIORITY
+  end
+end
+
+-- Store messages, and put them into the indexes of their states. The last of them expires at `latest`.
+local function enter(entering, latest, is_first)
+  apply('HSET', messages, entering.records)
+  apply('ZADD', expiry, entering.deadlines)
+  keep(latest, is_first and {messages, expiry} or {})
+  if #entering.grouped > 0 then
+    join_groups(entering.grouped, entering.members)
+  end
+  if #entering.ready > 0 then
+    enter_ready(entering.ready, not entering.is_plain and entering.priorities or nil)
+  end
+  if #entering.delayed > 0 then
+    add_to(due, entering.delayed, entering.ends)
+    add_to(waiting, entering.delayed)
+    keep(latest, {due, waiting})
+    local first_due = tonumber(entering.ends[1])
+    for _, d in ipairs(entering.ends) do
+      first_due = math.min(first_due, tonumber(d))
+    end
+    hasten(first_due)
+  end
+end
+
 -- Take messages out of the queue for good; they must have left the index of their state.
 local function forget(positions, its)
   if life.grouped then
