@@ -19,7 +19,7 @@ from zaqar_lite.domain.models import (
 )
 from zaqar_lite.domain.settlements import Act, Outcome, Settled, Settlement
 from zaqar_lite.storage.base import MAX_EXAMINED, MessageStore
-from zaqar_lite.storage.redis.codec import pack_client, pack_settlements, read_message
+from zaqar_lite.storage.redis.codec import pack_client, pack_settlements, read_messages
 from zaqar_lite.storage.redis.faults import InDoubt
 from zaqar_lite.storage.redis.outbox import Outbox
 from zaqar_lite.storage.redis.runner import Runner, policy_words
@@ -126,17 +126,13 @@ class Claiming(MessageStore):
         )
         status, now, examined, moved, instant = reply[:5]
         self.examined += examined
-        messages = [
-            read_message(
-                reply[at],
-                reply[at + 1],
-                reply[at + 2],
-                now,
-                reply[at + 3],
-                show_delay=request.delay_mode is not DelayMode.IGNORE,
-            )
-            for at in range(5, len(reply), 4)
-        ]
+        messages = read_messages(
+            reply,
+            5,
+            now,
+            details=request.details,
+            show_delay=request.delay_mode is not DelayMode.IGNORE,
+        )
         if instant:
             await self._runner.register(queue, instant)
         if moved:

@@ -360,11 +360,20 @@ def _said(settlement: Settlement) -> bytes:
     )
 
 
-def read_messages(reply: Sequence[Any], start: int, now: int) -> list[Message]:
-    """Make the messages of a reply that holds position, record, track and attempts of each."""
+def read_messages(
+    reply: Sequence[Any], start: int, now: int, *, details: bool = False, show_delay: bool = True
+) -> list[Message]:
+    """Make the messages of a reply: position, record, track and, as details, attempts of each."""
     return [
-        read_message(reply[at], reply[at + 1], reply[at + 2], now, reply[at + 3])
-        for at in range(start, len(reply), 4)
+        read_message(
+            reply[at],
+            reply[at + 1],
+            reply[at + 2],
+            now,
+            reply[at + 3] if details else b"",
+            show_delay=show_delay,
+        )
+        for at in range(start, len(reply), 4 if details else 3)
     ]
 
 

@@ -98,7 +98,7 @@ class RedisMessageStore(Posting, Claiming):
                 last = int.from_bytes(position, "big")
                 after = position, b""
             if at_end or len(reply) > 5:
-                return Page(read_messages(reply, 5, now), last)
+                return Page(read_messages(reply, 5, now, details=selection.details), last)
             reply = await read(CAPACITY)
 
     async def get_messages(
@@ -111,7 +111,7 @@ class RedisMessageStore(Posting, Claiming):
         reply = await self._runner.run(
             queue, "get", "1" if details else "", *wanted, repeatable=True
         )
-        return read_messages(reply, 2, reply[1])
+        return read_messages(reply, 2, reply[1], details=details)
 
     async def edit(self, queue: QueueRef, edit: Edit) -> Message:
         """Change a delayed message; see the seam."""
@@ -177,7 +177,9 @@ class RedisMessageStore(Posting, Claiming):
         if reply[0] == b"missing":
             raise no_claim(claim_id)
         _, now, ttl, start = reply[:4]
-        messages = sorted(read_messages(reply, 4, now), key=lambda message: message.position)
+        messages = sorted(
+            read_messages(reply, 4, now, details=details), key=lambda message: message.position
+        )
         return Claim(claim_id, ttl, max(0, now - start), messages)
 
     async def import_messages(

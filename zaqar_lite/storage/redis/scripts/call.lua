@@ -38,8 +38,8 @@
 local ALWAYS, UNLESS_FULL = {'allow-oom'}, {}
 local ARGV -- of this call; the first is the offset of the clock that tests move (ms)
 local offset, clock, now -- now: milliseconds since 1970 by this server's clock, plus the offset
-local NOTED = {'last', 'horizon', 'due', 'ranked', 'returns', 'armed', 'part', 'grouped', 'kept'}
-local life -- what is noted of the queue, by the names of `state`
+local N = {last = 1, horizon = 2, due = 3, ranked = 4, returns = 5, armed = 6, part = 7, grouped = 8, kept = 9}
+local life -- what is noted of the queue, by the places in N of the names in `state`
 local middles -- parts of dead letters that this call has made
 local first_return -- when the first message that this call parked is ready
 
@@ -47,8 +47,11 @@ local first_return -- when the first message that this call parked is ready
 local function register(name, family, flags, act)
   local take_keys = take_keys_of[family]
   redis.register_function({function_name = PREFIX .. name, flags = flags, callback = function(given, arguments)
+    if not call then
+      take_built_in()
+    end
     take_keys(given)
-    ARGV, clock = arguments, redis.call('TIME')
+    ARGV, clock = arguments, call('TIME')
     offset = tonumber(ARGV[1])
     now = clock[1] * 1000 + math.floor(clock[2] / 1000) + offset
     return act()
@@ -61,14 +64,12 @@ end
 -- caller decided by (ARGV[2]).
 local function operation(name, flags, checks, act)
   register(name, 'queue', flags, function()
-    life, middles, first_return = {}, {}, nil
-    for i, value in ipairs(redis.call('HMGET', state, unpack(NOTED))) do
-      life[NOTED[i]] = value
-    end
-    if life.part and checks.whole then
+    middles, first_return = {}, nil
+    life = call('HMGET', state, 'last', 'horizon', 'due', 'ranked', 'returns', 'armed', 'part', 'grouped', 'kept')
+    if life[N.part] and checks.whole then
       return {'busy'}
     end
-    if checks.version and ARGV[2] ~= '' and (redis.call('HGET', queue, 'version') or '0') ~= ARGV[2] then
+    if checks.version and ARGV[2] ~= '' and (call('HGET', queue, 'version') or '0') ~= ARGV[2] then
       return {'changed'}
     end
     return act()
@@ -83,11 +84,11 @@ local ARMED = 5000
 -- any deadline in it. It moves in steps of an hour, so that it is rarely written, and takes the
 -- keys along that every message is in; the minute covers clocks that differ.
 local function keep(deadline, written)
-  local horizon, moved = tonumber(life.horizon or 0), false
+  local horizon, moved = tonumber(life[N.horizon] or 0), false
   if math.max(deadline, now) > horizon then
     horizon = math.max(deadline, now) + 3600000
-    life.horizon = horizon
-    redis.call('HSET', state, 'horizon', horizon)
+    life[N.horizon] = horizon
+    call('HSET', state, 'horizon', horizon)
     moved = true
   end
   if not moved and #written == 0 then
@@ -95,42 +96,42 @@ local function keep(deadline, written)
   end
   local at = string.format('%.0f', math.ceil((horizon - offset) / 1000) + 60)
   if moved then
-    for _, key in ipairs({state, messages, expiry, life.grouped and groups or nil}) do
-      redis.call('EXPIREAT', key, at)
+    for _, key in ipairs({state, messages, expiry, life[N.grouped] and groups or nil}) do
+      call('EXPIREAT', key, at)
     end
   end
   for _, key in ipairs(written) do
-    redis.call('EXPIREAT', key, at)
+    call('EXPIREAT', key, at)
   end
 end
 
 -- Note that messages of this queue wait for their return: parked, or lapsed and not ended yet.
 -- Queues without any are spared the look.
 local function note_returns()
-  if not life.returns then
-    redis.call('HSET', state, 'returns', 1)
-    life.returns = '1'
+  if not life[N.returns] then
+    call('HSET', state, 'returns', 1)
+    life[N.returns] = '1'
   end
 end
 
 -- Let the sweep visit a queue at an instant. The score changes in any case, so that a sweep that has looked
 -- at the queue before notices (see reschedule).
 local function note_visit(tag, at)
-  local old = redis.call('ZSCORE', visits, tag)
+  local old = call('ZSCORE', visits, tag)
   if old then
     at = math.min(at, tonumber(old) - 1)
   end
-  redis.call('ZADD', visits, at, tag)
+  call('ZADD', visits, at, tag)
 end
 
 -- Note that something is due at `at`, and register it for the sweep where that is in this server (`visits`).
 -- Else answers the instant that the caller must register; 0 when an earlier one is. A registration that is
 -- a minute overdue is taken for lost (its process died before it wrote it) and made anew.
 local function schedule(at)
-  local coming = tonumber(life.due or 0)
+  local coming = tonumber(life[N.due] or 0)
   if coming == 0 or at < coming or coming < now - 60000 then
-    life.due = at
-    redis.call('HSET', state, 'due', at)
+    life[N.due] = at
+    call('HSET', state, 'due', at)
     if not visits then
       return at
     end
@@ -149,9 +150,9 @@ end
 -- Take `count` positions: the first of them. Never one that was given before, even where the
 -- counter was lost.
 local function take_positions(count)
-  local first = math.max(tonumber(life.last or 0) + 1, clock[1] * 1000000 + clock[2] + offset * 1000)
-  life.last = first + count - 1
-  redis.call('HSET', state, 'last', life.last)
+  local first = math.max(tonumber(life[N.last] or 0) + 1, clock[1] * 1000000 + clock[2] + offset * 1000)
+  life[N.last] = first + count - 1
+  call('HSET', state, 'last', life[N.last])
   return first
 end
 
@@ -162,7 +163,7 @@ local CHUNK = 1000
 local function apply(command, key, values)
   local reply
   for first = 1, #values, CHUNK do
-    reply = redis.call(command, key, unpack(values, first, math.min(first + CHUNK - 1, #values)))
+    reply = call(command, key, unpack(values, first, math.min(first + CHUNK - 1, #values)))
   end
   return reply
 end
@@ -170,12 +171,12 @@ end
 -- The values of a hash's fields, in the order of the fields; false where there is none.
 local function gather(key, fields)
   if #fields <= CHUNK then
-    return #fields > 0 and redis.call('HMGET', key, unpack(fields)) or {}
+    return #fields > 0 and call('HMGET', key, unpack(fields)) or {}
   end
   local found = {}
   for first = 1, #fields, CHUNK do
     local last = math.min(first + CHUNK - 1, #fields)
-    for i, value in ipairs(redis.call('HMGET', key, unpack(fields, first, last))) do
+    for i, value in ipairs(call('HMGET', key, unpack(fields, first, last))) do
       found[first + i - 1] = value
     end
   end

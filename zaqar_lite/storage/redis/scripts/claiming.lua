@@ -116,16 +116,16 @@ operation('claim', ALWAYS, {whole = true, version = true}, function()
   end
   apply('HSET', tracks, changes)
   add_to(held, taken.positions)
-  local claim = ARGV[18] == '1' and redis.call('HGET', claims, id) or struct.pack('>I5I6', ttl, now)
-  redis.call('HSET', claims, id, claim .. table.concat(taken.positions))
-  redis.call('ZADD', leases, deadline, id)
+  local claim = ARGV[18] == '1' and call('HGET', claims, id) or struct.pack('>I5I6', ttl, now)
+  call('HSET', claims, id, claim .. table.concat(taken.positions))
+  call('ZADD', leases, deadline, id)
   keep(deadline + grace, {})
   -- While a claim lives none of these keys ends. So they live long enough already if the horizon is that of then.
-  local is_kept = life.kept and tonumber(life.kept) == tonumber(life.horizon)
+  local is_kept = life[N.kept] and tonumber(life[N.kept]) == tonumber(life[N.horizon])
   if not (has_claims and is_kept) then
     keep(now, {tracks, held, claims, leases})
     if not is_kept then
-      redis.call('HSET', state, 'kept', life.horizon)
+      call('HSET', state, 'kept', life[N.horizon])
     end
   end
   if #raised > 0 then
@@ -142,7 +142,7 @@ end)
 
 -- The live messages that a live claim holds, by their positions: ids (the same), positions, records and tracks.
 local function held_now(id)
-  local claim = redis.call('HGET', claims, id)
+  local claim = call('HGET', claims, id)
   local positions, its = held_by(id, claim or '')
   local found = {positions = positions, ids = positions, records = gather(messages, positions), tracks = its}
   return only(found, function(i)
@@ -311,14 +311,14 @@ operation('settle', ALWAYS, {version = true}, function()
   end
   apply('ZADD', expiry, expiring)
   local letters = let_go(rows, held, gone, changes)
-  local claim = redis.call('HGET', claims, claim_id)
+  local claim = call('HGET', claims, claim_id)
   if whole and first_end then
     claim = struct.pack('>I5I6', said[1].first, now) .. claim:sub(12)
   end
   if claim and (first_end or left_claim.count > 0) then
     reduce_claim(claim_id, claim, left_in(claim, left_claim))
     if first_end then
-      redis.call('ZADD', leases, 'XX', 'LT', first_end, claim_id)
+      call('ZADD', leases, 'XX', 'LT', first_end, claim_id)
     end
   end
   if #expiring > 0 then

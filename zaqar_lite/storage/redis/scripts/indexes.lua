@@ -54,7 +54,7 @@ end
 -- than that they find themselves.
 local function hasten(at)
   if at < now + 37000 then
-    redis.call('SPUBLISH', readiness, 0)
+    call('SPUBLISH', readiness, 0)
   end
 end
 
@@ -79,7 +79,7 @@ end
 
 -- Make messages ready whose priorities are given; all have the default where there are none.
 local function enter_ready(positions, priorities)
-  redis.call('SPUBLISH', readiness, #positions)
+  call('SPUBLISH', readiness, #positions)
   local plain, special, ranks = priorities and {} or positions, {}, {}
   for i, priority in ipairs(priorities or {}) do
     if priority == DEFAULT_PRIORITY then
@@ -94,8 +94,8 @@ local function enter_ready(positions, priorities)
   if #special > 0 then
     add_to(ranked, special, ranks)
     add_to(aside, special)
-    redis.call('HSET', state, 'ranked', 1)
-    life.ranked = '1'
+    call('HSET', state, 'ranked', 1)
+    life[N.ranked] = '1'
     keep(now, {ranked, aside})
   end
 end
@@ -106,7 +106,7 @@ local function make_ready(positions)
     return
   end
   local priorities
-  if life.ranked then
+  if life[N.ranked] then
     priorities = {}
     for i, record in ipairs(gather(messages, positions)) do
       priorities[i] = priority_of(record)
@@ -117,7 +117,7 @@ end
 
 local function leave_ready(positions)
   apply('ZREM', ready, positions)
-  if life.ranked then
+  if life[N.ranked] then
     apply('ZREM', ranked, positions)
     apply('ZREM', aside, positions)
   end
@@ -125,20 +125,20 @@ end
 
 -- The first `count` ready positions in the order of claims.
 local function first_ready(count)
-  if not life.ranked then
-    return redis.call('ZRANGE', ready, '0', count == 1 and '0' or count - 1)
+  if not life[N.ranked] then
+    return call('ZRANGE', ready, '0', count == 1 and '0' or count - 1)
   end
-  local found = redis.call('ZRANGEBYSCORE', ranked, '-inf', '(' .. DEFAULT_PRIORITY, 'LIMIT', 0, count)
+  local found = call('ZRANGEBYSCORE', ranked, '-inf', '(' .. DEFAULT_PRIORITY, 'LIMIT', 0, count)
   local function append(more)
     for _, position in ipairs(more) do
       found[#found + 1] = position
     end
   end
   if #found < count then
-    append(redis.call('ZRANGE', ready, 0, count - #found - 1))
+    append(call('ZRANGE', ready, 0, count - #found - 1))
   end
   if #found < count then
-    append(redis.call('ZRANGEBYSCORE', ranked, '(' .. DEFAULT_PRIORITY, '+inf', 'LIMIT', 0, count - #found))
+    append(call('ZRANGEBYSCORE', ranked, '(' .. DEFAULT_PRIORITY, '+inf', 'LIMIT', 0, count - #found))
   end
   return found
 end
@@ -151,7 +151,7 @@ end
 
 -- Make ready what is due, up to `budget`. Answers how many, and whether nothing due is left.
 local function promote(budget)
-  local positions = redis.call('ZRANGEBYSCORE', due, '-inf', now, 'LIMIT', 0, budget)
+  local positions = call('ZRANGEBYSCORE', due, '-inf', now, 'LIMIT', 0, budget)
   if #positions > 0 then
     leave_delayed(positions)
     make_ready(positions)
@@ -161,13 +161,13 @@ end
 
 -- Make ready up to `count` delayed messages whatever their `d`, which becomes now. Answers how many.
 local function release_delayed(count)
-  local positions = redis.call('ZRANGE', due, 0, count - 1)
+  local positions = call('ZRANGE', due, 0, count - 1)
   if #positions > 0 then
     leave_delayed(positions)
     for i, record in ipairs(gather(messages, positions)) do
       if record and struct.unpack('>I6', record, R.due) > now then
         record = due_at(record, now)
-        redis.call('HSET', messages, positions[i], record)
+        call('HSET', messages, positions[i], record)
       end
     end
     make_ready(positions)
@@ -193,9 +193,9 @@ local function join_groups(positions, records)
     members[2 * i - 1], members[2 * i] = '0', membership(record, positions[i])
   end
   apply('ZADD', groups, members)
-  if not life.grouped then
-    redis.call('HSET', state, 'grouped', 1)
-    life.grouped = '1'
+  if not life[N.grouped] then
+    call('HSET', state, 'grouped', 1)
+    life[N.grouped] = '1'
   end
   keep(now, {groups})
 end
@@ -219,19 +219,20 @@ end
 -- Add one that enters at a position, with its record, and the scores by which it expires and is due (as text; d is
 -- false where it is ready at once).
 local function add_entry(entering, position, record, expires, d)
-  local at, priority = #entering.records + 1, priority_of(record)
+  local at, flags = #entering.records + 1, record:byte(R.flags)
+  local priority = flags % 2 == 1 and priority_of(record) or DEFAULT_PRIORITY
   entering.records[at], entering.records[at + 1] = position, record
   entering.deadlines[at], entering.deadlines[at + 1] = expires, position
-  if is_grouped(record) then
+  if flags >= 4 then -- it has a group
     local last = #entering.grouped + 1
     entering.grouped[last], entering.members[last] = position, record
   end
   if d then
     local last = #entering.delayed + 1
     entering.delayed[last], entering.ends[last] = position, d
-    if priority ~= DEFAULT_PRIORITY and not life.ranked then
-      redis.call('HSET', state, 'ranked', 1)
-      life.ranked = '1'
+    if priority ~= DEFAULT_PRIORITY and not life[N.ranked] then
+      call('HSET', state, 'ranked', 1)
+      life[N.ranked] = '1'
     end
   else
     local last = #entering.ready + 1
@@ -265,7 +266,7 @@ end
 
 -- Take messages out of the queue for good; they must have left the index of their state.
 local function forget(positions, its)
-  if life.grouped then
+  if life[N.grouped] then
     leave_groups(positions)
   end
   local moved, remembered = {}, {}
@@ -308,7 +309,7 @@ local function locate(wanted)
       others[#others + 1] = i
     end
   end
-  if #others > 0 and redis.call('EXISTS', ids) == 1 then
+  if #others > 0 and call('EXISTS', ids) == 1 then
     local names, known, at = {}, {}, {}
     for n, i in ipairs(others) do
       names[n] = wanted[i]
@@ -402,7 +403,7 @@ end
 -- Take claimed and parked messages out of the indexes of their states.
 local function leave_held(positions)
   apply('ZREM', held, positions)
-  if life.returns then
+  if life[N.returns] then
     apply('ZREM', lapsed, positions)
     apply('ZREM', parked, positions)
   end
@@ -412,13 +413,13 @@ end
 -- ends with its last message.
 local function reduce_claim(id, claim, left, soonest)
   if #left > 0 then
-    redis.call('HSET', claims, id, claim:sub(1, 11) .. table.concat(left))
+    call('HSET', claims, id, claim:sub(1, 11) .. table.concat(left))
     if soonest then
-      redis.call('ZADD', leases, soonest, id)
+      call('ZADD', leases, soonest, id)
     end
   else
-    redis.call('HDEL', claims, id)
-    redis.call('ZREM', leases, id)
+    call('HDEL', claims, id)
+    call('ZREM', leases, id)
   end
 end
 
@@ -434,7 +435,7 @@ local function leave_claims(positions, its)
     end
   end
   for id, gone in pairs(leaving) do
-    local claim = redis.call('HGET', claims, id)
+    local claim = call('HGET', claims, id)
     if claim then
       reduce_claim(id, claim, left_in(claim, gone))
     end
@@ -467,13 +468,13 @@ local has_claims
 local function lapse(budget)
   local count = 0
   while count < budget do
-    local first = redis.call('ZRANGE', leases, '0', '0', 'WITHSCORES')
+    local first = call('ZRANGE', leases, '0', '0', 'WITHSCORES')
     local id = first[1]
     if not id or tonumber(first[2]) > now then
       has_claims = id
       return count, true
     end
-    local claim = redis.call('HGET', claims, id)
+    local claim = call('HGET', claims, id)
     local size = claim and (#claim - 11) / 8 or 0
     if count > 0 and count + size > budget then
       break
@@ -601,10 +602,10 @@ local MARGIN = 60000
 
 -- Make ready what has waited long enough, up to `budget`. Answers how many, and whether none is left.
 local function unpark(budget)
-  if not life.returns then
+  if not life[N.returns] then
     return 0, true
   end
-  local positions = redis.call('ZRANGEBYSCORE', parked, '-inf', now, 'LIMIT', 0, budget)
+  local positions = call('ZRANGEBYSCORE', parked, '-inf', now, 'LIMIT', 0, budget)
   if #positions > 0 then
     apply('ZREM', parked, positions)
     apply('ZREM', held, positions)
@@ -660,7 +661,7 @@ end
 
 -- Remove what has expired, whatever its state.
 local function expire(budget)
-  local positions = redis.call('ZRANGEBYSCORE', expiry, '-inf', now, 'LIMIT', 0, budget)
+  local positions = call('ZRANGEBYSCORE', expiry, '-inf', now, 'LIMIT', 0, budget)
   if #positions > 0 then
     local its = tracks_of(positions)
     leave_ready(positions)
@@ -673,20 +674,20 @@ end
 
 -- Remove all messages and claims of a queue.
 local function empty()
-  redis.call('UNLINK', messages, tracks, ready, ranked, aside, due, waiting, held, claims, leases, lapsed, parked,
+  call('UNLINK', messages, tracks, ready, ranked, aside, due, waiting, held, claims, leases, lapsed, parked,
     attempts, expiry, ids, groups)
 end
 
--- Append messages to an answer: position, record, track, attempts ('' where none are wanted) of each.
+-- Append messages to an answer: position, record and track of each, and its attempts where `details` is '1'.
 local function show_all(answer, found, details)
-  local at = #answer
+  local at, width, records, its = #answer, details == '1' and 4 or 3, found.records, found.tracks
   for i, position in ipairs(found.positions) do
-    local track, history = found.tracks[i], ''
-    if details == '1' and track and has_flag(track, REMEMBERED) then
-      history = redis.call('HGET', attempts, position) or ''
+    local track = its[i] or ''
+    answer[at + 1], answer[at + 2], answer[at + 3] = position, records[i], track
+    if width == 4 then
+      answer[at + 4] = track ~= '' and has_flag(track, REMEMBERED) and call('HGET', attempts, position) or ''
     end
-    answer[at + 1], answer[at + 2], answer[at + 3], answer[at + 4] = position, found.records[i], track or '', history
-    at = at + 4
+    at = at + width
   end
 end
 

@@ -8,7 +8,7 @@ local is_armed, most_claims, most_failures, target, letter_ttl, source_name, del
 
 local function read_policy()
   local armed_until = tonumber(ARGV[5])
-  is_armed = armed_until and armed_until > now and tonumber(life.armed or 0) >= armed_until
+  is_armed = armed_until and armed_until > now and tonumber(life[N.armed] or 0) >= armed_until
   most_claims, most_failures = tonumber(ARGV[6]), tonumber(ARGV[7])
   target, letter_ttl, source_name = ARGV[8], tonumber(ARGV[9]), ARGV[10]
   delays, jitter = ARGV[11], tonumber(ARGV[12])
@@ -40,7 +40,7 @@ end
 -- Note that letters will come: no sweep forgets the queue before the driver has registered it, so
 -- that a crash in between loses nothing.
 local function arm()
-  redis.call('HSET', state, 'armed', now + ARMED)
+  call('HSET', state, 'armed', now + ARMED)
   keep(now + 60000, {})
 end
 
@@ -133,7 +133,7 @@ local function set_aside(rows, gone)
   local seq, latest = take_positions(#rows), now + 60000
   local letters, bytes, start = {}, 0, letter_ttl and struct.pack('>I6I5', now + letter_ttl, letter_ttl)
   for i, row in ipairs(rows) do
-    local record = row.record or redis.call('HGET', messages, row.position)
+    local record = row.record or call('HGET', messages, row.position)
     local track, middle = row.track, middle_of(row)
     leave(gone, row.position, track)
     local id = middle.has_id and track:sub(O.message_id, O.moved_at - 1)
@@ -199,7 +199,7 @@ local function end_leases(positions, budget)
       elseif not is_armed then
         is_unarmed = true
       elseif bytes < LETTER_BYTES then
-        bytes = bytes + redis.call('HSTRLEN', messages, position)
+        bytes = bytes + call('HSTRLEN', messages, position)
         moved = moved + 1
         rows[#rows + 1] = row
       end
@@ -216,7 +216,7 @@ end
 -- End up to `budget` leases that have lapsed, each a failure. Answers how many, whether none is
 -- left, how many became dead letters, and whether the driver must register the queue first.
 local function end_lapsed(budget)
-  local positions = life.returns and redis.call('ZRANGE', lapsed, 0, budget - 1) or {}
+  local positions = life[N.returns] and call('ZRANGE', lapsed, 0, budget - 1) or {}
   if #positions == 0 then
     return 0, true, 0, false
   end
@@ -286,7 +286,7 @@ end)
 operation('accept', ALWAYS, {whole = true}, function()
   -- A source sends its letters in the order of their numbers. So a letter is a repeat unless its
   -- number is above that of the last letter that was stored.
-  local came = tonumber(redis.call('HGET', inbox, ARGV[2]) or 0)
+  local came = tonumber(call('HGET', inbox, ARGV[2]) or 0)
   local fresh, latest, soonest = {}, now, 0
   for i = 3, #ARGV do
     local seq = struct.unpack('>I8', ARGV[i])
@@ -302,7 +302,7 @@ operation('accept', ALWAYS, {whole = true}, function()
       end
     end
   end
-  redis.call('HSET', inbox, ARGV[2], string.format('%.0f', came))
+  call('HSET', inbox, ARGV[2], string.format('%.0f', came))
   keep(now + 86400000, {inbox})
   if #fresh == 0 then
     return {'ok', 0}
@@ -338,7 +338,7 @@ end)
 --       delay (5 bytes, ms), record from its randomness on
 -- Answers: 'ok', instant to register.
 operation('accept_outbox_messages', ALWAYS, {whole = true}, function()
-  local came = tonumber(redis.call('ZSCORE', brought, ARGV[2]) or 0)
+  local came = tonumber(call('ZSCORE', brought, ARGV[2]) or 0)
   local fresh = {}
   for i = 3, #ARGV do
     local seq = struct.unpack('>I8', ARGV[i])
@@ -350,16 +350,16 @@ operation('accept_outbox_messages', ALWAYS, {whole = true}, function()
   if #fresh == 0 then
     return {'ok', 0}
   end
-  redis.call('ZADD', brought, string.format('%.0f', came), ARGV[2])
+  call('ZADD', brought, string.format('%.0f', came), ARGV[2])
   -- Sequence numbers are times in microseconds, so this forgets sources that sent nothing for a day.
-  redis.call('ZREMRANGEBYSCORE', brought, '-inf', string.format('%.0f', (now - 86400000) * 1000))
-  redis.call('EXPIRE', brought, 86400)
+  call('ZREMRANGEBYSCORE', brought, '-inf', string.format('%.0f', (now - 86400000) * 1000))
+  call('EXPIRE', brought, 86400)
 
   local blobs = {}
   for i, letter in ipairs(fresh) do
     blobs[i] = letter:sub(9)
   end
-  local soonest = store(blobs, take_positions(#fresh), now, redis.call('HLEN', messages))
+  local soonest = store(blobs, take_positions(#fresh), now, call('HLEN', messages))
   return {'ok', schedule(soonest)}
 end)
 
@@ -368,7 +368,7 @@ end)
 operation('read_outbox', ALWAYS, {}, function()
   local letters, bytes, step = {}, 0, 10
   while #letters < 250 and bytes < 1048576 do
-    local some = redis.call('LRANGE', outbox, #letters, #letters + step - 1)
+    local some = call('LRANGE', outbox, #letters, #letters + step - 1)
     for _, letter in ipairs(some) do
       letters[#letters + 1] = letter
       bytes = bytes + #letter
@@ -388,12 +388,12 @@ operation('outbox_ack', ALWAYS, {}, function()
   local last, count = struct.unpack('>I8', ARGV[2]), tonumber(ARGV[3])
   -- If another process has removed some of them already, the last one is nearer to the front.
   while count > 0 do
-    local letter = redis.call('LINDEX', outbox, count - 1)
+    local letter = call('LINDEX', outbox, count - 1)
     if letter and struct.unpack('>I8', letter) <= last then
-      redis.call('LTRIM', outbox, count, -1)
+      call('LTRIM', outbox, count, -1)
       break
     end
     count = count - 1
   end
-  return {'ok', redis.call('LLEN', outbox)}
+  return {'ok', call('LLEN', outbox)}
 end)

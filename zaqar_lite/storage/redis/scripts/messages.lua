@@ -39,10 +39,10 @@ operation('list', ALWAYS, {whole = true, version = true}, function()
   local limit, group = tonumber(ARGV[7]), ARGV[11]
   local low, high = after == '' and '-' or '(' .. group .. after, last == '' and '+' or '[' .. group .. last
   local sources = {ready}
-  if life.ranked then
+  if life[N.ranked] then
     sources[#sources + 1] = aside
   end
-  if life.returns then
+  if life[N.returns] then
     sources[#sources + 1] = lapsed
   end
   if ARGV[9]:find('d') then
@@ -59,7 +59,7 @@ operation('list', ALWAYS, {whole = true, version = true}, function()
 
   -- Whether a message of a group, which may be in any state, is in one that is wanted.
   local function is_wanted(position, track)
-    return group == '' or (ARGV[9]:find('d') or not redis.call('ZSCORE', waiting, position))
+    return group == '' or (ARGV[9]:find('d') or not call('ZSCORE', waiting, position))
       and (ARGV[9]:find('c') or not track or until_of(track) <= now
         or not (has_flag(track, HELD) or has_flag(track, PARKED)))
   end
@@ -69,7 +69,7 @@ operation('list', ALWAYS, {whole = true, version = true}, function()
   local function following(count)
     local found, numbers = {}, {}
     for _, source in ipairs(sources) do
-      for _, position in ipairs(redis.call('ZRANGEBYLEX', source, low, high, 'LIMIT', 0, count)) do
+      for _, position in ipairs(call('ZRANGEBYLEX', source, low, high, 'LIMIT', 0, count)) do
         found[#found + 1] = position:sub(-8)
       end
     end
@@ -141,10 +141,10 @@ operation('edit', UNLESS_FULL, {whole = true, version = true}, function()
   if not position then
     return {'missing'}
   end
-  local d = tonumber(redis.call('ZSCORE', due, position) or 0)
+  local d = tonumber(call('ZSCORE', due, position) or 0)
   local created = struct.unpack('>I6', record)
   local expires, ttl = struct.unpack('>I6I5', track or record, track and T.expires or R.expires)
-  if redis.call('HGET', queue, 'exposing') == '1' then
+  if call('HGET', queue, 'exposing') == '1' then
     d = 0
   end
   local refused = {'refused', now, d, expires}
@@ -166,19 +166,19 @@ operation('edit', UNLESS_FULL, {whole = true, version = true}, function()
     rest = record:sub(R.randomness, struct.unpack('>H', record, R.body_at)) .. ARGV[7]
   end
   record = struct.pack('>I6I6I5I6', created, expires, ttl, d) .. rest
-  redis.call('HSET', messages, position, record)
-  redis.call('ZADD', expiry, expires, position)
+  call('HSET', messages, position, record)
+  call('ZADD', expiry, expires, position)
   keep(expires, {})
   if track then -- the message was moved here from another queue
     track = struct.pack('>I6I5', expires, ttl) .. track:sub(T.claim_count)
-    redis.call('HSET', tracks, position, track)
+    call('HSET', tracks, position, track)
     keep(expires, {tracks, ids, attempts})
   end
   if d <= now then
     leave_delayed({position})
     make_ready({position})
   else
-    redis.call('ZADD', due, d, position)
+    call('ZADD', due, d, position)
     hasten(d)
     keep(expires, {due, waiting})
   end
@@ -244,14 +244,14 @@ operation('stats', ALWAYS, {whole = true}, function()
     return behind
   end
   local sources = indexes_of_states()
-  local waiting_again = redis.call('ZCARD', parked)
+  local waiting_again = call('ZCARD', parked)
   local answer = {'ok', now,
-    redis.call('ZCARD', ready) + redis.call('ZCARD', aside) + redis.call('ZCARD', lapsed),
-    redis.call('ZCARD', waiting) + waiting_again, redis.call('ZCARD', held) - waiting_again}
+    call('ZCARD', ready) + call('ZCARD', aside) + call('ZCARD', lapsed),
+    call('ZCARD', waiting) + waiting_again, call('ZCARD', held) - waiting_again}
   for _, rank in ipairs({0, -1}) do
     local best
     for _, source in ipairs(sources) do
-      local position = redis.call('ZRANGE', source, rank, rank)[1]
+      local position = call('ZRANGE', source, rank, rank)[1]
       if position then
         local number = struct.unpack('>I8', position)
         if not best or (rank == 0 and number < best) or (rank == -1 and number > best) then
@@ -261,13 +261,13 @@ operation('stats', ALWAYS, {whole = true}, function()
     end
     if best then
       local position = struct.pack('>I8', best)
-      show(answer, position, redis.call('HGET', messages, position), tracks_of({position})[1])
+      show(answer, position, call('HGET', messages, position), tracks_of({position})[1])
     end
   end
   for _, source in ipairs({ready, aside, lapsed}) do
-    local position = redis.call('ZRANGE', source, 0, 0)[1]
+    local position = call('ZRANGE', source, 0, 0)[1]
     if position then
-      show(answer, position, redis.call('HGET', messages, position), tracks_of({position})[1])
+      show(answer, position, call('HGET', messages, position), tracks_of({position})[1])
       break
     end
   end
@@ -287,7 +287,7 @@ operation('split', ALWAYS, {whole = true}, function()
   local most, total = tonumber(ARGV[2]), 0
   local sizes = {}
   for i, source in ipairs(sources) do
-    sizes[i] = redis.call('ZCARD', source)
+    sizes[i] = call('ZCARD', source)
     total = total + sizes[i]
   end
   local answer = {'ok', now, total}
@@ -301,7 +301,7 @@ operation('split', ALWAYS, {whole = true}, function()
     local rank = math.min(step, sizes[i]) - 1
     local before = -1
     while rank > before do
-      local position = redis.call('ZRANGE', source, rank, rank)[1]
+      local position = call('ZRANGE', source, rank, rank)[1]
       samples[#samples + 1] = {struct.unpack('>I8', position), rank - before}
       before = rank
       rank = math.min(rank + step, sizes[i] - 1)
@@ -322,12 +322,12 @@ end)
 -- ARGV: 1 offset
 -- Answers: milliseconds until then, -1 when nothing waits.
 operation('next_due', ALWAYS, {}, function()
-  if redis.call('EXISTS', lapsed) == 1 then
+  if call('EXISTS', lapsed) == 1 then
     return {0}
   end
   local first = -1
   for _, key in ipairs({leases, due, parked}) do
-    local score = tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2])
+    local score = tonumber(call('ZRANGE', key, 0, 0, 'WITHSCORES')[2])
     if score then
       local left = math.max(0, score - now)
       first = first < 0 and left or math.min(first, left)
@@ -359,15 +359,15 @@ end)
 -- ARGV: 1 offset
 operation('drop', ALWAYS, {whole = true}, function()
   empty()
-  redis.call('UNLINK', keys, forgets, queue)
-  redis.call('EXPIRE', inbox, 600)
-  if redis.call('EXISTS', outbox) == 0 then
-    redis.call('UNLINK', state)
-    if life.last and life.armed then
+  call('UNLINK', keys, forgets, queue)
+  call('EXPIRE', inbox, 600)
+  if call('EXISTS', outbox) == 0 then
+    call('UNLINK', state)
+    if life[N.last] and life[N.armed] then
       -- The queue has sent letters. If it is made again, its letters need higher numbers than these,
       -- even after a failover that sets the clock back. The target would take lower ones for repeats.
-      redis.call('HSET', state, 'last', life.last)
-      redis.call('EXPIRE', state, 86400)
+      call('HSET', state, 'last', life[N.last])
+      call('EXPIRE', state, 86400)
     end
   end
   return {'ok'}

@@ -111,25 +111,25 @@ end
 -- What the driver is told instead of a post's outcome: where there is no room, or where the sweep must know of
 -- the queue while outbox messages are on their way; or nil, and how many messages the queue has.
 local function refusal(count, new_keys, has_outgoing)
-  local there = redis.call('HLEN', messages)
+  local there = call('HLEN', messages)
   if there + count > tonumber(ARGV[5]) then
     local gone = expire(250)
     return gone > 0 and {'again', now, gone} or {'full'}
   end
   if new_keys > 0 then
-    local old = redis.call('ZRANGEBYSCORE', forgets, '-inf', now, 'LIMIT', 0, 500)
+    local old = call('ZRANGEBYSCORE', forgets, '-inf', now, 'LIMIT', 0, 500)
     apply('ZREM', forgets, old)
     apply('HDEL', keys, old)
-    if redis.call('ZCARD', forgets) + new_keys > tonumber(ARGV[4]) then
+    if call('ZCARD', forgets) + new_keys > tonumber(ARGV[4]) then
       if #old == 500 then
         return {'again', now, 500}
       end
-      local oldest = redis.call('ZRANGE', forgets, 0, 0, 'WITHSCORES')[2]
+      local oldest = call('ZRANGE', forgets, 0, 0, 'WITHSCORES')[2]
       return {'many_keys', (oldest or now) - now}
     end
   end
-  if has_outgoing and tonumber(life.armed or 0) < now + ARMED / 2 then
-    redis.call('HSET', state, 'armed', now + ARMED)
+  if has_outgoing and tonumber(life[N.armed] or 0) < now + ARMED / 2 then
+    call('HSET', state, 'armed', now + ARMED)
     keep(now + 60000, {})
     return {'arm', now}
   end
@@ -185,7 +185,7 @@ local function stage(blobs, words, outgoing, first, until_when)
     latest = math.max(latest, now + struct.unpack('>I5', blob))
   end
   apply('HSET', staged, fields)
-  redis.call('HSET', state, 'part', 1)
+  call('HSET', state, 'part', 1)
   keep(latest, {staged})
 end
 
@@ -206,7 +206,7 @@ end
 operation('post', UNLESS_FULL, {whole = true, version = true}, function()
   local own_key, entry = ARGV[6] ~= '' and 'b' .. ARGV[6]:sub(17), nil
   if own_key then
-    entry = redis.call('HGET', keys, own_key)
+    entry = call('HGET', keys, own_key)
     local known, is_same = read_entry(entry, ARGV[6]:sub(1, 16))
     if not is_same then
       return {'reused', -1}
@@ -268,8 +268,8 @@ end)
 -- ARGV: 1 offset
 -- Answers: 'more', or 'ok' when nothing is left to store.
 operation('publish', ALWAYS, {}, function()
-  local head, part = unpack(redis.call('HMGET', staged, 0, life.part or ''))
-  local following = tonumber(life.part or 0) + 1
+  local head, part = unpack(call('HMGET', staged, 0, life[N.part] or ''))
+  local following = tonumber(life[N.part] or 0) + 1
   if part then
     local at, first, until_when = struct.unpack('>I6I8I6', head)
     local kind, before = struct.unpack('>c1I4', part)
@@ -282,17 +282,17 @@ operation('publish', ALWAYS, {}, function()
     if kind == 'c' then
       send(lists[1], first)
     else
-      store(lists[1], first + before, at, redis.call('HLEN', messages))
+      store(lists[1], first + before, at, call('HLEN', messages))
       remember_messages(lists[2], lists[1], first + before, until_when)
     end
-    redis.call('HDEL', staged, life.part)
+    call('HDEL', staged, life[N.part])
   end
-  if redis.call('HEXISTS', staged, following) == 1 then
-    redis.call('HSET', state, 'part', following)
+  if call('HEXISTS', staged, following) == 1 then
+    call('HSET', state, 'part', following)
     return {'more'}
   end
-  redis.call('UNLINK', staged)
-  redis.call('HDEL', state, 'part')
+  call('UNLINK', staged)
+  call('HDEL', state, 'part')
   return {'ok'}
 end)
 
@@ -301,7 +301,7 @@ end)
 -- Answers: 'ok', whether the queue remembers any key (1 or 0), and for each field its entry, or ''
 -- if it is not remembered.
 operation('known', ALWAYS, {whole = true}, function()
-  local last = redis.call('ZRANGE', forgets, -1, -1, 'WITHSCORES')[2]
+  local last = call('ZRANGE', forgets, -1, -1, 'WITHSCORES')[2]
   local answer = {'ok', last and tonumber(last) > now and 1 or 0}
   for i, entry in ipairs(gather(keys, arguments(2, #ARGV))) do
     answer[2 + i] = entry and struct.unpack('>I6', entry) > now and entry or ''

@@ -9,12 +9,12 @@
 -- ARGV: 1 offset, 2 metadata (JSON)
 -- Answers: 'created' or 'exists', version, metadata, '1' if exposing.
 operation('create_queue', UNLESS_FULL, {}, function()
-  local record = redis.call('HMGET', queue, 'version', 'metadata', 'exposing')
+  local record = call('HMGET', queue, 'version', 'metadata', 'exposing')
   if record[1] then
     return {'exists', unpack(record)}
   end
   local version = string.format('%.0f', clock[1] * 1000000 + clock[2] + offset * 1000)
-  redis.call('HSET', queue, 'version', version, 'metadata', ARGV[2], 'exposing', '')
+  call('HSET', queue, 'version', version, 'metadata', ARGV[2], 'exposing', '')
   return {'created', version, ARGV[2], ''}
 end)
 
@@ -24,7 +24,7 @@ end)
 operation('update_queue', UNLESS_FULL, {version = true}, function()
   local after = math.max(tonumber(ARGV[2]) + 1, clock[1] * 1000000 + clock[2] + offset * 1000)
   after = string.format('%.0f', after)
-  redis.call('HSET', queue, 'version', after, 'metadata', ARGV[3], 'exposing', ARGV[4])
+  call('HSET', queue, 'version', after, 'metadata', ARGV[3], 'exposing', ARGV[4])
   return {'ok', after}
 end)
 
@@ -32,22 +32,22 @@ end)
 -- ARGV: 1 offset (unused), 2 version
 -- Answers: 'ok', also when there was none; or 'changed'.
 operation('delete_queue', ALWAYS, {}, function()
-  local version = redis.call('HGET', queue, 'version')
+  local version = call('HGET', queue, 'version')
   if version and version ~= ARGV[2] then
     return {'changed'}
   end
-  redis.call('UNLINK', queue)
+  call('UNLINK', queue)
   return {'ok'}
 end)
 
 -- Put a name into its project's list, unless the list is full.
 -- ARGV: 1 offset, 2 name, 3 most names
 register('enlist', 'project', UNLESS_FULL, function()
-  if not redis.call('ZSCORE', names, ARGV[2]) then
-    if redis.call('ZCARD', names) >= tonumber(ARGV[3]) then
+  if not call('ZSCORE', names, ARGV[2]) then
+    if call('ZCARD', names) >= tonumber(ARGV[3]) then
       return {'full'}
     end
-    redis.call('ZADD', names, 0, ARGV[2])
+    call('ZADD', names, 0, ARGV[2])
   end
   return {'ok'}
 end)
@@ -56,14 +56,14 @@ end)
 -- the indexes of the record.
 -- ARGV: 1 offset, 2 the intent
 register('intend', 'everywhere', ALWAYS, function()
-  redis.call('ZADD', intents, now, ARGV[2])
+  call('ZADD', intents, now, ARGV[2])
   return {'ok'}
 end)
 
 -- Find the notes of changes that were begun half a minute ago or earlier, so a crash cut them short.
 -- ARGV: 1 offset, 2 how many at most
 register('old_intents', 'everywhere', ALWAYS, function()
-  return redis.call('ZRANGEBYSCORE', intents, '-inf', now - 30000, 'LIMIT', 0, tonumber(ARGV[2]))
+  return call('ZRANGEBYSCORE', intents, '-inf', now - 30000, 'LIMIT', 0, tonumber(ARGV[2]))
 end)
 
 -- Let the sweep visit a queue.
@@ -77,19 +77,19 @@ end)
 -- ARGV: 1 offset, 2 how many at most
 -- Answers: now; tags and scores.
 register('visits', 'everywhere', ALWAYS, function()
-  return {now, redis.call('ZRANGEBYSCORE', visits, '-inf', now, 'WITHSCORES', 'LIMIT', 0, tonumber(ARGV[2]))}
+  return {now, call('ZRANGEBYSCORE', visits, '-inf', now, 'WITHSCORES', 'LIMIT', 0, tonumber(ARGV[2]))}
 end)
 
 -- After a visit, note the next visit or forget the queue. Do neither if the queue was registered
 -- again during the visit.
 -- ARGV: 1 offset, 2 tag of the queue, 3 the score that was seen, 4 the next instant (ms), 0 for none
 register('reschedule', 'everywhere', ALWAYS, function()
-  local score = redis.call('ZSCORE', visits, ARGV[2])
+  local score = call('ZSCORE', visits, ARGV[2])
   if score and tonumber(score) == tonumber(ARGV[3]) then
     if ARGV[4] == '0' then
-      redis.call('ZREM', visits, ARGV[2])
+      call('ZREM', visits, ARGV[2])
     else
-      redis.call('ZADD', visits, ARGV[4], ARGV[2])
+      call('ZADD', visits, ARGV[4], ARGV[2])
     end
   end
   return {'ok'}
@@ -111,7 +111,7 @@ operation('sweep', ALWAYS, {whole = true}, function()
   if expired + noticed < budget then
     promoted = promote(budget - expired - noticed) + unpark(budget - expired - noticed)
   end
-  local old = redis.call('ZRANGEBYSCORE', forgets, '-inf', now, 'LIMIT', 0, budget)
+  local old = call('ZRANGEBYSCORE', forgets, '-inf', now, 'LIMIT', 0, budget)
   apply('ZREM', forgets, old)
   apply('HDEL', keys, old)
   local following = 0
@@ -122,24 +122,24 @@ operation('sweep', ALWAYS, {whole = true}, function()
     end
   end
   for _, key in ipairs({expiry, leases, due, parked, forgets}) do
-    consider(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2])
+    consider(call('ZRANGE', key, 0, 0, 'WITHSCORES')[2])
   end
-  local armed = tonumber(redis.call('HGET', state, 'armed') or 0)
+  local armed = tonumber(call('HGET', state, 'armed') or 0)
   if armed > now then
     consider(armed)
   end
-  if redis.call('EXISTS', lapsed) == 1 then
+  if call('EXISTS', lapsed) == 1 then
     consider(now)
   end
-  local waiting_letters = redis.call('LLEN', outbox)
+  local waiting_letters = call('LLEN', outbox)
   if waiting_letters > 0 then
     consider(now + 5000)
   end
   if following > 0 then
-    redis.call('HSET', state, 'due', following)
+    call('HSET', state, 'due', following)
     keep(following, {})
   else
-    redis.call('HDEL', state, 'due')
+    call('HDEL', state, 'due')
   end
   return {'ok', expired, #old, promoted, ended - moved, waiting_letters, following}
 end)
@@ -154,16 +154,16 @@ register('spend', 'project', ALWAYS, function()
     local rate = tonumber(ARGV[i + 1])
     local most = math.max(rate * tonumber(ARGV[2]), 1)
     local left = most
-    local stored = redis.call('HGET', rates, ARGV[i])
+    local stored = call('HGET', rates, ARGV[i])
     if stored then
       local tokens, at = string.match(stored, '(%S+) (%S+)')
       left = math.min(most, tonumber(tokens) + math.max(now - tonumber(at), 0) / 1000 * rate)
     end
     left = left - tonumber(ARGV[i + 2])
-    redis.call('HSET', rates, ARGV[i], string.format('%.3f %.0f', left, now))
+    call('HSET', rates, ARGV[i], string.format('%.3f %.0f', left, now))
     full = math.max(full, now + (most - left) / rate * 1000)
     answer[#answer + 1] = string.format('%.3f', left)
   end
-  redis.call('PEXPIREAT', rates, string.format('%.0f', full - offset + 60000))
+  call('PEXPIREAT', rates, string.format('%.0f', full - offset + 60000))
   return answer
 end)

@@ -14,14 +14,14 @@ local function live_version(record)
 end
 
 local function remove(field)
-  redis.call('HDEL', values, field)
-  redis.call('ZREM', fields, field)
-  redis.call('ZREM', ends, field)
+  call('HDEL', values, field)
+  call('ZREM', fields, field)
+  call('ZREM', ends, field)
 end
 
 -- Remove the first expired records. Answers how many.
 local function expire_records(most)
-  local found = redis.call('ZRANGEBYSCORE', ends, '-inf', now, 'LIMIT', 0, most)
+  local found = call('ZRANGEBYSCORE', ends, '-inf', now, 'LIMIT', 0, most)
   for _, field in ipairs(found) do
     remove(field)
   end
@@ -33,9 +33,9 @@ end
 local function reached_bound(first)
   for at = first, #ARGV, 3 do
     local most = tonumber(ARGV[at + 2])
-    local full = redis.call('ZLEXCOUNT', fields, ARGV[at], ARGV[at + 1]) >= most
+    local full = call('ZLEXCOUNT', fields, ARGV[at], ARGV[at + 1]) >= most
     if full and expire_records(500) > 0 then
-      full = redis.call('ZLEXCOUNT', fields, ARGV[at], ARGV[at + 1]) >= most
+      full = call('ZLEXCOUNT', fields, ARGV[at], ARGV[at + 1]) >= most
     end
     if full then
       return (at - first) / 3
@@ -47,32 +47,32 @@ end
 -- ARGV: 1 offset, 2 field, 3 expected version ('' for any), 4 ttl (ms, '' for none), 5 value; the bounds
 -- Answers: 'ok', version, deadline or 0, instant to register or 0; 'changed'; or 'full' and which bound.
 register('put_record', 'kind', UNLESS_FULL, function()
-  if ARGV[3] ~= '' and live_version(redis.call('HGET', values, ARGV[2])) ~= tonumber(ARGV[3]) then
+  if ARGV[3] ~= '' and live_version(call('HGET', values, ARGV[2])) ~= tonumber(ARGV[3]) then
     return {'changed'}
   end
-  if #ARGV > 5 and live_version(redis.call('HGET', values, ARGV[2])) == 0 then
+  if #ARGV > 5 and live_version(call('HGET', values, ARGV[2])) == 0 then
     local full = reached_bound(6)
     if full then
       return {'full', full}
     end
   end
-  local last = tonumber(redis.call('HGET', counters, 'last') or 0)
+  local last = tonumber(call('HGET', counters, 'last') or 0)
   local version = math.max(last + 1, clock[1] * 1000000 + clock[2] + offset * 1000)
   local expires = ARGV[4] ~= '' and now + tonumber(ARGV[4]) or 0
-  redis.call('HSET', counters, 'last', string.format('%.0f', version))
-  redis.call('HSET', values, ARGV[2], struct.pack('>I8I6', version, expires) .. ARGV[5])
-  redis.call('ZADD', fields, 0, ARGV[2])
+  call('HSET', counters, 'last', string.format('%.0f', version))
+  call('HSET', values, ARGV[2], struct.pack('>I8I6', version, expires) .. ARGV[5])
+  call('ZADD', fields, 0, ARGV[2])
   if expires == 0 then
-    redis.call('ZREM', ends, ARGV[2])
+    call('ZREM', ends, ARGV[2])
     return {'ok', version, 0, 0}
   end
-  redis.call('ZADD', ends, expires, ARGV[2])
+  call('ZADD', ends, expires, ARGV[2])
   -- A registration that is a minute overdue counts as lost: its process died before it wrote that.
-  local due = tonumber(redis.call('HGET', counters, 'due') or 0)
+  local due = tonumber(call('HGET', counters, 'due') or 0)
   if due > 0 and due <= expires and due > now - 60000 then
     return {'ok', version, expires, 0}
   end
-  redis.call('HSET', counters, 'due', expires)
+  call('HSET', counters, 'due', expires)
   return {'ok', version, expires, expires}
 end)
 
@@ -80,7 +80,7 @@ end)
 -- ARGV: 1 offset, 2 field
 -- Answers: 'ok' and the record, '' when there is none.
 register('get_record', 'kind', ALWAYS, function()
-  local record = redis.call('HGET', values, ARGV[2])
+  local record = call('HGET', values, ARGV[2])
   return {'ok', is_live(record) and record or ''}
 end)
 
@@ -88,7 +88,7 @@ end)
 -- ARGV: 1 offset, 2 field, 3 expected version ('' for any)
 -- Answers: 'ok' and whether there was one (0 or 1); or 'changed'.
 register('delete_record', 'kind', ALWAYS, function()
-  local version = live_version(redis.call('HGET', values, ARGV[2]))
+  local version = live_version(call('HGET', values, ARGV[2]))
   if version > 0 and ARGV[3] ~= '' and version ~= tonumber(ARGV[3]) then
     return {'changed'}
   end
@@ -106,8 +106,8 @@ register('list_records', 'kind', ALWAYS, function()
   local answer, shown = {'', ''}, 0
   while shown < limit and examined < 1000 and bytes < 2097152 do
     local count = math.min(limit - shown, 32)
-    local found = redis.call('ZRANGEBYLEX', fields, low, ARGV[3], 'LIMIT', 0, count)
-    for i, record in ipairs(#found > 0 and redis.call('HMGET', values, unpack(found)) or {}) do
+    local found = call('ZRANGEBYLEX', fields, low, ARGV[3], 'LIMIT', 0, count)
+    for i, record in ipairs(#found > 0 and call('HMGET', values, unpack(found)) or {}) do
       if is_live(record) then
         shown = shown + 1
         bytes = bytes + #record
@@ -130,11 +130,11 @@ end)
 -- Answers: how many, next instant or 0.
 register('sweep_records', 'kind', ALWAYS, function()
   local removed = expire_records(math.min(tonumber(ARGV[2]), 500))
-  local following = redis.call('ZRANGE', ends, 0, 0, 'WITHSCORES')[2]
+  local following = call('ZRANGE', ends, 0, 0, 'WITHSCORES')[2]
   if following then
-    redis.call('HSET', counters, 'due', following)
+    call('HSET', counters, 'due', following)
   else
-    redis.call('HDEL', counters, 'due')
+    call('HDEL', counters, 'due')
   end
   return {removed, tonumber(following or 0)}
 end)
