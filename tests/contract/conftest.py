@@ -14,7 +14,6 @@ from tests.contract.subject import QueueUnderTest
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.models import QueueRef, StoreOptions
 from zaqar_lite.storage.base import Listener
-from zaqar_lite.storage.opendata.engine import Engine
 from zaqar_lite.storage.sql import database
 
 
@@ -48,11 +47,11 @@ def store_uri(request: pytest.FixtureRequest, case: DriverCase, tmp_path: Path) 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a busy machine be slow: the embedded store gives up what hangs for ten seconds."""
-    monkeypatch.setattr(Engine, "patience", 120.0)
     monkeypatch.setattr(database, "PATIENCE", 120.0)
     if find_spec("slatedb"):
         engine = import_module("zaqar_lite.storage.opendata.slatedb")
         monkeypatch.setattr(engine, "_PATIENCE_LOCAL", 120.0)
+        monkeypatch.setattr(engine.SlateDbEngine, "patience", 120.0)
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     if find_spec("slatedb"):
         engine = import_module("zaqar_lite.storage.opendata.slatedb")
         monkeypatch.setattr(engine, "_PATIENCE_LOCAL", 120.0)
+        monkeypatch.setattr(engine.SlateDbEngine, "patience", 120.0)
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from zaqar_lite.domain.models import (
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.storage.opendata import create
 from zaqar_lite.storage.opendata.database import Database
-from zaqar_lite.storage.opendata.engine import Batch, Damage, Engine, Row
+from zaqar_lite.storage.opendata.engine import Batch, Damage, Row
 from zaqar_lite.storage.opendata.format import after_prefix, keys
 from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.messages import OpenDataMessageStore
@@ -151,7 +151,7 @@ class Store:
         return found
 
 
-def _damage(engine: Engine, damaged: set[bytes]) -> None:
+def _damage(engine: SlateDbEngine, damaged: set[bytes]) -> None:
     """Let an engine find these records damaged, as it does where a block's checksum is wrong."""
     get, scan, commit = engine.get, engine.scan, engine.commit
 

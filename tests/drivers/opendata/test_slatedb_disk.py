@@ -23,7 +23,7 @@ from zaqar_lite.domain.models import ClaimRequest, DelayMode, ListQuery, QueueRe
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.opendata.database import Database
-from zaqar_lite.storage.opendata.engine import Batch, Engine
+from zaqar_lite.storage.opendata.engine import Batch
 from zaqar_lite.storage.opendata.messages import OpenDataMessageStore
 from zaqar_lite.storage.opendata.slatedb import SlateDbEngine
 from zaqar_lite.storage.registry import create_stores
@@ -160,7 +160,7 @@ async def bodies(store: MessageStore) -> list[str]:
 @pytest.fixture
 def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Do not wait for a hanging disk as long as a server does."""
-    monkeypatch.setattr(Engine, "patience", 2.0)
+    monkeypatch.setattr(SlateDbEngine, "patience", 2.0)
 
 
 async def test_a_disk_that_fills_up_loses_nothing(small_disk: Path, impatience: None) -> None:

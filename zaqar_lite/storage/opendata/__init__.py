@@ -23,7 +23,6 @@ from zaqar_lite.domain.models import StoreOptions
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
 from zaqar_lite.storage.opendata.database import Database
-from zaqar_lite.storage.opendata.engine import Engine
 from zaqar_lite.storage.opendata.messages import OpenDataMessageStore
 from zaqar_lite.storage.sql import directory_of
 from zaqar_lite.storage.sql.place import FILE_NAME, OLD_FILE_NAME
@@ -48,7 +47,7 @@ def create(
     return OpenDataMessageStore(db), SqlManagementStore(db)
 
 
-def create_engine(uri: str, *, must_exist: bool = False) -> Engine:
+def create_engine(uri: str, *, must_exist: bool = False) -> "SlateDbEngine":
     """Make the engine of a URI, not yet opened.
 
     `must_exist` refuses a directory that holds no store, where opening would make one. Raises

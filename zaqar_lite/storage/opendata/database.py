@@ -9,13 +9,15 @@ fails, the tables are filled again from the records that are stored.
 import asyncio
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import apsw
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError, Invalid, Unavailable
 from zaqar_lite.domain.models import StoreOptions
-from zaqar_lite.storage.opendata.engine import Batch, Damage, Engine, Unreadable
+from zaqar_lite.storage.opendata.engine import Batch, Damage, Unreadable
 from zaqar_lite.storage.opendata.format import CodecError, bookkeeping, keys
 from zaqar_lite.storage.opendata.ids import Ids
 from zaqar_lite.storage.opendata.loading import Loading
@@ -25,10 +27,15 @@ from zaqar_lite.storage.opendata.recovery import put_back, replay
 from zaqar_lite.storage.sql import batches, database
 from zaqar_lite.storage.sql.place import InRam, connect, make_tables
 
+if TYPE_CHECKING:
+    from zaqar_lite.storage.opendata.slatedb import SlateDbEngine
+
 logger = logging.getLogger(__name__)
 BLOCK_SIZE = 4_096
 """Ids of a block, at least."""
 _CACHE_KIB = 65_536
+_HOLDERS = 500
+"""Those who hold messages that closing records in one batch."""
 
 
 class Beside(InRam):
@@ -49,7 +56,7 @@ class Beside(InRam):
 class Database(database.Database):
     """The tables, and the engine that has the records."""
 
-    def __init__(self, engine: Engine, clock: Clock, options: StoreOptions) -> None:
+    def __init__(self, engine: "SlateDbEngine", clock: Clock, options: StoreOptions) -> None:
         super().__init__(Beside(), clock, options)
         self.engine = engine
         self.ids = Ids(b"")
@@ -111,6 +118,14 @@ class Database(database.Database):
                 await self.close()
                 raise
 
+    async def close(self) -> None:
+        """Close the engine, for the last of the stores that closes; it records who holds what."""
+        if self._users == 1:
+            with suppress(Unavailable):
+                while await self.record_holders(_HOLDERS, lasting_ms=0):
+                    pass
+        await super().close()
+
     async def _open_place(self) -> apsw.Connection:
         await self.engine.open()
         try:
@@ -127,7 +142,7 @@ class Database(database.Database):
             await loading.load_own()
             await loading.load(put_back)
         except Unreadable as exc:
-            why = f"The store can't be opened. {exc} {self.engine.way_out}"
+            why = f"The store can't be opened. {exc} It is kept as it is: restore it from a backup."
             raise ConfigurationError(why) from exc
         if loading.puts:
             await self.engine.commit(Batch(loading.puts, ()))
@@ -183,9 +198,9 @@ class Database(database.Database):
 
     # -- batches --
 
-    async def record_holders(self, limit: int) -> int:
-        """Record up to so many of those who hold a message; answer how many."""
-        count = 0 if self._recorder is None else self._recorder.set_due(limit)
+    async def record_holders(self, limit: int, *, lasting_ms: int) -> int:
+        """Record up to so many of those who have held a message for so long; answer how many."""
+        count = 0 if self._recorder is None else self._recorder.set_due(limit, lasting_ms)
         if count:
             await self.write(lambda _: None)
         return count

@@ -1,11 +1,10 @@
-"""The engine under the records, and the directory that it lies in.
+"""What goes between the records and the engine: batches, rows, and damage.
 
-An engine has five calls over sorted keys: `open`, `get`, `scan`, `commit` and `close`. Keys and
-values are the bytes of the RFC.
+The engine (`slatedb/`) has five calls over sorted keys: `open`, `get`, `scan`, `commit` and
+`close`. Keys and values are the bytes of the RFC.
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from zaqar_lite.domain.errors import Unavailable
@@ -42,48 +41,3 @@ class Batch(NamedTuple):
 
     puts: Mapping[bytes, bytes]
     deletes: Sequence[bytes]
-
-
-class Engine(ABC):
-    """A sorted key-value store with one writer. All calls may raise Unavailable."""
-
-    way_out = "It is kept as it is: restore it from a backup."
-    """What to do where the store can't be read."""
-
-    patience = 10.0
-    """Seconds after which operations stop to wait for a commit; it may still be stored."""
-
-    is_fenced = False
-    """Whether another server has become the writer of this place."""
-
-    complaint = ""
-    """Why the commit under way takes long, where that is known."""
-
-    @abstractmethod
-    async def open(self) -> None:
-        """Become the only writer of this place, or refuse.
-
-        Raises ConfigurationError: another server has it, or it cannot be used; says what to do.
-        """
-
-    @abstractmethod
-    async def get(self, keys: Sequence[bytes]) -> dict[bytes, Stored]:
-        """Read records by key; absent ones are left out."""
-
-    @abstractmethod
-    def scan(self, start: bytes, end: bytes) -> AsyncIterator[Sequence[Row]]:
-        """Read the records from `start` up to, not including, `end`, in order, in chunks.
-
-        Raises Unreadable: nothing after the rows answered so far can be read.
-        """
-
-    @abstractmethod
-    async def commit(self, batch: Batch) -> None:
-        """Make changes durable: when this returns, they survive the loss of power.
-
-        Raises Unavailable: they were not made, or it is not known whether they were.
-        """
-
-    @abstractmethod
-    async def close(self) -> None:
-        """Release everything; idempotent."""

@@ -8,7 +8,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import apsw
 
@@ -16,7 +16,7 @@ from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.groups import group_of
 from zaqar_lite.domain.ids import MAX_POSITION, new_claim_id
 from zaqar_lite.domain.metadata import FILTER, dead_letter_target
-from zaqar_lite.storage.opendata.engine import Batch, Damage, Engine, Stored, Unreadable
+from zaqar_lite.storage.opendata.engine import Batch, Damage, Stored, Unreadable
 from zaqar_lite.storage.opendata.format import CodecError, bookkeeping, keys, records
 from zaqar_lite.storage.opendata.format.active import Extra, encode_extra, read_active, rows_of_five
 from zaqar_lite.storage.opendata.format.keys import RecordType
@@ -32,6 +32,9 @@ from zaqar_lite.storage.sql.entries import (
     encode,
     in_lists,
 )
+
+if TYPE_CHECKING:
+    from zaqar_lite.storage.opendata.slatedb import SlateDbEngine
 
 logger = logging.getLogger(__name__)
 _STEP = 500
@@ -97,7 +100,7 @@ class Loading(Reading):
     `stale` are keys of records that the next batch deletes. `queues` are by their ids.
     """
 
-    def __init__(self, engine: Engine, connection: apsw.Connection, clock: Clock) -> None:
+    def __init__(self, engine: "SlateDbEngine", connection: apsw.Connection, clock: Clock) -> None:
         super().__init__(engine, connection, clock)
         self.deletes: list[bytes] = []
         self.stale: list[bytes] = []

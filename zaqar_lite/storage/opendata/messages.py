@@ -26,6 +26,8 @@ MOST_TAKEN = MAX_EXAMINED
 """Messages that one claim hands out at most; a claim's record counts up to 65,535."""
 _STEP = 250
 """Messages that one batch of a purge deletes."""
+_LASTING_MS = 1_000
+"""Milliseconds after which the sweep records who holds a message."""
 _NO_QUEUE = QueueRef("", "")
 
 
@@ -86,7 +88,7 @@ class OpenDataMessageStore(SqlMessageStore):
         deleted = 0
         while swept.total + deleted < limit and await self._db.read(_NO_QUEUE, _has_unrouted):
             deleted += await self._db.write(_end_unrouted)
-        while await self._records.record_holders(_STEP):
+        while await self._records.record_holders(_STEP, lasting_ms=_LASTING_MS):
             await self._db.turns.wait()
         return swept._replace(deleted=swept.deleted + deleted)
 

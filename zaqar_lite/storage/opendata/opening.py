@@ -10,13 +10,13 @@ import logging
 import os
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import apsw
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError
-from zaqar_lite.storage.opendata.engine import Damage, Engine, Row, Stored, Unreadable
+from zaqar_lite.storage.opendata.engine import Damage, Row, Stored, Unreadable
 from zaqar_lite.storage.opendata.format import (
     CodecError,
     after_prefix,
@@ -28,6 +28,9 @@ from zaqar_lite.storage.opendata.format import (
 from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.ids import Ids
 from zaqar_lite.storage.opendata.recorder import EMPTY
+
+if TYPE_CHECKING:
+    from zaqar_lite.storage.opendata.slatedb import SlateDbEngine
 
 logger = logging.getLogger(__name__)
 _FIRST_SEGMENT = 1
@@ -44,7 +47,7 @@ class Reading:
     whose payload can't be handed out, and why.
     """
 
-    def __init__(self, engine: Engine, connection: apsw.Connection, clock: Clock) -> None:
+    def __init__(self, engine: "SlateDbEngine", connection: apsw.Connection, clock: Clock) -> None:
         self.engine = engine
         self.connection = connection
         self.clock = clock

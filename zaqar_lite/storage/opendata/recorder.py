@@ -48,8 +48,6 @@ KINDS = (b"m", b"b")
 _TABLES = (
     "body", "entry", "attempts", "claim", "idempotency", "history", "queue", "record", "unrouted",
 )  # fmt: skip
-_LASTS_MS = 1_000
-"""Milliseconds after which it is recorded who holds a message."""
 _TURN = 0.004
 """Seconds after which encoding lets the event loop run."""
 _WHO = """SELECT e.position, e.body, e.id, e.state, e.failures, e.last_end, e.is_shared, e.moved,
@@ -110,9 +108,9 @@ class Recorder:
         """Forget that; answer whether no record says who held the entry."""
         return self._unrecorded.pop((queue, position), None) is not None
 
-    def set_due(self, limit: int) -> int:
+    def set_due(self, limit: int, lasting_ms: int) -> int:
         """Let the next batch record up to so many of those who hold an entry; answer how many."""
-        until = self._clock.now_ms() - _LASTS_MS
+        until = self._clock.now_ms() - lasting_ms
         held = islice(self._unrecorded.values(), limit)
         self._due = sum(1 for _ in takewhile(lambda since: since <= until, held))
         return self._due

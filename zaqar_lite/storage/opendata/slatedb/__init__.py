@@ -25,7 +25,6 @@ from zaqar_lite.storage.opendata.engine import (
     FIRST,
     Batch,
     Damage,
-    Engine,
     Row,
     Stored,
     Unreadable,
@@ -148,8 +147,15 @@ def _cannot_open(place: str, exc: Exception) -> ZaqarLiteError:
     return ConfigurationError(f"The SlateDB store at {place} can't be opened: {why}")
 
 
-class SlateDbEngine(Engine):
-    """Records in SlateDB; `local` is None in an object store."""
+class SlateDbEngine:
+    """Records in SlateDB; `local` is None in an object store. All calls may raise Unavailable.
+
+    After `patience` seconds operations stop to wait for a commit, which may still be stored;
+    `complaint` says why one takes long, where that is known. `is_fenced` tells that another server
+    has become the writer of this place.
+    """
+
+    patience = 10.0
 
     def __init__(self, local: LocalDirectory | None, url: str, path: str) -> None:
         self._local = local
@@ -159,6 +165,8 @@ class SlateDbEngine(Engine):
         self._patience = _PATIENCE_REMOTE if local is None else _PATIENCE_LOCAL
         if local is None:
             self.patience = _PATIENCE_REMOTE
+        self.is_fenced = False
+        self.complaint = ""
         self._broken: str | None = None
         self._flushed = 0.0
         self._flushing: asyncio.Task[None] | None = None
@@ -175,6 +183,10 @@ class SlateDbEngine(Engine):
         return cls(None, f"s3://{bucket}", prefix or "zaqar-lite")
 
     async def open(self) -> None:
+        """Become the only writer of this place, or refuse.
+
+        Raises ConfigurationError: another server has it, or it can't be used; says what to do.
+        """
         self._broken = None
         if self._local is not None:
             self._local.acquire()
@@ -210,6 +222,7 @@ class SlateDbEngine(Engine):
         return await _in_time(builder.build(), self._local)
 
     async def get(self, keys: Sequence[bytes]) -> dict[bytes, Stored]:
+        """Read records by key; absent ones are left out."""
         values = await self._translated(asyncio.gather(*map(self._get, keys)))
         return {key: value for key, value in zip(keys, values, strict=True) if value is not None}
 
@@ -221,6 +234,10 @@ class SlateDbEngine(Engine):
             return Damage(key, str(exc.message))
 
     async def scan(self, start: bytes, end: bytes) -> AsyncIterator[Sequence[Row]]:
+        """Read the records from `start` up to, not including, `end`, in order, in chunks.
+
+        Raises Unreadable: nothing after the rows answered so far can be read.
+        """
         start, end = max(start, FIRST), end or _LAST
         while start < end:
             rows, why = await self._read_chunk(start, end)
@@ -259,10 +276,11 @@ class SlateDbEngine(Engine):
         return await self._translated(self._opened().scan_with_options(bounds, options))
 
     async def commit(self, batch: Batch) -> None:
-        """Write a batch and make it durable; see the interface.
+        """Make changes durable: when this returns, they survive the loss of power.
 
         SlateDB tries again for as long as the disk is full or the object store can't be reached.
-        After any other error nothing is written until the engine is opened anew.
+        After any other error nothing is written until the engine is opened anew. Raises
+        Unavailable: they were not made, or it is not known whether they were.
         """
         if self._broken:
             raise Unavailable(_BROKEN, retry_after=5, detail=self._broken)
