@@ -79,7 +79,7 @@ class Recorder:
         segments: Sequence[tuple[int, int]],
     ) -> None:
         self.connection = connection
-        self._clock = clock
+        self.clock = clock
         self._ids = ids
         self._segments = segments
         self.histories: dict[bytes, int] = {}
@@ -100,9 +100,9 @@ class Recorder:
 
     # Who holds a message is recorded when that has lasted for a while: most are settled before.
 
-    def hold(self, queue: int, position: int) -> None:
+    def hold(self, queue: int, position: int, now: int) -> None:
         """Note that an entry was claimed, and no record says by whom."""
-        self._unrecorded[queue, position] = self._clock.now_ms()
+        self._unrecorded[queue, position] = now
 
     def let_go(self, queue: int, position: int) -> bool:
         """Forget that; answer whether no record says who held the entry."""
@@ -110,7 +110,7 @@ class Recorder:
 
     def set_due(self, limit: int, lasting_ms: int) -> int:
         """Let the next batch record up to so many of those who hold an entry; answer how many."""
-        until = self._clock.now_ms() - lasting_ms
+        until = self.clock.now_ms() - lasting_ms
         held = islice(self._unrecorded.values(), limit)
         self._due = sum(1 for _ in takewhile(lambda since: since <= until, held))
         return self._due
@@ -118,8 +118,9 @@ class Recorder:
     def take_due(self) -> dict[int, set[int]]:
         """The entries to record, by queue."""
         due: dict[int, set[int]] = defaultdict(set)
-        for queue, position in islice(self._unrecorded, self._due):
+        for queue, position in list(islice(self._unrecorded, self._due)):
             due[queue].add(position)
+            del self._unrecorded[queue, position]
         self._due = 0
         return due
 
@@ -243,10 +244,11 @@ class _Encoding:
                 self._keep_id(row)
             if row[21] is not None:
                 self.put(self._group_key(row), b"")
+        now = self._recorder.clock.now_ms()
         for old, new in self._changed["entry"]:
             touched[old[0]].add(old[1])
             if new[3] == LEASED and not self._before:
-                self._recorder.hold(old[0], old[1])
+                self._recorder.hold(old[0], old[1], now)
             elif new[3] is not apsw.no_change or new[12] is not apsw.no_change:
                 ended[old[0]].add(old[1])
         await self._encode_bodies()
