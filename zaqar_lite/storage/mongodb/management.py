@@ -36,14 +36,12 @@ class MongoManagementStore(KindRecords):
         """Create a queue within the project's bound; see the seam."""
         maker = uuid4().hex
 
-        async def is_near(session: AsyncClientSession | None, made: int) -> bool:
+        async def is_near(session: AsyncClientSession | None) -> bool:
+            others = {"p": queue.project, "n": {"$ne": queue.name}, **_HAS_RECORD}
             count = await self._connection.queues.count_documents(
-                {"p": queue.project, **_HAS_RECORD},
-                session,
-                limit=max(max_queues + made, 1),
-                hint="name",
+                others, session, limit=max(max_queues, 1), hint="name"
             )
-            if count >= max_queues + made:
+            if count >= max_queues:
                 raise too_many_queues(max_queues)
             return count + MOST_MAKERS >= max_queues
 
@@ -52,7 +50,7 @@ class MongoManagementStore(KindRecords):
             if known is not None and "m" in known:
                 return _record(known), known["i"] == maker
             if known is None:
-                await is_near(None, 0)  # a queue that is one too many leaves nothing
+                await is_near(None)  # a queue that is one too many leaves nothing
                 await self._queues.seed(queue)
             fields = {**self._record_fields(queue, metadata, exposing=False), "i": maker}
             make = partial(self._make_record, queue, fields)

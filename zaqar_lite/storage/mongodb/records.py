@@ -37,8 +37,8 @@ _NEVER = 253_402_300_799_999
 """The end of the year 9999: the `e` of what stays until it is deleted."""
 Make = Callable[[AsyncClientSession | None], Awaitable[Document | None]]
 """Make a record, in a transaction or not; None where somebody else changed what is there."""
-IsNear = Callable[[AsyncClientSession | None, int], Awaitable[bool]]
-"""Tell whether a bound is nearly reached, or raise; so many of those that are counted are new."""
+IsNear = Callable[[AsyncClientSession | None], Awaitable[bool]]
+"""Tell whether other records nearly reach a bound; raise where they do."""
 
 
 class KindRecords(Connected, ManagementStore):
@@ -74,7 +74,7 @@ class KindRecords(Connected, ManagementStore):
             if bounds and not _is_live(found):
                 place = "" if any(bound.of_server for bound in bounds) else project
                 make = partial(self._changed, found, mark, update)
-                is_near = partial(self._is_near, kind, project, bounds)
+                is_near = partial(self._is_near, found, bounds)
                 written = await self._make_within(place, kind, make, is_near)
             else:
                 written = await self._change(found, mark, update)
@@ -208,7 +208,7 @@ class KindRecords(Connected, ManagementStore):
         Near a bound it is a transaction that changes a document of the bounds' place: of racing
         makers one is first, and the others count its record.
         """
-        if not await is_near(None, 0):
+        if not await is_near(None):
             return await repeated(lambda: make(None))
         await self._seed(MAKERS, place, kind)
         turn = {"_id": record_id(MAKERS, place, kind)}
@@ -219,36 +219,37 @@ class KindRecords(Connected, ManagementStore):
             )
             made = await make(session) if taken.matched_count else None
             if made is not None:
-                await is_near(session, 1)
+                await is_near(session)
             return made
 
         return await self._queues.in_transaction(make_in_turn)
 
     async def _is_near(
-        self,
-        kind: str,
-        project: str,
-        bounds: Sequence[RecordBound],
-        session: AsyncClientSession | None,
-        made: int,
+        self, seen: Document, bounds: Sequence[RecordBound], session: AsyncClientSession | None
     ) -> bool:
-        """Count the live records that each bound counts; tell whether one is nearly reached.
+        """Count the other live records that each bound counts; tell whether one is nearly reached.
+
+        The record itself is left out, because somebody else may make it meanwhile.
 
         Raises:
-            LimitReached: one is; `made` are in the count already.
+            LimitReached: one is reached.
         """
         near = False
         for bound in bounds:
-            counted: Document = {"k": kind, "e": {"$exists": True}}
+            counted: Document = {
+                "k": seen["k"],
+                "e": {"$exists": True},
+                "_id": {"$ne": seen["_id"]},
+            }
             if not bound.of_server:
-                counted["p"] = project
+                counted["p"] = seen["p"]
             if bound.prefix:
                 counted["n"] = {"$gte": bound.prefix, "$lt": bound.prefix + "\U0010ffff"}
             counted["$expr"] = {"$gt": ["$e", self._connection.now]}
             count = await self._connection.records.count_documents(
-                counted, session, limit=max(bound.most + made, 1), hint="name"
+                counted, session, limit=max(bound.most, 1), hint="name"
             )
-            if count >= bound.most + made:
+            if count >= bound.most:
                 raise bound.reached
             near = near or count + MOST_MAKERS >= bound.most
         return near
