@@ -5,6 +5,7 @@ What takes long to start, and has a place of its own for each test, is there onc
 
 import gc
 import os
+import signal
 import ssl
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -30,6 +31,10 @@ from tests.server import ServerProcess
 # How long an example takes says how busy the machine is.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
+
+# In a script's background SIGINT is ignored, and programs that tests interrupt would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _httpx: Any = import_module("httpx._transports.default")
 _make_context = _httpx.create_ssl_context
