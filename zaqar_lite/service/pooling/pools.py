@@ -177,11 +177,13 @@ class PoolRegistry:
         """
         driver = self._driver(pool)
 
-        async def build(_: Pool | None) -> Pool:
+        async def build(before: Pool | None) -> Pool:
+            moves = before is None or (before.uri, before.flavor) != (pool.uri, pool.flavor)
             for other in (await self.pools()).values():
                 if other.name != pool.name and other.uri == pool.uri:
                     raise Conflict(f"The pool {other.name!r} has this URI already.")
-                if pool.flavor is not None and other.flavor == pool.flavor:
+                # A flavor may have been given pools of two kinds, to drain one into the other.
+                if moves and pool.flavor is not None and other.flavor == pool.flavor:
                     self._check_alike(other, driver)
             return pool
 
