@@ -134,7 +134,7 @@ class Recorder:
         """Encode what has changed; no statement of an operation may run meanwhile."""
         encoding = _Encoding(self, self.connection, self._ids, self._segments)
         if self._session is not None:
-            encoding.read(self._session.changeset())
+            await encoding.read(self._session.changeset())
         self.close()
         await encoding.encode()
         return encoding
@@ -178,9 +178,10 @@ class _Encoding:
         self.puts.pop(key, None)
         self.deletes[key] = None
 
-    def read(self, changeset: bytes) -> None:
+    async def read(self, changeset: bytes) -> None:
         """Sort the changes by table and kind."""
         for change in apsw.Changeset.iter(changeset):
+            await self._turn()
             old, new = change.old, change.new
             if old is None:
                 self._new[change.name].append(new or ())
