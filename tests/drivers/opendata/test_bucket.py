@@ -39,6 +39,11 @@ async def test_the_store_works_in_a_bucket(bucket: str) -> None:
     await newcomer.messages.open()  # an object store has no lock: the newcomer wins
     with pytest.raises(Unavailable):
         await remote.post("fenced")
+    with pytest.raises(Unavailable, match="another server has taken it over"):
+        await remote.db._reopen_place()  # or the two would take it from each other for ever
+    with pytest.raises(Unavailable):
+        await remote.messages.stats(QUEUE)
+    await newcomer.post("third")
     assert (await newcomer.messages.stats(QUEUE)).claimed == 2
     await newcomer.messages.close()
     await remote.messages.close()
