@@ -30,6 +30,7 @@ from zaqar_lite.storage.redis import create
 from zaqar_lite.storage.redis.address import Address
 from zaqar_lite.storage.redis.faults import ConnectionLost
 from zaqar_lite.storage.redis.link import Link, connect
+from zaqar_lite.storage.redis.scripts import library_name
 
 pytestmark = pytest.mark.anyio
 
@@ -62,6 +63,19 @@ async def test_a_flushed_library_is_loaded_again(queue: QueueUnderTest, client: 
     client.function_flush()
     await asyncio.gather(*[queue.post("b") for _ in range(5)])
     assert len(await queue.bodies()) == 6
+
+
+async def test_libraries_of_other_versions_go(
+    queue: QueueUnderTest, client: Any, open_queue: Open, own_redis: RedisServer
+) -> None:
+    code = "redis.register_function('zaqar_lite_0_post', function() return 1 end)"
+    client.function_load(f"#!lua name=zaqar_lite_0\n{code}")
+    client.function_load(f"#!lua name=other\n{code.replace('zaqar_lite_0', 'other')}")
+    await open_queue(own_redis.url)
+    names = {library[1] for library in client.function_list()}
+    client.function_delete("other")
+    assert names == {library_name().encode(), b"other"}
+    await queue.post("a")
 
 
 async def test_a_closed_connection_is_opened_anew(queue: QueueUnderTest, client: Any) -> None:

@@ -85,10 +85,9 @@ class Router(ABC):
     async def _call(self, slot: int, words: tuple[Word, ...], repeatable: bool) -> Any:  # noqa: ANN401
         was_sent = False
         for hop in range(_MAX_HOPS):
-            node = self.known_node(slot)
+            node = None
             try:
-                if node is None:
-                    node = await self.node_of(slot)
+                node = await self.node_of(slot)
                 link = self._links.get(node)
                 if link is None or not link.is_up:
                     link = await self._open(node)
@@ -114,10 +113,6 @@ class Router(ABC):
     async def _redirected(self, fault: Fault, node: Any, slot: int, words: tuple[Word, ...]) -> Any:  # noqa: ANN401
         """Follow a cluster's redirection; return the reply, or None to try again."""
         return fault
-
-    def known_node(self, slot: int) -> Any:  # noqa: ANN401 - as `node_of`
-        """The node that serves a slot, where that is known without asking; else None."""
-        return None
 
     @abstractmethod
     async def node_of(self, slot: int) -> Any:  # noqa: ANN401 - an address, by the kind of router
@@ -229,10 +224,6 @@ class SingleRouter(Router):
     def __init__(self, address: Address, clock: Clock) -> None:
         super().__init__(address, clock)
         self._node = address.path or address.hosts[0]
-
-    def known_node(self, slot: int) -> Any:  # noqa: ANN401
-        """The server."""
-        return self._node
 
     async def node_of(self, slot: int) -> Any:  # noqa: ANN401
         """The server."""

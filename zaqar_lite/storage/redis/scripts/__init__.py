@@ -13,6 +13,8 @@ from importlib.resources import files
 from zaqar_lite.storage.redis.keys import FAMILIES
 from zaqar_lite.storage.redis.layout import for_lua
 
+LIBRARIES = "zaqar_lite_"
+"""How the names of all versions' libraries begin."""
 _FILES = ("call", "indexes", "posting", "letters", "claiming", "messages", "queues", "records")
 
 
@@ -27,19 +29,20 @@ runs, and Lua finds them there by two look-ups each: that took up to a quarter o
 @cache
 def library() -> bytes:
     """The text of the library, as FUNCTION LOAD takes it."""
-    code = _code()
-    return f"#!lua name={_prefix()[:-1]}\nlocal PREFIX = '{_prefix()}'\n{code}".encode("ascii")
+    name = library_name()
+    return f"#!lua name={name}\nlocal PREFIX = '{name}_'\n{_code()}".encode("ascii")
+
+
+@cache
+def library_name() -> str:
+    """The name of this version's library."""
+    return LIBRARIES + sha1(_code().encode(), usedforsecurity=False).hexdigest()[:12]
 
 
 @cache
 def function(operation: str) -> str:
     """The name of the function that does an operation."""
-    return _prefix() + operation
-
-
-@cache
-def _prefix() -> str:
-    return f"zaqar_lite_{sha1(_code().encode(), usedforsecurity=False).hexdigest()[:12]}_"
+    return f"{library_name()}_{operation}"
 
 
 @cache

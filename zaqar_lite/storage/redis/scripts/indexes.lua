@@ -690,8 +690,3 @@ local function show_all(answer, found, details)
     at = at + width
   end
 end
-
--- The same for one message.
-local function show(answer, position, record, track, details)
-  show_all(answer, {positions = {position}, records = {record}, tracks = {track}}, details)
-end

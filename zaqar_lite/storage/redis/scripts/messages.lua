@@ -25,7 +25,7 @@ end
 --       6 its id or '', 7 limit, 8 client to leave out or '', 9 'c' and 'd': claimed, delayed too,
 --       10 '1' for attempts too, 11 length of a group (1 byte) and group, or ''
 -- Answers: 'ok', now, examined, position of the last entry examined or '', '1' at the end;
--- of each: see show.
+-- of each what `show_all` gives.
 operation('list', ALWAYS, {whole = true, version = true}, function()
   local behind = catch_up(450)
   if behind then
@@ -89,8 +89,7 @@ operation('list', ALWAYS, {whole = true, version = true}, function()
   -- The script answers with what it has when it has examined this many, about 2 ms: the driver goes on.
   local budget = math.max(limit, 250)
   local answer = {'ok', now, 0, '', ''}
-  local shown = 0
-  local examined = 0
+  local shown, examined, found = 0, 0, {positions = {}, records = {}, tracks = {}}
   while shown < limit and examined < budget do
     local count = math.min(limit, budget - examined)
     local positions = following(count)
@@ -103,8 +102,8 @@ operation('list', ALWAYS, {whole = true, version = true}, function()
       if record and expires_of(record, track) > now
           and (ARGV[8] == '' or record:sub(R.behind, R.behind - 1 + #ARGV[8]) ~= ARGV[8])
           and is_wanted(position, track) then
-        show(answer, position, record, track, ARGV[10])
         shown = shown + 1
+        found.positions[shown], found.records[shown], found.tracks[shown] = position, record, track
         if shown == limit then
           break
         end
@@ -117,12 +116,13 @@ operation('list', ALWAYS, {whole = true, version = true}, function()
     low = '(' .. group .. answer[4]
   end
   answer[3] = examined
+  show_all(answer, found, ARGV[10])
   return answer
 end)
 
 -- Fetch live messages by id.
 -- ARGV: 1 offset, 2 '1' for attempts too, 3.. ids (16 bytes each)
--- Answers: 'ok', now; then what `show` gives for each message that was found.
+-- Answers: 'ok', now; then what `show_all` gives of each message that was found.
 operation('get', ALWAYS, {whole = true}, function()
   local answer = {'ok', now}
   local found = locate_live(arguments(3, #ARGV))
@@ -236,7 +236,7 @@ end)
 
 -- Count live messages by state; find the oldest and the newest.
 -- ARGV: 1 offset
--- Answers: 'ok', now, ready, delayed, claimed; then what `show` gives for the oldest and the newest,
+-- Answers: 'ok', now, ready, delayed, claimed; then what `show_all` gives of the oldest and the newest,
 -- and for the first ready one.
 operation('stats', ALWAYS, {whole = true}, function()
   local behind = catch_up_and_expire()
@@ -248,6 +248,7 @@ operation('stats', ALWAYS, {whole = true}, function()
   local answer = {'ok', now,
     call('ZCARD', ready) + call('ZCARD', aside) + call('ZCARD', lapsed),
     call('ZCARD', waiting) + waiting_again, call('ZCARD', held) - waiting_again}
+  local shown = {}
   for _, rank in ipairs({0, -1}) do
     local best
     for _, source in ipairs(sources) do
@@ -259,18 +260,16 @@ operation('stats', ALWAYS, {whole = true}, function()
         end
       end
     end
-    if best then
-      local position = struct.pack('>I8', best)
-      show(answer, position, call('HGET', messages, position), tracks_of({position})[1])
-    end
+    shown[#shown + 1] = best and struct.pack('>I8', best)
   end
   for _, source in ipairs({ready, aside, lapsed}) do
     local position = call('ZRANGE', source, 0, 0)[1]
     if position then
-      show(answer, position, call('HGET', messages, position), tracks_of({position})[1])
+      shown[#shown + 1] = position
       break
     end
   end
+  show_all(answer, {positions = shown, records = gather(messages, shown), tracks = tracks_of(shown)})
   return answer
 end)
 
