@@ -203,6 +203,14 @@ async def test_a_data_key_that_is_gone_is_replaced_for_new_messages(file: Path) 
     assert await encryption_keys.open_body("p", sealed.body) == b"1"
 
 
+async def test_many_first_posts_make_one_data_key(file: Path) -> None:
+    clock = Clock()
+    _, management = create("memory://", clock=clock, options=StoreOptions())
+    keys, new = EncryptionKeys(management, read_key_file(file), clock), [NewMessage(b"1", 60_000)]
+    await asyncio.gather(*(keys.seal(QueueRef("p", "q"), new) for _ in range(50)))
+    assert len(await keys.list_keys("p")) == 1
+
+
 async def test_a_data_key_whose_answer_was_lost_is_kept(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -214,7 +214,7 @@ class EncryptionKeys:
         self._clock = clock
         self._ciphers: Cache[tuple[str, str], AESGCM] = Cache(_CACHED)
         self._current: Cache[str, _Loaded] = Cache(_CACHED)
-        self._looking = asyncio.Lock()
+        self._making = asyncio.Lock()
 
     async def seal(self, queue: QueueRef, new: Sequence[NewMessage]) -> list[NewMessage]:
         """Seal the bodies of a post to a queue.
@@ -315,28 +315,31 @@ class EncryptionKeys:
         now = self._clock.now_ms()
         key = self._current.get(project)
         if key is None or not key.is_fresh(now):
-            async with self._looking:  # else each of many first posts would make a key
-                key = await self._find_current(project, now)
+            key = await self._newest(project, now)
+        if key is None or key.is_worn(now):
+            async with self._making:  # else each of many first posts would make a key
+                key = await self._newest(project, now)
+                if key is None or key.is_worn(now):
+                    await self._make(project, await self.list_keys(project))
+                    key = await self._newest(project, now)
+        if key is None:
+            raise Unavailable("The key that was made for the project is not there any more.")
         key.sealed += count
         return key
 
-    async def _find_current(self, project: str, now: int) -> _Loaded:
-        """The newest key of a project, which is made if there is none or it is worn."""
-        known = self._current.get(project)
-        if known is not None and known.is_fresh(now):
-            return known
+    async def _newest(self, project: str, now: int) -> _Loaded | None:
+        """The newest key of a project, if it has one."""
         stored = await self.list_keys(project)
-        newest = stored[-1] if stored else await self._make(project, stored)
-        if known is None or known.key.id != newest.id:
-            known = _Loaded(newest, await self._load(project, newest), now)
-        if known.is_worn(now):
-            newest = await self._make(project, stored)
-            known = _Loaded(newest, await self._load(project, newest), now)
+        if not stored:
+            return None
+        known = self._current.get(project)
+        if known is None or known.key.id != stored[-1].id:
+            known = _Loaded(stored[-1], await self._load(project, stored[-1]), now)
         known.looked_at = now
         self._current[project] = known
         return known
 
-    async def _make(self, project: str, stored: Sequence[DataKey]) -> DataKey:
+    async def _make(self, project: str, stored: Sequence[DataKey]) -> None:
         """Make a data key that is newer than all that are stored."""
         now = self._clock.now_ms()
         at = max(now, stored[-1].at + 1) if stored else now
@@ -344,7 +347,6 @@ class EncryptionKeys:
         # Nobody else knows the id: a record of it is this one, whose answer was lost.
         with contextlib.suppress(RecordChanged):
             await self._kind.put(project, made.id, made, 0)
-        return made
 
     def _wrapped(self, project: str, key_id: str, fresh: bytes, at: int) -> DataKey:
         name = self._server_key
