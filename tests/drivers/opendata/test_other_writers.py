@@ -188,6 +188,20 @@ async def test_a_payload_that_is_no_json_is_refused_by_name(
     assert (await store.messages.stats(QUEUE)).total == 0
 
 
+@pytest.mark.parametrize("received", [-(2**63), -1, 2**63 - 1])
+async def test_an_instant_that_no_clock_shows_stops_no_start(store: Store, received: int) -> None:
+    for own in ([ORDER], [("queue", "project/queue")]):
+        number = store.next_id + 5
+        metadata = records.Metadata(number, received, received, received, 60, own)
+        await store.put({
+            keys.message_key(RecordType.PAYLOAD, number): records.encode_payload(b"1"),
+            store.log_key(number): encode_metadata(metadata),
+        })  # fmt: skip
+    assert await store.post("next")
+    await store.sweep()
+    await store.restart()
+
+
 async def test_an_entry_that_is_not_at_its_message_s_place_is_named(store: Store) -> None:
     db = store.db
     number, now = store.next_id + 5, db.clock.now_ms()

@@ -8,6 +8,7 @@ fails, the tables are filled again from the records that are stored.
 
 import asyncio
 import logging
+import struct
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -213,7 +214,7 @@ class Database(database.Database):
         self._gate = asyncio.get_running_loop().create_future()
         try:
             encoding = await recorder.encode()
-        except (CodecError, UnicodeError, Invalid):
+        except (CodecError, UnicodeError, Invalid, struct.error):
             logger.exception("a batch has a value that no record can hold")
             self.fail_batch(Unavailable("The store can't write this; try again."))
         except apsw.Error as exc:

@@ -61,7 +61,9 @@ class Logged(NamedTuple):
     @property
     def deadline(self) -> int:
         """When its retention ends; 0 seconds are for ever."""
-        return self.received + self.retention_s * 1000 if self.retention_s else MAX_POSITION
+        if not self.retention_s:
+            return MAX_POSITION
+        return max(0, min(self.received + self.retention_s * 1000, MAX_POSITION))
 
 
 class _Receiver(NamedTuple):
@@ -245,7 +247,8 @@ def _row(  # noqa: PLR0917 - which message comes to which place, and how
     return loading.entry(
         content, position, logged.number, shown,
         state=DELAYED if arrival.due > loading.now else READY, priority=arrival.priority,
-        due=arrival.due, until=0, expires=logged.received + arrival.ttl_ms, ttl=arrival.ttl_ms,
+        due=arrival.due, until=0, ttl=arrival.ttl_ms,
+        expires=min(logged.received + arrival.ttl_ms, MAX_POSITION),
         created=logged.received, claims=0, claim=None, claimed_at=0, is_shared=is_shared,
         client=logged.client, headers=logged.headers, origin=None,
     )  # fmt: skip
