@@ -17,6 +17,7 @@ from zaqar_lite.domain.ids import new_claim_id
 from zaqar_lite.domain.models import ListQuery, Message
 from zaqar_lite.domain.posts import Copy, IdempotencyKey, NewMessage
 from zaqar_lite.domain.settlements import Act, Outcome, Settlement
+from zaqar_lite.storage.opendata import recorder
 from zaqar_lite.storage.opendata.engine import Batch
 from zaqar_lite.storage.opendata.format import bookkeeping, keys, records
 from zaqar_lite.storage.opendata.format.keys import RecordType
@@ -297,6 +298,22 @@ async def test_a_value_that_no_record_holds_does_not_poison_what_comes_after(sto
         await store.management.create_queue(OTHER, metadata, max_queues=9)
     assert await store.management.get_queue(OTHER) is None
     await store.post("after")
+    assert await listed(store) == ["after"]
+
+
+async def test_a_batch_that_a_bug_undoes_leaves_the_next_one_recorded(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> bytes:
+        monkeypatch.undo()
+        raise RuntimeError("planted")
+
+    monkeypatch.setattr(recorder, "encode_page", fail)
+    with pytest.raises(Unavailable):
+        await store.post("refused")
+    await store.post("after")
+    await check_database(store.db)
+    await store.restart()
     assert await listed(store) == ["after"]
 
 

@@ -8,7 +8,6 @@ fails, the tables are filled again from the records that are stored.
 
 import asyncio
 import logging
-import struct
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -16,10 +15,10 @@ from typing import TYPE_CHECKING
 import apsw
 
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.errors import ConfigurationError, Invalid, Unavailable
+from zaqar_lite.domain.errors import ConfigurationError, Unavailable
 from zaqar_lite.domain.models import StoreOptions
 from zaqar_lite.storage.opendata.engine import Batch, Damage, Unreadable
-from zaqar_lite.storage.opendata.format import CodecError, bookkeeping, keys
+from zaqar_lite.storage.opendata.format import bookkeeping, keys
 from zaqar_lite.storage.opendata.ids import Ids
 from zaqar_lite.storage.opendata.loading import Loading
 from zaqar_lite.storage.opendata.pages import SCHEMA
@@ -151,7 +150,7 @@ class Database(database.Database):
         self.ids, self._block_end = loading.ids, loading.block_end
         self.damages, self.segments = loading.damages, loading.segments
         recorder = self._recorder = Recorder(connection, self.clock, loading.ids, loading.segments)
-        recorder.histories, recorder.together = loading.histories, loading.together
+        recorder.histories = loading.histories
         recorder.again, recorder.stale = loading.again, loading.stale
         return connection, loading
 
@@ -214,11 +213,11 @@ class Database(database.Database):
         self._gate = asyncio.get_running_loop().create_future()
         try:
             encoding = await recorder.encode()
-        except (CodecError, UnicodeError, Invalid, struct.error):
-            logger.exception("a batch has a value that no record can hold")
-            self.fail_batch(Unavailable("The store can't write this; try again."))
-        except apsw.Error as exc:
+        except (apsw.Error, Unavailable) as exc:
             self.fail_batch(exc)
+        except Exception:  # a value that no record can hold, or a bug: later batches must not fail
+            logger.exception("a batch can't be written")
+            self.fail_batch(Unavailable("The store can't write this; try again."))
         else:
             if self._position >= self._block_end:
                 size = max(BLOCK_SIZE, self._position + 1 - self._block_end)

@@ -107,7 +107,6 @@ class Loading(Reading):
         self.again: dict[int, set[int]] = defaultdict(set)
         self.restored: set[tuple[int, int]] = set()
         self.histories: dict[bytes, int] = {}
-        self.together: dict[tuple[int, int, str], bytes] = {}
         self.garbage: set[int] = set()
         self.kept_ids: dict[int, bytes] = {}
         self.queues: dict[bytes, Numbers] = {}
@@ -494,25 +493,30 @@ class Loading(Reading):
         count, digests = len(record.ids), record.digests
         if len(digests) not in ((count, 2 * count) if name[:1] == _TOGETHER else (0, 1)):
             raise CodecError(f"{len(digests)} digests for {count} ids")
-        texts = [self.ids.of(number) for number in record.ids]
-        if name[:1] == _TOGETHER:
-            of_each = digests[count:] or (_UNKNOWN,) * count
-            found = [
-                (0, own.hex(), digest, text)
-                for own, digest, text in zip(digests, of_each, texts, strict=False)
-            ]
-            self.together |= {(queue, 0, own.hex()): name for own in digests[:count]}
-        else:
-            digest = digests[0] if digests else _UNKNOWN
-            found = [(KINDS.index(name[:1]), name[1:].hex(), digest, b"".join(texts))]
-        for kind, own, digest, text in found:
-            known = None if digest == _UNKNOWN else digest
-            self.connection.execute(
-                "INSERT INTO idempotency VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
-                " ends = excluded.ends, digest = excluded.digest, ids = excluded.ids"
-                " WHERE excluded.ends > ends",
-                (queue, kind, own, record.expires_at, known, text),
-            )
+        if name[:1] != _TOGETHER:
+            self._insert_key(queue, name, record)
+            return
+        self.deletes.append(key)  # each key gets a record of its own
+        of_each = digests[count:] or (_UNKNOWN,) * count
+        for own, digest, number in zip(digests[:count], of_each, record.ids, strict=True):
+            alone = bookkeeping.KeyRecord(record.expires_at, (number,), (digest,))
+            if self._insert_key(queue, KINDS[0] + own, alone):
+                value = bookkeeping.encode_keys(record.expires_at, (number,), digest)
+                self.puts[keys.queue_key(RecordType.IDEMPOTENCY, raw) + KINDS[0] + own] = value
+
+    def _insert_key(self, queue: int, name: bytes, record: bookkeeping.KeyRecord) -> bool:
+        """Insert a key; answer whether it is there no longer than this record says."""
+        digest = record.digests[0] if record.digests else _UNKNOWN
+        self.connection.execute(
+            "INSERT INTO idempotency VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
+            " ends = excluded.ends, digest = excluded.digest, ids = excluded.ids"
+            " WHERE excluded.ends > ends",
+            (
+                queue, KINDS.index(name[:1]), name[1:].hex(), record.expires_at,
+                None if digest == _UNKNOWN else digest, b"".join(map(self.ids.of, record.ids)),
+            ),
+        )  # fmt: skip
+        return self.connection.changes() > 0
 
     # -- the end --
 

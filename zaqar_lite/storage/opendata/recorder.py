@@ -26,6 +26,7 @@ import msgspec
 
 from zaqar_lite.domain.attempts import Attempt
 from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.models import QueueRecord, QueueRef
 from zaqar_lite.storage.opendata.engine import Batch
 from zaqar_lite.storage.opendata.format import MAX_U16, bookkeeping, keys, records
@@ -66,9 +67,8 @@ class Recorder:
     """Follows the changes of a connection, and makes a batch of records of them.
 
     `histories` are the numbers in the keys of attempts that an earlier version gave, by the ids of
-    messages. `together` are the names of records of several idempotency keys, which only earlier
-    versions wrote, by the rows of the keys. `again` are rows that the next batch writes although
-    they have not changed, by the queue's content; `stale` are records that it deletes.
+    messages. `again` are rows that the next batch writes although they have not changed, by the
+    queue's content; `stale` are records that it deletes.
     """
 
     def __init__(
@@ -83,7 +83,6 @@ class Recorder:
         self._ids = ids
         self._segments = segments
         self.histories: dict[bytes, int] = {}
-        self.together: dict[tuple[int, int, str], bytes] = {}
         self.again: dict[int, set[int]] = {}
         self.stale: list[bytes] = []
         self._unrecorded: dict[tuple[int, int], int] = {}
@@ -132,11 +131,17 @@ class Recorder:
 
     async def encode(self) -> "_Encoding":
         """Encode what has changed; no statement of an operation may run meanwhile."""
+        if self._session is None:
+            raise Unavailable("The store is closed.")
         encoding = _Encoding(self, self.connection, self._ids, self._segments)
-        if self._session is not None:
-            await encoding.read(self._session.changeset())
-        self.close()
-        await encoding.encode()
+        changeset = self._session.changeset()
+        self.close()  # the rows of queues are still to be written, and need no record
+        try:
+            await encoding.read(changeset)
+            await encoding.encode()
+        except BaseException:  # the batch is undone, and the next one must not go unrecorded
+            self.follow()
+            raise
         return encoding
 
 
@@ -403,9 +408,6 @@ class _Encoding:
     def _encode_keys(self) -> None:
         for row in self._gone["idempotency"]:
             self.delete(self._idempotency_key(row))
-            name = self._recorder.together.get((row[0], row[1], row[2]))
-            if name is not None:  # all of the record's keys end at once
-                self.delete(keys.queue_key(RecordType.IDEMPOTENCY, self._raw(row[0])) + name)
         for row in self._rows("idempotency", "queue", "kind", "key"):
             _, _, _, ends, digest, ids = row
             numbers = [number_in(ids[at : at + 16]) for at in range(0, len(ids), 16)]
