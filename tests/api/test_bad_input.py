@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.api.conftest import Api
 from zaqar_lite.api import documents
 from zaqar_lite.api.request import Head, Refused, Request
-from zaqar_lite.domain.turns import Turns
+from zaqar_lite.domain.yielding import Turns
 
 pytestmark = pytest.mark.anyio
 DEEP = 10_000

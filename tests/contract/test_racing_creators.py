@@ -20,7 +20,7 @@ from zaqar_lite.domain.quotas import UNLIMITED
 from zaqar_lite.domain.subscriptions import SubscriptionDraft
 from zaqar_lite.domain.topics import KIND as TOPIC
 from zaqar_lite.domain.topics import topic_ref
-from zaqar_lite.domain.turns import Turns
+from zaqar_lite.domain.yielding import Turns
 from zaqar_lite.service import topics as topics_module
 from zaqar_lite.service.delivery.outbox import Outbox
 from zaqar_lite.service.identity import keys as keys_module

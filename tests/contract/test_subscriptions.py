@@ -14,7 +14,7 @@ from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.domain.quotas import UNLIMITED, Quota
 from zaqar_lite.domain.subscriptions import SubscriptionDraft
 from zaqar_lite.domain.topics import topic_ref
-from zaqar_lite.domain.turns import Turns
+from zaqar_lite.domain.yielding import Turns
 from zaqar_lite.service.delivery.outbox import decode_outbox_message, outbox_queue
 from zaqar_lite.service.policy import Policies
 from zaqar_lite.service.post_validation import Draft

@@ -24,7 +24,7 @@ from zaqar_lite.domain.models import (
 )
 from zaqar_lite.domain.posts import NewMessage, identify
 from zaqar_lite.domain.settlements import Act, Outcome, Settlement
-from zaqar_lite.domain.turns import Turns
+from zaqar_lite.domain.yielding import Turns
 from zaqar_lite.service.delivery.outbox import ordered_queue
 from zaqar_lite.service.pooling.drain import (
     CARRIED_MS,

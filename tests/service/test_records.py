@@ -17,7 +17,7 @@ from zaqar_lite.domain.errors import (
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.models import QueueRef, StoreOptions
 from zaqar_lite.domain.topics import topic_ref
-from zaqar_lite.domain.turns import Turns
+from zaqar_lite.domain.yielding import Turns
 from zaqar_lite.service.records import (
     TRIES,
     Kind,

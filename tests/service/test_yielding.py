@@ -9,12 +9,11 @@ import pytest
 from tests.service.composed import Composed
 from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.domain.models import QueueRef
-from zaqar_lite.domain.turns import Turns
+from zaqar_lite.domain.yielding import STEP, Turns
 from zaqar_lite.service.jobs.runner import Pace
 from zaqar_lite.service.messages import Messages
 from zaqar_lite.service.post_validation import Draft
 from zaqar_lite.service.topics import Admitted, Topics
-from zaqar_lite.service.yielding import STEP
 
 pytestmark = pytest.mark.anyio
 QUEUE = QueueRef("p", "q")

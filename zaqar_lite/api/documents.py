@@ -20,7 +20,7 @@ from zaqar_lite.api.request import Refused, Request, bad_body
 from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.domain.groups import GROUP_HEADER, check_group
 from zaqar_lite.domain.limits import INT64_MAX, INT64_MIN, MAX_BODY_DEPTH, MAX_DOCUMENT_DEPTH
-from zaqar_lite.domain.turns import Turns
+from zaqar_lite.domain.yielding import Turns
 from zaqar_lite.service.post_validation import Draft
 
 T = TypeVar("T")

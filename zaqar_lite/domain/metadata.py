@@ -17,9 +17,9 @@ import difflib
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct
 
 from zaqar_lite.domain.attempts import MAX_BACKOFF_STEPS, Backoff
 from zaqar_lite.domain.errors import Conflict, Invalid
@@ -36,8 +36,7 @@ from zaqar_lite.domain.models import (
 from zaqar_lite.domain.retry_policy import parse_policy
 
 _QUEUE_NAME = re.compile(r"[a-zA-Z0-9_\-.]+")
-_BAD_ESCAPE = re.compile(r"~(?![01])")
-_PATCHES = ("add", "remove", "replace")
+_PATH = re.compile(r"/((?:[^~/]|~[01])+)/((?:[^~/]|~[01])+)")
 
 BACKOFF = "_retry_backoff"
 _Jitter = Annotated[float, Meta(ge=0, le=1)]
@@ -129,11 +128,12 @@ def overlay(limits: Limits) -> dict[str, Any]:
 
 def with_overlay(metadata: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
     """Show metadata with the defaults filled in where a reserved value is absent or falsy."""
-    shown = visible(metadata)
-    for key, default in overlay(limits).items():
-        if not shown.get(key):
-            shown[key] = default
-    return shown
+    return with_defaults(visible(metadata), overlay(limits))
+
+
+def with_defaults(metadata: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Fill in what is absent or falsy."""
+    return {**metadata, **{key: defaults[key] for key in defaults if not metadata.get(key)}}
 
 
 def visible(metadata: Mapping[str, Any]) -> dict[str, Any]:
@@ -152,9 +152,8 @@ def validate(queue: QueueRef, metadata: Mapping[str, Any], limits: Limits) -> No
     Raises:
         Invalid: names the attribute, what it may hold and what it held.
     """
-    for key in _OURS:
-        if key in metadata:
-            raise Invalid(f"{key} is no key for users: this server keeps its own value there.")
+    for key in hidden(metadata):
+        raise Invalid(f"{key} is no key for users: this server keeps its own value there.")
     read = read_json(metadata, _Reserved, "The metadata")
     for name, most in (
         ("default_message_ttl", limits.max_message_ttl),
@@ -342,15 +341,20 @@ class Operation(NamedTuple):
     value: Any = None
 
 
+class _Step(Struct):
+    op: Literal["add", "remove", "replace"]
+    path: str
+    value: Any = UNSET
+
+
 def parse_patch(document: Any) -> Sequence[Operation]:  # noqa: ANN401 - any JSON
     """Read a patch document: an array of objects `{op, path, value?}`.
 
     Raises:
         Invalid: names the operation that is wrong and why.
     """
-    if not isinstance(document, list):
-        raise Invalid("A patch must be an array of operations.")
-    return [_operation(index, item) for index, item in enumerate(document)]
+    steps: list[_Step] = read_json(document, list[_Step], "The patch")
+    return [_operation(index, step) for index, step in enumerate(steps)]
 
 
 def apply_patch(
@@ -372,27 +376,15 @@ def apply_patch(
     return patched
 
 
-def _operation(index: int, item: Any) -> Operation:  # noqa: ANN401 - any JSON
-    where = f"Operation {index}"
-    if not isinstance(item, dict):
-        raise Invalid(f"{where} must be an object.")
-    op = item.get("op")
-    if op not in _PATCHES:
-        raise Invalid(f"{where}: 'op' must be one of {', '.join(_PATCHES)}.")
-    if op != "remove" and "value" not in item:
-        raise Invalid(f"{where}: {op!r} needs a 'value'.")
-    return Operation(op, _key(where, op, item.get("path")), item.get("value"))
-
-
-def _key(where: str, op: str, path: Any) -> str:  # noqa: ANN401 - any JSON
-    if not isinstance(path, str) or not path.startswith("/"):
-        raise Invalid(f"{where}: 'path' must be a string that begins with '/'.")
-    if _BAD_ESCAPE.search(path):
-        raise Invalid(f"{where}: 'path' may escape only '~0' and '~1'.")
-    segments = [segment.strip() for segment in path[1:].split("/")]
-    if len(segments) != 2 or not all(segments):
-        raise Invalid(f"{where}: 'path' must be '/metadata/' and one key.")
-    first, key = (segment.replace("~1", "/").replace("~0", "~") for segment in segments)
-    if op != "remove" and first.lower() != "metadata":
-        raise Invalid(f"{where}: 'path' must begin with '/metadata/'.")
-    return key
+def _operation(index: int, step: _Step) -> Operation:
+    if step.op != "remove" and step.value is UNSET:
+        raise Invalid(f"Operation {index}: {step.op!r} needs a 'value'.")
+    found = _PATH.fullmatch(step.path)
+    first, key = ("", "") if found is None else map(str.strip, found.groups())
+    if not (first and key) or (step.op != "remove" and first.lower() != "metadata"):
+        raise Invalid(
+            f"Operation {index}: 'path' must be '/metadata/' and one key, in which '~0' stands for "
+            "'~' and '~1' for '/'."
+        )
+    key = key.replace("~1", "/").replace("~0", "~")
+    return Operation(step.op, key, None if step.value is UNSET else step.value)

@@ -48,15 +48,6 @@ def topic_overlay(limits: Limits) -> dict[str, Any]:
     return {name: shown[name] for name in _SHOWN}
 
 
-def with_topic_overlay(metadata: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
-    """Show metadata with the defaults filled in where a reserved value is absent or falsy."""
-    shown = dict(metadata)
-    for name, default in topic_overlay(limits).items():
-        if not shown.get(name):
-            shown[name] = default
-    return shown
-
-
 def queue_in(subscriber: str | None) -> str | None:
     """The name of the queue that a subscriber is; None when it is no queue."""
     if subscriber is None or not subscriber.startswith(QUEUE_SCHEME):

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.models import Capability, QueueRef, StoreOptions
-from zaqar_lite.domain.turns import Turns
+from zaqar_lite.domain.yielding import Turns
 from zaqar_lite.service.pooling.drain import Drains, DrainWorker
 from zaqar_lite.service.pooling.open_connections import OpenConnections
 from zaqar_lite.service.pooling.placement import Placements

@@ -19,13 +19,13 @@ from zaqar_lite.domain.models import (
     RefusalReason,
 )
 from zaqar_lite.domain.posts import NewMessage, Posted, identify
+from zaqar_lite.domain.yielding import STEP, in_steps
 from zaqar_lite.service.delivery.outbox import Outbox
 from zaqar_lite.service.policy import Policies, Policy
 from zaqar_lite.service.post_validation import Draft, PostValidation, is_repeated
 from zaqar_lite.service.queues import Queues
 from zaqar_lite.service.quotas.quota_usage import MessageQuota
 from zaqar_lite.service.routing import Router
-from zaqar_lite.service.yielding import STEP, in_steps
 from zaqar_lite.storage.base import MessageStore
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from zaqar_lite.domain.models import (
     QueueRef,
     RetryPolicy,
 )
-from zaqar_lite.domain.turns import Turns
+from zaqar_lite.domain.yielding import Turns
 from zaqar_lite.service.caching import Cache
 from zaqar_lite.service.routing import Route, stored_route
 from zaqar_lite.storage.management import ManagementStore

@@ -26,7 +26,7 @@ from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.metadata import FILTER, PRIORITY
 from zaqar_lite.domain.models import DEFAULT_PRIORITY, QueueRecord, QueueRef
 from zaqar_lite.domain.posts import Copy, NewMessage
-from zaqar_lite.domain.turns import Slices, Turns
+from zaqar_lite.domain.yielding import Slices, Turns
 from zaqar_lite.service.caching import Cache
 from zaqar_lite.storage.management import ManagementStore
 

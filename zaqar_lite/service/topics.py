@@ -18,7 +18,7 @@ from zaqar_lite.domain.clock import Clock, read_instant
 from zaqar_lite.domain.errors import Invalid, LimitReached
 from zaqar_lite.domain.json_values import holds_all
 from zaqar_lite.domain.limits import Limits, page_limit
-from zaqar_lite.domain.metadata import Operation, apply_patch
+from zaqar_lite.domain.metadata import Operation, apply_patch, with_defaults
 from zaqar_lite.domain.models import MAX_RECORD, QueueRef
 from zaqar_lite.domain.posts import IdempotencyKey, NewMessage, Posted, identify
 from zaqar_lite.domain.topics import (
@@ -26,9 +26,8 @@ from zaqar_lite.domain.topics import (
     MAX_TOPICS,
     name_of,
     topic_overlay,
-    with_topic_overlay,
 )
-from zaqar_lite.domain.turns import Turns
+from zaqar_lite.domain.yielding import Turns, in_steps
 from zaqar_lite.service.delivery.outbox import (
     CLIENT_ID,
     Forwarded,
@@ -39,7 +38,6 @@ from zaqar_lite.service.delivery.outbox import (
 )
 from zaqar_lite.service.post_validation import Draft, PostValidation
 from zaqar_lite.service.records import Kind, Most
-from zaqar_lite.service.yielding import in_steps
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
 
@@ -110,7 +108,7 @@ class Topics:
 
     def shown(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
         """Metadata with the defaults filled in."""
-        return with_topic_overlay(metadata, self.limits)
+        return with_defaults(metadata, topic_overlay(self.limits))
 
     async def patch(self, topic: QueueRef, operations: Sequence[Operation]) -> dict[str, Any]:
         """Change metadata, all operations or none, exclusive against other patches.

@@ -31,9 +31,9 @@ from zaqar_lite.domain.identity import DELIVERIES_PROJECT
 from zaqar_lite.domain.models import ClaimRequest, DelayMode, Message, QueueRef
 from zaqar_lite.domain.posts import NewMessage, OutboxEntry
 from zaqar_lite.domain.topics import name_of
+from zaqar_lite.domain.yielding import in_steps
 from zaqar_lite.service.background import Background, BackgroundWorker, cancelled
 from zaqar_lite.service.long_polling import LongPolling
-from zaqar_lite.service.yielding import in_steps
 from zaqar_lite.storage.base import MessageStore
 
 if TYPE_CHECKING:

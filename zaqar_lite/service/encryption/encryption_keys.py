@@ -49,9 +49,9 @@ from zaqar_lite.domain.errors import (
 from zaqar_lite.domain.models import Message, QueueRef, Record
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.domain.sealed import PREFIX, is_sealed
+from zaqar_lite.domain.yielding import in_steps
 from zaqar_lite.service.caching import Cache
 from zaqar_lite.service.records import Kind
-from zaqar_lite.service.yielding import in_steps
 from zaqar_lite.storage.management import ManagementStore
 
 KEY_BYTES = 32

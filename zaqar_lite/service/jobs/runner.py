@@ -21,12 +21,11 @@ from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import RecordChanged, Unavailable, ZaqarLiteError
 from zaqar_lite.domain.ids import Marker, is_message_id
 from zaqar_lite.domain.models import Capability, ListQuery, Message, QueueRef
-from zaqar_lite.domain.turns import Slices
+from zaqar_lite.domain.yielding import STEP, Slices
 from zaqar_lite.service.background import Background, BackgroundWorker, cancelled
 from zaqar_lite.service.jobs.bulk import SAMPLE, Chooser, Job, JobAct, is_waiting
 from zaqar_lite.service.jobs.jobs import Jobs
 from zaqar_lite.service.records import Held
-from zaqar_lite.service.yielding import STEP
 
 logger = logging.getLogger(__name__)
 _HELD_MS = 3_000

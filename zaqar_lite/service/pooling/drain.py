@@ -34,7 +34,7 @@ from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Conflict, NotFound, RecordChanged, Unavailable
 from zaqar_lite.domain.ids import Marker
 from zaqar_lite.domain.models import ListQuery, Message, QueueRef, Record
-from zaqar_lite.domain.turns import Turns
+from zaqar_lite.domain.yielding import Turns
 from zaqar_lite.service.background import Background, BackgroundWorker
 from zaqar_lite.service.delivery.outbox import OUTBOX_QUEUES, is_internal, ordered_queue
 from zaqar_lite.service.pooling.placement import CARRY, Entry, Place, flavor_name

@@ -29,7 +29,7 @@ from zaqar_lite.domain.errors import Unavailable, ZaqarLiteError
 from zaqar_lite.domain.ids import new_message_ids
 from zaqar_lite.domain.models import QueueRecord, QueueRef, StoreOptions
 from zaqar_lite.domain.refusals import queue_changed
-from zaqar_lite.domain.turns import Turns
+from zaqar_lite.domain.yielding import Turns
 from zaqar_lite.storage.base import Listener
 from zaqar_lite.storage.sql.batches import Batch, Hold, Step, unavailable
 from zaqar_lite.storage.sql.place import InRam, Room
