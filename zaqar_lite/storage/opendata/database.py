@@ -63,7 +63,7 @@ class Database(database.Database):
         self.segments: Sequence[tuple[int, int]] = ()
         """The first sequences and the numbers of the log's segments, in order."""
         self.damages: list[Damage] = []
-        self._block_end = 0
+        self._block_end = self._next_end = 0
         self._batch_of_records = Batch({}, ())
         self._recorder: Recorder | None = None
         self._loading: Loading | None = None
@@ -207,21 +207,24 @@ class Database(database.Database):
 
     async def _prepare(self) -> None:
         """Encode the records of the batch; operations wait meanwhile for the next one."""
-        recorder = self._recorder
-        if self._batch is None or recorder is None:
+        if self._batch is None:
             return
         self._gate = asyncio.get_running_loop().create_future()
         try:
-            encoding = await recorder.encode()
+            if self._recorder is None:
+                raise Unavailable("The store is closed.")
+            encoding = await self._recorder.encode()
         except (apsw.Error, Unavailable) as exc:
             self.fail_batch(exc)
         except Exception:  # a value that no record can hold, or a bug: later batches must not fail
             logger.exception("a batch can't be written")
             self.fail_batch(Unavailable("The store can't write this; try again."))
         else:
+            self._next_end = self._block_end
             if self._position >= self._block_end:
                 size = max(BLOCK_SIZE, self._position + 1 - self._block_end)
                 block = bookkeeping.encode_block(self._block_end, size)
+                self._next_end += size
                 encoding.puts[keys.ID_BLOCK] = encoding.puts[keys.LOG_BLOCK] = block
             routed = self._position + 1 if self._loading is None else self._loading.routed
             encoding.puts[keys.STATE] = bookkeeping.encode_state(
@@ -240,9 +243,4 @@ class Database(database.Database):
     async def _make_durable(self, *, restarts: bool) -> None:
         del restarts  # there is no log of SQLite
         await self.engine.commit(self._batch_of_records)
-        self._block_end = max(self._block_end, _end_of_block(self._batch_of_records))
-
-
-def _end_of_block(batch: Batch) -> int:
-    block = batch.puts.get(keys.ID_BLOCK)
-    return 0 if block is None else sum(bookkeeping.decode_block(block))
+        self._block_end = self._next_end
