@@ -64,6 +64,7 @@ class Backend:
         try:
             self.swift.open()
             await self.locks.open()
+            await self.swift.call("HEAD")  # whether it answers; signing does without
             await self.swift.prepare_signing((self.containers.exposing, "=probe"))
             self._check_clock()
         except BaseException:
