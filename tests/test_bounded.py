@@ -26,6 +26,7 @@ pytestmark = pytest.mark.anyio
 PAGE = 20
 AT_ONCE = 8
 RETRIES = 60
+_POSTED = 4_000
 
 
 class Plan(NamedTuple):
@@ -165,7 +166,9 @@ class Backlog:
             (await http.put("/v2/queues/exhausted", json=metadata)).raise_for_status()
             for queue, ttl in (("expired", CLAIM_TTL), ("exhausted", 86_400)):
                 messages = [{"body": text, "ttl": ttl} for text in self._texts]
-                await self._call(http, "POST", f"{queue}/messages", {"messages": messages})
+                for first in range(0, len(messages), _POSTED):
+                    part = {"messages": messages[first : first + _POSTED]}
+                    await self._call(http, "POST", f"{queue}/messages", part)
             held = 0
             while held < len(self._texts):
                 held += len(await self._claim(http, PAGE))

@@ -218,6 +218,24 @@ async def test_pools_are_listed_by_name_in_pages(pools: Pools) -> None:
     assert (await api.call("GET", rest["links"][0]["href"])).json() == {"pools": [], "links": []}
 
 
+async def test_links_write_a_flag_in_one_way_whatever_word_it_was_given_in(pools: Pools) -> None:
+    api = pools.api
+    await pools.make("one")
+    await api.call("PUT", "/v2/flavors/fast", {"pool_list": ["one"]})
+    await api.call("PUT", "/v2/queues/orders")
+    await api.call("PUT", "/v2/topics/news")
+    for kind in ("pools", "flavors", "queues", "topics"):
+        for word, written in (
+            ("True", "true"),
+            ("yes", "true"),
+            ("False", "false"),
+            ("0", "false"),
+        ):
+            page = (await api.call("GET", f"/v2/{kind}?detailed={word}&limit=1")).json()
+            href = page["links"][0]["href"]
+            assert f"detailed={written}&limit=1&marker=" in href, (kind, word, href)
+
+
 async def test_a_flavor_is_made_shown_changed_and_deleted(pools: Pools) -> None:
     api = pools.api
     await pools.make("one")

@@ -101,8 +101,8 @@ ZAQAR = Environment(
     "23.0.1",
     beside=("ddt", "oslotest", "pymongo", "pytest", "redis", "testtools", "websocket-client"),
 )
-"""Its own tests, for `tests/run --all`; it is installed when they run."""
+"""Its own tests are sent to our server."""
 HADOOP = Jar("hadoop-client-minicluster", "3.5.0", group="org.apache.hadoop")
 """Of the version of the client that pyspark has, without which it does not run."""
 
-ENVIRONMENTS = (SWIFT, SECANTUSDB, MOTO, KEYSTONE, HADOOP)
+ENVIRONMENTS = (SWIFT, SECANTUSDB, MOTO, KEYSTONE, ZAQAR, HADOOP)

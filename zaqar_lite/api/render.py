@@ -23,12 +23,19 @@ def instant(at_ms: int) -> str:
 def next_page(request: Request, marker: str | None, **more: str) -> list[dict[str, str]]:
     """The links of a page that ends at `marker`: to the next one, asked for as this one was.
 
+    Flags are written as true or false, whichever words they were given in, as in upstream's links.
     `more` are parameters that hold though nobody gave them. There is no next page of an empty one,
     whose `marker` is None. A page that was waited for is followed by one that is not.
     """
     if marker is None:
         return []
-    asked = {name: values[-1] for name, values in request.parameters.items() if name != "wait"}
+    declared = () if request.route is None else request.route.parameters
+    flags = {one.name for one in declared if one.schema == "Flag"}
+    asked = {
+        name: yes_no(request.flag(name)) if name in flags else values[-1]
+        for name, values in request.parameters.items()
+        if name != "wait"
+    }
     query = urlencode({**asked, **more, "marker": marker}, quote_via=quote, safe="")
     return [{"rel": "next", "href": f"{request.path}?{query}"}]
 

@@ -1,0 +1,111 @@
+"""Measure what a tenant waits for beside a greedy one: `python -m tests.bounded --store URI`.
+
+The tenants of `test_bounded.py`, at full size: 10,000 queues, and 200,000 messages that fall due at
+one instant. Another tenant, in a process of its own, posts, lists, claims and deletes one message
+at a time, first alone and then beside them. Prints how long its requests took, and how many times
+its undisturbed p99 the other one is; fails where a message was lost or is there twice.
+"""
+
+import argparse
+import asyncio
+import http.client
+import json
+import multiprocessing
+import os
+import tempfile
+import time
+import uuid
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from pathlib import Path
+
+from tests.greedy import being_greedy, running
+from tests.history import CLAIM_TTL
+from tests.server import ServerProcess
+from tests.test_bounded import Backlog, Crowd, Plan
+
+FULL = Plan(queues=10_000, backlog=200_000)
+ALONE, BESIDE = 10.0, 30.0
+"""Seconds for which the tenant works alone and beside the others."""
+PAUSE = 0.001
+
+
+def main() -> None:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--store", required=True, metavar="URI")
+    parser.add_argument("--scale", type=float, default=1.0, help="multiply all sizes by this (1)")
+    words = parser.parse_args()
+    asyncio.run(run(words.store, FULL.scaled(words.scale)))
+
+
+async def run(store: str, plan: Plan) -> None:
+    """Start a server on a store, and measure."""
+    loop, project = asyncio.get_running_loop(), f"history-{uuid.uuid4().hex[:8]}"
+    spawn = multiprocessing.get_context("spawn")
+    with tempfile.TemporaryDirectory() as home, ProcessPoolExecutor(1, spawn) as measuring:
+        clock = Path(home) / "clock"
+        with ServerProcess(store, env={"ZAQAR_LITE_CLOCK_OFFSET_FILE": str(clock)}) as server:
+            measured = partial(waited, server.url, f"measuring-{uuid.uuid4().hex[:8]}")
+            await loop.run_in_executor(measuring, measured, 0.5)  # warm up
+            os.nice(10)  # the others must not take CPU from the server and from who measures
+            crowd, backlog = Crowd(server.url, project, plan), Backlog(server.url, plan.backlog)
+            await crowd.make_queues()
+            await backlog.build()
+            alone = await loop.run_in_executor(measuring, measured, ALONE)
+            clock.write_text(str((CLAIM_TTL + 1) * 1000))
+            greedy = being_greedy(server.url, project, plan.share)
+            async with greedy as answered, crowd.at_work(), running(backlog.claim_by_ones()):
+                beside = await loop.run_in_executor(measuring, measured, BESIDE)
+            print(f"undisturbed:   {shown(alone)}")
+            print(f"beside others: {shown(beside)}")
+            print(f"p99 is {at(beside, 0.99) / at(alone, 0.99):.1f} times the undisturbed one")
+            print(f"the greedy tenant: {dict(answered)}")
+            await backlog.check()
+            await crowd.check()
+    print("nothing lost, nothing twice")
+
+
+def waited(url: str, project: str, seconds: float) -> list[float]:
+    """Post, list, claim and delete one message at a time; answer how long each request took."""
+    host, port = url.rpartition("/")[2].split(":")
+    connection = http.client.HTTPConnection(host, int(port), timeout=120)
+    headers = {"Client-ID": str(uuid.uuid4()), "X-Project-ID": project}
+    took: list[float] = []
+
+    def call(method: str, path: str, document: object = None) -> tuple[int, bytes]:
+        time.sleep(PAUSE)
+        body = None if document is None else json.dumps(document)
+        began = time.perf_counter()
+        connection.request(method, path, body, headers)
+        answer = connection.getresponse()
+        content = answer.read()
+        took.append(time.perf_counter() - began)
+        return answer.status, content
+
+    queue, ends = "/v2/queues/measured", time.monotonic() + seconds
+    while time.monotonic() < ends:
+        call("POST", f"{queue}/messages", {"messages": [{"body": "x" * 100}]})
+        call("GET", f"{queue}/messages?limit=20&echo=true")
+        status, content = call("POST", f"{queue}/claims?limit=1", {"ttl": 60, "grace": 60})
+        if status == 201:
+            (message,) = json.loads(content)["messages"]
+            call("DELETE", message["href"])
+    connection.close()
+    return took
+
+
+def at(took: Sequence[float], quantile: float) -> float:
+    """The quantile of times, in seconds."""
+    return sorted(took)[min(len(took) - 1, int(len(took) * quantile))]
+
+
+def shown(took: Sequence[float]) -> str:
+    """Times as a line of text."""
+    p50, p99, most = (at(took, quantile) * 1000 for quantile in (0.5, 0.99, 1.0))
+    return f"{len(took)} requests, p50 {p50:.1f} ms, p99 {p99:.1f} ms, most {most:.0f} ms"
+
+
+if __name__ == "__main__":
+    main()
