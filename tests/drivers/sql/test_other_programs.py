@@ -8,7 +8,9 @@ import pytest
 
 from tests.drivers.sql.store import QUEUE, Store
 from zaqar_lite.domain.errors import Unavailable
+from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.storage.sql import database
+from zaqar_lite.storage.sql.batches import Batch
 
 pytestmark = pytest.mark.anyio
 
@@ -38,4 +40,34 @@ async def test_a_post_does_not_wait_for_ever(
             await store.post("text")
         other.execute("ROLLBACK")
         other.close()
+        await store.post("text")
+
+
+async def test_nobody_waits_for_ever_for_room_in_a_batch(tmp_path: Path) -> None:
+    """A program that writes when a batch ends keeps the next one from being begun."""
+    queues = [QueueRef("project", f"queue {number}") for number in range(9)]
+    async with Store(tmp_path / "data") as store:
+        other, commit = apsw.Connection(str(store.place.file)), store.db._commit
+        has_locked = False
+
+        def commit_and_lock() -> Batch | None:
+            nonlocal has_locked
+            batch = commit()
+            assert store.db.shares is not None
+            if batch is not None and store.db.shares._lines and not has_locked:
+                has_locked = True
+                other.execute("BEGIN IMMEDIATE")
+            return batch
+
+        setattr(store.db, "_commit", commit_and_lock)  # noqa: B010 - mypy knows it as a method
+        posts = [store.post(*["text"] * 700, to=queue) for queue in queues]
+        async with asyncio.timeout(10):
+            answers = await asyncio.gather(*posts, return_exceptions=True)
+        assert has_locked
+        assert {type(one) for one in answers} == {list, Unavailable}
+        other.execute("ROLLBACK")
+        other.close()
+        for queue, answer in zip(queues, answers, strict=True):
+            stored = (await store.messages.stats(queue)).total
+            assert stored == (0 if isinstance(answer, Unavailable) else 700)
         await store.post("text")

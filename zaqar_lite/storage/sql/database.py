@@ -572,11 +572,11 @@ class Database:
 
     async def _sync(self, batch: Batch, *, restarts: bool) -> None:
         loop = asyncio.get_running_loop()
-        if self.shares is not None and not restarts:
-            self.shares.next_batch()
         self._syncing = batch
         watch = loop.call_later(self.patience, self._stall, batch)
         try:
+            if self.shares is not None and not restarts:
+                self.shares.next_batch()
             await self._make_durable(restarts=restarts)
         except (OSError, apsw.Error, Unavailable) as exc:
             await self._break(batch, exc)

@@ -13,6 +13,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.posts import NewMessage
 
 FEW = 50
@@ -120,12 +121,18 @@ class Shares:
     def _ask_for_batch(self) -> None:
         """Make sure that a batch is written, even if the requests with a turn add nothing."""
         self._asked += 1
-        self._durable().add_done_callback(self._written)
+        try:
+            self._durable().add_done_callback(self._written)
+        except Unavailable as exc:  # another program writes to the file
+            self._refuse(exc)
 
     def _written(self, batch: "asyncio.Future[None]") -> None:
         failure = None if batch.cancelled() else batch.exception()
-        if failure is None:
-            return
+        if failure is not None:
+            self._refuse(failure)
+
+    def _refuse(self, failure: BaseException) -> None:
+        """Tell all who wait that no batch is written for them."""
         lines, self._lines = self._lines, {}
         for line in lines.values():
             for _, turn in line:
