@@ -482,12 +482,11 @@ class Database:
         self._touched = {}
         self.undo.clear()
 
-    def write_queues(self) -> dict[Queue, None]:
-        """Write the rows of the queues that the batch has changed so far; answer the queues."""
+    def write_queues(self) -> None:
+        """Write the rows of the queues that the batch has changed so far."""
         touched, self._touched = self._touched, {}
         if touched:
             write_counts(self.connection, touched, self.clock.now_ms())
-        return touched
 
     def _commit(self) -> Batch | None:
         """Commit the batch; answer it, or None where it failed."""
@@ -495,7 +494,7 @@ class Database:
         if batch is None:
             return None
         try:
-            touched = self.write_queues()
+            self.write_queues()
             self.execute(
                 "UPDATE counter SET number = ?, position = ?, version = ?, instant = ?",
                 (self._number, self._position, self._version, self.clock.now_ms()),
@@ -507,7 +506,7 @@ class Database:
         self._batch = None
         self.epoch += 1
         self.undo.clear()
-        self.queues.shrink(touched)
+        self.queues.shrink(batch.epoch)
         return batch
 
     def _commit_in_ram(self) -> None:
@@ -662,13 +661,16 @@ class Database:
             self.fail_batch(told)
         batch.settle(told)
         self._open_gate()  # those who wait there are refused
+        logged = ""
         while True:
             if self._copying is not None:
                 await asyncio.wait({self._copying})
             try:
                 self._use(await self._reopen_place())
             except (Unavailable, apsw.Error) as still:
-                logger.error("the store can't be opened again yet: %s", still)
+                if str(still) != logged:  # once, not each second
+                    logged = str(still)
+                    logger.error("the store can't be opened again yet: %s", logged)
                 if self._is_closing:
                     return
                 await asyncio.sleep(_RETRY)

@@ -158,13 +158,15 @@ class Queues:
         """Read every queue anew: a batch was undone."""
         self._known.clear()
 
-    def shrink(self, touched: Iterable[Queue]) -> None:
-        """Forget queues that nobody changes now, the ones that came first, when there are many."""
+    def shrink(self, epoch: int) -> None:
+        """Forget queues when there are many, the ones that came first.
+
+        Those that the batch `epoch` changed stay: who reads them waits until it is durable.
+        """
         if len(self._known) <= MOST_IN_MEMORY:
             return
-        kept = {queue.ref for queue in touched}
         known = self._known.items()
-        old = [ref for ref, queue in known if ref not in kept and not queue.reserved]
+        old = [ref for ref, queue in known if queue.epoch < epoch and not queue.reserved]
         for ref in old[: len(self._known) - MOST_IN_MEMORY // 2]:
             del self._known[ref]
 
