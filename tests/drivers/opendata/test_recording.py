@@ -121,6 +121,26 @@ async def test_a_dropped_queue_leaves_no_record(store: Store) -> None:
     assert await listed(store) == ["new"]
 
 
+async def test_a_drop_ends_while_others_post(store: Store) -> None:
+    await store.management.create_queue(QUEUE, {}, max_queues=9)
+    await store.post(*["before"] * 1_000)
+    is_over = False
+
+    async def produce() -> None:
+        while not is_over:
+            await store.post(*["meanwhile"] * 100)
+
+    producers = [asyncio.create_task(produce()) for _ in range(8)]
+    async with asyncio.timeout(30):
+        await store.messages.drop(QUEUE)
+    assert await store.management.get_queue(QUEUE) is None
+    is_over = True
+    await asyncio.gather(*producers)
+    await check_database(store.db)
+    await store.messages.drop(QUEUE)
+    assert not await store.records(RecordType.ACTIVE)
+
+
 async def test_a_history_is_paged_and_trimmed(store: Store) -> None:
     await store.management.create_queue(QUEUE, {"_done_retention": 60}, max_queues=9)
     await store.post(*["done"] * (PAGE_SIZE + 1))

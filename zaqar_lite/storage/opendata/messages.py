@@ -26,6 +26,8 @@ MOST_TAKEN = MAX_EXAMINED
 """Messages that one claim hands out at most; a claim's record counts up to 65,535."""
 _STEP = 250
 """Messages that one batch of a purge deletes."""
+_MOST_DROPPED = 4 * MAX_EXAMINED
+"""Messages that one batch of a drop deletes: _STEP, and as many as were posted meanwhile."""
 _LASTING_MS = 1_000
 """Milliseconds after which the sweep records who holds a message."""
 _NO_QUEUE = QueueRef("", "")
@@ -80,7 +82,10 @@ class OpenDataMessageStore(SqlMessageStore):
             await self._db.turns.wait()
 
     async def drop(self, queue: QueueRef) -> None:
-        while await self._db.write(_drop_some, queue):
+        most, before = _STEP, None
+        while left := await self._db.write(_drop_some, queue, most):
+            posted = 0 if before is None else max(0, left + most - before)
+            most, before = min(_STEP + posted, _MOST_DROPPED), left
             await self._db.turns.wait()
 
     async def sweep(self, limit: int, retries_of: RetryPolicyOf = no_retries) -> SweepResult:
@@ -111,38 +116,39 @@ def _last_position(db: database.Database, ref: QueueRef) -> int:
     return 0 if last == NEVER else last
 
 
-def _purge_some(db: database.Database, ref: QueueRef, last: int) -> int:
+def _purge_some(db: database.Database, ref: QueueRef, last: int, most: int = _STEP) -> int:
     """Delete some messages up to a position; answer how many."""
     queue = db.queue(ref)
     if queue is None or not queue.total:
         return 0
     found = entries.entries_where(
         db, "WHERE queue = ? AND position <= ? ORDER BY position LIMIT ?",
-        (queue.content, last, _STEP),
+        (queue.content, last, most),
     )  # fmt: skip
     entries.remove(db, queue, found)
     return len(found)
 
 
-def _drop_some(db: database.Database, ref: QueueRef) -> bool:
-    """Delete some of what a queue has, or at last its row; answer whether there is more."""
+def _drop_some(db: database.Database, ref: QueueRef, most: int) -> int:
+    """Delete some of what a queue has, and its row with the last; answer how much is left."""
     queue = db.queue(ref)
     if queue is None:
-        return False
-    if _purge_some(db, ref, NEVER) or expiring.forget_keys(db, queue, NEVER, _STEP):
-        return True
+        return 0
+    _purge_some(db, ref, NEVER, most)
+    expiring.forget_keys(db, queue, NEVER, most)
     if queue.ended:
         db.touch(queue)
         rows = db.execute(
             "SELECT queue, state, number FROM history WHERE queue = ? LIMIT ?",
-            (queue.number, _STEP),
+            (queue.number, most),
         ).fetchall()
         statement = "DELETE FROM history WHERE queue = ? AND state = ? AND number = ?"
         db.executemany(statement, rows)
         queue.ended -= len(rows)
-        return True
-    db.remove_queue(queue)
-    return False
+    left = max(queue.total, queue.keys, queue.ended)
+    if not left:  # in this step: whoever goes on posting must not keep the queue
+        db.remove_queue(queue)
+    return left
 
 
 def _has_unrouted(db: database.Database) -> bool:
