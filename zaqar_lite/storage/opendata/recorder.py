@@ -207,19 +207,20 @@ class _Encoding:
             self.delete(key)
         self._recorder.stale = []
         for number, *_ in self._gone["body"]:
+            await self._turn()
             self._delete_message(number)
-        self._delete_attempts()
+        await self._delete_attempts()
         await self._encode_entries()
-        self._encode_claims()
-        self._encode_keys()
-        self._encode_history()
+        await self._encode_claims()
+        await self._encode_keys()
+        await self._encode_history()
         self._encode_records()
         for row in self._gone["unrouted"]:
             self.delete(keys.unrouted_key(row[0], row[1]))
             self._delete_message(row[1])
         for row in self._new["unrouted"]:
             self.put(keys.unrouted_key(row[0], row[1]), b"")
-        self._encode_queues()
+        await self._encode_queues()
 
     async def _turn(self) -> None:
         """Let the event loop run when it has waited for long."""
@@ -240,9 +241,11 @@ class _Encoding:
         ended: dict[int, set[int]] = defaultdict(set, self._recorder.take_due())
         self._recorder.again = {}
         for row in self._gone["entry"]:
+            await self._turn()
             touched[row[0]].add(row[1])
             self._forget_entry(row)
         for row in self._new["entry"]:
+            await self._turn()
             touched[row[0]].add(row[1])
             if row[10] or row[18]:
                 ended[row[0]].add(row[1])
@@ -351,9 +354,10 @@ class _Encoding:
             if one != known.get(number):
                 self.put(keys.attempt_key(history, number), records.encode_attempt(one))
 
-    def _delete_attempts(self) -> None:
+    async def _delete_attempts(self) -> None:
         numbers = {row[2]: row[15] for row in self._gone["entry"]}
         for message_id, ended, _ in self._gone["attempts"]:
+            await self._turn()
             history = self._history(message_id, numbers.get(message_id, number_in(message_id)))
             for number in read_attempts(ended):
                 self.delete(keys.attempt_key(history, number))
@@ -391,10 +395,11 @@ class _Encoding:
 
     # -- claims, keys, histories --
 
-    def _encode_claims(self) -> None:
+    async def _encode_claims(self) -> None:
         for row in self._gone["claim"]:
             self.delete(keys.claim_key(self._raw(row[1]), row[0]))
         for claim, queue, client, started, ttl, *_, positions in self._rows("claim", "id"):
+            await self._turn()
             held: list[Any] = []
             for values, text in in_lists(memoryview(positions).cast("q").tolist()):
                 held += self._connection.execute(f"{_HELD} IN ({text})", (queue, claim, *values))
@@ -405,10 +410,12 @@ class _Encoding:
             record = records.ClaimRecord(started, ttl, 0, client, numbers)
             self.put(keys.claim_key(self._raw(queue), claim), records.encode_claim(record))
 
-    def _encode_keys(self) -> None:
+    async def _encode_keys(self) -> None:
         for row in self._gone["idempotency"]:
+            await self._turn()
             self.delete(self._idempotency_key(row))
         for row in self._rows("idempotency", "queue", "kind", "key"):
+            await self._turn()
             _, _, _, ends, digest, ids = row
             numbers = [number_in(ids[at : at + 16]) for at in range(0, len(ids), 16)]
             value = bookkeeping.encode_keys(ends, numbers, digest or b"")
@@ -418,7 +425,7 @@ class _Encoding:
         name = KINDS[row[1]] + bytes.fromhex(row[2])
         return keys.queue_key(RecordType.IDEMPOTENCY, self._raw(row[0])) + name
 
-    def _encode_history(self) -> None:
+    async def _encode_history(self) -> None:
         changed: dict[tuple[str, int], set[int]] = defaultdict(set)
         for row in self._gone["history"]:
             changed[row[1], row[0]].add(row[2])
@@ -431,6 +438,7 @@ class _Encoding:
                 self.put(key, records.encode_attempts(records.Attempts(consumers)))
         for (state, queue), numbers in changed.items():
             for page in self._pages(STATES[state], queue, numbers):
+                await self._turn()
                 self._put_page(STATES[state], queue, page)
 
     # -- queues and other records --
@@ -450,11 +458,13 @@ class _Encoding:
         for *name, value, version, ends in self._rows("record", "kind", "project", "name"):
             self.put(keys.record_key(*name), bookkeeping.encode_record(version, ends, value))
 
-    def _encode_queues(self) -> None:
+    async def _encode_queues(self) -> None:
         for row in self._gone["queue"]:
+            await self._turn()
             self._delete_queue(row[0], row[8], had_record=bool(row[3]))
         changed = [old[0] for old, new in self._changed["queue"] if new[3] is not apsw.no_change]
         for number in [*changed, *[row[0] for row in self._new["queue"] if row[3]]]:
+            await self._turn()
             ((project, name, version, metadata, exposing, content),) = self._connection.execute(
                 "SELECT project, name, version, metadata, exposing, content FROM queue"
                 " WHERE number = ?",
