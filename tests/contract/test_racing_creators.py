@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import cycle
 
@@ -276,18 +277,22 @@ async def test_a_change_that_fails_takes_no_line(stores: Stores, queue: QueueUnd
     assert await lines(stores, queue) == []
 
 
+@pytest.mark.parametrize("confirmed", [False, True])
 async def test_a_line_that_a_crash_left_out_is_taken_at_the_next_try(
-    stores: Stores, queue: QueueUnderTest
+    stores: Stores, queue: QueueUnderTest, confirmed: bool
 ) -> None:
     server = serve(stores)
     await server.subscriptions.create(queue.ref, SubscriptionDraft("http://a.example", None, {}))
     draft = SubscriptionDraft("http://b.example", None, {"ordered": True})
     made = await server.subscriptions.create(queue.ref, draft)
+    if confirmed:  # as who is a queue is at once, before its queue's record names it
+        await server.subscriptions.confirm(queue.ref, made.id, confirmed=True, token=None)
     record = await stores.management.get_queue(queue.ref)
     assert record is not None
     crashed = {name: value for name, value in record.metadata.items() if name != ORDERED}
     await stores.management.update_queue(replace(record, metadata=crashed))
-    assert (await server.subscriptions.create(queue.ref, draft)).id == made.id
+    with pytest.raises(Conflict) if confirmed else nullcontext():
+        assert (await server.subscriptions.create(queue.ref, draft)).id == made.id
     assert await lines(stores, queue) == [made.id]
 
 

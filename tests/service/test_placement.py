@@ -10,6 +10,7 @@ from zaqar_lite.domain.models import Capability, QueueRef, Record, StoreOptions
 from zaqar_lite.service.pooling import placement as module
 from zaqar_lite.service.pooling.placement import HOME, LEFT_MS, PLACE, Place, Placements
 from zaqar_lite.service.pooling.pools import Pool, PoolRegistry, StoreKind
+from zaqar_lite.storage.management import ManagementStore
 from zaqar_lite.storage.sql import create
 from zaqar_lite.storage.sql.database import Database
 from zaqar_lite.storage.sql.place import InRam
@@ -18,12 +19,16 @@ from zaqar_lite.storage.sql.records import SqlManagementStore
 pytestmark = pytest.mark.anyio
 
 
+def catalogue(clock: Clock) -> tuple[ManagementStore, Placements]:
+    """A store of records in memory, and where it says that queues lie."""
+    _, management = create("memory://", clock=clock, options=StoreOptions())
+    registry = PoolRegistry(management, lambda _: StoreKind("memory"))
+    return management, Placements(management, registry, clock)
+
+
 async def test_queues_that_come_and_go_keep_no_other_from_being_forgotten() -> None:
     clock = Clock()
-    _, management = create("memory://", clock=clock, options=StoreOptions())
-    placements = Placements(
-        management, PoolRegistry(management, lambda _: StoreKind("memory")), clock
-    )
+    management, placements = catalogue(clock)
 
     async def made_and_deleted(name: str) -> None:
         await placements.put(QueueRef("p", name), "pool")
@@ -41,10 +46,7 @@ async def test_queues_that_come_and_go_keep_no_other_from_being_forgotten() -> N
 
 async def test_an_entry_is_kept_for_a_while_after_its_queue() -> None:
     clock = Clock()
-    _, management = create("memory://", clock=clock, options=StoreOptions())
-    placements = Placements(
-        management, PoolRegistry(management, lambda _: StoreKind("memory")), clock
-    )
+    _, placements = catalogue(clock)
     queue = QueueRef("p", "q")
     await placements.put(queue, "pool")
     await placements.leave(queue)
@@ -57,10 +59,7 @@ async def test_an_entry_is_kept_for_a_while_after_its_queue() -> None:
 
 async def test_a_queue_whose_record_was_never_deleted_keeps_its_place() -> None:
     clock = Clock()
-    _, management = create("memory://", clock=clock, options=StoreOptions())
-    placements = Placements(
-        management, PoolRegistry(management, lambda _: StoreKind("memory")), clock
-    )
+    management, placements = catalogue(clock)
     queue = QueueRef("p", "q")
     await management.create_queue(queue, {}, max_queues=1)
     await placements.put(queue, "pool")
@@ -102,22 +101,25 @@ async def test_a_filter_looks_at_each_queue_of_its_project_once_at_most() -> Non
     assert management.read < 5
 
 
-async def test_a_pool_that_can_not_be_made_can_do_nothing() -> None:
+async def test_a_pool_that_can_not_be_made_can_do_nothing_and_hinders_nothing() -> None:
     _, management = create("memory://", clock=Clock(), options=StoreOptions())
     broken: set[str] = set()
 
     def check(pool: Pool | None) -> StoreKind:
         assert pool is not None
-        if pool.name in broken:
+        if pool.uri in broken:
             raise ConfigurationError("its library is not installed")
         return StoreKind("memory", {Capability.FAN_OUT})
 
     registry = PoolRegistry(management, check)
     for name in ("lacks", "has"):
-        await registry.put_pool(Pool(name, f"memory://{name}", 1))
-    broken.add("lacks")
+        await registry.put_pool(Pool(name, f"memory://{name}", 1, "fast"))
+    broken.add("memory://lacks")
     assert await registry.missing("lacks", {"_priority": "1"}) == "_priority"
     assert await registry.missing("has", {"_priority": "1"}) is None
+    await registry.put_pool(Pool("beside", "memory://beside", 1, "fast"))
+    await registry.change_pool("lacks", {"uri": "memory://again"})
+    assert await registry.missing("lacks", {"_priority": "1"}) is None
 
 
 async def test_a_queue_in_no_pool_is_looked_up_once() -> None:
@@ -137,10 +139,7 @@ async def test_a_look_at_all_queues_gives_way_to_others(
     monkeypatch.setattr(module, "_READ_AT_ONCE", 10)
     monkeypatch.setattr(module, "_PAGE", 10)
     clock = Clock()
-    _, management = create("memory://", clock=clock, options=StoreOptions())
-    placements = Placements(
-        management, PoolRegistry(management, lambda _: StoreKind("memory")), clock
-    )
+    management, placements = catalogue(clock)
     for number in range(200):
         queue = QueueRef("p", f"q{number}")
         await management.create_queue(queue, {}, max_queues=1_000)

@@ -361,8 +361,14 @@ class PoolRegistry:
             raise Invalid(f"cannot connect to {masked(pool.uri)}: {why}") from exc
 
     def _check_alike(self, pool: Pool, driver: StoreKind) -> None:
-        """Refuse a driver that can't do what the pool's can: queues lie or are placed there."""
-        has = self._driver(pool).name
+        """Refuse a driver that can't do what the pool's can: queues lie or are placed there.
+
+        Nothing is refused for a pool whose own store can't be made: nobody uses it.
+        """
+        try:
+            has = self._check(pool).name
+        except ConfigurationError:
+            return
         if _CAPABILITIES.get(has) != _CAPABILITIES.get(driver.name):
             raise Invalid(
                 f"Unable to create pool: {driver.name} has other capabilities than {has}, the "

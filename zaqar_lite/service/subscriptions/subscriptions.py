@@ -127,11 +127,11 @@ class Subscriptions:
         for _ in range(_MAX_ROUNDS):
             name, version, existing = await self._find_by(queue, subscriber)
             if existing is not None:
-                if existing.confirmed:
-                    raise Conflict("Such a subscription exists already, and is confirmed.")
                 if not await self.flags.are_set(existing):
                     # The request that made it has not come to that yet, or crashed.
                     await self.flags.add(existing)
+                if existing.confirmed:
+                    raise Conflict("Such a subscription exists already, and is confirmed.")
                 await self._ask(existing)
                 return Subscribed(existing.id, None)
             await self.flags.check_lines(queue, "", draft.options)
