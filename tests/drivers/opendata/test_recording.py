@@ -5,8 +5,10 @@ That the records say all that the tables say is compared after every contract te
 """
 
 import asyncio
+import contextlib
 import gc
 import time
+from collections.abc import Iterator
 
 import pytest
 
@@ -354,27 +356,63 @@ async def test_a_purge_deletes_in_bounded_batches(store: Store) -> None:
     assert await listed(store) == []
 
 
-async def test_the_loop_runs_while_many_deletes_are_encoded(store: Store) -> None:
-    ids = await store.post(*["many"] * 10_000)
-    prepare, longest, took = store.db._prepare, 0.0, 0.0
+@contextlib.contextmanager
+def watching(store: Store, name: str) -> Iterator[list[float]]:
+    """How long each step of a method of the database kept the loop, in seconds of its thread.
 
-    async def prepare_and_watch() -> None:
-        nonlocal longest, took
-        task = asyncio.create_task(prepare())
+    A busy machine takes no part in them, and neither does the garbage collector.
+    """
+    method, steps = getattr(store.db, name), list[float]()
+
+    async def watch() -> object:
+        task = asyncio.ensure_future(method())
         while not task.done():
-            begun = time.thread_time()  # a busy machine takes no part in it
+            begun = time.thread_time()
             await asyncio.sleep(0)
-            passed = time.thread_time() - begun
-            longest, took = max(longest, passed), took + passed
-        await task
+            steps.append(time.thread_time() - begun)
+        return await task
 
-    setattr(store.db, "_prepare", prepare_and_watch)  # noqa: B010 - mypy knows it as a method
+    setattr(store.db, name, watch)
     gc.disable()
     try:
-        parts = [ids[start : start + 1_000] for start in range(0, len(ids), 1_000)]
+        yield steps
+    finally:
+        gc.enable()
+
+
+async def test_the_loop_runs_while_many_deletes_are_encoded(store: Store) -> None:
+    ids = await store.post(*["many"] * 10_000)
+    parts = [ids[start : start + 1_000] for start in range(0, len(ids), 1_000)]
+    with watching(store, "_prepare") as steps:
         await asyncio.gather(
             *[store.messages.delete(QUEUE, part, claim_ids=None) for part in parts]
         )
-    finally:
-        gc.enable()
-    assert longest < took / 3
+    assert max(steps) < sum(steps) / 3
+
+
+async def test_the_loop_runs_while_a_store_is_opened_anew(store: Store) -> None:
+    await store.post(*["many"] * 10_000)
+    with watching(store, "_reopen_place") as steps:
+        await fail_once(store)
+    assert max(steps) < sum(steps) / 8
+    assert (await store.messages.stats(QUEUE)).total == 10_001
+
+
+async def fail_once(store: Store) -> None:
+    """Let a commit of the engine fail, and post again until that is taken."""
+    commit = store.db.engine.commit
+
+    async def fail(_: Batch) -> None:
+        setattr(store.db.engine, "commit", commit)  # noqa: B010 - mypy knows it as a method
+        raise Unavailable("planted")
+
+    setattr(store.db.engine, "commit", fail)  # noqa: B010 - as above
+    with pytest.raises(Unavailable):
+        await store.post("refused")
+    while True:
+        try:
+            await store.post("after")
+        except Unavailable:
+            await asyncio.sleep(0.01)
+        else:
+            return

@@ -3,6 +3,7 @@
 A message without payload or metadata is set aside in its page, and stays there as it is.
 """
 
+import asyncio
 import json
 import logging
 from collections import defaultdict
@@ -141,7 +142,8 @@ class Loading(Reading):
         await self.each(RecordType.IDEMPOTENCY, self._read_key)
         await self.each(RecordType.RECORD, self._read_record)
         self._find_overlaps()
-        self.connection.execute(
+        await asyncio.to_thread(
+            self.connection.execute,
             f"{_COUNTS} UPDATE counter SET number = ?, position = ?, version = ?, instant = ?;"
             " DROP TABLE ended; DROP TABLE consumers; COMMIT",
             (self._number, self.block_end - 1, self.block_end - 1, self.now),
@@ -175,6 +177,7 @@ class Loading(Reading):
         """
         for start, segment in self.segments:
             async for key, value in self.rows(keys.log_prefix(segment)):
+                await self.slices.take_turns()
                 self._read_logged(start, key, value)
         is_whole = not self.damages
         try:

@@ -16,6 +16,7 @@ import apsw
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError
+from zaqar_lite.domain.yielding import Slices, Turns
 from zaqar_lite.storage.opendata.engine import Damage, Row, Stored, Unreadable
 from zaqar_lite.storage.opendata.format import (
     CodecError,
@@ -58,6 +59,7 @@ class Reading:
         self.ids = Ids(b"")
         self.routed = self.block_end = 0
         self.segments: list[tuple[int, int]] = []
+        self.slices = Slices(Turns())
 
     async def rows(self, start: bytes, end: bytes | None = None) -> AsyncIterator[Row]:
         """Read the stored records of a range, or of a prefix, one by one.
@@ -79,6 +81,7 @@ class Reading:
     async def each(self, kind: RecordType, read: Callable[[bytes, bytes], None]) -> None:
         """Let every intact record of a type be read; those that can't be are named."""
         async for key, value in self.rows(keys.prefix(kind)):
+            await self.slices.take_turns()
             try:
                 if isinstance(value, Damage):
                     self._damaged(value)
