@@ -171,6 +171,25 @@ async def test_a_pop_whose_removal_fails_is_answered_and_finished_by_the_sweep(
     assert await second.counts() == (1, 0, 0)
 
 
+async def test_a_pop_removes_only_what_it_was_able_to_read(
+    queue: QueueUnderTest, second: QueueUnderTest, fail: Fail
+) -> None:
+    """The messages of its second step are held, but nobody was given them."""
+    await queue.post("a")
+    await queue.post(*["ended"] * 20, ttl=MINUTE)
+    await queue.post("b")
+    queue.advance(MINUTE)
+    steps = {"skip": 4}  # find, delete what has ended, read what is held; find
+    with fail("aggregate", "delete", mode=steps, errorCode=TIME_IS_UP):
+        popped = await queue.pop(2)
+    assert texts(popped.messages) == ["a"]
+    assert await second.bodies() == []
+    await queue.sweep()
+    queue.advance(2 * POP_TIME_MS)
+    await second.sweep()
+    assert await second.bodies() == ["b"]
+
+
 async def test_what_a_claim_holds_is_answered_though_its_dead_letters_can_not_be_moved(
     queue: QueueUnderTest, other: QueueUnderTest, fail: Fail
 ) -> None:

@@ -65,7 +65,7 @@ class Claiming(StorePart):
                 await self._remove(search)
             except PyMongoError:  # the caller has them all the same; the sweep removes them
                 if len(self._unremoved) < _MOST_CLEANUPS:
-                    self._unremoved.append(search.held)
+                    self._unremoved.append(search.popped)
         return search.answer()
 
     async def _take(self, search: "_Search") -> None:
@@ -133,12 +133,11 @@ class Claiming(StorePart):
         those are not in `taken` any more.
         """
         messages = self._connection.messages
-        named: Document = {"_id": {"$in": ids_of(search.taken)}}
+        popped = search.popped
         with pymongo.timeout(REMOVAL_SECONDS):
-            result = await repeated(
-                lambda: messages.delete_many({**named, **search.held}, hint=BY_ID)
-            )
+            result = await repeated(lambda: messages.delete_many(popped, hint=BY_ID))
             if result.deleted_count < len(search.taken):
+                named = {"_id": popped["_id"]}
                 left = ids_of(await messages.find(named, {"_id": 1}, hint=BY_ID).to_list())
                 search.taken = [one for one in search.taken if one["_id"] not in left]
 
@@ -146,8 +145,8 @@ class Claiming(StorePart):
         """Delete what pops of this process could not; answer how many messages that were."""
         count = 0
         while self._unremoved:
-            mine = self._unremoved[0]
-            result = await self._connection.messages.delete_many(mine, hint="claim")
+            popped = self._unremoved[0]
+            result = await self._connection.messages.delete_many(popped, hint=BY_ID)
             count += result.deleted_count
             del self._unremoved[0]
         return count
@@ -180,6 +179,11 @@ class _Search:
         """Whether the call has all that it wants or all there is, or has used up its budget."""
         is_enough = len(self.taken) >= self.request.limit
         return is_enough or not self.has_more or self._examined >= _BUDGET
+
+    @property
+    def popped(self) -> Document:
+        """The filter of what the caller is given: it may hold more, if a later read failed."""
+        return {"_id": {"$in": ids_of(self.taken)}, **self.held}
 
     def answer(self) -> Claimed:
         """What the caller is told."""
