@@ -90,6 +90,22 @@ async def test_keys_that_ended_with_their_last_message_are_given_an_end_again(
         assert client.pexpiretime(keys_of(queue.ref).key(kind)) > 0, kind
 
 
+async def test_keys_of_claims_end_whatever_was_met_in_another_queue(
+    queue: QueueUnderTest, client: Any
+) -> None:
+    """A claim of more than a step's budget has lapsed, so the step sees no further claim."""
+    other = queue.named(f"{queue.ref.name}-other")
+    await other.post("a", "b")
+    await queue.post(*["lapses"] * 100)
+    await queue.claim(100, ttl=MINUTE)
+    await other.claim(1, ttl=10 * MINUTE)
+    queue.advance(MINUTE)
+    await other.claim(1)
+    assert (await queue.claim(1)).messages
+    for kind in ("tracks", "held", "claims", "leases"):
+        assert client.pexpiretime(keys_of(queue.ref).key(kind)) > 0, kind
+
+
 async def test_a_dead_letter_takes_one_round_trip_and_two_behind_the_answer(
     queue: QueueUnderTest,
 ) -> None:

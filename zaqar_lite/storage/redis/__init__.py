@@ -1,8 +1,8 @@
-"""The Redis driver: one Lua script for each operation, all keys of a queue in one slot.
+"""The Redis driver: one Lua function for each operation, all keys of a queue in one slot.
 
 Data layout. Positions, ids and claim ids are raw bytes; `codec.py` says what is in a record, a
-track and a claim. A queue has the keys `zl:<kind>:{<project>/<name>}`; `scripts/parts/keys.lua`
-says what each kind is. The set `sources` has the queues whose dead-letter queue this one is.
+track and a claim. A queue has the keys `zl:<kind>:{<project>/<name>}`; `scripts/call.lua` says
+what each kind is. The set `sources` has the queues whose dead-letter queue this one is.
 
 A message is in `messages` and `expiry`, and in exactly one of ready (or ranked and aside), due and
 waiting, held, and lapsed. A claim reads the head of `ready` and nothing else: what is delayed or
@@ -19,8 +19,8 @@ Over all queues, in slots of their own: `names` of a project, and `exposing`, `v
 sweep must look at which queue) and `intents` (changes of records under way) under `{*}`.
 
 Every key of a queue but `queue` and `sources`, which are the user's configuration, has an EXPIREAT
-that is never before the last deadline in it (`parts/life.lua`), so nothing lives for ever even if
-no sweep ever runs; visibility is decided by the deadlines alone.
+that is never before the last deadline in it (`keep`), so nothing lives for ever even if no sweep
+ever runs; visibility is decided by the deadlines alone.
 """
 
 from zaqar_lite.domain.clock import Clock

@@ -199,7 +199,7 @@ def read_message(
 
 
 def pack_letter(message: Message, now: int) -> bytes:
-    """Write a message of another store as `accept.lua` takes it, behind its number."""
+    """Write a message of another store as `accept` takes it, behind its number."""
     client = pack_client(message.client_id or "")
     flags, headers = pack_headers(message.headers) if message.headers else (0, b"")
     due = message.delay_expires_at or 0
@@ -321,7 +321,7 @@ def _read_text(data: bytes, at: int, width: int) -> tuple[str | None, int]:
 
 
 def pack_settlements(settlements: Sequence[Settlement]) -> list[bytes]:
-    """Write settlements as `settle.lua` takes them; their message ids must be such.
+    """Write settlements as `settle` takes them; their message ids must be such.
 
     Those that follow one another and say the same are one pair: what they say, and the ids.
     """

@@ -254,7 +254,7 @@ class RedisMessageStore(Posting, Claiming):
 
 
 def _marker(marker: Marker | None) -> tuple[bytes, bytes]:
-    """A marker as `list.lua` takes it: the position, and the id where one was given."""
+    """A marker as `list` takes it: the position, and the id where one was given."""
     if marker is None:
         return b"", b""
     message_id = marker.message_id

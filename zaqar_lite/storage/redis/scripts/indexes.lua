@@ -459,7 +459,7 @@ local function part(id, claim)
   return over, left, soonest
 end
 
--- Whether a claim was there whose leases had not lapsed, when `lapse` looked last.
+-- Whether this call's `lapse` has met a claim whose leases had not lapsed.
 local has_claims
 
 -- Notice the leases that have lapsed, up to `budget` entries; at least one claim, which holds at
@@ -467,6 +467,7 @@ local has_claims
 -- Answers how many entries that took, and whether no lapsed lease is left.
 local function lapse(budget)
   local count = 0
+  has_claims = false
   while count < budget do
     local first = call('ZRANGE', leases, '0', '0', 'WITHSCORES')
     local id = first[1]
