@@ -1,10 +1,12 @@
 """The commands on SlateDB stores, which work on tables that are filled from the records."""
 
 import asyncio
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+from tests.services.process import missing
 from tests.store.running import fill, on
 from zaqar_lite.cli import main
 from zaqar_lite.storage.opendata import create_engine
@@ -22,7 +24,8 @@ def store(*words: str | Path) -> int:
 @pytest.fixture
 def uri(tmp_path: Path) -> str:
     """A SlateDB store that is not there yet."""
-    pytest.importorskip("slatedb")
+    if find_spec("slatedb") is None:
+        missing("the library of the SlateDB store", "pip install 'zaqar-lite[slatedb]'")
     return f"opendata+slatedb://{tmp_path / 'records'}"
 
 

@@ -1,4 +1,4 @@
-"""Both stores over one directory, with what the tests of the embedded store do most."""
+"""Both stores over one directory, with what the tests of the SlateDB store do most."""
 
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
