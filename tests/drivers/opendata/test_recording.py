@@ -352,6 +352,10 @@ async def test_a_purge_deletes_in_bounded_batches(store: Store) -> None:
     setattr(store.db.engine, "commit", watch)  # noqa: B010 - mypy knows it as a method
     await store.messages.purge(QUEUE)
     assert max(sizes) < 600
+    await store.post("few")
+    sizes.clear()
+    await store.messages.purge(QUEUE)
+    assert len(sizes) == 1
     assert not await store.records(RecordType.PAYLOAD)
     assert await listed(store) == []
 

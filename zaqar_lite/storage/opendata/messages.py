@@ -78,7 +78,7 @@ class OpenDataMessageStore(SqlMessageStore):
     async def purge(self, queue: QueueRef) -> None:
         """Delete what a queue holds now, in steps: each message has records of its own."""
         last = await self._db.read(queue, _last_position, queue)
-        while await self._db.write(_purge_some, queue, last):
+        while await self._db.write(_purge_some, queue, last) == _STEP:
             await self._db.turns.wait()
 
     async def drop(self, queue: QueueRef) -> None:
