@@ -22,8 +22,7 @@ from zaqar_lite.domain.models import ClaimRequest, DeadLetter, DelayMode, QueueR
 from zaqar_lite.domain.posts import Copy, NewMessage
 from zaqar_lite.domain.settlements import Act, Settlement
 from zaqar_lite.storage.opendata.engine import Batch, Damage
-from zaqar_lite.storage.opendata.format import keys
-from zaqar_lite.storage.opendata.format.bookkeeping import encode_garbage
+from zaqar_lite.storage.opendata.format import keys, u64s
 from zaqar_lite.storage.opendata.format.keys import PAYLOAD_PREFIX, RecordType
 
 pytestmark = pytest.mark.anyio
@@ -96,7 +95,7 @@ async def test_what_a_purge_left_behind_may_come_back_where_its_list_is_lost_too
     """Earlier versions listed what their sweep was to delete."""
     (purged,) = await filled.post("purged", to=OTHER)
     garbage = keys.message_key(RecordType.GARBAGE, 7)
-    await filled.db.engine.commit(Batch({garbage: encode_garbage([int(purged[:16], 16)])}, ()))
+    await filled.db.engine.commit(Batch({garbage: u64s([int(purged[:16], 16)], "ids")}, ()))
     await filled.restart_damaged(OTHER_ROOT, *([garbage] if is_lost else []))
     assert await listed(filled, OTHER) == ["of another queue", *(["purged"] if is_lost else [])]
     assert ("the list of purged messages is damaged" in caplog.text) == is_lost

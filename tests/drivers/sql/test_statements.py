@@ -11,8 +11,8 @@ import pytest
 from tests.drivers.sql.contract_hooks import check_database
 from tests.drivers.sql.test_counts import REFS, Chaos
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.errors import Unavailable, ZaqarLiteError
-from zaqar_lite.domain.models import QueueRecord, StoreOptions
+from zaqar_lite.domain.errors import LimitReached, Unavailable, ZaqarLiteError
+from zaqar_lite.domain.models import QueueRecord, RecordBound, StoreOptions
 from zaqar_lite.storage.sql import create
 from zaqar_lite.storage.sql.database import Database
 from zaqar_lite.storage.sql.messages import SqlMessageStore
@@ -96,6 +96,39 @@ async def test_a_record_is_undone_too() -> None:
         assert await management.get_queue(ref) == record
         db.queues.forget_all()
         assert await management.get_queue(ref) == record
+
+
+async def test_records_are_counted_once_and_not_for_each_new_one() -> None:
+    messages, management = create("memory://", clock=Clock(), options=StoreOptions())
+    assert isinstance(messages, SqlMessageStore)
+    counted = 0
+
+    def trace(_: apsw.Cursor, statement: str, __: object) -> bool:
+        nonlocal counted
+        counted += "count(*)" in statement
+        return True
+
+    async def make(name: str, *bounds: RecordBound) -> None:
+        await management.put_record("kind", "p", name, bytes(5_000), expected=0, bounds=bounds)
+
+    full = LimitReached("full")
+    bounds = RecordBound(100, full), RecordBound(100, full, of_server=True)
+    messages._db.connection.set_exec_trace(trace)
+    await make("first", *bounds)
+    assert counted == 2
+    await make("without a bound")
+    for number in range(98):
+        await make(f"{number}", *bounds)
+    assert counted == 2
+    for _ in range(2):
+        with pytest.raises(LimitReached):
+            await make("beyond", *bounds)
+    await management.delete_record("kind", "p", "first")
+    await make("in its room", *bounds)
+    with pytest.raises(LimitReached):
+        await make("beyond", *bounds)
+    messages._db.connection.set_exec_trace(None)
+    await messages.close()
 
 
 async def test_a_rollback_that_fails_does_not_end_the_store() -> None:

@@ -73,6 +73,8 @@ class Database:
         """The batch that changed the records of kinds last."""
         self.filtered: dict[str, Sequence[QueueRecord]] = {}
         """The records with a filter, by project: each post asks for them."""
+        self.record_counts: dict[tuple[str, str | None], int] = {}
+        """How many records of a kind a project, or the server, has at most."""
         self._batch: Batch | None = None
         self._syncing: Batch | None = None
         self._touched: dict[Queue, None] = {}
@@ -479,6 +481,7 @@ class Database:
     def _forget(self) -> None:
         self.queues.forget_all()
         self.filtered.clear()
+        self.record_counts.clear()
         self._touched = {}
         self.undo.clear()
 

@@ -7,6 +7,8 @@ from zaqar_lite.storage.sql import entries
 from zaqar_lite.storage.sql.database import Database
 from zaqar_lite.storage.sql.queues import Queue
 
+_DELAYED = "SELECT position FROM entry INDEXED BY delayed WHERE state = 1 AND queue = ?"
+_PARKED = "SELECT position FROM entry INDEXED BY parked WHERE state = 3 AND queue = ?"
 _NEXT_EXPIRY = "SELECT min(expires) FROM entry INDEXED BY expiring WHERE queue = ?"
 _NEXT_DELAY = "SELECT min(due) FROM entry INDEXED BY delayed WHERE state = 1 AND queue = ?"
 _NEXT_PARKING = "SELECT min(until) FROM entry INDEXED BY parked WHERE state = 3 AND queue = ?"
@@ -33,12 +35,7 @@ def end_delays(db: Database, queue: Queue, now: int, limit: int) -> int:
     """Make up to `limit` messages ready whose delay is over; answer how many."""
     if queue.delayed_at > now:
         return 0
-    rows = db.execute(
-        "SELECT position FROM entry INDEXED BY delayed WHERE state = 1 AND queue = ? AND due <= ?"
-        " ORDER BY due LIMIT ?",
-        (queue.content, now, limit),
-    ).fetchall()
-    count = _make_ready(db, queue, [position for (position,) in rows])
+    count = len(_make_ready(db, queue, f"{_DELAYED} AND due <= ? ORDER BY due", now, limit))
     queue.delayed -= count
     if count < limit:
         queue.delayed_at = entries.first_of(db, _NEXT_DELAY, (queue.content,))
@@ -49,12 +46,7 @@ def end_parkings(db: Database, queue: Queue, now: int, limit: int) -> int:
     """Make up to `limit` messages ready whose parking is over; answer how many."""
     if queue.parked_at > now:
         return 0
-    rows = db.execute(
-        "SELECT position FROM entry INDEXED BY parked WHERE state = 3 AND queue = ? AND until <= ?"
-        " ORDER BY until LIMIT ?",
-        (queue.content, now, limit),
-    ).fetchall()
-    count = _make_ready(db, queue, [position for (position,) in rows])
+    count = len(_make_ready(db, queue, f"{_PARKED} AND until <= ? ORDER BY until", now, limit))
     queue.parked -= count
     if count < limit:
         queue.parked_at = entries.first_of(db, _NEXT_PARKING, (queue.content,))
@@ -67,32 +59,29 @@ def release_delayed(db: Database, queue: Queue, limit: int) -> int:
     They are not delayed any more for anyone: a `d` that is ahead becomes now.
     """
     now = db.clock.now_ms()
-    rows = db.execute(
-        "SELECT position FROM entry INDEXED BY delayed WHERE state = 1 AND queue = ?"
-        " ORDER BY due LIMIT ?",
-        (queue.content, limit),
-    ).fetchall()
-    positions = [position for (position,) in rows]
+    positions = _make_ready(db, queue, f"{_DELAYED} ORDER BY due", limit)
     db.executemany(
         "UPDATE entry SET due = ? WHERE queue = ? AND position = ? AND due > ?",
         [(now, queue.content, position, now) for position in positions],
     )
-    count = _make_ready(db, queue, positions)
-    queue.delayed -= count
+    queue.delayed -= len(positions)
     queue.delayed_at = entries.first_of(db, _NEXT_DELAY, (queue.content,))
-    db.announce(queue.ref, count)
-    return count
+    db.announce(queue.ref, len(positions))
+    return len(positions)
 
 
-def _make_ready(db: Database, queue: Queue, positions: list[int]) -> int:
+def _make_ready(db: Database, queue: Queue, entries_of: str, *values: int) -> list[int]:
+    """Make entries of a queue ready, the first ones by an index; answer their positions."""
     db.touch(queue)
-    for values, text in entries.in_lists(positions):
+    found = db.execute(f"{entries_of} LIMIT ?", (queue.content, *values)).fetchall()
+    positions = [position for (position,) in found]
+    for some, text in entries.in_lists(positions):
         db.execute(
             f"UPDATE entry SET state = 0 WHERE queue = ? AND position IN ({text})",
-            (queue.content, *values),
+            (queue.content, *some),
         )
     queue.ready += len(positions)
-    return len(positions)
+    return positions
 
 
 def forget_keys(db: Database, queue: Queue, now: int, limit: int) -> int:

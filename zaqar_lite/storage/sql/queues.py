@@ -146,10 +146,6 @@ class Queues:
         """Keep a new queue."""
         self._known[queue.ref] = queue
 
-    def is_current(self, queue: Queue) -> bool:
-        """Whether it was neither dropped nor read anew."""
-        return self._known.get(queue.ref) is queue
-
     def forget(self, ref: QueueRef) -> None:
         """Read the queue anew when it is asked for again."""
         self._known.pop(ref, None)

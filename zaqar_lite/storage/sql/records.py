@@ -15,7 +15,7 @@ from zaqar_lite.storage.sql.database import Database
 
 _QUEUE = "SELECT project, name, metadata, version, exposing FROM queue"
 _MOST_PROJECTS = 10_000
-"""Projects whose records with a filter stay in memory."""
+"""Projects of which is remembered which queues have a filter, or how many records there are."""
 _RECORD = "SELECT kind, project, name, value, version, ends FROM record"
 
 
@@ -296,25 +296,41 @@ def _put_at(
         db.check_growth()
         for bound in bounds:
             _check_bound(db, kind, project, bound)
+        for of in (project, None):
+            if (kind, of) in db.record_counts:
+                db.record_counts[kind, of] += 1
     return put(db, kind, project, name, value, ttl_ms=ttl_ms)
 
 
 def _check_bound(db: Database, kind: str, project: str, bound: RecordBound) -> None:
-    """Refuse a new record where there are as many as the bound allows."""
-    within, values = "", [kind]
+    """Refuse a new record where there are as many as the bound allows.
+
+    They are counted when the bound seems to be reached. What is remembered of the last count is
+    never too low: only who makes a record changes it.
+    """
+    of = (kind, None if bound.of_server else project)
+    if not bound.prefix and db.record_counts.get(of, bound.most) < bound.most:
+        return
+    values: list[Any] = [kind, db.clock.now_ms()]
+    within = ""
     if not bound.of_server:
-        within += " AND project = ?"
+        within += " AND project = ?3"
         values.append(project)
     if bound.prefix:
-        within += " AND name >= ? AND name < ?"
+        within += " AND name >= ?4 AND name < ?5"
         values += [bound.prefix, bound.prefix + "\U0010ffff"]
+    # The column `ends` lies behind the values, so the index tells which records have ended.
     (count,) = db.execute(
-        f"SELECT count(*) FROM (SELECT 1 FROM record WHERE kind = ?{within}"
-        " AND (ends IS NULL OR ends > ?) LIMIT ?)",
-        (*values, db.clock.now_ms(), bound.most),
+        f"SELECT (SELECT count(*) FROM record WHERE kind = ?1{within}) - (SELECT count(*) FROM"
+        f" record INDEXED BY ending_record WHERE ends <= ?2 AND kind = ?1{within})",
+        values,
     ).fetchone()
     if count >= bound.most:
         raise bound.reached
+    if not bound.prefix:
+        if len(db.record_counts) >= _MOST_PROJECTS:
+            db.record_counts.clear()
+        db.record_counts[of] = count
 
 
 def _check_version(kind: str, name: str, known: Record | None, expected: int | None) -> None:

@@ -139,11 +139,6 @@ def decode_record(data: bytes) -> tuple[int, int | None, bytes]:
     return version, None if expires_at < 0 else expires_at, data[offset:]
 
 
-def encode_garbage(ids: Sequence[int]) -> bytes:
-    """Encode ids of messages that no queue holds any more, to be deleted in steps."""
-    return u64s(ids, "ids")
-
-
 def decode_garbage(data: bytes) -> tuple[int, ...]:
     """Read ids of messages to be deleted. Raises CodecError: cut short or bytes left over."""
     ids, end = read_u64s(data, 0)
