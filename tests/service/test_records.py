@@ -129,6 +129,22 @@ async def test_records_are_read_in_steps(management: ManagementStore) -> None:
     assert rounds >= await task >= 5
 
 
+async def test_a_hundred_records_are_read_at_once_unless_more_are_asked_for() -> None:
+    """A thousand of the largest held the loop for 50 ms, and 60 MB."""
+    management = create_stores("memory://", clock=Clock(), options=StoreOptions())[1]
+    for number in range(500):
+        await management.put_record("thing", "p", f"{number:03}", b"{}", expected=0)
+
+    async def read() -> int:
+        return len([None async for _ in all_records(management, "thing")])
+
+    rounds, task = 0, asyncio.ensure_future(read())
+    while not task.done():
+        await asyncio.sleep(0)
+        rounds += 1
+    assert (rounds >= 5, await task) == (True, 500)
+
+
 async def test_large_records_are_decoded_in_steps() -> None:
     management = create_stores("memory://", clock=Clock(), options=StoreOptions())[1]
     for number in range(40):

@@ -26,7 +26,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 TRIES = 20
 _READ_AT_ONCE = 100
-"""Records that are read together once those of a first page were not enough."""
+"""Records that are read together: of the largest, which have 64 KiB, that takes 3 ms."""
 _DECODED_AT_ONCE = 65_536
 """Bytes of records that are decoded in one step: about a millisecond."""
 
@@ -65,7 +65,7 @@ async def all_records(
     *,
     after: tuple[str, str] | None = None,
     most: int | None = None,
-    page_size: int = 1_000,
+    page_size: int = _READ_AT_ONCE,
 ) -> AsyncIterator[Record]:
     """The live records of a kind behind `after`, of one project or of all, up to `most`.
 

@@ -130,7 +130,7 @@ class QueueDepths:
                 if is_monitored and len(monitored) < MOST_MONITORED:
                     monitored[queue] = depth
         self._passes, self._monitored = self._passes + 1, set(monitored)
-        subscriptions = len([1 async for _ in all_records(self.management, KIND)])
+        subscriptions = await self._count_subscriptions()
         shown = {queue: depth for _, queue, depth in (*oldest, *letters)} | monitored
         self.counters.write(
             {
@@ -155,16 +155,29 @@ class QueueDepths:
                 marks = await asyncio.gather(*map(self._is_monitored, group))
             for queue, one, is_monitored in zip(group, counts, marks, strict=True):
                 yield queue, depth_of(one), is_monitored
-            worked = time.perf_counter() - resumed
-            if worked >= _STEP:
-                await asyncio.sleep(worked * _SHARE)
-                resumed = time.perf_counter()
+            resumed = await _rested(resumed)
+
+    async def _count_subscriptions(self) -> int:
+        count, resumed = 0, time.perf_counter()
+        async for _ in all_records(self.management, KIND):
+            count += 1
+            resumed = await _rested(resumed)
+        return count
 
     async def _is_monitored(self, queue: QueueRef) -> bool:
         if is_internal(queue):
             return False
         record = await self.management.get_queue(queue)
         return record is not None and record.metadata.get(MONITOR) is True
+
+
+async def _rested(resumed: float) -> float:
+    """Rest from the work since `resumed`, if it was long; answer since when it goes on."""
+    worked = time.perf_counter() - resumed
+    if worked < _STEP:
+        return resumed
+    await asyncio.sleep(worked * _SHARE)
+    return time.perf_counter()
 
 
 async def _groups(queues: AsyncIterator[QueueRef]) -> AsyncIterator[list[QueueRef]]:
