@@ -234,8 +234,9 @@ async def test_guesses_of_many_addresses_share_one_call_a_second(keystone: Keyst
         assert 1 <= waits <= 10
     assert found.user == "alice"
     begun = time.monotonic()  # which then is suspected no more
-    assert (await identity.identify(token_of(keystone.issue()), addresses[0])).user == "alice"
-    assert time.monotonic() - begun < 0.5
+    for _ in range(10):
+        assert (await identity.identify(token_of(keystone.issue()), addresses[0])).user == "alice"
+    assert time.monotonic() - begun < 7  # at a question a second they would take nine
     await server.stop()
 
 
