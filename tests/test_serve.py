@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import logging
 import os
 import signal
 import socket
@@ -25,6 +26,19 @@ HEADERS = {"Client-ID": str(uuid.uuid4()), "X-Project-ID": "demo"}
 SERVE = [sys.executable, "-m", "zaqar_lite.cli", "serve"]
 
 
+@pytest.fixture
+def own_logging() -> Iterator[None]:
+    """Undo what a server that starts in this process does to the loggers, which all tests share."""
+    names = ("", "zaqar_lite", "httpx", "swiftclient", "pika", "uvicorn.access")
+    loggers = [logging.getLogger(name) for name in names]
+    before = [(one, one.level, one.handlers[:]) for one in loggers]
+    yield
+    for one, level, handlers in before:
+        one.setLevel(level)
+        one.handlers[:] = handlers
+
+
+@pytest.mark.usefixtures("own_logging")
 @pytest.mark.parametrize(
     ("options", "words"),
     [

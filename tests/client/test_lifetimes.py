@@ -73,6 +73,40 @@ def test_eight_threads_share_a_client(client: Client, queue: str) -> None:
     assert sorted(map(str, found)) == sorted(str([t, n]) for t in range(8) for n in range(25))
 
 
+def test_threads_that_read_their_first_answers_at_once_do_not_end_the_process() -> None:
+    """msgspec learns a type when it first meets it, and can't while another thread meets it too."""
+    program = """if True:
+        import sys, threading
+        from zaqar_lite.client.endpoints.messages import read_message
+        from zaqar_lite.client.endpoints import jobs, pools, projects, queues, subscriptions
+
+        sys.setswitchinterval(1e-6)
+        modules = (jobs, pools, projects, queues, subscriptions)
+        readers = [vars(one)[name] for one in modules for name in vars(one) if name.isupper()]
+        readers = [one for one in readers if getattr(one, "__name__", "") == "read"]
+        start = threading.Barrier(8)
+
+        def work():
+            start.wait()
+            read_message("queue", {"href": "/v2/queues/queue/messages/1", "ttl": 1, "age": 1,
+                                   "body": 1, "attempts": []})
+            for read in readers:
+                try:
+                    read({})
+                except ValueError:
+                    pass
+
+        threads = [threading.Thread(target=work) for _ in range(8)]
+        for one in threads:
+            one.start()
+        for one in threads:
+            one.join()
+        assert len(readers) > 10
+    """
+    for _ in range(3):
+        subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no fork here")
 def test_a_client_is_used_after_a_fork_by_both_processes(
     server: ServerProcess, client: Client, queue: str

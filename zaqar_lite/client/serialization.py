@@ -13,6 +13,7 @@ import json
 import math
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeGuard, TypeVar
 
 import msgspec
@@ -263,9 +264,21 @@ def reader(kind: type[T], **keys: str) -> Callable[[Mapping[str, Any]], T]:
         if one.default is one.default_factory is dataclasses.MISSING
     }
 
+    convert = converter(kind)
+
     def read(entry: Mapping[str, Any]) -> T:
         renamed = {name: entry.get(key) for name, key in keys.items()}
         given = {name: value for name, value in {**entry, **renamed}.items() if value is not None}
-        return msgspec.convert(nothing | given, kind, strict=False)
+        return convert(nothing | given)
 
     return read
+
+
+def converter(kind: type[T]) -> Callable[[object], T]:
+    """Return a function that makes a value of a type; msgspec learns the type here.
+
+    Call it at import. msgspec 0.22 learns a type when it first meets it; where another thread meets
+    the type meanwhile, the process ends by a segmentation fault.
+    """
+    msgspec.json.Decoder(kind)
+    return partial(msgspec.convert, type=kind, strict=False)

@@ -153,6 +153,7 @@ class Options(Struct, frozen=True, kw_only=True, rename="camel"):
         )
 
 
+msgspec.json.Decoder(Options)  # msgspec learns it here, where no other thread can meet it
 _NAMES = {field.encode_name.lower(): field.encode_name for field in msgspec.structs.fields(Options)}
 _NAMES |= {"queue": "queue", "path": "path"}  # other names of `queues`
 

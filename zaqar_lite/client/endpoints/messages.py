@@ -11,8 +11,6 @@ from numbers import Integral
 from typing import Any
 from urllib.parse import unquote
 
-import msgspec
-
 from zaqar_lite.client import arguments, serialization
 from zaqar_lite.client.base_client import BaseClient, chunks
 from zaqar_lite.client.calls import Call, Operation, Request, Response, bad_answer
@@ -38,6 +36,8 @@ from zaqar_lite.client.errors import (
 from zaqar_lite.client.models import Ids, Message, MessagePage, NewMessage
 from zaqar_lite.client.serialization import Encoder, encode_body
 from zaqar_lite.client.steps import Page, Pages, Steps, listing, method
+
+_to_message = serialization.converter(Message)
 
 
 class Messages(BaseClient):
@@ -486,7 +486,7 @@ def read_message(queue: str, entry: Mapping[str, Any]) -> Message:
         "href": href,
         "claim_id": _claim_id(query) or entry.get("claim_id"),
     }
-    return msgspec.convert({**entry, **named}, Message, strict=False)
+    return _to_message({**entry, **named})
 
 
 def _claim_id(query: str) -> str | None:
