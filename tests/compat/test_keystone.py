@@ -8,6 +8,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,10 +37,10 @@ class Cloud:
         """A user of a project, which is made where there is none; answer the user's name."""
         name = f"{role}-{uuid.uuid4().hex[:8]}"
         call = self.keystone.call
-        projects = call(self.admin, "GET", f"/projects?name={project}")
-        place = projects.get(project) or call(
-            self.admin, "POST", "/projects", {"project": {"name": project, "domain_id": "default"}}
-        )
+        with suppress(httpx.HTTPStatusError):  # 409 where another test of the run has made it
+            document = {"project": {"name": project, "domain_id": "default"}}
+            call(self.admin, "POST", "/projects", document)
+        place = call(self.admin, "GET", f"/projects?name={project}")[project]
         user = {"name": name, "password": PASSWORD, "domain_id": "default"}
         made = call(self.admin, "POST", "/users", {"user": user})
         roles = call(self.admin, "GET", f"/roles?name={role}")
