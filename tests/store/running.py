@@ -1,7 +1,6 @@
 """What the tests of `zaqar-lite store` do most: fill a store, run a command, read what there is."""
 
 import asyncio
-import json
 import os
 import subprocess
 import sys
@@ -9,14 +8,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tests.drivers.sql.store import HOUR, OTHER, QUEUE, THIRD, Store
+from tests.drivers.sql.store import Store
+from tests.drivers.store import HOUR, OTHER, QUEUE, THIRD
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.models import (
     DeadLetter,
     DelayMode,
-    ListQuery,
-    Message,
-    QueueRef,
     RetryPolicy,
 )
 from zaqar_lite.domain.posts import Copy, IdempotencyKey, NewMessage
@@ -70,20 +67,6 @@ async def settle(store: Store, act: Act, **how: Any) -> None:
     assert claimed.claim_id is not None
     settlement = Settlement(claimed.messages[0].id, act, **how)
     await store.messages.settle(QUEUE, claimed.claim_id, [settlement], retries=retries)
-
-
-async def messages_in(store: Store, queue: QueueRef = QUEUE) -> list[Message]:
-    """All messages of a queue, with their details."""
-    page = await store.messages.list_messages(
-        queue,
-        ListQuery(limit=1_000, include_claimed=True, include_delayed=True, details=True),
-    )
-    return list(page.messages)
-
-
-async def texts_in(store: Store, queue: QueueRef = QUEUE) -> list[str]:
-    """The bodies of all messages of a queue."""
-    return [json.loads(message.body) for message in await messages_in(store, queue)]
 
 
 def run(

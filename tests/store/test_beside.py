@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.drivers.sql.store import Store
-from tests.store.running import on, texts_in
+from tests.store.running import on
 from zaqar_lite.storage.sql.place import FILE_NAME
 
 _READ = """
@@ -62,7 +62,7 @@ def test_a_start_after_a_kill_does_not_wait_for_a_reader(tmp_path: Path) -> None
 
     async def go_on(store: Store) -> list[str]:
         await store.post("after")
-        return await texts_in(store)
+        return await store.bodies()
 
     with reader(killed / FILE_NAME):
         assert on(killed, go_on) == ["before", "after"]
@@ -79,6 +79,6 @@ def test_a_reader_neither_stops_the_store_nor_sees_what_is_not_whole(tmp_path: P
                 await store.post(str(number))
             await store.messages.close()  # the copy of the log waits for the next start
         await store.messages.open()
-        assert len(await texts_in(store)) == 51
+        assert len(await store.bodies()) == 51
 
     on(directory, work)

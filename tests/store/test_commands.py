@@ -10,9 +10,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.drivers.sql.store import HOUR, QUEUE, Store
+from tests.drivers.sql.store import Store
+from tests.drivers.store import HOUR, QUEUE
 from tests.server import PING_HEADERS, ServerProcess
-from tests.store.running import on, run, texts_in
+from tests.store.running import on, run
 from zaqar_lite.cli import main
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.storage.sql.place import FILE_NAME
@@ -136,7 +137,7 @@ def test_a_check_changes_nothing(directory: Path, tmp_path: Path) -> None:
     assert store("check", killed) == 0
     after = {file.name: file.read_bytes() for file in killed.iterdir() if "-shm" not in file.name}
     assert after == before
-    assert "new" in on(killed, texts_in)
+    assert "new" in on(killed, Store.bodies)
 
 
 @pytest.mark.parametrize("command", ["check", "export", "compact"])
@@ -227,7 +228,7 @@ def test_a_backup_goes_into_a_directory_and_takes_no_place(
     assert "is there already" in capsys.readouterr().err
     assert store("backup", directory, directory) == 2
     assert store("check", place) == 0
-    assert on(place, texts_in) == on(directory, texts_in)
+    assert on(place, Store.bodies) == on(directory, Store.bodies)
 
 
 def test_a_backup_that_fails_leaves_nothing(directory: Path, tmp_path: Path) -> None:
@@ -244,7 +245,7 @@ def test_compact_makes_a_file_as_small_as_it_gets(directory: Path, capsys: Captu
         ids = await opened.post(*[NewMessage(b'"%s"' % (b"x" * 1_100), HOUR)] * 1_000)
         await opened.messages.delete(QUEUE, ids, claim_ids=None)
 
-    before = on(directory, texts_in)
+    before = on(directory, Store.bodies)
     on(directory, purge)
     assert store("compact", directory) == 0
     out = capsys.readouterr().out.split()
@@ -252,7 +253,7 @@ def test_compact_makes_a_file_as_small_as_it_gets(directory: Path, capsys: Captu
     assert int(out[3]) == (directory / FILE_NAME).stat().st_size
     assert sorted(file.name for file in directory.iterdir()) == ["lock", FILE_NAME]
     assert store("check", directory) == 0
-    assert on(directory, texts_in) == before
+    assert on(directory, Store.bodies) == before
 
 
 def test_compact_needs_the_server_to_stop(directory: Path) -> None:

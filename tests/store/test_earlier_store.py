@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.drivers.sql.store import Store
-from tests.store.running import messages_in, on
+from tests.store.running import on
 from zaqar_lite.cli import main
 from zaqar_lite.domain.attempts import Ended
 from zaqar_lite.domain.clock import Clock
@@ -40,7 +40,7 @@ def directory(tmp_path: Path) -> Path:
 
 def test_everything_is_there(directory: Path) -> None:
     async def look(store: Store) -> None:
-        by_text = {text_of(one): one for one in await messages_in(store, ORDERS)}
+        by_text = {text_of(one): one for one in await store.all_messages(ORDERS, details=True)}
         assert list(by_text) == ["claimed", "parked", "delayed", *READY]
         for text in ("claimed", "delayed"):
             due = by_text[text].delay_expires_at or 0
@@ -62,15 +62,15 @@ def test_everything_is_there(directory: Path) -> None:
         }  # fmt: skip
         assert list(await store.management.dead_letter_sources(LETTERS, limit=9)) == ["orders"]
 
-        (letter,) = await messages_in(store, LETTERS)
+        (letter,) = await store.all_messages(LETTERS, details=True)
         assert letter.origin is not None
         assert (letter.origin.source, letter.origin.reason) == ("orders", "malformed")
         assert [one.outcome.value for one in letter.attempts] == ["failed", "released", "dead"]
         assert letter.attempts[0].detail == "no answer in 5 s: é"
-        assert [text_of(one) for one in await messages_in(store, BULK)] == ["copied"]
+        assert [text_of(one) for one in await store.all_messages(BULK, details=True)] == ["copied"]
         filtered = await store.management.filtered_queues("shop")
         assert [record.queue.name for record in filtered] == ["bulk"]
-        (loose,) = await messages_in(store, QueueRef("", "queue.1"))
+        (loose,) = await store.all_messages(QueueRef("", "queue.1"))
         assert loose.body == b'"no record"'
 
     on(directory, look)
@@ -123,7 +123,7 @@ def test_schedules_subscriptions_and_what_waits_for_subscribers_are_there(direct
         record = await store.management.get_queue(PUSHED)
         assert record is not None
         assert record.metadata == {"~subscribed": 1}
-        (note,) = await messages_in(store, QueueRef("~deliveries", "~new.2"))
+        (note,) = await store.all_messages(QueueRef("~deliveries", "~new.2"))
         assert b'"to be pushed"' in note.body
 
     on(directory, look, Clock(wall=lambda: WRITTEN / 1000))

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.drivers.sql.store import HOUR, OTHER, QUEUE, THIRD, Store
-from tests.store.running import fill, messages_in, on
+from tests.drivers.sql.store import Store
+from tests.drivers.store import HOUR, OTHER, QUEUE, THIRD
+from tests.store.running import fill, on
 from tests.store.test_commands import break_page
 from zaqar_lite.cli import main
 from zaqar_lite.domain.posts import NewMessage
@@ -43,7 +44,7 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
 async def all_bodies(store: Store) -> dict[str, list[bytes]]:
     """The bodies of all messages, by queue; a flipped bit in one is in no checksum of SQLite's."""
     return {
-        ref.name: [message.body for message in await messages_in(store, ref)]
+        ref.name: [message.body for message in await store.all_messages(ref, details=True)]
         async for ref in store.messages.nonempty_queues()
     }
 
@@ -56,7 +57,7 @@ def salvaged(source: Path, new: Path) -> dict[str, list[bytes]]:
     async def work(store: Store) -> dict[str, list[bytes]]:
         found = await all_bodies(store)
         await store.post("new")
-        assert (await messages_in(store))[-1].body == b'"new"'
+        assert (await store.all_messages(details=True))[-1].body == b'"new"'
         while (await store.claim(50)).messages:
             pass
         await store.sweep()

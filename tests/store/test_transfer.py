@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from tests.drivers.sql.store import HOUR, OTHER, QUEUE, THIRD, Store
-from tests.store.running import messages_in, on, run, texts_in
+from tests.drivers.sql.store import Store
+from tests.drivers.store import HOUR, OTHER, QUEUE, THIRD
+from tests.store.running import on, run
 from zaqar_lite.cli import main
 from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.domain.models import Message, QueueRef
@@ -85,7 +86,7 @@ def test_a_store_moves_as_it_is(directory: Path, tmp_path: Path) -> None:
 
 
 def listed(queue: QueueRef) -> Callable[[Store], Awaitable[list[Message]]]:
-    return lambda store: messages_in(store, queue)
+    return lambda store: store.all_messages(queue, details=True)
 
 
 def without_id(message: Message) -> tuple[object, ...]:
@@ -198,7 +199,7 @@ def test_what_looks_like_the_end_of_a_line_moves_to_another_store(tmp_path: Path
 
     async def contents(store: Store) -> list[object]:
         record = await store.management.get_queue(QUEUE)
-        found = await messages_in(store)
+        found = await store.all_messages(details=True)
         return [record and record.metadata, *[(m.body, m.headers) for m in found]]
 
     bodies = [json.dumps(text, ensure_ascii=False).encode() for text in (LINE_ENDS, "é")]
@@ -254,9 +255,9 @@ def test_an_import_that_fails_stores_nothing_and_is_done_again(tmp_path: Path) -
     assert done.stderr.count("\n") == 1, done.stderr
     assert main(["store", "check", str(directory)]) == 0
     assert queues_of(directory) == []
-    assert on(directory, texts_in) == ["before"]
+    assert on(directory, Store.bodies) == ["before"]
     assert main(["store", "import", str(directory), str(file)]) == 0
-    assert len(on(directory, listed(QueueRef("p", "good")))) == 1_000  # a page of them
+    assert len(on(directory, listed(QueueRef("p", "good")))) == 3_000
     assert main(["store", "check", str(directory)]) == 0
 
 

@@ -1,24 +1,12 @@
-"""Both stores over one directory, with what the tests of the SlateDB store do most."""
+"""Both stores over one place of SlateDB's, and damages."""
 
-import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 
+from tests.drivers.store import MINUTE, QUEUE, BothStores
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.histories import HistoryEntry, HistoryState
-from zaqar_lite.domain.ids import Marker
-from zaqar_lite.domain.models import (
-    Claimed,
-    ClaimRequest,
-    DeadLetter,
-    DelayMode,
-    ListQuery,
-    Message,
-    QueueRef,
-    RetryPolicy,
-    StoreOptions,
-)
-from zaqar_lite.domain.posts import NewMessage
+from zaqar_lite.domain.models import DelayMode, QueueRef, StoreOptions
 from zaqar_lite.storage.opendata import create
 from zaqar_lite.storage.opendata.database import Database
 from zaqar_lite.storage.opendata.engine import Batch, Damage, Row
@@ -29,17 +17,16 @@ from zaqar_lite.storage.opendata.recorder import log_key
 from zaqar_lite.storage.opendata.slatedb import SlateDbEngine
 from zaqar_lite.storage.sql.records import SqlManagementStore
 
-QUEUE, OTHER, THIRD = (QueueRef("project", name) for name in ("queue", "other", "third"))
-MINUTE, HOUR = 60_000, 3_600_000
 
-
-class Store:
+class Store(BothStores):
     """The two stores, their clock and their database."""
 
-    def __init__(self, uri: str) -> None:
+    lease = MINUTE
+    mode = DelayMode.HONOUR
+
+    def __init__(self, uri: str, clock: Clock | None = None) -> None:
         self.uri = uri
-        self.clock = Clock()
-        self.passed = 0
+        self.clock = clock or Clock()
         self.damaged: set[bytes] = set()
         self._make()
 
@@ -52,11 +39,6 @@ class Store:
         self.db = messages._db
         _damage(self.db.engine, self.damaged)
 
-    async def restart(self) -> None:
-        await self.messages.close()
-        self._make()
-        await self.messages.open()
-
     async def restart_damaged(self, *damaged: bytes) -> None:
         """Let the disk lose these records between two servers, until they are written anew."""
         assert len(await self.db.engine.get(damaged)) == len(damaged)
@@ -67,35 +49,6 @@ class Store:
         """Give back what `restart_damaged` has taken."""
         self.damaged.clear()
         await self.restart()
-
-    async def post(self, *new: str | NewMessage, to: QueueRef = QUEUE) -> list[str]:
-        made = [
-            NewMessage(json.dumps(item).encode(), HOUR) if isinstance(item, str) else item
-            for item in new
-        ]
-        posted = await self.messages.post(to, made, client_id="producer", version=None)
-        return [answer.id for answer in posted]
-
-    async def claim(
-        self,
-        limit: int = 20,
-        *,
-        queue: QueueRef = QUEUE,
-        client: str = "worker",
-        letters: DeadLetter | None = None,
-    ) -> Claimed:
-        return await self.messages.claim(
-            queue,
-            ClaimRequest(
-                limit=limit,
-                ttl_ms=MINUTE,
-                grace_ms=MINUTE,
-                client_id=client,
-                delay_mode=DelayMode.HONOUR,
-                retries=RetryPolicy(letters),
-                version=None,
-            ),
-        )
 
     async def acknowledge(
         self, queue: QueueRef = QUEUE, *, limit: int = 20, client: str = "worker"
@@ -116,12 +69,6 @@ class Store:
                 return found
             found += page.entries
             marker = page.marker
-
-    async def sweep(self) -> None:
-        for _ in range(50):
-            if not (await self.messages.sweep(1_000)).total:
-                return
-        raise AssertionError("sweeping does not end")
 
     @property
     def next_id(self) -> int:
@@ -173,31 +120,11 @@ def _damage(engine: SlateDbEngine, damaged: set[bytes]) -> None:
         setattr(engine, name, call)
 
 
-def texts(messages: Claimed | list[Message]) -> list[str]:
-    """The bodies, decoded."""
-    found = messages.messages if isinstance(messages, Claimed) else messages
-    return [json.loads(message.body) for message in found]
-
-
 async def engine_in(directory: Path) -> SlateDbEngine:
     """An open SlateDB engine."""
     engine = SlateDbEngine.in_directory(directory / "slatedb")
     await engine.open()
     return engine
-
-
-async def listed(store: Store, queue: QueueRef = QUEUE) -> list[str]:
-    """The bodies of all messages of a queue, in order."""
-    found: list[str] = []
-    marker = None
-    while True:
-        page = await store.messages.list_messages(
-            queue, ListQuery(marker=marker, limit=1_000, include_claimed=True, include_delayed=True)
-        )
-        if not page.messages:
-            return found
-        found += texts(list(page.messages))
-        marker = None if page.marker is None else Marker(page.marker)
 
 
 def flip_in_table(directory: Path, value: bytes) -> None:

@@ -5,7 +5,8 @@ import uuid
 import pytest
 
 from tests.drivers.opendata.contract_hooks import check_database
-from tests.drivers.opendata.store import QUEUE, Store, texts
+from tests.drivers.opendata.store import Store
+from tests.drivers.store import QUEUE, texts
 from tests.services import S3Server
 from zaqar_lite.domain.errors import Unavailable
 

@@ -9,33 +9,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from tests.drivers.opendata.profiles import (
+from tests.drivers.opendata.rfc import (
     Config,
     decode_active,
-    decode_filter,
-    encode_filter,
     encode_metadata,
     encode_raw_payload,
     read_config,
-    write_config,
 )
 from zaqar_lite.domain.attempts import Attempt, Ended
-from zaqar_lite.domain.filters.tree import (
-    And,
-    Between,
-    Compare,
-    Constant,
-    EndsWith,
-    Exists,
-    In,
-    Like,
-    Node,
-    Not,
-    Or,
-    Rule,
-    Rules,
-    StartsWith,
-)
 from zaqar_lite.domain.models import Origin, QueueRef
 from zaqar_lite.storage.opendata import format as encoding
 from zaqar_lite.storage.opendata.format import (
@@ -212,46 +193,15 @@ def test_idempotency_keys(expires_at: int, ids: tuple[int, ...], digest: bytes) 
         assert bookkeeping.decode_keys(data) == (expires_at, ids, (digest,) * size)
 
 
-conditions: st.SearchStrategy[Node] = st.one_of(
-    st.builds(Constant, st.booleans()),
-    st.builds(Exists, names),
-    st.builds(
-        Compare, st.sampled_from(["=", "<>", "<", "<=", ">", ">="]), names, st.one_of(names, i64)
-    ),
-    st.builds(StartsWith, names, names),
-    st.builds(EndsWith, names, names),
-    st.builds(Like, names, names, st.sampled_from(["", "!"])),
-    st.builds(In, names, st.lists(names, max_size=4).map(tuple)),
-    st.builds(Between, names, i64, i64),
-)
-trees = st.recursive(
-    conditions,
-    lambda inner: st.one_of(
-        st.builds(Not, inner),
-        st.builds(And, st.lists(inner, min_size=2, max_size=4).map(tuple)),
-        st.builds(Or, st.lists(inner, min_size=2, max_size=4).map(tuple)),
-    ),
-    max_leaves=12,
-)
-rules = st.builds(Rules, st.lists(st.builds(Rule, trees, u8), max_size=4).map(tuple), u8)
-
-
-@settings(max_examples=50, deadline=None)
-@given(st.one_of(trees, rules))
-def test_filters(tree: Node | Rules) -> None:
-    data = encode_filter(tree)
-    assert decode_filter(data + b"rest") == (tree, len(data))
-
-
 @settings(max_examples=30, deadline=None)
 @given(
-    st.one_of(trees, rules), u16, st.integers(0, (1 << 32) - 1), st.lists(st.tuples(names, names))
-)
-def test_configurations(
-    tree: Node | Rules, attempts: int, retention: int, pairs: list[tuple[str, str]]
-) -> None:
-    config = Config(tree, attempts, retention, pairs)
-    decoded = read_config(write_config(config))
+    st.builds(
+        Config, st.binary(max_size=70), u16, st.integers(0, (1 << 32) - 1),
+        st.lists(st.tuples(names, names)),
+    )
+)  # fmt: skip
+def test_configurations(config: Config) -> None:
+    decoded = read_config(bookkeeping.encode_config(*config))
     assert decoded._replace(extensions=list(decoded.extensions)) == config
 
 

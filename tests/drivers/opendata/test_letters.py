@@ -1,47 +1,33 @@
 """Dead letters of a message that more than one queue held, in one dead-letter queue."""
 
-from collections.abc import AsyncIterator
-from pathlib import Path
-
 import pytest
 
-from tests.drivers.opendata.contract_hooks import check_database
-from tests.drivers.opendata.store import HOUR, MINUTE, OTHER, QUEUE, Store
+from tests.drivers.opendata.store import Store
+from tests.drivers.store import HOUR, MINUTE, OTHER, QUEUE
 from zaqar_lite.domain.histories import HistoryState
-from zaqar_lite.domain.models import DeadLetter, ListQuery, Message, QueueRef
+from zaqar_lite.domain.models import DeadLetter, Message, QueueRef, RetryPolicy
 from zaqar_lite.domain.posts import Copy, NewMessage
-from zaqar_lite.domain.settlements import Act, Settlement
 
 pytestmark = pytest.mark.anyio
 LETTERS = QueueRef("project", "letters")
 
 
-@pytest.fixture(params=["opendata+slatedb"])
-async def two(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
+@pytest.fixture
+async def two(store: Store) -> Store:
     """Two letters of the same message, from the two queues that held it."""
-    store = Store(f"{request.param}://{tmp_path / 'data'}")
-    await store.messages.open()
     await store.management.create_queue(OTHER, {"_filter": "queue = 'queue'"}, max_queues=9)
     await store.post(NewMessage(b'"poison"', HOUR, copies=(Copy(OTHER, HOUR, 0, 100),)))
+    retries = RetryPolicy(DeadLetter(LETTERS, 1))
     for source in (QUEUE, OTHER):
         for _ in range(2):
-            claimed = await store.claim(
-                queue=source, client=f"of {source.name}", letters=DeadLetter(LETTERS, 1)
-            )
+            claimed = await store.claim(queue=source, client=f"of {source.name}", retries=retries)
             if claimed.claim_id is not None:
-                await store.messages.settle_all(
-                    source, claimed.claim_id, Settlement("", Act.RELEASE)
-                )
-    yield store
-    await check_database(store.db)
-    await store.messages.close()
+                await store.release(claimed, source)
+    return store
 
 
 async def letters(store: Store) -> list[Message]:
-    page = await store.messages.list_messages(
-        LETTERS, ListQuery(limit=10, include_claimed=True, include_delayed=True)
-    )
-    return list(page.messages)
+    return await store.all_messages(LETTERS)
 
 
 def sources(found: list[Message]) -> list[str]:

@@ -5,17 +5,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.drivers.opendata.profiles import (
-    Uri,
-    encode_metadata,
-    encode_uri,
-    read_config,
-    write_config,
-)
-from tests.drivers.opendata.store import HOUR, OTHER, QUEUE, Store, listed, texts
+from tests.drivers.opendata.rfc import encode_metadata, encode_uri, read_config
+from tests.drivers.opendata.store import Store
+from tests.drivers.store import HOUR, OTHER, QUEUE, texts
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.models import QueueRef
-from zaqar_lite.domain.settlements import Act, Settlement
 from zaqar_lite.storage.opendata.engine import Batch
 from zaqar_lite.storage.opendata.format import bookkeeping, keys, read_array, records
 from zaqar_lite.storage.opendata.format.keys import RecordType
@@ -54,7 +48,7 @@ async def test_filters_are_asked_of_a_message_that_names_no_queue(store: Store) 
         await store.management.create_queue(ref, {"_filter": metadata}, max_queues=9)
     (number,) = await publish(store, [ORDER])
     assert store.db.execute("SELECT * FROM body").fetchall() == [(number, 2, b'"message 0"')]
-    assert [await listed(store, ref) for ref in (QUEUE, ELSEWHERE, OTHER)] == [
+    assert [await store.bodies(ref) for ref in (QUEUE, ELSEWHERE, OTHER)] == [
         ["message 0"], ["message 0"], [],
     ]  # fmt: skip
     assert await store.acknowledge() == 1
@@ -73,9 +67,9 @@ async def test_what_is_to_be_kept_for_ever_is_there_after_a_restart(store: Store
     claimed = await store.claim()
     assert texts(claimed) == ["message 0"]
     assert claimed.claim_id is not None
-    await store.messages.settle_all(QUEUE, claimed.claim_id, Settlement("", Act.RELEASE))
+    await store.release(claimed)
     await store.restart()
-    assert await listed(store, QUEUE) == ["message 0"]
+    assert await store.bodies(QUEUE) == ["message 0"]
 
 
 async def test_what_no_queue_receives_ends_with_its_retention(
@@ -126,7 +120,7 @@ async def test_what_a_start_has_not_routed_the_next_one_does(
         await publish(store, *[[("queue", "project/queue")]] * 2_500)
     store._make()
     await store.messages.open()
-    assert await listed(store) == [f"message {number}" for number in range(2_500)]
+    assert await store.bodies() == [f"message {number}" for number in range(2_500)]
 
 
 @pytest.mark.parametrize("metadata", ["[]", "1", "[" * 100_000, "{"])
@@ -135,7 +129,7 @@ async def test_metadata_that_is_no_object_is_named(store: Store, metadata: str) 
     ((key, value),) = (await store.records(RecordType.CONFIG)).items()
     pieces = [metadata[at : at + 16_000] for at in range(0, len(metadata), 16_000)]
     config = read_config(value)._replace(extensions=[("x-metadata", piece) for piece in pieces])
-    await store.put({key: write_config(config)})
+    await store.put({key: bookkeeping.encode_config(*config)})
     (damage,) = store.db.damages
     assert "configuration of" in damage.why
     await store.put({}, key)
@@ -157,17 +151,17 @@ async def test_each_segment_of_the_log_is_routed(store: Store) -> None:
     await db.engine.commit(Batch(puts, ()))
     await store.restart()
     assert store.log_key(first + 2).startswith(keys.log_prefix(2))
-    assert await listed(store) == ["sealed"]
+    assert await store.bodies() == ["sealed"]
     await store.post("next")
     await store.restart()
-    assert await listed(store) == ["sealed", "next"]
+    assert await store.bodies() == ["sealed", "next"]
     assert await store.acknowledge() == 2
 
 
 async def test_a_payload_that_lies_elsewhere_is_refused_by_name(
     store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
-    payload = encode_uri(Uri("s3://bucket/key", 7))
+    payload = encode_uri("s3://bucket/key", 7)
     own = [("queue", "project/queue")]
     (number,) = await publish(store, own, retention_s=60, payload=payload)
     assert f"message {number} of the metadata log is refused" in caplog.text
@@ -228,7 +222,7 @@ async def test_no_history_and_for_ever_differ_in_the_configuration(
     assert ours.done_retention_s == retention
     earlier = ours._replace(done_retention_s=metadata.get("_done_retention", 0))
     for config in (earlier, ours._replace(extensions=())):  # of ours before, and of others
-        await store.put({key: write_config(config)})
+        await store.put({key: bookkeeping.encode_config(*config)})
         record = await store.management.get_queue(QUEUE)
         assert record is not None
         assert record.metadata == metadata
@@ -252,7 +246,7 @@ async def test_who_holds_a_message_now_is_in_the_rfc_s_attempts(store: Store) ->
     await store.restart()
     held = await store.messages.get_claim(QUEUE, claimed.claim_id or "", details=True)
     assert [[one.client_id for one in m.attempts] for m in held.messages] == [["before"], []]
-    await store.messages.settle_all(QUEUE, claimed.claim_id or "", Settlement("", Act.RELEASE))
+    await store.release(claimed)
     values = (await store.records(RecordType.ATTEMPTS)).values()
     assert [consumers_of_the_rfc(value) for value in values] == [["before", "now"], ["now"]]
     await store.claim(client="last")

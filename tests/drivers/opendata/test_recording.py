@@ -13,8 +13,9 @@ from collections.abc import Iterator
 import pytest
 
 from tests.drivers.opendata.contract_hooks import check_database
-from tests.drivers.opendata.profiles import decode_active, read_config
-from tests.drivers.opendata.store import HOUR, MINUTE, OTHER, QUEUE, THIRD, Store, listed, texts
+from tests.drivers.opendata.rfc import decode_active, read_config
+from tests.drivers.opendata.store import Store
+from tests.drivers.store import HOUR, MINUTE, OTHER, QUEUE, THIRD, texts
 from zaqar_lite.domain.errors import KeyReused, NotFound, Unavailable
 from zaqar_lite.domain.histories import HistoryState
 from zaqar_lite.domain.ids import new_claim_id
@@ -103,7 +104,7 @@ async def test_pages_are_cut_where_they_are_full_and_go_with_their_messages(stor
     assert list(await store.records(RecordType.ACTIVE)) == [
         first, second, keys.queue_key(RecordType.ACTIVE, RAW, 3),
     ]  # fmt: skip
-    assert await listed(store) == [str(one) for one in range(PAGE_SIZE, count + PAGE_SIZE)]
+    assert await store.bodies() == [str(one) for one in range(PAGE_SIZE, count + PAGE_SIZE)]
 
 
 async def test_a_dropped_queue_leaves_no_record(store: Store) -> None:
@@ -122,7 +123,7 @@ async def test_a_dropped_queue_leaves_no_record(store: Store) -> None:
     for kind in LEFT:
         assert not await store.records(kind)
     await store.post("new")
-    assert await listed(store) == ["new"]
+    assert await store.bodies() == ["new"]
 
 
 async def test_a_drop_ends_while_others_post(store: Store) -> None:
@@ -214,7 +215,7 @@ async def test_attempts_of_an_earlier_version_read_on(store: Store) -> None:
     """They tell who held a message, and nothing of how that ended."""
     (message_id,) = await store.post("a")
     claimed = await store.claim()
-    await store.messages.settle_all(QUEUE, claimed.claim_id or "", Settlement("", Act.RELEASE))
+    await store.release(claimed)
     (key,) = await store.records(RecordType.ATTEMPTS)
     (attempt,) = await store.records(RecordType.ATTEMPT)
     await store.put({key: records.encode_attempts(records.Attempts(("worker",)))}, attempt)
@@ -235,7 +236,7 @@ async def test_attempts_under_a_number_of_an_earlier_version_go_with_the_message
     (message_id,) = await store.post("a")
     for _ in range(2):
         claimed = await store.claim()
-        await store.messages.settle_all(QUEUE, claimed.claim_id or "", Settlement("", Act.RELEASE))
+        await store.release(claimed)
     (key, value), *_ = (await store.records(RecordType.ATTEMPTS)).items()
     earlier = records.decode_attempts(value)._replace(history=77)
     moved = {
@@ -246,7 +247,7 @@ async def test_attempts_under_a_number_of_an_earlier_version_go_with_the_message
         {key: records.encode_attempts(earlier), **moved}, *await store.records(RecordType.ATTEMPT)
     )
     claimed = await store.claim()
-    await store.messages.settle_all(QUEUE, claimed.claim_id or "", Settlement("", Act.RELEASE))
+    await store.release(claimed)
     (message,) = await everything(store)
     assert [one.number for one in message.attempts] == [1, 2, 3]
     assert keys.attempt_key(77, 3) in await store.records(RecordType.ATTEMPT)
@@ -288,7 +289,7 @@ async def test_a_batch_that_failed_is_undone_and_the_store_goes_on(store: Store)
         )
     ]
     await reached.wait()
-    reader = asyncio.create_task(listed(store))
+    reader = asyncio.create_task(store.bodies())
     later = asyncio.create_task(store.post("refused as well"))
     results = await asyncio.gather(*tasks, reader, later, return_exceptions=True)
     assert all(isinstance(one, Unavailable) for one in results)
@@ -299,13 +300,13 @@ async def test_a_batch_that_failed_is_undone_and_the_store_goes_on(store: Store)
             await asyncio.sleep(0.01)
         else:
             break
-    assert await listed(store) == ["stored", "after"]
+    assert await store.bodies() == ["stored", "after"]
     record = await store.management.get_record("kind", "p", "n")
     assert record is not None
     assert record.value == b"1"
     await check_database(store.db)
     await store.restart()
-    assert await listed(store) == ["stored", "after"]
+    assert await store.bodies() == ["stored", "after"]
 
 
 async def test_a_post_that_no_record_holds_leaves_nothing_behind(store: Store) -> None:
@@ -313,7 +314,7 @@ async def test_a_post_that_no_record_holds_leaves_nothing_behind(store: Store) -
     with pytest.raises(ValueError, match="65535"):
         await store.post("with it", too_long)
     await store.post("after")
-    assert await listed(store) == ["after"]
+    assert await store.bodies() == ["after"]
 
 
 async def test_a_value_that_no_record_holds_does_not_poison_what_comes_after(store: Store) -> None:
@@ -322,7 +323,7 @@ async def test_a_value_that_no_record_holds_does_not_poison_what_comes_after(sto
         await store.management.create_queue(OTHER, metadata, max_queues=9)
     assert await store.management.get_queue(OTHER) is None
     await store.post("after")
-    assert await listed(store) == ["after"]
+    assert await store.bodies() == ["after"]
 
 
 async def test_a_batch_that_a_bug_undoes_leaves_the_next_one_recorded(
@@ -338,7 +339,7 @@ async def test_a_batch_that_a_bug_undoes_leaves_the_next_one_recorded(
     await store.post("after")
     await check_database(store.db)
     await store.restart()
-    assert await listed(store) == ["after"]
+    assert await store.bodies() == ["after"]
 
 
 async def test_a_purge_deletes_in_bounded_batches(store: Store) -> None:
@@ -357,7 +358,7 @@ async def test_a_purge_deletes_in_bounded_batches(store: Store) -> None:
     await store.messages.purge(QUEUE)
     assert len(sizes) == 1
     assert not await store.records(RecordType.PAYLOAD)
-    assert await listed(store) == []
+    assert await store.bodies() == []
 
 
 @contextlib.contextmanager

@@ -7,20 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.drivers.opendata.store import (
-    HOUR,
-    MINUTE,
-    OTHER,
-    QUEUE,
-    THIRD,
-    Store,
-    listed,
-    texts,
-)
+from tests.drivers.opendata.store import Store
+from tests.drivers.store import HOUR, MINUTE, OTHER, QUEUE, THIRD, texts
 from zaqar_lite.domain.errors import ConfigurationError
-from zaqar_lite.domain.models import ClaimRequest, DeadLetter, DelayMode, QueueRef
+from zaqar_lite.domain.models import ClaimRequest, DeadLetter, DelayMode, QueueRef, RetryPolicy
 from zaqar_lite.domain.posts import Copy, NewMessage
-from zaqar_lite.domain.settlements import Act, Settlement
 from zaqar_lite.storage.opendata.engine import Batch, Damage
 from zaqar_lite.storage.opendata.format import keys, u64s
 from zaqar_lite.storage.opendata.format.keys import PAYLOAD_PREFIX, RecordType
@@ -57,14 +48,14 @@ async def test_messages_of_a_damaged_page_are_served_in_their_places(
     filled: Store, lost: tuple[int | None, ...], caplog: pytest.LogCaptureFixture
 ) -> None:
     await filled.restart_damaged(*map(page_key, lost))
-    assert await listed(filled) == numbers(0, 700)
-    assert await listed(filled, OTHER) == ["of another queue"]
+    assert await filled.bodies() == numbers(0, 700)
+    assert await filled.bodies(OTHER) == ["of another queue"]
     assert "put back from the metadata log" in caplog.text
     await filled.post("new")
     ids = [message.id for message in (await filled.claim(100)).messages]
     await filled.messages.delete(QUEUE, ids, claim_ids=None)
     for _ in range(2):  # nothing that was deleted comes back, nothing is there twice
-        assert await listed(filled) == [*numbers(100, 700), "new"]
+        assert await filled.bodies() == [*numbers(100, 700), "new"]
         await filled.restart()
     found = await filled.db.engine.get([page_key(number) for number in lost])
     assert all(isinstance(value, Damage) for value in found.values())  # left as they are
@@ -83,8 +74,8 @@ async def test_what_was_deleted_or_purged_does_not_come_back(
     await filled.messages.purge(OTHER)  # so many are left to the sweep, which has not come yet
     await filled.post("after", to=OTHER)
     await filled.restart_damaged(page_key(1), OTHER_ROOT)
-    assert await listed(filled) == numbers(50, 700)
-    assert await listed(filled, OTHER) == ["after"]
+    assert await filled.bodies() == numbers(50, 700)
+    assert await filled.bodies(OTHER) == ["after"]
     assert "list of purged messages" not in caplog.text
 
 
@@ -97,7 +88,7 @@ async def test_what_a_purge_left_behind_may_come_back_where_its_list_is_lost_too
     garbage = keys.message_key(RecordType.GARBAGE, 7)
     await filled.db.engine.commit(Batch({garbage: u64s([int(purged[:16], 16)], "ids")}, ()))
     await filled.restart_damaged(OTHER_ROOT, *([garbage] if is_lost else []))
-    assert await listed(filled, OTHER) == ["of another queue", *(["purged"] if is_lost else [])]
+    assert await filled.bodies(OTHER) == ["of another queue", *(["purged"] if is_lost else [])]
     assert ("the list of purged messages is damaged" in caplog.text) == is_lost
     assert (garbage in await filled.records(RecordType.GARBAGE)) == is_lost
 
@@ -112,7 +103,7 @@ async def test_a_claim_holds_what_it_held(filled: Store) -> None:
     ids = [message.id for message in taken.messages]
     assert not await filled.messages.delete(QUEUE, ids, claim_ids=[taken.claim_id])
     await filled.restart()
-    assert await listed(filled) == numbers(20, 700)
+    assert await filled.bodies() == numbers(20, 700)
     filled.clock.advance(61_000)
     assert (await filled.claim(10)).messages[0].claim_count == 2
 
@@ -123,22 +114,22 @@ async def test_a_message_that_was_unreadable_for_a_while_keeps_its_claim(filled:
     assert taken.claim_id is not None
     body = PAYLOAD_PREFIX + bytes.fromhex(taken.messages[0].id[:16])
     await filled.restart_damaged(body)
-    assert await listed(filled) == numbers(1, 700)  # it is set aside
+    assert await filled.bodies() == numbers(1, 700)  # it is set aside
     claim = await filled.messages.get_claim(QUEUE, taken.claim_id)
     assert texts(list(claim.messages)) == numbers(1, 20)
     await filled.restart_mended()
     assert texts(await filled.claim(10, client="another")) == numbers(20, 30)
     ids = [message.id for message in taken.messages]
     assert not await filled.messages.delete(QUEUE, ids, claim_ids=[taken.claim_id])
-    assert await listed(filled) == numbers(20, 700)
+    assert await filled.bodies() == numbers(20, 700)
 
 
 async def test_a_message_set_aside_is_not_ready_when_its_claim_ends(filled: Store) -> None:
     taken = await filled.claim(20)
     body = PAYLOAD_PREFIX + bytes.fromhex(taken.messages[0].id[:16])
     await filled.restart_damaged(body)
-    await listed(filled)
-    await filled.messages.settle_all(QUEUE, taken.claim_id or "", Settlement("", Act.RELEASE))
+    await filled.bodies()
+    await filled.release(taken)
     assert (await filled.messages.stats(QUEUE)).ready == 699
     popped = await filled.messages.claim(
         QUEUE, ClaimRequest(limit=10, delay_mode=DelayMode.HONOUR, version=None, removes=True)
@@ -150,7 +141,7 @@ async def test_attempts_still_count(filled: Store) -> None:
     for _ in range(2):
         taken = await filled.claim(5)
         assert taken.claim_id is not None
-        await filled.messages.settle_all(QUEUE, taken.claim_id, Settlement("", Act.RELEASE))
+        await filled.release(taken)
     await filled.restart_damaged(page_key(None))
     again = await filled.claim(6)
     assert [message.claim_count for message in again.messages] == [3, 3, 3, 3, 3, 1]
@@ -179,7 +170,7 @@ async def both_in(filled: Store) -> str:
     await filled.sweep()
     copy = Copy(OTHER, HOUR, 0, 100)  # as the service decides by the filter
     (both,) = await filled.post(NewMessage(b'"both"', HOUR, copies=(copy,)))
-    assert await listed(filled, OTHER) == ["both"]
+    assert await filled.bodies(OTHER) == ["both"]
     return both
 
 
@@ -188,24 +179,24 @@ async def test_queues_that_lost_nothing_get_nothing(filled: Store) -> None:
     both = await both_in(filled)
     await filled.messages.delete(QUEUE, [both], claim_ids=None)
     await filled.restart_damaged(OTHER_ROOT)
-    assert await listed(filled, OTHER) == ["both"]
-    assert await listed(filled) == numbers(0, 700)
+    assert await filled.bodies(OTHER) == ["both"]
+    assert await filled.bodies() == numbers(0, 700)
     await filled.messages.delete(OTHER, [both], claim_ids=None)
     await filled.restart()
-    assert not await listed(filled, OTHER)  # nothing thought that the other one holds it, too
+    assert not await filled.bodies(OTHER)  # nothing thought that the other one holds it, too
 
 
 async def test_a_message_of_two_queues_returns_to_the_one_that_lost_it(filled: Store) -> None:
     both = await both_in(filled)
     await filled.restart_damaged(OTHER_ROOT)
-    assert await listed(filled, OTHER) == ["both"]
-    assert await listed(filled) == [*numbers(0, 700), "both"]
+    assert await filled.bodies(OTHER) == ["both"]
+    assert await filled.bodies() == [*numbers(0, 700), "both"]
     await filled.messages.delete(QUEUE, [both], claim_ids=None)
     await filled.restart()
-    assert await listed(filled, OTHER) == ["both"]  # the body is still there
+    assert await filled.bodies(OTHER) == ["both"]  # the body is still there
     await filled.messages.delete(OTHER, [both], claim_ids=None)
     await filled.restart()
-    assert not await listed(filled, OTHER)
+    assert not await filled.bodies(OTHER)
 
 
 async def test_a_dead_letter_of_a_shared_message_does_not_return_to_its_source(
@@ -214,22 +205,22 @@ async def test_a_dead_letter_of_a_shared_message_does_not_return_to_its_source(
     both = await both_in(filled)
     letters = QueueRef("project", "letters")
     for _ in range(2):
-        await filled.claim(queue=OTHER, letters=DeadLetter(letters, 1))
+        await filled.claim(queue=OTHER, retries=RetryPolicy(DeadLetter(letters, 1)))
         filled.clock.advance(2 * MINUTE)
-    assert await listed(filled, letters) == ["both"]
+    assert await filled.bodies(letters) == ["both"]
     await filled.restart_damaged(OTHER_ROOT)
-    assert not await listed(filled, OTHER)
-    assert await listed(filled, letters) == ["both"]
-    assert await listed(filled) == [*numbers(0, 700), "both"]
+    assert not await filled.bodies(OTHER)
+    assert await filled.bodies(letters) == ["both"]
+    assert await filled.bodies() == [*numbers(0, 700), "both"]
     await filled.messages.delete(QUEUE, [both], claim_ids=None)
-    assert await listed(filled, letters) == ["both"]
+    assert await filled.bodies(letters) == ["both"]
 
 
 async def test_a_filter_set_later_takes_no_older_message(filled: Store) -> None:
     await filled.management.create_queue(OTHER, {"_filter": "queue = 'queue'"}, max_queues=9)
     await filled.restart_damaged(page_key(None), OTHER_ROOT)
-    assert await listed(filled) == numbers(0, 700)
-    assert await listed(filled, OTHER) == ["of another queue"]
+    assert await filled.bodies() == numbers(0, 700)
+    assert await filled.bodies(OTHER) == ["of another queue"]
 
 
 VITAL = (keys.FORMAT, keys.STATE, keys.ID_BLOCK, keys.LOG_BLOCK, keys.log_segment_key(1))
@@ -249,7 +240,7 @@ async def test_a_store_opens_without_the_records_that_open_it(
     last = filled.next_id
     await filled.restart_damaged(*lost)
     assert all(key.hex() in caplog.text for key in lost)
-    assert await listed(filled) == numbers(0, 700)
+    assert await filled.bodies() == numbers(0, 700)
     (new,) = await filled.post("new")
     assert int(new[:16], 16) >= last  # no id is used twice
     caplog.clear()
@@ -257,7 +248,7 @@ async def test_a_store_opens_without_the_records_that_open_it(
     for key in lost:  # it was written anew
         assert f"(key {key.hex()}): " not in caplog.text
     assert "is lost" not in caplog.text
-    assert await listed(filled) == [*numbers(0, 700), "new"]
+    assert await filled.bodies() == [*numbers(0, 700), "new"]
     assert [message.id for message in await filled.messages.get_messages(QUEUE, [new])] == [new]
     taken = await filled.claim(701)
     ids = [message.id for message in taken.messages]
@@ -303,7 +294,7 @@ async def live_through(store: Store, choose: random.Random, copies: tuple[Copy, 
                 for text in texts(list(gone)):
                     del live[queue][text]
             elif taken.claim_id is not None and choose.random() < 0.5:
-                await store.messages.settle_all(queue, taken.claim_id, Settlement("", Act.RELEASE))
+                await store.release(taken, queue)
     return live
 
 
@@ -345,7 +336,7 @@ async def test_of_any_damaged_records_only_bodies_and_metadata_cost_messages(
     await store.restart_damaged(*broken)
     for _ in range(2):
         for queue, messages in live.items():
-            found = await listed(store, queue)
+            found = await store.bodies(queue)
             expected = [text for text in messages if text in set(found)]
             assert [text for text in found if text in messages] == expected
             assert set(messages) - set(found) <= excused

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.drivers.opendata.store import HOUR, Store, engine_in, flip_in_table, listed
+from tests.drivers.opendata.store import Store, engine_in, flip_in_table
+from tests.drivers.store import HOUR
 from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.storage.opendata.engine import Batch, Damage
@@ -70,8 +71,8 @@ async def test_a_store_with_a_damaged_block_of_payloads_serves_the_others(
     damage(tmp_path / "data", json.dumps(posted[damaged][300]).encode())
     await store.restart()
     for queue in others:
-        assert await listed(store, queue) == posted[queue]
-    read = await listed(store, damaged)
+        assert await store.bodies(queue) == posted[queue]
+    read = await store.bodies(damaged)
     lost = [text for text in posted[damaged] if text not in read]
     assert posted[damaged][300] in lost
     assert len(lost) <= BLOCK // 500 + 1

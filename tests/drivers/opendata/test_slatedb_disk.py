@@ -1,8 +1,6 @@
 """SlateDB on full and failing disks, met by the real server and by the store itself."""
 
 import asyncio
-import contextlib
-import json
 import shutil
 import subprocess
 import time
@@ -14,23 +12,18 @@ import httpx
 import pytest
 
 from tests.drivers.opendata.contract_hooks import check_database
+from tests.drivers.opendata.store import Store
+from tests.drivers.small_disk import fill_up, mounted
+from tests.drivers.store import HOUR, message, texts
 from tests.server import ServerProcess
 from tests.services.process import missing
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError, Unavailable
-from zaqar_lite.domain.ids import Marker
-from zaqar_lite.domain.models import ClaimRequest, DelayMode, ListQuery, QueueRef, StoreOptions
-from zaqar_lite.domain.posts import NewMessage
-from zaqar_lite.storage.base import MessageStore
-from zaqar_lite.storage.opendata.database import Database
 from zaqar_lite.storage.opendata.engine import Batch
-from zaqar_lite.storage.opendata.messages import OpenDataMessageStore
 from zaqar_lite.storage.opendata.slatedb import SlateDbEngine
-from zaqar_lite.storage.registry import create_stores
 
 pytestmark = pytest.mark.anyio
 HEADERS = {"Client-ID": str(uuid.uuid4()), "X-Project-Id": "disk"}
-QUEUE = QueueRef("disk", "queue")
 
 
 @pytest.fixture(scope="module")
@@ -118,43 +111,8 @@ def test_every_post_waits_for_a_sync(faulty: Faulty) -> None:
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of two megabytes."""
-    place = tmp_path / "small"
-    place.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", place], check=False, capture_output=True
-    )
-    if mounted.returncode:
-        missing("the right to mount a tmpfs", mounted.stderr.decode())
-    try:
+    with mounted(tmp_path / "small", 2 << 20) as place:
         yield place
-    finally:
-        subprocess.run(["umount", place], check=False)
-
-
-def stores(uri: str, clock: Clock | None = None) -> OpenDataMessageStore:
-    messages, _ = create_stores(uri, clock=clock or Clock(), options=StoreOptions())
-    assert isinstance(messages, OpenDataMessageStore)
-    return messages
-
-
-async def post(store: MessageStore, text: str) -> str:
-    posted = await store.post(
-        QUEUE, [NewMessage(json.dumps(text).encode(), 3_600_000)], client_id="c", version=None
-    )
-    return posted[0].id
-
-
-async def bodies(store: MessageStore) -> list[str]:
-    found: list[str] = []
-    marker = None
-    while True:
-        page = await store.list_messages(
-            QUEUE, ListQuery(marker=marker, limit=100, include_claimed=True, include_delayed=True)
-        )
-        if not page.messages:
-            return found
-        found += [json.loads(message.body) for message in page.messages]
-        marker = None if page.marker is None else Marker(page.marker)
 
 
 @pytest.fixture
@@ -165,56 +123,50 @@ def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_a_disk_that_fills_up_loses_nothing(small_disk: Path, impatience: None) -> None:
     uri = f"opendata+slatedb://{small_disk / 'data'}"
-    store = stores(uri)
+    store = Store(uri)
     posted: list[str] = []
     async with store:
         with pytest.raises(Unavailable, match="full"):
             await fill(store, posted)
         assert posted
         with pytest.raises(Unavailable):
-            await post(store, "refused")
+            await store.post("refused")
     give_room(small_disk)  # SlateDB cannot even be opened without
-    async with stores(uri) as again:
-        assert (await bodies(again))[: len(posted)] == posted
-        await post(again, "room")
-
-
-def use_up(disk: Path) -> None:
-    with (disk / "fill").open("wb", buffering=0) as filler, contextlib.suppress(OSError):
-        while True:
-            filler.write(bytes(4_096))
+    async with Store(uri) as again:
+        assert (await again.bodies())[: len(posted)] == posted
+        await again.post("room")
 
 
 async def test_a_first_start_on_a_full_disk_says_so(small_disk: Path) -> None:
-    use_up(small_disk)
-    store = stores(f"opendata+slatedb://{small_disk / 'data'}")
+    filler = fill_up(small_disk)
+    store = Store(f"opendata+slatedb://{small_disk / 'data'}")
     with pytest.raises(ConfigurationError, match="its disk is full: free some space"):
-        await store.open()
-    (small_disk / "fill").unlink()
+        await store.messages.open()
+    filler.unlink()
     async with store:
-        await post(store, "room")
+        await store.post("room")
 
 
 async def test_a_start_on_a_full_disk_says_so_and_loses_nothing(small_disk: Path) -> None:
     uri = f"opendata+slatedb://{small_disk / 'data'}"
-    async with stores(uri) as store:
-        await post(store, "kept")
-    use_up(small_disk)
+    async with Store(uri) as store:
+        await store.post("kept")
+    filler = fill_up(small_disk)
     with pytest.raises(ConfigurationError, match="its disk is full: free some space"):
-        await stores(uri).open()
-    (small_disk / "fill").unlink()
-    async with stores(uri) as again:
-        assert await bodies(again) == ["kept"]
+        await Store(uri).messages.open()
+    filler.unlink()
+    async with Store(uri) as again:
+        assert await again.bodies() == ["kept"]
 
 
 async def test_what_waits_for_room_is_whole_once_it_is_stored(
     small_disk: Path, impatience: None
 ) -> None:
     posted: list[str] = []
-    async with stores(f"opendata+slatedb://{small_disk / 'data'}") as store:
+    async with Store(f"opendata+slatedb://{small_disk / 'data'}") as store:
         with pytest.raises(Unavailable, match="full"):
             await fill(store, posted)
-        for asked in (post(store, "refused"), store.ping(), bodies(store)):
+        for asked in (store.post("refused"), store.messages.ping(), store.bodies()):
             with pytest.raises(Unavailable, match="full"):
                 await asked
         give_room(small_disk)
@@ -222,17 +174,16 @@ async def test_what_waits_for_room_is_whole_once_it_is_stored(
             if await is_posted(store, "later"):
                 break
             await asyncio.sleep(0.1)
-        found = await bodies(store)
+        found = await store.bodies()
         assert found[: len(posted)] == posted
         assert "refused" not in found
         assert found[-1] == "later"
-        assert isinstance(store._db, Database)
-        await check_database(store._db)
+        await check_database(store.db)
 
 
-async def is_posted(store: MessageStore, text: str) -> bool:
+async def is_posted(store: Store, text: str) -> bool:
     try:
-        await post(store, text)
+        await store.post(text)
     except Unavailable:
         return False
     return True
@@ -242,10 +193,10 @@ def give_room(disk: Path) -> None:
     subprocess.run(["mount", "-o", "remount,size=16m", disk], check=True)
 
 
-async def fill(store: MessageStore, posted: list[str]) -> None:
+async def fill(store: Store, posted: list[str]) -> None:
     for number in range(1_000):
         text = f"{number}-{'x' * 20_000}"
-        await post(store, text)
+        await store.post(text)
         posted.append(text)
 
 
@@ -279,43 +230,21 @@ async def test_a_clock_that_stepped_back_neither_cuts_leases_nor_hands_out_early
 ) -> None:
     uri = f"opendata+slatedb://{tmp_path / 'data'}"
     now = time.time()
-    async with stores(uri, Clock(wall=lambda: now)) as store:
-        await post(store, "claimed")
-        await claim(store)
-        await store.post(
-            QUEUE, [NewMessage(b'"delayed"', 7_200_000, 5_000)], client_id="c", version=None
-        )
-    clock = Clock(wall=lambda: now - 3_600)
-    async with stores(uri, clock) as store:
-        assert await claim(store) == []
-        clock.advance(4_000)
-        assert await claim(store) == []
-        clock.advance(2_000)
-        assert await claim(store) == ["delayed"]
-        clock.advance(55_000)
-        assert await claim(store) == ["claimed"]
-
-
-async def claim(store: MessageStore) -> list[str]:
-    claimed = await store.claim(
-        QUEUE,
-        ClaimRequest(
-            limit=10,
-            ttl_ms=60_000,
-            grace_ms=60_000,
-            client_id="c",
-            delay_mode=DelayMode.HONOUR,
-            version=None,
-        ),
-    )
-    return [json.loads(message.body) for message in claimed.messages]
+    async with Store(uri, Clock(wall=lambda: now)) as store:
+        await store.post("claimed")
+        await store.claim()
+        await store.post(message("delayed", ttl=2 * HOUR, delay=5_000))
+    async with Store(uri, Clock(wall=lambda: now - 3_600)) as store:
+        for later, found in ((0, []), (4_000, []), (2_000, ["delayed"]), (55_000, ["claimed"])):
+            store.clock.advance(later)
+            assert texts(await store.claim()) == found
 
 
 async def test_a_second_server_on_the_same_directory_refuses_in_one_line(tmp_path: Path) -> None:
     uri = f"opendata+slatedb://{tmp_path / 'data'}"
-    async with stores(uri):
+    async with Store(uri):
         with pytest.raises(ConfigurationError, match="Another server") as refused:
-            await stores(uri).open()
+            await Store(uri).messages.open()
         assert "\n" not in str(refused.value)
-    async with stores(uri) as free_again:
-        await free_again.ping()
+    async with Store(uri) as free_again:
+        await free_again.messages.ping()

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.drivers.opendata.contract_hooks import check_database
-from tests.drivers.opendata.store import MINUTE, OTHER, QUEUE, THIRD, Store, listed, texts
+from tests.drivers.opendata.store import Store
+from tests.drivers.store import MINUTE, OTHER, QUEUE, THIRD, texts
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import KeyReused
 from zaqar_lite.domain.histories import HistoryState
@@ -46,8 +47,8 @@ async def test_an_earlier_store_opens_as_it_was(earlier: Store) -> None:
         assert not earlier.db.damages
         stats = await earlier.messages.stats(QUEUE)
         assert (stats.ready, stats.delayed, stats.claimed) == (3, 2, 1)
-        assert await listed(earlier) == ["parked", "held", "first", "delayed", "ready", "keyed"]
-        assert await listed(earlier, OTHER) == ["first"]
+        assert await earlier.bodies() == ["parked", "held", "first", "delayed", "ready", "keyed"]
+        assert await earlier.bodies(OTHER) == ["first"]
         (letter,) = (await earlier.claim(queue=THIRD)).messages
         assert (letter.origin and letter.origin.source, letter.claim_count) == ("queue", 2)
         (done,) = await earlier.history(HistoryState.DONE)
@@ -89,7 +90,7 @@ async def test_an_earlier_directory_of_slatedb_opens(tmp_path: Path) -> None:
     store._make()
     async with store.messages:
         assert not store.db.damages
-        assert await listed(store) == ["first", "second", "delayed"]
+        assert await store.bodies() == ["first", "second", "delayed"]
         stats = await store.messages.stats(QUEUE)
         assert (stats.ready, stats.delayed, stats.claimed) == (1, 1, 1)
         claim_id = "e3e4c9642539418e88a7406a955ec915"

@@ -6,17 +6,16 @@ or not.
 
 import asyncio
 import copy
-import json
 import random
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Self
 
-from tests.drivers.sql.store import OTHER, QUEUE, THIRD, Store, texts
+from tests.drivers.sql.store import Store
 from tests.drivers.sql.tables import broken
+from tests.drivers.store import OTHER, QUEUE, THIRD, texts
 from zaqar_lite.domain.errors import Unavailable
-from zaqar_lite.domain.ids import Marker
-from zaqar_lite.domain.models import Claimed, ListQuery, Message, QueueRef
+from zaqar_lite.domain.models import Claimed, Message, QueueRef
 from zaqar_lite.domain.settlements import Act, Settlement
 
 QUEUES = (QUEUE, OTHER, THIRD)
@@ -94,7 +93,7 @@ class Load:
         """
         found: Counter[str] = Counter()
         for queue in QUEUES:
-            found.update(await bodies(store, queue))
+            found.update(await store.bodies(queue))
         wrong = [f"lost: {text}" for text in self.stored - self.ending if not found[text]]
         wrong += [f"twice: {text}" for text, count in found.items() if count > 1]
         wrong += [f"invented: {text}" for text in found if text not in self.begun]
@@ -106,16 +105,3 @@ class Load:
         store.db.begin()
         await store.db.future()
         return wrong + broken(store.db.connection, store.db.clock.now_ms())
-
-
-async def bodies(store: Store, queue: QueueRef) -> list[str]:
-    """The texts of all messages of a queue, in order."""
-    found: list[str] = []
-    marker = None
-    while True:
-        wanted = ListQuery(1_000, marker, include_claimed=True, include_delayed=True)
-        page = await store.messages.list_messages(queue, wanted)
-        if not page.messages:
-            return found
-        found += [json.loads(one.body) for one in page.messages]
-        marker = None if page.marker is None else Marker(page.marker)

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from tests.drivers.sql.contract_hooks import check_database
-from tests.drivers.sql.store import HOUR, MINUTE, SECOND, Store
+from tests.drivers.sql.store import Store
 from tests.drivers.sql.tables import sizes
+from tests.drivers.store import HOUR, MINUTE, SECOND
 from zaqar_lite.domain.attempts import Backoff
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ZaqarLiteError

@@ -9,18 +9,19 @@ import contextlib
 import errno
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
 import apsw
 import pytest
 
-from tests.drivers.sql.disk import Disk, failing_disk
-from tests.drivers.sql.load import Load, bodies
-from tests.drivers.sql.store import HOUR, OTHER, QUEUE, Store, message, texts
+from tests.drivers.sql.disk import Disk, Hook, failing_disk
+from tests.drivers.sql.load import Load
+from tests.drivers.sql.store import Store
 from tests.drivers.sql.tables import broken
+from tests.drivers.store import HOUR, OTHER, QUEUE, message, texts
 from zaqar_lite.domain.errors import Unavailable
-from zaqar_lite.domain.models import ClaimRequest, DelayMode, ListQuery, QueueRef
+from zaqar_lite.domain.models import ListQuery, QueueRef
 from zaqar_lite.storage.sql import database, place, queues
 
 pytestmark = pytest.mark.anyio
@@ -45,6 +46,19 @@ class Syncs:
             self.failing -= 1
             raise self.error
         sync_data(descriptor)
+
+    @contextlib.contextmanager
+    def hanging(self) -> Iterator[None]:
+        """Let syncs hang while the context lasts, or five seconds."""
+        goes_on = threading.Event()
+
+        def hang() -> None:
+            goes_on.wait(5)
+
+        self.before = hang
+        yield
+        goes_on.set()
+        self.before = None
 
 
 @pytest.fixture
@@ -81,12 +95,38 @@ async def check(store: Store) -> None:
     assert broken(store.db.connection, store.db.clock.now_ms()) == []
 
 
-async def until_refused(load: Load, seconds: float) -> None:
-    """Let a load run, for longer where the machine is too busy for any refusal."""
-    ends = time.monotonic() + 20
-    await asyncio.sleep(seconds)
+async def under_load(
+    store: Store, failing: Disk, hook: Hook, seed: int, *besides: Callable[[Load], Awaitable[None]]
+) -> None:
+    """Let the disk fail by a hook under a load: some is refused, and no promise is broken."""
+    load = Load()
+    failing.hook = hook
+    tasks = [asyncio.create_task(load.run(store, 8 * seed + number)) for number in range(8)]
+    tasks += [asyncio.ensure_future(other(load)) for other in besides]
+    ends = time.monotonic() + 20  # for longer where the machine is too busy for any refusal
+    await asyncio.sleep(1)
     while not load.refusals and time.monotonic() < ends:  # noqa: ASYNC110 - the test's own poll
         await asyncio.sleep(0.05)
+    load.is_over = True
+    await asyncio.gather(*tasks)
+    failing.hook = None
+    assert load.refusals
+    await store.restart()
+    assert await load.violations(store) == []
+
+
+def failing_at(what: tuple[str, str], error: type[apsw.Error], every: int = 1) -> Hook:
+    """A hook by which every so many calls of a kind fail."""
+    calls = 0
+
+    def fail(*call: str) -> None:
+        nonlocal calls
+        if call == what or (what[0] == "any" and call[1] == what[1]):
+            calls += 1
+            if calls % every == 0:
+                raise error
+
+    return fail
 
 
 async def work_again(store: Store, *, posts: bool = True) -> None:
@@ -136,7 +176,7 @@ async def test_what_was_not_synced_is_neither_acknowledged_nor_seen(
     assert refused.value.shown == "The store's disk failed."
     assert refused.value.retry_after
     await work_again(store)
-    found = await bodies(store, QUEUE)  # it is not known whether the disk took the second
+    found = await store.bodies(QUEUE)  # it is not known whether the disk took the second
     assert [text for text in found if text != "second"] == ["first", "afterwards"]
     assert [one.id for one in await store.messages.get_messages(QUEUE, [first])] == [first]
 
@@ -175,7 +215,7 @@ async def test_syncs_that_fail_for_a_while(store: Store, syncs: Syncs) -> None:
     assert syncs.failing, "the store was open again before the last call"
     assert told == dict.fromkeys(reads, "The store's disk failed.")
     await work_again(store)
-    found = await bodies(store, QUEUE)  # it is not known whether the disk took the third
+    found = await store.bodies(QUEUE)  # it is not known whether the disk took the third
     assert [text for text in found if text != "lost"] == ["first", "second", "afterwards"]
     assert texts(await store.claim()) == found[1:]
 
@@ -237,21 +277,15 @@ async def test_a_sync_fails_and_then_the_file_too(
             failing.hook = None
             await work_again(store)
             await check(store)
-            assert len(await bodies(store, QUEUE)) in {2_001, 2_001 - len(ids[::3])}
+            assert len(await store.bodies(QUEUE)) in {2_001, 2_001 - len(ids[::3])}
 
 
-@pytest.mark.parametrize(
-    "error", [apsw.FullError("full"), apsw.IOError("broken")], ids=["full", "io"]
-)
-async def test_a_commit_that_fails(disk: tuple[Store, Disk], error: apsw.Error) -> None:
+@pytest.mark.parametrize("error", [apsw.FullError, apsw.IOError])
+async def test_a_commit_that_fails(disk: tuple[Store, Disk], error: type[apsw.Error]) -> None:
     store, failing = disk
     await store.post("first")
 
-    def fail(kind: str, done: str) -> None:
-        if (kind, done) == ("wal", "write"):
-            raise error
-
-    failing.hook = fail
+    failing.hook = failing_at(("wal", "write"), error)
     answers = await asyncio.gather(
         *[store.post(f"lost {number}") for number in range(5)],
         store.claim(),
@@ -264,74 +298,34 @@ async def test_a_commit_that_fails(disk: tuple[Store, Disk], error: apsw.Error) 
     assert texts(await store.claim()) == ["first", "last"]
 
 
-async def test_commits_that_fail_under_load(disk: tuple[Store, Disk]) -> None:
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    ("hook", "cache"),
+    [
+        pytest.param((("wal", "write"), apsw.FullError, 37), None, id="commits"),
+        pytest.param((("any", "read"), apsw.IOError, 199), 10, id="reads"),
+        # With a small cache SQLite writes in the middle of a batch, also where counts are written.
+        pytest.param((("wal", "write"), apsw.FullError, 61), 10, id="statements"),
+    ],
+)
+async def test_a_disk_that_fails_now_and_then_under_load(
+    hook: tuple[tuple[str, str], type[apsw.Error], int],
+    cache: int | None,
+    seed: int,
+    disk: tuple[Store, Disk],
+) -> None:
     store, failing = disk
-    load, calls = Load(), 0
 
-    def fail(kind: str, done: str) -> None:
-        nonlocal calls
-        calls += (kind, done) == ("wal", "write")
-        if (kind, done) == ("wal", "write") and calls % 37 == 0:
-            raise apsw.FullError
-
-    failing.hook = fail
-    tasks = [asyncio.create_task(load.run(store, seed)) for seed in range(8)]
-    await until_refused(load, 1)
-    load.is_over = True
-    await asyncio.gather(*tasks)
-    failing.hook = None
-    assert load.refusals
-    assert await load.violations(store) == []
-
-
-async def test_a_read_that_fails_while_a_batch_gathers(tmp_path: Path) -> None:
-    """An error of the disk may end the transaction: the batch must not go on without it."""
-    with failing_disk() as failing:
-        async with Store(tmp_path / "data") as store:
-            await store.post(*[message("x" * 1_000)] * 500)
-            await store.restart()  # so that its pages have to be read
-            posting = asyncio.create_task(store.post("before", to=OTHER))
+    async def look_around(load: Load) -> None:
+        while not load.is_over:
+            with contextlib.suppress(Unavailable):
+                await store.messages.sweep(100)
+                _ = [ref async for ref in store.messages.nonempty_queues()]
             await asyncio.sleep(0)
-            assert store.db.connection.in_transaction
 
-            def fail(_: str, done: str) -> None:
-                if done == "read":
-                    raise apsw.IOError
-
-            failing.hook = fail
-            with pytest.raises(Unavailable):
-                await store.messages.list_messages(QUEUE, ListQuery(1_000))
-            failing.hook = None
-            with contextlib.suppress(Unavailable):
-                await store.post("after", to=OTHER)
-            with contextlib.suppress(Unavailable):
-                await posting
-            await store.restart()
-            await check(store)
-
-
-@pytest.mark.parametrize("seed", range(4))
-async def test_reads_that_fail_under_load(seed: int, tmp_path: Path) -> None:
-    with failing_disk() as failing:
-        async with Store(tmp_path / "data") as store:
-            store.db.connection.execute("PRAGMA cache_size = 10")
-            load, calls = Load(), 0
-
-            def fail(_: str, done: str) -> None:
-                nonlocal calls
-                calls += done == "read"
-                if done == "read" and calls % 199 == 0:
-                    raise apsw.IOError
-
-            failing.hook = fail
-            tasks = [asyncio.create_task(load.run(store, 8 * seed + n)) for n in range(8)]
-            await until_refused(load, 1)
-            load.is_over = True
-            await asyncio.gather(*tasks)
-            failing.hook = None
-            assert load.refusals
-            await store.restart()
-            assert await load.violations(store) == []
+    if cache is not None:
+        store.db.connection.pragma("cache_size", cache)
+    await under_load(store, failing, failing_at(*hook), seed, look_around)
 
 
 async def test_the_file_can_not_be_opened_again_at_first(
@@ -358,7 +352,7 @@ async def test_the_file_can_not_be_opened_again_at_first(
             await asyncio.sleep(0.01)
     failing.hook = None
     await work_again(store)
-    found = await bodies(store, QUEUE)
+    found = await store.bodies(QUEUE)
     assert [text for text in found if text != "lost"] == ["first", "afterwards"]
     assert caplog.text.count("the store can't be opened again yet") == 1
     assert "the store is open again" in caplog.text
@@ -374,11 +368,13 @@ async def test_a_commit_task_that_dies_fails_its_waiters(store: Store, syncs: Sy
         )
         assert [type(one) for one in answers] == [Unavailable, Unavailable]
     await work_again(store)
-    assert "first" in await bodies(store, QUEUE)
+    assert "first" in await store.bodies(QUEUE)
 
 
-@pytest.mark.parametrize("failing", [1, 3, 10_000])
-async def test_closing_while_syncs_fail(tmp_path: Path, syncs: Syncs, failing: int) -> None:
+@pytest.mark.parametrize(("failing", "waits"), [(1, 0), (3, 0), (10_000, 0), (10_000, 1)])
+async def test_closing_while_syncs_fail(
+    tmp_path: Path, syncs: Syncs, failing: int, waits: int
+) -> None:
     store = Store(tmp_path / "data")
     await store.messages.open()
     await store.post("first")
@@ -386,33 +382,17 @@ async def test_closing_while_syncs_fail(tmp_path: Path, syncs: Syncs, failing: i
     posting = [asyncio.create_task(store.post(f"lost {number}")) for number in range(3)]
     await asyncio.sleep(0.01)
     async with asyncio.timeout(10):
+        if waits:  # until it is known that the disk fails
+            await asyncio.wait(posting)
         await store.messages.close()
         answers = await asyncio.gather(*posting, return_exceptions=True)
     assert {type(one) for one in answers} <= {Unavailable, list}
     syncs.failing = 0
-    async with Store(tmp_path / "data") as again:
-        assert "first" in await bodies(again, QUEUE)
-        await check(again)
-
-
-async def test_a_store_that_was_closed_while_broken_opens_again(
-    tmp_path: Path, syncs: Syncs
-) -> None:
-    store = Store(tmp_path / "data")
-    await store.messages.open()
-    await store.post("first")
-    syncs.failing = 10_000
-    with pytest.raises(Unavailable):
-        await store.post("lost")
-    await store.messages.close()
-    syncs.failing = 0
-    await store.messages.open()
-    try:
+    async with store:
         await store.post("last")
-        found = texts(await store.claim())
-        assert [text for text in found if text != "lost"] == ["first", "last"]
-    finally:
-        await store.messages.close()
+        found = await store.bodies()
+        assert [text for text in found if not text.startswith("lost")] == ["first", "last"]
+        await check(store)
 
 
 async def test_a_large_post_that_fails_half_way_stores_nothing(disk: tuple[Store, Disk]) -> None:
@@ -424,17 +404,13 @@ async def test_a_large_post_that_fails_half_way_stores_nothing(disk: tuple[Store
     small = asyncio.create_task(store.post("beside it"))
     await asyncio.sleep(0)
 
-    def fail(kind: str, done: str) -> None:
-        if (kind, done) == ("wal", "write"):
-            raise apsw.FullError
-
-    failing.hook = fail
+    failing.hook = failing_at(("wal", "write"), apsw.FullError)
     answers = await asyncio.gather(large, small, return_exceptions=True)
     failing.hook = None
     assert [type(one) for one in answers] == [Unavailable, Unavailable]
-    assert await bodies(store, QUEUE) == ["first"]
+    assert await store.bodies(QUEUE) == ["first"]
     await store.post("last")
-    assert await bodies(store, QUEUE) == ["first", "last"]
+    assert await store.bodies(QUEUE) == ["first", "last"]
 
 
 async def test_nobody_waits_at_the_gate_for_a_store_that_can_not_be_opened(
@@ -453,85 +429,45 @@ async def test_nobody_waits_at_the_gate_for_a_store_that_can_not_be_opened(
         await work_again(store)
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        *(call for call in ("claim", "pop", "stats", "post", "next_due", "release_delayed")),
-        "list",
-    ],
-)
-async def test_any_read_that_fails_while_a_batch_gathers(call: str, tmp_path: Path) -> None:
-    """Also where a queue's row is what can't be read."""
-    last = QueueRef("project-9", "queue-99999")
-    calls: dict[str, Callable[[Store], Awaitable[object]]] = {
-        "claim": lambda store: store.claim(queue=last),
-        "pop": lambda store: store.messages.claim(
-            last, ClaimRequest(1, None, DelayMode.IGNORE, removes=True)
-        ),
-        "stats": lambda store: store.messages.stats(last),
-        "post": lambda store: store.post("text", to=last),
-        "next_due": lambda store: store.messages.next_due(last),
-        "release_delayed": lambda store: store.messages.release_delayed(last, 1),
-        "list": lambda store: store.messages.list_messages(last, ListQuery(10)),
-    }
-    with failing_disk() as failing:
-        async with Store(tmp_path / "data") as store:
-            for number in range(40):
-                refs = [QueueRef(f"project-{number}", f"queue-{one}") for one in range(50)]
-                await asyncio.gather(*[store.post("text", to=ref) for ref in refs])
-            await store.restart()
-            posting = asyncio.create_task(store.post("before", to=QueueRef("project-0", "queue-0")))
-            await asyncio.sleep(0)
-            assert store.db.connection.in_transaction
-
-            def fail(_: str, done: str) -> None:
-                if done == "read":
-                    raise apsw.IOError
-
-            failing.hook = fail
-            with pytest.raises(Unavailable):
-                await calls[call](store)
-            failing.hook = None
-            with contextlib.suppress(Unavailable):
-                await store.post("after", to=QueueRef("project-0", "queue-0"))
-            with contextlib.suppress(Unavailable):
-                await posting
-            await store.restart()
-            await check(store)
+LAST = QueueRef("project-9", "queue-99999")
+CALLS: dict[str, Callable[[Store], Awaitable[object]]] = {
+    "claim": lambda store: store.claim(queue=LAST),
+    "pop": lambda store: store.claim(queue=LAST, removes=True),
+    "stats": lambda store: store.messages.stats(LAST),
+    "post": lambda store: store.post("text", to=LAST),
+    "next_due": lambda store: store.messages.next_due(LAST),
+    "release_delayed": lambda store: store.messages.release_delayed(LAST, 1),
+    "list": lambda store: store.bodies(LAST),
+}
 
 
-@pytest.mark.parametrize("seed", range(3))
-async def test_statements_that_find_no_room(seed: int, tmp_path: Path) -> None:
-    """With a small cache SQLite writes in the middle of a batch, also where counts are written."""
-    with failing_disk() as failing:
-        async with Store(tmp_path / "data") as store:
-            store.db.connection.pragma("cache_size", 10)
-            load, calls = Load(), 0
+@pytest.mark.parametrize("size", [0, 300])
+@pytest.mark.parametrize("call", CALLS)
+async def test_any_read_that_fails_while_a_batch_gathers(
+    call: str, size: int, disk: tuple[Store, Disk]
+) -> None:
+    """An error of the disk may end the transaction: the batch must not go on without it.
 
-            def fail(kind: str, done: str) -> None:
-                nonlocal calls
-                calls += (kind, done) == ("wal", "write")
-                if (kind, done) == ("wal", "write") and calls % 61 == 0:
-                    raise apsw.FullError
-
-            async def look_around() -> None:
-                while not load.is_over:
-                    with contextlib.suppress(Unavailable):
-                        await store.messages.sweep(100)
-                        _ = [ref async for ref in store.messages.nonempty_queues()]
-                    await asyncio.sleep(0)
-
-            failing.hook = fail
-            tasks = [asyncio.create_task(load.run(store, 8 * seed + n)) for n in range(8)]
-            tasks.append(asyncio.create_task(look_around()))
-            await until_refused(load, 1.5)
-            load.is_over = True
-            await asyncio.gather(*tasks)
-            failing.hook = None
-            assert load.refusals
-            assert await load.violations(store) == []
-            await store.restart()
-            assert await load.violations(store) == []
+    Also where the row of a queue that is not there is what can't be read.
+    """
+    store, failing = disk
+    for number in range(40):
+        refs = [QueueRef(f"project-{number}", f"queue-{one}") for one in range(50)]
+        await asyncio.gather(*[store.post("text", to=ref) for ref in refs])
+    await store.post(*["x" * 1_000] * size, to=LAST)
+    await store.restart()  # so that its pages have to be read
+    posting = asyncio.create_task(store.post("before", to=QueueRef("project-0", "queue-0")))
+    await asyncio.sleep(0)
+    assert store.db.connection.in_transaction
+    failing.hook = failing_at(("any", "read"), apsw.IOError)
+    with pytest.raises(Unavailable):
+        await CALLS[call](store)
+    failing.hook = None
+    with contextlib.suppress(Unavailable):
+        await store.post("after", to=QueueRef("project-0", "queue-0"))
+    with contextlib.suppress(Unavailable):
+        await posting
+    await store.restart()
 
 
 async def test_a_disk_that_hangs(
@@ -540,27 +476,20 @@ async def test_a_disk_that_hangs(
     """Who waits is told after a while, whoever comes is told at once, and then it goes on."""
     await store.post("first")
     monkeypatch.setattr(database, "PATIENCE", 0.1)
-    goes_on = threading.Event()
-
-    def hang() -> None:
-        goes_on.wait(5)
-
-    syncs.before = hang
-    begun = time.perf_counter()
-    posting = [asyncio.create_task(store.post(f"perhaps {number}")) for number in range(2)]
-    await asyncio.sleep(0.02)
-    posting.append(asyncio.create_task(store.post("perhaps too")))
-    answers = await asyncio.gather(*posting, return_exceptions=True)
-    assert [type(one) for one in answers] == [Unavailable] * 3
-    with pytest.raises(Unavailable, match="has not answered"):
-        await store.post("never")
-    with pytest.raises(Unavailable):
-        await store.messages.ping()
-    assert time.perf_counter() - begun < 3
-    goes_on.set()
-    syncs.before = None
+    with syncs.hanging():
+        begun = time.perf_counter()
+        posting = [asyncio.create_task(store.post(f"perhaps {number}")) for number in range(2)]
+        await asyncio.sleep(0.02)
+        posting.append(asyncio.create_task(store.post("perhaps too")))
+        answers = await asyncio.gather(*posting, return_exceptions=True)
+        assert [type(one) for one in answers] == [Unavailable] * 3
+        with pytest.raises(Unavailable, match="has not answered"):
+            await store.post("never")
+        with pytest.raises(Unavailable):
+            await store.messages.ping()
+        assert time.perf_counter() - begun < 3
     await work_again(store)
-    found = await bodies(store, QUEUE)
+    found = await store.bodies(QUEUE)
     assert "never" not in found
     assert {"first", "afterwards"} <= set(found)
 
@@ -578,20 +507,13 @@ async def test_nobody_sees_a_drop_before_it_is_durable(
         "get": lambda: store.messages.get_messages(QUEUE, [first]),
         "record": lambda: store.management.get_queue(QUEUE),
     }
-    goes_on = threading.Event()
-
-    def hang() -> None:
-        goes_on.wait(5)
-
-    syncs.before = hang
-    dropping = asyncio.create_task(store.messages.drop(QUEUE))
-    while store.db._syncing is None:  # noqa: ASYNC110 - the test's own poll
-        await asyncio.sleep(0)
-    reading = asyncio.ensure_future(calls[call]())
-    await asyncio.sleep(0.05)
-    is_early = reading.done()
-    goes_on.set()
-    syncs.before = None
+    with syncs.hanging():
+        dropping = asyncio.create_task(store.messages.drop(QUEUE))
+        while store.db._syncing is None:  # noqa: ASYNC110 - the test's own poll
+            await asyncio.sleep(0)
+        reading = asyncio.ensure_future(calls[call]())
+        await asyncio.sleep(0.05)
+        is_early = reading.done()
     await dropping
     await reading
     assert not is_early
@@ -603,22 +525,15 @@ async def test_a_queue_that_is_not_durable_stays_in_memory(
     """Else who reads it could not know that its batch is still to be waited for."""
     monkeypatch.setattr(queues, "MOST_IN_MEMORY", 1)
     await store.post("first", to=OTHER)
-    goes_on = threading.Event()
-
-    def hang() -> None:
-        goes_on.wait(5)
-
-    syncs.before = hang
-    posting = asyncio.create_task(store.post("second"))
-    await asyncio.sleep(0)
-    store.db.write_queues()  # as a sweep does in the middle of a batch
-    while store.db._syncing is None:  # noqa: ASYNC110 - the test's own poll
+    with syncs.hanging():
+        posting = asyncio.create_task(store.post("second"))
         await asyncio.sleep(0)
-    reading = asyncio.create_task(bodies(store, QUEUE))
-    await asyncio.sleep(0.05)
-    is_early = reading.done()
-    goes_on.set()
-    syncs.before = None
+        store.db.write_queues()  # as a sweep does in the middle of a batch
+        while store.db._syncing is None:  # noqa: ASYNC110 - the test's own poll
+            await asyncio.sleep(0)
+        reading = asyncio.create_task(store.bodies(QUEUE))
+        await asyncio.sleep(0.05)
+        is_early = reading.done()
     await posting
     assert await reading == ["second"]
     assert not is_early

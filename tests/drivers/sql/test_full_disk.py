@@ -6,15 +6,15 @@ Needs the right to mount a tmpfs; elsewhere the tests skip.
 import asyncio
 import contextlib
 import shutil
-import subprocess
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.drivers.sql.load import bodies
-from tests.drivers.sql.store import QUEUE, Store, message, texts
+from tests.drivers.small_disk import fill_up, mounted
+from tests.drivers.sql.store import Store
 from tests.drivers.sql.tables import broken
+from tests.drivers.store import QUEUE, message, texts
 from zaqar_lite.domain.errors import ConfigurationError, Unavailable, ZaqarLiteError
 from zaqar_lite.domain.models import Edit, Move, QueueRef
 from zaqar_lite.domain.settlements import Act, Settlement
@@ -27,16 +27,8 @@ SIZE = 48 << 20
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of its own, of SIZE bytes."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", str(place)]
-    if (
-        shutil.which("mount") is None
-        or subprocess.run(command, check=False, capture_output=True).returncode
-    ):
-        pytest.skip("a tmpfs can't be mounted here")
-    yield place
-    subprocess.run(["umount", "--lazy", str(place)], check=True)
+    with mounted(tmp_path / "disk", SIZE) as place:
+        yield place
 
 
 @pytest.fixture
@@ -79,15 +71,6 @@ async def fill_for_good(store: Store) -> list[str]:
     return stored
 
 
-def fill_up(place: Path) -> Path:
-    """Take all that is left of the disk; answer the file that does."""
-    filler = place / "filler"
-    with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
-        while True:
-            file.write(bytes(4_096))
-    return filler
-
-
 def free(place: Path) -> int:
     return shutil.disk_usage(place).free
 
@@ -126,7 +109,7 @@ async def test_who_empties_the_store_goes_on(
                 break
     assert posts_again is not None, "posts did not come back by themselves"
     assert posts_again < len(stored) * 3 / 4
-    found = await bodies(store, QUEUE)
+    found = await store.bodies(QUEUE)
     assert found == [*stored[done:], "again"]
     assert "nearly full" in caplog.text
     assert "has room again" in caplog.text
@@ -196,4 +179,4 @@ async def test_a_store_starts_on_a_full_disk_or_says_why_not(
     assert not told or "its disk is full: free some space" in told
     filler.unlink()
     async with Store(small_disk / "data") as store:
-        assert await bodies(store, QUEUE) == stored
+        assert await store.bodies(QUEUE) == stored

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.drivers.sql.load import Load
-from tests.drivers.sql.store import QUEUE, Store
+from tests.drivers.sql.store import Store
+from tests.drivers.store import QUEUE
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.storage.sql import place
 

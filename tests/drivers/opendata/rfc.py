@@ -1,0 +1,69 @@
+"""What another writer of the RFC's format writes, and what its reader reads, where the store's own
+code does only the other half."""
+
+import struct
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from zaqar_lite.storage.opendata.format import pack, read_count, utf8
+from zaqar_lite.storage.opendata.format.active import Extra, read_active, rows_of_five
+from zaqar_lite.storage.opendata.format.bookkeeping import decode_config
+from zaqar_lite.storage.opendata.format.records import Metadata, encode_headers
+
+
+def encode_raw_payload(body: bytes) -> bytes:
+    """Encode a body as raw bytes to the end of the value."""
+    return b"\x03" + body
+
+
+def encode_uri(uri: str, size: int) -> bytes:
+    """Encode a payload that lies elsewhere."""
+    return b"\x02" + utf8(uri) + size.to_bytes(8, "little") + b"\x00"
+
+
+def encode_metadata(metadata: Metadata) -> bytes:
+    """Encode an entry of the metadata log.
+
+    Raises CodecError: more than 255 headers, or one longer than 65,535 bytes.
+    """
+    *fixed, headers = metadata
+    return pack(struct.Struct("<QqqqIB"), *fixed, len(headers)) + encode_headers(headers)
+
+
+class Available(NamedTuple):
+    """A message that waits."""
+
+    message_id: int
+    priority: int
+    visible_at: int
+    retention_deadline: int
+    attempts: int
+
+
+class Active(NamedTuple):
+    """An active page: what waits, the fields of what is claimed, and extras by place."""
+
+    available: list[Available]
+    in_flight: list[tuple[int, int, int, int, int]]
+    extras: Mapping[int, Extra]
+
+
+def decode_active(data: bytes) -> Active:
+    """Read an active page."""
+    available, in_flight, extras = read_active(data)
+    rows = [Available(*row) for row in rows_of_five(available)]
+    return Active(rows, list(rows_of_five(in_flight)), extras)
+
+
+class Config(NamedTuple):
+    """A queue's configuration; the RFC leaves open how the filter is written."""
+
+    filter: bytes
+    max_attempts: int
+    done_retention_s: int
+    extensions: Sequence[tuple[str, str]] = ()
+
+
+def read_config(data: bytes) -> Config:
+    """Read a queue's configuration with its filter."""
+    return Config(data[2 : 2 + read_count(data, 0)], *decode_config(data))

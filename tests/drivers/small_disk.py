@@ -1,0 +1,33 @@
+"""A file system of a few megabytes, to be filled up. It needs the right to mount a tmpfs."""
+
+import contextlib
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.services.process import missing
+
+
+@contextmanager
+def mounted(place: Path, size: int) -> Iterator[Path]:
+    """Mount a file system of so many bytes."""
+    place.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(place)]
+    try:
+        subprocess.run(command, check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError) as refused:
+        missing("the right to mount a tmpfs", str(refused))
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "--lazy", place], check=False)
+
+
+def fill_up(disk: Path) -> Path:
+    """Take all that is left of a disk; answer the file that does."""
+    filler = disk / "filler"
+    with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(bytes(4_096))
+    return filler
