@@ -29,7 +29,7 @@ from zaqar_lite.service.routing import Router
 from zaqar_lite.storage.base import MessageStore
 
 if TYPE_CHECKING:
-    from zaqar_lite.service.encryption.encryption_keys import EncryptionKeys
+    from zaqar_lite.service.encryption import EncryptionKeys
 
 
 class Receipt(NamedTuple):

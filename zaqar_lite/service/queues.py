@@ -27,7 +27,7 @@ from zaqar_lite.domain.models import (
     Stats,
 )
 from zaqar_lite.domain.quotas import QuotaOf, unlimited
-from zaqar_lite.service.metrics.recent_rates import RecentRates
+from zaqar_lite.service.metrics.queue_depths import RecentRates
 from zaqar_lite.service.policy import Policies, Policy
 from zaqar_lite.service.pooling.placement import Placements
 from zaqar_lite.service.records import retried
