@@ -26,15 +26,20 @@ IS_LONG = "ZAQAR_TEST_ALL" in os.environ
 SERVER_SETTINGS = {"ZAQAR_LITE_SQS": "true"}
 
 
+def skip_without_sqs() -> None:
+    """Skip where our server has no SQS yet."""
+    if importlib.util.find_spec("zaqar_lite.sqs") is None:
+        pytest.skip("our server has no SQS yet: set ZAQAR_TEST_SQS_URL")
+
+
 @pytest.fixture(scope="session")
 def sqs_url() -> Iterator[str]:
     """Our server for SQS's clients, or another one that ZAQAR_TEST_SQS_URL names."""
     url = os.environ.get("ZAQAR_TEST_SQS_URL")
     if url:
         yield url
-    elif importlib.util.find_spec("zaqar_lite.sqs") is None:
-        pytest.skip("our server has no SQS yet: set ZAQAR_TEST_SQS_URL")
     else:
+        skip_without_sqs()
         with ServerProcess("memory://", env=SERVER_SETTINGS) as server:
             yield server.url
 
