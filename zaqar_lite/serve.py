@@ -42,7 +42,6 @@ _OPTIONS = {
     "management_store": "URI",
     "workers": "N",
     "admin_mode": "",
-    "sqs": "",
     "pooling": "",
     "trust_headers": "",
     "auth": "HOW",

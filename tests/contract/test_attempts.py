@@ -16,7 +16,6 @@ from tests.contract.subject import (
     fail,
     give_back,
     new,
-    texts,
 )
 from zaqar_lite.domain.attempts import (
     LAPSED,
@@ -31,12 +30,9 @@ from zaqar_lite.domain.attempts import (
 from zaqar_lite.domain.models import (
     DEFAULT_PRIORITY,
     Capability,
-    ClaimRequest,
-    DelayMode,
     RetryPolicy,
 )
 from zaqar_lite.domain.posts import Copy
-from zaqar_lite.domain.settlements import Act, Settlement
 
 pytestmark = pytest.mark.anyio
 
@@ -90,7 +86,8 @@ async def test_an_attempt_tells_when_and_how_it_ended(queue: QueueUnderTest) -> 
 async def test_each_way_to_end_is_told(queue: QueueUnderTest, other: QueueUnderTest) -> None:
     (message_id,) = await queue.post("a", ttl=10 * HOUR)
     await queue.settle(await queue.claim_id(), fail(message_id, reason="one"))
-    await queue.settle(await queue.claim_id(), give_back(message_id, MINUTE))
+    shutdown = give_back(message_id, MINUTE)._replace(reason="shutdown", detail="a version")
+    await queue.settle(await queue.claim_id(), shutdown)
     queue.advance(2 * MINUTE)
     await queue.release(await queue.claim_id(client="worker-8"))
     await queue.release(await queue.claim_id(), delay=2 * MINUTE)
@@ -108,7 +105,7 @@ async def test_each_way_to_end_is_told(queue: QueueUnderTest, other: QueueUnderT
         for each in attempts
     ] == [
         (1, FAILED, 0, "one", None, "consumer"),
-        (2, RELEASED, MINUTE, None, None, "consumer"),
+        (2, RELEASED, MINUTE, "shutdown", "a version", "consumer"),
         (3, RELEASED, 0, None, None, "worker-8"),
         (4, RELEASED, 2 * MINUTE, None, None, "consumer"),
         (5, Ended.LAPSED, 0, LAPSED, None, "worker-9"),
@@ -120,18 +117,6 @@ async def test_each_way_to_end_is_told(queue: QueueUnderTest, other: QueueUnderT
     assert instants == sorted(instants)
 
 
-async def test_a_release_may_give_its_reason_too(queue: QueueUnderTest) -> None:
-    (message_id,) = await queue.post("a")
-    release = give_back(message_id)._replace(reason="shutdown", detail="a new version")
-    await queue.settle(await queue.claim_id(), release)
-    (attempt,) = await queue.attempts(message_id)
-    assert (attempt.outcome, attempt.reason, attempt.detail) == (
-        RELEASED,
-        "shutdown",
-        "a new version",
-    )
-
-
 async def test_a_message_that_was_rejected_without_a_reason_is_told_so(
     queue: QueueUnderTest, other: QueueUnderTest
 ) -> None:
@@ -140,6 +125,9 @@ async def test_a_message_that_was_rejected_without_a_reason_is_told_so(
     await queue.settle(await queue.claim_id(), bury(message_id), retries=retries)
     (attempt,) = await other.attempts(message_id)
     assert (attempt.outcome, attempt.reason) == (DEAD, REJECTED)
+    origin = (await other.get_one(message_id)).origin
+    assert origin is not None
+    assert origin.reason == REJECTED
 
 
 async def test_a_renewed_and_extended_lease_is_one_attempt(queue: QueueUnderTest) -> None:
@@ -177,15 +165,6 @@ async def test_messages_of_a_claim_have_attempts_of_their_own(queue: QueueUnderT
     await queue.release(claim_id)
     assert [each.outcome for each in await queue.attempts(a)] == [FAILED]
     assert [each.outcome for each in await queue.attempts(c)] == [RELEASED]
-
-
-async def test_exposed_and_due_messages_have_attempts_too(queue: QueueUnderTest) -> None:
-    (message_id,) = await queue.post("a", delay=10 * MINUTE)
-    claimed = await queue.claim(exposing=True)
-    await queue.settle(claimed.claim_id or "", fail(message_id))
-    (message,) = (await queue.claim(mode=DelayMode.HONOUR, details=True)).messages
-    assert [each.outcome for each in message.attempts] == [FAILED]
-    assert message.delay_expires_at is not None
 
 
 # Texts.
@@ -268,16 +247,6 @@ async def test_a_client_id_counts_as_it_is_written(queue: QueueUnderTest, client
     assert numbers(await queue.attempts(message_id)) == [1, *range(3, MAX_ATTEMPTS + 1)]
 
 
-async def test_attempts_count_neither_as_body_nor_as_messages(queue: QueueUnderTest) -> None:
-    (message_id,) = await queue.post("a")
-    for _ in range(8):
-        claim_id = await queue.claim_id()
-        await queue.settle(claim_id, fail(message_id, detail="x" * MAX_DETAIL))
-    assert texts(await queue.get(message_id)) == ["a"]
-    assert await queue.counts() == (1, 0, 0)
-    assert len(await queue.listed()) == 1
-
-
 # Who sees them, and how long.
 
 
@@ -289,6 +258,8 @@ async def test_attempts_are_shown_only_to_who_asks(queue: QueueUnderTest) -> Non
     claimed = await queue.claim()
     assert not claimed.messages[0].attempts
     assert not (await queue.get_claim(claimed.claim_id or "")).messages[0].attempts
+    await queue.release(claimed.claim_id or "")
+    assert not (await queue.pop()).messages[0].attempts
 
 
 async def test_attempts_are_shown_wherever_somebody_asks(queue: QueueUnderTest) -> None:
@@ -302,33 +273,11 @@ async def test_attempts_are_shown_wherever_somebody_asks(queue: QueueUnderTest) 
     assert [list(message.attempts) for message in claimed.messages] == [[expected], []]
     claim = await queue.get_claim(claimed.claim_id or "", details=True)
     assert [list(message.attempts) for message in claim.messages] == [[expected], []]
-
-
-async def test_a_take_that_does_not_ask_reads_no_attempts(queue: QueueUnderTest) -> None:
-    """As a take of the service's own does not: each attempt would have to be read."""
-    (message_id,) = await queue.post("a")
-    await queue.settle(await queue.claim_id(), fail(message_id))
-    store = queue.stores.messages
-    held = await store.claim(queue.ref, ClaimRequest(1, None, DelayMode.IGNORE, 10 * MINUTE))
-    assert not held.messages[0].attempts
-    await store.settle_all(queue.ref, held.claim_id or "", Settlement("", Act.RELEASE))
-    popped = await store.claim(queue.ref, ClaimRequest(1, None, DelayMode.IGNORE, removes=True))
-    assert (popped.messages[0].id, list(popped.messages[0].attempts)) == (message_id, [])
-
-
-async def test_attempts_of_what_is_popped_are_shown(queue: QueueUnderTest) -> None:
-    (message_id, _) = await queue.post("a", "b")
-    await queue.settle(await queue.claim_id(1), fail(message_id, reason="one"))
-    expected = await queue.attempts(message_id)
+    await queue.release(claim.id, delay=10 * MINUTE)
+    assert [numbers(one.attempts) for one in await queue.listed(details=True)] == [[1, 2], [1]]
+    queue.advance(11 * MINUTE)
     popped = await queue.pop(details=True)
-    assert [list(message.attempts) for message in popped.messages] == [list(expected), []]
-
-
-async def test_attempts_of_a_parked_message_are_shown(queue: QueueUnderTest) -> None:
-    (message_id,) = await queue.post("a")
-    await queue.settle(await queue.claim_id(), fail(message_id, 10 * MINUTE))
-    assert numbers(await queue.attempts(message_id)) == [1]
-    assert [numbers(message.attempts) for message in await queue.listed(details=True)] == [[1]]
+    assert [numbers(message.attempts) for message in popped.messages] == [[1, 2], [1]]
 
 
 async def test_attempts_stay_with_a_dead_letter(

@@ -109,16 +109,6 @@ async def test_a_letter_gets_the_ttl_of_the_policy_from_the_move_on(
     assert (await other.claim()).claim_id is None
 
 
-async def test_a_shorter_ttl_of_the_policy_holds_too(
-    queue: QueueUnderTest, other: QueueUnderTest
-) -> None:
-    await queue.post("a", ttl=10 * HOUR)
-    await exhaust(queue)
-    await queue.claim(dead_letter=other.as_dead_letter_queue(1, 2 * MINUTE))
-    queue.advance(3 * MINUTE)
-    assert await other.bodies() == []
-
-
 async def test_without_a_ttl_in_the_policy_a_letter_keeps_what_remained(
     queue: QueueUnderTest, other: QueueUnderTest
 ) -> None:
@@ -144,14 +134,6 @@ async def test_moved_messages_do_not_use_up_the_limit(
     assert claimed.moved == 5
     assert await other.bodies() == list("abcde")
     assert await queue.bodies() == list("fgh")
-
-
-async def test_claims_before_the_policy_count_too(
-    queue: QueueUnderTest, other: QueueUnderTest
-) -> None:
-    await queue.post("a")
-    await exhaust(queue, 5)
-    assert (await queue.claim(dead_letter=other.as_dead_letter_queue(3))).moved == 1
 
 
 async def test_renewing_releasing_and_lapsing_keep_the_count(
@@ -198,15 +180,6 @@ async def test_two_sources_have_one_dead_letter_queue(
     assert texts(letters) == [source.ref.name for source in sources]
     assert [letter.origin.source for letter in letters if letter.origin] == texts(letters)
     assert texts((await other.claim()).messages) == texts(letters)
-
-
-async def test_names_with_dots_reach_the_right_dead_letter_queue(queue: QueueUnderTest) -> None:
-    source = queue.named(f"a.b.{queue.ref.name}")
-    target = queue.named(f"a.b.c.{queue.ref.name}")
-    await source.post("a")
-    await exhaust(source)
-    await source.claim(dead_letter=target.as_dead_letter_queue(1))
-    assert await target.bodies() == ["a"]
 
 
 async def test_letters_come_after_what_is_in_the_target_already(
@@ -271,19 +244,6 @@ async def test_a_letter_that_was_delayed_once_is_not_delayed_in_the_target(
     assert texts((await other.claim(mode=DelayMode.HONOUR)).messages) == ["a"]
 
 
-async def test_a_letter_that_waited_once_can_be_claimed_on_a_normal_queue(
-    queue: QueueUnderTest, other: QueueUnderTest
-) -> None:
-    """A normal queue looks at no delay: a letter among its delayed ones would never come out."""
-    await queue.post("a", delay=10 * MINUTE)
-    queue.advance(11 * MINUTE)
-    claimed = await queue.claim(mode=DelayMode.HONOUR)
-    await queue.release(claimed.claim_id or "")
-    policy = other.as_dead_letter_queue(1)
-    assert (await queue.claim(mode=DelayMode.HONOUR, dead_letter=policy)).moved == 1
-    assert texts((await other.claim(mode=DelayMode.IGNORE)).messages) == ["a"]
-
-
 async def test_a_letter_can_be_moved_once_more_by_its_new_queue(
     queue: QueueUnderTest, other: QueueUnderTest
 ) -> None:
@@ -300,17 +260,6 @@ async def test_a_letter_can_be_moved_once_more_by_its_new_queue(
     assert letter.origin.last_claim_id == claim_id
     assert letter.origin.last_client_id == "worker-7"
     assert await third.counts() == (1, 0, 0)
-
-
-async def test_a_letter_can_go_back_to_its_source(
-    queue: QueueUnderTest, other: QueueUnderTest
-) -> None:
-    (message_id,) = await queue.post("a")
-    await exhaust(queue)
-    await queue.claim(dead_letter=other.as_dead_letter_queue(1))
-    assert (await other.claim(dead_letter=queue.as_dead_letter_queue(1))).moved == 1
-    assert ids(await queue.listed()) == [message_id]
-    assert ids((await queue.claim()).messages) == [message_id]
 
 
 async def test_a_full_dead_letter_queue_still_takes_letters(

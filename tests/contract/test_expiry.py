@@ -3,7 +3,6 @@
 import pytest
 
 from tests.contract.subject import HOUR, MINUTE, QueueUnderTest, texts
-from zaqar_lite.domain.errors import NotFound
 from zaqar_lite.domain.ids import Marker
 from zaqar_lite.domain.models import DelayMode
 
@@ -44,16 +43,6 @@ async def test_many_expired_messages_do_not_hide_a_live_one(queue: QueueUnderTes
     assert texts((await queue.claim(1)).messages) == ["here"]
 
 
-async def test_a_queue_of_expired_messages_is_empty(queue: QueueUnderTest) -> None:
-    await queue.post(*"abc", ttl=5 * MINUTE)
-    queue.advance(6 * MINUTE)
-    assert not (await queue.page()).messages
-    assert (await queue.claim()).claim_id is None
-    stats = await queue.stats()
-    assert (stats.total, stats.oldest, stats.newest) == (0, None, None)
-    assert not await queue.stores.messages.partition(queue.ref, 3)
-
-
 async def test_an_expired_message_is_no_dead_letter(
     queue: QueueUnderTest, other: QueueUnderTest
 ) -> None:
@@ -72,18 +61,6 @@ async def test_a_marker_stays_good_when_its_message_has_expired(queue: QueueUnde
     assert texts((await queue.page(after=page.marker)).messages) == ["here"]
     by_id = Marker(int(message_id[:16], 16), message_id)
     assert texts((await queue.page(after=by_id)).messages) == ["here"]
-
-
-async def test_a_message_that_expires_in_the_grace_after_its_claim_is_gone(
-    queue: QueueUnderTest,
-) -> None:
-    (message_id,) = await queue.post("a", ttl=5 * MINUTE)
-    claim_id = await queue.claim_id(ttl=10 * MINUTE, grace=5 * MINUTE)
-    queue.advance(16 * MINUTE)
-    with pytest.raises(NotFound):
-        await queue.get_claim(claim_id)
-    assert not await queue.get(message_id)
-    assert await queue.counts() == (0, 0, 0)
 
 
 async def test_messages_of_every_state_expire(queue: QueueUnderTest) -> None:

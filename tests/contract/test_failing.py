@@ -109,22 +109,6 @@ async def test_failures_and_lapses_are_counted_together(queue: QueueUnderTest) -
     assert (message.claim_count, message.failure_count) == (6, 4)
 
 
-async def test_a_claim_that_meets_a_lapse_counts_it(queue: QueueUnderTest) -> None:
-    await queue.post("a")
-    await let_lapse(queue)
-    (message,) = (await queue.claim()).messages
-    assert (message.claim_count, message.failure_count) == (2, 1)
-
-
-async def test_a_sweep_that_meets_a_lapse_counts_it(queue: QueueUnderTest) -> None:
-    (message_id,) = await queue.post("a")
-    await let_lapse(queue)
-    await queue.sweep()
-    message = await queue.get_one(message_id)
-    assert (message.claim_count, message.failure_count) == (1, 1)
-    assert await queue.counts() == (1, 0, 0)
-
-
 async def test_a_lapse_is_counted_once_however_many_look(queue: QueueUnderTest) -> None:
     message_ids = await queue.post(*"ab")
     claim_id = await let_lapse(queue)
@@ -241,18 +225,6 @@ async def test_the_lapse_that_reaches_the_limit_moves_the_message(
     ]
 
 
-async def test_until_a_lapse_is_met_readers_see_the_message_where_it_was(
-    queue: QueueUnderTest, other: QueueUnderTest
-) -> None:
-    (message_id,) = await queue.post("a")
-    await let_lapse(queue)
-    assert await queue.counts() == (1, 0, 0)
-    (message,) = await queue.listed(claimed=False, delayed=False)
-    assert (message.id, message.claim_id, message.parked_until) == (message_id, None, None)
-    policy = other.as_dead_letter_queue(max_failures=1)
-    assert (await queue.claim(dead_letter=policy)).moved == 1
-
-
 async def test_a_failure_moves_a_message_that_was_claimed_as_often_as_it_may(
     queue: QueueUnderTest, other: QueueUnderTest
 ) -> None:
@@ -276,15 +248,6 @@ async def test_a_lapse_moves_a_message_that_was_claimed_as_often_as_it_may(
     assert (reason(letter), letter.claim_count, letter.failure_count) == (MAX_CLAIMS, 1, 1)
 
 
-async def test_of_two_limits_reached_the_failures_are_named(
-    queue: QueueUnderTest, other: QueueUnderTest
-) -> None:
-    (message_id,) = await queue.post("a")
-    retries = RetryPolicy(other.as_dead_letter_queue(1, max_failures=1))
-    await queue.settle(await queue.claim_id(), fail(message_id), retries=retries)
-    assert reason(await other.get_one(message_id)) == MAX_FAILURES
-
-
 async def test_a_release_moves_nothing_whatever_the_limits(
     queue: QueueUnderTest, other: QueueUnderTest
 ) -> None:
@@ -299,18 +262,6 @@ async def test_a_release_moves_nothing_whatever_the_limits(
     assert (await queue.claim(dead_letter=policy)).moved == 1
     letter = await other.get_one(message_id)
     assert (reason(letter), letter.failure_count) == (MAX_CLAIMS, 0)
-
-
-async def test_failures_of_before_the_policy_count_too(
-    queue: QueueUnderTest, other: QueueUnderTest
-) -> None:
-    (message_id,) = await queue.post("a")
-    for _ in range(4):
-        await queue.settle(await queue.claim_id(), fail(message_id))
-    retries = RetryPolicy(other.as_dead_letter_queue(max_failures=2))
-    settled = await queue.settle(await queue.claim_id(), fail(message_id), retries=retries)
-    assert settled.moved == 1
-    assert (await other.get_one(message_id)).failure_count == 5
 
 
 async def test_a_letter_gets_the_ttl_of_the_policy_at_the_failure(

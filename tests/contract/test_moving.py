@@ -161,13 +161,6 @@ async def test_a_delayed_message_is_moved_and_its_delay_ends(
     assert ids(claimed.messages) == [message_id]
 
 
-async def test_many_are_moved_in_one_call(queue: QueueUnderTest, other: QueueUnderTest) -> None:
-    posted = await queue.post(*(str(number) for number in range(60)))
-    assert await queue.move(other, *posted) == [Outcome.DONE] * 60
-    assert await other.bodies() == [str(number) for number in range(60)]
-    assert await queue.bodies() == []
-
-
 async def test_letters_that_go_back_do_not_wait_for_those_that_come(
     queue: QueueUnderTest, other: QueueUnderTest
 ) -> None:

@@ -9,7 +9,6 @@ from tests.contract.subject import (
     SECOND,
     QueueUnderTest,
     ack,
-    fail,
     give_back,
     ids,
     new,
@@ -81,15 +80,6 @@ async def test_a_pop_takes_a_parked_message_when_its_time_has_come(
     assert await queue.bodies() == []
 
 
-async def test_a_parked_message_comes_back_at_its_own_place(queue: QueueUnderTest) -> None:
-    await park(queue, "a", "b")
-    await queue.post("c")
-    queue.advance(11 * MINUTE)
-    await queue.post("d")
-    assert texts(await queue.listed(claimed=False, delayed=False)) == ["a", "b", "c", "d"]
-    assert texts((await queue.claim(3)).messages) == ["a", "b", "c"]
-
-
 async def test_a_sweep_brings_a_parked_message_back_at_its_own_place(
     queue: QueueUnderTest,
 ) -> None:
@@ -125,16 +115,6 @@ async def test_each_message_waits_for_its_own_time(queue: QueueUnderTest) -> Non
         assert texts((await queue.claim(ttl=HOUR)).messages) == [expected]
 
 
-async def test_a_message_can_be_parked_again_and_again(queue: QueueUnderTest) -> None:
-    await queue.post("a")
-    for count in range(1, 5):
-        (message,) = (await queue.claim()).messages
-        assert message.claim_count == count
-        await queue.release(message.claim_id or "", delay=10 * MINUTE)
-        assert (await queue.claim()).claim_id is None
-        queue.advance(11 * MINUTE)
-
-
 # How readers see it.
 
 
@@ -151,17 +131,6 @@ async def test_a_parked_message_is_shown_as_claimed_by_nobody(queue: QueueUnderT
     assert (listed.claim_id, listed.parked_until) == (None, shown.parked_until)
     assert ready.parked_until is None
     assert texts(await queue.listed(claimed=False, delayed=True)) == ["ready"]
-
-
-async def test_a_message_is_shown_as_ready_when_its_time_has_come(queue: QueueUnderTest) -> None:
-    (message_id,) = await park(queue, "a")
-    queue.advance(11 * MINUTE)
-    for _ in range(2):
-        (listed,) = await queue.listed(claimed=False, delayed=False)
-        assert (listed.id, listed.claim_id, listed.parked_until) == (message_id, None, None)
-        assert (await queue.get_one(message_id)).parked_until is None
-        assert await queue.counts() == (1, 0, 0)
-        await queue.sweep()
 
 
 async def test_a_parked_message_is_counted_as_delayed(queue: QueueUnderTest) -> None:
@@ -216,25 +185,18 @@ async def test_no_claim_may_delete_a_parked_message(queue: QueueUnderTest) -> No
     assert await queue.bodies() == ["a", "b"]
 
 
-async def test_a_parked_message_is_purged_for_good(queue: QueueUnderTest) -> None:
+@pytest.mark.parametrize("forget", ["purge", "drop"])
+async def test_a_parked_message_goes_for_good_with_its_queue(
+    queue: QueueUnderTest, forget: str
+) -> None:
     (message_id,) = await park(queue, "a")
-    await queue.purge()
+    await getattr(queue, forget)()
     assert await queue.counts() == (0, 0, 0)
     assert not await queue.get(message_id)
-    queue.advance(11 * MINUTE)
-    await queue.sweep()
-    assert (await queue.claim()).claim_id is None
-    assert await queue.bodies() == []
-
-
-async def test_a_parked_message_is_dropped_with_its_queue(queue: QueueUnderTest) -> None:
-    await park(queue, "a")
-    await queue.drop()
     await queue.post("b")
     queue.advance(11 * MINUTE)
     await queue.sweep()
-    assert texts((await queue.claim()).messages) == ["b"]
-    assert await queue.bodies() == ["b"]
+    assert texts((await queue.claim()).messages) == await queue.bodies() == ["b"]
 
 
 async def test_a_parked_message_can_not_be_edited(queue: QueueUnderTest) -> None:
@@ -336,41 +298,34 @@ async def test_parking_can_outlast_the_old_claim_or_end_before_it(queue: QueueUn
 # How long it lives.
 
 
-async def test_a_message_lives_until_a_minute_after_its_parking(queue: QueueUnderTest) -> None:
+@pytest.mark.parametrize(
+    ("delay", "ttl"),
+    [
+        pytest.param(40 * MINUTE, 41 * MINUTE, id="it would expire before"),
+        pytest.param(20 * MINUTE - 30 * SECOND, 20 * MINUTE + 30 * SECOND, id="soon after"),
+        pytest.param(10 * MINUTE, 20 * MINUTE, id="it lives long enough"),
+    ],
+)
+async def test_a_message_lives_until_a_minute_after_its_parking(
+    queue: QueueUnderTest, delay: int, ttl: int
+) -> None:
     (message_id,) = await queue.post("a", ttl=20 * MINUTE)
     claim_id = await queue.claim_id(ttl=5 * MINUTE)
-    await queue.settle(claim_id, give_back(message_id, 40 * MINUTE))
+    await queue.settle(claim_id, give_back(message_id, delay))
     message = await queue.get_one(message_id)
-    assert message.ttl_ms == 41 * MINUTE
-    assert message.parked_until == message.expires_at - MINUTE
-    queue.advance(39 * MINUTE)
+    assert message.ttl_ms == ttl
+    assert message.parked_until is not None
+    assert abs(message.parked_until - message.now - delay) < MINUTE
+    if ttl != 20 * MINUTE:
+        assert message.parked_until == message.expires_at - MINUTE
+    queue.advance(delay - MINUTE)
     await queue.sweep()
     assert await queue.counts() == (0, 1, 0)
     queue.advance(MINUTE + 30 * SECOND)
     assert await queue.counts() == (1, 0, 0)
-    queue.advance(MINUTE)
+    queue.advance(ttl - delay)
     assert await queue.counts() == (0, 0, 0)
     assert (await queue.claim()).claim_id is None
-
-
-async def test_a_ttl_that_ends_within_a_minute_after_the_parking_is_raised(
-    queue: QueueUnderTest,
-) -> None:
-    (message_id,) = await queue.post("a", ttl=20 * MINUTE)
-    claim_id = await queue.claim_id(ttl=5 * MINUTE)
-    await queue.settle(claim_id, give_back(message_id, 20 * MINUTE - 30 * SECOND))
-    message = await queue.get_one(message_id)
-    assert message.ttl_ms == 20 * MINUTE + 30 * SECOND
-    assert message.parked_until == message.expires_at - MINUTE
-
-
-async def test_a_ttl_that_lasts_is_not_touched_by_parking(queue: QueueUnderTest) -> None:
-    (message_id,) = await queue.post("a", ttl=HOUR)
-    before = await queue.get_one(message_id)
-    claim_id = await queue.claim_id()
-    await queue.settle(claim_id, fail(message_id, 10 * MINUTE))
-    after = await queue.get_one(message_id)
-    assert (after.ttl_ms, after.expires_at) == (before.ttl_ms, before.expires_at)
 
 
 async def test_a_parked_message_keeps_what_it_is(queue: QueueUnderTest) -> None:

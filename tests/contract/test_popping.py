@@ -43,8 +43,3 @@ async def test_popping_leaves_held_and_delayed_messages(queue: QueueUnderTest) -
     assert await queue.bodies() == ["held", "delayed"]
     queue.advance(11 * MINUTE)
     assert texts((await queue.pop(mode=DelayMode.HONOUR)).messages) == ["held", "delayed"]
-
-
-async def test_an_empty_queue_pops_nothing(queue: QueueUnderTest) -> None:
-    popped = await queue.pop()
-    assert (popped.claim_id, list(popped.messages), popped.moved) == (None, [], 0)

@@ -58,12 +58,6 @@ async def test_metadata_are_kept_as_they_were_given(
     assert not read.exposing
 
 
-async def test_a_queue_that_is_not_there_has_no_record(
-    stores: Stores, project: str, name: str
-) -> None:
-    assert await stores.management.get_queue(QueueRef(project, name)) is None
-
-
 async def test_creating_again_changes_nothing(stores: Stores, project: str, name: str) -> None:
     record = await create(stores, project, name, {"a": 1})
     again, created = await stores.management.create_queue(

@@ -274,33 +274,6 @@ async def test_names_with_odd_characters_are_announced(queue: QueueUnderTest, ea
     assert set(ears.heard) == {each.ref for each in odd}
 
 
-async def test_a_queue_that_nobody_watches_is_not_announced(
-    queue: QueueUnderTest, other: QueueUnderTest, ears: Ears
-) -> None:
-    await watch(other)
-    await queue.post("a")
-    await other.post("b")
-    await ears.hear(other)
-    assert queue.ref not in ears.heard
-
-
-async def test_a_queue_that_is_watched_no_more_is_not_announced(
-    queue: QueueUnderTest, other: QueueUnderTest, ears: Ears
-) -> None:
-    await watch(queue, other)
-    await queue.post("a")
-    await ears.hear(queue)
-    await unwatch(queue)
-    # What was under way before is over when the other queue is heard.
-    await other.post("b")
-    await ears.hear(other)
-    ears.forget()
-    await queue.post("c")
-    await other.post("d")
-    await ears.hear(other)
-    assert queue.ref not in ears.heard
-
-
 async def test_each_watch_needs_its_unwatch(
     queue: QueueUnderTest, other: QueueUnderTest, ears: Ears
 ) -> None:

@@ -14,9 +14,8 @@ from tests.contract.subject import (
     ids,
     texts,
 )
-from zaqar_lite.domain.attempts import REJECTED
 from zaqar_lite.domain.errors import NotFound
-from zaqar_lite.domain.models import DelayMode, Refusal, RefusalReason, RetryPolicy
+from zaqar_lite.domain.models import Refusal, RefusalReason, RetryPolicy
 from zaqar_lite.domain.settlements import Outcome, Settlement
 
 pytestmark = pytest.mark.anyio
@@ -41,17 +40,6 @@ async def test_nothing_to_settle_is_no_error(queue: QueueUnderTest) -> None:
 # What each act does.
 
 
-async def test_an_acknowledged_message_is_deleted_and_the_others_stay(
-    queue: QueueUnderTest,
-) -> None:
-    message_ids = await queue.post(*"abc")
-    claim_id = await queue.claim_id()
-    assert await queue.outcomes(claim_id, ack(message_ids[1])) == [DONE]
-    assert await queue.bodies() == ["a", "c"]
-    assert await queue.held(claim_id) == ["a", "c"]
-    assert await queue.counts() == (0, 0, 2)
-
-
 async def test_a_released_message_is_ready_at_once_at_its_own_place(
     queue: QueueUnderTest,
 ) -> None:
@@ -64,31 +52,6 @@ async def test_a_released_message_is_ready_at_once_at_its_own_place(
     assert (message.claim_id, message.parked_until) == (None, None)
     assert (message.claim_count, message.failure_count) == (1, 0)
     assert texts((await queue.claim()).messages) == ["b", "d"]
-
-
-async def test_a_message_released_as_failed_is_ready_and_its_failures_grow(
-    queue: QueueUnderTest,
-) -> None:
-    (message_id,) = await queue.post("a")
-    for failures in (1, 2, 3):
-        claim_id = await queue.claim_id()
-        assert await queue.outcomes(claim_id, fail(message_id, reason="http_503")) == [DONE]
-        message = await queue.get_one(message_id)
-        assert (message.failure_count, message.claim_count) == (failures, failures)
-        assert (message.claim_id, message.parked_until) == (None, None)
-        assert await queue.counts() == (1, 0, 0)
-
-
-async def test_a_message_released_with_a_delay_waits_for_it(queue: QueueUnderTest) -> None:
-    message_ids = await queue.post(*"ab")
-    claim_id = await queue.claim_id()
-    assert await queue.outcomes(claim_id, give_back(message_ids[0], 10 * MINUTE)) == [DONE]
-    assert await queue.held(claim_id) == ["b"]
-    assert await queue.counts() == (0, 1, 1)
-    queue.advance(9 * MINUTE)
-    assert (await queue.claim()).claim_id is None
-    queue.advance(MINUTE)
-    assert (await queue.claim()).messages[0].id == message_ids[0]
 
 
 async def test_an_extended_message_outlives_its_claim_mates(queue: QueueUnderTest) -> None:
@@ -195,16 +158,6 @@ async def test_a_rejected_message_is_a_dead_letter_at_once(
     assert ids((await other.claim()).messages) == [message_ids[0]]
 
 
-async def test_a_message_rejected_without_a_reason_has_one_of_ours(
-    queue: QueueUnderTest, other: QueueUnderTest
-) -> None:
-    (message_id,) = await queue.post("a")
-    await queue.outcomes(await queue.claim_id(), bury(message_id), retries=letters_to(other))
-    letter = await other.get_one(message_id)
-    assert letter.origin is not None
-    assert letter.origin.reason == REJECTED
-
-
 async def test_a_rejected_message_gets_the_ttl_of_the_policy(
     queue: QueueUnderTest, other: QueueUnderTest
 ) -> None:
@@ -253,29 +206,6 @@ async def test_one_call_settles_each_message_in_its_own_way(
     assert await queue.held(claim_id) == ["d", "f"]
     assert await queue.counts() == (2, 1, 2)
     assert texts((await queue.claim()).messages) == ["c", "g"]
-
-
-async def test_many_messages_are_settled_in_one_call(queue: QueueUnderTest) -> None:
-    message_ids = await queue.post(*map(str, range(100)))
-    claim_id = await queue.claim_id(100)
-    settlements = [
-        ack(message_id) if number % 2 else fail(message_id, 10 * MINUTE)
-        for number, message_id in enumerate(message_ids)
-    ]
-    assert await queue.outcomes(claim_id, *settlements) == [DONE] * 100
-    assert await queue.counts() == (0, 50, 0)
-    assert await queue.is_over(claim_id)
-
-
-async def test_messages_of_a_delayed_queue_are_settled_too(queue: QueueUnderTest) -> None:
-    message_ids = await queue.post(*"ab", delay=10 * MINUTE)
-    queue.advance(11 * MINUTE)
-    claimed = await queue.claim(mode=DelayMode.HONOUR)
-    assert await queue.outcomes(
-        claimed.claim_id or "", give_back(message_ids[0]), ack(message_ids[1])
-    ) == [DONE, DONE]
-    assert await queue.counts() == (1, 0, 0)
-    assert texts((await queue.claim(mode=DelayMode.HONOUR)).messages) == ["a"]
 
 
 # What a claim is, when its messages have leases of their own.

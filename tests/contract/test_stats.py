@@ -17,14 +17,6 @@ async def test_an_empty_queue_counts_nothing(queue: QueueUnderTest) -> None:
     assert stats.newest is None
 
 
-async def test_each_state_is_counted(queue: QueueUnderTest) -> None:
-    await queue.post(*"ab")
-    await queue.claim(2)
-    await queue.post(*"cde", delay=10 * MINUTE)
-    await queue.post("f")
-    assert await queue.counts() == (1, 3, 2)
-
-
 async def test_the_oldest_and_the_newest_are_found_by_position_in_any_state(
     queue: QueueUnderTest,
 ) -> None:

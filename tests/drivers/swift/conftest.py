@@ -1,6 +1,7 @@
 """Fixtures: stores on the real Swift, alone or shared, with or without the faulty proxy."""
 
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from uuid import uuid4
 
 import pytest
@@ -27,6 +28,12 @@ def proxy(swift_server: SwiftServer) -> Iterator[FaultyProxy]:
     proxy = FaultyProxy(swift_server).start()
     yield proxy
     proxy.stop()
+
+
+@pytest.fixture
+def locks(tmp_path: Path) -> str:
+    """The coordination URL of servers that share their store."""
+    return f"file://{tmp_path}/locks"
 
 
 @pytest.fixture

@@ -6,18 +6,19 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from email.utils import formatdate, parsedate_to_datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Self
+from typing import Self, TypeVar
 from urllib.parse import unquote, urlsplit
 from uuid import uuid4
 
 from tests.services import SwiftServer
 from tests.services.process import free_port
 
+T = TypeVar("T")
 _HOP = {"connection", "keep-alive", "transfer-encoding", "content-length"}
 
 
@@ -117,6 +118,20 @@ class FaultyProxy:
         with self._lock:
             self._faults.append(fault)
         return fault
+
+    @asynccontextmanager
+    async def paused(
+        self, method: str, pattern: str, step: Awaitable[T], **what: object
+    ) -> AsyncIterator[asyncio.Future[T]]:
+        """Begin a step, and hold up its first such request while the context lasts."""
+        go = threading.Event()
+        fault = self.fault(method, pattern, pause=go, **what)
+        doing = asyncio.ensure_future(step)
+        try:
+            assert await asyncio.to_thread(fault.reached.wait, 15)
+            yield doing
+        finally:
+            go.set()
 
     def token_for(self, real: str) -> str:
         """A token of our own for one of Swift's, which would give out the same one again."""

@@ -3,7 +3,6 @@
 import asyncio
 import threading
 from contextlib import nullcontext
-from pathlib import Path
 
 import pytest
 
@@ -189,14 +188,13 @@ async def test_nothing_of_a_post_that_was_cut_short_is_claimed(
 
 @pytest.mark.parametrize("claims", [None, ()])
 async def test_a_deletion_by_id_first_finishes_a_post_that_was_cut_short(
-    open_swift: OpenSwift, proxy: FaultyProxy, tmp_path: Path, claims: tuple[str, ...] | None
+    open_swift: OpenSwift, proxy: FaultyProxy, locks: str, claims: tuple[str, ...] | None
 ) -> None:
     """All of the batch is there, and readers see it when a lease is over.
 
     A deletion that left the post open would let the next claim take the batch for one that was
     never completed, and undo what is left of it.
     """
-    locks = f"file://{tmp_path}/locks"
     crashed = a_queue(await open_swift(proxy.url, coordination_url=locks, options=QUICK))
     batch = [new("a", key="a"), new("b", key="b")]
     proxy.fault("POST", "/l/tail", times=50, cut="before")
@@ -213,10 +211,9 @@ async def test_a_deletion_by_id_first_finishes_a_post_that_was_cut_short(
 
 
 async def test_an_edit_first_undoes_a_post_that_was_cut_short(
-    open_swift: OpenSwift, proxy: FaultyProxy, tmp_path: Path
+    open_swift: OpenSwift, proxy: FaultyProxy, locks: str
 ) -> None:
     """One of the batch is there: what was edited would be undone with it, by the next claim."""
-    locks = f"file://{tmp_path}/locks"
     crashed = a_queue(await open_swift(proxy.url, coordination_url=locks, options=QUICK))
     batch = [new("a", key="a", delay=5 * MINUTE), new("b", key="b", delay=5 * MINUTE)]
     proxy.fault("PUT", "/m/0", times=50, skip=1, cut="before")
@@ -234,31 +231,27 @@ async def test_an_edit_first_undoes_a_post_that_was_cut_short(
 
 @pytest.mark.parametrize("shared", [False, True])
 async def test_a_reader_does_not_pass_a_batch_that_is_being_written(
-    open_swift: OpenSwift, proxy: FaultyProxy, tmp_path: Path, shared: bool
+    open_swift: OpenSwift, proxy: FaultyProxy, locks: str, shared: bool
 ) -> None:
     """The last message of a batch is there before the first one: readers stop before both."""
-    locks = f"file://{tmp_path}/locks" if shared else None
-    writer = a_queue(await open_swift(proxy.url, coordination_url=locks))
-    reader = writer.at(await open_swift(coordination_url=locks)) if shared else writer
+    url = locks if shared else None
+    writer = a_queue(await open_swift(proxy.url, coordination_url=url))
+    reader = writer.at(await open_swift(coordination_url=url)) if shared else writer
     await writer.post("older")
-    go = threading.Event()
-    stop = proxy.fault("PUT", "/m/", pause=go)
-    posting = asyncio.create_task(writer.post("a", "b", "c"))
-    assert await asyncio.to_thread(stop.reached.wait, 10)
-    await asyncio.sleep(0.5)  # the other two are being written meanwhile
-    page = await reader.page()
-    assert texts(page.messages) == ["older"]
-    go.set()
+    async with proxy.paused("PUT", "/m/", writer.post("a", "b", "c")) as posting:
+        await asyncio.sleep(0.5)  # the other two are being written meanwhile
+        page = await reader.page()
+        assert texts(page.messages) == ["older"]
     await posting
     assert texts((await reader.page(after=page.marker)).messages) == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize("shared", [False, True])
 async def test_a_batch_that_begins_between_a_readers_look_and_its_listing_is_not_passed(
-    open_swift: OpenSwift, proxy: FaultyProxy, tmp_path: Path, shared: bool
+    open_swift: OpenSwift, proxy: FaultyProxy, locks: str, shared: bool
 ) -> None:
-    locks = f"file://{tmp_path}/locks" if shared else None
-    queue = a_queue(await open_swift(proxy.url, coordination_url=locks))
+    url = locks if shared else None
+    queue = a_queue(await open_swift(proxy.url, coordination_url=url))
     await queue.post("older")
     listing, first = threading.Event(), threading.Event()
     looked = proxy.fault("GET", r"^/[^/]+\.queue\.[^/]+$", pause=listing)

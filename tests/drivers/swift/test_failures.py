@@ -2,9 +2,7 @@
 
 import asyncio
 import json
-import threading
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -139,17 +137,13 @@ async def test_a_message_that_is_gone_since_the_listing_is_passed_over(
 ) -> None:
     """404 between list and get; the claim goes on to the next one."""
     posted = await queue.post(*TEXTS)
-    go = threading.Event()
-    fault = proxy.fault("GET", f"/{posted[0]}$", pause=go)
-    claiming = asyncio.create_task(queue.claim(2))
-    await asyncio.to_thread(fault.reached.wait, 10)
-    outside = proxy.fault("DELETE", f"/{posted[0]}$")  # sees it pass
-    # Without the lock, as an expirer would: straight at the object.
-    backend = queue.stores.messages._connection  # type: ignore[attr-defined]
-    container = backend.containers.queue(queue.ref)
-    await backend.swift.call("DELETE", container, f"m/{posted[0][:16]}/{posted[0]}")
-    assert outside.hits == 1
-    go.set()
+    async with proxy.paused("GET", f"/{posted[0]}$", queue.claim(2)) as claiming:
+        outside = proxy.fault("DELETE", f"/{posted[0]}$")  # sees it pass
+        # Without the lock, as an expirer would: straight at the object.
+        backend = queue.stores.messages._backend  # type: ignore[attr-defined]
+        container = backend.containers.queue(queue.ref)
+        await backend.swift.call("DELETE", container, f"m/{posted[0][:16]}/{posted[0]}")
+        assert outside.hits == 1
     assert texts((await claiming).messages) == TEXTS[1:3]
 
 
@@ -254,10 +248,9 @@ async def test_a_claim_is_answered_though_letters_could_not_be_moved(
 @uses_quick
 @pytest.mark.parametrize("key", [None, "k"])
 async def test_a_post_is_answered_though_the_tail_could_not_be_written_behind_it(
-    open_swift: OpenSwift, proxy: FaultyProxy, tmp_path: Path, key: str | None
+    open_swift: OpenSwift, proxy: FaultyProxy, locks: str, key: str | None
 ) -> None:
     """All is stored by then. Readers pass it when a lease is over, or with the next post."""
-    locks = f"file://{tmp_path}/locks"
     queue = a_queue(await open_swift(proxy.url, coordination_url=locks, options=QUICK))
     reader = queue.at(await open_swift(coordination_url=locks))
     await queue.post("older")
@@ -280,7 +273,7 @@ async def test_what_lands_late_does_not_reach_the_queues_next_life(
     stores = await open_swift()
     queue = a_queue(stores)
     posted = await queue.post("a", "b", "c", batch_key="k")
-    backend = stores.messages._connection  # type: ignore[attr-defined]
+    backend = stores.messages._backend  # type: ignore[attr-defined]
     container = backend.containers.queue(queue.ref)
     kept = {}
     for entry in await backend.objects.list(container):
@@ -311,7 +304,7 @@ async def test_nothing_is_left_of_a_queue_that_was_dropped_long_ago(open_swift: 
     await queue.claim(1)
     await queue.drop()
     await queue.sweep()
-    backend = stores.messages._connection  # type: ignore[attr-defined]
+    backend = stores.messages._backend  # type: ignore[attr-defined]
     container = backend.containers.queue(queue.ref)
     assert [entry.name for entry in await backend.objects.list(container, prefix="l/")]
     queue.advance(2 * 60 * 60_000)
@@ -323,10 +316,9 @@ async def test_nothing_is_left_of_a_queue_that_was_dropped_long_ago(open_swift: 
 
 
 async def test_a_claim_whose_last_message_went_elsewhere_is_over_and_its_object_goes_in_time(
-    open_swift: OpenSwift, tmp_path: Path
+    open_swift: OpenSwift, locks: str
 ) -> None:
     """Acknowledged in part through another process: neither saw the last one of the claim."""
-    locks = f"file://{tmp_path}/locks"
     queue = a_queue(await open_swift(coordination_url=locks))
     other = queue.at(await open_swift(coordination_url=locks))
     first, second = await queue.post("a", "b")
@@ -336,7 +328,7 @@ async def test_a_claim_whose_last_message_went_elsewhere_is_over_and_its_object_
     await other.delete(second, claims=[ended])
     with pytest.raises(NotFound):
         await queue.get_claim(ended)
-    backend = queue.stores.messages._connection  # type: ignore[attr-defined]
+    backend = queue.stores.messages._backend  # type: ignore[attr-defined]
     container = backend.containers.queue(queue.ref)
     assert len(await backend.objects.list(container, prefix="c/")) == 2
     queue.advance(HOUR - MINUTE)

@@ -1,7 +1,5 @@
 """Records: names of objects that sort as records do, and versions under clocks that differ."""
 
-from pathlib import Path
-
 import pytest
 
 from tests.contract.stores import Stores
@@ -78,12 +76,10 @@ async def test_long_names_are_listed_in_order_page_by_page(open_swift: OpenSwift
 
 
 async def test_versions_grow_where_the_next_writer_is_behind(
-    open_swift: OpenSwift, tmp_path: Path
+    open_swift: OpenSwift, locks: str
 ) -> None:
     """A deletion leaves a tombstone until all clocks are past its version."""
-    first, second = [
-        await open_swift(coordination_url=f"file://{tmp_path}/locks") for _ in range(2)
-    ]
+    first, second = [await open_swift(coordination_url=locks) for _ in range(2)]
     for _ in range(3):
         ahead = await put_ahead(first)
         assert await first.management.delete_record("kind", "p", "n")

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import pytest
 
@@ -45,12 +44,8 @@ async def test_a_claim_whose_coordinator_is_lost_is_refused_and_not_released(
         first = a_queue(await open_swift(proxy.url, coordination_url=redis.url))
         second = first.at(await open_swift(coordination_url=redis.url))
         await first.post("a", "b")
-        go = threading.Event()
-        fault = proxy.fault("POST", POST, pause=go)
-        claiming = asyncio.create_task(first.claim(2))
-        await reached(fault.reached)
-        redis.restart()
-        go.set()
+        async with proxy.paused("POST", POST, first.claim(2)) as claiming:
+            redis.restart()
         with pytest.raises(Unavailable, match="lock was lost"):
             await claiming
         assert (await second.claim()).claim_id is None
@@ -67,12 +62,8 @@ async def test_what_was_stored_or_removed_is_answered_though_the_coordinator_is_
         queue = a_queue(await open_swift(proxy.url, coordination_url=redis.url))
         await queue.post("a")
         for method, step in (("PUT", queue.post("b")), ("DELETE", queue.pop(1))):
-            go = threading.Event()
-            fault = proxy.fault(method, POST, pause=go)
-            doing = asyncio.create_task(step)
-            await reached(fault.reached)
-            redis.restart()
-            go.set()
+            async with proxy.paused(method, POST, step) as doing:
+                redis.restart()
             await doing
         assert await queue.bodies() == ["b"]
 
@@ -95,24 +86,20 @@ async def test_without_the_coordinator_reading_goes_on_and_claiming_does_not(
 
 
 async def test_writing_stops_at_half_of_the_lease(
-    open_swift: OpenSwift, proxy: FaultyProxy, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    open_swift: OpenSwift, proxy: FaultyProxy, locks: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whoever comes next may hold the lock when the lease is over; nothing may land by then."""
     queue = a_queue(
         await open_swift(
             proxy.url,
-            coordination_url=f"file://{tmp_path}/locks",
+            coordination_url=locks,
             options="&lease=5&timeout=1",
         )
     )
     await queue.post("a", "b")
     proxy.kinds()
-    go = threading.Event()
-    fault = proxy.fault("GET", POST, times=50, pause=go)
-    claiming = asyncio.create_task(queue.claim())
-    await reached(fault.reached)
-    await asyncio.sleep(3)  # the only real wait: a lease is of the coordination service's time
-    go.set()
+    async with proxy.paused("GET", POST, queue.claim(), times=50) as claiming:
+        await asyncio.sleep(3)  # the only real wait: a lease is of the coordination service's time
     with pytest.raises(Unavailable, match="lease"):
         await claiming
     assert "raise the option 'lease'" in caplog.text
@@ -125,17 +112,13 @@ async def test_a_caller_that_gives_up_leaves_no_thread_that_writes_without_the_l
 ) -> None:
     queue = a_queue(await open_swift(proxy.url))
     await queue.post(*"abc")
-    go = threading.Event()
-    fault = proxy.fault("POST", POST, pause=go)
-    claiming = asyncio.create_task(queue.claim(3))
-    await reached(fault.reached)
-    claiming.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await claiming
-    other = asyncio.create_task(queue.claim(3))
-    done, _ = await asyncio.wait([other], timeout=0.2)
-    assert not done, "the lock was free while the first claim still wrote"
-    go.set()
+    async with proxy.paused("POST", POST, queue.claim(3)) as claiming:
+        claiming.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await claiming
+        other = asyncio.create_task(queue.claim(3))
+        done, _ = await asyncio.wait([other], timeout=0.2)
+        assert not done, "the lock was free while the first claim still wrote"
     assert (await other).claim_id is None
     assert await queue.counts() == (0, 0, 3)
 
@@ -171,20 +154,17 @@ async def test_an_unknown_coordination_service_is_told(open_swift: OpenSwift) ->
         await open_swift(coordination_url="carrier-pigeon://loft")
 
 
-async def test_what_a_store_promises_depends_on_its_lock(
-    open_swift: OpenSwift, tmp_path: Path
-) -> None:
+async def test_what_a_store_promises_depends_on_its_lock(open_swift: OpenSwift, locks: str) -> None:
     alone = await open_swift()
-    shared = await open_swift(coordination_url=f"file://{tmp_path}/locks")
+    shared = await open_swift(coordination_url=locks)
     assert Capability.SHARED not in alone.messages.capabilities
     assert Capability.SHARED in shared.messages.capabilities
 
 
 async def test_a_record_that_another_process_changed_is_not_acted_on(
-    open_swift: OpenSwift, tmp_path: Path
+    open_swift: OpenSwift, locks: str
 ) -> None:
-    place = f"file://{tmp_path}/locks"
-    one, two = await open_swift(coordination_url=place), await open_swift(coordination_url=place)
+    one, two = await open_swift(coordination_url=locks), await open_swift(coordination_url=locks)
     queue = a_queue(one)
     record, _ = await one.management.create_queue(queue.ref, {}, max_queues=10)
     await queue.post("a", version=record.version)
@@ -253,14 +233,13 @@ class Claimer:
 
 
 async def test_a_process_that_dies_with_the_lock_leaves_it_free(
-    open_swift: OpenSwift, proxy: FaultyProxy, tmp_path: Path
+    open_swift: OpenSwift, proxy: FaultyProxy, locks: str
 ) -> None:
     """Killed in the middle of a claim: what it had marked lapses, the rest is there at once."""
-    place = f"file://{tmp_path}/locks"
-    through = a_queue(await open_swift(proxy.url, coordination_url=place))
+    through = a_queue(await open_swift(proxy.url, coordination_url=locks))
     posted = await through.post(*"abcd")
-    direct = through.at(await open_swift(coordination_url=place))
-    claimer = Claimer(through, place)
+    direct = through.at(await open_swift(coordination_url=locks))
+    claimer = Claimer(through, locks)
     claimer.ready()
     go = threading.Event()
     fault = proxy.fault("POST", POST, pause=go, cut="before")
@@ -315,11 +294,10 @@ async def test_a_process_that_is_stopped_past_its_lease_holds_nothing_twice(
 
 
 async def test_a_clock_that_differs_from_swifts_is_refused(
-    open_swift: OpenSwift, proxy: FaultyProxy, tmp_path: Path
+    open_swift: OpenSwift, proxy: FaultyProxy, locks: str
 ) -> None:
     """With others by 2 seconds, because deadlines are the lock holder's; reading goes on."""
-    place = f"file://{tmp_path}/locks"
-    queue = a_queue(await open_swift(proxy.url, coordination_url=place))
+    queue = a_queue(await open_swift(proxy.url, coordination_url=locks))
     await queue.post("a")
     proxy.ahead = 10
     await queue.bodies()
@@ -328,7 +306,7 @@ async def test_a_clock_that_differs_from_swifts_is_refused(
             await step()
     assert await queue.bodies() == ["a"]
     with pytest.raises(ConfigurationError, match="NTP"):
-        await open_swift(proxy.url, coordination_url=place)
+        await open_swift(proxy.url, coordination_url=locks)
     proxy.ahead = -10
     await queue.bodies()
     with pytest.raises(Unavailable, match="NTP"):
@@ -351,14 +329,14 @@ async def test_a_process_that_is_alone_needs_its_clock_for_the_broom_alone(
 
 
 async def test_exposing_may_take_longer_than_a_lease(
-    open_swift: OpenSwift, proxy: FaultyProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    open_swift: OpenSwift, proxy: FaultyProxy, locks: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It frees the lock between its steps, so no step comes near half of the lease."""
     monkeypatch.setattr(changing, "_STEP", 1)
     queue = a_queue(
         await open_swift(
             proxy.url,
-            coordination_url=f"file://{tmp_path}/locks",
+            coordination_url=locks,
             options="&lease=8&timeout=2",
         )
     )
@@ -376,25 +354,21 @@ async def test_who_waits_for_letters_does_not_wait_for_all_that_move(
     letters = queue.named("letters")
     await queue.post(*map(str, range(20)))
     await queue.release(await queue.claim_id(20))
-    go = threading.Event()
-    fault = proxy.fault("DELETE", f"{queue.ref.name}/m/", pause=go)
-    moving = asyncio.create_task(queue.claim(20, dead_letter=letters.as_dead_letter_queue(1)))
-    await reached(fault.reached)
-    claiming = asyncio.create_task(letters.claim(50))
-    done, _ = await asyncio.wait([claiming], timeout=0.2)
-    assert not done, "a move holds the lock of its target"
-    go.set()
+    claim = queue.claim(20, dead_letter=letters.as_dead_letter_queue(1))
+    async with proxy.paused("DELETE", f"{queue.ref.name}/m/", claim) as moving:
+        claiming = asyncio.create_task(letters.claim(50))
+        done, _ = await asyncio.wait([claiming], timeout=0.2)
+        assert not done, "a move holds the lock of its target"
     assert len((await claiming).messages) == 10
     assert (await moving).moved == 20
     assert len((await letters.claim(50)).messages) == 10
 
 
 async def test_a_letter_that_is_seen_can_be_claimed(
-    open_swift: OpenSwift, proxy: FaultyProxy, tmp_path: Path
+    open_swift: OpenSwift, proxy: FaultyProxy, locks: str
 ) -> None:
     """To show letters is the last that is done to their queue while its lock is held."""
-    place = f"file://{tmp_path}/locks"
-    queue = a_queue(await open_swift(proxy.url, coordination_url=place))
+    queue = a_queue(await open_swift(proxy.url, coordination_url=locks))
     letters = queue.named("letters")
     await queue.post(*"abc")
     await queue.release(await queue.claim_id())
@@ -406,13 +380,12 @@ async def test_a_letter_that_is_seen_can_be_claimed(
 
 
 async def test_another_process_claims_letters_while_more_are_moved(
-    open_swift: OpenSwift, proxy: FaultyProxy, tmp_path: Path
+    open_swift: OpenSwift, proxy: FaultyProxy, locks: str
 ) -> None:
     """Between two steps the lock is free for longer than others wait before they ask again."""
-    place = f"file://{tmp_path}/locks"
-    queue = a_queue(await open_swift(proxy.url, coordination_url=place))
+    queue = a_queue(await open_swift(proxy.url, coordination_url=locks))
     letters = queue.named("letters")
-    other = letters.at(await open_swift(coordination_url=place))
+    other = letters.at(await open_swift(coordination_url=locks))
     await queue.post(*map(str, range(20)))
     await queue.release(await queue.claim_id(20))
     first, second = threading.Event(), threading.Event()
@@ -430,13 +403,13 @@ async def test_another_process_claims_letters_while_more_are_moved(
 
 @pytest.mark.parametrize("shared", [False, True])
 async def test_moves_in_both_directions_do_not_wait_for_each_other(
-    open_swift: OpenSwift, proxy: FaultyProxy, tmp_path: Path, shared: bool
+    open_swift: OpenSwift, proxy: FaultyProxy, locks: str, shared: bool
 ) -> None:
     """Nor do they and a claim that sends dead letters, whose locks come in one order.
 
     Each would hold one lock and wait for the other, until it gives up after twenty seconds.
     """
-    place = f"file://{tmp_path}/locks" if shared else None
+    place = locks if shared else None
     queue = a_queue(await open_swift(proxy.url, coordination_url=place))
     letters = queue.named("letters")
     other = letters.at(await open_swift(coordination_url=place)) if shared else letters
@@ -444,15 +417,13 @@ async def test_moves_in_both_directions_do_not_wait_for_each_other(
     await queue.release(await queue.claim_id())
     (moved,) = await queue.post("moved", delay=MINUTE)
     (back,) = await letters.post("back")
-    go = threading.Event()
-    reading = proxy.fault("GET", rf"\.{queue.ref.name}/m/", pause=go)
     policy = letters.as_dead_letter_queue(1)
-    claiming = asyncio.create_task(queue.claim(mode=DelayMode.HONOUR, dead_letter=policy))
-    await reached(reading.reached)  # it holds its queue's lock
-    moves = queue.move(letters, moved), other.move(queue, back)
-    moving = [asyncio.create_task(move) for move in moves]
-    await asyncio.sleep(0.3)
-    go.set()
+    claim = queue.claim(mode=DelayMode.HONOUR, dead_letter=policy)
+    # It holds its queue's lock.
+    async with proxy.paused("GET", rf"\.{queue.ref.name}/m/", claim) as claiming:
+        moves = queue.move(letters, moved), other.move(queue, back)
+        moving = [asyncio.create_task(move) for move in moves]
+        await asyncio.sleep(0.3)
     async with asyncio.timeout(15):
         assert (await claiming).moved == 1
         assert await asyncio.gather(*moving) == [[Outcome.DONE], [Outcome.DONE]]
@@ -461,12 +432,11 @@ async def test_moves_in_both_directions_do_not_wait_for_each_other(
 
 
 async def test_a_process_that_takes_the_lock_again_and_again_lets_others_have_it(
-    open_swift: OpenSwift, tmp_path: Path
+    open_swift: OpenSwift, locks: str
 ) -> None:
     """The others ask for it ten times a second, and it is free for a moment only."""
-    place = f"file://{tmp_path}/locks"
     busy, other = [
-        (await open_swift(coordination_url=place)).messages._connection.locks  # type: ignore[attr-defined]
+        (await open_swift(coordination_url=locks)).messages._backend.locks  # type: ignore[attr-defined]
         for _ in range(2)
     ]
 

@@ -1,7 +1,6 @@
 """What operations cost, in requests that a proxy in front of Swift has seen."""
 
 import asyncio
-from pathlib import Path
 from urllib.parse import parse_qs
 
 import pytest
@@ -238,10 +237,10 @@ async def test_what_is_not_ready_costs_listing_pages_alone(
 
 
 async def test_sharing_the_store_costs_one_small_read(
-    open_swift: OpenSwift, proxy: FaultyProxy, tmp_path: Path
+    open_swift: OpenSwift, proxy: FaultyProxy, locks: str
 ) -> None:
     """The tail, which another process may have changed: it tells the record's version too."""
-    stores = await open_swift(proxy.url, coordination_url=f"file://{tmp_path}/locks")
+    stores = await open_swift(proxy.url, coordination_url=locks)
     queue = a_queue(stores)
     record, _ = await stores.management.create_queue(queue.ref, {}, max_queues=10)
     await queue.post("first", version=record.version)
@@ -267,12 +266,10 @@ async def test_sharing_the_store_costs_one_small_read(
 
 
 async def test_a_changed_record_is_read_once_more(
-    open_swift: OpenSwift, proxy: FaultyProxy, tmp_path: Path
+    open_swift: OpenSwift, proxy: FaultyProxy, locks: str
 ) -> None:
     """Where a crash left the tail without the record's version, the record decides."""
-    stores = await open_swift(
-        proxy.url, coordination_url=f"file://{tmp_path}/locks", options="&timeout=1&patience=0.2"
-    )
+    stores = await open_swift(proxy.url, coordination_url=locks, options="&timeout=1&patience=0.2")
     queue = a_queue(stores)
     record, _ = await stores.management.create_queue(queue.ref, {}, max_queues=10)
     await queue.post("a", version=record.version)
@@ -357,11 +354,10 @@ async def test_idle_queues_are_looked_at_once_a_minute(
 
 
 async def test_counting_all_queues_is_a_listing_each(
-    open_swift: OpenSwift, proxy: FaultyProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    open_swift: OpenSwift, proxy: FaultyProxy, locks: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And its first and last message; the first pass also reads each tail and record."""
     monkeypatch.setattr(census, "_SHARE", 0)  # it need not rest here
-    locks = f"file://{tmp_path}/locks"
     stores = await open_swift(proxy.url, coordination_url=locks)
     queues = [a_queue(stores, f"queue-{number}") for number in range(18)]
 

@@ -92,8 +92,11 @@ class Placements:
         """Where a queue lies now."""
         begun = time.monotonic()
         record = await self.management.get_record(PLACE, *queue)
-        entry = Entry(HOME, 0) if record is None else Entry(_decode(record.value), record.version)
-        self._cache[queue] = begun, entry.place
+        if record is None:
+            self._keep(queue, HOME, begun)
+            return Entry(HOME, 0)
+        entry = Entry(_decode(record.value), record.version)
+        self._keep(queue, entry.place, begun)
         return entry
 
     @retried("The pool of {1.name!r}")
@@ -120,7 +123,7 @@ class Placements:
             await self._check(queue, metadata, place, flavor)
         if is_new:
             place = Place(place.pool)
-            await self.write(queue, place, entry.version)
+            await self._write(queue, place, entry.version)
             if place.pool is not None and place.pool not in await self._registry.pools():
                 await self._mark(queue, place)
                 raise RecordChanged("The pool was deleted meanwhile.")
@@ -160,18 +163,19 @@ class Placements:
         entry = await self.entry(queue)
         if (place == HOME and not entry.version) or await self._is_placed(queue, entry):
             return
-        await self.write(queue, place, entry.version)
+        await self._write(queue, place, entry.version)
 
-    async def write(self, queue: QueueRef, place: Place, expected: int | None = None) -> None:
-        """Let a queue lie in a place, whatever would be chosen, where its entry is as `expected`.
+    async def put(self, queue: QueueRef, pool: str | None) -> None:
+        """Let a new queue lie in this pool, whatever would be chosen."""
+        await self._write(queue, Place(pool), None)
+
+    async def change(self, queue: QueueRef, place: Place, version: int) -> None:
+        """Change an entry that is at `version`.
 
         Raises:
-            RecordChanged: it is at another version; None is any.
+            RecordChanged: it is at another one.
         """
-        begun = time.monotonic()
-        self._cache.pop(queue, None)
-        await self.management.put_record(PLACE, *queue, _encode(place), expected=expected)
-        self._cache[queue] = begun, place
+        await self._write(queue, place, version)
 
     async def leave(self, queue: QueueRef) -> None:
         """Mark the entry of a queue whose record is about to be deleted."""
@@ -197,7 +201,7 @@ class Placements:
                 continue
             with suppress(RecordChanged):
                 if await self._has_record(queue):  # it was never deleted, or made without us
-                    await self.write(queue, replace(place, left=0), record.version)
+                    await self._write(queue, replace(place, left=0), record.version)
                 else:
                     await self.management.delete_record(PLACE, *queue, expected=record.version)
                     self._cache.pop(queue, None)
@@ -252,7 +256,10 @@ class Placements:
     ) -> Place:
         """Choose a pool by its weight, or the one where the queue was `before`, if it fits."""
         flavor = flavor_name(metadata)
-        pools = await self._registry.fitting(queue.project, flavor)
+        try:
+            pools = await self._registry.fitting(queue.project, flavor)
+        except NotFound as exc:
+            raise Invalid(str(exc)) from exc
         fitting = [one for one in pools if not await self._registry.missing(one.name, metadata)]
         if not fitting and (missing := await self._registry.missing(None, metadata)):
             raise Invalid(f"{missing} can't be set: no pool that fits can do it.")
@@ -312,7 +319,16 @@ class Placements:
 
     async def _mark(self, queue: QueueRef, place: Place) -> None:
         left = replace(place, left=max(self._clock.now_ms(), 1))
-        await self.write(queue, left)
+        await self._write(queue, left, None)
+
+    async def _write(self, queue: QueueRef, place: Place, expected: int | None) -> None:
+        begun = time.monotonic()
+        self._cache.pop(queue, None)
+        await self.management.put_record(PLACE, *queue, _encode(place), expected=expected)
+        self._keep(queue, place, begun)
+
+    def _keep(self, queue: QueueRef, place: Place, at: float) -> None:
+        self._cache[queue] = at, place
 
 
 def _pick(pools: Sequence[Pool]) -> str | None:

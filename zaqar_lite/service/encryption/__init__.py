@@ -1,0 +1,1 @@
+"""Encrypted queues: bodies are sealed before they are stored and opened on every way out."""
