@@ -55,7 +55,7 @@ def create_app(
     messages, management = stores.messages, stores.management
     encryption_keys = encryption_keys_of(settings, management, clock)
     if encryption_keys is not None:
-        from zaqar_lite.service.encryption.sealed_stores import sealing  # noqa: PLC0415 - its library
+        from zaqar_lite.service.encryption import sealing  # noqa: PLC0415 - its library
 
         management = sealing(management, encryption_keys)
     limits = limits or settings.limits()

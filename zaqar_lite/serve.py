@@ -42,6 +42,7 @@ _OPTIONS = {
     "management_store": "URI",
     "workers": "N",
     "admin_mode": "",
+    "sqs": "",
     "pooling": "",
     "trust_headers": "",
     "auth": "HOW",

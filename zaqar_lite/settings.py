@@ -100,6 +100,9 @@ class Settings(BaseModel):
         le=600,
         description="Seconds after which all processes know that a queue leaves its pool.",
     )
+    sqs: bool = Field(
+        False, description="Serve the JSON protocol of Amazon SQS too, on the same port."
+    )
     ui: bool = Field(
         True, description="Serve the page /ui/ on loopback, or with sign-in by key or token."
     )

@@ -18,7 +18,7 @@ from zaqar_lite.domain.models import QueueRef, Record, StoreOptions
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.domain.subscriptions import KIND as SUBSCRIPTION
 from zaqar_lite.server.stores import make_stores
-from zaqar_lite.service.encryption.encryption_keys import KIND, EncryptionKeys, read_key_file
+from zaqar_lite.service.encryption import KIND, EncryptionKeys, read_key_file
 from zaqar_lite.service.schedules.schedules import KIND as SCHEDULE
 from zaqar_lite.storage.sql import create
 

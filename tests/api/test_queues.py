@@ -368,3 +368,15 @@ async def test_refuses_a_time_of_dead_letters_out_of_range(api: Api, ttl: Any) -
     assert (await api.call("PUT", "", metadata)).status_code == 400
     answer = await api.call("PUT", "", {**metadata, "_dead_letter_queue_messages_ttl": 60})
     assert answer.status_code == 201
+
+
+async def test_a_queue_may_honour_delays_though_its_default_is_none(api: Api) -> None:
+    await api.call("PUT", "", {"_default_message_delay": 0, "_honour_delays": True})
+    messages = [{"body": 1}, {"body": 2, "delay": 60}]
+    answer = await api.call("POST", "messages", {"messages": messages})
+    assert "Zaqar-Lite-Warning" not in answer.headers
+    assert [message["body"] for message in await api.claim()] == [1]
+    assert [message["body"] for message in await api.browse()] == []
+    # Switched off, it hands out what waits, and ignores delays.
+    await patch(api, {"op": "remove", "path": "/metadata/_honour_delays"})
+    assert [message["body"] for message in await api.claim()] == [2]

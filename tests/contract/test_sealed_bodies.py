@@ -6,8 +6,7 @@ from tests.contract.stores import Stores
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.models import ClaimRequest, DelayMode, ListQuery, QueueRef
 from zaqar_lite.domain.posts import NewMessage
-from zaqar_lite.service.encryption.encryption_keys import EncryptionKeys
-from zaqar_lite.service.encryption.sealed_stores import opening
+from zaqar_lite.service.encryption import EncryptionKeys, opening
 
 pytestmark = pytest.mark.anyio
 KEYS = {"first": b"1" * 32}

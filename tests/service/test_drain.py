@@ -34,9 +34,8 @@ from zaqar_lite.service.pooling.drain import (
     Drains,
     DrainWorker,
 )
-from zaqar_lite.service.pooling.open_connections import OpenConnections
 from zaqar_lite.service.pooling.placement import CARRY, Place, Placements
-from zaqar_lite.service.pooling.pooled_store import PooledMessages
+from zaqar_lite.service.pooling.pooled_store import OpenConnections, PooledMessages
 from zaqar_lite.service.pooling.pools import Pool, PoolRegistry, StoreKind
 from zaqar_lite.storage.sql import create
 from zaqar_lite.storage.sql.database import Database
@@ -334,7 +333,7 @@ async def test_queues_that_lie_together_move_together(pools: Pools) -> None:
     metadata = {"_dead_letter_queue": LETTERS.name, ORDERED: ["s"]}
     await pools.management.create_queue(QUEUE, metadata, max_queues=9)
     for queue in (LETTERS, line, other):
-        await pools.placements.put(queue, "old")
+        await pools.placements.write(queue, Place("old"))
     group = await pools.worker._group_of(LETTERS, "old")
     assert group.keys() == {QUEUE, LETTERS, line}
     assert (await pools.worker._group_of(other, "old")).keys() == {other}
@@ -347,9 +346,9 @@ async def test_queues_that_lie_together_move_together(pools: Pools) -> None:
 
 async def test_a_group_that_a_crash_froze_in_part_is_frozen_whole(pools: Pools) -> None:
     await pools.management.create_queue(QUEUE, {"_dead_letter_queue": LETTERS.name}, max_queues=9)
-    await pools.placements.put(LETTERS, "old")
+    await pools.placements.write(LETTERS, Place("old"))
     version = (await pools.placements.entry(QUEUE)).version
-    await pools.placements.change(QUEUE, Place("old", to="newer", group="g", since=1), version)
+    await pools.placements.write(QUEUE, Place("old", to="newer", group="g", since=1), version)
     await pools.registry.put_pool(Pool("newer", "memory://newer", 1))
     async with draining(pools):
         await until_over(pools)
@@ -361,7 +360,7 @@ async def test_all_queues_of_a_project_with_a_filter_go_to_one_pool(pools: Pools
     filtered = QueueRef("p", "z-filtered")
     await pools.management.create_queue(QUEUE, {}, max_queues=9)
     await pools.management.create_queue(filtered, {"_filter": "a = 1"}, max_queues=9)
-    await pools.placements.put(filtered, "old")
+    await pools.placements.write(filtered, Place("old"))
     await pools.registry.put_pool(Pool("newer", "memory://newer", 1))
     async with draining(pools):
         await until_over(pools)
@@ -371,7 +370,7 @@ async def test_all_queues_of_a_project_with_a_filter_go_to_one_pool(pools: Pools
 
 async def test_dead_letters_of_what_is_held_in_the_old_pool_move_too(pools: Pools) -> None:
     await pools.management.create_queue(QUEUE, {"_dead_letter_queue": "letters"}, max_queues=9)
-    await pools.placements.put(LETTERS, "old")
+    await pools.placements.write(LETTERS, Place("old"))
     posted = await pools.post(1)
     dead = RetryPolicy(DeadLetter(LETTERS, max_failures=1))
     request = ClaimRequest(1, None, DelayMode.IGNORE, 60_000, client_id=CLIENT, retries=dead)
@@ -411,8 +410,8 @@ async def redriven(pools: Pools, ids: Sequence[str]) -> AsyncIterator[None]:
 async def test_letters_arrive_once_in_another_pool(
     pools: Pools, store: str, operation: str, *, done: bool
 ) -> None:
-    await pools.placements.put(QUEUE, "new")
-    await pools.placements.put(LETTERS, "old")
+    await pools.placements.write(QUEUE, Place("new"))
+    await pools.placements.write(LETTERS, Place("old"))
     for name in ("old", "new"):
         await pools.messages.pool(name)
     new = [NewMessage(b"%d" % n, 60_000) for n in range(150)]
@@ -435,7 +434,7 @@ async def test_letters_arrive_once_in_another_pool(
 
 
 async def test_a_queue_of_the_servers_own_store_redrives_into_a_pool(pools: Pools) -> None:
-    await pools.placements.put(QUEUE, "new")
+    await pools.placements.write(QUEUE, Place("new"))
     (one,) = await pools.messages.post(
         LETTERS, (NewMessage(b"1", 60_000),), client_id=CLIENT, version=None
     )
@@ -449,37 +448,37 @@ async def test_a_queue_of_the_servers_own_store_redrives_into_a_pool(pools: Pool
 
 
 async def test_letters_wait_for_a_target_that_is_frozen(pools: Pools) -> None:
-    await pools.placements.put(LETTERS, "old")
+    await pools.placements.write(LETTERS, Place("old"))
     (letter,) = await pools.messages.post(
         LETTERS, (NewMessage(b"1", 60_000),), client_id=CLIENT, version=None
     )
     version = (await pools.placements.entry(QUEUE)).version
-    await pools.placements.change(QUEUE, Place("old", to="new", group="g", since=1), version)
+    await pools.placements.write(QUEUE, Place("old", to="new", group="g", since=1), version)
     with pytest.raises(Unavailable, match="being moved"):
         await pools.messages.move(LETTERS, [letter.id], Move(QUEUE, 3_600_000))
     assert len(await pools.old.get_messages(LETTERS, [letter.id])) == 1
 
 
 async def test_a_pool_with_redriven_messages_is_not_empty(pools: Pools) -> None:
-    await pools.placements.put(QUEUE, "new")
+    await pools.placements.write(QUEUE, Place("new"))
     assert await pools.placements.holds("old") is None
-    await pools.placements.put(LETTERS, "old")
+    await pools.placements.write(LETTERS, Place("old"))
     (letter,) = await pools.messages.post(
         LETTERS, (NewMessage(b"1", 60_000),), client_id=CLIENT, version=None
     )
     await pools.messages.move(LETTERS, [letter.id], Move(QUEUE, 3_600_000))
-    await pools.placements.put(LETTERS, "new")
+    await pools.placements.write(LETTERS, Place("new"))
     assert await pools.placements.holds("old") == QUEUE
 
 
 async def test_what_was_delivered_from_a_frozen_line_is_deleted(pools: Pools) -> None:
     line = ordered_queue("p", "s")
-    await pools.placements.put(line, "old")
+    await pools.placements.write(line, Place("old"))
     (posted,) = await pools.messages.post(
         line, (NewMessage(b"1", 60_000),), client_id=CLIENT, version=None
     )
     version = (await pools.placements.entry(line)).version
-    await pools.placements.change(line, Place("old", to="new", group="g", since=1), version)
+    await pools.placements.write(line, Place("old", to="new", group="g", since=1), version)
     with pytest.raises(Unavailable, match="being moved"):
         await pools.messages.list_messages(line, ListQuery(1))
     await pools.messages.delete(line, (posted.id,), claim_ids=None)

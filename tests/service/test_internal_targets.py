@@ -10,7 +10,7 @@ from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.models import ListQuery, StoreOptions
 from zaqar_lite.service.delivery.attempt import Notification
 from zaqar_lite.service.delivery.internal_targets import ConnectedSubscribers, process_queue
-from zaqar_lite.service.encryption.encryption_keys import EncryptionKeys
+from zaqar_lite.service.encryption import EncryptionKeys
 from zaqar_lite.service.long_polling import LongPolling
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.sql import create

@@ -31,12 +31,12 @@ async def test_queues_that_come_and_go_keep_no_other_from_being_forgotten() -> N
     management, placements = catalogue(clock)
 
     async def made_and_deleted(name: str) -> None:
-        await placements.put(QueueRef("p", name), "pool")
+        await placements.write(QueueRef("p", name), Place("pool"))
         await placements.leave(QueueRef("p", name))
 
     await made_and_deleted("z-the-last-by-name")
     for number in range(250):
-        await placements.put(QueueRef("p", f"a-{number:03}"), "pool")
+        await placements.write(QueueRef("p", f"a-{number:03}"), Place("pool"))
     for _ in range(3):
         clock.advance(LEFT_MS)
         await placements.tidy()
@@ -48,7 +48,7 @@ async def test_an_entry_is_kept_for_a_while_after_its_queue() -> None:
     clock = Clock()
     _, placements = catalogue(clock)
     queue = QueueRef("p", "q")
-    await placements.put(queue, "pool")
+    await placements.write(queue, Place("pool"))
     await placements.leave(queue)
     await placements.tidy()
     assert (await placements.entry(queue)).place.pool == "pool"
@@ -62,7 +62,7 @@ async def test_a_queue_whose_record_was_never_deleted_keeps_its_place() -> None:
     management, placements = catalogue(clock)
     queue = QueueRef("p", "q")
     await management.create_queue(queue, {}, max_queues=1)
-    await placements.put(queue, "pool")
+    await placements.write(queue, Place("pool"))
     await placements.leave(queue)
     assert await placements.holds("pool") == queue
     clock.advance(LEFT_MS + 1)
@@ -88,13 +88,13 @@ async def test_a_filter_looks_at_each_queue_of_its_project_once_at_most() -> Non
     await registry.put_pool(Pool("one", "memory://one", 1))
     for number in range(50):
         queue = QueueRef("p", f"queue-{number:02}")
-        await placements.put(queue, "one")
+        await placements.write(queue, Place("one"))
         await management.create_queue(queue, {}, max_queues=100)
     new, metadata = QueueRef("p", "filtered"), {"_filter": "a = 1"}
     management.read = 0
     assert (await placements.decide(new, metadata)).pool == "one"
     assert management.read < 60
-    await placements.put(QueueRef("p", "queue-01"), "two")
+    await placements.write(QueueRef("p", "queue-01"), Place("two"))
     management.read = 0
     with pytest.raises(Invalid):
         await placements.decide(new, metadata)
@@ -143,7 +143,7 @@ async def test_a_look_at_all_queues_gives_way_to_others(
     for number in range(200):
         queue = QueueRef("p", f"q{number}")
         await management.create_queue(queue, {}, max_queues=1_000)
-        await placements.put(queue, "one")
+        await placements.write(queue, Place("one"))
     look = placements.holds("another") if held else placements.queues_of("p", 2)
     turns, looking = 0, asyncio.ensure_future(look)
     while not looking.done():

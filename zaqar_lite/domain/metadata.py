@@ -80,6 +80,7 @@ class _Reserved(Struct, rename=lambda name: f"_{name}"):
     max_messages_post_size: Annotated[int, Meta(ge=1)] | None = None
     default_message_ttl: _Ttl = None
     default_message_delay: Annotated[int, Meta(ge=0)] | None = None
+    honour_delays: bool | None = None
     dead_letter_queue: str | None = None
     dead_letter_queue_messages_ttl: _Ttl = None
     max_claim_count: _Count = None
@@ -96,6 +97,7 @@ class _Reserved(Struct, rename=lambda name: f"_{name}"):
     flavor: str | None = None
     filter: str | None = None
     priority: str | None = None
+    sqs: Any = None
 
 
 RESERVED = frozenset(_Reserved.__struct_encode_fields__)

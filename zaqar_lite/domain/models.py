@@ -25,6 +25,8 @@ MAX_MOVED = 500
 """The most messages that one `move` names."""
 MAX_RECORD = 65_536
 """Bytes of one record's value."""
+HONOUR_DELAYS = "_honour_delays"
+"""The attribute of a queue that honours the delays of its messages, though its default is 0."""
 
 
 class QueueRef(NamedTuple):
@@ -64,6 +66,11 @@ class Capability(Enum):
     HISTORY = "history"
 
 
+def is_delayed(metadata: Mapping[str, Any]) -> bool:
+    """Whether a queue honours delays: by its default, or by its word where that is 0."""
+    return bool(metadata.get("_default_message_delay")) or metadata.get(HONOUR_DELAYS) is True
+
+
 @dataclass(frozen=True, slots=True)
 class QueueRecord:
     """A queue as it is stored: its metadata as the user wrote it, and what we add.
@@ -82,7 +89,7 @@ class QueueRecord:
     @property
     def is_delayed(self) -> bool:
         """Whether what is posted waits for its delay."""
-        return bool(self.metadata.get("_default_message_delay"))
+        return is_delayed(self.metadata)
 
     @property
     def delay_mode(self) -> DelayMode:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from zaqar_lite import __version__
-from zaqar_lite.api.application import Application
+from zaqar_lite.api.application import Application, Dialect
 from zaqar_lite.api.asgi import AsgiApp, Receive, Scope, Send
 from zaqar_lite.api.auditing import Auditor
 from zaqar_lite.api.authentication import RequestAuthentication
@@ -71,10 +71,13 @@ def build_app(
         )
     long_requests = LongRequests(authentication, checks, services.revalidation)
     polling = Polling(services.long_polling, long_requests, longest=limits.max_wait)
+    dialect = None if not settings.sqs else _sqs(settings, services, polling, limits)
+    others = () if dialect is None else dialect.routes
     more = (ProbeActions(readiness), MetricActions(metrics), events)
     routes = _routes(services, polling, renderer, more, limits, is_admin=settings.admin_mode)
     tree = RouteTree(tuple(routes))
-    metrics.lay_out({route.name: f"{route.method} {route.template}" for route in tree.routes})
+    everything = (*tree.routes, *others)
+    metrics.lay_out({route.name: f"{route.method} {route.template}" for route in everything})
 
     @functools.cache
     def described() -> AsgiApp:
@@ -102,7 +105,7 @@ def build_app(
         checks,
         authentication=authentication,
         proxies=proxies,
-        meter=Meter(services.rates, services.connection_limits, tree.routes),
+        meter=Meter(services.rates, services.connection_limits, everything),
         long_requests=long_requests,
         describe=describe,
         lifespan=startup.running,
@@ -111,10 +114,11 @@ def build_app(
         drain=readiness.drain,
         adopt=adopt,
         metrics=metrics,
-        auditor=None if services.trail is None else Auditor(services.trail, tree.routes),
+        auditor=None if services.trail is None else Auditor(services.trail, everything),
         access_log=settings.access_log,
         is_in_process=is_in_process,
         page=page,
+        dialect=dialect,
     )
     application.sockets = SocketHost(
         tree,
@@ -129,6 +133,31 @@ def build_app(
         connected_subscribers=services.connected_subscribers,
     )
     return application
+
+
+def _sqs(settings: Settings, services: Services, polling: Polling, limits: Limits) -> Dialect:
+    """The protocol of SQS, over the same services."""
+    from zaqar_lite.sqs.authentication import SignedRequests  # noqa: PLC0415 - few servers need it
+    from zaqar_lite.sqs.messages import MessageOperations  # noqa: PLC0415
+    from zaqar_lite.sqs.protocol import SqsDialect  # noqa: PLC0415
+    from zaqar_lite.sqs.queues import QueueOperations  # noqa: PLC0415
+    from zaqar_lite.sqs.receipts import ReceiptKey  # noqa: PLC0415
+
+    queues = QueueOperations(services.queues, services.authorizer, limits)
+    messages = MessageOperations(
+        services.messages,
+        replace(services.claims, shortest=1),
+        polling,
+        queues,
+        ReceiptKey(services.queues.management),
+        limits,
+    )
+    return SqsDialect(
+        (queues, messages),
+        limits,
+        signatures=None if services.identity is None else SignedRequests(),
+        behind_gateways=trusted_proxies(settings) is not None,
+    )
 
 
 def _routes(

@@ -13,7 +13,6 @@ from zaqar_lite.server.transports import guard_of, webhooks_and_mail
 from zaqar_lite.service.audit import make_trail
 from zaqar_lite.service.claims import Claims
 from zaqar_lite.service.delivery.attempt import DeliverySender
-from zaqar_lite.service.delivery.confirmation import Confirmation
 from zaqar_lite.service.delivery.deliveries import Deliveries
 from zaqar_lite.service.delivery.inspection import AttemptLog, DeliveryInspection
 from zaqar_lite.service.delivery.internal_targets import SCHEME, ConnectedSubscribers, QueueTarget
@@ -41,14 +40,14 @@ from zaqar_lite.service.quotas.rate_limits import RateLimits
 from zaqar_lite.service.routing import Router
 from zaqar_lite.service.schedules.schedules import Schedules
 from zaqar_lite.service.subscriptions.subscriber_cache import SubscriberCache
-from zaqar_lite.service.subscriptions.subscriptions import Subscriptions
+from zaqar_lite.service.subscriptions.subscriptions import Confirmation, Subscriptions
 from zaqar_lite.service.topics import Topics
 from zaqar_lite.settings import Settings
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
 
 if TYPE_CHECKING:
-    from zaqar_lite.service.encryption.encryption_keys import EncryptionKeys
+    from zaqar_lite.service.encryption import EncryptionKeys
 
 _DISABLE_AFTER = 432_000
 """Seconds with nothing but failures after which a subscription is disabled."""
@@ -129,8 +128,8 @@ class Services:
             max_expires=limits.signed_url_max_expires,
         )
         self._deliver(settings, messages, management, clock, limits)
-        probed = None if pools is None else pools.probed
-        self.health = Health(messages, queues, self.messages, self.claims, probed)
+        pooled = None if pools is None else pools.messages
+        self.health = Health(messages, queues, self.messages, self.claims, pooled)
         bulk = Bulk(opened, management, queues, policies, limits=limits, clock=clock)
         self.jobs = Jobs(opened, management, bulk, limits=limits, clock=clock)
         self.schedules = Schedules(management, self.messages, clock)
@@ -227,7 +226,7 @@ def encryption_keys_of(
     if settings.encryption_key_file is None:
         return None
     try:
-        from zaqar_lite.service.encryption.encryption_keys import EncryptionKeys, read_key_file  # noqa: PLC0415
+        from zaqar_lite.service.encryption import EncryptionKeys, read_key_file  # noqa: PLC0415
     except ModuleNotFoundError as exc:
         raise ConfigurationError(
             f"encryption_key_file needs the Python package {exc.name!r}: "
@@ -237,6 +236,6 @@ def encryption_keys_of(
 
 
 def _opened(messages: MessageStore, encryption_keys: "EncryptionKeys") -> MessageStore:
-    from zaqar_lite.service.encryption.sealed_stores import opening  # noqa: PLC0415 - with its library
+    from zaqar_lite.service.encryption import opening  # noqa: PLC0415 - with its library
 
     return opening(messages, encryption_keys)

@@ -1,15 +1,13 @@
 """The part of the composition root that is about stores: the server's own, and its pools."""
 
-from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.models import Capability, QueueRef, StoreOptions
+from zaqar_lite.domain.models import Capability, StoreOptions
 from zaqar_lite.domain.yielding import Turns
 from zaqar_lite.service.pooling.drain import Drains, DrainWorker
-from zaqar_lite.service.pooling.open_connections import OpenConnections
 from zaqar_lite.service.pooling.placement import Placements
-from zaqar_lite.service.pooling.pooled_store import PooledMessages
+from zaqar_lite.service.pooling.pooled_store import OpenConnections, PooledMessages
 from zaqar_lite.service.pooling.pools import Pool, PoolRegistry, StoreKind
 from zaqar_lite.settings import Settings
 from zaqar_lite.storage.base import MessageStore
@@ -24,25 +22,6 @@ class Pooling(NamedTuple):
     registry: PoolRegistry
     placements: Placements
     drains: Drains
-
-    @property
-    def probed(self) -> "_Probed":
-        """What the health check needs of the pools."""
-        return _Probed(self)
-
-
-class _Probed:
-    def __init__(self, pools: Pooling) -> None:
-        self._pools = pools
-
-    async def names(self) -> Sequence[str]:
-        return sorted(await self._pools.registry.pools())
-
-    async def begin(self, pool: str | None, queue: QueueRef) -> Collection[Capability]:
-        store = await self._pools.messages.pool(pool)
-        await store.ping()
-        await self._pools.placements.put(queue, pool)
-        return store.capabilities
 
 
 class Stores(NamedTuple):

@@ -22,12 +22,16 @@ from zaqar_lite.storage.base import MessageStore
 
 @dataclass(eq=False, repr=False)
 class Claims:
-    """What a user may do with claims."""
+    """What a user may do with claims.
+
+    `shortest` is the least ttl of a claim in seconds, and of a lease that is extended.
+    """
 
     messages: MessageStore
     queues: Queues
     policies: Policies
     limits: Limits
+    shortest: int = MIN_CLAIM_TTL
 
     async def create(
         self,
@@ -113,9 +117,9 @@ class Claims:
 
     def _ttl(self, ttl: int | None) -> int:
         ttl = self.limits.default_claim_ttl if ttl is None else ttl
-        if not MIN_CLAIM_TTL <= ttl <= self.limits.max_claim_ttl:
+        if not self.shortest <= ttl <= self.limits.max_claim_ttl:
             raise Invalid(
-                f"The ttl of a claim must be between {MIN_CLAIM_TTL} and "
+                f"The ttl of a claim must be between {self.shortest} and "
                 f"{self.limits.max_claim_ttl} seconds; it is {ttl}."
             )
         return ttl
@@ -178,10 +182,10 @@ class Claims:
             if one.act is ack:
                 continue
             if one.act is extend:
-                if not MIN_CLAIM_TTL * 1000 <= one.ttl_ms <= longest_ms:
+                if not self.shortest * 1000 <= one.ttl_ms <= longest_ms:
                     raise _wrong(
                         one,
-                        f"the ttl must be between {MIN_CLAIM_TTL} and "
+                        f"the ttl must be between {self.shortest} and "
                         f"{self.limits.max_claim_ttl} seconds",
                     )
                 continue

@@ -162,7 +162,7 @@ class Stream:
                 version=policy.version,
             )
             page = await self.messages.list_messages(self.queue, selection)
-            return page, bool(policy.default_delay_ms) and not self.include_delayed
+            return page, policy.is_delayed and not self.include_delayed
 
         return await self.policies.decide(self.queue, act)
 

@@ -8,13 +8,15 @@ import uuid
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, TypeVar
 
 from zaqar_lite.domain.errors import Unavailable, ZaqarLiteError
 from zaqar_lite.domain.ids import new_claim_id
 from zaqar_lite.domain.models import Capability, QueueRef, Stats
 from zaqar_lite.service.claims import Claims
 from zaqar_lite.service.messages import Messages
+from zaqar_lite.service.pooling.placement import Place
+from zaqar_lite.service.pooling.pooled_store import PooledMessages
 from zaqar_lite.service.post_validation import Draft
 from zaqar_lite.service.queues import Queues
 from zaqar_lite.storage.base import MessageStore
@@ -43,22 +45,6 @@ class Report:
     capabilities: Sequence[str]
 
 
-class Probed(Protocol):
-    """Pools, as far as health is concerned."""
-
-    async def names(self) -> Sequence[str]:
-        """The names of the pools."""
-
-    async def begin(self, pool: str | None, queue: QueueRef) -> Collection[Capability]:
-        """Place a queue in a pool that answers; return what the pool's store promises.
-
-        Without a pool, the queue lies in the server's own store.
-
-        Raises:
-            Unavailable: it does not answer.
-        """
-
-
 @dataclass(eq=False, repr=False)
 class Health:
     """Find out whether the store works, by working with it."""
@@ -67,7 +53,7 @@ class Health:
     queues: Queues
     messages: Messages
     claims: Claims
-    probed: Probed | None = None
+    pooled: PooledMessages | None = None
 
     async def ping(self) -> None:
         """Return when the store answers.
@@ -90,8 +76,8 @@ class Health:
         """
         await self.store.ping()
         queue = _random_queue()
-        if self.probed is not None:
-            await self.probed.begin(None, queue)
+        if self.pooled is not None:
+            await self._place(self.pooled, None, queue)
         return await self._probe(queue, self.capabilities)
 
     async def pools(self) -> dict[str, Report | None] | None:
@@ -100,18 +86,31 @@ class Health:
         Raises:
             Unavailable: the catalogue can't be read.
         """
-        if self.probed is None:
+        if self.pooled is None:
             return None
         reports: dict[str, Report | None] = {}
-        for name in await self.probed.names():
+        for name in sorted(await self.pooled.registry.pools()):
             queue = _random_queue()
             try:
-                capabilities = await self.probed.begin(name, queue)
-                reports[name] = await self._probe(queue, _sorted(capabilities))
+                reports[name] = await self._probe(
+                    queue, await self._place(self.pooled, name, queue)
+                )
             except Unavailable as exc:
                 logger.warning("health: the pool %r does not answer: %s", name, exc)
                 reports[name] = None
         return reports
+
+    @staticmethod
+    async def _place(pooled: PooledMessages, pool: str | None, queue: QueueRef) -> Sequence[str]:
+        """Place a queue in a pool that answers, or in the server's own store; what that promises.
+
+        Raises:
+            Unavailable: it does not answer.
+        """
+        store = await pooled.pool(pool)
+        await store.ping()
+        await pooled.placements.write(queue, Place(pool))
+        return _sorted(store.capabilities)
 
     async def _probe(self, queue: QueueRef, capabilities: Sequence[str]) -> Report:
         """Work with a queue; each operation works on what the earlier ones left."""

@@ -29,7 +29,7 @@ from zaqar_lite.service.routing import Router
 from zaqar_lite.storage.base import MessageStore
 
 if TYPE_CHECKING:
-    from zaqar_lite.service.encryption.encryption_keys import EncryptionKeys
+    from zaqar_lite.service.encryption import EncryptionKeys
 
 
 class Receipt(NamedTuple):
@@ -66,12 +66,14 @@ class Messages:
         size: int,
         client_id: str,
         batch_key: str | None = None,
+        lazily: bool = True,
     ) -> Receipt:
         """Store messages, and in the same step the outbox messages for their subscribers.
 
         If the queue has no record, one with empty metadata is made once the messages are known to
-        be valid. On a normal queue every `delay` is ignored (delayed queues, scenario 3), with a
-        warning unless it is 0. `size` is the size of the request in bytes.
+        be valid, or, unless `lazily`, the post is refused. On a normal queue every `delay` is
+        ignored (delayed queues, scenario 3), with a warning unless it is 0. `size` is the size of
+        the request in bytes.
 
         Raises:
             Invalid: a message breaks a rule; names it by its index. Nothing was stored.
@@ -79,6 +81,7 @@ class Messages:
             LimitReached: the queue holds too many messages or keys. Nothing was stored.
             QuotaReached: the post exceeds a quota, and does not repeat an earlier post. Nothing was
                 stored.
+            NotFound: there is no such queue, and none is made `lazily`.
         """
         self._drafts.check_post(drafts, batch_key)
         large = len(drafts) > STEP
@@ -94,12 +97,15 @@ class Messages:
         async def act(policy: Policy) -> Receipt:
             if size > policy.max_post_size:
                 raise _too_large(size, policy.max_post_size)
-            if timed and not policy.default_delay_ms:
+            if timed and not policy.is_delayed:
                 raise Invalid(
                     f"{queue.name} is a normal queue, which does not keep messages until a "
-                    "'deliver_at'. A queue whose _default_message_delay is above 0 does."
+                    "'deliver_at'. A queue whose _default_message_delay is above 0 does, "
+                    "or one with _honour_delays."
                 )
             if not policy.exists:
+                if not lazily:
+                    raise NotFound(f"Queue {queue.name} does not exist.")
                 policy = await self.queues.ensure(queue)
             if large:
                 resolved: list[NewMessage] = []
@@ -118,11 +124,11 @@ class Messages:
             posted = await self.messages.post(
                 queue, new, client_id=client_id, batch_key=whole or None, version=policy.version
             )
-            if delayed and not policy.default_delay_ms:
+            if delayed and not policy.is_delayed:
                 return Receipt(
                     posted,
                     f"The delay was ignored: {queue.name} is a normal queue. A queue whose "
-                    "_default_message_delay is above 0 honours it.",
+                    "_default_message_delay is above 0 honours it, or one with _honour_delays.",
                 )
             return Receipt(posted)
 
@@ -168,7 +174,7 @@ class Messages:
         after, bound = self._marker(marker), self._marker(until)
 
         async def act(policy: Policy) -> tuple[Page, bool]:
-            delayed = include_delayed or not policy.default_delay_ms
+            delayed = include_delayed or not policy.is_delayed
             if (marker is not None and after is None) or (until is not None and bound is None):
                 return Page((), None), delayed
             page = await self.messages.list_messages(
@@ -235,7 +241,7 @@ class Messages:
                 raise _too_large(size, policy.max_post_size)
             if not is_message_id(message_id):
                 raise NotFound(f"Message {message_id!r} does not exist.")
-            if not policy.default_delay_ms:
+            if not policy.is_delayed:
                 if not await self.messages.get_messages(queue, (message_id,)):
                     raise NotFound(f"Message {message_id} does not exist.")
                 raise Conflict("Only a message of a delayed queue can be edited.")

@@ -48,6 +48,8 @@ class Policy:
     version: int | None
     default_ttl_ms: int
     default_delay_ms: int
+    is_delayed: bool
+    """Whether what is posted waits for its delay; a normal queue ignores it."""
     delay_mode: DelayMode
     max_post_size: int
     retries: RetryPolicy
@@ -163,6 +165,7 @@ class Policies:
                 version=0 if self.checked else None,
                 default_ttl_ms=limits.default_message_ttl * 1000,
                 default_delay_ms=0,
+                is_delayed=False,
                 delay_mode=DelayMode.IGNORE,
                 max_post_size=limits.max_messages_post_size,
                 retries=NO_RETRIES,
@@ -176,6 +179,7 @@ class Policies:
             default_ttl_ms=(metadata.get("_default_message_ttl") or limits.default_message_ttl)
             * 1000,
             default_delay_ms=(metadata.get("_default_message_delay") or 0) * 1000,
+            is_delayed=record.is_delayed,
             delay_mode=record.delay_mode,
             exposing=record.exposing,
             max_post_size=min(size, limits.max_messages_post_size),

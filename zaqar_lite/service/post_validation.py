@@ -44,7 +44,7 @@ class PostValidation:
             Invalid: a delay is out of range, or a message would expire before it is delivered.
         """
         default_ttl_ms, default_delay_ms = policy.default_ttl_ms, policy.default_delay_ms
-        if not default_delay_ms:
+        if not policy.is_delayed:
             return [
                 NewMessage(
                     bytes(draft.body),

@@ -1,7 +1,7 @@
 """The rules of queues: create, read, patch, delete, list, count and purge."""
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any
@@ -25,9 +25,10 @@ from zaqar_lite.domain.models import (
     QueueRecord,
     QueueRef,
     Stats,
+    is_delayed,
 )
 from zaqar_lite.domain.quotas import QuotaOf, unlimited
-from zaqar_lite.service.metrics.recent_rates import RecentRates
+from zaqar_lite.service.metrics.queue_depths import RecentRates
 from zaqar_lite.service.policy import Policies, Policy
 from zaqar_lite.service.pooling.placement import Placements
 from zaqar_lite.service.records import retried
@@ -170,22 +171,33 @@ class Queues:
         record = await self.management.get_queue(queue)
         return None if record is None else rules.visible(record.metadata)
 
-    @retried("The queue {1.name!r}")
     async def patch(self, queue: QueueRef, operations: Sequence[Operation]) -> dict[str, Any]:
-        """Change metadata, all operations or none, exclusive against other patches.
-
-        Switching a delay off makes the queue exposing (architecture, section 3): O(1).
+        """Change metadata, all operations or none, as `change` does.
 
         Raises:
             NotFound: no such queue.
             Conflict: an operation on a key that the queue does not have.
             Invalid: the outcome breaks a rule of `create`.
         """
+        shown = rules.overlay(self.limits)
+        return await self.change(queue, lambda old: apply_patch(operations, old, shown))
+
+    @retried("The queue {1.name!r}")
+    async def change(
+        self, queue: QueueRef, change: Callable[[dict[str, Any]], dict[str, Any]]
+    ) -> dict[str, Any]:
+        """Replace metadata by what `change` makes of them, exclusive against other changes.
+
+        Switching a delay off makes the queue exposing (architecture, section 3): O(1).
+
+        Raises:
+            NotFound: no such queue.
+            Invalid: the outcome breaks a rule of `create`.
+        """
         record = await self.management.get_queue(queue)
         if record is None:
             raise NotFound(f"Queue {queue.name} does not exist.")
-        shown = rules.visible(record.metadata)
-        patched = apply_patch(operations, shown, rules.overlay(self.limits))
+        patched = change(rules.visible(record.metadata))
         self._check(queue, patched)
         rules.check_size(patched, self.limits)
         await self._check_relations(queue, patched)
@@ -198,7 +210,7 @@ class Queues:
                 queue,
                 stored,
                 record.version,
-                exposing=not patched.get("_default_message_delay"),
+                exposing=not is_delayed(patched),
             )
         try:
             await self.management.update_queue(changed)
@@ -261,6 +273,10 @@ class Queues:
     async def stats(self, queue: QueueRef) -> Stats:
         """Count a queue's messages by state; zeros for a queue that is not there."""
         return await self.messages.stats(queue)
+
+    async def dead_letter_sources(self, queue: QueueRef, *, limit: int) -> Sequence[str]:
+        """Name the queues whose dead letters go to a queue, up to `limit`."""
+        return await self.management.dead_letter_sources(queue, limit=limit)
 
     async def purge(self, queue: QueueRef, resource_types: Collection[str]) -> None:
         """Remove all messages, claimed and delayed ones too, if they are among the types.

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Generic, NamedTuple, Protocol, Self, TypeVar
 
 
 class Condition(NamedTuple):
@@ -60,3 +60,35 @@ class Store(ABC):
         traceback: TracebackType | None,
     ) -> None:
         await self.close()
+
+
+class SharedConnection(Protocol):
+    """A connection that is opened for the first of its users and closed for the last."""
+
+    async def open(self, user: object, /) -> None:
+        """Connect, check and prepare; idempotent."""
+
+    async def close(self, user: object, /) -> None:
+        """Let a user go; idempotent."""
+
+    async def ping(self) -> None:
+        """Return when the backend answers."""
+
+
+C = TypeVar("C", bound=SharedConnection)
+
+
+class Connected(Store, Generic[C]):
+    """A store over a connection that it shares with the other one."""
+
+    def __init__(self, connection: C) -> None:
+        self._connection = connection
+
+    async def open(self) -> None:  # noqa: D102 - the contract has it
+        await self._connection.open(self)
+
+    async def close(self) -> None:  # noqa: D102
+        await self._connection.close(self)
+
+    async def ping(self) -> None:  # noqa: D102
+        await self._connection.ping()

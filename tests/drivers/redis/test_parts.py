@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.contract.subject import HOUR, SECOND, QueueUnderTest, ids, new
-from tests.contract.test_outbox_messages import arrived, with_note
+from tests.contract.test_outbox_messages import arrived, told, with_note
 from tests.drivers.redis.conftest import Open
 from tests.drivers.redis.inspection import check_queue, keys_by_tag
 from tests.drivers.redis.test_cluster import queues_on_every_node
@@ -18,15 +18,16 @@ from tests.drivers.redis.test_letters import crash_before, swept
 from tests.services import RedisCluster, RedisServer
 from zaqar_lite.domain.errors import KeyReused, LimitReached, Unavailable
 from zaqar_lite.domain.models import DelayMode
+from zaqar_lite.domain.posts import Posted
 from zaqar_lite.storage.redis.keys import keys_of
 from zaqar_lite.storage.redis.limiter import PART_SIZE
 from zaqar_lite.storage.redis.router import Router
 
 pytestmark = pytest.mark.anyio
 
-MOST_AT_ONCE = 250
+MOST_AT_ONCE = PART_SIZE
 """The longest post that one step stores."""
-LONG = 3 * MOST_AT_ONCE + 1
+LONG = 751
 PARTS = -(-LONG // PART_SIZE)
 Act = Callable[[QueueUnderTest], Awaitable[object]]
 
@@ -75,7 +76,7 @@ async def test_no_script_stores_more_than_a_part(
     await queue.post(*["x"] * MOST_AT_ONCE)
     assert calls == {"post": 1}
     await queue.post(*[new("x", key=str(number)) for number in range(LONG)])
-    assert calls == {"post": 2, "publish": PARTS}
+    assert calls == {"post": 2, "publish": 2 * PARTS}, "the messages, and their keys"
 
 
 async def test_large_bodies_make_smaller_parts(queue: QueueUnderTest, calls: Counter[str]) -> None:
@@ -236,6 +237,22 @@ async def test_posts_with_the_same_keys_race_and_one_of_them_stores(
     assert [one.id for one in long] == [one.id for one in again]
     assert [one.id for one in short] == [one.id for one in long[-5:]]
     assert await queue.counts() == (LONG, 0, 0)
+    check(client, queue)
+
+
+async def test_known_messages_of_a_long_post_are_answered_and_left_out(
+    queue: QueueUnderTest, client: Any
+) -> None:
+    target = queue.named(f"{queue.ref.name}-notes")
+    messages = [new(str(number), key=str(number)) for number in range(LONG)]
+    messages[-1] = with_note(messages[-1], target)
+    known = await queue.post(messages[700], messages[3])
+    posted = await queue.post_all([*messages, messages[5]])
+    assert [one.id for one in posted if one.duplicate] == [known[1], known[0], posted[5].id]
+    assert await queue.bodies() == ["700", "3", *(str(n) for n in range(LONG) if n not in {3, 700})]
+    (note,) = await arrived(target, 1)
+    assert told([note]) == {posted[LONG - 1].id: str(LONG - 1)}
+    assert await queue.post_all(messages) == [Posted(one.id, True) for one in posted[:-1]]
     check(client, queue)
 
 

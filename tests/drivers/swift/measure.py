@@ -183,7 +183,7 @@ async def measure(url: str, rounds: int) -> None:
     store, _ = create(f"{url}?connections={CONNECTIONS}", clock=Clock(), options=StoreOptions())
     assert isinstance(store, SwiftMessageStore)
     async with store:
-        raw, driver = Raw(*store._backend.swift._auth.current()), Driver(store)
+        raw, driver = Raw(*store._connection.swift._auth.current()), Driver(store)
         await raw.prepare()
         for _ in range(WARMING):
             await raw.post()

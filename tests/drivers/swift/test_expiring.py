@@ -16,7 +16,7 @@ pytestmark = pytest.mark.anyio
 
 async def index_ends(queue: QueueUnderTest, message_id: str) -> int:
     """When Swift removes what tells where a moved message is, in milliseconds."""
-    backend: Backend = queue.stores.messages._backend  # type: ignore[attr-defined]
+    backend: Backend = queue.stores.messages._connection  # type: ignore[attr-defined]
     container = backend.containers.queue(queue.ref)
     reply = await backend.objects.head(container, layout.INDEX + message_id)
     return int(reply.headers["X-Delete-At"]) * 1000
@@ -26,8 +26,8 @@ async def listed(queue: QueueUnderTest, prefix: str) -> int:
     """How many objects the container still lists."""
     store = queue.stores.messages
     assert isinstance(store, SwiftMessageStore)
-    container = store._backend.containers.queue(queue.ref)
-    return len(await store._backend.objects.list(container, prefix=prefix))
+    container = store._connection.containers.queue(queue.ref)
+    return len(await store._connection.objects.list(container, prefix=prefix))
 
 
 async def test_swifts_expirer_removes_messages_claims_and_keys(

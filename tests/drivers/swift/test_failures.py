@@ -140,7 +140,7 @@ async def test_a_message_that_is_gone_since_the_listing_is_passed_over(
     async with proxy.paused("GET", f"/{posted[0]}$", queue.claim(2)) as claiming:
         outside = proxy.fault("DELETE", f"/{posted[0]}$")  # sees it pass
         # Without the lock, as an expirer would: straight at the object.
-        backend = queue.stores.messages._backend  # type: ignore[attr-defined]
+        backend = queue.stores.messages._connection  # type: ignore[attr-defined]
         container = backend.containers.queue(queue.ref)
         await backend.swift.call("DELETE", container, f"m/{posted[0][:16]}/{posted[0]}")
         assert outside.hits == 1
@@ -273,7 +273,7 @@ async def test_what_lands_late_does_not_reach_the_queues_next_life(
     stores = await open_swift()
     queue = a_queue(stores)
     posted = await queue.post("a", "b", "c", batch_key="k")
-    backend = stores.messages._backend  # type: ignore[attr-defined]
+    backend = stores.messages._connection  # type: ignore[attr-defined]
     container = backend.containers.queue(queue.ref)
     kept = {}
     for entry in await backend.objects.list(container):
@@ -304,7 +304,7 @@ async def test_nothing_is_left_of_a_queue_that_was_dropped_long_ago(open_swift: 
     await queue.claim(1)
     await queue.drop()
     await queue.sweep()
-    backend = stores.messages._backend  # type: ignore[attr-defined]
+    backend = stores.messages._connection  # type: ignore[attr-defined]
     container = backend.containers.queue(queue.ref)
     assert [entry.name for entry in await backend.objects.list(container, prefix="l/")]
     queue.advance(2 * 60 * 60_000)
@@ -328,7 +328,7 @@ async def test_a_claim_whose_last_message_went_elsewhere_is_over_and_its_object_
     await other.delete(second, claims=[ended])
     with pytest.raises(NotFound):
         await queue.get_claim(ended)
-    backend = queue.stores.messages._backend  # type: ignore[attr-defined]
+    backend = queue.stores.messages._connection  # type: ignore[attr-defined]
     container = backend.containers.queue(queue.ref)
     assert len(await backend.objects.list(container, prefix="c/")) == 2
     queue.advance(HOUR - MINUTE)

@@ -436,7 +436,7 @@ async def test_a_process_that_takes_the_lock_again_and_again_lets_others_have_it
 ) -> None:
     """The others ask for it ten times a second, and it is free for a moment only."""
     busy, other = [
-        (await open_swift(coordination_url=locks)).messages._backend.locks  # type: ignore[attr-defined]
+        (await open_swift(coordination_url=locks)).messages._connection.locks  # type: ignore[attr-defined]
         for _ in range(2)
     ]
 

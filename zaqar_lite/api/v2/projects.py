@@ -17,7 +17,7 @@ from zaqar_lite.service.quotas.quota_usage import QuotaUsage
 from zaqar_lite.service.quotas.quotas import Quotas
 
 if TYPE_CHECKING:
-    from zaqar_lite.service.encryption.encryption_keys import EncryptionKeys
+    from zaqar_lite.service.encryption import EncryptionKeys
 
 DEFAULT_OVERLAP = 86_400
 

@@ -25,7 +25,7 @@ from zaqar_lite.service.delivery.outbox import Delivery
 from zaqar_lite.webhooks import signed_headers
 
 if TYPE_CHECKING:
-    from zaqar_lite.service.encryption.encryption_keys import EncryptionKeys
+    from zaqar_lite.service.encryption import EncryptionKeys
 
 _FIRST_WINDOW = 2
 _LARGEST_WINDOW = 64

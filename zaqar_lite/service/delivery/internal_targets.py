@@ -28,7 +28,7 @@ from zaqar_lite.service.post_validation import Draft
 from zaqar_lite.storage.base import MessageStore
 
 if TYPE_CHECKING:
-    from zaqar_lite.service.encryption.encryption_keys import EncryptionKeys
+    from zaqar_lite.service.encryption import EncryptionKeys
 
 SCHEME = "websocket"
 _HANDED_MS = 60_000

@@ -226,7 +226,7 @@ def _check_lines(new: Sequence[NewMessage], queue: QueueRef, lines: Mapping[Queu
 def _outbox_messages(  # noqa: PLR0917 - the parts of an entry in their order
     queue: QueueRef, policy: "Policy", message: NewMessage, now: int, ttl_ms: int, delay_ms: int
 ) -> list[OutboxEntry]:
-    delays = policy.default_delay_ms > 0
+    delays = policy.is_delayed
     waits_ms = delay_ms if delays and not policy.notify_on_post else 0
     entry = OutboxMessage(
         _NO_ID,

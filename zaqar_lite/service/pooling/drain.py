@@ -264,7 +264,7 @@ class DrainWorker(BackgroundWorker):
             if not entry.place.group:
                 now = self._clock.now_ms()
                 place = Place(pool, to=target, group=name, since=now, keys_in=entry.place.keys_in)
-                await self._placements.change(queue, place, entry.version)
+                await self._placements.write(queue, place, entry.version)
         return len(group)
 
     async def _target(self, group: Collection[QueueRef], pool: str) -> str | None:
@@ -339,7 +339,7 @@ class DrainWorker(BackgroundWorker):
         for queue, entry in group.items():
             keys_in = pool if (await old.find_idempotency_keys(queue)).are_any else None
             place = Place(places[0].to, keys_in=keys_in)
-            await self._placements.change(queue, place, entry.version)
+            await self._placements.write(queue, place, entry.version)
             work.value.problem = work.value.problem if keys_in is None else _KEYS
             thawed += keys_in is None
         return thawed
@@ -348,7 +348,7 @@ class DrainWorker(BackgroundWorker):
         """Refuse from now on what the holders of claims do."""
         for queue, entry in group.items():
             place = msgspec.structs.replace(entry.place, sealed=True, since=self._clock.now_ms())
-            await self._placements.change(queue, place, entry.version)
+            await self._placements.write(queue, place, entry.version)
 
     async def _movable(
         self, old: MessageStore, queue: QueueRef, *, held: bool
@@ -414,7 +414,7 @@ class DrainWorker(BackgroundWorker):
         if (await old.find_idempotency_keys(queue)).are_any:
             work.value.problem = _KEYS
             return False
-        await self._placements.change(queue, Place(entry.place.pool), entry.version)
+        await self._placements.write(queue, Place(entry.place.pool), entry.version)
         return True
 
     async def _carry_redriven(self, record: Record) -> None:

@@ -92,11 +92,8 @@ class Placements:
         """Where a queue lies now."""
         begun = time.monotonic()
         record = await self.management.get_record(PLACE, *queue)
-        if record is None:
-            self._keep(queue, HOME, begun)
-            return Entry(HOME, 0)
-        entry = Entry(_decode(record.value), record.version)
-        self._keep(queue, entry.place, begun)
+        entry = Entry(HOME, 0) if record is None else Entry(_decode(record.value), record.version)
+        self._cache[queue] = begun, entry.place
         return entry
 
     @retried("The pool of {1.name!r}")
@@ -123,7 +120,7 @@ class Placements:
             await self._check(queue, metadata, place, flavor)
         if is_new:
             place = Place(place.pool)
-            await self._write(queue, place, entry.version)
+            await self.write(queue, place, entry.version)
             if place.pool is not None and place.pool not in await self._registry.pools():
                 await self._mark(queue, place)
                 raise RecordChanged("The pool was deleted meanwhile.")
@@ -163,19 +160,18 @@ class Placements:
         entry = await self.entry(queue)
         if (place == HOME and not entry.version) or await self._is_placed(queue, entry):
             return
-        await self._write(queue, place, entry.version)
+        await self.write(queue, place, entry.version)
 
-    async def put(self, queue: QueueRef, pool: str | None) -> None:
-        """Let a new queue lie in this pool, whatever would be chosen."""
-        await self._write(queue, Place(pool), None)
-
-    async def change(self, queue: QueueRef, place: Place, version: int) -> None:
-        """Change an entry that is at `version`.
+    async def write(self, queue: QueueRef, place: Place, expected: int | None = None) -> None:
+        """Let a queue lie in a place, whatever would be chosen, where its entry is as `expected`.
 
         Raises:
-            RecordChanged: it is at another one.
+            RecordChanged: it is at another version; None is any.
         """
-        await self._write(queue, place, version)
+        begun = time.monotonic()
+        self._cache.pop(queue, None)
+        await self.management.put_record(PLACE, *queue, _encode(place), expected=expected)
+        self._cache[queue] = begun, place
 
     async def leave(self, queue: QueueRef) -> None:
         """Mark the entry of a queue whose record is about to be deleted."""
@@ -201,7 +197,7 @@ class Placements:
                 continue
             with suppress(RecordChanged):
                 if await self._has_record(queue):  # it was never deleted, or made without us
-                    await self._write(queue, replace(place, left=0), record.version)
+                    await self.write(queue, replace(place, left=0), record.version)
                 else:
                     await self.management.delete_record(PLACE, *queue, expected=record.version)
                     self._cache.pop(queue, None)
@@ -256,10 +252,7 @@ class Placements:
     ) -> Place:
         """Choose a pool by its weight, or the one where the queue was `before`, if it fits."""
         flavor = flavor_name(metadata)
-        try:
-            pools = await self._registry.fitting(queue.project, flavor)
-        except NotFound as exc:
-            raise Invalid(str(exc)) from exc
+        pools = await self._registry.fitting(queue.project, flavor)
         fitting = [one for one in pools if not await self._registry.missing(one.name, metadata)]
         if not fitting and (missing := await self._registry.missing(None, metadata)):
             raise Invalid(f"{missing} can't be set: no pool that fits can do it.")
@@ -319,16 +312,7 @@ class Placements:
 
     async def _mark(self, queue: QueueRef, place: Place) -> None:
         left = replace(place, left=max(self._clock.now_ms(), 1))
-        await self._write(queue, left, None)
-
-    async def _write(self, queue: QueueRef, place: Place, expected: int | None) -> None:
-        begun = time.monotonic()
-        self._cache.pop(queue, None)
-        await self.management.put_record(PLACE, *queue, _encode(place), expected=expected)
-        self._keep(queue, place, begun)
-
-    def _keep(self, queue: QueueRef, place: Place, at: float) -> None:
-        self._cache[queue] = at, place
+        await self.write(queue, left)
 
 
 def _pick(pools: Sequence[Pool]) -> str | None:

@@ -10,6 +10,7 @@ import hmac
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import msgspec
@@ -30,6 +31,7 @@ from zaqar_lite.domain.ids import is_message_id, new_message_id
 from zaqar_lite.domain.limits import Limits, page_limit
 from zaqar_lite.domain.metadata import MAX_ORDERED, ORDERED, SUBSCRIBED
 from zaqar_lite.domain.models import QueueRecord, QueueRef, RecordBound
+from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.domain.quotas import QuotaOf, unlimited
 from zaqar_lite.domain.subscriptions import (
     Secret,
@@ -40,10 +42,11 @@ from zaqar_lite.domain.subscriptions import (
     new_token,
 )
 from zaqar_lite.domain.topics import KIND as TOPIC
-from zaqar_lite.domain.topics import check_subscription, is_topic, name_of, queue_in
-from zaqar_lite.service.delivery.confirmation import Confirmation
+from zaqar_lite.domain.topics import check_subscription, is_topic, name_of, path_of, queue_in
+from zaqar_lite.service.delivery.outbox import LEASE_MS, Delivery, encode, put, retry_queue
 from zaqar_lite.service.identity.trusts import MakeTrust, trusted
 from zaqar_lite.service.policy import Policies
+from zaqar_lite.service.presigned_urls import PresignedUrls
 from zaqar_lite.service.queues import Queues
 from zaqar_lite.service.records import Held, retried, struct_kind
 from zaqar_lite.service.subscriptions.subscriber_cache import (
@@ -51,6 +54,7 @@ from zaqar_lite.service.subscriptions.subscriber_cache import (
     subscription_ids,
     subscription_kind,
 )
+from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
 
 _NAMED = "subscriber"
@@ -73,6 +77,70 @@ class Subscribed(NamedTuple):
 
     id: str
     secret: Secret | None
+
+
+@dataclass(eq=False, repr=False)
+class Confirmation:
+    """Send requests to confirm, by the way that deliveries take."""
+
+    messages: MessageStore
+    presigned_urls: PresignedUrls
+    clock: Clock
+    public_url: str | None
+
+    async def ask(self, subscription: Subscription) -> None:
+        """Send what a subscriber needs to confirm."""
+        queue = name_of(subscription.queue)
+        await self._send(
+            subscription,
+            "SubscriptionConfirmation",
+            f"You have chosen to subscribe to the queue: {queue}. This message was sent to ask "
+            "whether you want its messages: send SubscribeBody to URL-Paths by PUT, with the "
+            "headers of this document.",
+        )
+
+    async def tell_unsubscribed(self, subscription: Subscription) -> None:
+        """Send word that it was refused, and what confirms it again."""
+        queue = name_of(subscription.queue)
+        await self._send(
+            subscription,
+            "UnsubscribeConfirmation",
+            f"You have unsubscribed from the queue: {queue}. To subscribe again, send "
+            "SubscribeBody to URL-Paths by PUT, with the headers of this document.",
+        )
+
+    async def _send(self, subscription: Subscription, kind: str, text: str) -> None:
+        queue = subscription.queue
+        path = f"{path_of(queue)}/subscriptions/{subscription.id}/confirm"
+        until = subscription.expires_at or self.clock.now_ms() + subscription.ttl * 1000
+        signed = await self.presigned_urls.sign_path(
+            queue, path, "PUT", datetime.fromtimestamp(until // 1000, UTC)
+        )
+        document = {
+            "Message_Type": kind,
+            "Message": text,
+            "URL-Signature": signed.signature,
+            "URL-Methods": "PUT",
+            "URL-Paths": path,
+            "X-Project-ID": queue.project,
+            "URL-Expires": signed.expires,
+            "SubscribeBody": {"confirmed": True, "token": subscription.token},
+            "UnsubscribeBody": {"confirmed": False, "token": subscription.token},
+            "queue_name": name_of(queue),
+        }
+        if self.public_url is not None:
+            document["WSGISubscribeURL"] = f"{self.public_url.rstrip('/')}{path}"
+        delivery = Delivery(
+            queue.project,
+            queue.name,
+            subscription.id,
+            f"{subscription.id}{subscription.token[:8]}",
+            until,
+            msgspec.Raw(encode(document)),
+            kind=kind,
+        )
+        ttl_ms = until - self.clock.now_ms() + LEASE_MS
+        await put(self.messages, retry_queue(queue.project), NewMessage(encode(delivery), ttl_ms))
 
 
 @dataclass(eq=False, repr=False)

@@ -63,6 +63,10 @@ class Connection:
             await self.sessions.stop()
             await _close(client)
 
+    async def ping(self) -> None:
+        """Ask the server for its time."""
+        await self.now_ms()
+
     @property
     def client(self) -> AsyncMongoClient[Document]:
         """The client behind the collections."""

@@ -25,9 +25,9 @@ from zaqar_lite.storage.management import ManagementStore
 from zaqar_lite.storage.mongodb.connection import Connection, find_first, read_all
 from zaqar_lite.storage.mongodb.errors import repeated
 from zaqar_lite.storage.mongodb.indexes import BY_ID, Document
-from zaqar_lite.storage.mongodb.parts import Connected
 from zaqar_lite.storage.mongodb.queues import Queues, ids_of
 from zaqar_lite.storage.mongodb.transactions import RetryBudget
+from zaqar_lite.storage.store import Connected
 
 MAKERS = "creators"
 """The kind of the documents that racing makers change: one for each bound's place, never listed."""
@@ -41,7 +41,7 @@ IsNear = Callable[[AsyncClientSession | None], Awaitable[bool]]
 """Tell whether other records nearly reach a bound; raise where they do."""
 
 
-class KindRecords(Connected, ManagementStore):
+class KindRecords(Connected[Connection], ManagementStore):
     """The part of the management store that is not about queues."""
 
     def __init__(self, connection: Connection) -> None:

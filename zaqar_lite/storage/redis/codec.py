@@ -3,8 +3,8 @@
 The attempts of a message, oldest first: length of the rest 2, size as the domain counts it 2,
 ATTEMPT, reason 1+n (255: none), detail 2+n (65535: none), client.
 
-The entry of an idempotency key has the ids that it answers. Version 0.2.0 wrote that of a long post
-whose messages were all new as the first position and the random halves of the ids:
+The entry of an idempotency key has the ids that it answers. That of a post whose messages are all
+new has the first position, and the random halves of the ids:
 
     0   deadline 6   1   digest 16   ids 16 each
     0   deadline 6   2   digest 16   position 8   randomness 8 each
@@ -102,6 +102,25 @@ def pack_outbox_entry(number: int, entry: OutboxEntry, client: bytes, randomness
 def pack_key(key: IdempotencyKey | None) -> bytes:
     """Write an idempotency key as scripts take it; nothing where there is none."""
     return b"" if key is None else key.digest + key.text.encode()
+
+
+def pack_message_key(message: NewMessage, randomness: bytes) -> bytes:
+    """Write the key of a message, whose id has `randomness`, as scripts take it."""
+    key = message.idempotency_key
+    return b"" if key is None else randomness + key.digest + key.text.encode()
+
+
+def pack_ids(answers: Sequence[int | bytes], randomness: Sequence[bytes]) -> bytes:
+    """Write the ids of a post's messages, new ones without their positions, as scripts take them.
+
+    `answers` are ids, and indexes among the new ones; empty where each message is new.
+    """
+    if not answers:
+        return b"\x02" + b"".join(randomness)
+    return b"\x01" + b"".join(
+        one if isinstance(one, bytes) else one.to_bytes(8, "big") + randomness[one]
+        for one in answers
+    )
 
 
 def read_ids(kind: int, packed: bytes) -> list[str]:

@@ -14,10 +14,11 @@ from typing import Any
 from zaqar_lite.domain.errors import RecordChanged, Unavailable
 from zaqar_lite.domain.models import Record, RecordBound
 from zaqar_lite.storage.management import ManagementStore
-from zaqar_lite.storage.redis.connection import FollowUps
+from zaqar_lite.storage.redis.connection import Connection, FollowUps
 from zaqar_lite.storage.redis.keys import Keys, encode
 from zaqar_lite.storage.redis.router import Router
 from zaqar_lite.storage.redis.sweeper import LATER_MS
+from zaqar_lite.storage.store import Connected
 
 logger = logging.getLogger(__name__)
 _ALL_KINDS = Keys("*kinds", "everywhere")
@@ -52,7 +53,7 @@ def _record(kind: str, field: bytes, stored: bytes) -> Record:
     )
 
 
-class KindRecords(ManagementStore):
+class KindRecords(Connected[Connection], ManagementStore):
     """The part of the management store that writes, reads, lists and sweeps records."""
 
     _router: Router

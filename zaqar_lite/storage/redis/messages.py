@@ -34,11 +34,12 @@ from zaqar_lite.storage.redis.readiness import POLL_INTERVAL_MS, Readiness
 from zaqar_lite.storage.redis.records import RecordIndexes
 from zaqar_lite.storage.redis.runner import Runner
 from zaqar_lite.storage.redis.sweeper import Sweeper
+from zaqar_lite.storage.store import Connected
 
 _REASONS = {b"claimed": RefusalReason.CLAIMED, b"free": RefusalReason.NOT_CLAIMED}
 
 
-class RedisMessageStore(Posting, Claiming):
+class RedisMessageStore(Connected[Connection], Posting, Claiming):
     """Messages and claims in Redis."""
 
     poll_interval_ms = POLL_INTERVAL_MS
@@ -48,7 +49,7 @@ class RedisMessageStore(Posting, Claiming):
     )
 
     def __init__(self, connection: Connection, clock: Clock, options: StoreOptions) -> None:
-        self._connection = connection
+        super().__init__(connection)
         self._runner = Runner(connection, clock)
         self._outbox = Outbox(self._runner)
         self._sweeper = Sweeper(self._runner, self._outbox)
@@ -56,18 +57,10 @@ class RedisMessageStore(Posting, Claiming):
         self._indexes = RecordIndexes(connection.router, connection.follow_ups)
         self._readiness = Readiness(connection.router)
 
-    async def open(self) -> None:
-        """Connect and check the server; see the seam."""
-        await self._connection.open(self)
-
     async def close(self) -> None:
-        """Close the connection when the other store has; see the seam."""
+        """Close the connections when the other store has; see the seam."""
         await self._readiness.close()
-        await self._connection.close(self)
-
-    async def ping(self) -> None:
-        """Return when every node answers; see the seam."""
-        await self._connection.ping()
+        await super().close()
 
     async def list_messages(self, queue: QueueRef, selection: ListQuery) -> Page:
         """List messages in steps of at most MAX_EXAMINED entries; see the seam."""

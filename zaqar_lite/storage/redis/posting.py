@@ -1,16 +1,16 @@
 """Posting to Redis: decided in one step; a long post is stored in parts.
 
-A step holds up everybody, so none stores more than 250 messages (`posting.lua`). A longer post is
-put aside in parts by the step that decides all there is to decide and takes the positions. From
-then on it is committed, and every operation that reads or stores messages of that queue answers
-'busy' until `publish` has stored the last part: whoever meets that, the poster, another call,
-another process or the sweep, goes on with it, a part at a time. So the post becomes visible all at
-once, a crash at any moment leaves all of it or nothing, and other queues wait for one part at most.
+A step holds up everybody, so none stores more than 100 messages (`posting.lua`). A longer post is
+sent in parts. One step decides all there is to decide, takes the positions and puts the parts
+aside. From then on the post is committed, and every operation that reads or stores messages of that
+queue answers 'busy' until `publish` has stored the last part: whoever meets that, the poster,
+another call, another process or the sweep, goes on with it, a part at a time. So the post becomes
+visible all at once, a crash at any moment leaves all of it or nothing, and other queues wait for
+one part at most.
 """
 
 import asyncio
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import repeat
 from typing import NoReturn
 
@@ -22,7 +22,9 @@ from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.redis.codec import (
     new_randomness,
     pack_client,
+    pack_ids,
     pack_key,
+    pack_message_key,
     pack_new,
     pack_outbox_entry,
     read_ids,
@@ -30,50 +32,128 @@ from zaqar_lite.storage.redis.codec import (
 )
 from zaqar_lite.storage.redis.limiter import CAPACITY, PART_SIZE, SHORT_POST
 from zaqar_lite.storage.redis.outbox import Outbox
+from zaqar_lite.storage.redis.router import Word
 from zaqar_lite.storage.redis.runner import Runner
 
 _STEP = 500
 """Messages that are written or answered in one step of the event loop."""
+_PART_BYTES = 262_144
 
 
-@dataclass(slots=True)
 class _Batch:
-    """The messages of a post that are sent: of several with one key, only the first."""
+    """The messages of a post that are still to be stored, and what is answered for all of them.
 
-    messages: Sequence[NewMessage]
-    numbers: Sequence[int]
-    """The index in the post of each message that is sent."""
-    places: Sequence[int] = ()
-    """For each message, the index of the sent one with its key; empty if all are sent."""
-    conflict: int | None = None
-    """The first message whose key another message of the post has; it is not sent."""
-    randomness: Sequence[bytes] = field(init=False)
+    Of several messages with one key only the first is stored. Behind the first one that has the key
+    of an earlier one for something else, its `conflict`, nothing is.
+    """
 
-    def __post_init__(self) -> None:
-        self.randomness = new_randomness(len(self.messages))
+    def __init__(self, messages: Sequence[NewMessage]) -> None:
+        self.messages = messages
+        self._conflict: int | None = None
+        self._answers: Sequence[int | bytes] = ()
+        """For each message the place of the one that is stored for it, or the id that is known.
 
-    async def words(self, client: bytes) -> list[str | bytes | int]:
-        """The batch as arguments of `post`."""
+        Empty where each is stored itself.
+        """
+        if any(message.idempotency_key is not None for message in messages):
+            self._join_equal_keys(messages)
+        self.randomness: Sequence[bytes] = new_randomness(len(self.messages))
+
+    def _join_equal_keys(self, messages: Sequence[NewMessage]) -> None:
+        firsts: dict[str, int] = {}
+        stored: list[NewMessage] = []
+        answers: list[int | bytes] = []
+        for number, message in enumerate(messages):
+            key, place = message.idempotency_key, len(stored)
+            if key is not None:
+                place = firsts.setdefault(key.text, place)
+            if place == len(stored):
+                stored.append(message)
+            elif key != stored[place].idempotency_key:
+                self._conflict = number
+                break
+            answers.append(place)
+        if len(stored) < len(messages):
+            self.messages, self._answers = stored, answers
+
+    def leave_out(self, known: Mapping[int, bytes]) -> None:
+        """Answer known ids in place of messages that would be stored, given by their places."""
+        left = [place for place in range(len(self.messages)) if place not in known]
+        places = {place: number for number, place in enumerate(left)}
+        self._answers = [
+            one if isinstance(one, bytes) else known.get(one) or places[one]
+            for one in self._answers or range(len(self.messages))
+        ]
+        self.messages = [self.messages[place] for place in left]
+        self.randomness = [self.randomness[place] for place in left]
+
+    def number_of(self, place: int) -> int:
+        """The index in the post of a message that would be stored."""
+        if self._conflict is not None and place == len(self.messages):
+            return self._conflict
+        return self._answers.index(place) if self._answers else place
+
+    async def words(self, client: bytes, batch_key: IdempotencyKey | None) -> list[Word]:
+        """The batch as arguments of `post`; that of a long one is in parts."""
         blobs: list[bytes] = []
         outbox: list[bytes] = []
         keys: list[bytes] = []
+        longest = 0
         for start in range(0, len(self.messages), _STEP):
             if start:
                 await asyncio.sleep(0)  # a large post must not hold up the others of this process
             some = self.messages[start : start + _STEP]
             halves = self.randomness[start : start + _STEP]
             blobs += map(pack_new, some, repeat(client), halves)
-            outbox += [
-                pack_outbox_entry(number, one, client, half)
-                for number, (message, half) in enumerate(zip(some, halves, strict=True), start)
-                for one in message.outbox
-            ]
-            keys += [pack_key(message.idempotency_key) for message in some]
-        places = b"".join([(place + 1).to_bytes(4, "big") for place in self.places])
-        conflict = "" if self.conflict is None else "1"
+            keys += map(pack_message_key, some, halves)
+            for number, message in enumerate(some, start):
+                longest = max(longest, message.ttl_ms, *(one.ttl_ms for one in message.outbox))
+                outbox += [
+                    pack_outbox_entry(number, one, client, halves[number - start])
+                    for one in message.outbox
+                ]
         if not any(keys):
             keys.clear()
-        return [len(blobs), len(outbox), places, conflict, *blobs, *outbox, *keys]
+        ids = b"" if batch_key is None else pack_ids(self._answers, self.randomness)
+        conflict = "" if self._conflict is None else "1"
+        counts = pack_key(batch_key), ids, len(blobs), len(outbox)
+        if len(blobs) + len(outbox) <= PART_SIZE:
+            return [*counts, "", conflict, *blobs, *outbox, *keys]
+        kinds = (b"m", blobs), (b"k", keys), (b"c", outbox)
+        parts = [part for kind, some in kinds for part in _parts(kind, some)]
+        return [*counts, longest, conflict, *parts]
+
+    async def posted(self, first: int) -> Sequence[Posted]:
+        """What is answered, where the stored messages are at consecutive positions from `first`."""
+        stored: list[Posted] = []
+        for number, half in enumerate(self.randomness):
+            if number % _STEP == _STEP - 1:
+                await asyncio.sleep(0)  # as above
+            stored.append(Posted(f"{first + number:016x}{half.hex()}"))
+        named = set[int | bytes]()
+        posted: list[Posted] = []
+        for one in self._answers:
+            if isinstance(one, bytes):
+                posted.append(Posted(one.hex(), duplicate=True))
+            elif one in named:
+                posted.append(Posted(stored[one].id, duplicate=True))
+            else:
+                posted.append(stored[one])
+                named.add(one)
+        return posted or stored
+
+
+def _parts(kind: bytes, words: Sequence[bytes]) -> Iterator[bytes]:
+    """Write words in parts, as `words_in` reads them (`posting.lua`)."""
+    part: list[bytes] = []
+    before = size = 0
+    for number, word in enumerate(words, 1):
+        part += (len(word).to_bytes(4, "big"), word)
+        size += len(word)
+        if number - before == PART_SIZE or size > _PART_BYTES or number == len(words):
+            yield kind + before.to_bytes(4, "big") + b"".join(part)
+            part.clear()
+            before, size = number, 0
 
 
 class Posting(MessageStore):
@@ -93,34 +173,40 @@ class Posting(MessageStore):
         version: int | None,
     ) -> Sequence[Posted]:
         """Store messages; see the seam."""
-        options = self._options
-        batch = _arrange(messages)
-        words = [
-            "" if version is None else version,
-            options.idempotency_window_ms,
-            options.max_idempotency_keys,
-            options.max_messages,
-            pack_key(batch_key),
-            *await batch.words(pack_client(client_id)),
-        ]
-        size = len(words) - 9
-        cost = min(size, CAPACITY) if size > SHORT_POST else 0
+        options, batch = self._options, _Batch(messages)
         while True:
-            status, *rest = await self._runner.run(queue, "post", *words, cost=cost)
-            if status != b"arm":
+            words = await batch.words(pack_client(client_id), batch_key)
+            size = len(batch.messages)
+            status, *rest = await self._runner.run(
+                queue,
+                "post",
+                "" if version is None else version,
+                options.idempotency_window_ms,
+                options.max_idempotency_keys,
+                options.max_messages,
+                *words,
+                cost=min(size, CAPACITY) if size > SHORT_POST else 0,
+            )
+            if status == b"ok":
                 break
-            await self._runner.register_now(queue, *rest)
-        if status == b"known":
-            return [Posted(one, duplicate=True) for one in read_ids(*rest)]
-        if status not in (b"ok", b"staged"):
-            self._refuse(queue, batch, status, *rest)
-        instant, first, *known = rest
+            if status == b"repeated":
+                return [Posted(one, duplicate=True) for one in read_ids(*rest)]
+            if status == b"arm":
+                await self._runner.register_now(queue, *rest)
+            elif status == b"known":
+                batch.leave_out(dict(zip(rest[::2], rest[1::2], strict=True)))
+                if not batch.messages and batch_key is None:
+                    return await batch.posted(0)
+            else:
+                self._refuse(queue, batch, status, *rest)
+        instant, first = rest
         await self._runner.register(queue, instant)
-        if status == b"staged":
+        is_long, has_outbox = words[4] != "", words[3]
+        if is_long:
             await self._runner.complete_post(queue)
-        if words[6]:
+        if has_outbox:
             self._outbox.begin_to_drain(queue)
-        return await _posted(batch, known, int.from_bytes(first, "big"))
+        return await batch.posted(int.from_bytes(first, "big"))
 
     async def find_idempotency_keys(
         self, queue: QueueRef, messages: Collection[str] = (), batch: str | None = None
@@ -142,56 +228,7 @@ class Posting(MessageStore):
     def _refuse(self, queue: QueueRef, batch: _Batch, status: bytes, number: int = 0) -> NoReturn:
         options = self._options
         if status == b"reused":
-            if number < 0:
-                raise KeyReused(None)
-            raise KeyReused([*batch.numbers, batch.conflict][number])
+            raise KeyReused(None if number < 0 else batch.number_of(number))
         if status == b"full":
             raise too_many_messages(queue, options.max_messages)
         raise too_many_keys(queue, options.max_idempotency_keys, wait_ms=number)
-
-
-def _arrange(messages: Sequence[NewMessage]) -> _Batch:
-    """Leave out messages whose key an earlier one has, and all after a key with two contents."""
-    everything = range(len(messages))
-    if all(message.idempotency_key is None for message in messages):
-        return _Batch(messages, everything)
-    firsts: dict[str, int] = {}
-    numbers: list[int] = []
-    places: list[int] = []
-    conflict = None
-    for number, message in enumerate(messages):
-        key, place = message.idempotency_key, len(numbers)
-        if key is not None:
-            place = firsts.setdefault(key.text, place)
-        if place == len(numbers):
-            numbers.append(number)
-        elif key != messages[numbers[place]].idempotency_key:
-            conflict = number
-            break
-        places.append(place)
-    if len(numbers) == len(messages):
-        return _Batch(messages, everything)
-    return _Batch([messages[number] for number in numbers], numbers, places, conflict)
-
-
-async def _posted(batch: _Batch, known: Sequence[bytes], first: int) -> Sequence[Posted]:
-    """Return the results of a post: stored messages have consecutive positions.
-
-    `known` are the ids of messages that were stored before, empty for the others.
-    """
-    sent: list[Posted] = []
-    for number, half in enumerate(batch.randomness):
-        if number % _STEP == _STEP - 1:
-            await asyncio.sleep(0)  # as above
-        if known and known[number]:
-            sent.append(Posted(known[number].hex(), duplicate=True))
-        else:
-            sent.append(Posted(f"{first:016x}{half.hex()}"))
-            first += 1
-    stands_for = set[int]()
-    posted: list[Posted] = []
-    for place in batch.places:
-        again = place in stands_for
-        posted.append(Posted(sent[place].id, duplicate=True) if again else sent[place])
-        stands_for.add(place)
-    return posted or sent

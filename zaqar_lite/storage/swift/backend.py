@@ -7,7 +7,6 @@ from typing import TypeVar
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError, Unavailable
 from zaqar_lite.domain.models import QueueRef, StoreOptions
-from zaqar_lite.storage.store import Store
 from zaqar_lite.storage.swift.connection import Swift
 from zaqar_lite.storage.swift.hints import Hints
 from zaqar_lite.storage.swift.layout import Containers
@@ -130,22 +129,3 @@ class Backend:
                 f"The clock of this machine differs from Swift's by {self.swift.fence.skew:.0f} s; "
                 f"at most {most:.0f} s are allowed: synchronise it (NTP)."
             )
-
-
-class Connected(Store):
-    """What the two stores of one account have in common."""
-
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
-
-    async def open(self) -> None:
-        """Connect; see the seam."""
-        await self._backend.open(self)
-
-    async def close(self) -> None:
-        """Disconnect when the other store has, too; see the seam."""
-        await self._backend.close(self)
-
-    async def ping(self) -> None:
-        """Ask Swift, and the coordination service; see the seam."""
-        await self._backend.ping()

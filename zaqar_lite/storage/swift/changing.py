@@ -33,7 +33,7 @@ class Changing(Claiming):
 
         async def work(lease: Lease) -> Message:
             tail = await self._tails.load(container, lease)
-            await self._backend.check(queue, edit.version, tail)
+            await self._connection.check(queue, edit.version, tail)
             known = is_message_id(message_id)
             message = await self._fetch(container, message_id) if known else None
             now = self._now()
@@ -53,7 +53,7 @@ class Changing(Claiming):
             self._announce_returned(container, 1, state.delay_expires_at)
             return edited.view(now)
 
-        return await self._backend.locked(queue, work)
+        return await self._connection.locked(queue, work)
 
     async def delete(
         self, queue: QueueRef, ids: Collection[str], *, claim_ids: Collection[str] | None
@@ -68,9 +68,9 @@ class Changing(Claiming):
             return ()
         container = self._container(queue)
         self._tails.known(container).room = None
-        longest = self._backend.longest_call
+        longest = self._connection.longest_call
         if claim_ids:
-            until = time.monotonic() + longest - self._backend.swift.fence.lasts
+            until = time.monotonic() + longest - self._connection.swift.fence.lasts
             found = await self._find_live(container, known, await self._tails.peek(container))
             refused = self._refused(found, claim_ids)
             late = self._now() + int(longest * 1000)
@@ -86,7 +86,7 @@ class Changing(Claiming):
             refused = self._refused(found, claim_ids)
             return refused or await self._remove(container, found, claim_ids, lease)
 
-        return await self._backend.locked(queue, work)
+        return await self._connection.locked(queue, work)
 
     def _refused(self, found: Sequence[Listed], claim_ids: Collection[str]) -> list[Refusal]:
         now = self._now()
@@ -135,7 +135,7 @@ class Changing(Claiming):
                 for first in range(0, len(chosen), _STEP):
                     some = chosen[first : first + _STEP]
                     step = partial(self._release_some, queue, version, some)
-                    done += await self._backend.locked(queue, step)
+                    done += await self._connection.locked(queue, step)
                 if done == limit:
                     known.exposed_to = chosen[-1].position + 1
                     return done
@@ -147,7 +147,7 @@ class Changing(Claiming):
     ) -> int:
         container = self._container(queue)
         tail = await self._tails.load(container, lease)
-        self._tails.known(container).tail = await self._backend.check(queue, version, tail)
+        self._tails.known(container).tail = await self._connection.check(queue, version, tail)
         steps = (self._release_one(container, one.name, lease) for one in listed)
         with self._hints.changing(container):
             done = sum(await together(*steps))
@@ -167,7 +167,7 @@ class Changing(Claiming):
         outcomes: list[Outcome] = []
         for first in range(0, len(ids), _MOVED):
             step = partial(self._move_some, queue, ids[first : first + _MOVED], move)
-            outcomes += await self._backend.locked(move.target, step, also=queue)
+            outcomes += await self._connection.locked(move.target, step, also=queue)
         return outcomes
 
     async def _move_some(
@@ -198,7 +198,7 @@ class Changing(Claiming):
     async def purge(self, queue: QueueRef) -> None:
         """End the life of all messages at once; the sweep removes them; see the seam."""
         container = self._container(queue)
-        await self._backend.locked(queue, partial(self._tails.end_life, container, gone=False))
+        await self._connection.locked(queue, partial(self._tails.end_life, container, gone=False))
 
     async def drop(self, queue: QueueRef) -> None:
         """End the queue's life at once, with its record; see the seam."""
@@ -206,9 +206,9 @@ class Changing(Claiming):
 
         async def work(lease: Lease) -> None:
             await self._tails.end_life(container, lease, gone=True)
-            await self._backend.records.remove(queue, lease)
+            await self._connection.records.remove(queue, lease)
 
-        await self._backend.locked(queue, work)
+        await self._connection.locked(queue, work)
 
 
 def _before(end: int) -> str:

@@ -102,7 +102,7 @@ class Claiming(Reading):
                 held = await self._hold(queue, request, chosen.messages, lease)
             return await self._with_letters(queue, request, chosen, held, lease)
 
-        return await self._backend.locked(queue, work, exclusive=True)
+        return await self._connection.locked(queue, work, exclusive=True)
 
     async def _pop(self, queue: QueueRef, request: ClaimRequest) -> Claimed:
         """Remove and hand out ready messages."""
@@ -118,7 +118,7 @@ class Claiming(Reading):
             popped = Claimed(None, gone)
             return await self._with_letters(queue, request, chosen, popped, lease)
 
-        return await self._backend.locked(queue, work)
+        return await self._connection.locked(queue, work)
 
     async def _with_letters(
         self, queue: QueueRef, request: ClaimRequest, chosen: Chosen, claimed: Claimed, lease: Lease
@@ -141,7 +141,7 @@ class Claiming(Reading):
         container = self._container(queue)
         tail = await self._tails.load(container, lease)
         known = self._tails.known(container)
-        known.tail = tail = await self._backend.check(queue, request.version, tail)
+        known.tail = tail = await self._connection.check(queue, request.version, tail)
         chosen, start, until = Chosen(), tail.birth, NEVER
         known.due_at = None
         if known.nothing_ready is not None:
@@ -163,7 +163,9 @@ class Claiming(Reading):
             chosen.more = examined >= MOST_EXAMINED or chosen.is_enough
             if chosen.more:
                 if not (chosen.messages or chosen.is_enough):
-                    until = min(until, self._now() + _TRUST_MS) if self._backend.shared else until
+                    until = (
+                        min(until, self._now() + _TRUST_MS) if self._connection.shared else until
+                    )
                     known.nothing_ready = (page[-1].position + 1, until)
                 break
         else:

@@ -56,7 +56,7 @@ class DeadLetters:
     """Move exhausted messages, and finish the moves that a crash cut short."""
 
     def __init__(self, backend: Backend) -> None:
-        self._backend = backend
+        self._connection = backend
         self._objects = backend.objects
         self.histories = Histories(backend.objects)
 
@@ -68,13 +68,13 @@ class DeadLetters:
             return 0
         if policy.target is None:
             raise no_failed_list("Swift")
-        target = self._backend.containers.queue(policy.target)
+        target = self._connection.containers.queue(policy.target)
         return await self._move(_Route(source, target, policy.ttl_ms or 0), letters, lease)
 
     async def move(self, source: str, messages: Sequence[Fetched], how: Move, lease: Lease) -> None:
         """Move messages that nobody holds as a client asked, under both queues' locks."""
         marked = [one.with_state(replace(one.state, move_reason=MOVED)) for one in messages]
-        target = self._backend.containers.queue(how.target)
+        target = self._connection.containers.queue(how.target)
         await self._move(_Route(source, target, how.ttl_ms, how), marked, lease)
 
     async def _move(self, route: _Route, letters: Sequence[Fetched], lease: Lease) -> int:
@@ -85,12 +85,12 @@ class DeadLetters:
         of letters must not wait until all have moved. Showing the copies is the last write under
         it, so that a letter that is seen can be claimed.
         """
-        tails, moved, (source, target, _, how) = self._backend.tails, 0, route
+        tails, moved, (source, target, _, how) = self._connection.tails, 0, route
         known = tails.known(source).tail
         project = known.project if known is not None else ""
         for step in range(0, len(letters), _STEP):
             few = letters[step : step + _STEP]
-            holding = self._backend.locks.hold(target, turn=0.0)
+            holding = self._connection.locks.hold(target, turn=0.0)
             async with holding if how is None else nullcontext(lease) as target_lease:
                 both = Lease(min(lease.until, target_lease.until))
                 tail = await tails.load(target, both)
@@ -102,7 +102,7 @@ class DeadLetters:
                         route, list(zip(positions, few, strict=True)), both
                     )
                 await together(*(self._show(target, copy, both) for _, copy in copied))
-            self._backend.hints.announce_ready(target, len(copied))
+            self._connection.hints.announce_ready(target, len(copied))
             await together(*(self._forget(source, letter, lease) for letter, _ in copied))
             moved += len(copied)
         return moved
@@ -143,7 +143,7 @@ class DeadLetters:
     async def _copy(self, route: _Route, letter: Fetched, position: int) -> Fetched:
         """The message as it is to be in the target."""
         source, _, ttl_ms, how = route
-        now = self._backend.clock.now_ms()
+        now = self._connection.clock.now_ms()
         state, content = letter.state, letter.content
         copied = replace(
             state,
@@ -157,7 +157,7 @@ class DeadLetters:
             move_ttl_ms=0,
         )
         origin = Origin(
-            self._backend.containers.queue_name(source),
+            self._connection.containers.queue_name(source),
             now,
             state.claim_count,
             state.claim_id or None,
@@ -204,7 +204,7 @@ class DeadLetters:
 
     async def finish_moves(self, container: str, listed: Sequence[Listed], lease: Lease) -> int:
         """Finish moves from and to a queue, under its lock; answer how many messages moved."""
-        self._backend.tails.known(container).something_may_be_ready()
+        self._connection.tails.known(container).something_may_be_ready()
         count = 0
         for one in listed:
             message = await self._objects.fetch(container, one.name)
@@ -236,5 +236,5 @@ class DeadLetters:
         if (await self._objects.head(copy.state.arriving, original)).found:
             return 0  # whoever takes the source's lock moves it again
         await self._show(target, copy, lease)
-        self._backend.hints.announce_ready(target, 1)
+        self._connection.hints.announce_ready(target, 1)
         return 1

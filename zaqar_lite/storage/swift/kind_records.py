@@ -14,8 +14,9 @@ from typing import NamedTuple, Self, TypeVar
 from zaqar_lite.domain.errors import RecordChanged
 from zaqar_lite.domain.models import Record, RecordBound
 from zaqar_lite.storage.management import ManagementStore
+from zaqar_lite.storage.store import Connected
 from zaqar_lite.storage.swift import layout
-from zaqar_lite.storage.swift.backend import Backend, Connected
+from zaqar_lite.storage.swift.backend import Backend
 from zaqar_lite.storage.swift.locks import Lease
 from zaqar_lite.storage.swift.objects import together
 
@@ -52,7 +53,7 @@ class _State(NamedTuple):
         return self.version > 0 and not self.gone and not self.is_over(now)
 
 
-class KindRecords(Connected, ManagementStore):
+class KindRecords(Connected[Backend], ManagementStore):
     """Write, read, list and sweep records."""
 
     def __init__(self, backend: Backend) -> None:
@@ -72,7 +73,7 @@ class KindRecords(Connected, ManagementStore):
         bounds: Sequence[RecordBound] = (),
     ) -> Record:
         """Write a record at its expected version; see the seam."""
-        container, key = self._backend.containers.kind(kind), object_name(project, name)
+        container, key = self._connection.containers.kind(kind), object_name(project, name)
 
         async def work(lease: Lease) -> Record:
             stored = await self._state(container, key)
@@ -80,7 +81,7 @@ class KindRecords(Connected, ManagementStore):
             for bound in bounds if not stored.is_live(self._now()) else ():
                 if await self._is_full(container, project, bound):
                     raise bound.reached
-            clock = self._backend.clock
+            clock = self._connection.clock
             version = max(stored.version, self._last_version, clock.now_us() - 1) + 1
             self._last_version = version
             expires_at = None if ttl_ms is None else clock.now_ms() + ttl_ms
@@ -94,12 +95,12 @@ class KindRecords(Connected, ManagementStore):
             return await self._locked(container, key, work)
 
         async def work_within(_: Lease) -> Record:
-            async with self._backend.locks.hold(_lock(container, key)) as lease:
+            async with self._connection.locks.hold(_lock(container, key)) as lease:
                 return await work(lease)
 
         # The lock of the bounds is taken first, so that racing makers can't pass them.
         place = "" if any(bound.of_server for bound in bounds) else project
-        return await self._backend.locks.run(_lock(container, f"/{place}"), work_within)
+        return await self._connection.locks.run(_lock(container, f"/{place}"), work_within)
 
     async def _is_full(self, container: str, project: str, bound: RecordBound) -> bool:
         """Whether there are as many records as a bound allows, by the listing."""
@@ -113,14 +114,14 @@ class KindRecords(Connected, ManagementStore):
 
     async def get_record(self, kind: str, project: str, name: str) -> Record | None:
         """Read a live record in its newest version; see the seam."""
-        container = self._backend.containers.kind(kind)
+        container = self._connection.containers.kind(kind)
         return await self._fetch(kind, container, object_name(project, name))
 
     async def delete_record(
         self, kind: str, project: str, name: str, *, expected: int | None = None
     ) -> bool:
         """Turn a record into a tombstone; see the seam."""
-        container, key = self._backend.containers.kind(kind), object_name(project, name)
+        container, key = self._connection.containers.kind(kind), object_name(project, name)
 
         async def work(lease: Lease) -> bool:
             stored = await self._state(container, key)
@@ -142,7 +143,7 @@ class KindRecords(Connected, ManagementStore):
         limit: int,
     ) -> Sequence[Record]:
         """List live records, page by page; see the seam."""
-        container = self._backend.containers.kind(kind)
+        container = self._connection.containers.kind(kind)
         marker = "" if after is None else _group(object_name(*after))
         prefix = "" if project is None else _cut(_escaped(project) + _SEPARATOR)
         found: list[Record] = []
@@ -189,7 +190,7 @@ class KindRecords(Connected, ManagementStore):
         return Record(kind, project, name, value, state.version, state.expires_at)
 
     async def _locked(self, container: str, key: str, work: Callable[[Lease], Awaitable[T]]) -> T:
-        return await self._backend.locked(_lock(container, key), work)
+        return await self._connection.locked(_lock(container, key), work)
 
     def _check(self, stored: _State, kind: str, name: str, expected: int | None) -> None:
         """Compare the version that a writer has seen; 0 stands for no record."""
@@ -198,7 +199,7 @@ class KindRecords(Connected, ManagementStore):
             raise RecordChanged(f"The {kind} {name!r} was changed or deleted meanwhile.")
 
     def _now(self) -> int:
-        return self._backend.clock.now_ms()
+        return self._connection.clock.now_ms()
 
 
 def _lock(container: str, key: str) -> str:

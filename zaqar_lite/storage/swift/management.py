@@ -35,7 +35,9 @@ class SwiftManagementStore(KindRecords):
             return known, False
 
         async def create(_: Lease) -> tuple[QueueRecord, bool]:
-            async with self._backend.locks.hold(self._backend.containers.queue(queue)) as lease:
+            async with self._connection.locks.hold(
+                self._connection.containers.queue(queue)
+            ) as lease:
                 record = await self._records.get(queue)
                 if record is not None:
                     return record, False
@@ -43,8 +45,8 @@ class SwiftManagementStore(KindRecords):
                     raise too_many_queues(max_queues)
                 return await self._records.put(QueueRecord(queue, metadata, 0), lease), True
 
-        return await self._backend.locks.run(
-            self._backend.containers.project(queue.project), create
+        return await self._connection.locks.run(
+            self._connection.containers.project(queue.project), create
         )
 
     async def get_queue(self, queue: QueueRef) -> QueueRecord | None:
@@ -58,14 +60,14 @@ class SwiftManagementStore(KindRecords):
             stored = await self._records.get(record.queue)
             if stored is None or stored.version != record.version:
                 raise queue_changed(record.queue)
-            container = self._backend.containers.queue(record.queue)
-            await self._backend.tails.note_version(container, 0, lease)
+            container = self._connection.containers.queue(record.queue)
+            await self._connection.tails.note_version(container, 0, lease)
             changed = await self._records.put(record, lease)
             with suppress(Unavailable):  # then it is read from the record
-                await self._backend.tails.note_version(container, changed.version, lease)
+                await self._connection.tails.note_version(container, changed.version, lease)
             return changed
 
-        return await self._backend.locked(record.queue, update)
+        return await self._connection.locked(record.queue, update)
 
     async def delete_queue(self, queue: QueueRef, *, version: int) -> None:
         """Delete a record at its version; see the seam."""
@@ -76,11 +78,11 @@ class SwiftManagementStore(KindRecords):
                 return
             if stored.version != version:
                 raise queue_changed(queue)
-            container = self._backend.containers.queue(queue)
-            await self._backend.tails.note_version(container, 0, lease)
+            container = self._connection.containers.queue(queue)
+            await self._connection.tails.note_version(container, 0, lease)
             await self._records.remove(queue, lease)
 
-        await self._backend.locked(queue, delete)
+        await self._connection.locked(queue, delete)
 
     async def list_queues(
         self,
@@ -120,7 +122,7 @@ class SwiftManagementStore(KindRecords):
         """Name the queues with this dead-letter queue, from the listing; see the seam."""
         found: list[str] = []
         async for name, dead_letter_queue in self._records.names(
-            target.project, after=None, first=self._backend.objects.page
+            target.project, after=None, first=self._connection.objects.page
         ):
             if dead_letter_queue == target.name:
                 found.append(name)

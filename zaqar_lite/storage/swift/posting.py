@@ -64,7 +64,7 @@ class Posting(Reading):
 
         async def work(lease: Lease) -> Sequence[Posted]:
             tail = await self._tails.load(container, lease)
-            tail = await self._backend.check(queue, version, tail)
+            tail = await self._connection.check(queue, version, tail)
             texts = [m.idempotency_key.text for m in messages if m.idempotency_key is not None]
             batch_text = None if batch_key is None else batch_key.text
             batch, known = await self._remembered(container, texts, batch_text, tail)
@@ -86,11 +86,11 @@ class Posting(Reading):
             if batch_key is not None:
                 keys.append(_stored_key("b", batch_key, [answer.id for answer in answers]))
             made = self._made(plan.new, ids, client_id)
-            forgotten_at = self._now() + self._backend.limits.idempotency_window_ms
+            forgotten_at = self._now() + self._connection.limits.idempotency_window_ms
             await self._store(container, tail, positions, lease, made, keys, forgotten_at)
             return answers
 
-        return await self._backend.locked(queue, work)
+        return await self._connection.locked(queue, work)
 
     async def find_idempotency_keys(
         self, queue: QueueRef, messages: Collection[str] = (), batch: str | None = None
@@ -105,7 +105,7 @@ class Posting(Reading):
             are_any = bool(known or whole) or await self._knows_any(container)
             return KnownKeys(None if whole is None else _known_key(whole), known, are_any)
 
-        return await self._backend.locked(queue, work)
+        return await self._connection.locked(queue, work)
 
     async def _knows_any(self, container: str) -> bool:
         for kind in ("m", "b"):
@@ -156,7 +156,7 @@ class Posting(Reading):
                 brought.setdefault(one.queue, []).append(entry)
         for queue, entries in brought.items():
             work = partial(self._store_outbox_of, queue, entries, client_id)
-            await self._backend.locked(queue, work)
+            await self._connection.locked(queue, work)
 
     async def _store_outbox_of(
         self, queue: QueueRef, entries: Sequence[NewMessage], client_id: str, lease: Lease
@@ -228,7 +228,7 @@ class Posting(Reading):
             forgotten_at = now + _ADOPTED_FOR_MS
             await self._store(container, tail, positions, lease, made, calls, forgotten_at)
 
-        await self._backend.locked(queue, work)
+        await self._connection.locked(queue, work)
 
     async def _bound(self, queue: QueueRef, tail: Tail, messages: int, keys: int) -> int:
         """The most messages and keys there can be after a post; counts where none is known.
@@ -236,7 +236,7 @@ class Posting(Reading):
         Raises:
             LimitReached: the queue is full of messages, or of keys.
         """
-        limits, container = self._backend.limits, self._container(queue)
+        limits, container = self._connection.limits, self._container(queue)
         known = self._tails.known(container)
         now = self._now()
         full = too_many_messages(queue, limits.max_messages)

@@ -7,8 +7,9 @@ from typing import TypeVar
 from zaqar_lite.domain.ids import Marker, is_message_id
 from zaqar_lite.domain.models import Capability, ListQuery, Message, Page, QueueRef, Stats
 from zaqar_lite.storage.base import MAX_EXAMINED, Listener, MessageStore
+from zaqar_lite.storage.store import Connected
 from zaqar_lite.storage.swift import layout
-from zaqar_lite.storage.swift.backend import Backend, Connected
+from zaqar_lite.storage.swift.backend import Backend
 from zaqar_lite.storage.swift.dead_letters import DeadLetters
 from zaqar_lite.storage.swift.layout import Fetched, Listed, State
 from zaqar_lite.storage.swift.objects import PAGE, together
@@ -24,7 +25,7 @@ SPARE = 20
 """How many entries beyond the limit the first page has: some of them will not be wanted."""
 
 
-class Reading(Connected, MessageStore):
+class Reading(Connected[Backend], MessageStore):
     """Read queues as they are; a listing chooses, each message is then read itself."""
 
     def __init__(self, backend: Backend) -> None:
@@ -39,16 +40,16 @@ class Reading(Connected, MessageStore):
         self._histories = self._dead_letters.histories
 
     def _container(self, queue: QueueRef) -> str:
-        return self._backend.containers.queue(queue)
+        return self._connection.containers.queue(queue)
 
     def _now(self) -> int:
-        return self._backend.clock.now_ms()
+        return self._connection.clock.now_ms()
 
     async def list_messages(self, queue: QueueRef, selection: ListQuery) -> Page:
         """One page; the tail is read before the listing, so that nothing below it is missing."""
         container, limit = self._container(queue), selection.limit
         tail = await self._tails.peek(container)
-        await self._backend.check(queue, selection.version, tail)
+        await self._connection.check(queue, selection.version, tail)
         start = tail.birth
         if selection.marker is not None:
             start = max(start, await self._marker_position(container, selection.marker) + 1)
@@ -203,13 +204,13 @@ class Reading(Connected, MessageStore):
 
     async def nonempty_queues(self) -> AsyncIterator[QueueRef]:
         """Name the queues by the account's listing; each costs a read of its tail, once."""
-        prefix, after = self._backend.containers.queues, ""
+        prefix, after = self._connection.containers.queues, ""
         while True:
             page = await self._objects.containers(prefix, after=after, limit=_CENSUS)
             projects = await together(*map(self._tails.project, page))
             for container, project in zip(page, projects, strict=True):
                 if project:
-                    yield QueueRef(project, self._backend.containers.queue_name(container))
+                    yield QueueRef(project, self._connection.containers.queue_name(container))
             if len(page) < _CENSUS:
                 return
             after = page[-1]

@@ -100,7 +100,7 @@ class Settling(Claiming):
             await self._end(container, claim_id, lease)
             return bool(held)
 
-        return is_claim_id(claim_id) and await self._backend.locked(queue, work)
+        return is_claim_id(claim_id) and await self._connection.locked(queue, work)
 
     async def _renew(
         self,
@@ -137,7 +137,7 @@ class Settling(Claiming):
 
         async def work(lease: Lease) -> Settled:
             tail = await self._tails.load(container, lease)
-            await self._backend.check(queue, version, tail)
+            await self._connection.check(queue, version, tail)
             ids = dict.fromkeys(one.message_id for one in settlements)
             found = await self._find_live(container, ids, tail)
             now = self._now()
@@ -156,7 +156,7 @@ class Settling(Claiming):
             await self._end_empty(container, [claim_id], [one.found for one in changed], lease)
             return Settled(outcomes, moved)
 
-        return await self._backend.locked(queue, work)
+        return await self._connection.locked(queue, work)
 
     async def _extend(
         self, container: str, claim_id: str, messages: Sequence[_Message], lease: Lease

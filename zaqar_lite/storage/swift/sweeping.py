@@ -51,7 +51,7 @@ class Sweeping(Claiming):
         if self._now() < self._rests_until:
             return SweepResult()
         container, name = self._after
-        prefix = self._backend.containers.queues
+        prefix = self._connection.containers.queues
         found = [container] if name else []
         found += await self._objects.containers(prefix, after=container, limit=_QUEUES)
         total = SweepResult()
@@ -96,7 +96,7 @@ class Sweeping(Claiming):
         self._hints.announce_ready(container, len(ready))
         retries = NO_RETRIES
         if lapsed:
-            queue = QueueRef(tail.project, self._backend.containers.queue_name(container))
+            queue = QueueRef(tail.project, self._connection.containers.queue_name(container))
             retries = await retries_of(queue)
 
         async def work(lease: Lease) -> SweepResult:
@@ -116,7 +116,7 @@ class Sweeping(Claiming):
         if not (over or cut or lapsed or left or tail.opened):
             return unlocked, last
         try:
-            return await self._backend.locks.run(container, work), last
+            return await self._connection.locks.run(container, work), last
         except Unavailable:
             return unlocked, last  # the next round sweeps a busy queue
 

@@ -28,10 +28,17 @@ local function store(blobs, first, at, there)
   return soonest
 end
 
--- A post may store more messages than one call may: other queues wait for the longest call. Up to MOST_AT_ONCE
--- are stored at once. A longer post is decided and given its positions in one call, which puts its messages aside
--- in parts; from then on it is committed, and `publish` stores one part after the other.
-local MOST_AT_ONCE, MOST_IN_PART, MOST_BYTES_IN_PART = 250, 100, 262144
+-- A part of a long post, or of what belongs to it: its kind, how many words are in the parts of this kind before it
+-- (4 bytes), then words with their lengths (4 bytes) before them. Kinds: 'm' messages, 'k' the keys of messages
+-- (remember_messages), 'c' outbox messages (send). Answers the words.
+local function words_in(part)
+  local words, count, at = {}, 0, 6
+  while at <= #part do
+    count = count + 1
+    words[count], at = struct.unpack('>I4c0', part, at)
+  end
+  return words
+end
 
 -- Put outbox messages into the outbox. Each is: which of the new messages it belongs to, from 0 on (4 bytes), where
 -- its id goes in the rest (4 bytes), length of the target's tag (2 bytes), tag, and the rest: as a message that
@@ -53,12 +60,12 @@ local function send(outgoing, first)
   look_after_outbox()
 end
 
--- Remember keys until an instant: fields, and for each its digest and ids.
+-- Remember keys until an instant: fields, and for each its entry behind that (codec.py).
 local function remember(fields, entries, until_when)
   if #fields == 0 then
     return
   end
-  local known, head = {}, struct.pack('>I6B', until_when, 1)
+  local known, head = {}, struct.pack('>I6', until_when)
   for i, field in ipairs(fields) do
     known[2 * i - 1], known[2 * i] = field, head .. entries[i]
   end
@@ -67,16 +74,35 @@ local function remember(fields, entries, until_when)
   keep(until_when, {keys, forgets})
 end
 
--- The same for the keys of new messages, '' for one that has none.
-local function remember_messages(words, blobs, first, until_when)
-  local fields, entries = {}, {}
+-- The same for the keys of new messages, from the position `first` on: the random half of the message's id (8 bytes),
+-- the digest of what the key stands for (16 bytes) and the key's text; '' for a message that has none.
+local function remember_messages(words, first, until_when)
+  local fields, entries, count = {}, {}, 0
   for i, word in ipairs(words) do
     if word ~= '' then
-      fields[#fields + 1] = 'm' .. word:sub(17)
-      entries[#fields] = word:sub(1, 16) .. struct.pack('>I8', first + i - 1) .. blobs[i]:sub(11, 18)
+      count = count + 1
+      fields[count] = 'm' .. word:sub(25)
+      entries[count] = '\1' .. word:sub(9, 24) .. struct.pack('>I8', first + i - 1) .. word:sub(1, 8)
     end
   end
   remember(fields, entries, until_when)
+end
+
+-- The same for the key of a whole post: the digest and the text; `ids` are those that it answers, behind the kind of
+-- its entry. Where that is 2 all are new, and the random halves are given; else of those that are new (4 bytes of
+-- zero) the index and the random half.
+local function remember_post(word, ids, first, until_when)
+  local kind, all = ids:sub(1, 1), {ids:sub(2)}
+  if kind == '\2' then
+    all = {struct.pack('>I8', first), all[1]}
+  else
+    for at = 2, #ids, 16 do
+      local high, number = struct.unpack('>I4I4', ids, at)
+      all[(at + 14) / 16] = high > 0 and ids:sub(at, at + 15)
+        or struct.pack('>I8', first + number) .. ids:sub(at + 8, at + 15)
+    end
+  end
+  remember({'b' .. word:sub(17)}, {kind .. word:sub(1, 16) .. table.concat(all)}, until_when)
 end
 
 -- The ids that an entry answers, and whether it stands for what has this digest.
@@ -87,25 +113,27 @@ local function read_entry(entry, digest)
   return entry:sub(24), entry:sub(8, 23) == digest
 end
 
--- Look up the keys of messages, '' for one that has none. Answers for each the id that it stands for, or '', and
--- how many are new; or nil and the index of the first that stands for something else.
+-- Look up the keys of new messages, given as `remember_messages` has them. Answers how many are new, and what the
+-- driver is told where some are known: 'known' with the index and the id of each, or 'reused' and the index of the
+-- first that stands for something else.
 local function look_up(words)
-  local fields, ids_of, new = {}, {}, 0
+  local fields, new, known = {}, 0, {'known'}
   for i, word in ipairs(words) do
-    fields[i] = 'm' .. word:sub(17)
+    fields[i] = 'm' .. word:sub(25)
   end
   for i, entry in ipairs(gather(keys, fields)) do
-    ids_of[i] = ''
     if words[i] ~= '' then
-      local id, is_same = read_entry(entry, words[i]:sub(1, 16))
+      local id, is_same = read_entry(entry, words[i]:sub(9, 24))
       if not is_same then
-        return nil, i - 1
+        return new, {'reused', i - 1}
+      elseif id then
+        known[#known + 1], known[#known + 2] = i - 1, id
+      else
+        new = new + 1
       end
-      ids_of[i] = id or ''
-      new = new + (id and 0 or 1)
     end
   end
-  return ids_of, new
+  return new, #known > 1 and known
 end
 
 -- What the driver is told instead of a post's outcome: where there is no room, or where the sweep must know of
@@ -136,135 +164,78 @@ local function refusal(count, new_keys, has_outgoing)
   return nil, there
 end
 
--- The ids of a post's messages: `of_known` has those of known keys. Where messages share a key, `places` says which
--- of the given ones stands for each of the post (4 bytes, from 1 on).
-local function ids_of_post(of_known, blobs, first, places)
-  local given, all, place = {}, {}, 0
-  for i = 1, math.max(#of_known, #blobs) do
-    if (of_known[i] or '') ~= '' then
-      given[i] = of_known[i]
-    else
-      place = place + 1
-      given[i] = struct.pack('>I8', first + place - 1) .. blobs[place]:sub(11, 18)
-    end
-  end
-  for i = 1, #places / 4 do
-    all[i] = given[struct.unpack('>I4', places, 4 * i - 3)]
-  end
-  return table.concat(#all > 0 and all or given)
-end
-
--- Put a post aside in parts. A part is: its kind, how many messages are in the parts before it (4 bytes), then
--- words with their lengths (4 bytes) before them. Kinds: 'm' messages; 'k' each message, then its key or ''; 'c'
--- outbox messages.
-local function stage(blobs, words, outgoing, first, until_when)
-  local fields, number, latest = {0, struct.pack('>I6I8I6', now, first, until_when)}, 0, now
-  local function add(kind, ...)
-    local lists, part, size = {...}, {}, 0
-    for i = 1, #lists[1] do
-      for _, list in ipairs(lists) do
-        part[#part + 1] = struct.pack('>I4', #list[i]) .. list[i]
-        size = size + #list[i]
-      end
-      if #part >= MOST_IN_PART * #lists or size > MOST_BYTES_IN_PART or i == #lists[1] then
-        number = number + 1
-        local before = i - #part / #lists
-        fields[#fields + 1] = number
-        fields[#fields + 1] = struct.pack('>c1I4', kind, before) .. table.concat(part)
-        part, size = {}, 0
-      end
-    end
-  end
-  if #words > 0 then
-    add('k', blobs, words)
-  else
-    add('m', blobs)
-  end
-  add('c', outgoing)
-  for _, blob in ipairs(blobs) do
-    latest = math.max(latest, now + struct.unpack('>I5', blob))
-  end
-  apply('HSET', staged, fields)
-  call('HSET', state, 'part', 1)
-  keep(latest, {staged})
-end
-
--- Store messages in the order of the batch, all or none.
+-- Store messages in the order of the batch, all or none. Other operations wait for the longest call, so of a long post
+-- the driver gives parts: this call decides the post, takes its positions and puts the parts aside. From then on it is
+-- committed, and `publish` stores one part after the other.
 -- ARGV: 1 offset, 2 version, 3 idempotency window (ms), 4 most keys, 5 most messages, 6 the post's own key with
---       its digest ('' for none), 7 number of messages n, 8 of outbox messages m, 9 places of a batch whose keys repeat
---       (ids_of_post), 10 '1' where the message behind these has the key of one of them for something else;
---       11..10+n: messages (store);
---       11+n..10+n+m: outbox messages (send), with the index of their message;
---       11+n+m..10+2n+m, where any has one: the idempotency key of each message, its digest (16 bytes) and its
---       text, '' for none
--- Answers: 'ok', instant to register, first position; then, where keys were given, for each message '' (stored, at
--- the next position) or the id that stands for it already; or 'staged' and the same, where parts are to be
--- published. A known key of the post: 'known', the kind of its entry, and its ids (codec.py). A key that stands
+--       its digest ('' for none), 7 the ids that it answers (remember_post), 8 number of messages, 9 of outbox
+--       messages, 10 the longest ttl of the messages (ms), where parts follow, 11 '1' where the message behind these
+--       has the key of one of them for something else; then parts (words_in); or messages (store), outbox messages
+--       (send) and, where any has one, the key of each message (remember_messages)
+-- Answers: 'ok', instant to register and first position: the messages are at consecutive ones. Or nothing was done. Keys
+-- of messages are known: 'known', and the index and the id of each; the driver leaves these messages out and comes
+-- again. The post's own key is known: 'repeated', the kind of its entry, and its ids (codec.py). A key that stands
 -- for something else: 'reused' and the index of its message, -1 for the post's own. Full: 'full', or 'many_keys'
--- and when the oldest of them ends (ms from now). With outbox messages also 'arm' and now: nothing is done yet, the
--- driver must register the queue and come again.
+-- and when the oldest of them ends (ms from now). With outbox messages also 'arm' and now: the driver must register the
+-- queue and come again.
 operation('post', UNLESS_FULL, {whole = true, version = true}, function()
-  local own_key, entry = ARGV[6] ~= '' and 'b' .. ARGV[6]:sub(17), nil
+  local own_key = ARGV[6] ~= ''
   if own_key then
-    entry = call('HGET', keys, own_key)
+    local entry = call('HGET', keys, 'b' .. ARGV[6]:sub(17))
     local known, is_same = read_entry(entry, ARGV[6]:sub(1, 16))
     if not is_same then
       return {'reused', -1}
     elseif known then
-      return {'known', entry:byte(7), known}
+      return {'repeated', entry:byte(7), known}
     end
   end
-  local count = tonumber(ARGV[7])
-  local keys_at = 10 + count + tonumber(ARGV[8])
-  local of_known, new_keys = look_up(arguments(keys_at + 1, #ARGV))
-  if not of_known then
-    return {'reused', new_keys}
-  elseif ARGV[10] == '1' then
+  local is_long, count, outbox_count = ARGV[10] ~= '', tonumber(ARGV[8]), tonumber(ARGV[9])
+  local words = {}
+  if is_long then
+    for i = 12, #ARGV do
+      if ARGV[i]:sub(1, 1) == 'k' then
+        for _, word in ipairs(words_in(ARGV[i])) do
+          words[#words + 1] = word
+        end
+      end
+    end
+  else
+    words = arguments(12 + count + outbox_count, #ARGV)
+  end
+  local new_keys, told = look_up(words)
+  if told and told[1] == 'reused' then
+    return told
+  elseif ARGV[11] == '1' then
     return {'reused', count}
+  elseif told then
+    return told
   end
   new_keys = new_keys + (own_key and 1 or 0)
-
-  -- The messages that are new, their keys and outbox messages, and the place of each among them.
-  local blobs, words, outgoing, places = {}, {}, {}, {}
-  for i = 1, count do
-    if (of_known[i] or '') == '' then
-      places[i] = #blobs
-      blobs[#blobs + 1], words[#blobs + 1] = ARGV[10 + i], ARGV[keys_at + i]
-    end
-  end
-  for i = 11 + count, keys_at do
-    local place = places[struct.unpack('>I4', ARGV[i]) + 1]
-    if place then
-      outgoing[#outgoing + 1] = struct.pack('>I4', place) .. ARGV[i]:sub(5)
-    end
-  end
-
-  local refused, there = refusal(#blobs, new_keys, #outgoing > 0)
+  local refused, there = refusal(count, new_keys, outbox_count > 0)
   if refused then
     return refused
   end
-  local first, until_when = take_positions(#blobs), now + tonumber(ARGV[3])
-  local status, soonest = 'ok', now
-  if #blobs + #outgoing <= MOST_AT_ONCE then
-    soonest = store(blobs, first, now, there)
-    remember_messages(words, blobs, first, until_when)
-    send(outgoing, first)
+  local first, until_when, soonest = take_positions(count), now + tonumber(ARGV[3]), now
+  if is_long then
+    local fields = {0, struct.pack('>I6I8I6', now, first, until_when)}
+    for i = 12, #ARGV do
+      fields[2 * i - 21], fields[2 * i - 20] = i - 11, ARGV[i]
+    end
+    apply('HSET', staged, fields)
+    call('HSET', state, 'part', 1)
+    keep(now + tonumber(ARGV[10]), {staged})
   else
-    stage(blobs, words, outgoing, first, until_when)
-    status = 'staged'
+    soonest = store(arguments(12, 11 + count), first, now, there)
+    remember_messages(words, first, until_when)
+    send(arguments(12 + count, 11 + count + outbox_count), first)
   end
   if own_key then
-    remember({own_key}, {ARGV[6]:sub(1, 16) .. ids_of_post(of_known, blobs, first, ARGV[9])}, until_when)
+    remember_post(ARGV[6], ARGV[7], first, until_when)
   end
-  local answer = {status, schedule(new_keys > 0 and math.min(soonest, until_when) or soonest),
-    struct.pack('>I8', first)}
-  for i, id in ipairs(of_known) do
-    answer[3 + i] = id
-  end
-  return answer
+  return {'ok', schedule(new_keys > 0 and math.min(soonest, until_when) or soonest), struct.pack('>I8', first)}
 end)
 
--- Store the next part of a post that was put aside (stage).
+-- Store the next part of a post that was put aside.
 -- ARGV: 1 offset
 -- Answers: 'more', or 'ok' when nothing is left to store.
 operation('publish', ALWAYS, {}, function()
@@ -273,17 +244,12 @@ operation('publish', ALWAYS, {}, function()
   if part then
     local at, first, until_when = struct.unpack('>I6I8I6', head)
     local kind, before = struct.unpack('>c1I4', part)
-    local lists, place = {{}, {}}, 6
-    while place <= #part do
-      for n = 1, kind == 'k' and 2 or 1 do
-        lists[n][#lists[n] + 1], place = struct.unpack('>I4c0', part, place)
-      end
-    end
     if kind == 'c' then
-      send(lists[1], first)
+      send(words_in(part), first)
+    elseif kind == 'k' then
+      remember_messages(words_in(part), first + before, until_when)
     else
-      store(lists[1], first + before, at, call('HLEN', messages))
-      remember_messages(lists[2], lists[1], first + before, until_when)
+      store(words_in(part), first + before, at, call('HLEN', messages))
     end
     call('HDEL', staged, life[N.part])
   end

@@ -1,4 +1,4 @@
-r"""The keys of encrypted queues, and the sealing and opening of bodies with them.
+r"""Encryption: the keys of encrypted queues, and the stores as services see them with keys.
 
 The server's own keys lie in a file and never leave the process; the first of them is current. Each
 project has data keys, which seal its messages, in records of the management store, sealed with a
@@ -18,6 +18,11 @@ and every tool that reads bodies takes it:
 
 The nonce has 96 random bits; the tag of 128 bits also covers the version, the data key, the project
 and the queue that the message was posted to. The ciphertext is of the JSON as it was posted.
+
+Services see the stores through `opening` and `sealing`: bodies come out opened. Records that hold
+what their users would hide, such as the headers of a webhook, the secret that signs for it, the
+body of a schedule, the id of a trust and the passwords of a pool, lie sealed in the management
+store, bound to their project, kind and name.
 """
 
 import asyncio
@@ -25,17 +30,19 @@ import base64
 import binascii
 import contextlib
 import json
+import logging
 import os
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import msgspec
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from msgspec.structs import replace
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import (
@@ -46,14 +53,27 @@ from zaqar_lite.domain.errors import (
     RecordDamaged,
     Unavailable,
 )
-from zaqar_lite.domain.models import Message, QueueRef, Record
+from zaqar_lite.domain.models import (
+    Claimed,
+    ClaimRequest,
+    Message,
+    QueueRef,
+    Record,
+)
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.domain.sealed import PREFIX, is_sealed
+from zaqar_lite.domain.settlements import Act, Settlement
+from zaqar_lite.domain.subscriptions import KIND as SUBSCRIPTION
 from zaqar_lite.domain.yielding import in_steps
 from zaqar_lite.service.caching import Cache
+from zaqar_lite.service.identity.trusts import KIND as TRUST
+from zaqar_lite.service.pooling.pools import POOL
 from zaqar_lite.service.records import Kind
+from zaqar_lite.service.schedules.schedules import KIND as SCHEDULE
+from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
 
+logger = logging.getLogger(__name__)
 KEY_BYTES = 32
 _NONCE = 12
 
@@ -205,7 +225,7 @@ class EncryptionKeys:
             KIND,
             "The data key",
             encode=msgspec.json.encode,
-            decode=lambda record: replace(
+            decode=lambda record: msgspec.structs.replace(
                 msgspec.json.decode(record.value, type=DataKey), id=record.name
             ),
         )
@@ -227,7 +247,7 @@ class EncryptionKeys:
         async for _, part in in_steps(new):
             for one in part:
                 body = seal(key.cipher, key.key.id, queue.project, queue.name, one.body)
-                sealed.append(replace(one, body=body))
+                sealed.append(msgspec.structs.replace(one, body=body))
         return sealed
 
     async def seal_body(self, queue: QueueRef, body: bytes) -> bytes:
@@ -396,3 +416,116 @@ class EncryptionKeys:
 def _origin(kind: str, name: str) -> str:
     """What stands for the queue where a record is sealed; neither part may have a colon."""
     return f"{kind}/{name}"
+
+
+_SEALED_KINDS = frozenset((SUBSCRIPTION, SCHEDULE, POOL, TRUST))
+
+
+def opening(store: MessageStore, encryption_keys: EncryptionKeys) -> MessageStore:
+    """Open what is read from a store; everything else is the store's."""
+    return cast(MessageStore, _Opening(store, encryption_keys))
+
+
+def sealing(store: ManagementStore, encryption_keys: EncryptionKeys) -> ManagementStore:
+    """Seal some kinds of records in front of their store."""
+    return cast(ManagementStore, _Sealing(store, encryption_keys))
+
+
+_READ: dict[str, Callable[[Any], Iterable[Message]]] = {
+    "list_messages": lambda page: page.messages,
+    "get_messages": lambda found: found,
+    "get_claim": lambda claim: claim.messages,
+    "edit": lambda edited: (edited,),
+}
+"""The messages in what an operation answers."""
+
+
+class _Opening:
+    def __init__(self, store: MessageStore, encryption_keys: EncryptionKeys) -> None:
+        self._store = store
+        self._encryption_keys = encryption_keys
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the store has
+        act, messages_in = getattr(self._store, name), _READ.get(name)
+        if messages_in is None:
+            return act
+
+        async def opened(queue: QueueRef, *given: Any, **named: Any) -> Any:  # noqa: ANN401 - as the store's
+            found = await act(queue, *given, **named)
+            await self._encryption_keys.open(queue.project, messages_in(found))
+            return found
+
+        return opened
+
+    async def claim(self, queue: QueueRef, request: ClaimRequest) -> Claimed:
+        claimed = await self._store.claim(queue, request)
+        if request.removes:
+            for message in claimed.messages:
+                if is_sealed(message.body):
+                    message.body = await self._open_popped(queue.project, message.body)
+            return claimed
+        try:
+            await self._encryption_keys.open(queue.project, claimed.messages)
+        except Unavailable:
+            if claimed.claim_id is not None:
+                with suppress(Unavailable):  # then its leases lapse
+                    given_back = Settlement("", Act.RELEASE)
+                    await self._store.settle_all(queue, claimed.claim_id, given_back)
+            raise
+        return claimed
+
+    async def _open_popped(self, project: str, body: bytes) -> bytes:
+        """Open what is in no store any more: without its key it is handed out as it was stored."""
+        try:
+            return await self._encryption_keys.open_body(project, body)
+        except Unavailable as error:
+            shown = {DAMAGED: error.shown, "sealed": json.loads(body)}
+            return json.dumps(shown).encode()
+
+
+class _Sealing:
+    """What was written before there was a key is read as it is, and sealed when it changes."""
+
+    def __init__(self, store: ManagementStore, encryption_keys: EncryptionKeys) -> None:
+        self._store = store
+        self._encryption_keys = encryption_keys
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the store has
+        return getattr(self._store, name)
+
+    async def put_record(
+        self,
+        kind: str,
+        project: str,
+        name: str,
+        value: bytes,
+        **more: Any,  # noqa: ANN401 - as the store's
+    ) -> Record:
+        kept = value
+        if kind in _SEALED_KINDS:
+            kept = await self._encryption_keys.seal_record(kind, project, name, value)
+        written = await self._store.put_record(kind, project, name, kept, **more)
+        return replace(written, value=value)
+
+    async def get_record(self, kind: str, project: str, name: str) -> Record | None:
+        found = await self._store.get_record(kind, project, name)
+        return None if found is None else await self._opened(found)
+
+    async def opened(self, records: Sequence[Record]) -> Sequence[Record]:
+        readable = []
+        for record in records:
+            try:
+                readable.append(await self._opened(record))
+            except RecordDamaged:
+                _tell_damaged(record.kind, record.project, record.name)
+        return readable
+
+    async def _opened(self, record: Record) -> Record:
+        if record.kind not in _SEALED_KINDS or not is_sealed(record.value):
+            return record
+        return replace(record, value=await self._encryption_keys.open_record(record))
+
+
+@lru_cache(maxsize=1_000)  # once: the subscriptions of a busy queue are read every second
+def _tell_damaged(kind: str, project: str, name: str) -> None:
+    logger.error("the %s %r of project %r is sealed, and was damaged", kind, name, project)

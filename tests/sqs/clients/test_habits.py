@@ -1,0 +1,39 @@
+"""What well-known consumers do with a message's visibility, beside what the SDKs' scenario says."""
+
+from typing import Any
+
+import pytest
+
+from tests.sqs.clients.conftest import IS_LONG, python_program, run_node, run_steps
+
+pytestmark = pytest.mark.skipif(not IS_LONG, reason="half a minute: tests/run --all")
+
+
+@pytest.fixture(scope="module")
+def told(sqs_url: str, prefix: str) -> dict[str, Any]:
+    """What sqs-consumer's program said of each step."""
+    return run_node("consumer.mjs", prefix, sqs_url)
+
+
+def test_a_message_whose_visibility_is_extended_stays_with_its_handler(
+    told: dict[str, Any],
+) -> None:
+    assert told["heartbeat"] == {"handled": [1], "rivals": [], "left": 0, "errors": []}
+
+
+def test_a_handler_that_fails_gets_its_message_again_at_once(told: dict[str, Any]) -> None:
+    assert told["failing"]["handled"] == [1, 2, 3]
+    assert told["failing"]["seconds"] < 10
+
+
+def test_a_message_of_a_handler_that_hangs_goes_to_another(told: dict[str, Any]) -> None:
+    assert told["hung"]["handled"] == [2]
+    assert told["hung"]["seconds"] >= 1
+
+
+def test_shoryuken_works_with_a_visibility_of_a_second(sqs_url: str, prefix: str) -> None:
+    told = run_steps(python_program("shoryuken.py", prefix), sqs_url)
+    seconds = told["lapsed"].pop("seconds")
+    assert told["lapsed"] == {"class": "Worker", "count": "2", "another_handle": True}
+    assert 0.5 < seconds < 4
+    assert told["extended"] == {"stolen": 0, "left": 0}

@@ -1,0 +1,104 @@
+"""Amazon's SDKs of five kinds, unmodified: each goes through one scenario in a process of its own.
+
+The programs are in `side`: they do the same steps in the same order, and print a line of JSON for
+each. An SDK checks by itself what it can: the MD5 of bodies (and Java's of attributes too), and
+the types of errors.
+"""
+
+import hashlib
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.sqs.clients.conftest import (
+    IS_LONG,
+    aioboto3_program,
+    go_program,
+    java_program,
+    python_program,
+    run_node,
+    run_steps,
+)
+
+pytestmark = pytest.mark.skipif(not IS_LONG, reason="needs five toolchains: tests/run --all")
+
+PROGRAMS: dict[str, Callable[[str, str], dict[str, Any]]] = {
+    "boto3": lambda prefix, url: run_steps(python_program("scenario.py", "boto3", prefix), url),
+    "aioboto3": lambda prefix, url: run_steps(
+        aioboto3_program("scenario.py", "aioboto3", prefix), url
+    ),
+    "javascript": lambda prefix, url: run_node("scenario.mjs", prefix, url),
+    "go": lambda prefix, url: run_steps(go_program(prefix), url),
+    "java": lambda prefix, url: run_steps(java_program("Scenario.java", prefix), url),
+}
+
+
+def _md5_of_attributes() -> str:
+    """The digest of the three attributes that each program sends, as SQS defines it."""
+    digest = hashlib.md5(usedforsecurity=False)
+    for words, is_binary, value in (
+        (("bytes", "Binary"), True, bytes([0, 1, 254, 255])),
+        (("number", "Number.int"), False, b"42"),
+        (("text", "String"), False, "grüße".encode()),
+    ):
+        for word in words:
+            digest.update(struct.pack(">I", len(word)) + word.encode())
+        digest.update(bytes([2 if is_binary else 1]) + struct.pack(">I", len(value)) + value)
+    return digest.hexdigest()
+
+
+MD5_OF_ATTRIBUTES = _md5_of_attributes()
+MD5_OF_BODY = hashlib.md5(b"first", usedforsecurity=False).hexdigest()
+
+STEPS: dict[str, dict[str, Any]] = {
+    "create": {"visibility": "60"},
+    "find": {"same": True, "missing": True, "listed": 2},
+    "send": {"body": MD5_OF_BODY, "attributes": MD5_OF_ATTRIBUTES},
+    "receive": {
+        "body": "first",
+        "text": "grüße",
+        "number": "42",
+        "bytes": "0001feff",
+        "attributes": MD5_OF_ATTRIBUTES,
+        "count": "1",
+    },
+    "visibility": {"hidden": 0, "body": "first", "count": "2"},
+    "delete": {"visible": "0", "hidden": "0"},
+    "send_batch": {"sent": 10, "failed": 0},
+    "receive_batch": {"bodies": [f"body {n}" for n in range(10)], "extended": 10},
+    "delete_batch": {"deleted": 9, "failed": ["e9", "ReceiptHandleIsInvalid", True]},
+    "wait": {"early": 0, "body": "late"},
+    "dead_letter": {"back": 0, "body": "poison"},
+    "redrive": {"handle": True, "status": True, "body": "poison"},
+    "drop": {"missing": True},
+}
+
+
+@pytest.fixture(scope="module", params=PROGRAMS)
+def told(request: pytest.FixtureRequest, sqs_url: str, prefix: str) -> dict[str, Any]:
+    """What an SDK's program said of each step."""
+    name = f"{prefix}-{request.param}"
+    return {"name": name, **PROGRAMS[request.param](name, sqs_url)}
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_an_sdk_does_each_step(told: dict[str, Any], step: str) -> None:
+    expected = STEPS[step]
+    assert {name: told[step].get(name) for name in expected} == expected
+
+
+def test_an_sdk_finds_its_queues_by_their_names(told: dict[str, Any]) -> None:
+    jobs, dead = f"{told['name']}-jobs", f"{told['name']}-dead"
+    assert told["create"]["queue"] == jobs
+    assert told["create"]["dead_letters"] == dead
+    assert told["dead_letter"]["sources"] == [jobs]
+
+
+def test_an_sdk_waits_as_long_as_a_message_is_delayed(told: dict[str, Any]) -> None:
+    assert 0.5 < told["wait"]["seconds"] < 8
+
+
+def test_the_url_of_a_queue_is_where_an_sdk_sends(told: dict[str, Any]) -> None:
+    assert "differs from" not in told["stderr"]

@@ -1,0 +1,82 @@
+"""Messages over SQS's protocol: send, receive, hide and delete."""
+
+from typing import Any
+
+import pytest
+
+from tests.sqs.conftest import Sqs
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_what_is_sent_is_received_and_deleted(sqs: Sqs) -> None:
+    sent = await sqs.call("SendMessage", MessageBody="hallö")
+    assert sent["MD5OfMessageBody"] == "a038e2387b90d029e94c18a2b6be3cc3"
+    (message,) = await sqs.receive()
+    assert message["MessageId"] == sent["MessageId"]
+    assert (message["Body"], message["MD5OfBody"]) == ("hallö", sent["MD5OfMessageBody"])
+    assert message.keys() == {"MessageId", "ReceiptHandle", "Body", "MD5OfBody"}
+    assert await sqs.receive() == []
+    await sqs.call("DeleteMessage", ReceiptHandle=message["ReceiptHandle"])
+    sqs.api.advance(31)
+    assert await sqs.receive() == []
+    await sqs.call("DeleteMessage", ReceiptHandle=message["ReceiptHandle"])
+
+
+@pytest.mark.parametrize("seconds", [1, 43_200])
+async def test_a_received_message_is_hidden_as_long_as_its_receiver_says(
+    sqs: Sqs, seconds: int
+) -> None:
+    await sqs.call("SendMessage", MessageBody="x")
+    assert len(await sqs.receive(VisibilityTimeout=seconds)) == 1
+    sqs.api.advance(seconds - 0.5)
+    assert await sqs.receive() == []
+    sqs.api.advance(1)
+    (message,) = await sqs.receive(AttributeNames=["ApproximateReceiveCount"])
+    assert message["Attributes"] == {"ApproximateReceiveCount": "2"}
+
+
+async def test_a_message_that_is_received_for_no_time_is_there_at_once(sqs: Sqs) -> None:
+    await sqs.call("SendMessage", MessageBody="x")
+    for _ in range(2):
+        (message,) = await sqs.receive(VisibilityTimeout=0)
+    # Nobody holds it now, so whoever had it last may still say that it is done.
+    await sqs.call("DeleteMessage", ReceiptHandle=message["ReceiptHandle"])
+    assert await sqs.receive() == []
+
+
+async def test_an_old_handle_deletes_nothing_that_another_receiver_holds(sqs: Sqs) -> None:
+    await sqs.call("SendMessage", MessageBody="x")
+    (first,) = await sqs.receive(VisibilityTimeout=1)
+    sqs.api.advance(2)
+    (second,) = await sqs.receive(VisibilityTimeout=10)
+    await sqs.call("DeleteMessage", ReceiptHandle=first["ReceiptHandle"])
+    sqs.api.advance(11)
+    assert len(await sqs.receive()) == 1
+    await sqs.call("DeleteMessage", ReceiptHandle=second["ReceiptHandle"])
+
+
+@pytest.mark.parametrize(
+    ("operation", "document", "error"),
+    [
+        ("SendMessage", {"MessageBody": ""}, "MissingParameter"),
+        ("SendMessage", {}, "MissingParameter"),
+        ("SendMessage", {"MessageBody": "a\x00"}, "InvalidMessageContents"),
+        ("SendMessage", {"MessageBody": "a", "DelaySeconds": 901}, "InvalidParameterValue"),
+        ("SendMessage", {"MessageBody": "a", "DelaySeconds": -1}, "InvalidParameterValue"),
+        ("SendMessage", {"MessageBody": "a", "MessageGroupId": "g"}, "UnsupportedOperation"),
+        ("SendMessage", {"MessageBody": ["a"]}, "SerializationException"),
+        ("ReceiveMessage", {"MaxNumberOfMessages": 11}, "InvalidParameterValue"),
+        ("ReceiveMessage", {"MaxNumberOfMessages": 0}, "InvalidParameterValue"),
+        ("ReceiveMessage", {"VisibilityTimeout": 43_201}, "InvalidParameterValue"),
+        ("ReceiveMessage", {"WaitTimeSeconds": 21}, "InvalidParameterValue"),
+        ("ReceiveMessage", {"AttributeNames": ["Nope"]}, "InvalidAttributeName"),
+        ("DeleteMessage", {"ReceiptHandle": "A" * 64}, "ReceiptHandleIsInvalid"),
+        ("DeleteMessage", {"ReceiptHandle": "é" * 64}, "ReceiptHandleIsInvalid"),
+        ("DeleteMessage", {"ReceiptHandle": ""}, "ReceiptHandleIsInvalid"),
+    ],
+)
+async def test_what_breaks_a_rule_is_refused(
+    sqs: Sqs, operation: str, document: dict[str, Any], error: str
+) -> None:
+    assert await sqs.error(operation, **document) == error

@@ -1,0 +1,46 @@
+"""The form of requests, answers and errors, and who a queue belongs to."""
+
+import pytest
+
+from tests.sqs.conftest import ACCOUNT, HOST, Sqs
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_an_error_has_both_forms(sqs: Sqs) -> None:
+    answer = await sqs.ask("SendMessage", QueueUrl=f"http://x/{ACCOUNT}/nope", MessageBody="x")
+    assert answer.status == 400
+    assert answer.document["__type"] == "com.amazonaws.sqs#QueueDoesNotExist"
+    old = "AWS.SimpleQueueService.NonExistentQueue;Sender"
+    assert answer.headers["x-amzn-query-error"] == old
+    assert answer.headers["content-type"] == "application/x-amz-json-1.0"
+    assert answer.headers["x-amzn-requestid"] == answer.headers["x-openstack-request-id"]
+
+
+async def test_the_url_has_the_name_by_which_the_client_calls(sqs: Sqs) -> None:
+    made = await sqs.create("jobs")
+    assert made == f"http://{HOST}/{ACCOUNT}/jobs"
+    # Whatever the host of the URL is, the queue is found.
+    await sqs.call("SendMessage", QueueUrl=f"https://other/{ACCOUNT}/jobs", MessageBody="x")
+
+
+@pytest.mark.parametrize(
+    ("target", "content", "error"),
+    [
+        ("AmazonSQS.Nope", b"{}", "UnknownOperationException"),
+        ("DynamoDB_20120810.ListTables", b"{}", "UnknownOperationException"),
+        ("AmazonSQS.ListQueues", b"[]", "SerializationException"),
+        ("AmazonSQS.ListQueues", b'{"QueueNamePrefix": "\xff"}', "SerializationException"),
+        ("AmazonSQS.ListQueues", b'{"QueueNamePrefix": "\\ud800"}', "SerializationException"),
+        ("AmazonSQS.ListQueues", b"[" * 100_000, "SerializationException"),
+        ("AmazonSQS.SendMessage", b'{"MessageBody": "x"}', "MissingParameter"),
+        ("AmazonSQS.PurgeQueue", b'{"QueueUrl": "http://x/y"}', "InvalidAddress"),
+        ("AmazonSQS.PurgeQueue", b'{"QueueUrl": "http://[x/y"}', "InvalidAddress"),
+        ("AmazonSQS.PurgeQueue", b'{"QueueUrl": "http://x/demo/a%2Fb"}', "QueueDoesNotExist"),
+        ("AmazonSQS.PurgeQueue", b'{"QueueUrl": "http://x/~deliveries/a"}', "InvalidAddress"),
+    ],
+)
+async def test_a_malformed_request_is_refused(
+    sqs: Sqs, target: str, content: bytes, error: str
+) -> None:
+    assert (await sqs.raw(target, content)).error[0] == error

@@ -1,0 +1,287 @@
+"""The JSON protocol: `POST` with a target that names the operation, and a document of its own.
+
+Each operation is a route, so metrics, logs, rates, the audit trail and the rules of access know it
+as any other. Whose queue is meant is in the document, and so is its project: the account.
+"""
+
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Generic, TypeVar, get_type_hints
+from urllib.parse import quote, unquote, urlsplit
+
+import msgspec
+from msgspec import Struct
+
+from zaqar_lite.api.request import Request, Response, Route
+from zaqar_lite.api.routes import route, routes_of
+from zaqar_lite.domain.identity import is_project_id
+from zaqar_lite.domain.limits import Limits
+from zaqar_lite.domain.metadata import is_queue_name
+from zaqar_lite.domain.models import QueueRef
+from zaqar_lite.sqs.authentication import SignedRequests, account_client, region_of
+from zaqar_lite.sqs.errors import (
+    MEDIA_TYPE,
+    SqsError,
+    invalid,
+    missing,
+    no_queue,
+    translated,
+    unsupported,
+)
+
+SERVICE = b"AmazonSQS."
+DEFAULT_ACCOUNT = "000000000000"
+"""The project of who names none."""
+_TARGET = b"x-amz-target"
+_FORM = b"application/x-www-form-urlencoded"
+_OTHERS = ("/v2", "/ui")
+_DEEPEST = 2
+"""Segments of a path that a request may have: an account, and a queue."""
+_ESCAPES = 6
+"""How many bytes JSON may write for one of a text."""
+_REST = 65_536
+"""Bytes of a document besides its messages."""
+_PREFIX = "sqs_"
+_MISSING = re.compile("missing required field `([^`]*)`")
+
+
+def _largest(limits: Limits) -> int:
+    return _ESCAPES * limits.max_messages_post_size + _REST
+
+
+class QueueForm(Struct, rename="pascal"):
+    """The document of an operation on a queue."""
+
+    queue_url: str = ""
+
+
+F = TypeVar("F", bound=Struct)
+
+
+def operation(access: str, *, hot: bool = False) -> Route:
+    """A route to put above the method of an operation; `send_message` is SendMessage.
+
+    `access` is that of Zaqar's route that does the same, `RULE VERB`.
+    """
+    return route("POST /", access, (200, 400, 403), hot=hot, largest=_largest)
+
+
+@dataclass(eq=False, repr=False)
+class Call(Generic[F]):
+    """A request of an operation: its document, and the queue that this names, if any.
+
+    `account` is the project; `base` what the URLs of its queues begin with, by the name by which
+    the client calls this server.
+    """
+
+    request: Request
+    form: F
+    account: str
+    queue: QueueRef
+    base: str
+    region: str
+
+    def url(self, name: str) -> str:
+        """The URL of one of the account's queues."""
+        return f"{self.base}/{quote(self.account, safe='')}/{name}"
+
+    def arn(self, name: str) -> str:
+        """The ARN of one of the account's queues."""
+        return f"arn:aws:sqs:{self.region}:{self.account}:{name}"
+
+    def named(self, arn: str) -> QueueRef:
+        """The queue of the account that an ARN names.
+
+        Raises:
+            SqsError: it is no ARN, or of another account.
+        """
+        parts = arn.split(":", 4)
+        account, _, name = parts[-1].rpartition(":")
+        if len(parts) < 5 or parts[0] != "arn" or parts[2] != "sqs" or not is_queue_name(name):
+            raise invalid(f"Value {arn[:256]!r} is no ARN of a queue.")
+        if account != self.account:
+            raise SqsError("AccessDenied", "The queue is of another account.", 403)
+        return QueueRef(account, name)
+
+
+def done(document: Mapping[str, Any] | None = None, **fields: Any) -> Response:  # noqa: ANN401 - of a response
+    """Answer an operation."""
+    return Response(200, document or {}, media_type=MEDIA_TYPE, **fields)
+
+
+Perform = Callable[[Call[Any]], Awaitable[Response]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Operation:
+    """An operation: its route, what reads its document, and what does it."""
+
+    route: Route
+    read: "msgspec.json.Decoder[Struct]"
+    perform: Perform
+
+
+@dataclass(eq=False, repr=False)
+class SqsDialect:
+    """Find the operation of a request, who sent it, and its queue; render errors in SQS's form.
+
+    `signatures` verifies who sent a request, where somebody authenticates. Behind gateways, a
+    request must say of which project it is.
+    """
+
+    actions: Sequence[object]
+    limits: Limits
+    signatures: SignedRequests | None
+    behind_gateways: bool
+    routes: tuple[Route, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._operations: dict[bytes, _Operation] = {}
+        for one in self.actions:
+            for found in routes_of(one, self.limits):
+                name = "".join(word.capitalize() for word in found.name.split("_"))
+                named = replace(found, name=_PREFIX + found.name, template=f"/#{name}")
+                form = get_type_hints(found.action)["call"].__args__[0]
+                read = msgspec.json.Decoder(form, strict=False)
+                self._operations[name.encode()] = _Operation(named, read, found.action)  # type: ignore[arg-type]
+        self.routes = tuple(one.route for one in self._operations.values())
+        self._by_route = {one.route.name: one for one in self._operations.values()}
+
+    def speaks(self, request: Request) -> bool:
+        """Tell whether a request is SQS's, by its head."""
+        if request.method != "POST":
+            return False
+        if _TARGET in request.headers:
+            return True
+        is_form = request.headers.get(b"content-type", b"").lower().startswith(_FORM)
+        return is_form and not request.path.startswith(_OTHERS)
+
+    def find(self, request: Request) -> Route:
+        """The route of a request that is SQS's.
+
+        Raises:
+            SqsError: there is no such operation, or it is in the protocol that was before JSON.
+        """
+        target = request.headers.get(_TARGET)
+        if target is None:
+            raise unsupported(
+                "This server speaks the JSON protocol of SQS (X-Amz-Target), not the older one "
+                "with Action and XML: use an AWS SDK of 2023-11 or later."
+            )
+        found = self._operations.get(target.removeprefix(SERVICE))
+        if found is None or not target.startswith(SERVICE):
+            raise SqsError("InvalidAction", f"Unknown operation {_shown(target)}.", 404)
+        return found.route
+
+    async def admit(self, request: Request) -> None:
+        """Find out who sends a request, and what it asks of which queue.
+
+        Raises:
+            SqsError: nobody known, or the document or the queue is wrong.
+        """
+        assert request.route is not None  # noqa: S101 - the check before this one has set it
+        found = self._by_route[request.route.name]
+        if self.signatures is not None:
+            await self.signatures.admit(request)
+        else:
+            request.client_id = account_client(request.headers)
+        form = _read(found.read, request.document)
+        url = getattr(form, "queue_url", None)
+        named = _segments(request) if not url else _url_segments(url)
+        own = self._own_project(request)
+        account = getattr(form, "queue_owner_account", None) or (named[0] if named else None)
+        project = own or account or DEFAULT_ACCOUNT
+        if account not in (None, project):
+            raise SqsError("AccessDenied", "The queue is of another account.", 403)
+        if not is_project_id(project):
+            raise SqsError("InvalidAddress", "The account is no project id.")
+        request.project = project
+        name = getattr(form, "queue_name", None)
+        if url is not None:
+            if len(named) < _DEEPEST:
+                raise _no_address(url)
+            name = named[1]
+            if not is_queue_name(name):
+                raise no_queue()
+        if name is not None:
+            request.path_values = (name,)
+            request.queue = QueueRef(project, name)
+        region = region_of(request.headers)
+        call = Call(request, form, project, request.queue, _base(request), region)
+        request.action = partial(self._perform, found.perform, call)
+
+    def to_response(self, error: Exception, request: Request) -> Response:
+        """Answer an error in the form of the protocol that was spoken."""
+        found = translated(error, request.request_id)
+        is_json = _TARGET in request.headers
+        response = found.as_json() if is_json else found.as_xml(request.request_id)
+        return _identified(response, request)
+
+    def _own_project(self, request: Request) -> str | None:
+        """The project to which a request is bound, if to any."""
+        if self.signatures is not None:
+            return request.principal.project
+        value = request.headers.get(b"x-project-id")
+        if value is None and self.behind_gateways:
+            raise SqsError("AccessDenied", "The gateway did not say of which project this is.", 403)
+        try:
+            return None if value is None else value.decode()
+        except UnicodeDecodeError:
+            raise SqsError("InvalidAddress", "X-Project-ID must be UTF-8.") from None
+
+    async def _perform(self, perform: Perform, call: Call[Any], request: Request) -> Response:
+        return _identified(await perform(call), request)
+
+
+def _identified(response: Response, request: Request) -> Response:
+    response.headers = (*response.headers, (b"x-amzn-requestid", request.request_id.encode()))
+    return response
+
+
+def _read(read: "msgspec.json.Decoder[Struct]", document: bytes) -> Struct:
+    try:
+        return read.decode(document or b"{}")
+    except msgspec.ValidationError as exc:
+        text = str(exc)
+        if (found := _MISSING.search(text)) is not None:
+            raise missing(found[1]) from None
+        raise SqsError("SerializationException", text) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+        raise SqsError("SerializationException", f"The document is no JSON: {exc}.") from None
+
+
+def _no_address(url: str) -> SqsError:
+    if not url:
+        return missing("QueueUrl")
+    return SqsError("InvalidAddress", f"The address {url[:256]} is not valid for this endpoint.")
+
+
+def _segments(request: Request) -> tuple[str, ...]:
+    """The account and the queue that the path of a request names."""
+    return _parts(request.head.raw_path.decode("ascii", "replace") or quote(request.path))
+
+
+def _url_segments(url: str) -> tuple[str, ...]:
+    """The account and the queue that a queue's URL names; its host does not matter."""
+    try:
+        path = urlsplit(url).path
+    except ValueError:
+        return ()
+    return _parts(path)
+
+
+def _parts(path: str) -> tuple[str, ...]:
+    return tuple(unquote(part) for part in path.split("/") if part)[-_DEEPEST:]
+
+
+def _base(request: Request) -> str:
+    """What the client's URL of this server begins with."""
+    is_secure = request.is_secure or request.headers.get(b"x-forwarded-proto") == b"https"
+    host = request.headers.get(b"host", b"localhost").decode("latin-1")
+    return f"{'https' if is_secure else 'http'}://{host}"
+
+
+def _shown(target: bytes) -> str:
+    return ascii(target[:128].decode("latin-1"))
