@@ -64,6 +64,27 @@ def _null(schema: Schema) -> Schema:
     return {**schema, "type": [schema["type"], "null"]}
 
 
+def _schemas_of(*forms: type) -> dict[str, Schema]:
+    """The schemas of forms by name; what may be null has two types, where anyOf has two schemas.
+
+    Makers of clients trip over an anyOf that has null in it.
+    """
+
+    def plain(part: Any) -> Any:  # noqa: ANN401 - any JSON
+        if isinstance(part, list):
+            return [plain(one) for one in part]
+        if not isinstance(part, dict):
+            return part
+        first, *others = part.get("anyOf", [{}])
+        if others != [{"type": "null"}]:
+            return {name: plain(one) for name, one in part.items()}
+        rest = {name: one for name, one in part.items() if name != "anyOf"}
+        return {**rest, **(_null(plain(first)) if "type" in first else first)}
+
+    found: dict[str, Schema] = plain(schema_components(forms, ref_template=_PLACE)[1])
+    return found
+
+
 def _enum(*values: object) -> Schema:
     return {"enum": list(values)}
 
@@ -122,7 +143,7 @@ _MESSAGE = _object(
     "parked_until:text? attempts:attempts created delay_expires:text? headers:object? group:text? "
     "dead_letter:letter",
     attempts=_list(_ATTEMPT),
-    letter={"anyOf": [{"type": "null"}, _DEAD_LETTER]},
+    letter=_null(_DEAD_LETTER),
 )
 _MESSAGES = _list(_MESSAGE)
 _POPPED = _object("id! ttl!:count age!:count body!:any claim_id!:text? claim_count!:count checksum")
@@ -131,7 +152,7 @@ _KEY += "disabled!:flag description"
 _NAMED = _object("name! href! metadata:object")
 _QUOTAS: Schema = {
     "type": "object",
-    "properties": schema_components([Quota], ref_template=_PLACE)[1]["Quota"]["properties"],
+    "properties": _schemas_of(Quota)["Quota"]["properties"],
     **_CLOSED,
 }
 _SUBSCRIPTION = _object(
@@ -171,7 +192,7 @@ _SUBSCRIBED: dict[str, Schema] = {
     ),
 }
 _OF_ALL_SERVERS: dict[str, Schema] = {
-    "Error": _object("title! description"),
+    "ErrorDocument": _object("title! description"),
     "Metadata": {"type": "object", "additionalProperties": True},
     "MetadataPatch": _list(
         _object(
@@ -268,7 +289,7 @@ _OF_ALL_SERVERS: dict[str, Schema] = {
     "KeyLimit": _whole(MOST_LISTED),
     "StreamSeconds": _whole(LONGEST, 0),
     "StreamStart": _enum("first", "now"),
-    **schema_components(_FORMS, ref_template=_PLACE)[1],
+    **_schemas_of(*_FORMS),
 }
 """The schemas that no setting changes."""
 
@@ -441,7 +462,7 @@ def _responses(route: Route, authenticates: bool) -> Schema:
         if status in (200, 201, 202) and route.answer:
             schema = route.answer
         elif status >= 400 and route.name not in ("ping", "readyz", "readyz_head"):
-            schema = "Error"
+            schema = "ErrorDocument"
         if status == 200 and route.streams:
             response["content"] = {"text/event-stream": {}}
         elif schema:
