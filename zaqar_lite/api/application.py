@@ -114,7 +114,7 @@ class Application:
     """Makes spans of the requests that are sampled."""
 
     def __post_init__(self, is_in_process: bool) -> None:
-        self._rates, self._connected = self.meter.rates, self.meter.connection_limits
+        self._rates, self._quotas = self.meter.rates, self.meter.rates.quotas
         self._is_quick = is_in_process and self.authentication is None
         who = None if self.authentication is None else self.authentication.admit
         through = None if self.proxies is None else self.proxies.check_request
@@ -169,7 +169,7 @@ class Application:
                 response = await self._admit(request, dialect)
             route = request.route
             if response is None and route is not None:
-                if self._rates.is_on or self._connected.is_on:
+                if self._quotas.are_metered:
                     await self.meter.admit(request, route)
                 self.metrics.asked += route.hot
                 response = await (request.action or route.action)(request)
@@ -281,14 +281,14 @@ class Application:
         found = () if template in OPEN_PATHS else self.checks.of(template, route)
         if route is None:
             return (*found, partial(_refuse_method, node))
-        enter, read = partial(_enter, route), _read_if_unknown
+        enter = partial(_enter, route)
         record = None if self.auditor is None else self.auditor.recorder(route)
         authorise = None if self.authentication is None else self.authentication.authorise
         store = self._need_store if route.needs_store else None
         revoked = self.checks.check_revoked if route.names_queue else None
         trusts_heads = self.authentication is None and self.proxies is None
         keep = partial(self._keep, route) if route.hot and trusts_heads else None
-        more = (enter, record, authorise, _check_size, store, revoked, keep, read)
+        more = (enter, record, authorise, _check_size, store, revoked, keep, _read_if_taken)
         return (*found, *(check for check in more if check is not None))
 
     def _checks_of_dialect(self, route: Route) -> tuple[Check, ...]:
@@ -297,7 +297,7 @@ class Application:
         record = None if self.auditor is None else self.auditor.recorder(route)
         authorise = None if self.authentication is None else self.authentication.authorise
         found = (
-            *(partial(_enter, route), record, _check_size, self._need_store, _read_all),
+            *(partial(_enter, route), record, _check_size, self._need_store, Request.read),
             *(self.dialect.admit, authorise),
         )
         return tuple(check for check in found if check is not None)
@@ -343,12 +343,7 @@ def _check_size(request: Request) -> None:
     request.check_size(request.size)
 
 
-def _read_all(request: Request) -> Awaitable[object]:
-    return request.read(needed=False)
-
-
-def _read_if_unknown(request: Request) -> Awaitable[object] | None:
-    """Read a body whose length is known by that alone: one that is chunked, or compressed."""
-    if request.size < 0 or b"content-encoding" in request.headers:
-        return request.read(needed=False)
-    return None
+def _read_if_taken(request: Request) -> Awaitable[object] | None:
+    """Read the body that a route takes, and one whose length is known by that alone."""
+    is_taken = request.route is not None and request.route.body is not None
+    return request.read() if is_taken or request.size < 0 else None

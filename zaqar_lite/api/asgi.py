@@ -118,7 +118,7 @@ async def ask(app: AsgiApp, request: Request) -> Response:
     """
     request.most = _LARGEST_FORM
     request.check_size(request.size)
-    body = await request.read(needed=False)
+    body = await request.read()
     started: MutableMapping[str, Any] = {}
     parts: list[bytes] = []
 

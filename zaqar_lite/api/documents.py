@@ -72,13 +72,13 @@ def parse(body: bytes, *, deepest: int = MAX_DOCUMENT_DEPTH) -> Any:  # noqa: AN
     return document
 
 
-async def read_object(request: Request) -> dict[str, Any]:
+def read_object(request: Request) -> dict[str, Any]:
     """Read the document of a request, a strict JSON document that is an object.
 
     Raises:
         Refused: 400, it is not, and why.
     """
-    return parse_object(await request.read())
+    return parse_object(request.document)
 
 
 def parse_object(body: bytes, *, deepest: int = MAX_DOCUMENT_DEPTH) -> dict[str, Any]:
@@ -93,25 +93,25 @@ def parse_object(body: bytes, *, deepest: int = MAX_DOCUMENT_DEPTH) -> dict[str,
     return document
 
 
-async def read_struct(request: Request, form: type[T], *, deepest: int = MAX_DOCUMENT_DEPTH) -> T:
+def read_struct(request: Request, form: type[T], *, deepest: int = MAX_DOCUMENT_DEPTH) -> T:
     """Read the document of a request, a strict JSON object of a known form.
 
     Raises:
         Refused: 400, names the field that is wrong.
     """
-    body = await request.read()
+    body = request.document
     parse_object(body, deepest=deepest)
     return decode(form, body)
 
 
-async def read_form(request: Request, form: type[T]) -> T:
+def read_form(request: Request, form: type[T]) -> T:
     """Read the document of a request as a form; without a document it is as if it were `{}`.
 
     Raises:
         Refused: 400, it is no JSON object.
         Invalid: names the field that is wrong.
     """
-    body = await request.read(needed=False) or b"{}"
+    body = request.document or b"{}"
     parse_object(body)
     try:
         return msgspec.json.decode(body, type=form)
@@ -137,8 +137,8 @@ async def read_messages(request: Request, turns: Turns) -> Sequence[Draft]:
     Raises:
         Refused: 400, names the field and, by its index, the message that is wrong.
     """
-    body = await request.read()
-    is_large = len(body) > LARGE_POST
+    body = request.document
+    is_large = request.size > LARGE_POST
     if is_large:
         await turns.wait()
     document = _parse(body, MAX_BODY_DEPTH)
@@ -202,6 +202,8 @@ def integer(document: Mapping[str, Any], name: str) -> int | None:
 
 
 def _parse(body: bytes, deepest: int) -> Any:  # noqa: ANN401 - any JSON
+    if not body:
+        raise bad_body("The request needs a body: a JSON document.")
     try:
         document = orjson.loads(body)
     except orjson.JSONDecodeError as exc:

@@ -254,11 +254,13 @@ class Request:
         self.queue = head.queue
         self.client_id = head.client_id
         self.size = head.size
-        self.route: Route | None = head.route
+        is_whole = len(document) == head.size
+        self.route: Route | None = head.route if is_whole else None
+        self.is_read = self.route is not None
         self._parameters = head.parameters
         self.document = document
         self.source = source
-        self.is_read = self.is_secure = self.signed_query = False
+        self.is_secure = self.signed_query = False
         self.request_id = self.address = self.listener = ""
         self.most = head.most
         self.waits = 0
@@ -281,12 +283,12 @@ class Request:
             self._parameters = parse_query(self.query_string)
         return self._parameters
 
-    async def read(self, *, needed: bool = True) -> bytes:
+    async def read(self) -> bytes:
         """Wait until the body has come, and decompress it; `size` is its length from then on.
 
         Raises:
-            Refused: 400, there is none and it is `needed`, less has come than was announced, or
-                none that could be decompressed; or it is larger than the route allows.
+            Refused: 400, less has come than was announced, or none that could be decompressed; or
+                it is larger than the route allows.
         """
         if self.is_read:
             return self.document
@@ -299,8 +301,6 @@ class Request:
             self.size = len(self.document)
         if self.size > self.most:
             self.check_size(self.size)
-        if needed and not self.document:
-            raise bad_body("The request needs a body: a JSON document.")
         return self.document
 
     def check_size(self, size: int) -> None:

@@ -43,11 +43,13 @@ class Clock:
 
     def now_ms(self) -> int:
         """The time now, in milliseconds since 1970, with the offset added."""
-        return int((self._base + self._monotonic()) * 1000) + self.offset_ms
+        offset_ms = self._offset_ms if self._offset_file is None else self.offset_ms
+        return int((self._base + self._monotonic()) * 1000) + offset_ms
 
     def now_us(self) -> int:
         """The time now, in microseconds since 1970, with the offset added."""
-        return int((self._base + self._monotonic()) * 1_000_000) + self.offset_ms * 1000
+        offset_ms = self._offset_ms if self._offset_file is None else self.offset_ms
+        return int((self._base + self._monotonic()) * 1_000_000) + offset_ms * 1000
 
     def advance(self, milliseconds: int) -> None:
         """Move this clock's time forward (tests only)."""

@@ -3,7 +3,9 @@
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Conflict, Forbidden, Invalid, NotFound
@@ -18,8 +20,8 @@ from zaqar_lite.domain.models import (
     QueueRef,
     RefusalReason,
 )
-from zaqar_lite.domain.posts import NewMessage, Posted, identify
-from zaqar_lite.domain.yielding import STEP, in_steps
+from zaqar_lite.domain.posts import IdempotencyKey, NewMessage, Posted, identify
+from zaqar_lite.domain.yielding import STEP
 from zaqar_lite.service.delivery.outbox import Outbox
 from zaqar_lite.service.policy import Policies, Policy
 from zaqar_lite.service.post_validation import Draft, PostValidation, is_repeated
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
     from zaqar_lite.service.encryption import EncryptionKeys
 
 
-class Receipt(NamedTuple):
+class Receipt(Struct, frozen=True):
     """What a post stored, and what its client should know about it."""
 
     posted: Sequence[Posted]
@@ -54,9 +56,9 @@ class Messages:
     encryption_keys: "EncryptionKeys | None" = None
 
     def __post_init__(self) -> None:
-        self._drafts = PostValidation(self.limits, self.clock)
         self.turns = self.policies.turns
         """Large posts are read, checked and prepared in these turns."""
+        self._drafts = PostValidation(self.limits, self.clock, self.turns)
 
     async def post(
         self,
@@ -83,69 +85,64 @@ class Messages:
                 stored.
             NotFound: there is no such queue, and none is made `lazily`.
         """
-        self._drafts.check_post(drafts, batch_key)
-        large = len(drafts) > STEP
-        if large:
-            timed = delayed = False
-            async for first, part in in_steps(drafts, self.turns):
-                is_timed, is_delayed = self._drafts.check(first, part)
-                timed, delayed = timed or is_timed, delayed or is_delayed
-        else:
-            timed, delayed = self._drafts.check(0, drafts)
-        whole = batch_key and identify(queue, batch_key, (draft.body for draft in drafts))
-
-        async def act(policy: Policy) -> Receipt:
-            if size > policy.max_post_size:
-                raise _too_large(size, policy.max_post_size)
-            if timed and not policy.is_delayed:
-                raise Invalid(
-                    f"{queue.name} is a normal queue, which does not keep messages until a "
-                    "'deliver_at'. A queue whose _default_message_delay is above 0 does, "
-                    "or one with _honour_delays."
-                )
-            if not policy.exists:
-                if not lazily:
-                    raise NotFound(f"Queue {queue.name} does not exist.")
-                policy = await self.queues.ensure(queue)
-            if large:
-                resolved: list[NewMessage] = []
-                async for first, part in in_steps(drafts, self.turns):
-                    resolved += self._drafts.resolve(queue, first, part, policy)
-                await self.turns.wait()
-            else:
-                resolved = self._drafts.resolve(queue, 0, drafts, policy)
-            new = await self.router.route(queue, resolved, policy.route, self.turns)
-            if new is not resolved and sum(len(message.copies) for message in new) > STEP // 5:
-                await self.turns.wait()
-            if policy.encrypted:
-                new = await self._sealing().seal(queue, new)
-            if policy.subscribed or new is not resolved:  # copies may have subscribers too
-                new = await self.outbox.with_outbox_messages(queue, policy, new)
-            posted = await self.messages.post(
-                queue, new, client_id=client_id, batch_key=whole or None, version=policy.version
+        delayed = await self._drafts.check(drafts, batch_key)
+        key = identify(queue, batch_key, (one.body for one in drafts)) if batch_key else None
+        decide = self.policies.decide
+        quota = self.message_quota
+        if quota is None or not quota.bounds(queue.project):
+            return await decide(
+                queue, self._store, queue, drafts, size, client_id, key, delayed, lazily
             )
-            if delayed and not policy.is_delayed:
-                return Receipt(
-                    posted,
-                    f"The delay was ignored: {queue.name} is a normal queue. A queue whose "
-                    "_default_message_delay is above 0 honours it, or one with _honour_delays.",
-                )
-            return Receipt(posted)
-
-        if self.message_quota is None or not self.message_quota.bounds(queue.project):
-            return await self.policies.decide(queue, act)
-        post = partial(self.policies.decide, queue, act)
+        post = partial(
+            decide, queue, self._store, queue, drafts, size, client_id, key, delayed, lazily
+        )
         repeats = partial(is_repeated, self.messages, queue, drafts, batch_key)
-        sizes = [len(draft.body) for draft in drafts]
-        return await self.message_quota.post(queue.project, sizes, post, repeats)
+        return await quota.post(queue.project, [len(one.body) for one in drafts], post, repeats)
 
-    def check(self, drafts: Sequence[Draft]) -> None:
+    async def _store(  # noqa: PLR0917 - a post that was checked, and the policy that holds now
+        self,
+        policy: Policy,
+        queue: QueueRef,
+        drafts: Sequence[Draft],
+        size: int,
+        client_id: str,
+        key: IdempotencyKey | None,
+        delayed: bool,
+        lazily: bool,
+    ) -> Receipt:
+        if size > policy.max_post_size:
+            raise _too_large(size, policy.max_post_size)
+        new: Sequence[NewMessage] = await self._drafts.resolve(queue, drafts, policy)
+        if not policy.exists:
+            if not lazily:
+                raise NotFound(f"Queue {queue.name} does not exist.")
+            policy = await self.queues.ensure(queue)
+            new = await self._drafts.resolve(queue, drafts, policy)
+        resolved, new = new, await self.router.route(queue, new, policy.route, self.turns)
+        if new is not resolved and sum(len(message.copies) for message in new) > STEP // 5:
+            await self.turns.wait()
+        if policy.encrypted:
+            new = await self._sealing().seal(queue, new)
+        if policy.subscribed or new is not resolved:  # copies may have subscribers too
+            new = await self.outbox.with_outbox_messages(queue, policy, new)
+        posted = await self.messages.post(
+            queue, new, client_id=client_id, batch_key=key, version=policy.version
+        )
+        if delayed and not policy.is_delayed:
+            return Receipt(
+                posted,
+                f"The delay was ignored: {queue.name} is a normal queue. A queue whose "
+                "_default_message_delay is above 0 honours it, or one with _honour_delays.",
+            )
+        return Receipt(posted)
+
+    async def check(self, drafts: Sequence[Draft]) -> None:
         """Check messages that are posted later, as far as that does not depend on their queue.
 
         Raises:
             Invalid: one breaks a rule; names it by its index.
         """
-        self._drafts.check(0, drafts)
+        await self._drafts.check(drafts)
         for index, draft in enumerate(drafts):
             self._drafts.check_times(f"Message {index}", draft.ttl, draft.delay)
 

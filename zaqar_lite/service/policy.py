@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
 from zaqar_lite.domain.errors import QueueChanged, Unavailable
 from zaqar_lite.domain.limits import Limits
@@ -33,6 +33,7 @@ _MAX_ROUNDS = 20
 _LONGEST_SEARCH = 1.0
 """Seconds for which a claim or a pop goes on while its steps only move dead letters."""
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -97,9 +98,7 @@ class Policies:
     async def get(self, queue: QueueRef) -> Policy:
         """The policy of a queue; that of an empty record when it has none."""
         cached = self._cache.get(queue)
-        if cached is not None:
-            return cached
-        return self.keep(queue, await self.management.get_queue(queue))
+        return cached or self.keep(queue, await self.management.get_queue(queue))
 
     def keep(self, queue: QueueRef, record: QueueRecord | None) -> Policy:
         """The policy of a record that has just been read."""
@@ -126,7 +125,13 @@ class Policies:
         """Read the queue's record again at the next call."""
         self._cache.pop(queue, None)
 
-    async def decide(self, queue: QueueRef, act: Callable[[Policy], Awaitable[T]]) -> T:
+    async def decide(
+        self,
+        queue: QueueRef,
+        act: Callable[Concatenate[Policy, P], Awaitable[T]],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
         """Run `act` with the queue's policy, again with a fresh one whenever it changed.
 
         Raises:
@@ -134,7 +139,8 @@ class Policies:
         """
         for _ in range(_MAX_ROUNDS):
             try:
-                return await act(await self.get(queue))
+                policy = self._cache.get(queue) or await self.get(queue)
+                return await act(policy, *args, **kwargs)
             except QueueChanged:
                 self.forget(queue)
         raise Unavailable(f"The queue {queue.name!r} is being changed too often.")

@@ -3,13 +3,13 @@
 from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from zaqar_lite.domain.clock import Clock, read_instant
 from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.domain.limits import MAX_IDEMPOTENCY_KEY, MIN_MESSAGE_TTL, Limits
 from zaqar_lite.domain.models import QueueRef
-from zaqar_lite.domain.posts import IdempotencyKey, NewMessage, identify
+from zaqar_lite.domain.posts import NewMessage, identify
+from zaqar_lite.domain.yielding import STEP, Turns
 from zaqar_lite.service.policy import Policy
 from zaqar_lite.storage.base import MessageStore
 
@@ -29,91 +29,36 @@ class Draft(Struct, frozen=True, gc=False):
 
 
 class PostValidation:
-    """Check posted messages, and fill in the defaults of their queue."""
+    """Check posted messages, and fill in the defaults of their queue.
 
-    def __init__(self, limits: Limits, clock: Clock) -> None:
+    Many messages are worked on in `turns` with other large posts.
+    """
+
+    def __init__(self, limits: Limits, clock: Clock, turns: Turns) -> None:
         self._limits = limits
         self._clock = clock
+        self._turns = turns
 
-    def resolve(
-        self, queue: QueueRef, first: int, drafts: Sequence[Draft], policy: Policy
-    ) -> list[NewMessage]:
-        """Make messages for the store of a part of a post, which begins with message `first`.
-
-        Raises:
-            Invalid: a delay is out of range, or a message would expire before it is delivered.
-        """
-        default_ttl_ms, default_delay_ms = policy.default_ttl_ms, policy.default_delay_ms
-        if not policy.is_delayed:
-            return [
-                NewMessage(
-                    bytes(draft.body),
-                    default_ttl_ms if draft.ttl is None else draft.ttl * 1000,
-                    0,
-                    None if draft.idempotency_key is None else _key(queue, draft),
-                    draft.headers,
-                )
-                for draft in drafts
-            ]
-        for index, draft in enumerate(drafts, first):
-            if draft.delay is not None:
-                self.check_times(f"Message {index}", None, draft.delay)
-        new = [
-            NewMessage(
-                bytes(draft.body),
-                default_ttl_ms if draft.ttl is None else draft.ttl * 1000,
-                default_delay_ms if draft.delay is None else draft.delay * 1000,
-                _key(queue, draft),
-                draft.headers,
-            )
-            for draft in drafts
-        ]
-        for place, draft in enumerate(drafts):
-            if draft.deliver_at is not None:
-                new[place] = self._timed(first + place, draft.deliver_at, new[place], policy)
-        if policy.ttl_after_delay:
-            new = [replace(one, ttl_ms=one.ttl_ms + one.delay_ms) for one in new]
-        return new
-
-    def _timed(self, index: int, deliver_at: str, new: NewMessage, policy: Policy) -> NewMessage:
-        """Give a message the delay until its instant; 0 if that has passed."""
-        delay_ms = max(0, read_instant(deliver_at) - self._clock.now_ms())
-        self.check_times(f"Message {index}: deliver_at", None, -(-delay_ms // 1000))
-        if new.ttl_ms <= delay_ms and not policy.ttl_after_delay:
-            raise Invalid(
-                f"Message {index} would expire before it is delivered: give it a longer ttl, or "
-                "the queue _ttl_after_delay."
-            )
-        return replace(new, delay_ms=delay_ms)
-
-    def check_post(self, drafts: Sequence[Draft], batch_key: str | None) -> None:
-        """Check a post as a whole.
+    async def check(self, drafts: Sequence[Draft], batch_key: str | None = None) -> bool:
+        """Check the messages of a post; tell if one has a delay.
 
         Raises:
-            Invalid: it has no messages, or too many, or a wrong key.
+            Invalid: there are none, or too many, or a message or the key breaks a rule; names the
+                message by its index.
         """
-        if not drafts:
+        count, most = len(drafts), self._limits.max_messages_per_post
+        if not count:
             raise Invalid("No messages to post.")
-        most = self._limits.max_messages_per_post
-        if len(drafts) > most:
+        if count > most:
             # The store takes them in one step, whose time grows with their number.
-            raise Invalid(
-                f"The post has {len(drafts)} messages; {most} are allowed: post them in parts."
-            )
+            raise Invalid(f"The post has {count} messages; {most} are allowed: post them in parts.")
         if batch_key is not None:
             _check_key("The Idempotency-Key header", batch_key)
-
-    def check(self, first: int, drafts: Sequence[Draft]) -> tuple[bool, bool]:
-        """Check a part of a post, from message `first` on.
-
-        Tells if one has a `deliver_at`, and if one has a delay.
-
-        Raises:
-            Invalid: a message breaks a rule; names it by its index.
-        """
-        timed = delayed = False
+        delayed = False
         ttls = range(MIN_MESSAGE_TTL, self._limits.max_message_ttl + 1)
-        for index, draft in enumerate(drafts, first):
+        for index, draft in enumerate(drafts):
+            if count > STEP and index % STEP == 0:
+                await self._turns.wait()
             if draft.ttl is not None and draft.ttl not in ttls:
                 self.check_times(f"Message {index}", draft.ttl, None)
             if draft.idempotency_key is not None:
@@ -123,11 +68,58 @@ class PostValidation:
             if draft.delay:
                 delayed = True
             if draft.deliver_at is not None:
-                timed = True
                 if draft.delay is not None:
                     raise Invalid(f"Message {index} has a delay and a deliver_at: give one.")
                 _check_instant(index, draft.deliver_at)
-        return timed, delayed
+        return delayed
+
+    async def resolve(
+        self, queue: QueueRef, drafts: Sequence[Draft], policy: Policy
+    ) -> list[NewMessage]:
+        """Make messages for the store from those of a post that was checked.
+
+        Raises:
+            Invalid: a delay is out of range, a message would expire before it is delivered, or has
+                an instant on a queue that does not keep messages until then.
+        """
+        default_ttl_ms, is_delayed = policy.default_ttl_ms, policy.is_delayed
+        large = len(drafts) > STEP
+        new: list[NewMessage] = []
+        for index, draft in enumerate(drafts):
+            if large and index % STEP == 0:
+                await self._turns.wait()
+            ttl_ms = default_ttl_ms if draft.ttl is None else draft.ttl * 1000
+            delay_ms = 0
+            if is_delayed:
+                delay_ms, ttl_ms = self._delay(index, draft, policy, ttl_ms)
+            elif draft.deliver_at is not None:
+                raise Invalid(
+                    f"{queue.name} is a normal queue, which does not keep messages until a "
+                    "'deliver_at'. A queue whose _default_message_delay is above 0 does, "
+                    "or one with _honour_delays."
+                )
+            key = draft.idempotency_key
+            own = None if key is None else identify(queue, key, (draft.body,))
+            new.append(NewMessage(bytes(draft.body), ttl_ms, delay_ms, own, draft.headers))
+        if large:
+            await self._turns.wait()
+        return new
+
+    def _delay(self, index: int, draft: Draft, policy: Policy, ttl_ms: int) -> tuple[int, int]:
+        """The delay (ms) of a message on a delayed queue, and its ttl (ms) there."""
+        delay_ms = policy.default_delay_ms
+        if draft.delay is not None:
+            self.check_times(f"Message {index}", None, draft.delay)
+            delay_ms = draft.delay * 1000
+        elif draft.deliver_at is not None:  # 0 if that has passed
+            delay_ms = max(0, read_instant(draft.deliver_at) - self._clock.now_ms())
+            self.check_times(f"Message {index}: deliver_at", None, -(-delay_ms // 1000))
+            if ttl_ms <= delay_ms and not policy.ttl_after_delay:
+                raise Invalid(
+                    f"Message {index} would expire before it is delivered: give it a longer ttl, "
+                    "or the queue _ttl_after_delay."
+                )
+        return delay_ms, ttl_ms + delay_ms if policy.ttl_after_delay else ttl_ms
 
     def check_times(self, what: str, ttl: int | None, delay: int | None) -> None:
         """Check times of `what`, in seconds.
@@ -171,11 +163,6 @@ def _check_instant(index: int, text: str) -> None:
 def _check_key(what: str, key: str) -> None:
     if not 1 <= len(key.encode()) <= MAX_IDEMPOTENCY_KEY:
         raise Invalid(f"{what} must have 1 to {MAX_IDEMPOTENCY_KEY} bytes (UTF-8).")
-
-
-def _key(queue: QueueRef, draft: Draft) -> IdempotencyKey | None:
-    key = draft.idempotency_key
-    return None if key is None else identify(queue, key, (draft.body,))
 
 
 async def is_repeated(

@@ -71,7 +71,7 @@ class Topics:
     """In which large posts are read, checked and prepared."""
 
     def __post_init__(self) -> None:
-        self._drafts = PostValidation(self.limits, self.clock)
+        self._drafts = PostValidation(self.limits, self.clock, self.turns)
         full = f"The project has {MAX_TOPICS} topics, as many as it may have."
         self._kind = Kind(
             self.management,
@@ -186,9 +186,8 @@ class Topics:
             Invalid: a message breaks a rule; names it by its index.
             KeyReused: a key stands for another message.
         """
-        self._drafts.check_post(drafts, batch_key)
+        await self._drafts.check(drafts, batch_key)
         async for first, part in in_steps(drafts, self.turns):
-            self._drafts.check(first, part)
             for index, draft in enumerate(part, first):
                 self._drafts.check_times(f"Message {index}", None, self._delay_of(draft))
         if admitted is None:

@@ -56,7 +56,7 @@ class ClaimActions:
         limit = request.asked_limit()
         details, large = request.flag("details"), request.flag("large")
         seconds = self.polling.seconds(request)
-        document = await documents.read_object(request) if request.size else {}
+        document = documents.read_object(request) if request.size else {}
         queue = request.queue
         ttl, grace = documents.integer(document, "ttl"), documents.integer(document, "grace")
 
@@ -118,7 +118,7 @@ class ClaimActions:
     )
     async def renew_claim(self, request: Request) -> Response:
         """Renew a claim."""
-        document = await documents.read_object(request)
+        document = documents.read_object(request)
         await self.claims.renew(
             request.queue,
             request.path_values[1],
@@ -221,7 +221,7 @@ class SettlingActions:
     async def settle_one(self, request: Request) -> Response:
         """Release, extend or give up one message of a claim."""
         claim_id = request.text("claim_id") or ""
-        settlement = _parse_one(request.path_values[1], await request.read())
+        settlement = _parse_one(request.path_values[1], request.document)
         try:
             await self._claims.settle_one(request.queue, claim_id, settlement)
         except Forbidden as exc:
@@ -237,7 +237,7 @@ class SettlingActions:
     )
     async def settle_messages(self, request: Request) -> Response:
         """Settle messages of a claim; one result for each."""
-        settlements = _parse_many(await request.read())
+        settlements = _parse_many(request.document)
         outcomes = await self._claims.settle(request.queue, request.path_values[1], settlements)
         done = Outcome.DONE
         results = [

@@ -39,7 +39,7 @@ class JobActions:
     async def begin_redrive(self, request: Request) -> Response:
         """Begin to redrive; few ids are acted on at once."""
         act = _act(request)
-        order = await documents.read_struct(request, Order)
+        order = documents.read_struct(request, Order)
         if act is JobAct.REDRIVE:
             self._authorizer.check_target(request.principal, order.to)
         due = if_due(request)  # where it is no move, that is refused as in the document
@@ -168,7 +168,7 @@ class ScheduleActions:
     )
     async def put_schedule(self, request: Request) -> Response:
         """Make or replace a schedule."""
-        plan = await documents.read_struct(request, Plan, deepest=MAX_BODY_DEPTH)
+        plan = documents.read_struct(request, Plan, deepest=MAX_BODY_DEPTH)
         self._authorizer.check_target(request.principal, plan.queue)
         name = request.path_values[0]
         schedule, is_new = await self._schedules.put(request.project, name, plan)
@@ -183,7 +183,7 @@ class ScheduleActions:
     )
     async def change_schedule(self, request: Request) -> Response:
         """Change some of a schedule; null takes one away."""
-        changes = await documents.read_struct(request, _Parts, deepest=MAX_BODY_DEPTH)
+        changes = documents.read_struct(request, _Parts, deepest=MAX_BODY_DEPTH)
 
         def apply(plan: Plan) -> Plan:
             merged = {**msgspec.json.decode(msgspec.json.encode(plan), type=_Parts), **changes}

@@ -61,7 +61,7 @@ class MessageActions:
     )
     async def post_messages(self, request: Request) -> Response:
         """Post messages."""
-        posted, warned = await self.messages.post(
+        receipt = await self.messages.post(
             request.queue,
             await documents.read_messages(request, self.messages.turns),
             size=request.size,
@@ -70,7 +70,7 @@ class MessageActions:
         )
         if request.size > documents.LARGE_POST:
             await self.messages.turns.wait()
-        return posted_response(request.path, posted, warned)
+        return posted_response(request.path, receipt.posted, receipt.warning)
 
     @route(
         "GET /v2/queues/{queue_name}/messages -> MessageList",
@@ -133,7 +133,7 @@ class MessageActions:
             return await self.settling.settle_one(request)
         queue = request.queue
         details = request.flag("details")
-        fields = documents.parse_edit(await request.read())
+        fields = documents.parse_edit(request.document)
         message = await self.messages.edit(
             queue,
             request.path_values[1],

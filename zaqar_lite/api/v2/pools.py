@@ -77,7 +77,7 @@ class PoolActions:
     )
     async def create_pool(self, request: Request) -> Response:
         """Create a pool."""
-        new = await documents.read_struct(request, NewPool)
+        new = documents.read_struct(request, NewPool)
         pool = Pool(_name(request), new.uri, new.weight, new.flavor or None, new.options)
         unknown = await self._registry.put_pool(pool)
         return _made("pools", pool.name, _warning(unknown))
@@ -91,7 +91,7 @@ class PoolActions:
     )
     async def update_pool(self, request: Request) -> Response:
         """Change a pool."""
-        changes = msgspec.to_builtins(await documents.read_struct(request, PoolChange))
+        changes = msgspec.to_builtins(documents.read_struct(request, PoolChange))
         if not changes:
             raise bad_body(f"One of {', '.join(PoolChange.__struct_fields__)} is needed.")
         pool, unknown = await self._registry.change_pool(request.path_values[0], changes)
@@ -171,7 +171,7 @@ class FlavorActions:
     )
     async def create_flavor(self, request: Request) -> Response:
         """Create a flavor."""
-        new = await documents.read_struct(request, NewFlavor)
+        new = documents.read_struct(request, NewFlavor)
         name = _name(request)
         await self._put(request, name, new.pool_list, "Unable to create", "created")
         return _made("flavors", name)
@@ -185,7 +185,7 @@ class FlavorActions:
     )
     async def update_flavor(self, request: Request) -> Response:
         """Give a flavor other pools."""
-        change = await documents.read_struct(request, FlavorChange)
+        change = documents.read_struct(request, FlavorChange)
         name = (await self.find(request)).name
         flavor = await self._put(request, name, change.pool_list, "updatefail", "updated")
         return Response(200, self.shown(flavor, detailed=True))

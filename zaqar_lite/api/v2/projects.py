@@ -59,7 +59,7 @@ class KeyActions:
     @route("POST /v2/keys NewKey -> MadeKey", "keys:create admin", (201, 403), largest_body=16_384)
     async def create_key(self, request: Request) -> Response:
         """Create a key."""
-        form = await documents.read_form(request, NewKey)
+        form = documents.read_form(request, NewKey)
         project = request.project if form.project is UNSET else form.project
         if form.project is UNSET and not project:
             raise Invalid("Name the 'project' of the key; null makes an operator's, for all.")
@@ -105,7 +105,7 @@ class KeyActions:
     @route("PATCH /v2/keys/{key_id} KeyChange -> Key", "keys:update admin", (200, 403, 404))
     async def change_key(self, request: Request) -> Response:
         """Disable a key, or let it work again."""
-        form = await documents.read_form(request, KeyChange)
+        form = documents.read_form(request, KeyChange)
         key = await self._keys.set_disabled(*_named(request), form.disabled)
         return Response(200, self.shown(key))
 
@@ -114,7 +114,7 @@ class KeyActions:
     )
     async def rotate_key(self, request: Request) -> Response:
         """Make a key like this one, which then ends."""
-        overlap = (await documents.read_form(request, KeyOverlap)).overlap
+        overlap = documents.read_form(request, KeyOverlap).overlap
         key, text = await self._keys.rotate(
             *_named(request), overlap=DEFAULT_OVERLAP if overlap is None else overlap
         )
@@ -180,7 +180,7 @@ class QuotaActions:
     @route("PUT /v2/quotas/{project_id} Quotas -> Quota", "quotas:update admin", (200,))
     async def set_quotas(self, request: Request) -> Response:
         """Set a project's quotas."""
-        document = await documents.read_object(request)
+        document = documents.read_object(request)
         await self._quotas.set(request.path_values[0], document)
         return await self.show_quotas(request)
 

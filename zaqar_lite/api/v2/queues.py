@@ -100,7 +100,7 @@ class QueueActions:
     )
     async def create_queue(self, request: Request) -> Response:
         """Create a queue; one that exists stays as it is."""
-        metadata = await read_metadata(request, self.authorizer)
+        metadata = read_metadata(request, self.authorizer)
         created = await self.queues.create(request.queue, metadata)
         location = (b"location", request.path.encode())
         idle = idle_limit(metadata, metadata) if created else None
@@ -133,7 +133,7 @@ class QueueActions:
     )
     async def update_queue(self, request: Request) -> Response:
         """Change a queue's metadata."""
-        operations = await read_patch(request, self.authorizer)
+        operations = read_patch(request, self.authorizer)
         metadata = await self.queues.patch(request.queue, operations)
         idle = idle_limit(metadata, {operation.key for operation in operations})
         return Response(200, metadata, warning(unknown_keys(metadata), idle))
@@ -186,7 +186,7 @@ class QueueActions:
     )
     async def purge_queue(self, request: Request) -> Response:
         """Purge a queue."""
-        types = await purged_types(request)
+        types = purged_types(request)
         await self.queues.purge(request.queue, types)
         if "subscriptions" in types:
             await self.subscriptions.purge(request.queue)
@@ -202,7 +202,7 @@ class QueueActions:
         """Make a pre-signed URL."""
         if not request.size:
             raise bad_body("The request needs a body: a JSON document.")
-        form = await documents.read_form(request, Share)
+        form = documents.read_form(request, Share)
         queue, resources, methods = request.queue, form.paths or [], form.methods or []
         self.authorizer.check_share(request.principal, name_of(queue), resources, methods)
         signed = await self.presigned_urls.share(
@@ -277,14 +277,14 @@ def named_page(
     return {kind: shown, "links": next_page(request, named[-1][0] if named else None)}
 
 
-async def read_metadata(request: Request, authorizer: Authorizer) -> dict[str, Any]:
+def read_metadata(request: Request, authorizer: Authorizer) -> dict[str, Any]:
     """Read the metadata of a queue or topic that is to be created, and check the right to it."""
-    metadata = await documents.read_object(request) if request.size else {}
+    metadata = documents.read_object(request) if request.size else {}
     authorizer.check_metadata(request.principal, metadata)
     return metadata
 
 
-async def read_patch(request: Request, authorizer: Authorizer) -> Sequence[Operation]:
+def read_patch(request: Request, authorizer: Authorizer) -> Sequence[Operation]:
     """Read a patch of metadata, and check the right to it.
 
     Raises:
@@ -297,13 +297,13 @@ async def read_patch(request: Request, authorizer: Authorizer) -> Sequence[Opera
             f"A patch of metadata has the Content-Type {PATCH_TYPE.decode()}.",
             headers=((b"accept-patch", PATCH_TYPE),),
         )
-    operations = parse_patch(documents.parse(await request.read()))
+    operations = parse_patch(documents.parse(request.document))
     values = {operation.key: operation.value for operation in operations}
     authorizer.check_metadata(request.principal, values)
     return operations
 
 
-async def purged_types(request: Request) -> Sequence[str]:
+def purged_types(request: Request) -> Sequence[str]:
     """What a purge shall remove: all, unless its document says what.
 
     Raises:
@@ -311,7 +311,7 @@ async def purged_types(request: Request) -> Sequence[str]:
     """
     if not request.size:
         return get_args(Purged)
-    return (await documents.read_form(request, Purge)).resource_types
+    return documents.read_form(request, Purge).resource_types
 
 
 def _end(queue_name: str, message: Message) -> dict[str, Any]:

@@ -72,7 +72,7 @@ class SubscriptionActions:
         """Subscribe to a queue."""
         if not request.size:
             raise Invalid("Missing parameter 'subscriber': the request has no body.")
-        document = _object(documents.parse(await request.read()))
+        document = _object(documents.parse(request.document))
         listens = request.listener != "" and "subscriber" not in document
         if listens:
             document["subscriber"] = request.listener
@@ -109,7 +109,7 @@ class SubscriptionActions:
         """Change a subscription."""
         if not request.size:
             raise Invalid("No subscription to update.")
-        document = _object(documents.parse(await request.read()))
+        document = _object(documents.parse(request.document))
         draft = parse_draft(document, now_ms=self.subscriptions.now_ms(), needs_subscriber=False)
         if not any(name in document for name in _CHANGEABLE):
             raise Refused(
@@ -131,7 +131,7 @@ class SubscriptionActions:
     )
     async def confirm_subscription(self, request: Request) -> Response:
         """Confirm a subscription, or refuse it; a signed request carries the token it was sent."""
-        document = documents.parse(await request.read())
+        document = documents.parse(request.document)
         if not isinstance(document, dict):
             raise Refused(400, UNABLE_TO_CONFIRM, "The body must be an object.")
         confirmed = document.get("confirmed")
@@ -257,7 +257,7 @@ class DeliveryActions:
     )
     async def replay_messages(self, request: Request) -> Response:
         """Deliver a span of time again."""
-        form = await documents.read_form(request, Replay)
+        form = documents.read_form(request, Replay)
         replayed = await self._inspection.replay(
             request.queue,
             request.path_values[1],

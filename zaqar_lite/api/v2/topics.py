@@ -61,7 +61,7 @@ class TopicActions:
     @topic_twin(QueueActions.create_queue)
     async def create_topic(self, request: Request) -> Response:
         """Create a topic; one that exists stays as it is."""
-        metadata = await read_metadata(request, self.authorizer)
+        metadata = read_metadata(request, self.authorizer)
         created = await self.topics.create(request.queue, metadata)
         headers = ((b"location", request.path.encode()), *warning(unknown_keys(metadata)))
         return Response(201 if created else 204, b"", headers)
@@ -74,7 +74,7 @@ class TopicActions:
     @topic_twin(QueueActions.update_queue)
     async def update_topic(self, request: Request) -> Response:
         """Change a topic's metadata."""
-        operations = await read_patch(request, self.authorizer)
+        operations = read_patch(request, self.authorizer)
         metadata = await self.topics.patch(request.queue, operations)
         return Response(200, metadata, warning(unknown_keys(metadata)))
 
@@ -94,7 +94,7 @@ class TopicActions:
     @topic_twin(QueueActions.purge_queue)
     async def purge_topic(self, request: Request) -> Response:
         """Purge a topic; what was posted is on its way."""
-        types = await purged_types(request)
+        types = purged_types(request)
         if "subscriptions" in types:
             await self.subscriptions.purge(request.queue)
         return NO_CONTENT

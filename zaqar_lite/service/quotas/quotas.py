@@ -51,6 +51,8 @@ class Quotas(BackgroundWorker):
         """Whether any project has a rate."""
         self.has_connections = False
         """Whether any project has a quota of connections."""
+        self.are_metered = False
+        """Whether requests are counted, because any project has one of the two."""
         self.changed: Callable[[], None] = lambda: None
         """Called when something was set, here or elsewhere."""
         self._replace({}, {})
@@ -142,6 +144,7 @@ class Quotas(BackgroundWorker):
         self._set[DELIVERIES_PROJECT] = UNLIMITED  # our own workers wait there
         self.has_rates = any(quota.rates != UNLIMITED.rates for quota in quotas)
         self.has_connections = any(quota.connections is not None for quota in quotas)
+        self.are_metered = self.has_rates or self.has_connections
         self.changed()
 
 

@@ -275,7 +275,7 @@ class Schedules:
             Invalid: it breaks a rule.
             LimitReached: the project has as many as it may have.
         """
-        self._check(name, plan)
+        await self._check(name, plan)
 
         async def build(_: Schedule | None) -> Schedule:
             schedule = Schedule(name, plan, self._clock.now_ms())
@@ -297,7 +297,7 @@ class Schedules:
 
         async def change(schedule: Schedule) -> Schedule:
             schedule = msgspec.structs.replace(schedule, plan=apply(schedule.plan))
-            self._check(name, schedule.plan)
+            await self._check(name, schedule.plan)
             schedule.set_next(self._clock.now_ms())
             await self._add_entry(project, schedule)
             return schedule
@@ -395,7 +395,7 @@ class Schedules:
         """Remove an entry of the index."""
         await self._index.delete(_DUE_PROJECT, due.key)
 
-    def _check(self, name: str, plan: Plan) -> None:
+    async def _check(self, name: str, plan: Plan) -> None:
         if not is_queue_name(name):
             raise Invalid("A schedule's name has 1 to 64 letters, digits, '_', '-' or '.'.")
         if not is_queue_name(plan.queue):
@@ -416,7 +416,7 @@ class Schedules:
             check_group(plan.group)
         if GROUP_HEADER in (plan.headers or {}):
             raise Invalid(f"The header {GROUP_HEADER!r} is that of the group: give 'group'.")
-        self._messages.check([plan.draft()])
+        await self._messages.check([plan.draft()])
 
 
 logger = logging.getLogger(__name__)

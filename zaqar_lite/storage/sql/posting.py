@@ -4,7 +4,8 @@ import asyncio
 import json
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from zaqar_lite.domain.errors import KeyReused
 from zaqar_lite.domain.groups import group_of
@@ -35,7 +36,7 @@ _INSERT_ENTRY = """INSERT INTO entry (queue, position, id, state, priority, due,
     VALUES (?, ?, ?, ?, ?, ?, 0, ?, ?, ?, 0, 0, NULL, 0, NULL, ?, ?, 0, 0, ?, ?, ?, NULL)"""
 
 
-class Post(NamedTuple):
+class Post(Struct, frozen=True):
     """What a client posts: messages, and whether any of them has a key, or brings others along."""
 
     ref: QueueRef
@@ -47,7 +48,7 @@ class Post(NamedTuple):
     brings: bool
 
 
-class Plan(NamedTuple):
+class Plan(Struct, frozen=True):
     """What a post will store, and what it answers.
 
     `repeats` tells, by index, which id stands for a message that is stored already; `firsts`
@@ -68,10 +69,13 @@ async def post(  # noqa: PLR0917 - as the seam has it
     version: int | None,
 ) -> Sequence[Posted]:
     """Store messages; see the seam."""
-    has_keys = batch_key is not None or any(one.idempotency_key for one in messages)
-    brings = any(one.copies or one.outbox for one in messages)
+    has_keys, brings = batch_key is not None, False
+    for one in messages:
+        if one.idempotency_key is not None:
+            has_keys = True
+        if one.copies or one.outbox:
+            brings = True
     wanted = Post(ref, messages, client_id, batch_key, version, has_keys, brings)
-    await db.pass_gate()
     cost = cost_of(messages)
     if db.shares is not None and not db.shares.joins(ref.project, cost):
         await db.shares.wait(ref.project, cost)
@@ -110,10 +114,11 @@ async def _make_room_in(db: Database, ref: QueueRef, count: int, now: int) -> No
 def _post_at_once(db: Database, wanted: Post) -> Sequence[Posted]:
     now_us = db.clock.now_us()
     now = now_us // 1000
-    known = _known_batch(db, wanted, now)
+    found = db.queue_at(wanted.ref, wanted.version)
+    known = _known_batch(db, found, wanted, now)
     if known is not None:
         return known
-    queue, plan = _prepare(db, wanted, now)
+    queue, plan = _prepare(db, found, wanted, now)
     ids = _store(db, queue, plan.new, wanted, now_us)
     return _answer(db, queue, wanted, plan, ids, now)
 
@@ -144,10 +149,11 @@ async def _steps(
 ) -> Sequence[Posted]:
     now = db.clock.now_ms()
     with db.step:
-        known = _known_batch(db, wanted, now)
+        found = db.queue_at(wanted.ref, wanted.version)
+        known = _known_batch(db, found, wanted, now)
         if known is not None:
             return known
-        queue, plan = _prepare(db, wanted, now)
+        queue, plan = _prepare(db, found, wanted, now)
         for ref, count in (_copies(plan.new) if wanted.brings else {}).items():
             target = db.make_queue(ref)
             target.reserved += count
@@ -183,14 +189,14 @@ def _copies(messages: Sequence[NewMessage]) -> Counter[QueueRef]:
     return Counter(copy.queue for message in messages for copy in message.copies)
 
 
-def _known_batch(db: Database, wanted: Post, now: int) -> Sequence[Posted] | None:
+def _known_batch(
+    db: Database, queue: Queue | None, wanted: Post, now: int
+) -> Sequence[Posted] | None:
     """The answer to an earlier post with the same key.
 
     Raises:
-        QueueChanged: the record is not at the post's version.
         KeyReused: the key stands for another post.
     """
-    queue = db.queue_at(wanted.ref, wanted.version)
     key = wanted.batch_key
     if key is None or queue is None or not queue.keys:
         return None
@@ -203,10 +209,10 @@ def _known_batch(db: Database, wanted: Post, now: int) -> Sequence[Posted] | Non
     return [Posted(one, duplicate=True) for one in ids]
 
 
-def _prepare(db: Database, wanted: Post, now: int) -> tuple[Queue, Plan]:
+def _prepare(db: Database, found: Queue | None, wanted: Post, now: int) -> tuple[Queue, Plan]:
     """Check keys and limits; nothing is stored yet."""
     db.check_growth()
-    queue = db.make_queue(wanted.ref)
+    queue = found or db.make_queue(wanted.ref)
     plan = Plan(wanted.messages, {}, {})
     if wanted.has_keys:
         plan = _plan(db, queue, wanted.messages, now)
