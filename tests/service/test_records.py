@@ -77,7 +77,7 @@ def things(management: ManagementStore, most: int | None = None) -> Kind[str]:
         "thing",
         "Thing",
         encode=str.encode,
-        decode=lambda record: record.name,
+        reads=lambda record: record.name,
         most=None if most is None else Most(most, LimitReached, "as many as may be"),
     )
 

@@ -224,8 +224,7 @@ class EncryptionKeys:
             management,
             KIND,
             "The data key",
-            encode=msgspec.json.encode,
-            decode=lambda record: msgspec.structs.replace(
+            reads=lambda record: msgspec.structs.replace(
                 msgspec.json.decode(record.value, type=DataKey), id=record.name
             ),
         )

@@ -7,11 +7,12 @@ verbs and no field may hold the separator or a comma, so that no two requests ha
 """
 
 import hmac
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
+
+import msgspec
 
 from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.domain.models import QueueRef
@@ -98,8 +99,8 @@ class PresignedUrls:
             management,
             KIND,
             "The record of the queue's signatures",
-            encode=lambda epoch: json.dumps({"epoch": epoch}).encode(),
-            decode=lambda record: int(json.loads(record.value)["epoch"]),
+            encode=lambda epoch: msgspec.json.encode({"epoch": epoch}),
+            reads=lambda record: int(msgspec.json.decode(record.value)["epoch"]),
         )
         self._max_expires = timedelta(seconds=max_expires)
 

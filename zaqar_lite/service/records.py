@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 import msgspec
 
@@ -20,6 +20,7 @@ from zaqar_lite.domain.errors import (
     ZaqarLiteError,
 )
 from zaqar_lite.domain.models import Record, RecordBound
+from zaqar_lite.domain.sealed import check_opened
 from zaqar_lite.storage.management import ManagementStore
 
 P = ParamSpec("P")
@@ -37,7 +38,7 @@ def retried(
     """Repeat a change from its start when another writer was faster, up to TRIES times.
 
     The change reads a record and writes it at the version that it has read. `what` names it in
-    the error of the last try, where `{1}` is the first argument of the call behind `self`.
+    the error of the last try, where `{0}` is `self` and `{1}` the first argument behind it.
 
     Raises:
         Unavailable: the record changed at every try.
@@ -96,8 +97,9 @@ class Most:
 
 @dataclass(eq=False, repr=False)
 class Kind(Generic[T]):
-    """The records of one kind; `what` names one in errors.
+    """The records of one kind, whose values are JSON of a `form`; `what` names one in errors.
 
+    `encode` and `reads` are for values that are kept in another way, or need the record's name.
     `lives` answers for how many milliseconds a record lives that is written now; None is for ever.
     The bound is that of a project, or of all projects together where they are `of_server`.
     """
@@ -105,11 +107,26 @@ class Kind(Generic[T]):
     management: ManagementStore
     name: str
     what: str
-    encode: Callable[[T], bytes]
-    decode: Callable[[Record], T]
+    form: type[T] | None = None
     most: Most | None = None
     lives: Callable[[T], int | None] = lambda _: None
     of_server: bool = False
+    encode: Callable[[T], bytes] = msgspec.json.encode
+    reads: Callable[[Record], T] | None = None
+
+    def __post_init__(self) -> None:
+        self._decoder = msgspec.json.Decoder(self.form)
+
+    def decode(self, record: Record) -> T:
+        """Read the value of a record.
+
+        Raises:
+            Unavailable: it is sealed.
+        """
+        check_opened(record.value, f"{record.kind} {record.name}")
+        if self.reads is not None:
+            return self.reads(record)
+        return cast(T, self._decoder.decode(record.value))
 
     async def read(self, project: str, name: str) -> tuple[T | None, int]:
         """Read a record and its version; None and 0 where there is none."""
@@ -169,6 +186,7 @@ class Kind(Generic[T]):
             bounds = [RecordBound(most.count, reached, of_server=self.of_server)]
         await self.put(project, name, value, 0, bounds)
 
+    @retried("{0.what} {2:.64}")
     async def write(
         self, project: str, name: str, build: Callable[[T | None], Awaitable[T]]
     ) -> tuple[T, bool]:
@@ -177,18 +195,13 @@ class Kind(Generic[T]):
         Raises:
             Unavailable: it is being changed too often.
         """
-        for _ in range(TRIES):
-            old, version = await self.read(project, name)
-            new = await build(old)
-            try:
-                if not version:
-                    await self.make(project, name, new)
-                elif new is not old:
-                    await self.put(project, name, new, version)
-            except RecordChanged:
-                continue
-            return new, not version
-        raise Unavailable(f"{self.what} {name[:64]} is being changed too often.")
+        old, version = await self.read(project, name)
+        new = await build(old)
+        if not version:
+            await self.make(project, name, new)
+        elif new is not old:
+            await self.put(project, name, new, version)
+        return new, not version
 
     async def change(self, project: str, name: str, change: Callable[[T], Awaitable[T]]) -> T:
         """Change a record, exclusive against other changes; answer the new one.
@@ -252,28 +265,6 @@ class Kind(Generic[T]):
                 await asyncio.sleep(0)
             found.append(self.decode(record))
         return found
-
-
-def struct_kind(
-    form: type[T],
-    management: ManagementStore,
-    name: str,
-    what: str,
-    *,
-    most: Most | None = None,
-    lives: Callable[[T], int | None] = lambda _: None,
-) -> Kind[T]:
-    """The records of one kind whose values are JSON of the struct `form`."""
-    decode = msgspec.json.Decoder(form).decode
-    return Kind(
-        management,
-        name,
-        what,
-        encode=msgspec.json.encode,
-        decode=lambda record: decode(record.value),
-        most=most,
-        lives=lives,
-    )
 
 
 @dataclass

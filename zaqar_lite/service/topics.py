@@ -78,7 +78,7 @@ class Topics:
             KIND,
             "Topic",
             encode=_encode,
-            decode=lambda record: Topic(record.name, json.loads(record.value)),
+            reads=lambda record: Topic(record.name, json.loads(record.value)),
             most=Most(MAX_TOPICS, LimitReached, full),
         )
 

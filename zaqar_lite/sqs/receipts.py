@@ -40,7 +40,7 @@ class ReceiptKey:
             KIND,
             "The key of receipt handles",
             encode=lambda key: b'"%b"' % key.hex().encode(),
-            decode=lambda record: bytes.fromhex(record.value.strip(b'"').decode()),
+            reads=lambda record: bytes.fromhex(record.value.strip(b'"').decode()),
         )
         self._signer: Receipts | None = None
 

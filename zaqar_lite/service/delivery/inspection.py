@@ -31,7 +31,7 @@ from zaqar_lite.service.delivery.outbox import (
     retry_queue,
     trace_of,
 )
-from zaqar_lite.service.records import struct_kind
+from zaqar_lite.service.records import Kind
 from zaqar_lite.service.subscriptions.subscriptions import Subscriptions
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
@@ -73,9 +73,7 @@ class AttemptLog:
 
     def __post_init__(self) -> None:
         self._pending: dict[tuple[str, str], _Pending] = {}
-        self._kind = struct_kind(
-            _Log, self.management, KIND, "The log", lives=lambda log: log.keep_ms
-        )
+        self._kind = Kind(self.management, KIND, "The log", _Log, lives=lambda log: log.keep_ms)
 
     def add(self, subscription: Subscription, attempt: Attempt, *, succeeded: bool) -> None:
         """Note an attempt that has just ended."""

@@ -26,7 +26,7 @@ from zaqar_lite.service.delivery.outbox import (
     decode_outbox_message,
     ordered_queue,
 )
-from zaqar_lite.service.records import Held, struct_kind
+from zaqar_lite.service.records import Held, Kind
 from zaqar_lite.service.subscriptions.subscriptions import Subscriptions
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
@@ -67,9 +67,7 @@ class StrictOrder:
     look: Look
 
     def __post_init__(self) -> None:
-        self._kind = struct_kind(
-            _State, self.management, KIND, "The line", lives=lambda _: _KEPT_MS
-        )
+        self._kind = Kind(self.management, KIND, "The line", _State, lives=lambda _: _KEPT_MS)
         self._at_work: dict[tuple[QueueRef, str], bool] = {}
 
     async def take_turn(self, queue: QueueRef, subscription_id: str) -> int | None:

@@ -86,15 +86,14 @@ class Keys:
             management,
             KIND,
             "The key",
-            encode=json.encode,
-            decode=lambda record: replace(_decode(record.value), id=record.name),
+            reads=lambda record: replace(_decode(record.value), id=record.name),
         )
         self._listed = Kind[str](
             management,
             LISTED,
             "The key",
             encode=lambda _: b"{}",
-            decode=lambda record: record.name,
+            reads=lambda record: record.name,
             most=Most(MAX_KEYS, Invalid, full),
         )
         self.changed: Callable[[], None] = lambda: None

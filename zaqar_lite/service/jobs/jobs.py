@@ -27,7 +27,7 @@ from zaqar_lite.service.jobs.bulk import (
     JobAct,
     Order,
 )
-from zaqar_lite.service.records import Held, all_records, retried, struct_kind
+from zaqar_lite.service.records import Held, Kind, all_records, retried
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
 
@@ -52,8 +52,8 @@ class Jobs:
     clock: Clock
 
     def __post_init__(self) -> None:
-        self._running = struct_kind(Job, self.management, RUNNING, "The job")
-        self._ended = struct_kind(Job, self.management, ENDED, "The job", lives=lambda _: _KEPT_MS)
+        self._running = Kind(self.management, RUNNING, "The job", Job)
+        self._ended = Kind(self.management, ENDED, "The job", Job, lives=lambda _: _KEPT_MS)
         self.wake_runner: Callable[[], None] = lambda: None
         """Called when there is a job to run, or one that was cancelled."""
 

@@ -104,8 +104,7 @@ class Drains:
             management,
             DRAIN,
             "The drain of",
-            encode=msgspec.json.encode,
-            decode=lambda record: msgspec.json.decode(record.value, type=Drain),
+            Drain,
             lives=lambda drain: KEPT_MS if drain.is_over else None,
         )
         self._registry = registry

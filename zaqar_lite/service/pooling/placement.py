@@ -23,7 +23,7 @@ from zaqar_lite.domain.errors import Invalid, NotFound, RecordChanged, Unavailab
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.service.caching import Cache
 from zaqar_lite.service.pooling.pools import FRESH, Pool, PoolRegistry
-from zaqar_lite.service.records import all_records, retried
+from zaqar_lite.service.records import Kind, all_records, retried
 from zaqar_lite.storage.management import ManagementStore
 
 logger = logging.getLogger(__name__)
@@ -59,8 +59,6 @@ class Place(msgspec.Struct, frozen=True, omit_defaults=True):
 
 HOME = Place()
 """The server's own store."""
-_encode = msgspec.json.encode
-_decode = msgspec.json.Decoder(Place).decode
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -77,6 +75,7 @@ class Placements:
         self.management = management
         self._registry = registry
         self._clock = clock
+        self._kind = Kind(management, PLACE, "The place of", Place)
         self._cache: Cache[QueueRef, tuple[float, Place]] = Cache(_MAX_CACHED)
         self._tidied: tuple[str, str] | None = None
         self._tidied_at = 0
@@ -91,8 +90,8 @@ class Placements:
     async def entry(self, queue: QueueRef) -> Entry:
         """Where a queue lies now."""
         begun = time.monotonic()
-        record = await self.management.get_record(PLACE, *queue)
-        entry = Entry(HOME, 0) if record is None else Entry(_decode(record.value), record.version)
+        place, version = await self._kind.read(*queue)
+        entry = Entry(place or HOME, version)
         self._cache[queue] = begun, entry.place
         return entry
 
@@ -170,7 +169,7 @@ class Placements:
         """
         begun = time.monotonic()
         self._cache.pop(queue, None)
-        await self.management.put_record(PLACE, *queue, _encode(place), expected=expected)
+        await self._kind.put(*queue, place, expected)
         self._cache[queue] = begun, place
 
     async def leave(self, queue: QueueRef) -> None:
@@ -192,7 +191,7 @@ class Placements:
         is_end = len(records) < _LOOKED_AT
         self._tidied = None if is_end else (records[-1].project, records[-1].name)
         for record in records:
-            queue, place = QueueRef(record.project, record.name), _decode(record.value)
+            queue, place = QueueRef(record.project, record.name), self._kind.decode(record)
             if not place.left or now - place.left < LEFT_MS:
                 continue
             with suppress(RecordChanged):
@@ -205,7 +204,7 @@ class Placements:
     async def in_pool(self, pool: str) -> AsyncIterator[tuple[QueueRef, Entry]]:
         """The queues that lie in a pool, move to it, or have keys in it."""
         async for record in all_records(self.management, PLACE, page_size=_PAGE):
-            queue, place = QueueRef(record.project, record.name), _decode(record.value)
+            queue, place = QueueRef(record.project, record.name), self._kind.decode(record)
             if pool not in (place.pool, place.to, place.keys_in):
                 continue
             if not place.left or await self._has_record(queue):

@@ -19,8 +19,7 @@ from zaqar_lite.domain.errors import (
     NotFound,
     Unavailable,
 )
-from zaqar_lite.domain.models import Capability, QueueRef, Record
-from zaqar_lite.domain.sealed import check_opened
+from zaqar_lite.domain.models import Capability, QueueRef
 from zaqar_lite.service.records import Kind, Most, all_records
 from zaqar_lite.storage.management import ManagementStore
 
@@ -73,10 +72,6 @@ class Flavor(msgspec.Struct, frozen=True, omit_defaults=True):
     capabilities: tuple[str, ...] = ()
 
 
-_decode_pool_json = msgspec.json.Decoder(Pool).decode
-_decode_flavor = msgspec.json.Decoder(Flavor).decode
-
-
 logger = logging.getLogger(__name__)
 POOL, FLAVOR = "pool", "flavor"
 FRESH = 2.0
@@ -115,23 +110,11 @@ class PoolRegistry:
     def __init__(self, management: ManagementStore, check: Check) -> None:
         self._check = check
         full = f"There are {MAX_POOLS} pools, as many as there may be."
-        self._pools = Kind[Pool](
-            management,
-            POOL,
-            "Pool",
-            encode=msgspec.json.encode,
-            decode=_decode_pool,
-            most=Most(MAX_POOLS, Invalid, full),
-        )
+        most = Most(MAX_POOLS, Invalid, full)
+        self._pools = Kind(management, POOL, "Pool", Pool, most)
         full = f"the project has {MAX_FLAVORS} flavors, as many as it may have."
-        self._flavors = Kind[Flavor](
-            management,
-            FLAVOR,
-            "Flavor",
-            encode=msgspec.json.encode,
-            decode=lambda record: _decode_flavor(record.value),
-            most=Most(MAX_FLAVORS, Invalid, full),
-        )
+        most = Most(MAX_FLAVORS, Invalid, full)
+        self._flavors = Kind(management, FLAVOR, "Flavor", Flavor, most)
         self._known: dict[str, Pool] = {}
         self._read_at = float("-inf")
 
@@ -233,7 +216,7 @@ class PoolRegistry:
             return
         await self._check_empty(name, holds)
         async for record in all_records(self._flavors.management, FLAVOR):
-            flavor = _decode_flavor(record.value)
+            flavor = self._flavors.decode(record)
             if self._pools_of(flavor, pools) == [name]:
                 raise Forbidden(
                     f"The pool {name} is the only one of the flavor {flavor.name}: delete the "
@@ -382,8 +365,3 @@ class PoolRegistry:
                 f"Queues lie in the pool {name}, {queue.name!r} for one: set its weight to 0 and "
                 f"empty it by POST /v2/pools/{name}/drain, or delete them."
             )
-
-
-def _decode_pool(record: Record) -> Pool:
-    check_opened(record.value, f"pool {record.name}")
-    return _decode_pool_json(record.value)

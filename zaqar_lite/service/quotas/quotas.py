@@ -4,7 +4,6 @@ All that is set for single projects is held in memory, so that asking costs no c
 counts the changes; other processes look at it every few seconds, and read all when it has moved.
 """
 
-import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -32,15 +31,9 @@ class Quotas(BackgroundWorker):
     def __init__(self, management: ManagementStore, defaults: Quota, *, shared: bool) -> None:
         self._management = management
         full = f"{MAX_PROJECTS} projects may have quotas of their own: reset some."
-        self._kind = Kind[Mapping[str, Any]](
-            management,
-            KIND,
-            "The quota",
-            encode=lambda document: json.dumps(dict(document)).encode(),
-            decode=lambda record: json.loads(record.value),
-            most=Most(MAX_PROJECTS, Invalid, full),
-            of_server=True,
-        )
+        most = Most(MAX_PROJECTS, Invalid, full)
+        form = dict[str, Any]
+        self._kind = Kind(management, KIND, "The quota", form, most, of_server=True)
         self._defaults = defaults
         self._shared = shared
         self._own: dict[str, Mapping[str, Any]] = {}
@@ -82,8 +75,8 @@ class Quotas(BackgroundWorker):
         _check(project)
         self._defaults.changed(document)
 
-        async def build(_: Mapping[str, Any] | None) -> Mapping[str, Any]:
-            return document
+        async def build(_: dict[str, Any] | None) -> dict[str, Any]:
+            return dict(document)
 
         await self._kind.write(project, _NAME, build)
         own = {**self._own, project: dict(document)}
@@ -110,11 +103,13 @@ class Quotas(BackgroundWorker):
         version = 0 if record is None else record.version
         if version == self._seen:
             return
-        own, quotas, before, defaults = {}, {}, self._own, self._defaults
+        own: dict[str, Mapping[str, Any]] = {}
+        quotas: dict[str, Quota] = {}
+        before, defaults = self._own, self._defaults
         async for record in all_records(
             self._management, KIND, most=MAX_PROJECTS, page_size=_READ_AT_ONCE
         ):
-            own[record.project] = document = json.loads(record.value)
+            own[record.project] = document = self._kind.decode(record)
             quotas[record.project] = defaults.changed(document)
         if self._own is not before or self._defaults is not defaults:  # changed meanwhile
             await self.load()

@@ -29,7 +29,6 @@ from zaqar_lite.domain.errors import (
 from zaqar_lite.domain.groups import GROUP_HEADER, check_group
 from zaqar_lite.domain.metadata import is_queue_name
 from zaqar_lite.domain.models import QueueRef
-from zaqar_lite.domain.sealed import check_opened
 from zaqar_lite.service.background import Background, BackgroundWorker
 from zaqar_lite.service.messages import Messages
 from zaqar_lite.service.post_validation import Draft
@@ -139,16 +138,6 @@ class Schedule(Struct):
     failed: int = 0
     error: str = ""
 
-    @classmethod
-    def decode(cls, value: bytes) -> "Schedule":
-        """Read a record's value.
-
-        Raises:
-            Unavailable: it is sealed.
-        """
-        check_opened(value, "schedule")
-        return _decode(value)
-
     def instants(self, after: int) -> Iterator[int]:
         """The instants strictly after `after`, within start and end."""
         plan = self.plan
@@ -212,9 +201,6 @@ class Schedule(Struct):
         return instants
 
 
-_decode = msgspec.json.Decoder(Schedule).decode
-
-
 DUE = "schedule-due"
 CLIENT_ID = "zaqar-lite-schedules"
 MAX_SCHEDULES = 10_000
@@ -245,7 +231,7 @@ def _index(management: ManagementStore) -> Kind[DueEntry]:
         DUE,
         "The entry",
         encode=lambda due: msgspec.json.encode([due.project, due.name]),
-        decode=lambda record: DueEntry(*decode(record.value), record.name),
+        reads=lambda record: DueEntry(*decode(record.value), record.name),
     )
 
 
@@ -257,14 +243,8 @@ class Schedules:
         self._messages = messages
         self._clock = clock
         full = f"The project has {MAX_SCHEDULES} schedules, the most that it may have."
-        self._kind = Kind[Schedule](
-            management,
-            KIND,
-            "Schedule",
-            encode=msgspec.json.encode,
-            decode=lambda record: Schedule.decode(record.value),
-            most=Most(MAX_SCHEDULES, LimitReached, full),
-        )
+        most = Most(MAX_SCHEDULES, LimitReached, full)
+        self._kind = Kind(management, KIND, "Schedule", Schedule, most)
         self.wake_scheduler: Callable[[], None] = lambda: None
         """Called when something may be due earlier than was known."""
 

@@ -33,7 +33,7 @@ def subscription_kind(
         KIND,
         "Subscription",
         encode=Subscription.encode,
-        decode=Subscription.decode,
+        reads=Subscription.decode,
         lives=lives,
     )
 

@@ -48,7 +48,7 @@ from zaqar_lite.service.identity.trusts import MakeTrust, trusted
 from zaqar_lite.service.policy import Policies
 from zaqar_lite.service.presigned_urls import PresignedUrls
 from zaqar_lite.service.queues import Queues
-from zaqar_lite.service.records import Held, retried, struct_kind
+from zaqar_lite.service.records import Held, Kind, retried
 from zaqar_lite.service.subscriptions.subscriber_cache import (
     SubscriberCache,
     subscription_ids,
@@ -161,8 +161,8 @@ class Subscriptions:
 
     def __post_init__(self) -> None:
         self._kind = subscription_kind(self.management, self.clock)
-        self._names = struct_kind(
-            _Name, self.management, _NAMED, "The subscriber", lives=lambda name: name.ttl * 1000
+        self._names = Kind(
+            self.management, _NAMED, "The subscriber", _Name, lives=lambda name: name.ttl * 1000
         )
         self.flags = QueueFlags(self.management, self.queues, self.policies)
         """The flags by which a post knows that its queue has subscriptions."""
