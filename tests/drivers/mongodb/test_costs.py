@@ -18,6 +18,7 @@ from tests.contract.subject import (
     new,
     texts,
 )
+from tests.drivers.costs import costs
 from tests.drivers.mongodb.commands import (
     Commands,
     Explained,
@@ -56,18 +57,39 @@ async def hold(queue: QueueUnderTest, count: int) -> None:
     assert len(held.messages) == count
 
 
-async def test_a_post_of_any_size_takes_three_commands(
-    queue: QueueUnderTest, commands: Commands
+@pytest.mark.parametrize("before", [0, BEFORE])
+async def test_what_each_operation_takes(
+    queue: QueueUnderTest, commands: Commands, before: int
 ) -> None:
-    await queue.post("first")
-    for size in (1, 100):
-        commands.clear()
-        await queue.post(*map(str, range(size)))
-        assert [name_of(c) for c in commands.take()] == [
-            "findAndModify",
-            "insert",
-            "commitTransaction",
-        ]
+    if before:
+        await hold(queue, before)
+    assert await costs(queue, lambda: len(commands.take())) == {
+        "post of one": 3,  # take positions, insert, commit
+        "post": 3,
+        "page": 2,
+        "get": 2,
+        "get with attempts": 2,
+        "stats": 5 if before else 4,
+        "claim": 3,
+        "get_claim": 1,
+        "renew": 2,
+        "release": 2,
+        "second claim": 3,
+        "get with an attempt each": 2,
+        "delete by a claim": 2,
+        "delete of one": 1,
+        "post with keys": 5,  # look up, take positions, insert messages and keys, commit
+        "the same post again": 2,
+        "pop": 4,
+        "edit of a ttl": 2,
+        "edit of a body": 2,
+        "claim of what is due": 3,
+        "acknowledge ten": 2,
+        "extend five": 2,
+        "fail ten": 2,
+        "claim of ten that lapsed": 3,
+        "purge": 4,
+    }
 
 
 async def test_a_count_of_all_queues_takes_five_commands_each_and_a_scrape_none(
@@ -91,21 +113,6 @@ async def test_a_count_of_all_queues_takes_five_commands_each_and_a_scrape_none(
     await counting.latest()
     assert commands.take() == []
     await counting.stop()
-
-
-@pytest.mark.parametrize(("batch_key", "keyed"), [("b", False), (None, True), ("b", True)])
-async def test_a_post_with_keys_takes_five_and_its_repetition_two(
-    queue: QueueUnderTest, commands: Commands, batch_key: str | None, keyed: bool
-) -> None:
-    """Look up, take positions, insert messages, insert keys, commit; look up, read the state."""
-    await queue.post("first")
-    messages = [new(str(n), key=str(n) if keyed else None) for n in range(20)]
-    commands.clear()
-    first = await queue.post_all(messages, batch_key=batch_key)
-    assert len(commands.take()) == 5
-    again = await queue.post_all(messages, batch_key=batch_key)
-    assert len(commands.take()) == 2
-    assert [answer.id for answer in again] == [answer.id for answer in first]
 
 
 @pytest.mark.parametrize("keyed", [False, True])
@@ -159,52 +166,6 @@ async def test_a_full_queue_is_known_to_be_full_without_counting(
     assert await full.counts() == (most - 9, 0, 0)
 
 
-async def test_a_page_takes_two_commands_with_any_filter(
-    queue: QueueUnderTest, commands: Commands
-) -> None:
-    await hold(queue, BEFORE)
-    await queue.post(*map(str, range(20)))
-    commands.clear()
-    for claimed in (False, True):
-        for exclude in (None, "consumer"):
-            page = await queue.page(limit=10, claimed=claimed, delayed=False, exclude=exclude)
-            assert len(page.messages) == 10
-            assert len(commands.take()) == 2
-
-
-@pytest.mark.parametrize("before", [0, BEFORE])
-async def test_a_claim_on_a_normal_queue_takes_three_commands(
-    queue: QueueUnderTest, commands: Commands, before: int
-) -> None:
-    if before:
-        await hold(queue, before)
-    await queue.post(*map(str, range(25)))
-    commands.clear()
-    assert len((await queue.claim(20)).messages) == 20
-    assert len(commands.take()) == 3
-
-
-@pytest.mark.parametrize("before", [0, BEFORE])
-async def test_a_claim_on_a_delayed_queue_takes_three_commands(
-    queue: QueueUnderTest, commands: Commands, before: int
-) -> None:
-    if before:
-        await queue.post(*map(str, range(before)), delay=90 * MINUTE, ttl=200 * MINUTE)
-    await queue.post(*map(str, range(25)), delay=MINUTE)
-    queue.advance(2 * MINUTE)
-    commands.clear()
-    claimed = await queue.claim(20, mode=DelayMode.HONOUR)
-    assert [m.body for m in claimed.messages] == [b'"%d"' % n for n in range(20)]
-    assert len(commands.take()) == 3
-
-
-async def test_a_pop_takes_four(queue: QueueUnderTest, commands: Commands) -> None:
-    await queue.post(*map(str, range(20)))
-    commands.clear()
-    assert len((await queue.pop(20)).messages) == 20
-    assert len(commands.take()) == 4
-
-
 async def test_twelve_claimers_of_four_take_eight_commands_each(
     queue: QueueUnderTest, commands: Commands
 ) -> None:
@@ -214,19 +175,6 @@ async def test_twelve_claimers_of_four_take_eight_commands_each(
     answers = await asyncio.gather(*[queue.claim(4) for _ in range(12)])
     assert [len(answer.messages) for answer in answers] == [4] * 12
     assert len(commands.take()) <= 12 * 8
-
-
-async def test_a_delete_of_20_takes_two_commands(queue: QueueUnderTest, commands: Commands) -> None:
-    await queue.post(*map(str, range(40)))
-    claimed = await queue.claim(20)
-    commands.clear()
-    assert not await queue.delete(*ids(claimed.messages), claims=[claimed.claim_id or ""])
-    assert len(commands.take()) == 2
-    left = await queue.listed()
-    commands.clear()
-    assert not await queue.delete(*ids(left))
-    assert len(commands.take()) == 1, "without claims there is nothing to check"
-    assert await queue.bodies() == []
 
 
 async def exhausted(queue: QueueUnderTest, count: int) -> None:
@@ -306,18 +254,6 @@ async def test_settling_twenty_takes_a_read_and_a_command_for_each_kind_of_chang
     assert settled.moved == (5 if bury in acts else 0)
 
 
-async def test_a_claim_that_meets_twenty_lapses_takes_three_commands(
-    queue: QueueUnderTest, commands: Commands
-) -> None:
-    await queue.post(*map(str, range(20)))
-    await queue.claim(20, ttl=MINUTE)
-    queue.advance(2 * MINUTE)
-    commands.clear()
-    claimed = await queue.claim(20)
-    assert len(commands.take()) == 3
-    assert [message.failure_count for message in claimed.messages] == [1] * 20
-
-
 async def test_a_look_at_a_hundred_watched_queues_takes_two_commands(
     stores: Stores, queue: QueueUnderTest, commands: Commands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -354,31 +290,6 @@ async def test_who_asks_for_no_attempts_reads_none(
         for read in reads:
             answer = database.command({k: v for k, v in read.items() if k != "lsid"})
             assert all("a" not in document for document in answer["cursor"]["firstBatch"]), read
-
-
-async def test_attempts_cost_a_claim_no_command(queue: QueueUnderTest, commands: Commands) -> None:
-    posted = await queue.post(*map(str, range(20)))
-    seen = []
-    for _ in range(3):
-        commands.clear()
-        claim_id = await queue.claim_id(20)
-        seen.append([name_of(command) for command in commands.take()])
-        await queue.settle(claim_id, *(fail(each, detail="x" * 700) for each in posted))
-    assert seen[1:] == [seen[0]] * 2
-
-
-async def test_getting_renewing_and_releasing_a_claim_take_one_or_two(
-    queue: QueueUnderTest, commands: Commands
-) -> None:
-    await queue.post(*"abc")
-    claim_id = await queue.claim_id()
-    commands.clear()
-    await queue.get_claim(claim_id)
-    assert len(commands.take()) == 1
-    await queue.renew(claim_id)
-    assert len(commands.take()) == 2
-    await queue.release(claim_id)
-    assert len(commands.take()) == 2
 
 
 async def test_counts_take_four_commands_and_are_read_from_an_index_alone(

@@ -6,16 +6,12 @@ from urllib.parse import parse_qs
 import pytest
 
 from tests.contract.subject import (
-    HOUR,
     MINUTE,
     QueueUnderTest,
-    ack,
-    backoff,
-    extend,
-    fail,
     ids,
     texts,
 )
+from tests.drivers.costs import costs
 from tests.drivers.swift.conftest import a_queue
 from tests.drivers.swift.faulty_proxy import FaultyProxy
 from tests.drivers.swift.together import OpenSwift
@@ -34,154 +30,52 @@ async def warm(queue: QueueUnderTest, proxy: FaultyProxy) -> None:
     proxy.kinds()
 
 
-async def test_a_post_is_one_put_a_message(queue: QueueUnderTest, proxy: FaultyProxy) -> None:
-    """The tail is written ahead: a post of the next minute writes it again, beside the messages."""
+async def test_what_each_operation_takes(queue: QueueUnderTest, proxy: FaultyProxy) -> None:
+    """Attempts are read only by who asks, and only where there are some."""
+
+    def taken() -> str:
+        kinds = proxy.kinds().items()
+        return ", ".join(sorted(f"{count} {kind.removesuffix(' object')}" for kind, count in kinds))
+
+    assert await costs(queue, taken) == {
+        "post of one": "1 PUT",
+        "post": "20 PUT",
+        "page": "1 LIST, 20 GET",
+        "get": "20 GET",
+        "get with attempts": "20 GET",
+        "stats": "1 LIST, 2 GET",
+        "claim": "1 LIST, 1 PUT, 20 GET, 20 POST",
+        "get_claim": "21 GET",
+        "renew": "1 GET, 20 HEAD, 21 POST",
+        "release": "1 DELETE, 1 GET, 20 HEAD, 20 POST, 20 PUT",
+        "second claim": "1 LIST, 1 PUT, 20 GET, 20 POST",
+        "get with an attempt each": "40 GET",
+        "delete by a claim": "20 HEAD, 41 DELETE",  # the messages, their attempts, the claim
+        "delete of one": "1 DELETE",
+        "post with keys": "1 POST, 21 GET, 42 PUT",  # the intent is written, and done
+        "the same post again": "21 GET",
+        "pop": "1 LIST, 20 DELETE, 20 GET",
+        "edit of a ttl": "1 GET, 1 POST",
+        "edit of a body": "1 GET, 1 PUT",
+        "claim of what is due": "1 LIST, 1 PUT, 20 GET, 20 POST",
+        "acknowledge ten": "10 DELETE, 10 HEAD",
+        "extend five": "1 GET, 5 HEAD, 6 POST",
+        "fail ten": "1 DELETE, 10 HEAD, 10 POST, 10 PUT",
+        "claim of ten that lapsed": "1 LIST, 10 POST, 11 PUT, 20 GET",
+        "purge": "1 LIST, 1 POST",
+    }
+
+
+async def test_the_tail_is_written_ahead(queue: QueueUnderTest, proxy: FaultyProxy) -> None:
+    """A post of the next minute writes it again, beside the messages."""
     await warm(queue, proxy)
-    await queue.post(*map(str, range(20)))
-    assert proxy.kinds() == {"PUT object": 20}
+    await queue.post("a")
     queue.advance(2 * MINUTE)
+    proxy.kinds()
     await queue.post("a", "b")
     assert proxy.kinds() == {"PUT object": 2, "POST object": 1}
     await queue.post("c")
     assert proxy.kinds() == {"PUT object": 1}
-
-
-async def test_a_post_with_keys_reads_and_writes_each_key_once(
-    queue: QueueUnderTest, proxy: FaultyProxy
-) -> None:
-    await warm(queue, proxy)
-    await queue.post(*map(str, range(5)), batch_key="k")
-    assert proxy.kinds() == {
-        "GET object": 1,  # the key
-        "PUT object": 5 + 1 + 1,  # the messages, the key, the intent
-        "POST object": 1,  # the intent is done
-    }
-
-
-async def test_a_list_is_one_listing_and_one_get_a_message(
-    queue: QueueUnderTest, proxy: FaultyProxy
-) -> None:
-    await queue.post(*map(str, range(20)))
-    proxy.kinds()
-    assert len((await queue.page(limit=20)).messages) == 20
-    assert proxy.kinds() == {"LIST": 1, "GET object": 20}
-
-
-async def test_a_claim_is_one_listing_and_a_get_and_a_post_a_message(
-    queue: QueueUnderTest, proxy: FaultyProxy
-) -> None:
-    await queue.post(*map(str, range(21)))
-    proxy.kinds()
-    claimed = await queue.claim(20)
-    assert len(claimed.messages) == 20
-    assert proxy.kinds() == {
-        "LIST": 1,
-        "GET object": 20,
-        "POST object": 20,
-        "PUT object": 1,  # the claim
-    }
-    await queue.delete(*ids(claimed.messages), claims=[claimed.claim_id or ""])
-    assert proxy.kinds() == {"HEAD object": 20, "DELETE object": 20 + 1}  # the claim ends with it
-
-
-async def test_what_is_done_by_id_touches_the_objects_alone(
-    queue: QueueUnderTest, proxy: FaultyProxy
-) -> None:
-    posted = await queue.post(*map(str, range(6)), delay=MINUTE)
-    proxy.kinds()
-    assert len(await queue.get(*posted)) == 6
-    assert proxy.kinds() == {"GET object": 6}
-    await queue.edit(posted[0], ttl=30 * MINUTE)
-    assert proxy.kinds() == {"GET object": 1, "POST object": 1}
-    await queue.edit(posted[0], "other")
-    assert proxy.kinds() == {"GET object": 1, "PUT object": 1}
-    await queue.delete(*posted)
-    assert proxy.kinds() == {"DELETE object": 6}
-
-
-async def test_a_claim_is_renewed_shown_and_released_by_what_it_holds(
-    queue: QueueUnderTest, proxy: FaultyProxy
-) -> None:
-    await queue.post(*map(str, range(20)))
-    claim_id = await queue.claim_id(20)
-    proxy.kinds()
-    assert len((await queue.get_claim(claim_id)).messages) == 20
-    assert proxy.kinds() == {"GET object": 1 + 20}  # the claim, and what it holds
-    await queue.renew(claim_id)
-    assert proxy.kinds() == {"GET object": 1, "HEAD object": 20, "POST object": 20 + 1}
-    await queue.release(claim_id)
-    assert proxy.kinds() == {
-        "GET object": 1,
-        "HEAD object": 20,
-        "PUT object": 20,  # an attempt each
-        "POST object": 20,
-        "DELETE object": 1,
-    }
-
-
-async def test_what_a_settlement_costs(queue: QueueUnderTest, proxy: FaultyProxy) -> None:
-    """Each message is read once and written once; what fails writes its attempt besides."""
-    posted = await queue.post(*map(str, range(20)))
-    claim_id = await queue.claim_id(20)
-    proxy.kinds()
-    await queue.settle(claim_id, *map(ack, posted[:10]))
-    assert proxy.kinds() == {"HEAD object": 10, "DELETE object": 10}
-    await queue.settle(claim_id, *(extend(each, HOUR) for each in posted[10:]))
-    assert proxy.kinds() == {"HEAD object": 10, "GET object": 1, "POST object": 10 + 1}
-    await queue.settle(claim_id, *map(fail, posted[10:]))
-    assert proxy.kinds() == {
-        "HEAD object": 10,
-        "PUT object": 10,
-        "POST object": 10,
-        "DELETE object": 1,  # the claim ends with them
-    }
-    claim_id = await queue.claim_id(10, ttl=5 * MINUTE)
-    proxy.kinds()
-    await queue.settle(claim_id, *map(fail, posted[10:15]))
-    assert proxy.kinds() == {
-        "HEAD object": 5,
-        "GET object": 5,  # the earlier attempts
-        "PUT object": 5,
-        "POST object": 5,
-    }
-
-
-async def test_a_lapse_costs_its_attempt(queue: QueueUnderTest, proxy: FaultyProxy) -> None:
-    """The claim that meets it writes the message once; only a back-off is a claim's without one."""
-    await queue.post(*map(str, range(5)))
-    await queue.claim_id(5, ttl=MINUTE)
-    queue.advance(2 * MINUTE)
-    proxy.kinds()
-    assert len((await queue.claim(5, ttl=MINUTE)).messages) == 5
-    assert proxy.kinds() == {"LIST": 1, "GET object": 5, "PUT object": 5 + 1, "POST object": 5}
-    queue.advance(2 * MINUTE)
-    assert not (await queue.claim(10, backoff=backoff(HOUR))).messages
-    assert proxy.kinds() == {"LIST": 1, "GET object": 5 + 5, "PUT object": 5, "POST object": 5}
-    assert await queue.next_due() in range(HOUR - 2 * MINUTE, HOUR)
-    assert proxy.kinds() == {}  # that claim had seen it
-
-
-async def test_attempts_are_read_only_by_who_asks(
-    queue: QueueUnderTest, proxy: FaultyProxy
-) -> None:
-    posted = await queue.post(*map(str, range(5)))
-    await queue.release(await queue.claim_id(5))
-    proxy.kinds()
-    await queue.get(*posted)
-    assert proxy.kinds() == {"GET object": 5}
-    await queue.get(*posted, details=True)
-    assert proxy.kinds() == {"GET object": 5 + 5}
-    await queue.claim(5)
-    assert proxy.kinds() == {"LIST": 1, "GET object": 5, "POST object": 5, "PUT object": 1}
-
-
-async def test_a_pop_is_one_listing_and_a_get_and_a_delete_a_message(
-    queue: QueueUnderTest, proxy: FaultyProxy
-) -> None:
-    await queue.post(*map(str, range(21)))
-    proxy.kinds()
-    assert len((await queue.pop(20)).messages) == 20
-    assert proxy.kinds() == {"LIST": 1, "GET object": 20, "DELETE object": 20}
 
 
 async def test_a_purge_writes_the_tail_alone(queue: QueueUnderTest, proxy: FaultyProxy) -> None:
@@ -193,13 +87,6 @@ async def test_a_purge_writes_the_tail_alone(queue: QueueUnderTest, proxy: Fault
     assert proxy.kinds() == {"LIST": 1, "POST object": 1}
     assert (await queue.stores.messages.sweep(1_000)).deleted == 6
     assert proxy.kinds() == {"GET account": 1, "LIST": 1, "DELETE object": 6}
-
-
-async def test_counts_come_from_listings(queue: QueueUnderTest, proxy: FaultyProxy) -> None:
-    await queue.post(*map(str, range(20)))
-    proxy.kinds()
-    assert await queue.counts() == (20, 0, 0)
-    assert proxy.kinds() == {"LIST": 1, "GET object": 2}
 
 
 @pytest.mark.parametrize(("each", "pages"), [(3, 2), (13, 5)])
