@@ -27,16 +27,16 @@ class Size(NamedTuple):
 
 SIZES = {
     "domain": Size(3_650, 3_000),
-    "service": Size(14_050, 11_000),
+    "service": Size(14_100, 11_000),
     "api, server, top level": Size(11_400, 8_800),
     "storage": Size(24_000, 20_800),
-    "client": Size(7_750, 7_400),
+    "client": Size(7_800, 7_400),
     "commands": Size(3_700, 3_200),
     "ui": Size(1_950, 1_200),
     "spark": Size(3_650, 3_200),
     "rabbitmq": Size(2_950, 2_600),
     "store": Size(800, 500),
-    "sqs": Size(1_700, 1_600),
+    "sqs": Size(1_900, 1_600),
     "bench, push, openstack": Size(1_700, 1_900),
 }
 _PACKAGES = {package: name for name in SIZES for package in name.split(", ")}

@@ -36,7 +36,7 @@ async def test_the_url_has_the_name_by_which_the_client_calls(sqs: Sqs) -> None:
         ("AmazonSQS.SendMessage", b'{"MessageBody": "x"}', "MissingParameter"),
         ("AmazonSQS.PurgeQueue", b'{"QueueUrl": "http://x/y"}', "InvalidAddress"),
         ("AmazonSQS.PurgeQueue", b'{"QueueUrl": "http://[x/y"}', "InvalidAddress"),
-        ("AmazonSQS.PurgeQueue", b'{"QueueUrl": "http://x/demo/a%2Fb"}', "QueueDoesNotExist"),
+        ("AmazonSQS.PurgeQueue", b'{"QueueUrl": "http://x/demo/a%2Fb"}', "InvalidParameterValue"),
         ("AmazonSQS.PurgeQueue", b'{"QueueUrl": "http://x/~deliveries/a"}', "InvalidAddress"),
     ],
 )

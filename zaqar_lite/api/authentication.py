@@ -130,7 +130,8 @@ class RequestAuthentication:
             Denied: it may not do this any more.
             Unavailable: that can't be found out now.
         """
-        principal = await self.still_knows(request.headers)
+        known = request.identify_again
+        principal = await (self.still_knows(request.headers) if known is None else known())
         if principal is None or not principal.admits(request.method, request.path):
             raise self._unauthorized(wrong=True)
         if principal.project != request.principal.project:

@@ -256,7 +256,7 @@ _OF_ALL_SERVERS: dict[str, Schema] = {
         "data_keys!:keys", keys=_list(_object("id! created_at! server_key! current!:flag"))
     ),
     "Key": _object(_KEY),
-    "MadeKey": _object(_KEY + " key"),
+    "MadeKey": _object(_KEY + " key aws_secret_access_key"),
     "Keys": _page("keys", _object(_KEY)),
     "Quota": _object(
         "project! quotas!:quotas usage!:usage own:quotas",

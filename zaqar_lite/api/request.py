@@ -217,8 +217,9 @@ class Request:
     `is_secure` tells whether it came over TLS. If the audit trail is on, `record_act` is called
     with the result before the answer leaves. `end` ends the stream that answers it. `listener` is
     who subscribes if the document names no subscriber: the connection itself. `source` is asked for
-    what has not come. A frame of a WebSocket has no path: `checks` are what its request must pass,
-    and `action` answers it.
+    what has not come. `identify_again` finds out who sent it, where its headers alone do not tell:
+    None if nobody is let in any more. A frame of a WebSocket has no path: `checks` are what its
+    request must pass, and `action` answers it.
 
     All attributes are slots, which Python finds faster than entries of a dictionary in each
     instance: with those, a list of messages took 3 us more.
@@ -230,6 +231,7 @@ class Request:
             "end",
             "head",
             "headers",
+            "identify_again",
             "is_read",
             "is_secure",
             "link",
@@ -271,6 +273,7 @@ class Request:
         self.record_act: Callable[[Response], None] | None = None
         self.end: Callable[[], None] | None = None
         self.principal: Principal = TRUSTED
+        self.identify_again: Callable[[], Awaitable[Principal | None]] | None = None
 
     @property
     def parameters(self) -> dict[str, list[str]]:

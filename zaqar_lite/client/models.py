@@ -160,6 +160,8 @@ class AccessKey:
         project: None for an operator's, which is bound to no project.
         grants: what it opens, `VERB:QUEUES` each; with a `!` in front what it does not.
         key: its text, only where it was just made; nobody can see it again.
+        aws_secret_access_key: what SQS's clients sign with, whose access key id is `id`; only where
+            it was just made, and the server speaks SQS.
     """
 
     id: str
@@ -170,6 +172,7 @@ class AccessKey:
     disabled: bool
     description: str = ""
     key: str | None = dataclasses.field(default=None, repr=False)
+    aws_secret_access_key: str | None = dataclasses.field(default=None, repr=False)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

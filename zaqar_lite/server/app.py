@@ -73,7 +73,9 @@ def build_app(
     polling = Polling(services.long_polling, long_requests, longest=limits.max_wait)
     dialect = None if not settings.sqs else _sqs(settings, services, polling, limits)
     others = () if dialect is None else dialect.routes
-    more = (ProbeActions(readiness), MetricActions(metrics), events)
+    more: tuple[object, ...] = (ProbeActions(readiness), MetricActions(metrics), events)
+    if services.keys is not None:
+        more = (*more, KeyActions(services.keys, signs=settings.sqs))
     routes = _routes(services, polling, renderer, more, limits, is_admin=settings.admin_mode)
     tree = RouteTree(tuple(routes))
     everything = (*tree.routes, *others)
@@ -139,23 +141,28 @@ def _sqs(settings: Settings, services: Services, polling: Polling, limits: Limit
     """The protocol of SQS, over the same services."""
     from zaqar_lite.sqs.authentication import SignedRequests  # noqa: PLC0415 - few servers need it
     from zaqar_lite.sqs.messages import MessageOperations  # noqa: PLC0415
+    from zaqar_lite.sqs.move_tasks import MoveTasks  # noqa: PLC0415
     from zaqar_lite.sqs.protocol import SqsDialect  # noqa: PLC0415
     from zaqar_lite.sqs.queues import QueueOperations  # noqa: PLC0415
-    from zaqar_lite.sqs.receipts import ReceiptKey  # noqa: PLC0415
+    from zaqar_lite.sqs.receipts import Receipts  # noqa: PLC0415
 
     queues = QueueOperations(services.queues, services.authorizer, limits)
+    signatures = None
+    if services.identity is not None:
+        clock = services.messages.clock
+        signatures = SignedRequests(services.keys, services.identity, clock)
     messages = MessageOperations(
         services.messages,
         replace(services.claims, shortest=1),
         polling,
         queues,
-        ReceiptKey(services.queues.management),
+        Receipts(services.queues.management),
         limits,
     )
     return SqsDialect(
-        (queues, messages),
+        (queues, messages, MoveTasks(services.jobs, queues, services.authorizer)),
         limits,
-        signatures=None if services.identity is None else SignedRequests(),
+        signatures=signatures,
         behind_gateways=trusted_proxies(settings) is not None,
     )
 
@@ -203,8 +210,6 @@ def _routes(
     ]
     if services.encryption_keys is not None:
         actions.append(EncryptionActions(services.encryption_keys))
-    if services.keys is not None:
-        actions.append(KeyActions(services.keys))
     pools = services.pools
     if is_admin and pools is not None:
         actions.append(PoolActions(pools.registry, pools.placements, limits))

@@ -35,6 +35,14 @@ class Attribute(Struct, rename="pascal"):
     string_list_values: list[str] | None = None
     binary_list_values: list[str] | None = None
 
+    def as_document(self) -> Mapping[str, str]:
+        """The attribute as SQS shows it."""
+        return {
+            "DataType": self.data_type,
+            "StringValue": self.string_value or "",
+            "BinaryValue": self.binary_value or "",
+        }
+
 
 def check_text(text: str) -> None:
     """Refuse characters that SQS does not take.
@@ -51,15 +59,14 @@ def check_text(text: str) -> None:
 
 
 def headers_of(
-    attributes: Mapping[str, Attribute], system: Mapping[str, Attribute]
-) -> dict[str, str] | None:
-    """The headers that keep the attributes of a message; None where it has none.
+    attributes: Mapping[str, Attribute] | None, system: Mapping[str, Attribute] | None
+) -> dict[str, str]:
+    """The headers that keep the attributes of a message.
 
     Raises:
         SqsError: an attribute is wrong.
     """
-    if not attributes and not system:
-        return None
+    attributes = attributes or {}
     if len(attributes) > MAX_ATTRIBUTES:
         raise invalid(
             f"Number of message attributes [{len(attributes)}] exceeds the allowed maximum "
@@ -69,7 +76,7 @@ def headers_of(
     for name, attribute in attributes.items():
         value = _checked(name, attribute)
         headers[name if attribute.data_type == _STRING else f"{name}:{attribute.data_type}"] = value
-    for name, attribute in system.items():
+    for name, attribute in (system or {}).items():
         if name != TRACE or attribute.data_type != _STRING:
             raise invalid(f"The only message system attribute is {TRACE}, a String.")
         headers[TRACE_HEADER] = _checked(name, attribute)

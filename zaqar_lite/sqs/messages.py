@@ -1,13 +1,15 @@
-"""Messages: send, receive, delete, and how long they stay hidden; one by one or ten at once."""
+"""Messages: send, receive, delete, and how long they stay hidden; one by one or ten at once.
+
+What is done to one message is done as in a batch of one, of which the only outcome is answered.
+"""
 
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import orjson
-from msgspec import Struct
 
 from zaqar_lite.api.long_polling import Polling
 from zaqar_lite.api.request import Response
@@ -32,7 +34,7 @@ from zaqar_lite.sqs.attributes import (
 from zaqar_lite.sqs.errors import SqsError, invalid, missing, unsupported
 from zaqar_lite.sqs.protocol import Call, QueueForm, done, operation
 from zaqar_lite.sqs.queues import MAX_VISIBILITY, MAX_WAIT, QueueOperations
-from zaqar_lite.sqs.receipts import Receipt, ReceiptKey
+from zaqar_lite.sqs.receipts import Receipt, Receipts
 
 MAX_BATCH = 10
 MAX_DELAY = 900
@@ -49,77 +51,50 @@ _SYSTEM = frozenset(
 )
 
 
-class _Sent(Struct, rename="pascal", kw_only=True):
+class _Entry(QueueForm):
+    """An entry of a batch, which has an id; or a document about one message, which has none."""
+
+    id: str = ""
+
+
+class _Sent(_Entry):
     """A message as it is sent."""
 
-    message_body: str
+    message_body: str = ""
     delay_seconds: int | None = None
-    message_attributes: dict[str, Attribute] = {}
-    message_system_attributes: dict[str, Attribute] = {}
+    message_attributes: dict[str, Attribute] | None = None
+    message_system_attributes: dict[str, Attribute] | None = None
     message_group_id: str | None = None
     message_deduplication_id: str | None = None
 
 
-class _SendMessage(_Sent, kw_only=True):
-    queue_url: str = ""
+class _SentBatch(QueueForm):
+    entries: tuple[_Sent, ...] = ()
 
 
-class _Entry(Struct, rename="pascal", kw_only=True):
-    """An entry of a batch."""
+class _Held(_Entry):
+    """A message that was received, and for how long it is to be hidden from now on."""
 
-    id: str
-
-
-class _SentEntry(_Sent, kw_only=True):
-    id: str
+    receipt_handle: str = ""
+    visibility_timeout: int | None = None
 
 
-class _SendBatch(QueueForm, kw_only=True):
-    entries: list[_SentEntry]
+class _HeldBatch(QueueForm):
+    entries: tuple[_Held, ...] = ()
 
 
-class _ReceiveMessage(QueueForm, kw_only=True):
+class _ReceiveMessage(QueueForm):
     attribute_names: tuple[str, ...] = ()
     message_system_attribute_names: tuple[str, ...] = ()
     message_attribute_names: tuple[str, ...] = ()
     max_number_of_messages: int = 1
     visibility_timeout: int | None = None
     wait_time_seconds: int | None = None
-    receive_request_attempt_id: str | None = None
 
 
-class _DeleteMessage(QueueForm, kw_only=True):
-    receipt_handle: str
-
-
-class _DeletedEntry(_Entry, kw_only=True):
-    receipt_handle: str
-
-
-class _DeleteBatch(QueueForm, kw_only=True):
-    entries: list[_DeletedEntry]
-
-
-class _ChangeVisibility(QueueForm, kw_only=True):
-    receipt_handle: str
-    visibility_timeout: int
-
-
-class _ChangedEntry(_Entry, kw_only=True):
-    receipt_handle: str
-    visibility_timeout: int = 0
-
-
-class _ChangeBatch(QueueForm, kw_only=True):
-    entries: list[_ChangedEntry]
-
-
-class _Identified(Protocol):
-    id: str
-
-
-E = TypeVar("E", bound=_Identified)
-R = TypeVar("R", _DeletedEntry, _ChangedEntry)
+E = TypeVar("E", bound=_Entry)
+Outcomes = Sequence[Mapping[str, Any] | SqsError]
+"""What became of the entries of a batch, in their order: what is answered, or the error."""
 
 
 @dataclass(eq=False, repr=False)
@@ -130,58 +105,52 @@ class MessageOperations:
     claims: Claims
     polling: Polling
     queues: QueueOperations
-    receipt_key: ReceiptKey
+    receipts: Receipts
     limits: Limits
 
     @operation("messages:create send", hot=True)
-    async def send_message(self, call: Call[_SendMessage]) -> Response:
+    async def send_message(self, call: Call[_Sent]) -> Response:
         """Send a message."""
-        await self.queues.options(call.queue)
-        most = await self._largest(call.queue)
-        draft, size = self._draft(call.form, most)
-        (message_id,) = await self._post(call, [draft], size)
-        return done(_receipt_of_sent(call.form, message_id))
+        return _answer_one(await self._send(call, [call.form]))
 
     @operation("messages:create send", hot=True)
-    async def send_message_batch(self, call: Call[_SendBatch]) -> Response:
+    async def send_message_batch(self, call: Call[_SentBatch]) -> Response:
         """Send up to ten messages."""
         entries = _checked_batch(call.form.entries)
+        return _answer_batch(entries, await self._send(call, entries))
+
+    async def _send(self, call: Call[Any], entries: Sequence[_Sent]) -> Outcomes:
+        """Post the messages that are in order, all at once."""
         await self.queues.options(call.queue)
-        most = await self._largest(call.queue)
-        failed, drafts, sent, sizes = [], [], [], []
+        largest = (await self.queues.queues.policies.get(call.queue)).max_post_size
+        outcomes: list[Mapping[str, Any] | SqsError] = []
+        drafts, sizes = [], []
         for entry in entries:
             try:
-                draft, size = self._draft(entry, most)
+                draft, size = self._draft(entry, largest)
             except SqsError as error:
-                failed.append(error.in_batch(entry.id))
+                outcomes.append(error)
             else:
                 drafts.append(draft)
                 sizes.append(size)
-                sent.append(entry)
-        if sum(sizes) > self.limits.max_messages_post_size:
+                outcomes.append(_checksums(entry))
+        if (total := sum(sizes)) > (most := self.limits.max_messages_post_size):
             raise SqsError(
                 "BatchRequestTooLong",
-                "Batch requests cannot be longer than "
-                f"{self.limits.max_messages_post_size} bytes. You have sent {sum(sizes)} bytes.",
+                f"Batch requests cannot be longer than {most} bytes. You have sent {total} bytes.",
             )
-        ids = await self._post(call, drafts, max(sizes)) if drafts else ()
-        successful = [
-            {"Id": entry.id, **_receipt_of_sent(entry, message_id)}
-            for entry, message_id in zip(sent, ids, strict=True)
-        ]
-        return _outcomes(successful, failed)
-
-    async def _largest(self, queue: QueueRef) -> int:
-        policy = await self.queues.queues.policies.get(queue)
-        return policy.max_post_size
-
-    async def _post(self, call: Call[Any], drafts: Sequence[Draft], size: int) -> Sequence[str]:
-        posted = await self.messages.post(
-            call.queue, drafts, size=size, client_id=call.request.client_id, lazily=False
+        if not drafts:
+            return outcomes
+        receipt = await self.messages.post(
+            call.queue, drafts, size=max(sizes), client_id=call.request.client_id, lazily=False
         )
-        return [one.id for one in posted.posted]
+        ids = iter(receipt.posted)
+        return [
+            one if isinstance(one, SqsError) else {"MessageId": next(ids).id, **one}
+            for one in outcomes
+        ]
 
-    def _draft(self, sent: _Sent, most: int) -> tuple[Draft, int]:
+    def _draft(self, sent: _Sent, largest: int) -> tuple[Draft, int]:
         """A message as the services take it, and its size in bytes.
 
         Raises:
@@ -198,18 +167,17 @@ class MessageOperations:
         if sent.delay_seconds is not None:
             _check_range("DelaySeconds", sent.delay_seconds, MAX_DELAY)
         headers = headers_of(sent.message_attributes, sent.message_system_attributes)
-        size = len(sent.message_body.encode())
-        if headers is not None:
-            bytes_of = sum(len(name.encode()) + len(headers[name].encode()) for name in headers)
-            size += bytes_of
-            if bytes_of > (fits := self.limits.max_message_headers_size):
-                raise invalid(f"The attributes have {bytes_of} bytes; {fits} are allowed.")
-        if size > most:
+        taken = sum(len(name.encode()) + len(text.encode()) for name, text in headers.items())
+        if taken > (fits := self.limits.max_message_headers_size):
+            raise invalid(f"The attributes have {taken} bytes; {fits} are allowed.")
+        size = taken + len(sent.message_body.encode())
+        if size > largest:
             raise invalid(
-                f"One or more parameters are invalid. Reason: Message must be shorter than {most} "
-                "bytes."
+                "One or more parameters are invalid. Reason: Message must be shorter than "
+                f"{largest} bytes."
             )
-        return Draft(orjson.dumps(sent.message_body), None, sent.delay_seconds, None, headers), size
+        body = orjson.dumps(sent.message_body)
+        return Draft(body, delay=sent.delay_seconds, headers=headers or None), size
 
     @operation("claims:create receive", hot=True)
     async def receive_message(self, call: Call[_ReceiveMessage]) -> Response:
@@ -221,16 +189,16 @@ class MessageOperations:
             name = min(system - _SYSTEM)[:256]
             raise SqsError("InvalidAttributeName", f"Unknown Attribute {name}.")
         options = await self.queues.options(queue)
-        visible = options.visibility if form.visibility_timeout is None else form.visibility_timeout
+        hidden = options.visibility if form.visibility_timeout is None else form.visibility_timeout
         wait = options.wait if form.wait_time_seconds is None else form.wait_time_seconds
-        _check_range("VisibilityTimeout", visible, MAX_VISIBILITY)
+        _check_range("VisibilityTimeout", hidden, MAX_VISIBILITY)
         _check_range("WaitTimeSeconds", wait, MAX_WAIT)
 
         async def ask() -> tuple[str, Sequence[Message]] | None:
             return await self.claims.create(
                 queue,
                 limit=min(form.max_number_of_messages, self.limits.claim(large=True)),
-                ttl=max(visible, self.claims.shortest),
+                ttl=max(hidden, self.claims.shortest),
                 grace=None,
                 client_id=call.request.client_id,
                 details="All" in system or _FIRST_RECEIVE in system,
@@ -240,169 +208,131 @@ class MessageOperations:
         async def undo(claimed: tuple[str, Sequence[Message]]) -> None:
             await self.claims.release(queue, claimed[0])
 
+        await self.receipts.load()
         claimed = await self.polling.ask(
             call.request, queue, min(wait, self.polling.longest), ask, undo=undo
         )
         if claimed is None:
             return done()
-        if not visible:
+        if not hidden:
             await undo(claimed)
-        receipts = await self.receipt_key.receipts()
         claim_id, found = claimed
         shown = []
         for message in found:
-            shown.append(self._shown(call, message, system))
-            shown[-1]["ReceiptHandle"] = receipts.sign(queue, message.id, claim_id)
+            shown.append(_shown(call, message, system))
+            shown[-1]["ReceiptHandle"] = self.receipts.sign(queue, message.id, claim_id)
         return done({"Messages": shown}, undo=partial(undo, claimed))
 
-    def _shown(
-        self, call: Call[_ReceiveMessage], message: Message, system: frozenset[str]
-    ) -> dict[str, Any]:
-        """A message as its receiver sees it; without attributes, there is no word of them."""
-        body = text_of(message.body)
-        shown: dict[str, Any] = {"MessageId": message.id, "Body": body, "MD5OfBody": md5_of(body)}
-        if system:
-            known = _system_attributes(call, message)
-            asked = {name: known[name] for name in known if name in system or "All" in system}
-            if asked:
-                shown["Attributes"] = asked
-        if message.headers and call.form.message_attribute_names:
-            found = chosen(attributes_of(message.headers), call.form.message_attribute_names)
-            if found:
-                shown["MessageAttributes"] = found
-                shown["MD5OfMessageAttributes"] = md5_of_attributes(found)
-        return shown
-
     @operation("messages:delete receive", hot=True)
-    async def delete_message(self, call: Call[_DeleteMessage]) -> Response:
+    async def delete_message(self, call: Call[_Held]) -> Response:
         """Delete a message that was received."""
-        await self.queues.options(call.queue)
-        receipts = await self.receipt_key.receipts()
-        await self._delete(call.queue, [receipts.read(call.queue, call.form.receipt_handle)])
-        return done()
+        return _answer_one(await self._delete(call, [call.form]))
 
     @operation("messages:delete receive", hot=True)
-    async def delete_message_batch(self, call: Call[_DeleteBatch]) -> Response:
+    async def delete_message_batch(self, call: Call[_HeldBatch]) -> Response:
         """Delete up to ten messages that were received."""
+        entries = _checked_batch(call.form.entries)
+        return _answer_batch(entries, await self._delete(call, entries))
 
-        async def delete(receipts: Sequence[Receipt], _: object) -> list[SqsError | None]:
-            await self._delete(call.queue, receipts)
-            return [None] * len(receipts)
+    async def _delete(self, call: Call[Any], entries: Sequence[_Held]) -> Outcomes:
+        """Delete what the receivers still hold, and what nobody holds any more.
 
-        return await self._batch(call, call.form.entries, delete)
-
-    async def _delete(self, queue: QueueRef, receipts: Sequence[Receipt]) -> None:
-        """Delete what the claims hold, and what nobody holds any more.
-
-        A message whose lease has lapsed may be held by another receiver: it stays then.
+        A message whose lease has lapsed may be held by another receiver: then it stays, and the
+        answer is as if it were deleted, as in SQS.
         """
-        acks = [Settlement(message_id, Act.ACK) for message_id, _ in receipts]
-        outcomes = await self._settle(queue, receipts, acks)
-        for receipt, outcome in zip(receipts, outcomes, strict=True):
-            if outcome is Outcome.LAPSED:
+        outcomes: list[Mapping[str, Any] | SqsError] = []
+        for found in await self._settle(call.queue, entries, Act.ACK):
+            outcomes.append(found if isinstance(found, SqsError) else {})
+            if isinstance(found, tuple) and found[1] is Outcome.LAPSED:
                 try:
-                    await self.messages.delete(queue, receipt.message_id, None)
+                    await self.messages.delete(call.queue, found[0].message_id, None)
                 except Forbidden:
                     continue
+        return outcomes
 
     @operation("claims:settle receive", hot=True)
-    async def change_message_visibility(self, call: Call[_ChangeVisibility]) -> Response:
+    async def change_message_visibility(self, call: Call[_Held]) -> Response:
         """Hide a message that was received for longer, or for less long."""
-        form = call.form
-        await self.queues.options(call.queue)
-        _check_range("VisibilityTimeout", form.visibility_timeout, MAX_VISIBILITY)
-        receipts = await self.receipt_key.receipts()
-        receipt = receipts.read(call.queue, form.receipt_handle)
-        settlement = _change_of(receipt, form.visibility_timeout)
-        (outcome,) = await self._settle(call.queue, [receipt], [settlement])
-        if (error := _not_changed(outcome)) is not None:
-            raise error
-        return done()
+        return _answer_one(await self._hide(call, [call.form]))
 
     @operation("claims:settle receive", hot=True)
-    async def change_message_visibility_batch(self, call: Call[_ChangeBatch]) -> Response:
+    async def change_message_visibility_batch(self, call: Call[_HeldBatch]) -> Response:
         """Hide up to ten messages that were received for longer, or for less long."""
+        entries = _checked_batch(call.form.entries)
+        return _answer_batch(entries, await self._hide(call, entries))
 
-        async def change(
-            receipts: Sequence[Receipt], entries: Sequence[_ChangedEntry]
-        ) -> list[SqsError | None]:
-            acts = [
-                _change_of(receipt, entry.visibility_timeout)
-                for receipt, entry in zip(receipts, entries, strict=True)
-            ]
-            return list(map(_not_changed, await self._settle(call.queue, receipts, acts)))
-
-        return await self._batch(call, call.form.entries, change)
-
-    async def _batch(
-        self,
-        call: Call[Any],
-        given: Sequence[R],
-        act: Callable[[Sequence[Receipt], Sequence[R]], Awaitable[Sequence[SqsError | None]]],
-    ) -> Response:
-        """Act on the entries of a batch that are in order; answer an outcome for each."""
-        entries = _checked_batch(given)
-        await self.queues.options(call.queue)
-        receipts = await self.receipt_key.receipts()
-        good, read, failed = [], [], []
-        for entry in entries:
-            try:
-                hidden = getattr(entry, "visibility_timeout", 0)
-                _check_range("VisibilityTimeout", hidden, MAX_VISIBILITY)
-                read.append(receipts.read(call.queue, entry.receipt_handle))
-                good.append(entry)
-            except SqsError as error:
-                failed.append(error.in_batch(entry.id))
-        successful = []
-        if good:
-            for entry, why in zip(good, await act(read, good), strict=True):
-                if why is None:
-                    successful.append({"Id": entry.id})
-                else:
-                    failed.append(why.in_batch(entry.id))
-        return _outcomes(successful, failed)
+    async def _hide(self, call: Call[Any], entries: Sequence[_Held]) -> Outcomes:
+        found = await self._settle(call.queue, entries, Act.EXTEND)
+        return [one if isinstance(one, SqsError) else _hidden(one[1]) for one in found]
 
     async def _settle(
-        self, queue: QueueRef, receipts: Sequence[Receipt], acts: Sequence[Settlement]
-    ) -> Sequence[Outcome]:
-        """Settle messages, those of each claim at once; answer an outcome for each.
+        self, queue: QueueRef, entries: Sequence[_Held], act: Act
+    ) -> Sequence[tuple[Receipt, Outcome] | SqsError]:
+        """Settle messages, those of each claim at once; one that is named twice is settled once."""
+        await self.queues.options(queue)
+        await self.receipts.load()
+        read: list[Receipt | SqsError] = []
+        claims: dict[str, dict[str, Settlement]] = {}
+        for entry in entries:
+            try:
+                receipt = self.receipts.read(queue, entry.receipt_handle)
+                settlement = _settlement(receipt.message_id, entry, act)
+            except SqsError as error:
+                read.append(error)
+            else:
+                read.append(receipt)
+                claims.setdefault(receipt.claim_id, {})[receipt.message_id] = settlement
+        outcomes: dict[Receipt, Outcome] = {}
+        for claim_id, settlements in claims.items():
+            done_so = await self.claims.settle(queue, claim_id, list(settlements.values()))
+            for message_id, outcome in zip(settlements, done_so, strict=True):
+                outcomes[Receipt(message_id, claim_id)] = outcome
+        return [one if isinstance(one, SqsError) else (one, outcomes[one]) for one in read]
 
-        A message that is named twice is settled once.
-        """
-        found: dict[Receipt, Outcome] = {}
-        by_claim: dict[str, dict[str, Settlement]] = {}
-        for receipt, act in zip(receipts, acts, strict=True):
-            by_claim.setdefault(receipt.claim_id, {})[receipt.message_id] = act
-        for claim_id, settlements in by_claim.items():
-            outcomes = await self.claims.settle(queue, claim_id, list(settlements.values()))
-            for message_id, outcome in zip(settlements, outcomes, strict=True):
-                found[Receipt(message_id, claim_id)] = outcome
-        return [found[receipt] for receipt in receipts]
+
+def _settlement(message_id: str, entry: _Held, act: Act) -> Settlement:
+    """What is to become of a message; hidden for no time, it is given back."""
+    if act is Act.ACK:
+        return Settlement(message_id, act)
+    seconds = entry.visibility_timeout
+    if seconds is None:
+        raise missing("VisibilityTimeout")
+    _check_range("VisibilityTimeout", seconds, MAX_VISIBILITY)
+    if not seconds:
+        return Settlement(message_id, Act.RELEASE, delay_ms=0)
+    return Settlement(message_id, act, ttl_ms=seconds * 1000, grace_ms=_GRACE_MS)
+
+
+def _hidden(outcome: Outcome) -> Mapping[str, Any] | SqsError:
+    if outcome is Outcome.DONE:
+        return {}
+    if outcome is Outcome.LAPSED:
+        return SqsError("MessageNotInflight", "The message is not in flight.")
+    return invalid(
+        "Value for parameter ReceiptHandle is invalid. Reason: Message does not exist or is not "
+        "available for visibility timeout change."
+    )
+
+
+def _shown(call: Call[_ReceiveMessage], message: Message, system: frozenset[str]) -> dict[str, Any]:
+    """A message as its receiver sees it; without attributes, there is no word of them."""
+    body = text_of(message.body)
+    shown: dict[str, Any] = {"MessageId": message.id, "Body": body, "MD5OfBody": md5_of(body)}
+    if system:
+        known = _system_attributes(call, message)
+        if asked := {name: known[name] for name in known if name in system or "All" in system}:
+            shown["Attributes"] = asked
+    if message.headers and call.form.message_attribute_names:
+        found = chosen(attributes_of(message.headers), call.form.message_attribute_names)
+        if found:
+            shown["MessageAttributes"] = found
+            shown["MD5OfMessageAttributes"] = md5_of_attributes(found)
+    return shown
 
 
 def text_of(body: bytes) -> str:
     """The body of a message as a text: what a JSON string says, or else the JSON itself."""
     return str(orjson.loads(body)) if body[:1] == b'"' else body.decode()
-
-
-def _receipt_of_sent(sent: _Sent, message_id: str) -> dict[str, Any]:
-    """What the sender of a message learns; without attributes, there is no word of them."""
-    shown = {"MessageId": message_id, "MD5OfMessageBody": md5_of(sent.message_body)}
-    for name, attributes in (
-        ("MD5OfMessageAttributes", sent.message_attributes),
-        ("MD5OfMessageSystemAttributes", sent.message_system_attributes),
-    ):
-        if attributes:
-            shown[name] = md5_of_attributes({key: _as_sent(attributes[key]) for key in attributes})
-    return shown
-
-
-def _as_sent(attribute: Attribute) -> Mapping[str, str]:
-    return {
-        "DataType": attribute.data_type,
-        "StringValue": attribute.string_value or "",
-        "BinaryValue": attribute.binary_value or "",
-    }
 
 
 def _system_attributes(call: Call[Any], message: Message) -> dict[str, str]:
@@ -419,29 +349,17 @@ def _system_attributes(call: Call[Any], message: Message) -> dict[str, str]:
     return {name: text for name, text in shown.items() if text}
 
 
-def _change_of(receipt: Receipt, seconds: int) -> Settlement:
-    """Hold a message for so many seconds from now; 0 gives it back."""
-    if not seconds:
-        return Settlement(receipt.message_id, Act.RELEASE, delay_ms=0)
-    return Settlement(receipt.message_id, Act.EXTEND, ttl_ms=seconds * 1000, grace_ms=_GRACE_MS)
-
-
-def _not_changed(outcome: Outcome) -> SqsError | None:
-    match outcome:
-        case Outcome.LAPSED:
-            return SqsError("MessageNotInflight", "The message is not in flight.")
-        case Outcome.NOT_FOUND | Outcome.HELD:
-            return invalid(
-                "Value for parameter ReceiptHandle is invalid. Reason: Message does not exist or "
-                "is not available for visibility timeout change."
-            )
-    return None
-
-
-def _outcomes(successful: Sequence[object], failed: Sequence[object]) -> Response:
-    """Answer a batch; as SQS does, without a word of outcomes that no entry had."""
-    found = {"Successful": successful, "Failed": failed}
-    return done({name: entries for name, entries in found.items() if entries})
+def _checksums(sent: _Sent) -> dict[str, str]:
+    """The MD5s of a message that was sent; without attributes, there is no word of them."""
+    shown = {"MD5OfMessageBody": md5_of(sent.message_body)}
+    for name, attributes in (
+        ("MD5OfMessageAttributes", sent.message_attributes),
+        ("MD5OfMessageSystemAttributes", sent.message_system_attributes),
+    ):
+        if attributes:
+            given = {key: one.as_document() for key, one in attributes.items()}
+            shown[name] = md5_of_attributes(given)
+    return shown
 
 
 def _check_range(name: str, value: int, most: int, *, least: int = 0) -> None:
@@ -462,13 +380,35 @@ def _checked_batch(entries: Sequence[E]) -> Sequence[E]:
             f"Maximum number of entries per request are {MAX_BATCH}. You have sent {len(entries)}.",
         )
     ids = [entry.id for entry in entries]
-    for one in ids:
-        if _ENTRY_ID.fullmatch(one) is None:
-            raise SqsError(
-                "InvalidBatchEntryId",
-                "A batch entry id can only contain alphanumeric characters, hyphens and "
-                "underscores. It can be at most 80 letters long.",
-            )
-        if ids.count(one) > 1:
-            raise SqsError("BatchEntryIdsNotDistinct", f"Id {one} repeated.")
+    if any(_ENTRY_ID.fullmatch(one) is None for one in ids):
+        raise SqsError(
+            "InvalidBatchEntryId",
+            "A batch entry id can only contain alphanumeric characters, hyphens and underscores. "
+            "It can be at most 80 letters long.",
+        )
+    if len(set(ids)) < len(ids):
+        raise SqsError("BatchEntryIdsNotDistinct", "The ids of a batch must be distinct.")
     return entries
+
+
+def _answer_one(outcomes: Outcomes) -> Response:
+    """Answer what became of the only message.
+
+    Raises:
+        SqsError: nothing was done to it.
+    """
+    (outcome,) = outcomes
+    if isinstance(outcome, SqsError):
+        raise outcome
+    return done(outcome)
+
+
+def _answer_batch(entries: Sequence[_Entry], outcomes: Outcomes) -> Response:
+    """Answer a batch; as SQS does, without a word of outcomes that no entry had."""
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    for entry, outcome in zip(entries, outcomes, strict=True):
+        if isinstance(outcome, SqsError):
+            found.setdefault("Failed", []).append(outcome.in_batch(entry.id))
+        else:
+            found.setdefault("Successful", []).append({"Id": entry.id, **outcome})
+    return done(found)

@@ -20,13 +20,12 @@ from zaqar_lite.domain.identity import is_project_id
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.metadata import is_queue_name
 from zaqar_lite.domain.models import QueueRef
-from zaqar_lite.sqs.authentication import SignedRequests, account_client, region_of
+from zaqar_lite.sqs.authentication import SignedRequests, client_of, region_of
 from zaqar_lite.sqs.errors import (
     MEDIA_TYPE,
     SqsError,
     invalid,
     missing,
-    no_queue,
     translated,
     unsupported,
 )
@@ -37,8 +36,6 @@ DEFAULT_ACCOUNT = "000000000000"
 _TARGET = b"x-amz-target"
 _FORM = b"application/x-www-form-urlencoded"
 _OTHERS = ("/v2", "/ui")
-_DEEPEST = 2
-"""Segments of a path that a request may have: an account, and a queue."""
 _ESCAPES = 6
 """How many bytes JSON may write for one of a text."""
 _REST = 65_536
@@ -97,10 +94,7 @@ class Call(Generic[F]):
         Raises:
             SqsError: it is no ARN, or of another account.
         """
-        parts = arn.split(":", 4)
-        account, _, name = parts[-1].rpartition(":")
-        if len(parts) < 5 or parts[0] != "arn" or parts[2] != "sqs" or not is_queue_name(name):
-            raise invalid(f"Value {arn[:256]!r} is no ARN of a queue.")
+        account, name = _arn_parts(arn)
         if account != self.account:
             raise SqsError("AccessDenied", "The queue is of another account.", 403)
         return QueueRef(account, name)
@@ -183,28 +177,17 @@ class SqsDialect:
         """
         assert request.route is not None  # noqa: S101 - the check before this one has set it
         found = self._by_route[request.route.name]
+        request.client_id = client_of(request.headers)
         if self.signatures is not None:
             await self.signatures.admit(request)
-        else:
-            request.client_id = account_client(request.headers)
         form = _read(found.read, request.document)
-        url = getattr(form, "queue_url", None)
-        named = _segments(request) if not url else _url_segments(url)
-        own = self._own_project(request)
-        account = getattr(form, "queue_owner_account", None) or (named[0] if named else None)
-        project = own or account or DEFAULT_ACCOUNT
+        account, name = _named(request, form)
+        project = self._own_project(request) or account or DEFAULT_ACCOUNT
         if account not in (None, project):
             raise SqsError("AccessDenied", "The queue is of another account.", 403)
         if not is_project_id(project):
             raise SqsError("InvalidAddress", "The account is no project id.")
         request.project = project
-        name = getattr(form, "queue_name", None)
-        if url is not None:
-            if len(named) < _DEEPEST:
-                raise _no_address(url)
-            name = named[1]
-            if not is_queue_name(name):
-                raise no_queue()
         if name is not None:
             request.path_values = (name,)
             request.queue = QueueRef(project, name)
@@ -252,28 +235,53 @@ def _read(read: "msgspec.json.Decoder[Struct]", document: bytes) -> Struct:
         raise SqsError("SerializationException", f"The document is no JSON: {exc}.") from None
 
 
-def _no_address(url: str) -> SqsError:
-    if not url:
-        return missing("QueueUrl")
-    return SqsError("InvalidAddress", f"The address {url[:256]} is not valid for this endpoint.")
+def _named(request: Request, form: Struct) -> tuple[str | None, str | None]:
+    """The account and the queue that a request names: by its document, or else by its path.
+
+    Raises:
+        SqsError: it must name a queue and does not, or that is no name of one.
+    """
+    path = _parts(request.head.raw_path.decode("ascii", "replace"))
+    account: str | None = path[0] if path else None
+    url, arn = getattr(form, "queue_url", None), getattr(form, "source_arn", None)
+    name: str | None = getattr(form, "queue_name", None)
+    if arn is not None:
+        account, name = _arn_parts(arn)
+    elif url:
+        account, name = _url_parts(url)
+    elif url is not None:
+        if len(path) < 2:
+            raise missing("QueueUrl")
+        account, name = path
+    else:
+        account = getattr(form, "queue_owner_account", None) or account
+    if name is not None and not is_queue_name(name):
+        raise invalid("A queue's name has 1 to 64 letters, digits, '-', '_' and '.'.")
+    return account, name
 
 
-def _segments(request: Request) -> tuple[str, ...]:
-    """The account and the queue that the path of a request names."""
-    return _parts(request.head.raw_path.decode("ascii", "replace") or quote(request.path))
-
-
-def _url_segments(url: str) -> tuple[str, ...]:
+def _url_parts(url: str) -> tuple[str, str]:
     """The account and the queue that a queue's URL names; its host does not matter."""
     try:
-        path = urlsplit(url).path
+        account, name = _parts(urlsplit(url).path)
     except ValueError:
-        return ()
-    return _parts(path)
+        raise SqsError(
+            "InvalidAddress", f"The address {url[:256]} is not valid for this endpoint."
+        ) from None
+    return account, name
+
+
+def _arn_parts(arn: str) -> tuple[str, str]:
+    parts = arn.split(":", 4)
+    account, _, name = parts[-1].rpartition(":")
+    if len(parts) < 5 or (parts[0], parts[2]) != ("arn", "sqs") or not is_queue_name(name):
+        raise invalid(f"Value {arn[:256]!r} is no ARN of a queue.")
+    return account, name
 
 
 def _parts(path: str) -> tuple[str, ...]:
-    return tuple(unquote(part) for part in path.split("/") if part)[-_DEEPEST:]
+    """The last two segments of a path."""
+    return tuple(unquote(part) for part in path.split("/") if part)[-2:]
 
 
 def _base(request: Request) -> str:

@@ -153,10 +153,6 @@ class QueueOperations:
         name, given = form.queue_name, form.attributes
         if name.endswith(".fifo") or given.get("FifoQueue") == "true":
             raise unsupported("FIFO queues are not supported: create a standard queue.")
-        if not is_queue_name(name):
-            raise invalid(
-                "A queue's name has 1 to 64 characters: letters, digits, '-', '_' and '.'."
-            )
         now = int(time.time())
         metadata = {
             _CREATE: min(_RETENTION, self.limits.max_message_ttl),
@@ -191,11 +187,8 @@ class QueueOperations:
     @operation("queues:get read")
     async def get_queue_url(self, call: Call[_GetQueueUrl]) -> Response:
         """Show the URL of a queue."""
-        name = call.form.queue_name
-        if not is_queue_name(name):
-            raise no_queue()
         await self._metadata(call.queue)
-        return done({"QueueUrl": call.url(name)})
+        return done({"QueueUrl": call.url(call.queue.name)})
 
     @operation("queues:get_all read")
     async def list_queues(self, call: Call[_ListQueues]) -> Response:

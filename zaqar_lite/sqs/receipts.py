@@ -16,10 +16,7 @@ from zaqar_lite.sqs.errors import SqsError
 from zaqar_lite.storage.management import ManagementStore
 
 KIND = "receipt-key"
-_NAME = "current"
-_KEY_SIZE = 32
 _ID_SIZE = 16
-_MAC_SIZE = 16
 _LENGTH = 64
 """Characters of a handle: three times 16 bytes."""
 
@@ -31,8 +28,8 @@ class Receipt(NamedTuple):
     claim_id: str
 
 
-class ReceiptKey:
-    """The key that signs receipt handles: made once, and the same for everybody."""
+class Receipts:
+    """Sign and read receipt handles; `load` must have been called."""
 
     def __init__(self, management: ManagementStore) -> None:
         self._kind = Kind[bytes](
@@ -42,24 +39,16 @@ class ReceiptKey:
             encode=lambda key: b'"%b"' % key.hex().encode(),
             reads=lambda record: bytes.fromhex(record.value.strip(b'"').decode()),
         )
-        self._signer: Receipts | None = None
+        self._key = b""
 
-    async def receipts(self) -> "Receipts":
-        """What signs and reads handles with the key."""
-        if self._signer is None:
+    async def load(self) -> None:
+        """Read the key, or make it where there is none: of racing makers one wins."""
+        if not self._key:
 
             async def keep(key: bytes | None) -> bytes:
-                return key or secrets.token_bytes(_KEY_SIZE)
+                return key or secrets.token_bytes(32)
 
-            self._signer = Receipts((await self._kind.write("", _NAME, keep))[0])
-        return self._signer
-
-
-class Receipts:
-    """Sign and read receipt handles."""
-
-    def __init__(self, key: bytes) -> None:
-        self._key = key
+            self._key, _ = await self._kind.write("", "current", keep)
 
     def sign(self, queue: QueueRef, message_id: str, claim_id: str) -> str:
         """Make the handle of a message that a claim holds."""
@@ -84,4 +73,4 @@ class Receipts:
     def _mac(self, queue: QueueRef, ids: bytes) -> bytes:
         project, name = queue.project.encode(), queue.name.encode()
         text = b"%d:%b%b/%b" % (len(project), project, name, ids)
-        return blake2b(text, key=self._key, digest_size=_MAC_SIZE).digest()
+        return blake2b(text, key=self._key, digest_size=_ID_SIZE).digest()

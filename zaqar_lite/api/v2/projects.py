@@ -12,7 +12,7 @@ from zaqar_lite.api.resources import Resource
 from zaqar_lite.api.routes import route
 from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.domain.identity import Principal
-from zaqar_lite.service.identity.keys import MOST_LISTED, Key, Keys
+from zaqar_lite.service.identity.keys import MOST_LISTED, Key, Keys, signing_secret
 from zaqar_lite.service.quotas.quota_usage import QuotaUsage
 from zaqar_lite.service.quotas.quotas import Quotas
 
@@ -49,12 +49,13 @@ class KeyOverlap(Struct):
     guards=("list", "show", "delete"),
 )
 class KeyActions:
-    """The actions under `/v2/keys`."""
+    """The actions under `/v2/keys`; where holders of keys may sign, they are told their secret."""
 
     most = MOST_LISTED
 
-    def __init__(self, keys: Keys) -> None:
+    def __init__(self, keys: Keys, *, signs: bool) -> None:
         self._keys = keys
+        self._signs = signs
 
     @route("POST /v2/keys NewKey -> MadeKey", "keys:create admin", (201, 403), largest_body=16_384)
     async def create_key(self, request: Request) -> Response:
@@ -100,7 +101,10 @@ class KeyActions:
 
     def _made(self, key: Key, text: str) -> Response:
         location = (b"location", f"/v2/keys/{key.id}".encode())
-        return Response(201, {**self.shown(key), "key": text}, (location,))
+        shown = {**self.shown(key), "key": text}
+        if self._signs:
+            shown["aws_secret_access_key"] = signing_secret(key)
+        return Response(201, shown, (location,))
 
     @route("PATCH /v2/keys/{key_id} KeyChange -> Key", "keys:update admin", (200, 403, 404))
     async def change_key(self, request: Request) -> Response:

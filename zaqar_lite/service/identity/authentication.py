@@ -177,6 +177,12 @@ class Authenticator:
         """Tell whether an address brought a wrong credential lately."""
         return self._failures.has_failed(address)
 
+    async def slow_down(self, address: str) -> None:
+        """Note that a signature from an address was wrong; delay its refusal like any other."""
+        self._wrong("a signature is wrong", address)
+        if address and self._failures.lack(address):
+            await self.be_late()
+
     async def be_late(self) -> None:
         """Delay a refusal, unless too many are delayed already."""
         now = asyncio.get_running_loop().time()

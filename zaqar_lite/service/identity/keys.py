@@ -10,8 +10,10 @@ import logging
 import os
 import re
 import secrets
+from base64 import b64encode
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 
@@ -31,6 +33,7 @@ from zaqar_lite.domain.errors import (
 )
 from zaqar_lite.domain.identity import How, Principal, is_project_id, parse_grants
 from zaqar_lite.domain.limits import MAX_PROJECT_ID
+from zaqar_lite.service.caching import Cache
 from zaqar_lite.service.identity.authentication import Credential, Known, Place
 from zaqar_lite.service.records import Kind, Most
 from zaqar_lite.storage.management import ManagementStore
@@ -45,6 +48,8 @@ MAX_DESCRIPTION = 256
 BELIEVED_FOR = 5.0
 LONGEST_OVERLAP = 31 * 86_400
 LONGEST_LIFE = 3_653 * 86_400
+_MAX_CACHED = 1_000
+_ID = re.compile("[0-9a-f]{16}")
 _KEY = re.compile(r"zq_(?P<id>[0-9a-f]{16})_(?P<secret>[0-9a-f]{48})")
 
 
@@ -73,6 +78,14 @@ class Key(Struct, frozen=True):
         return not self.disabled and (self.expires_at is None or now_ms < self.expires_at)
 
 
+@dataclass(frozen=True, slots=True)
+class Signer:
+    """Whom a key stands for whose holder signs requests, and the secret that signs."""
+
+    principal: Principal
+    secret: str = field(repr=False)
+
+
 class Keys:
     """What an administrator may do with keys, and the provider that recognises them."""
 
@@ -98,6 +111,7 @@ class Keys:
         )
         self.changed: Callable[[], None] = lambda: None
         """Called when a key was changed here: what is believed of it must be forgotten."""
+        self._live: Cache[str, tuple[Key, int]] = Cache(_MAX_CACHED)
 
     def recognises(self, credential: Credential) -> bool:
         """Tell whether a credential is a key."""
@@ -113,14 +127,25 @@ class Keys:
         fits = hmac.compare_digest(_hash(found["secret"]), expected)
         if key is None or not fits or not key.is_live(self._clock.now_ms()):
             raise Unauthenticated(f"the key {found['id']} is wrong, expired or disabled")
-        principal = Principal(
-            How.KEY,
-            key.project,
-            key.id,
-            grants=parse_grants(key.grants),
-            expires_at=key.expires_at,
-        )
-        return Known(principal, BELIEVED_FOR)
+        return Known(_principal(key), BELIEVED_FOR)
+
+    async def signer(self, key_id: str) -> Signer:
+        """Whom the key of an id stands for, and the secret by which its holder signs requests.
+
+        What is known of a key is believed for BELIEVED_FOR.
+
+        Raises:
+            Unauthenticated: there is no such key, or it is expired or disabled.
+        """
+        now = self._clock.now_ms()
+        key, until = self._live.get(key_id, (None, 0))
+        if key is None or until <= now:
+            key = await self._keys.find(NO_PROJECT, key_id) if _ID.fullmatch(key_id) else None
+            if key is not None:
+                self._live[key_id] = key, now + int(BELIEVED_FOR * 1000)
+        if key is None or not key.is_live(now):
+            raise Unauthenticated("the key that signs is unknown, expired or disabled")
+        return Signer(_principal(key), signing_secret(key))
 
     async def create(
         self,
@@ -162,7 +187,7 @@ class Keys:
             NotFound: there is none, or it is of a project that is none of the asker's business.
         """
         key = None
-        if re.fullmatch("[0-9a-f]{16}", key_id):
+        if _ID.fullmatch(key_id):
             key = await self._keys.find(NO_PROJECT, key_id)
         if key is None or not _is_of(maker, key.project):
             raise NotFound(f"The key {key_id!r} does not exist.")
@@ -254,7 +279,7 @@ class Keys:
             await self._keys.put(NO_PROJECT, key.id, replace(key, hash=_hash(found["secret"])), 0)
         except RecordChanged:
             return False
-        self.changed()
+        self._note_change()
         return True
 
     async def _make(self, key: Key) -> tuple[Key, str]:
@@ -263,13 +288,17 @@ class Keys:
         # The list comes first: what it names and is not there is passed over.
         await self._listed.make(key.project or NO_PROJECT, key.id, key.id)
         await self._keys.put(NO_PROJECT, key.id, key, 0)
-        self.changed()
+        self._note_change()
         return key, text
 
     async def _remove(self, key: Key) -> None:
         await self._keys.delete(NO_PROJECT, key.id)
-        self.changed()
+        self._note_change()
         await self._listed.delete(key.project or NO_PROJECT, key.id)
+
+    def _note_change(self) -> None:
+        self._live.clear()
+        self.changed()
 
     async def _change(self, maker: Principal, key_id: str, change: Callable[[Key], Key]) -> Key:
         await self.get(maker, key_id)
@@ -278,13 +307,29 @@ class Keys:
             return change(key)
 
         key = await self._keys.change(NO_PROJECT, key_id, changed)
-        self.changed()
+        self._note_change()
         return key
 
 
 def new_key(key_id: str) -> str:
     """Make the text of a key."""
     return f"zq_{key_id}_{secrets.token_hex(24)}"
+
+
+def signing_secret(key: Key) -> str:
+    """The secret by which the holder of a key signs requests, as AWS's keys have one.
+
+    A signature is verified with the secret itself, of which a hash would not do: it is derived
+    from the hash that is stored, which the holder can compute from the key's text.
+    """
+    derived = hmac.digest(bytes.fromhex(key.hash), b"signing secret", "sha256")
+    return b64encode(derived[:30]).decode()
+
+
+def _principal(key: Key) -> Principal:
+    return Principal(
+        How.KEY, key.project, key.id, grants=parse_grants(key.grants), expires_at=key.expires_at
+    )
 
 
 def _is_of(maker: Principal, project: str | None) -> bool:

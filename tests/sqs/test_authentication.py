@@ -1,0 +1,222 @@
+"""Requests that are signed with the secrets of keys, by botocore's own signer."""
+
+import os
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import orjson
+import pytest
+
+from tests.api.conftest import Api, MakeApi
+from tests.sqs.conftest import HOST, SqsAnswer
+
+if find_spec("botocore") is None and "CI" not in os.environ:
+    pytest.skip("botocore is missing: tests/run --prepare", allow_module_level=True)
+
+from botocore import auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
+
+pytestmark = pytest.mark.anyio
+
+
+class Signing(NamedTuple):
+    """A client that signs."""
+
+    api: Api
+    admin: str
+
+    async def key(self, *grants: str, project: str | None = "demo") -> tuple[str, str]:
+        """Make a key; answer its id, and the secret that signs."""
+        answer = await self.api.call(
+            "POST",
+            "/v2/keys",
+            {"grants": grants or ["*:*"], "project": project},
+            Authorization=f"Bearer {self.admin}",
+        )
+        assert answer.status_code == 201, answer.text
+        made = answer.json()
+        return made["id"], made["aws_secret_access_key"]
+
+    def signed(
+        self, key: tuple[str, str], operation: str, document: dict[str, Any], path: str = "/"
+    ) -> AWSRequest:
+        """A request that botocore signs."""
+        request = AWSRequest(
+            method="POST",
+            url=f"http://{HOST}{path}",
+            data=orjson.dumps(document),
+            headers={
+                "content-type": "application/x-amz-json-1.0",
+                "x-amz-target": f"AmazonSQS.{operation}",
+                "host": HOST,
+            },
+        )
+        auth.SigV4Auth(Credentials(*key), "sqs", "eu-west-1").add_auth(request)
+        return request
+
+    async def send(self, request: AWSRequest, **changed: str) -> SqsAnswer:
+        """Send a request that was signed, with some headers changed since."""
+        headers = {**dict(request.headers), **{n.replace("_", "-"): v for n, v in changed.items()}}
+        path = request.url.removeprefix(f"http://{HOST}")
+        built = self.api.http.build_request("POST", path, content=request.data, headers=headers)
+        if "X-Project-ID" not in changed:
+            del built.headers["X-Project-ID"], built.headers["Client-ID"]
+        answer = await self.api.http.send(built)
+        return SqsAnswer(answer.status_code, dict(answer.headers), answer.content)
+
+    async def ask(self, key: tuple[str, str], operation: str, **document: Any) -> SqsAnswer:
+        """Ask for an operation."""
+        return await self.send(self.signed(key, operation, document))
+
+
+@pytest.fixture
+async def signing(make_api: MakeApi, tmp_path: Path) -> AsyncIterator[Signing]:
+    file = tmp_path / "admin.key"
+    async with make_api(sqs=True, auth="keys", admin_key_file=file, host="localhost") as api:
+        yield Signing(api, file.read_text().strip())
+
+
+async def test_a_key_signs_for_its_project(signing: Signing) -> None:
+    key = await signing.key()
+    made = await signing.ask(key, "CreateQueue", QueueName="jobs")
+    assert made.document == {"QueueUrl": f"http://{HOST}/demo/jobs"}
+    url = made.document["QueueUrl"]
+    assert (await signing.ask(key, "SendMessage", QueueUrl=url, MessageBody="x")).status == 200
+    other = await signing.ask(key, "PurgeQueue", QueueUrl=f"http://{HOST}/other/jobs")
+    assert (other.status, other.error) == (403, ("AccessDeniedException", "AccessDenied"))
+    arn = (
+        await signing.ask(key, "GetQueueAttributes", QueueUrl=url, AttributeNames=["QueueArn"])
+    ).document["Attributes"]["QueueArn"]
+    assert arn == "arn:aws:sqs:eu-west-1:demo:jobs"
+
+
+async def test_a_key_of_no_project_is_for_every_account(signing: Signing) -> None:
+    key = await signing.key(project=None)
+    for account in ("a", "b"):
+        made = await signing.send(
+            signing.signed(key, "CreateQueue", {"QueueName": "jobs"}, f"/{account}/")
+        )
+        assert made.document == {"QueueUrl": f"http://{HOST}/{account}/jobs"}
+
+
+@pytest.mark.parametrize(
+    ("grants", "operation", "document", "allowed"),
+    [
+        (("send:jobs",), "SendMessage", {"MessageBody": "x"}, True),
+        (("send:jobs*",), "SendMessage", {"MessageBody": "x"}, True),
+        (("send:others",), "SendMessage", {"MessageBody": "x"}, False),
+        (("receive:jobs",), "SendMessage", {"MessageBody": "x"}, False),
+        (("receive:jobs",), "ReceiveMessage", {}, True),
+        (("send:jobs",), "ReceiveMessage", {}, False),
+        (("read:jobs",), "GetQueueAttributes", {"AttributeNames": ["All"]}, True),
+        (("read:jobs",), "DeleteQueue", {}, False),
+        (("read:jobs",), "StartMessageMoveTask", {"SourceArn": "arn:aws:sqs:r:demo:jobs"}, False),
+    ],
+)
+async def test_the_grants_of_a_key_hold(
+    signing: Signing, grants: Any, operation: str, document: Any, allowed: bool
+) -> None:
+    await signing.ask(await signing.key(), "CreateQueue", QueueName="jobs")
+    key = await signing.key(*grants)
+    if "SourceArn" not in document:
+        document = {**document, "QueueUrl": f"http://{HOST}/demo/jobs"}
+    answer = await signing.ask(key, operation, **document)
+    assert answer.status == (200 if allowed else 403), answer.document
+    if not allowed:
+        assert answer.error[1] == "AccessDenied"
+
+
+async def test_a_dead_letter_queue_needs_the_right_to_send_there(signing: Signing) -> None:
+    everything = await signing.key()
+    for name in ("jobs", "dead"):
+        await signing.ask(everything, "CreateQueue", QueueName=name)
+    policy = {"deadLetterTargetArn": "arn:aws:sqs:r:demo:dead", "maxReceiveCount": 3}
+    document = {
+        "QueueUrl": f"http://{HOST}/demo/jobs",
+        "Attributes": {"RedrivePolicy": orjson.dumps(policy).decode()},
+    }
+    key = await signing.key("manage:jobs")
+    assert (await signing.ask(key, "SetQueueAttributes", **document)).error[1] == "AccessDenied"
+    key = await signing.key("manage:jobs", "send:dead")
+    assert (await signing.ask(key, "SetQueueAttributes", **document)).status == 200
+
+
+async def test_a_request_that_is_not_signed_is_refused(signing: Signing) -> None:
+    request = signing.signed(await signing.key(), "ListQueues", {})
+    for wrong in ("", "Bearer " + signing.admin, "AWS4-HMAC-SHA256 Credential=a/b"):
+        answer = await signing.send(request, Authorization=wrong)
+        assert (answer.status, answer.error[1]) == (403, "MissingAuthenticationToken")
+
+
+async def test_a_wrong_key_or_secret_is_refused(signing: Signing) -> None:
+    key_id, secret = await signing.key()
+    wrong = await signing.ask((key_id, secret[:-1] + "-"), "ListQueues")
+    assert (wrong.status, wrong.error) == (
+        403,
+        ("InvalidSignatureException", "SignatureDoesNotMatch"),
+    )
+    for unknown in ("0" * 16, "AKIAIOSFODNN7EXAMPLE"):
+        answer = await signing.ask((unknown, secret), "ListQueues")
+        assert answer.error == ("UnrecognizedClientException", "InvalidClientTokenId")
+
+
+async def test_nothing_that_is_signed_can_be_changed(signing: Signing) -> None:
+    key = await signing.key()
+    request = signing.signed(key, "ListQueues", {})
+    for changed in (
+        {"x_amz_target": "AmazonSQS.CreateQueue"},
+        {"host": "localhost"},
+        {"x_amz_security_token": "added"},
+        {"x_amz_date": datetime.now(UTC).strftime("%Y%m%dT%H%M") + "00Z"},
+    ):
+        if changed.get("x_amz_date") == request.headers["X-Amz-Date"]:
+            continue
+        answer = await signing.send(request, **changed)
+        assert answer.error[1] == "SignatureDoesNotMatch", changed
+    request.data = b'{"MaxResults":1}'
+    assert (await signing.send(request)).error[1] == "SignatureDoesNotMatch"
+    request = signing.signed(key, "ListQueues", {})
+    request.url += "other/"
+    assert (await signing.send(request)).error[1] == "SignatureDoesNotMatch"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "good"), [(290, True), (-290, True), (310, False), (-310, False)]
+)
+async def test_clocks_may_differ_by_five_minutes(
+    signing: Signing, monkeypatch: pytest.MonkeyPatch, seconds: int, good: bool
+) -> None:
+    key = await signing.key()
+    at = datetime.now(UTC) + timedelta(seconds=seconds)
+    monkeypatch.setattr(auth, "get_current_datetime", lambda: at)
+    answer = await signing.ask(key, "ListQueues")
+    assert answer.status == (200 if good else 403)
+    if not good:
+        assert answer.error[1] == "RequestTimeTooSkewed"
+
+
+async def test_a_key_that_is_disabled_signs_nothing_more(signing: Signing) -> None:
+    key = await signing.key()
+    assert (await signing.ask(key, "ListQueues")).status == 200
+    bearer = f"Bearer {signing.admin}"
+    change = {"disabled": True}
+    await signing.api.call("PATCH", f"/v2/keys/{key[0]}", change, Authorization=bearer)
+    assert (await signing.ask(key, "ListQueues")).error[1] == "InvalidClientTokenId"
+
+
+async def test_headers_name_no_project_where_keys_do(signing: Signing) -> None:
+    key = await signing.key()
+    request = signing.signed(key, "CreateQueue", {"QueueName": "jobs"})
+    made = await signing.send(request, **{"X-Project-ID": "other"})
+    assert made.document == {"QueueUrl": f"http://{HOST}/demo/jobs"}
+
+
+async def test_a_paths_segments_are_signed_too(signing: Signing) -> None:
+    key = await signing.key(project="my project")
+    request = signing.signed(key, "CreateQueue", {"QueueName": "jobs"}, "/my%20project/")
+    made = await signing.send(request)
+    assert made.document == {"QueueUrl": f"http://{HOST}/my%20project/jobs"}

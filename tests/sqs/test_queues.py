@@ -1,0 +1,239 @@
+"""Queues over SQS's protocol: their attributes, tags and names."""
+
+from typing import Any
+
+import orjson
+import pytest
+
+from tests.api.conftest import MakeApi
+from tests.sqs.conftest import ACCOUNT, HOST, Sqs
+
+pytestmark = pytest.mark.anyio
+DEFAULTS = {
+    "VisibilityTimeout": "30",
+    "ReceiveMessageWaitTimeSeconds": "0",
+    "DelaySeconds": "0",
+    "MessageRetentionPeriod": "345600",
+    "MaximumMessageSize": "262144",
+    "SqsManagedSseEnabled": "false",
+    "ApproximateNumberOfMessages": "0",
+    "ApproximateNumberOfMessagesNotVisible": "0",
+    "ApproximateNumberOfMessagesDelayed": "0",
+}
+
+
+def policy(name: str, count: object, account: str = ACCOUNT) -> str:
+    arn = f"arn:aws:sqs:eu-west-1:{account}:{name}"
+    return orjson.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": count}).decode()
+
+
+async def test_a_new_queue_has_the_attributes_of_sqs(sqs: Sqs) -> None:
+    shown = await sqs.attributes()
+    assert shown.pop("CreatedTimestamp") == shown.pop("LastModifiedTimestamp")
+    assert shown.pop("QueueArn") == f"arn:aws:sqs:us-east-1:{ACCOUNT}:{sqs.api.queue}"
+    assert shown == DEFAULTS
+    assert await sqs.attributes("DelaySeconds") == {"DelaySeconds": "0"}
+    assert await sqs.call("GetQueueAttributes") == {}
+    assert await sqs.error("GetQueueAttributes", AttributeNames=["Nope"]) == "InvalidAttributeName"
+
+
+@pytest.mark.parametrize(
+    ("name", "least", "most"),
+    [
+        ("VisibilityTimeout", 0, 43_200),
+        ("ReceiveMessageWaitTimeSeconds", 0, 20),
+        ("DelaySeconds", 0, 900),
+        ("MessageRetentionPeriod", 60, 1_209_600),
+        ("MaximumMessageSize", 1_024, 262_144),
+    ],
+)
+async def test_a_number_is_kept_within_its_bounds(
+    sqs: Sqs, name: str, least: int, most: int
+) -> None:
+    for value in (least, most):
+        await sqs.call("SetQueueAttributes", Attributes={name: str(value)})
+        assert await sqs.attributes(name) == {name: str(value)}
+    for wrong in (str(least - 1), str(most + 1), "", "x", "1.5", "\uff19", "9" * 20):
+        error = await sqs.error("SetQueueAttributes", Attributes={name: wrong})
+        assert error == "InvalidAttributeValue", wrong
+    assert await sqs.attributes(name) == {name: str(most)}
+
+
+async def test_creating_a_queue_again_answers_it_unless_it_differs(sqs: Sqs) -> None:
+    name = sqs.api.queue
+    for given in ({}, {"VisibilityTimeout": "30"}, {"DelaySeconds": "0", "RedrivePolicy": ""}):
+        assert (await sqs.create(**given)).endswith(name)
+    url = f"/{ACCOUNT}/"
+    for different in ({"VisibilityTimeout": "31"}, {"MessageRetentionPeriod": "60"}):
+        document = orjson.dumps({"QueueName": name, "Attributes": different})
+        answer = await sqs.raw("AmazonSQS.CreateQueue", document, url)
+        assert answer.error == ("QueueNameExists", "QueueAlreadyExists")
+    assert (await sqs.attributes("VisibilityTimeout"))["VisibilityTimeout"] == "30"
+
+
+@pytest.mark.parametrize(
+    ("name", "attributes", "error"),
+    [
+        ("jobs.fifo", {}, "UnsupportedOperation"),
+        ("jobs", {"FifoQueue": "true"}, "UnsupportedOperation"),
+        ("jobs", {"ContentBasedDeduplication": "true"}, "InvalidAttributeName"),
+        ("jobs", {"Policy": "{}"}, "UnsupportedOperation"),
+        ("jobs", {"KmsMasterKeyId": "alias/x"}, "UnsupportedOperation"),
+        ("jobs", {"Nope": "1"}, "InvalidAttributeName"),
+        ("jobs", {"VisibilityTimeout": "x" * 5_000}, "InvalidAttributeValue"),
+        ("jobs", {"RedrivePolicy": "{}"}, "InvalidAttributeValue"),
+        ("jobs", {"RedrivePolicy": "["}, "InvalidAttributeValue"),
+        ("jobs", {"RedrivePolicy": policy("nope", 3)}, "InvalidAttributeValue"),
+        ("jobs", {"RedrivePolicy": policy("jobs", 3)}, "InvalidAttributeValue"),
+        ("jobs", {"RedrivePolicy": policy("jobs", 0)}, "InvalidAttributeValue"),
+        ("jobs", {"RedrivePolicy": policy("jobs", 1_001)}, "InvalidAttributeValue"),
+        ("jobs", {"RedrivePolicy": policy("nope", 3, "other")}, "AccessDeniedException"),
+        ("a b", {}, "InvalidParameterValue"),
+        ("", {}, "InvalidParameterValue"),
+        ("a" * 65, {}, "InvalidParameterValue"),
+    ],
+)
+async def test_what_a_queue_may_not_be(
+    sqs: Sqs, name: str, attributes: dict[str, str], error: str
+) -> None:
+    document = orjson.dumps({"QueueName": name, "Attributes": attributes})
+    answer = await sqs.raw("AmazonSQS.CreateQueue", document, f"/{ACCOUNT}/")
+    assert answer.error[0] == error
+    assert "jobs" not in str((await sqs.raw("AmazonSQS.ListQueues", b"{}", "/demo")).document)
+
+
+async def test_attributes_that_do_nothing_are_kept(sqs: Sqs) -> None:
+    given = {
+        "SqsManagedSseEnabled": "true",
+        "RedriveAllowPolicy": '{"redrivePermission":"allowAll"}',
+    }
+    await sqs.call("SetQueueAttributes", Attributes={**given, "Policy": "", "KmsMasterKeyId": ""})
+    assert await sqs.attributes(*given) == given
+
+
+async def test_a_redrive_policy_is_the_queues_own(sqs: Sqs) -> None:
+    dead = await sqs.create("dead")
+    given = policy("dead", "3")
+    await sqs.call("SetQueueAttributes", Attributes={"RedrivePolicy": given})
+    shown = orjson.loads((await sqs.attributes("RedrivePolicy"))["RedrivePolicy"])
+    assert shown == {
+        "deadLetterTargetArn": f"arn:aws:sqs:us-east-1:{ACCOUNT}:dead",
+        "maxReceiveCount": 3,
+    }
+    metadata = (await sqs.api.call("GET", "")).json()
+    assert (metadata["_dead_letter_queue"], metadata["_max_claim_count"]) == ("dead", 3)
+    sources = await sqs.call("ListDeadLetterSourceQueues", QueueUrl=dead)
+    assert sources == {"queueUrls": [sqs.url]}
+    await sqs.create(RedrivePolicy=given)  # the same, whatever the region
+    await sqs.call("SetQueueAttributes", Attributes={"RedrivePolicy": ""})
+    assert await sqs.attributes("RedrivePolicy") == {}
+    assert await sqs.call("ListDeadLetterSourceQueues", QueueUrl=dead) == {"queueUrls": []}
+
+
+async def test_queues_are_listed_by_prefix_and_page(sqs: Sqs) -> None:
+    names = [f"list-{number:02}" for number in range(25)]
+    for name in ("lis", "list", "lisu", *names):
+        await sqs.create(name)
+
+    async def listed(**document: Any) -> dict[str, Any]:
+        content = orjson.dumps(document)
+        answer = await sqs.raw("AmazonSQS.ListQueues", content, f"/{ACCOUNT}/")
+        assert answer.status == 200, answer.document
+        return answer.document
+
+    urls = [f"http://{HOST}/{ACCOUNT}/{name}" for name in names]
+    assert await listed(QueueNamePrefix="list-") == {"QueueUrls": urls}
+    assert len((await listed())["QueueUrls"]) == 29
+    assert await listed(QueueNamePrefix="nope") == {}
+    found, token = [], None
+    while True:
+        page = await listed(QueueNamePrefix="list-", MaxResults=10, NextToken=token)
+        found += page["QueueUrls"]
+        if (token := page.get("NextToken")) is None:
+            break
+    assert found == urls
+    for wrong in (
+        {"MaxResults": 0},
+        {"MaxResults": 1_001},
+        {"NextToken": "?"},
+        {"NextToken": "YWI"},
+    ):
+        answer = await sqs.raw("AmazonSQS.ListQueues", orjson.dumps(wrong))
+        assert answer.error[0] == "InvalidParameterValue", wrong
+
+
+async def test_tags_are_added_and_taken_off(sqs: Sqs) -> None:
+    await sqs.call("TagQueue", Tags={"a": "1", "b": "2"})
+    await sqs.call("TagQueue", Tags={"b": "3"})
+    assert await sqs.call("ListQueueTags") == {"Tags": {"a": "1", "b": "3"}}
+    await sqs.call("UntagQueue", TagKeys=["a", "nope"])
+    assert await sqs.call("ListQueueTags") == {"Tags": {"b": "3"}}
+    await sqs.call("TagQueue", Tags={str(number): "x" * 256 for number in range(49)})
+    for wrong in ({"more": "x"}, {"": "x"}, {"k" * 129: "x"}, {"b": "x" * 257}):
+        assert await sqs.error("TagQueue", Tags=wrong) == "InvalidParameterValue"
+
+
+async def test_a_queue_is_deleted_and_purged(sqs: Sqs) -> None:
+    await sqs.call("SendMessage", MessageBody="x")
+    await sqs.call("SendMessage", MessageBody="later", DelaySeconds=60)
+    await sqs.receive()
+    counts = ("ApproximateNumberOfMessagesNotVisible", "ApproximateNumberOfMessagesDelayed")
+    assert set((await sqs.attributes(*counts)).values()) == {"1"}
+    await sqs.call("PurgeQueue")
+    assert set((await sqs.attributes(*counts)).values()) == {"0"}
+    await sqs.call("DeleteQueue")
+    for operation, document in (
+        ("DeleteQueue", {}),
+        ("PurgeQueue", {}),
+        ("GetQueueAttributes", {}),
+        ("SetQueueAttributes", {"Attributes": {}}),
+        ("TagQueue", {"Tags": {}}),
+        ("ListQueueTags", {}),
+        ("SendMessage", {"MessageBody": "x"}),
+        ("SendMessageBatch", {"Entries": [{"Id": "a", "MessageBody": "x"}]}),
+        ("ReceiveMessage", {}),
+        ("DeleteMessage", {"ReceiptHandle": "x"}),
+        ("ChangeMessageVisibility", {"ReceiptHandle": "x", "VisibilityTimeout": 1}),
+        ("ListDeadLetterSourceQueues", {}),
+        ("StartMessageMoveTask", {"SourceArn": f"arn:aws:sqs:r:{ACCOUNT}:{sqs.api.queue}"}),
+    ):
+        assert await sqs.error(operation, **document) == "QueueDoesNotExist", operation
+
+
+async def test_a_queue_that_zaqar_made_is_one_of_sqs(sqs: Sqs) -> None:
+    await sqs.api.call("PUT", "/v2/queues/zaqars", {"_default_message_ttl": 600})
+    url = await sqs.create("zaqars", MessageRetentionPeriod="600")
+    shown = await sqs.call("GetQueueAttributes", QueueUrl=url, AttributeNames=["All"])
+    assert "CreatedTimestamp" not in shown["Attributes"]
+    # A delay is ignored there, as Zaqar ignores it.
+    await sqs.call("SendMessage", QueueUrl=url, MessageBody="x", DelaySeconds=900)
+    assert len(await sqs.receive(QueueUrl=url)) == 1
+    # What somebody else wrote where SQS's own options are counts for nothing.
+    await sqs.api.call("PUT", "/v2/queues/odd", {"_sqs": {"visibility": "x"}})
+    odd = f"http://x/{ACCOUNT}/odd"
+    assert await sqs.receive(QueueUrl=odd) == []
+    await sqs.call("SetQueueAttributes", QueueUrl=odd, Attributes={"VisibilityTimeout": "7"})
+
+
+async def test_what_zaqar_shows_of_a_queue_of_sqs(sqs: Sqs) -> None:
+    metadata = (await sqs.api.call("GET", "")).json()
+    assert metadata["_honour_delays"] is True
+    assert metadata["_sqs"].keys() == {"created", "modified"}
+    answer = await sqs.api.call("PUT", "/v2/queues/copy", metadata)
+    assert "Zaqar-Lite-Warning" not in answer.headers
+
+
+async def test_behind_a_gateway_the_project_is_the_gateways(make_api: MakeApi) -> None:
+    secret = "s" * 32
+    async with make_api(sqs=True, gateway_secret=secret, allowed_hosts=HOST) as api:
+        sqs = Sqs(api)
+        content = orjson.dumps({"QueueName": "jobs"})
+        assert (await sqs.raw("AmazonSQS.CreateQueue", content)).error[1] == "AccessDenied"
+        gateway = {"X-Gateway-Secret": secret}
+        answer = await sqs.raw("AmazonSQS.CreateQueue", content, **gateway)
+        assert answer.error[1] == "AccessDenied"
+        headers = {**gateway, "X-Project-ID": "mine"}
+        made = await sqs.raw("AmazonSQS.CreateQueue", content, **headers)
+        assert made.document == {"QueueUrl": f"http://{HOST}/mine/jobs"}
+        other = orjson.dumps({"QueueUrl": f"http://{HOST}/other/jobs"})
+        assert (await sqs.raw("AmazonSQS.PurgeQueue", other, **headers)).error[1] == "AccessDenied"

@@ -1,0 +1,144 @@
+"""Move tasks: the product's jobs that redrive dead letters, as SQS's clients know them."""
+
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from dataclasses import dataclass
+from typing import Any
+
+from msgspec import Struct
+
+from zaqar_lite.api.request import Response
+from zaqar_lite.domain.errors import Conflict, NotFound
+from zaqar_lite.domain.models import QueueRef
+from zaqar_lite.service.identity.authorization import Authorizer
+from zaqar_lite.service.jobs.bulk import Choice, Job, JobAct, Order
+from zaqar_lite.service.jobs.jobs import Jobs
+from zaqar_lite.sqs.errors import SqsError, invalid
+from zaqar_lite.sqs.protocol import Call, done, operation
+from zaqar_lite.sqs.queues import QueueOperations
+
+MAX_PER_SECOND = 500
+MAX_RESULTS = 10
+_LONGEST_HANDLE = 1_024
+_STATUS = {
+    "running": "RUNNING",
+    "completed": "COMPLETED",
+    "cancelled": "CANCELLED",
+    "failed": "FAILED",
+}
+
+
+class _StartMessageMoveTask(Struct, rename="pascal"):
+    source_arn: str
+    destination_arn: str | None = None
+    max_number_of_messages_per_second: int | None = None
+
+
+class _ListMessageMoveTasks(Struct, rename="pascal"):
+    source_arn: str
+    max_results: int = 1
+
+
+class _CancelMessageMoveTask(Struct, rename="pascal"):
+    task_handle: str
+
+    @property
+    def source_arn(self) -> str:
+        """The queue of the task."""
+        return self._parts[0]
+
+    @property
+    def job_id(self) -> str:
+        """The job that the task is."""
+        return self._parts[1]
+
+    @property
+    def _parts(self) -> tuple[str, str]:
+        try:
+            text = urlsafe_b64decode(self.task_handle[:_LONGEST_HANDLE]).decode()
+        except ValueError:
+            text = ""
+        arn, found, job_id = text.partition(" ")
+        if not found:
+            raise SqsError("ResourceNotFoundException", "There is no such task.")
+        return arn, job_id
+
+
+@dataclass(eq=False, repr=False)
+class MoveTasks:
+    """The operations on move tasks, each named by the handle of its queue and its job."""
+
+    jobs: Jobs
+    queues: QueueOperations
+    authorizer: Authorizer
+
+    @operation("jobs:redrive manage")
+    async def start_message_move_task(self, call: Call[_StartMessageMoveTask]) -> Response:
+        """Put dead letters back where they came from, or into another queue."""
+        form, source = call.form, call.queue
+        await self.queues.options(source)
+        if not await self.queues.queues.dead_letter_sources(source, limit=1):
+            raise invalid("Source queue must be configured as a Dead Letter Queue.")
+        target = None
+        if form.destination_arn is not None:
+            target = call.named(form.destination_arn).name
+            await self.queues.options(QueueRef(call.account, target))
+            self.authorizer.check_target(call.request.principal, target)
+        rate = form.max_number_of_messages_per_second
+        if rate is not None and not 1 <= rate <= MAX_PER_SECOND:
+            raise invalid(f"MaxNumberOfMessagesPerSecond must be between 1 and {MAX_PER_SECOND}.")
+        order = Order(filter=Choice(), max_per_second=rate, to=target, force=True)
+        try:
+            job = await self.jobs.begin(source, JobAct.REDRIVE, order)
+        except Conflict:
+            raise SqsError(
+                "UnsupportedOperation",
+                "There is already a task running. Only one active task is allowed for a source "
+                "queue arn at a given time.",
+            ) from None
+        return done({"TaskHandle": _handle(call, job)})
+
+    @operation("jobs:list_redrives read")
+    async def list_message_move_tasks(self, call: Call[_ListMessageMoveTasks]) -> Response:
+        """List the tasks of a queue, the newest first."""
+        most = call.form.max_results
+        if not 1 <= most <= MAX_RESULTS:
+            raise invalid(f"MaxResults must be between 1 and {MAX_RESULTS}.")
+        await self.queues.options(call.queue)
+        found = await self.jobs.list_jobs(call.queue, JobAct.REDRIVE)
+        return done({"Results": [_shown(call, job) for job in found[:most]]})
+
+    @operation("jobs:cancel_redrive manage")
+    async def cancel_message_move_task(self, call: Call[_CancelMessageMoveTask]) -> Response:
+        """Cancel a task; what it has moved stays moved."""
+        job_id = call.form.job_id
+        try:
+            job = await self.jobs.get(call.queue, JobAct.REDRIVE, job_id)
+            if job.is_over():
+                raise NotFound(job_id)
+            await self.jobs.cancel(call.queue, JobAct.REDRIVE, job_id)
+        except NotFound:
+            raise SqsError("ResourceNotFoundException", "There is no such task running.") from None
+        return done({"ApproximateNumberOfMessagesMoved": job.done})
+
+
+def _handle(call: Call[Any], job: Job) -> str:
+    return urlsafe_b64encode(f"{call.arn(call.queue.name)} {job.id}".encode()).decode()
+
+
+def _shown(call: Call[Any], job: Job) -> dict[str, Any]:
+    shown: dict[str, Any] = {
+        "Status": _STATUS[job.state],
+        "SourceArn": call.arn(job.queue),
+        "ApproximateNumberOfMessagesMoved": job.done,
+        "ApproximateNumberOfMessagesToMove": job.total,
+        "StartedTimestamp": job.created_at,
+    }
+    if job.order.to is not None:
+        shown["DestinationArn"] = call.arn(job.order.to)
+    if job.order.max_per_second is not None:
+        shown["MaxNumberOfMessagesPerSecond"] = job.order.max_per_second
+    if job.error:
+        shown["FailureReason"] = job.error
+    if not job.is_over():
+        shown["TaskHandle"] = _handle(call, job)
+    return shown
