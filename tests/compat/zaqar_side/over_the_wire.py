@@ -6,9 +6,9 @@ HTTP, its WebSocket protocol by a frame. Where a test moves Zaqar's clock (a pat
 server's is moved by as much, through the file that it reads.
 
 Environment: SERVERS, a JSON object of URLs: "plain", "pooled" (queues in pools), "small" (little
-metadata and short posts), "strict" (any Client-ID; a delete names its claim), "broken" (its store
-is away) and "websocket" (of "plain"); CLOCK_OFFSET_FILE; SIGNED_URL_SECRET_KEY, which is longer
-than the tests' own.
+metadata and short posts), "strict" (any Client-ID; a delete names its claim), "guarded" (it asks
+for a token), "broken" (its store is away) and "websocket" (of "plain"); CLOCK_OFFSET_FILE;
+SIGNED_URL_SECRET_KEY, which is longer than the tests' own.
 """
 
 import contextlib
@@ -219,6 +219,8 @@ def kind_of(conf: Any) -> str:
     """Name the server that is configured as Zaqar would be."""
     if conf.drivers.message_store == "faulty":
         return "broken"
+    if conf.auth_strategy:
+        return "guarded"
     if conf.transport.max_queue_metadata < 1_000:
         return "small"
     if conf.transport.message_delete_with_claim_id or conf.transport.client_id_uuid_safe == "off":
