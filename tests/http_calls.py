@@ -39,17 +39,14 @@ _WARM_UP, _POSTS = 300, 200
 
 
 class _Transport(asyncio.Transport):
-    """A transport that tells when something is written."""
+    """A transport that keeps what is written; to ask it costs no call."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.written = asyncio.Event()
         self.answer = b""
 
     def write(self, data: Any) -> None:
         self.answer += bytes(data)
-        if b"resources" in self.answer:
-            self.written.set()
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         addresses = {"peername": ("127.0.0.1", 1), "sockname": ("127.0.0.1", 2)}
@@ -108,11 +105,10 @@ async def _counted() -> tuple[dict[str, float], _Walk]:
 
     async def post(times: int) -> None:
         for _ in range(times):
-            transport.written.clear()
             transport.answer = b""
             connection.data_received(_REQUEST)
-            if not transport.written.is_set():
-                await transport.written.wait()
+            while b"resources" not in transport.answer:
+                await asyncio.sleep(0)
 
     async with _lifespan(app):
         await post(_WARM_UP)

@@ -9,7 +9,6 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import InitVar, dataclass, field
 from functools import partial
-from itertools import count
 from random import getrandbits
 from typing import TYPE_CHECKING, Protocol
 
@@ -46,7 +45,6 @@ if TYPE_CHECKING:
 _PAGE = "/ui"
 _FIRST_DIGITS = f"req-{getrandbits(32):08x}-{getrandbits(16):04x}-4{getrandbits(12):03x}-a000-"
 """What the ids of this process's requests begin with: they have OpenStack's form, a UUID's."""
-_numbers = count(getrandbits(40))
 _STOPS = Unavailable("The server is stopping; whether this was carried out is not known.")
 
 
@@ -115,6 +113,7 @@ class Application:
 
     def __post_init__(self, is_in_process: bool) -> None:
         self._rates, self._quotas = self.meter.rates, self.meter.rates.quotas
+        self._asked = getrandbits(40)
         self._is_quick = is_in_process and self.authentication is None
         who = None if self.authentication is None else self.authentication.admit
         through = None if self.proxies is None else self.proxies.check_request
@@ -153,7 +152,8 @@ class Application:
         A stream that is the answer must be run, and `ended` called then. The document of what
         answers a frame is left as it is.
         """
-        request.request_id = f"{_FIRST_DIGITS}{next(_numbers):012x}"
+        self._asked += 1
+        request.request_id = f"{_FIRST_DIGITS}{self._asked:012x}"
         dialect = None
         if request.route is None and request.checks is None:
             request.headers = dict(request.headers)

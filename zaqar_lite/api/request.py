@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeVar
 from urllib.parse import unquote, unquote_plus
 
 import orjson
+from msgspec import Struct
 
 from zaqar_lite.domain.identity import TRUSTED, Access, Principal
 from zaqar_lite.domain.limits import DEFAULT_LIMIT, Limits, page_limit
@@ -100,8 +101,7 @@ _GZIP = 16 + zlib.MAX_WBITS
 _LONGEST_LENGTH = 18
 
 
-@dataclass(eq=False, slots=True)
-class Response:
+class Response(Struct, eq=False):
     """What an action answers: a status, a document and the headers that are not about it.
 
     A document that is bytes goes out as it is; None is for no document. `undo` takes back what was

@@ -14,7 +14,6 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 MAX_POSITION = (1 << 63) - 1
-_MANY = 4
 _MARKER = re.compile(r"[0-9a-f]{16}")
 _MESSAGE_ID = re.compile(r"[0-9a-f]{32}")
 _MESSAGE_IDS = re.compile(r"(?:[0-9a-f]{32},)*")
@@ -39,8 +38,8 @@ def new_message_id(position: int) -> str:
 
 def new_message_ids(first: int, count: int) -> list[str]:
     """Make the ids of `count` messages that are posted at positions in a row."""
-    if count < _MANY:
-        return [new_message_id(first + n) for n in range(count)]
+    if count < 2:
+        return [new_message_id(first)][:count]
     positions, ids = array("Q", range(first, first + count)), array("Q", bytes(16 * count))
     if sys.byteorder == "little":
         positions.byteswap()

@@ -89,7 +89,7 @@ class Messages:
         key = identify(queue, batch_key, (one.body for one in drafts)) if batch_key else None
         decide = self.policies.decide
         quota = self.message_quota
-        if quota is None or not quota.bounds(queue.project):
+        if quota is None or not (quota.is_on and quota.bounds(queue.project)):
             return await decide(
                 queue, self._store, queue, drafts, size, client_id, key, delayed, lazily
             )

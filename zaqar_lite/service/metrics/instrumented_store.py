@@ -111,8 +111,9 @@ class _InstrumentedStore:
             self._count("duplicate", len(posted) - stored)
             if key is not None and is_message_id(key.text):
                 self._count("redriven", stored)
-        self._count("posted", stored)
-        self._count_flow(queue, stored, 0, 0)
+        self._row.cells[self._messages["posted"]] += stored
+        if self._row.flows:
+            self._count_flow(queue, stored, 0, 0)
 
     def _count_claim(self, queue: QueueRef, _: object, claimed: Claimed) -> None:
         if claimed.moved:

@@ -52,12 +52,13 @@ class Plan(Struct, frozen=True):
     """What a post will store, and what it answers.
 
     `repeats` tells, by index, which id stands for a message that is stored already; `firsts`
-    which earlier message of the post has the same key.
+    which earlier message of the post has the same key. `known` answers a post that came before.
     """
 
     new: Sequence[NewMessage]
     repeats: dict[int, str]
     firsts: dict[int, int]
+    known: Sequence[Posted] | None = None
 
 
 async def post(  # noqa: PLR0917 - as the seam has it
@@ -114,11 +115,9 @@ async def _make_room_in(db: Database, ref: QueueRef, count: int, now: int) -> No
 def _post_at_once(db: Database, wanted: Post) -> Sequence[Posted]:
     now_us = db.clock.now_us()
     now = now_us // 1000
-    found = db.queue_at(wanted.ref, wanted.version)
-    known = _known_batch(db, found, wanted, now)
-    if known is not None:
-        return known
-    queue, plan = _prepare(db, found, wanted, now)
+    queue, plan = _prepare(db, wanted, now)
+    if plan.known is not None:
+        return plan.known
     ids = _store(db, queue, plan.new, wanted, now_us)
     return _answer(db, queue, wanted, plan, ids, now)
 
@@ -149,11 +148,9 @@ async def _steps(
 ) -> Sequence[Posted]:
     now = db.clock.now_ms()
     with db.step:
-        found = db.queue_at(wanted.ref, wanted.version)
-        known = _known_batch(db, found, wanted, now)
-        if known is not None:
-            return known
-        queue, plan = _prepare(db, found, wanted, now)
+        queue, plan = _prepare(db, wanted, now)
+        if plan.known is not None:
+            return plan.known
         for ref, count in (_copies(plan.new) if wanted.brings else {}).items():
             target = db.make_queue(ref)
             target.reserved += count
@@ -189,41 +186,34 @@ def _copies(messages: Sequence[NewMessage]) -> Counter[QueueRef]:
     return Counter(copy.queue for message in messages for copy in message.copies)
 
 
-def _known_batch(
-    db: Database, queue: Queue | None, wanted: Post, now: int
-) -> Sequence[Posted] | None:
-    """The answer to an earlier post with the same key.
+def _prepare(db: Database, wanted: Post, now: int) -> tuple[Queue, Plan]:
+    """Check keys and limits; nothing is stored yet.
 
     Raises:
-        KeyReused: the key stands for another post.
+        QueueChanged: the record is not at the post's version.
+        KeyReused: a key stands for something else.
     """
-    key = wanted.batch_key
-    if key is None or queue is None or not queue.keys:
-        return None
-    found = find_keys(db, queue, BATCH, [key.text], now).get(key.text)
-    if found is None:
-        return None
-    ids, digest = found
-    if digest not in {None, key.digest}:
-        raise KeyReused(None)
-    return [Posted(one, duplicate=True) for one in ids]
-
-
-def _prepare(db: Database, found: Queue | None, wanted: Post, now: int) -> tuple[Queue, Plan]:
-    """Check keys and limits; nothing is stored yet."""
+    queue, key = db.queue_at(wanted.ref, wanted.version), wanted.batch_key
+    if key is not None and queue is not None and queue.keys:
+        found = find_keys(db, queue, BATCH, [key.text], now).get(key.text)
+        if found is not None:
+            ids, digest = found
+            if digest not in {None, key.digest}:
+                raise KeyReused(None)
+            return queue, Plan((), {}, {}, [Posted(one, duplicate=True) for one in ids])
     db.check_growth()
-    queue = found or db.make_queue(wanted.ref)
-    plan = Plan(wanted.messages, {}, {})
+    queue, plan = queue or db.make_queue(wanted.ref), Plan(wanted.messages, {}, {})
     if wanted.has_keys:
         plan = _plan(db, queue, wanted.messages, now)
         _check_keys(db, queue, wanted, plan, now)
     most = db.options.max_messages
     if queue.total + queue.reserved + len(plan.new) > most:
         raise too_many_messages(wanted.ref, most)
-    for ref, count in (_copies(plan.new) if wanted.brings else {}).items():
-        target = db.queue(ref)
-        if count + (0 if target is None else target.total + target.reserved) > most:
-            raise too_many_messages(ref, most)
+    if wanted.brings:
+        for ref, count in _copies(plan.new).items():
+            target = db.queue(ref)
+            if count + (0 if target is None else target.total + target.reserved) > most:
+                raise too_many_messages(ref, most)
     return queue, plan
 
 
