@@ -11,6 +11,7 @@ from hashlib import md5
 
 from msgspec import Struct
 
+from zaqar_lite.domain.groups import GROUP_HEADER
 from zaqar_lite.sqs.errors import SqsError, invalid, unsupported
 
 MAX_ATTRIBUTES = 10
@@ -85,7 +86,7 @@ def headers_of(
 
 def _checked(name: str, attribute: Attribute) -> str:
     """The value of an attribute that is as it must be."""
-    if _NAME.fullmatch(name) is None or name.lower().startswith(_RESERVED):
+    if _NAME.fullmatch(name) is None or name.lower().startswith(_RESERVED) or name == GROUP_HEADER:
         raise invalid(
             f"The message attribute name {name[:256]!r} is invalid: it has 1 to 256 letters, "
             "digits, '_', '-' and '.', none of these first, last or twice in a row being '.', and "
@@ -127,7 +128,7 @@ def attributes_of(headers: Mapping[str, str] | None) -> dict[str, dict[str, str]
     for header, value in (headers or {}).items():
         name, _, kind = header.partition(":")
         kind = kind or _STRING
-        if not (value and _NAME.fullmatch(name) and _TYPE.fullmatch(kind)):
+        if not (value and _NAME.fullmatch(name) and _TYPE.fullmatch(kind)) or name == GROUP_HEADER:
             continue
         if not kind.startswith(_BINARY):
             found[name] = {"DataType": kind, "StringValue": value}

@@ -13,7 +13,8 @@ import orjson
 
 from zaqar_lite.api.long_polling import Polling
 from zaqar_lite.api.request import Response
-from zaqar_lite.domain.errors import Forbidden
+from zaqar_lite.domain.errors import Forbidden, Invalid
+from zaqar_lite.domain.groups import GROUP_HEADER, check_group, group_of
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.models import Message, QueueRef
 from zaqar_lite.domain.settlements import Act, Outcome, Settlement
@@ -41,12 +42,12 @@ MAX_DELAY = 900
 _GRACE_MS = 60_000
 """How much longer than its lease a message lives at least."""
 _ENTRY_ID = re.compile(r"[A-Za-z0-9_-]{1,80}")
-_FIRST_RECEIVE = "ApproximateFirstReceiveTimestamp"
+_FIRST_RECEIVE, _GROUP = "ApproximateFirstReceiveTimestamp", "MessageGroupId"
+_ALL = frozenset(("All", "ALL"))
 _SYSTEM = frozenset(
     (
-        *("All", "SenderId", "SentTimestamp", "ApproximateReceiveCount", _FIRST_RECEIVE, TRACE),
-        *("DeadLetterQueueSourceArn", "SequenceNumber", "MessageGroupId"),
-        "MessageDeduplicationId",
+        *("SenderId", "SentTimestamp", "ApproximateReceiveCount", _FIRST_RECEIVE, TRACE, _GROUP),
+        *("DeadLetterQueueSourceArn", "SequenceNumber", "MessageDeduplicationId"),
     )
 )
 
@@ -130,6 +131,8 @@ class MessageOperations:
                 draft, size = self._draft(entry, largest)
             except SqsError as error:
                 outcomes.append(error)
+            except Invalid as error:
+                outcomes.append(invalid(str(error)))
             else:
                 drafts.append(draft)
                 sizes.append(size)
@@ -156,17 +159,17 @@ class MessageOperations:
         Raises:
             SqsError: the message breaks a rule.
         """
-        if sent.message_group_id is not None or sent.message_deduplication_id is not None:
-            raise unsupported(
-                "MessageGroupId and MessageDeduplicationId are of FIFO queues, which are not "
-                "supported."
-            )
+        if sent.message_deduplication_id is not None:
+            raise unsupported("MessageDeduplicationId is of FIFO queues, which are not supported.")
         if not sent.message_body:
             raise missing("MessageBody")
         check_text(sent.message_body)
         if sent.delay_seconds is not None:
             _check_range("DelaySeconds", sent.delay_seconds, MAX_DELAY)
         headers = headers_of(sent.message_attributes, sent.message_system_attributes)
+        if sent.message_group_id is not None:
+            check_group(sent.message_group_id)
+            headers[GROUP_HEADER] = sent.message_group_id
         taken = sum(len(name.encode()) + len(text.encode()) for name, text in headers.items())
         if taken > (fits := self.limits.max_message_headers_size):
             raise invalid(f"The attributes have {taken} bytes; {fits} are allowed.")
@@ -185,9 +188,10 @@ class MessageOperations:
         form, queue = call.form, call.queue
         _check_range("MaxNumberOfMessages", form.max_number_of_messages, MAX_BATCH, least=1)
         system = frozenset((*form.attribute_names, *form.message_system_attribute_names))
-        if not system <= _SYSTEM:
-            name = min(system - _SYSTEM)[:256]
-            raise SqsError("InvalidAttributeName", f"Unknown Attribute {name}.")
+        if unknown := system - _SYSTEM - _ALL:
+            raise SqsError("InvalidAttributeName", f"Unknown Attribute {min(unknown)[:256]}.")
+        if not system.isdisjoint(_ALL):
+            system = _SYSTEM
         options = await self.queues.options(queue)
         hidden = options.visibility if form.visibility_timeout is None else form.visibility_timeout
         wait = options.wait if form.wait_time_seconds is None else form.wait_time_seconds
@@ -201,7 +205,7 @@ class MessageOperations:
                 ttl=max(hidden, self.claims.shortest),
                 grace=None,
                 client_id=call.request.client_id,
-                details="All" in system or _FIRST_RECEIVE in system,
+                details=_FIRST_RECEIVE in system,
                 large=True,
             )
 
@@ -320,7 +324,7 @@ def _shown(call: Call[_ReceiveMessage], message: Message, system: frozenset[str]
     shown: dict[str, Any] = {"MessageId": message.id, "Body": body, "MD5OfBody": md5_of(body)}
     if system:
         known = _system_attributes(call, message)
-        if asked := {name: known[name] for name in known if name in system or "All" in system}:
+        if asked := {name: known[name] for name in known if name in system}:
             shown["Attributes"] = asked
     if message.headers and call.form.message_attribute_names:
         found = chosen(attributes_of(message.headers), call.form.message_attribute_names)
@@ -343,6 +347,7 @@ def _system_attributes(call: Call[Any], message: Message) -> dict[str, str]:
         "ApproximateReceiveCount": str(message.claim_count),
         _FIRST_RECEIVE: str(first),
         TRACE: (message.headers or {}).get(TRACE_HEADER, ""),
+        _GROUP: group_of(message.headers) or "",
     }
     if message.origin is not None:
         shown["DeadLetterQueueSourceArn"] = call.arn(message.origin.source)
