@@ -13,7 +13,7 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
     ): "When a delivery that failed by a bug is tried again: the lease's time, or 0.1 % before it.",
     (
         "zaqar_lite/service/subscriptions/subscriptions.py",
-        '_Name, self.management, _NAMED, "The subscriber", lives=lambda name: name.ttl * 1000',
+        'self.management, _NAMED, "The subscriber", _Name, lives=lambda name: name.ttl * 1000',
         "1001",
     ): "A name that outlives its subscription by 0.1 % is taken over, as one that a crash left.",
     (

@@ -8,7 +8,7 @@ import base64
 import json
 import re
 import secrets
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, Self
@@ -334,15 +334,9 @@ def _check_headers(headers: Any) -> None:  # noqa: ANN401 - any JSON
             raise Invalid(f"options.post_headers: the value of {name!r} must be printable ASCII.")
 
 
-def refused_schemes(
-    *, mail: bool, trusts: bool = False, supported: Collection[str] = SCHEMES
-) -> Mapping[str, str]:
+def refused_schemes(*, mail: bool, trusts: bool) -> Mapping[str, str]:
     """Why this server can't deliver to some schemes; empty where it can to all."""
-    reasons = {
-        scheme: f"This server does not deliver to {scheme}: (its setting subscriber_types)."
-        for scheme in SCHEMES
-        if scheme not in supported
-    }
+    reasons = {}
     if not mail:
         reasons["mailto"] = "This server sends no mail: its setting smtp_host is not set."
     for scheme in () if trusts else ("trust+http", "trust+https"):

@@ -19,7 +19,7 @@ from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.domain.ids import Marker, format_marker, parse_marker
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.models import ListQuery, Message, Page, QueueRef
-from zaqar_lite.service.long_polling import LongPolling, Place
+from zaqar_lite.service.long_polling import LongPolling, Waiter
 from zaqar_lite.service.policy import Policies, Policy
 from zaqar_lite.storage.base import MessageStore
 
@@ -103,7 +103,7 @@ class Stream:
     messages: MessageStore
     policies: Policies
     queue: QueueRef
-    place: Place
+    waiter: Waiter
     cursor: Cursor
     message_id: str | None
     exclude_client_id: str | None
@@ -114,7 +114,7 @@ class Stream:
 
     async def leave(self) -> None:
         """End the stream's waiting."""
-        await self.place.leave()
+        await self.waiter.leave()
 
     def rest(self, seconds: float) -> Coroutine[Any, Any, bool]:
         """Wait up to `seconds`; return whether there may be something new.
@@ -123,7 +123,7 @@ class Stream:
         """
         if self._owes:
             seconds = min(seconds, max(self._not_before - _now(), 0.0))
-        return self.place.sleep(seconds)
+        return self.waiter.sleep(seconds)
 
     async def look(self) -> Sequence[Event] | None:
         """Look for events; None if nothing was found and the cursor has not moved.
@@ -131,7 +131,7 @@ class Stream:
         Raises:
             Unavailable: the store does not answer.
         """
-        self.place.ask()
+        self.waiter.ask()
         if self._look is None and self.cursor.pending < self.cursor.passed:
             self._owes = _now() < self._not_before
             if not self._owes:

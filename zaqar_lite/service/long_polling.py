@@ -10,11 +10,11 @@ connection of the store, no thread and no claim.
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from random import uniform
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from zaqar_lite.domain.errors import QuotaReached, TooMany, Unavailable
 from zaqar_lite.domain.models import QueueRef
@@ -29,10 +29,14 @@ _BEHIND = 0.002
 """Seconds after the due time at which an alarm rings: event streams count it due 1 ms later."""
 
 
-class _Waiter:
-    """A request that waits: a claimer, which has its turn, or a reader."""
+class Waiter:
+    """A request that waits: a claimer, which has its turn, or a reader.
 
-    def __init__(self, *, reads: bool) -> None:
+    Its holder must call `leave` at the end.
+    """
+
+    def __init__(self, polling: "LongPolling", line: "_Line", *, reads: bool) -> None:
+        self._polling, self.line = polling, line
         self.reads = reads
         self.counted = False  # woken by a hint that woke one waiter for each message already
         self._woken = asyncio.Event()
@@ -52,7 +56,10 @@ class _Waiter:
         self._woken.set()
 
     async def sleep(self, seconds: float) -> bool:
-        """Sleep for at most `seconds`; return whether it was woken before."""
+        """Sleep until something came, the client has gone or the server stops; at most `seconds`.
+
+        Returns whether it was woken before that time.
+        """
         self._waits = True
         try:
             async with asyncio.timeout(max(seconds, 0)):
@@ -62,12 +69,17 @@ class _Waiter:
         finally:
             self._waits = False
 
+    async def leave(self) -> None:
+        """Leave the line."""
+        await self._polling.remove(self)
+
 
 class _Line:
     """The waiters of one queue in the order in which they came, and the task of their alarm."""
 
-    def __init__(self) -> None:
-        self.waiters: dict[_Waiter, None] = {}
+    def __init__(self, queue: QueueRef) -> None:
+        self.queue = queue
+        self.waiters: dict[Waiter, None] = {}
         self.alarm: asyncio.Task[None] | None = None
         self.changed = asyncio.Event()
 
@@ -84,31 +96,6 @@ class _Line:
                 waiter.counted = counted
                 waiter.wake()
                 count -= 1
-
-
-@dataclass(eq=False, repr=False)
-class Place:
-    """A reader's place in a line, for several waits; its holder must call `leave` at the end."""
-
-    _polling: "LongPolling"
-    _queue: QueueRef
-    _line: _Line
-    _waiter: _Waiter
-
-    def ask(self) -> None:
-        """Call this before asking the store: what comes from now on ends the next `sleep`."""
-        self._waiter.ask()
-
-    def sleep(self, seconds: float) -> Coroutine[Any, Any, bool]:
-        """Sleep until something came, the client has gone or the server stops; at most `seconds`.
-
-        Returns whether it was woken before that time.
-        """
-        return self._waiter.sleep(seconds)
-
-    async def leave(self) -> None:
-        """Leave the line."""
-        await self._polling.leave(self._queue, self._line, self._waiter)
 
 
 @dataclass(eq=False, repr=False)
@@ -158,42 +145,49 @@ class LongPolling:
             if found is not None or seconds <= 0 or self.is_closed:
                 return found
         deadline = asyncio.get_running_loop().time() + seconds
-        line, waiter = await self._enter(queue, gone, reads=reads)
+        waiter = await self.join(queue, gone, reads=reads)
         try:
-            await self._begin(queue, line)
-            found = await self._wait(line, waiter, ask, deadline, gone)
+            found = await self._wait(waiter, ask, deadline, gone)
         finally:
-            await self.leave(queue, line, waiter)
+            await waiter.leave()
         if found is not None and not (reads or waiter.counted):
-            line.wake(1)  # there may be more than it could take
+            waiter.line.wake(1)  # there may be more than it could take
         return found
 
-    async def join(self, queue: QueueRef, gone: asyncio.Future[None]) -> Place:
-        """Join a queue's line as a reader, for several waits.
+    async def join(
+        self, queue: QueueRef, gone: asyncio.Future[None], *, reads: bool = True
+    ) -> Waiter:
+        """Join a queue's line, for several waits; the first starts the alarm and the hints.
 
         Raises:
             TooMany: too many wait already, of this project or in this process.
             QuotaReached: as many wait as the project's quota allows.
         """
-        line, waiter = await self._enter(queue, gone, reads=True)
-        try:
-            await self._begin(queue, line)
-        except BaseException:
-            await self.leave(queue, line, waiter)
-            raise
-        return Place(self, queue, line, waiter)
+        await self._sit(queue.project)
+        line = self._lines.setdefault(queue, _Line(queue))
+        waiter = Waiter(self, line, reads=reads)
+        gone.add_done_callback(lambda _: waiter.wake())
+        line.waiters[waiter] = None
+        if line.alarm is None:
+            line.alarm = asyncio.create_task(self._ring(line), name="alarm")
+            try:
+                with suppress(Unavailable):  # without hints the safety poll goes on
+                    await self.messages.watch(queue)
+            except BaseException:
+                await waiter.leave()
+                raise
+        return waiter
 
     async def _wait(
         self,
-        line: _Line,
-        waiter: _Waiter,
+        waiter: Waiter,
         ask: Callable[[], Awaitable[T | None]],
         deadline: float,
         gone: asyncio.Future[None],
     ) -> T | None:
         """Call `ask` in this waiter's turns until it returns something; None at the deadline."""
         time = asyncio.get_running_loop().time
-        asks = waiter.reads or next(iter(line.waiters)) is waiter
+        asks = waiter.reads or next(iter(waiter.line.waiters)) is waiter
         while not (gone.done() or self.is_closed):
             if asks:
                 waiter.ask()
@@ -222,35 +216,17 @@ class LongPolling:
                 "this server for more."
             )
 
-    async def _enter(
-        self, queue: QueueRef, gone: asyncio.Future[None], *, reads: bool
-    ) -> tuple[_Line, _Waiter]:
-        """Join the line of a queue, within the bounds."""
-        await self._sit(queue.project)
-        waiter = _Waiter(reads=reads)
-        gone.add_done_callback(lambda _: waiter.wake())
-        line = self._lines.setdefault(queue, _Line())
-        line.waiters[waiter] = None
-        return line, waiter
-
-    async def _begin(self, queue: QueueRef, line: _Line) -> None:
-        """Start the alarm of a new line, and have the store announce what becomes ready."""
-        if line.alarm is not None:
-            return
-        line.alarm = asyncio.create_task(self._ring(queue, line), name="alarm")
-        with suppress(Unavailable):  # without hints the safety poll goes on
-            await self.messages.watch(queue)
-
-    async def leave(self, queue: QueueRef, line: _Line, waiter: _Waiter) -> None:
-        """Leave the line."""
+    async def remove(self, waiter: Waiter) -> None:
+        """Let a waiter leave its line; the last one ends the alarm and the hints."""
+        line = waiter.line
         del line.waiters[waiter]
-        self.limit.leave(queue.project)
-        if not line.waiters and self._lines.get(queue) is line:
-            del self._lines[queue]
+        self.limit.leave(line.queue.project)
+        if not line.waiters and self._lines.get(line.queue) is line:
+            del self._lines[line.queue]
             if line.alarm is not None:
                 line.alarm.cancel()
             with suppress(Unavailable):
-                await self.messages.unwatch(queue)
+                await self.messages.unwatch(line.queue)
 
     def _announced(self, queue: QueueRef, count: int) -> None:
         """Wake waiters by a hint of the store (see `MessageStore.listen`)."""
@@ -260,13 +236,13 @@ class LongPolling:
                 line.wake(abs(count), counted=count > 0)
             line.changed.set()
 
-    async def _ring(self, queue: QueueRef, line: _Line) -> None:
+    async def _ring(self, line: _Line) -> None:
         """Wake one waiter whenever a message is due, or a hint may have been lost."""
         least, rings_at, time = _LEAST_PAUSE, math.inf, asyncio.get_running_loop().time
         while True:
             line.changed.clear()
             pause = self.messages.poll_interval_ms / 1000 * uniform(0.8, 1.2)  # noqa: S311 - jitter
-            due = await self._due_in(queue)
+            due = await self._due_in(line.queue)
             if due is None or due >= least:
                 least = _LEAST_PAUSE
             # An alarm that was set rings even if what it was set for is ready by now.

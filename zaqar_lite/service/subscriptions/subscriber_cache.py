@@ -39,11 +39,11 @@ def subscription_kind(
 
 
 async def list_subscriptions(
-    management: ManagementStore, queue: QueueRef, *, after: str = "", limit: int | None = None
+    management: ManagementStore, queue: QueueRef
 ) -> Sequence[Subscription]:
-    """List the live subscriptions of a queue after an id, all of them or up to `limit`."""
+    """List the live subscriptions of a queue."""
     kind = subscription_kind(management)
-    return await kind.page(queue.project, after, limit, prefix=f"{queue.name}/")
+    return await kind.page(queue.project, None, None, prefix=f"{queue.name}/")
 
 
 async def subscription_ids(
