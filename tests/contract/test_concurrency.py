@@ -45,15 +45,6 @@ async def test_racing_claims_leave_nothing_behind_while_there_is_enough(
     assert [len(claim.messages) for claim in claims] == [5, 5, 5, 5]
 
 
-async def test_no_message_is_popped_twice(queue: QueueUnderTest) -> None:
-    posted = await queue.post(*map(str, range(20)))
-    peers = await peers_of(queue, 3)
-    popped = await asyncio.gather(*[peer.pop(2) for peer in peers * 4])
-    rest = await queue.pop(20)
-    found = Counter(message.id for answer in [*popped, rest] for message in answer.messages)
-    assert found == Counter(posted)
-
-
 async def test_pops_and_claims_share_no_message(queue: QueueUnderTest) -> None:
     posted = await queue.post(*map(str, range(18)))
     peers = await peers_of(queue, 2)
@@ -95,17 +86,6 @@ async def test_a_marker_reader_misses_nothing_of_racing_writers(queue: QueueUnde
     assert Counter(ids(seen)) == Counter(message_id for part in posted for message_id in part)
     assert [m.position for m in seen] == sorted(m.position for m in seen)
     assert ids(seen) == ids(await queue.listed())
-
-
-async def test_a_batch_stays_together_among_racing_writers(queue: QueueUnderTest) -> None:
-    peers = await peers_of(queue, 3)
-    batches = await asyncio.gather(
-        *[peer.post(*[f"{n}-{i}" for i in range(5)]) for n, peer in enumerate(peers)]
-    )
-    order = ids(await queue.listed())
-    for batch in batches:
-        places = [order.index(message_id) for message_id in batch]
-        assert places == sorted(places)
 
 
 async def test_racing_posts_under_one_key_store_one_message(queue: QueueUnderTest) -> None:

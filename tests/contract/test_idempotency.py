@@ -34,13 +34,6 @@ async def test_a_known_key_with_another_message_is_refused_and_stores_nothing(
     assert await queue.post(new("a", key="1")) == [first]
 
 
-async def test_one_key_for_two_messages_of_a_post_is_refused(queue: QueueUnderTest) -> None:
-    with pytest.raises(KeyReused) as raised:
-        await queue.post(new("a", key="k"), new("b", key="k"))
-    assert raised.value.index == 1
-    assert await queue.bodies() == []
-
-
 async def test_a_repetition_is_known_without_storing_anything(queue: QueueUnderTest) -> None:
     """A project whose quota is full gets the first answer again, and stores nothing new."""
     keyed = [Draft(f'"{n}"'.encode(), 60, idempotency_key=f"k{n}") for n in range(3)]
@@ -124,13 +117,6 @@ async def test_only_what_is_new_in_a_batch_is_stored(queue: QueueUnderTest) -> N
     ]
 
 
-async def test_equal_keys_in_one_batch_collapse_to_the_first(queue: QueueUnderTest) -> None:
-    posted = await queue.post_all([new("a", key="k"), new("b"), new("a", key="k")])
-    assert posted[2] == Posted(posted[0].id, True)
-    assert not posted[0].duplicate
-    assert await queue.bodies() == ["a", "b"]
-
-
 async def test_a_key_is_remembered_whatever_became_of_the_message(queue: QueueUnderTest) -> None:
     posted = await queue.post(*[new(text, key=text, ttl=MINUTE) for text in "abcd"])
     await queue.delete(posted[0])
@@ -168,13 +154,6 @@ async def test_dropping_the_queue_forgets_the_keys(queue: QueueUnderTest) -> Non
     await queue.drop()
     assert await queue.post(new("a", key="k")) != first
     assert await queue.post("b", batch_key="k") != batch
-    assert await queue.bodies() == ["a", "b"]
-
-
-async def test_a_known_batch_answers_the_first_ids(queue: QueueUnderTest) -> None:
-    first = await queue.post("a", "b", batch_key="k")
-    again = await queue.post_all([new("a"), new("b")], batch_key="k")
-    assert list(again) == [Posted(message_id, True) for message_id in first]
     assert await queue.bodies() == ["a", "b"]
 
 

@@ -12,7 +12,6 @@ from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.domain.quotas import Quota
 from zaqar_lite.service.quotas import quota_usage as stock_module
 from zaqar_lite.service.quotas.quota_usage import COUNT_EVERY, MessageQuota
-from zaqar_lite.service.quotas.quotas import Quotas
 
 pytestmark = pytest.mark.anyio
 HOUR = 3_600_000
@@ -74,18 +73,3 @@ async def test_bytes_are_right_where_messages_leave_in_the_order_they_came(
     assert guessed is not None
     assert guessed.messages == len(there)
     assert len(there) * min(there) <= guessed.bytes <= len(there) * max(there)
-
-
-async def test_quotas_are_kept_and_followed(stores: Stores, project: str) -> None:
-    mine = Quotas(stores.management, Quota(queues=9), shared=True)
-    theirs = Quotas(stores.management, Quota(queues=9), shared=True)
-    await theirs.load()
-    await mine.set(project, {"queues": 1, "bytes": None})
-    await theirs.load()
-    for quotas in (mine, theirs):
-        assert quotas.of(project).queues == 1
-        assert await quotas.own(project) == {"queues": 1, "bytes": None}
-    await theirs.reset(project)
-    await mine.load()
-    assert mine.of(project).queues == 9
-    assert await mine.own(project) == {}

@@ -16,7 +16,7 @@ from zaqar_lite.domain.errors import Conflict, Invalid, LimitReached
 from zaqar_lite.domain.identity import How, Principal
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.metadata import ORDERED
-from zaqar_lite.domain.models import QueueRef, Record
+from zaqar_lite.domain.models import Record
 from zaqar_lite.domain.quotas import UNLIMITED
 from zaqar_lite.domain.subscriptions import SubscriptionDraft
 from zaqar_lite.domain.topics import KIND as TOPIC
@@ -111,20 +111,14 @@ def serve(stores: Stores) -> Server:
     )
 
 
-def makers(server: Server, queue: QueueRef) -> dict[str, Make]:
-    """What each kind of thing is made by."""
+def makers(server: Server, project: str) -> dict[str, Make]:
+    """What each kind of thing is made by; a pool and a quota are the server's, not a project's."""
     plan = Plan("q", msgspec.Raw(b"1"), every=3_600)
     return {
-        TOPIC: lambda name: server.topics.create(topic_ref(queue.project, name), {}),
-        SCHEDULE: lambda name: server.schedules.put(queue.project, name, plan),
-        keys_module.LISTED: lambda _: server.keys.create(OPERATOR, queue.project, ["*:*"]),
-        FLAVOR: lambda name: server.pools.put_flavor(queue.project, name, [FLAVORED]),
-    }
-
-
-def of_server(server: Server) -> dict[str, Make]:
-    """What each kind of thing is made by that is the server's, not a project's."""
-    return {
+        TOPIC: lambda name: server.topics.create(topic_ref(project, name), {}),
+        SCHEDULE: lambda name: server.schedules.put(project, name, plan),
+        keys_module.LISTED: lambda _: server.keys.create(OPERATOR, project, ["*:*"]),
+        FLAVOR: lambda name: server.pools.put_flavor(project, name, [FLAVORED]),
         POOL: lambda name: server.pools.put_pool(Pool(name, f"memory://{name}", 1)),
         quotas_module.KIND: lambda name: server.quotas.set(name, {"queues": 1}),
     }
@@ -150,62 +144,38 @@ async def race(
         (SCHEDULE, LimitReached),
         (keys_module.LISTED, Invalid),
         (FLAVOR, Invalid),
+        (POOL, Invalid),
+        (quotas_module.KIND, Invalid),
     ],
 )
 async def test_racing_creators_fill_a_bound_exactly(
     stores: Stores, queue: QueueUnderTest, kind: str, refusal: type[Exception]
 ) -> None:
-    servers = [serve(one) for one in await stores.peers(2)]
+    project = queue.ref.project
+
+    async def made_so_far() -> list[Record]:
+        of = None if kind in {POOL, quotas_module.KIND} else project
+        return list(await stores.management.list_records(kind, of, limit=10))
+
+    async def forget(records: Sequence[Record]) -> None:
+        for one in records:
+            await stores.management.delete_record(one.kind, one.project, one.name)
+
+    await forget(await made_so_far())  # by other tests with this store
     if kind == FLAVOR:
         pool = msgspec.json.encode(Pool(FLAVORED, "memory://flavored", 1))
         await stores.management.put_record(POOL, "", FLAVORED, pool, expected=None)
-    makes = [makers(one, queue.ref)[kind] for one in servers]
+    makes = [makers(serve(one), project)[kind] for one in await stores.peers(2)]
     made = await race(makes, [f"{queue.ref.name}-{n}" for n in range(2 * MOST)], refusal)
     assert len(made) == MOST
-    found = await stores.management.list_records(kind, queue.ref.project, limit=10)
-    assert len(found) == MOST
-    for one in found[1:]:
-        await stores.management.delete_record(kind, queue.ref.project, one.name)
-    # Those that fit are not refused.
-    await race(makes, ["x", "y"], None)
-    await stores.management.delete_record(POOL, "", FLAVORED)
-
-
-@pytest.mark.parametrize("kind", [TOPIC, SCHEDULE])
-async def test_who_races_for_the_last_room_with_itself_is_let_in(
-    stores: Stores, queue: QueueUnderTest, kind: str
-) -> None:
-    servers = [serve(one) for one in await stores.peers(2)]
-    makes = [makers(one, queue.ref)[kind] for one in servers]
-    await race(makes[:1], [f"other-{n}" for n in range(MOST - 1)], None)
-    made = await race(makes, ["same"] * 4, None)
-    news = [one if isinstance(one, bool) else one[1] for one in made]  # type: ignore[index]
-    assert sorted(news) == [False, False, False, True]
-
-
-async def of_the_server(stores: Stores, kind: str) -> list[Record]:
-    """The records of a kind, whatever their project."""
-    return list(await stores.management.list_records(kind, limit=10))
-
-
-@pytest.mark.parametrize("kind", [POOL, quotas_module.KIND])
-async def test_racing_creators_fill_a_bound_of_the_server_exactly(
-    stores: Stores, queue: QueueUnderTest, kind: str
-) -> None:
-    for one in await of_the_server(stores, kind):  # of other tests with this store
-        await stores.management.delete_record(kind, one.project, one.name)
-    makes = [of_server(serve(one))[kind] for one in await stores.peers(2)]
-    made = await race(makes, [f"{queue.ref.name}-{n}" for n in range(2 * MOST)], Invalid)
-    assert len(made) == MOST
-    found = await of_the_server(stores, kind)
-    assert len(found) == MOST
-    for one in found[1:]:
-        await stores.management.delete_record(kind, one.project, one.name)
+    assert len(await made_so_far()) == MOST
+    await forget((await made_so_far())[1:])
     # Those that fit are not refused, and who races for the last room with itself is let in.
-    assert len(await race(makes, ["x"] + ["y"] * 4, None)) == 5
-    assert len(await of_the_server(stores, kind)) == MOST
-    for one in await of_the_server(stores, kind):
-        await stores.management.delete_record(kind, one.project, one.name)
+    again = ["x", "y"] if kind == keys_module.LISTED else ["x", *["y"] * 4]
+    assert len(await race(makes, again, None)) == len(again)
+    assert len(await made_so_far()) == MOST
+    await forget(await made_so_far())
+    await stores.management.delete_record(POOL, "", FLAVORED)
 
 
 async def test_a_pool_beyond_the_bound_is_still_served(

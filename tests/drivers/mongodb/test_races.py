@@ -17,7 +17,7 @@ from tests.drivers.mongodb.deaths import dies, driver
 from tests.drivers.mongodb.inspection import database_of
 from tests.services import MongoServer
 from zaqar_lite.domain.errors import KeyReused, LimitReached, NotFound, QueueChanged, Unavailable
-from zaqar_lite.domain.models import DelayMode, QueueRef
+from zaqar_lite.domain.models import DelayMode
 from zaqar_lite.storage.mongodb import changing, claiming, sweeping, transactions
 from zaqar_lite.storage.mongodb.claiming import Claiming
 from zaqar_lite.storage.mongodb.transitions import POP_TIME_MS
@@ -391,23 +391,6 @@ async def test_a_drop_that_died_leaves_nothing_to_the_next_life(
     assert texts((await second.claim()).messages) == ["new"]
     await second.release(claim_id)
     assert await second.counts() == (0, 0, 1)
-
-
-async def test_versions_and_positions_grow_over_a_drop(
-    stores: Stores, queue: QueueUnderTest
-) -> None:
-    versions, positions = [], []
-    for _ in range(4):
-        record, created = await stores.management.create_queue(
-            QueueRef(*queue.ref), {}, max_queues=5
-        )
-        assert created
-        versions.append(record.version)
-        await queue.post("a")
-        positions.append((await queue.listed())[0].position)
-        await queue.drop()
-    assert versions == sorted(set(versions))
-    assert positions == sorted(set(positions))
 
 
 async def test_a_pop_that_stopped_before_its_delete_hands_out_nothing_of_others(

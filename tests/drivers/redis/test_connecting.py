@@ -11,7 +11,7 @@ from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.models import StoreOptions
 from zaqar_lite.storage.redis import create
 from zaqar_lite.storage.redis.address import parse
-from zaqar_lite.storage.redis.router import make_router
+from zaqar_lite.storage.redis.router import Router, make_router
 
 pytestmark = pytest.mark.anyio
 
@@ -67,34 +67,37 @@ async def test_an_opening_that_is_given_up_leaves_no_connection(silent: Silent) 
         await silent.ended.wait()
 
 
-@pytest.mark.parametrize("kind", ["redis", "redis+cluster", "redis+sentinel"])
+async def abandoned(silent: Silent, kind: str) -> Router:
+    """A router whose first call was given up while it connected."""
+    path = "/mymaster" if kind == "redis+sentinel" else ""
+    router = make_router(parse(f"{kind}://127.0.0.1:{silent.port}{path}"), Clock())
+    calling = asyncio.ensure_future(router.command(0, "PING"))
+    await silent.met.wait()
+    calling.cancel()
+    await asyncio.gather(calling, return_exceptions=True)
+    return router
+
+
+KINDS = ["redis", "redis+cluster", "redis+sentinel"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 async def test_a_connection_that_fails_when_its_caller_has_gone_is_no_complaint(
     silent: Silent, complaints: list[dict[str, Any]], kind: str
 ) -> None:
     before = asyncio.all_tasks()
-    path = "/mymaster" if kind == "redis+sentinel" else ""
-    router = make_router(parse(f"{kind}://127.0.0.1:{silent.port}{path}"), Clock())
-    calling = asyncio.ensure_future(router.command(0, "PING"))
-    await silent.met.wait()
-    calling.cancel()
-    await asyncio.gather(calling, return_exceptions=True)
+    router = await abandoned(silent, kind)
     left = asyncio.all_tasks() - before
     silent.hang_up.set()
     await asyncio.wait(left, timeout=10)
     await router.close()
-    del router, calling, left
+    del router, left
     gc.collect()
     assert complaints == []
 
 
-@pytest.mark.parametrize("kind", ["redis", "redis+cluster", "redis+sentinel"])
+@pytest.mark.parametrize("kind", KINDS)
 async def test_a_router_that_is_closed_connects_no_more(silent: Silent, kind: str) -> None:
-    path = "/mymaster" if kind == "redis+sentinel" else ""
-    router = make_router(parse(f"{kind}://127.0.0.1:{silent.port}{path}"), Clock())
-    calling = asyncio.ensure_future(router.command(0, "PING"))
-    await silent.met.wait()
-    calling.cancel()
-    await asyncio.gather(calling, return_exceptions=True)
-    await router.close()
+    await (await abandoned(silent, kind)).close()
     async with asyncio.timeout(2):
         await silent.ended.wait()

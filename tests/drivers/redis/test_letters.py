@@ -7,15 +7,14 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from msgspec.structs import replace
 
 from tests.contract.pausing import pause_after, pause_before
 from tests.contract.subject import HOUR, MINUTE, SECOND, QueueUnderTest, bury, new
+from tests.contract.test_outbox_messages import arrived, with_note
 from tests.drivers.redis.inspection import check_queue, keys_by_tag
 from tests.services import RedisServer
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.models import RetryPolicy
-from zaqar_lite.domain.posts import OutboxEntry
 from zaqar_lite.storage.redis.keys import EVERYWHERE, keys_of
 from zaqar_lite.storage.redis.outbox import Outbox
 from zaqar_lite.storage.redis.router import Router
@@ -314,8 +313,7 @@ async def test_projects_and_names_never_share_a_key(
 async def test_outbox_messages_of_a_post_arrive_once_after_a_crash_at_any_step(
     queue: QueueUnderTest, target: QueueUnderTest, step: str
 ) -> None:
-    body = b'{"id": "%s"}' % (b"0" * 32)
-    message = replace(new("a"), outbox=(OutboxEntry(target.ref, body, 8, HOUR),))
+    message = with_note(new("a"), target)
     with crash_before(step):
         ids = await queue.post(message)
         await asyncio.sleep(0.1)  # what follows a post is begun before its answer
@@ -324,26 +322,18 @@ async def test_outbox_messages_of_a_post_arrive_once_after_a_crash_at_any_step(
     queue.advance(MINUTE + SECOND)
     await swept(queue.at(await queue.stores.second()))
     ids += await queue.post(message)
-    for _ in range(100):
-        if len(found := await target.listed()) == 2:
-            break
-        await asyncio.sleep(0.05)
-    assert [json.loads(one.body)["id"] for one in found] == ids
+    assert [json.loads(one.body)["id"] for one in await arrived(target, 2)] == ids
 
 
 async def test_outbox_messages_travel_together(
     queue: QueueUnderTest, target: QueueUnderTest, client: Any
 ) -> None:
     """Many posts at once bring theirs in few scripts, after one registration with the sweep."""
-    body = b'{"id": "%s"}' % (b"0" * 32)
-    message = replace(new("a"), outbox=(OutboxEntry(target.ref, body, 8, HOUR),))
+    message = with_note(new("a"), target)
     await queue.post(message)
     client.config_resetstat()
     await asyncio.gather(*(queue.post(message) for _ in range(100)))
-    for _ in range(100):
-        if len(await target.listed(limit=200)) == 101:
-            break
-        await asyncio.sleep(0.05)
+    await arrived(target, 101)
     calls = client.info("commandstats")["cmdstat_rpush"]["calls"]
     assert calls == 100
     assert client.info("commandstats")["cmdstat_zremrangebyscore"]["calls"] < 30
@@ -371,9 +361,7 @@ async def test_an_outbox_message_on_its_way_lives_as_long_as_it_would_where_it_g
     queue: QueueUnderTest, target: QueueUnderTest, client: Any
 ) -> None:
     """Also where all messages of the source end long before that."""
-    body = b'{"id": "%s"}' % (b"0" * 32)
-    message = replace(new("a", ttl=MINUTE), outbox=(OutboxEntry(target.ref, body, 8, DAY),))
     with crash_before("accept_outbox_messages"):
-        await queue.post(message)
+        await queue.post(with_note(new("a", ttl=MINUTE), target, ttl=DAY))
         ends = client.pexpiretime(keys_of(queue.ref).key("outbox"))
     assert ends >= queue.stores.clock.now_ms() + DAY - MINUTE

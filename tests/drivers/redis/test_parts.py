@@ -191,11 +191,7 @@ async def test_delays_keys_priorities_and_outbox_messages_come_with_their_parts(
     queue.advance(2 * SECOND)
     assert ids((await queue.claim(2, mode=DelayMode.HONOUR)).messages) == posted[1:3]
     assert await queue.post(*messages) == posted
-    for _ in range(400):
-        if (await target.counts())[0] == LONG:
-            break
-        await asyncio.sleep(0.05)
-    assert (await target.counts())[0] == LONG
+    assert len(await arrived(target, LONG)) == LONG
     check(client, queue)
 
 

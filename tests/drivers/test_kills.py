@@ -14,17 +14,26 @@ from zaqar_lite.domain.clock import Clock
 from zaqar_lite.storage.sql.place import FILE_NAME, connect
 
 pytestmark = pytest.mark.anyio
-ROUNDS = int(
-    os.environ.get("ZAQAR_TEST_KILL_ROUNDS", "500" if "ZAQAR_TEST_ALL" in os.environ else "4")
-)
+WANTED = os.environ.get("ZAQAR_TEST_KILL_ROUNDS")
+ROUNDS = int(WANTED or ("500" if "ZAQAR_TEST_ALL" in os.environ else "4"))
 EACH = 50
 """Rounds of one store: the history is compared in time that grows with the square of its length."""
 
 
 @pytest.mark.parametrize("first", range(0, ROUNDS, EACH))
-async def test_kill_minus_nine_breaks_no_promise(first: int, tmp_path: Path) -> None:
+async def test_kills_break_no_promise_of_the_sql_store(first: int, tmp_path: Path) -> None:
     directory = tmp_path / "data"
     await kill_again_and_again(f"embedded://{directory}", min(EACH, ROUNDS - first))
     left = connect(str(directory / FILE_NAME))
     assert broken(left, Clock().now_ms()) == []
     left.close()
+
+
+async def test_kills_break_no_promise_of_slatedb(tmp_path: Path) -> None:
+    await kill_again_and_again(f"opendata+slatedb://{tmp_path / 'data'}", int(WANTED or 2))
+    assert damaged(tmp_path) == []  # no kill looks like damage
+
+
+def damaged(directory: Path) -> list[Path]:
+    """What a start has set aside as damaged."""
+    return list(directory.rglob("*damaged*"))
