@@ -1,0 +1,133 @@
+"""Batches: up to ten entries, an outcome for each."""
+
+from typing import Any
+
+import pytest
+
+from tests.sqs.conftest import Sqs
+
+pytestmark = pytest.mark.anyio
+
+
+def entries(count: int, **fields: Any) -> list[dict[str, Any]]:
+    return [{"Id": f"e-{number}", "MessageBody": str(number), **fields} for number in range(count)]
+
+
+async def test_ten_messages_are_sent_hidden_and_deleted(sqs: Sqs) -> None:
+    sent = await sqs.call("SendMessageBatch", Entries=entries(10))
+    assert sent.keys() == {"Successful"}
+    messages = await sqs.receive()
+    by_id = {one["MessageId"]: one["MD5OfMessageBody"] for one in sent["Successful"]}
+    assert {one["MessageId"]: one["MD5OfBody"] for one in messages} == by_id
+    held = [
+        {"Id": one["Body"], "ReceiptHandle": one["ReceiptHandle"], "VisibilityTimeout": 100}
+        for one in messages
+    ]
+    done = {"Successful": [{"Id": str(number)} for number in range(10)]}
+    assert await sqs.call("ChangeMessageVisibilityBatch", Entries=held) == done
+    sqs.api.advance(99)
+    assert await sqs.receive() == []
+    assert await sqs.call("DeleteMessageBatch", Entries=held) == done
+    sqs.api.advance(2)
+    assert await sqs.receive() == []
+
+
+async def test_each_entry_has_an_outcome(sqs: Sqs) -> None:
+    sent = [
+        {"Id": "good", "MessageBody": "x"},
+        {"Id": "empty", "MessageBody": ""},
+        {"Id": "bad", "MessageBody": "\x01"},
+        {"Id": "late", "MessageBody": "x", "DelaySeconds": 901},
+        {"Id": "group", "MessageBody": "x", "MessageGroupId": ""},
+    ]
+    answer = await sqs.call("SendMessageBatch", Entries=sent)
+    assert [one["Id"] for one in answer["Successful"]] == ["good"]
+    assert {one["Id"]: one["Code"] for one in answer["Failed"]} == {
+        "empty": "MissingParameter",
+        "bad": "InvalidMessageContents",
+        "late": "InvalidParameterValue",
+        "group": "InvalidParameterValue",
+    }
+    assert all(one["SenderFault"] and one["Message"] for one in answer["Failed"])
+
+    (message,) = await sqs.receive()
+    handle = message["ReceiptHandle"]
+    held = [
+        {"Id": "good", "ReceiptHandle": handle, "VisibilityTimeout": 0},
+        {
+            "Id": "forged",
+            "ReceiptHandle": handle[:-1] + ("B" if handle[-1] == "A" else "A"),
+            "VisibilityTimeout": 0,
+        },
+        {"Id": "long", "ReceiptHandle": handle, "VisibilityTimeout": 43_201},
+        {"Id": "none", "ReceiptHandle": handle},
+    ]
+    answer = await sqs.call("ChangeMessageVisibilityBatch", Entries=held)
+    assert answer["Successful"] == [{"Id": "good"}]
+    assert {one["Id"]: one["Code"] for one in answer["Failed"]} == {
+        "forged": "ReceiptHandleIsInvalid",
+        "long": "InvalidParameterValue",
+        "none": "MissingParameter",
+    }
+    answer = await sqs.call("DeleteMessageBatch", Entries=held[:2])
+    assert [one["Id"] for one in answer["Successful"]] == ["good"]
+    assert [one["Code"] for one in answer["Failed"]] == ["ReceiptHandleIsInvalid"]
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ([], "EmptyBatchRequest"),
+        (entries(11), "TooManyEntriesInBatchRequest"),
+        ([*entries(1), *entries(1)], "BatchEntryIdsNotDistinct"),
+        ([{"Id": "a b", "MessageBody": "x"}], "InvalidBatchEntryId"),
+        ([{"Id": "", "MessageBody": "x"}], "InvalidBatchEntryId"),
+        ([{"Id": "a" * 81, "MessageBody": "x"}], "InvalidBatchEntryId"),
+        ([{"MessageBody": "x"}], "InvalidBatchEntryId"),
+        ([{"Id": "a", "MessageBody": 1}], "SerializationException"),
+        (
+            [{"Id": str(n), "MessageBody": "x" * 87_382} for n in range(3)],
+            "BatchRequestTooLong",
+        ),
+    ],
+)
+async def test_a_batch_that_is_wrong_as_a_whole_is_refused(
+    sqs: Sqs, given: Any, error: str
+) -> None:
+    answer = await sqs.ask("SendMessageBatch", Entries=given)
+    old = {"BatchRequestTooLong": "AWS.SimpleQueueService.BatchRequestTooLong"}
+    assert answer.error[0] == error
+    assert answer.error[1] in {old.get(error, error), f"AWS.SimpleQueueService.{error}"}
+    assert await sqs.receive() == []
+
+
+async def test_a_batch_may_be_as_large_as_a_post(sqs: Sqs) -> None:
+    large = [{"Id": str(n), "MessageBody": "é" * 65_536} for n in range(2)]  # 256 KiB
+    assert len((await sqs.call("SendMessageBatch", Entries=large))["Successful"]) == 2
+    await sqs.call("SendMessage", MessageBody="\x7f" * 262_144)
+    error = await sqs.error("SendMessage", MessageBody="x" * 262_145)
+    assert error == "InvalidParameterValue"
+    await sqs.call("SetQueueAttributes", Attributes={"MaximumMessageSize": "1024"})
+    mixed = [{"Id": "a", "MessageBody": "x" * 1_024}, {"Id": "b", "MessageBody": "x" * 1_025}]
+    answer = await sqs.call("SendMessageBatch", Entries=mixed)
+    assert [one["Id"] for one in answer["Failed"]] == ["b"]
+    # Together they may have more than one message.
+    assert "Failed" not in await sqs.call(
+        "SendMessageBatch", Entries=[mixed[0], {**mixed[0], "Id": "c"}]
+    )
+    # What could not fit, however it is written, is not even read.
+    refused = await sqs.ask("SendMessage", MessageBody="x" * 2_000_000)
+    assert (refused.status, refused.error[0]) == (413, "InvalidParameterValue")
+
+
+async def test_handles_of_several_receives_are_settled_at_once(sqs: Sqs) -> None:
+    await sqs.call("SendMessageBatch", Entries=entries(4))
+    messages = [one for _ in range(4) for one in await sqs.receive(MaxNumberOfMessages=1)]
+    held = [
+        {"Id": f"{number}-{again}", "ReceiptHandle": one["ReceiptHandle"]}
+        for number, one in enumerate(messages)
+        for again in range(2)
+    ]
+    assert len((await sqs.call("DeleteMessageBatch", Entries=held))["Successful"]) == 8
+    sqs.api.advance(31)
+    assert await sqs.receive() == []

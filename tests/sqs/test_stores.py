@@ -1,0 +1,148 @@
+"""On every store: what is promised under races, restarts and several servers."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.api.conftest import MakeApi
+from tests.contract.conftest import case, store_uri  # noqa: F401 - fixtures
+from tests.contract.stores import DriverCase
+from tests.sqs.conftest import ACCOUNT, HOST, Sqs
+
+pytestmark = pytest.mark.anyio
+LOCAL = ("memory", "embedded")
+
+
+@pytest.fixture
+def settings(
+    case: DriverCase,  # noqa: F811
+    store_uri: str,  # noqa: F811
+    tmp_path: Path,
+) -> dict[str, Any]:
+    if case.name not in LOCAL and "ZAQAR_TEST_ALL" not in os.environ:
+        pytest.skip("needs a server: tests/run --all")
+    options = dict(case.make_extra(tmp_path))
+    return {"store": store_uri, "store_options": options, "sqs": True, "allowed_hosts": HOST}
+
+
+@pytest.fixture
+async def on_store(make_api: MakeApi, settings: dict[str, Any]) -> AsyncIterator[Sqs]:
+    async with make_api(**settings) as api:
+        made = Sqs(api)
+        await made.create()
+        yield made
+
+
+async def test_no_message_is_held_by_two_receivers(on_store: Sqs) -> None:
+    sqs = on_store
+    for first in range(0, 40, 10):
+        entries = [{"Id": str(n), "MessageBody": str(first + n)} for n in range(10)]
+        await sqs.call("SendMessageBatch", Entries=entries)
+    found: list[str] = []
+
+    async def receive() -> None:
+        while messages := await sqs.receive(MaxNumberOfMessages=3):
+            found.extend(one["Body"] for one in messages)
+            held = [{"Id": one["Body"], "ReceiptHandle": one["ReceiptHandle"]} for one in messages]
+            answer = await sqs.call("DeleteMessageBatch", Entries=held)
+            assert len(answer["Successful"]) == len(messages)
+
+    await asyncio.gather(*(receive() for _ in range(5)))
+    assert sorted(map(int, found)) == list(range(40))
+    sqs.api.advance(31)
+    assert await sqs.receive() == []
+
+
+async def test_a_lease_ends_is_extended_and_given_back(on_store: Sqs) -> None:
+    sqs = on_store
+    await sqs.call("SendMessage", MessageBody="x")
+    (first,) = await sqs.receive(VisibilityTimeout=1)
+    await sqs.call(
+        "ChangeMessageVisibility", ReceiptHandle=first["ReceiptHandle"], VisibilityTimeout=5
+    )
+    sqs.api.advance(3)
+    assert await sqs.receive() == []
+    sqs.api.advance(3)
+    hidden = {"ReceiptHandle": first["ReceiptHandle"], "VisibilityTimeout": 5}
+    assert await sqs.error("ChangeMessageVisibility", **hidden) == "MessageNotInflight"
+    (second,) = await sqs.receive()
+    assert await sqs.error("ChangeMessageVisibility", **hidden) == "InvalidParameterValue"
+    await sqs.call("DeleteMessage", ReceiptHandle=first["ReceiptHandle"])  # another one holds it
+    await sqs.call(
+        "ChangeMessageVisibility", ReceiptHandle=second["ReceiptHandle"], VisibilityTimeout=0
+    )
+    (third,) = await sqs.receive(AttributeNames=["All"], VisibilityTimeout=0)
+    assert third["Attributes"]["ApproximateReceiveCount"] == "3"
+    # Nobody holds it, so an old handle says that it is done.
+    await sqs.call("DeleteMessage", ReceiptHandle=first["ReceiptHandle"])
+    assert await sqs.receive() == []
+    gone = {"ReceiptHandle": third["ReceiptHandle"], "VisibilityTimeout": 5}
+    assert await sqs.error("ChangeMessageVisibility", **gone) == "InvalidParameterValue"
+
+
+async def test_delays_are_honoured_and_waited_for(on_store: Sqs) -> None:
+    sqs = on_store
+    await sqs.call("SendMessage", MessageBody="late", DelaySeconds=1)
+    await sqs.call("SendMessage", MessageBody="now")
+    assert [one["Body"] for one in await sqs.receive()] == ["now"]
+    (late,) = await sqs.receive(WaitTimeSeconds=20)
+    assert late["Body"] == "late"
+
+
+async def test_one_of_racing_creators_makes_a_queue_and_no_tag_is_lost(on_store: Sqs) -> None:
+    sqs = on_store
+    made = await asyncio.gather(*(sqs.create("raced") for _ in range(8)))
+    assert set(made) == {f"http://{HOST}/{ACCOUNT}/raced"}
+    tags = [{str(number): "x"} for number in range(8)]
+    await asyncio.gather(*(sqs.call("TagQueue", Tags=one) for one in tags))
+    assert len((await sqs.call("ListQueueTags"))["Tags"]) == 8
+
+
+async def test_a_handle_outlives_its_server(
+    make_api: MakeApi,
+    settings: dict[str, Any],
+    case: DriverCase,  # noqa: F811
+) -> None:
+    if case.name == "memory":
+        pytest.skip("nothing outlives it")
+    async with make_api(**settings) as api:
+        sqs = Sqs(api)
+        await sqs.create()
+        await sqs.call("SendMessage", MessageBody="x")
+        (message,) = await sqs.receive(VisibilityTimeout=600)
+    async with make_api(**settings) as again:
+        later = Sqs(again)
+        handle = {"QueueUrl": sqs.url, "ReceiptHandle": message["ReceiptHandle"]}
+        await later.call("ChangeMessageVisibility", **handle, VisibilityTimeout=5)
+        await later.call("DeleteMessage", **handle)
+        again.advance(10)
+        assert await later.receive(QueueUrl=sqs.url) == []
+
+
+async def test_servers_of_one_store_know_each_others_queues_and_handles(
+    make_api: MakeApi,
+    settings: dict[str, Any],
+    case: DriverCase,  # noqa: F811
+) -> None:
+    if case.name in LOCAL or case.name == "opendata-slatedb":
+        pytest.skip("it has one server")
+
+    async with make_api(**settings) as one, make_api(**settings) as two:
+        first, second = Sqs(one), Sqs(two)
+        second.url = first.url
+        await first.create()
+        await asyncio.gather(
+            first.call("SendMessage", MessageBody="x"), second.call("SendMessage", MessageBody="y")
+        )
+        messages = await first.receive()
+        assert len(messages) == 2
+        for message in messages:
+            await second.call("DeleteMessage", ReceiptHandle=message["ReceiptHandle"])
+        assert (await first.attributes("VisibilityTimeout"))["VisibilityTimeout"] == "30"
+        await second.call("DeleteQueue")
+        # It knew the queue: a post must not make it again.
+        assert await first.error("SendMessage", MessageBody="x") == "QueueDoesNotExist"
