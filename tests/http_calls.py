@@ -3,7 +3,8 @@
 It prints JSON: the calls that cProfile counts, those of them that are Python's, the functions of
 `zaqar_lite` that run between `data_received` and the store's `post`, how many of these are entered
 one inside the other, and the microseconds of a post. With `--walk` it prints these functions in
-their order instead. PYTHONPATH chooses the checkout.
+their order instead, and with `--sqs` it serves SQS's protocol too. PYTHONPATH chooses the
+checkout.
 """
 
 import asyncio
@@ -93,7 +94,8 @@ class _Walk:
 
 
 async def _counted() -> tuple[dict[str, float], _Walk]:
-    settings = load(environment={}, overrides={"store": "memory://"})
+    more = {"sqs": True} if "--sqs" in sys.argv else {}
+    settings = load(environment={}, overrides={"store": "memory://", **more})
     app = create_app(settings)
     config = zaqar_lite.serve._config(settings, app, None)
     config.load()

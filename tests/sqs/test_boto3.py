@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.docs.pages import README, URL, commands
 from tests.server import ServerProcess
 
 if find_spec("boto3") is None and "CI" not in os.environ:
@@ -17,14 +18,18 @@ import boto3
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[Any]:
-    with ServerProcess("memory://", "--sqs") as server:
-        yield boto3.client(
-            "sqs",
-            endpoint_url=server.url,
-            region_name="eu-west-1",
-            aws_access_key_id="any",
-            aws_secret_access_key="any",
-        )
+    """A client that knows nothing but its environment: the two lines of the README."""
+    command, setting = (line for line in commands(README) if "sqs" in line.lower())
+    with (
+        ServerProcess("memory://", *command.split()[2:]) as server,
+        pytest.MonkeyPatch.context() as set_,
+    ):
+        name, _, url = setting.removeprefix("export ").partition("=")
+        set_.setenv(name, url.replace(URL, server.url))
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            set_.setenv(name, "any")
+        set_.setenv("AWS_DEFAULT_REGION", "eu-west-1")
+        yield boto3.client("sqs")
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ import logging
 import re
 
 from zaqar_lite.api.request import Request
+from zaqar_lite.domain.topics import is_topic
 
 logger = logging.getLogger("zaqar_lite.access")
 SLOW = 0.5
@@ -24,14 +25,13 @@ def log_request(request: Request, status: int, seconds: float, *, every: bool) -
     else:
         return
     route = request.route
-    names_queue = route is not None and "{queue_name}" in route.template
     fields = {
         "request_id": request.request_id,
         "method": request.method,
         "path": route.template if route else "unknown",
         "route": route.name if route else "unknown",
         "project": request.project,
-        "queue": request.path_values[0] if names_queue else "",
+        "queue": "" if is_topic(request.queue) else request.queue.name,
         "client": request.client_id,
         "status": status,
         "milliseconds": round(seconds * 1000, 3),

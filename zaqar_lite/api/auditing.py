@@ -6,6 +6,7 @@ route is recorded without more. Bodies and queries are not read, and of the head
 say who sent the request, and with what program.
 """
 
+import re
 import socket
 import uuid
 from datetime import UTC, datetime
@@ -27,8 +28,11 @@ _ACTIONS = {
     "unshare": "revoke",
     "put": "create",
     "begin": "start",
+    "start": "start",
     "cancel": "stop",
 }
+_TWIN = re.compile("^(topic|sqs)_")
+"""What the names of routes begin with that do the same as others."""
 _SINGULAR = {"deliveries": "delivery"}
 _LONGEST = 256
 """Characters of what a client says of itself."""
@@ -66,8 +70,10 @@ def is_managing(route: Route) -> bool:
 
 
 def _act(route: Route) -> Act:
-    word = route.name.removeprefix("topic_").partition("_")[0]
+    word = _TWIN.sub("", route.name).partition("_")[0]
     nouns = [part for part in route.template.split("/") if part.endswith("s")]
+    if not nouns:  # a dialect's, whose paths name nothing
+        nouns = [(route.access.rule or "").partition(":")[0]]
     noun = _SINGULAR.get(nouns[-1], nouns[-1].removesuffix("s"))
     return Act(_ACTIONS.get(word, f"update/{word}"), f"data/messaging/{noun}")
 
