@@ -20,6 +20,8 @@ from zaqar_lite.domain.settlements import Act, Settlement
 
 QUEUES = (QUEUE, OTHER, THIRD)
 _SIZES = (1, 1, 5, 30)
+_LARGE = 600
+"""Messages of a post that is stored in parts."""
 
 
 @dataclass
@@ -27,6 +29,8 @@ class Load:
     """What was begun and what was answered, by the texts of messages, and the refusals by text."""
 
     begun: set[str] = field(default_factory=set)
+    large: list[set[str]] = field(default_factory=list)
+    """The posts that are stored in parts."""
     stored: set[str] = field(default_factory=set)
     held: dict[str, str] = field(default_factory=dict)
     """The claims that were answered and that nobody has begun to settle."""
@@ -46,7 +50,9 @@ class Load:
             queue = chance.choice(QUEUES)
             try:
                 if chance.random() < 0.5:
-                    await self._post(store, queue, chance.choice(_SIZES), chance)
+                    is_large = chance.random() < 0.02
+                    count = _LARGE if is_large else chance.choice(_SIZES)
+                    await self._post(store, queue, count, chance)
                 else:
                     await self._consume(store, queue, chance)
             except Unavailable as exc:
@@ -56,6 +62,8 @@ class Load:
     async def _post(self, store: Store, queue: QueueRef, count: int, chance: random.Random) -> None:
         new = [f"{chance.getrandbits(64):016x}" for _ in range(count)]
         self.begun.update(new)
+        if count == _LARGE:
+            self.large.append(set(new))
         await store.post(*new, to=queue)
         self.stored.update(new)
 
@@ -92,9 +100,13 @@ class Load:
         Claims whatever is ready.
         """
         found: Counter[str] = Counter()
+        await store.messages.sweep(1)  # it finishes large posts
         for queue in QUEUES:
             found.update(await store.bodies(queue))
-        wrong = [f"lost: {text}" for text in self.stored - self.ending if not found[text]]
+        seen = found.keys() | self.stored | self.ending | self.held.keys()
+        parts = [len(one & seen) / len(one) for one in self.large]
+        wrong = [f"{part:.0%} of a post is there" for part in parts if 0 < part < 1]
+        wrong += [f"lost: {text}" for text in self.stored - self.ending if not found[text]]
         wrong += [f"twice: {text}" for text, count in found.items() if count > 1]
         wrong += [f"invented: {text}" for text in found if text not in self.begun]
         wrong += [f"undone: {text}, which was deleted" for text in self.deleted if found[text]]

@@ -7,6 +7,7 @@ layer below its files (`disk.py`).
 import asyncio
 import contextlib
 import errno
+import random
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -22,6 +23,7 @@ from tests.drivers.sql.tables import broken
 from tests.drivers.store import HOUR, OTHER, QUEUE, message, texts
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.models import ListQuery, QueueRef
+from zaqar_lite.domain.posts import IdempotencyKey, NewMessage
 from zaqar_lite.storage.sql import database, place, queues
 
 pytestmark = pytest.mark.anyio
@@ -395,22 +397,65 @@ async def test_closing_while_syncs_fail(
         await check(store)
 
 
-async def test_a_large_post_that_fails_half_way_stores_nothing(disk: tuple[Store, Disk]) -> None:
+@pytest.mark.parametrize("rounds", [0, 3, 10, 30])
+async def test_a_large_post_that_fails_half_way(disk: tuple[Store, Disk], rounds: int) -> None:
+    """Nothing of it is stored, or it is finished later; whoever sends it again sees which."""
     store, failing = disk
     await store.post("first")
-    large = asyncio.create_task(store.post(*[message("x" * 2_000, ttl=HOUR)] * 2_000))
-    while not store.db._holds:  # noqa: ASYNC110 - the test's own poll
+    large = [NewMessage(b'"x"', HOUR, 0, IdempotencyKey(str(n), b"")) for n in range(5_000)]
+    posting = asyncio.create_task(store.post(*large))
+    for _ in range(rounds):
         await asyncio.sleep(0)
     small = asyncio.create_task(store.post("beside it"))
     await asyncio.sleep(0)
 
     failing.hook = failing_at(("wal", "write"), apsw.FullError)
-    answers = await asyncio.gather(large, small, return_exceptions=True)
+    answers = await asyncio.gather(posting, small, return_exceptions=True)
     failing.hook = None
     assert [type(one) for one in answers] == [Unavailable, Unavailable]
-    assert await store.bodies(QUEUE) == ["first"]
-    await store.post("last")
-    assert await store.bodies(QUEUE) == ["first", "last"]
+    again = await store.messages.post(QUEUE, large, client_id="producer", version=None)
+    assert len({one.duplicate for one in again}) == 1
+    assert await store.bodies(QUEUE) == ["first", *["x"] * 5_000]
+    assert store.db.execute("SELECT count(*) FROM post").get == 0
+
+
+async def test_a_large_post_that_a_crash_cuts_short_is_finished(tmp_path: Path) -> None:
+    with failing_disk() as disk:
+        async with Store(tmp_path / "data") as store:
+            large = [NewMessage(b'"x"', HOUR, 0, IdempotencyKey(str(n), b"")) for n in range(5_000)]
+            whole = IdempotencyKey("whole", b"digest")
+            posting = asyncio.create_task(
+                store.messages.post(
+                    QUEUE, large, client_id="producer", batch_key=whole, version=None
+                )
+            )
+            while not store.db.execute("SELECT 1 FROM post").get:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            await store.post("beside it", to=OTHER)
+            disk.copy(store.place.file, tmp_path / "copy", store.place.synced, random.Random(1))
+            await posting
+    async with Store(tmp_path / "copy") as left:
+        assert await left.bodies(QUEUE) == ["x"] * 5_000
+        again = await left.messages.post(
+            QUEUE, large, client_id="producer", batch_key=whole, version=None
+        )
+        assert {one.duplicate for one in again} == {True}
+        assert len({one.id for one in again}) == 5_000
+        await check(left)
+
+
+async def test_a_small_post_waits_for_a_part_of_a_large_one_only(store: Store) -> None:
+    await store.post("first", to=OTHER)
+    posting = asyncio.create_task(store.post(*[message("x")] * 5_000))
+    waited = []
+    left = "SELECT count(*) FROM post WHERE ids IS NULL"
+    while not posting.done():
+        before = store.db.execute(left).get
+        await store.post("text", to=QueueRef("modest", "queue"))
+        waited.append(before - store.db.execute(left).get)
+    await posting
+    assert len(waited) > 3
+    assert max(waited) <= 3
 
 
 async def test_nobody_waits_at_the_gate_for_a_store_that_can_not_be_opened(

@@ -1,6 +1,7 @@
 """The connections of a file: their settings, their ends, and a log that is begun anew."""
 
 import asyncio
+import threading
 import time
 from pathlib import Path
 
@@ -52,6 +53,40 @@ async def test_the_event_loop_syncs_nothing(tmp_path: Path) -> None:
                 await store.post("text")
             disk.hook = None
     assert not loop_syncs
+
+
+async def test_nothing_uses_the_connection_while_a_thread_begins_the_log_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(place, "_RESTART_AT", 64 << 10)
+    begun, over = threading.Event(), threading.Event()
+
+    def wait(*_: object) -> None:
+        begun.set()
+        over.wait(10)
+
+    async with Store(tmp_path / "data") as store:
+        store.db.connection.create_scalar_function("wait", wait, 0)
+        restart = store.place.restart
+
+        def slow() -> None:
+            store.db.connection.execute("SELECT wait()").fetchall()
+            restart()
+
+        monkeypatch.setattr(store.place, "restart", slow)
+        await store.post(*["x" * 100] * 200)
+        tasks: list[asyncio.Task[object]] = []
+        tasks.append(asyncio.create_task(store.post(*["x" * 100] * 5_000)))
+        while not begun.is_set():  # noqa: ASYNC110 - the test's own poll
+            await asyncio.sleep(0.001)
+        tasks += [asyncio.create_task(store.post(*["x"] * count)) for count in (1, 100, 5_000)]
+        tasks.append(asyncio.create_task(store.claim()))
+        tasks.append(asyncio.create_task(store.sweep()))
+        await store.messages.ping()
+        await asyncio.sleep(0.01)
+        assert not any(task.done() for task in tasks)
+        over.set()
+        await asyncio.gather(*tasks)
 
 
 async def test_shares_and_a_log_that_begins_anew(

@@ -8,8 +8,8 @@ fails, the tables are filled again from the records that are stored.
 
 import asyncio
 import logging
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import apsw
@@ -56,6 +56,8 @@ class Beside(InRam):
 class Database(database.Database):
     """The tables, and the engine that has the records."""
 
+    is_post_whole = True  # the records know no parts
+
     def __init__(self, engine: "SlateDbEngine", clock: Clock, options: StoreOptions) -> None:
         super().__init__(Beside(), clock, options)
         self.engine = engine
@@ -68,6 +70,8 @@ class Database(database.Database):
         self._recorder: Recorder | None = None
         self._loading: Loading | None = None
         self._replaying = asyncio.Lock()
+        self._holds = 0
+        self._released = asyncio.Event()
 
     @property
     def patience(self) -> float:
@@ -204,6 +208,33 @@ class Database(database.Database):
         if count:
             await self.write(lambda _: None)
         return count
+
+    @contextmanager
+    def in_one_batch(self) -> Iterator[None]:
+        """Keep the batch that gathers from being committed; undo it where the block raises."""
+        batch = self._batch
+        self._holds += 1
+        try:
+            yield
+        except BaseException as exc:
+            if batch is not None and self._batch is batch:
+                self.fail_batch(exc)
+            raise
+        finally:
+            self._holds -= 1
+            if not self._holds:
+                self._released.set()
+                self._released.clear()
+
+    async def _fill(self) -> None:
+        """Let posts in steps end, too."""
+        await self._wait_for_holds()
+        await super()._fill()
+        await self._wait_for_holds()
+
+    async def _wait_for_holds(self) -> None:
+        while self._holds:
+            await self._released.wait()
 
     async def _prepare(self) -> None:
         """Encode the records of the batch; operations wait meanwhile for the next one."""

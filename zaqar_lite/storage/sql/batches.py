@@ -1,4 +1,4 @@
-"""A batch of operations, what one operation does in it, and what holds it open.
+"""A batch of operations, and what one operation does in it.
 
 `database.py` commits batches and makes them durable.
 """
@@ -36,7 +36,7 @@ class Batch:
 
 
 class Steps(Protocol):
-    """What a step and a hold need of the database."""
+    """What a step needs of the database."""
 
     undo: dict[Any, Any]
     execute: Any
@@ -49,12 +49,6 @@ class Steps(Protocol):
 
     def fail_batch(self, exc: BaseException) -> None:
         """Undo the whole batch."""
-
-    def change_holds(self, by: int) -> Batch | None:
-        """Count those that hold the batch; answer the batch."""
-
-    def is_gathering(self, batch: Batch | None) -> bool:
-        """Whether operations still join this batch."""
 
 
 class Step:
@@ -88,39 +82,6 @@ class Step:
         except apsw.Error as unreleased:
             self._db.fail_batch(unreleased)
             raise unavailable(unreleased) from unreleased
-
-
-class Hold:
-    """An operation of several steps that are stored together, in one batch.
-
-    `is_begun` is set by the first step that has changed something: from then on the batch is undone
-    where the operation fails, because its steps can't be told from those of others any more.
-    """
-
-    def __init__(self, db: Steps) -> None:
-        self._db = db
-        self._batch: Batch | None = None
-        self.is_begun = False
-
-    def __enter__(self) -> "Hold":
-        self._db.begin()
-        self._batch = self._db.change_holds(1)
-        return self
-
-    def check(self) -> None:
-        """Refuse to go on where the batch was undone. Raises Unavailable."""
-        if not self._db.is_gathering(self._batch):
-            raise Unavailable("The store undid the batch of this request; nothing was stored.")
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if exc is not None and self.is_begun and self._db.is_gathering(self._batch):
-            self._db.fail_batch(exc)
-        self._db.change_holds(-1)
 
 
 def unavailable(exc: BaseException) -> Unavailable:

@@ -109,10 +109,7 @@ def _take(db: Database, queue: Queue, now: int, request: ClaimRequest) -> Claime
     moved = 0
     if queue.lease_at <= now:
         moved = end_lapsed(db, queue, now, _MOST_RETURNED, request.retries)[1]
-    if queue.parked_at <= now:
-        expiring.end_parkings(db, queue, now, _MOST_RETURNED)
-    if mode is DelayMode.HONOUR and queue.delayed_at <= now:
-        expiring.end_delays(db, queue, now, _MOST_RETURNED)
+    expiring.end_waits(db, queue, now, _MOST_RETURNED, delays=mode is DelayMode.HONOUR)
     statement = _READY_WITHOUT_DUE if mode is DelayMode.IGNORE else _READY
     most_claims = None if letter is None else letter.max_claims
     taken: list[Message] = []

@@ -31,7 +31,7 @@ from zaqar_lite.domain.models import QueueRecord, QueueRef, StoreOptions
 from zaqar_lite.domain.refusals import queue_changed
 from zaqar_lite.domain.yielding import Turns
 from zaqar_lite.storage.base import Listener
-from zaqar_lite.storage.sql.batches import Batch, Hold, Step, unavailable
+from zaqar_lite.storage.sql.batches import Batch, Step, unavailable
 from zaqar_lite.storage.sql.place import InRam, Room
 from zaqar_lite.storage.sql.queues import Queue, Queues, write_counts
 from zaqar_lite.storage.sql.shares import Shares
@@ -51,6 +51,9 @@ _LOCKED, _LOOK = 2.0, 0.005
 class Database:
     """A database with one writer: this object."""
 
+    is_post_whole = False
+    """Whether a large post is stored in one batch."""
+
     def __init__(self, place: InRam, clock: Clock, options: StoreOptions) -> None:
         self.place = place
         self.room = Room(place)
@@ -60,8 +63,13 @@ class Database:
         self.turns = Turns()
         self.listener: Listener | None = None
         self.watched: Counter[QueueRef] = Counter()
-        self.posting: dict[QueueRef, asyncio.Event] = {}
-        """Queues that a large post enters in steps; other posts wait."""
+        self.posting: dict[QueueRef, asyncio.Task[Any]] = {}
+        """The large posts that enter queues in parts; other posts to these queues wait."""
+        self.unfinished: set[int] = set()
+        """The numbers of large posts that a crash or an error has cut short."""
+        self.finishing = asyncio.Lock()
+        self.undone = 0
+        """How many batches were undone."""
         self.shares = Shares(self.future) if place.syncs else None
         self.step = Step(self)
         self.undo: dict[Queue, tuple[Any, ...] | None] = {}
@@ -78,8 +86,6 @@ class Database:
         self._batch: Batch | None = None
         self._syncing: Batch | None = None
         self._touched: dict[Queue, None] = {}
-        self._holds = 0
-        self._released: asyncio.Future[None] | None = None
         self._gate: asyncio.Future[None] | None = None
         self._refused: Unavailable | None = None
         self._is_late = False
@@ -105,6 +111,8 @@ class Database:
         self._position = max(self._position, position)
         self._version = max(self._version, version)
         self.clock.not_before(instant)
+        posts = self.execute("SELECT number FROM post WHERE part = 0")
+        self.unfinished = {number for (number,) in posts}
 
     @property
     def patience(self) -> float:
@@ -135,7 +143,11 @@ class Database:
             if self._users or self._threads is None:
                 return
             self._is_closing = True
-            while tasks := {task for task in (self._task, self._copying) if task is not None}:
+            while tasks := {
+                task
+                for task in (self._task, self._copying, *self.posting.values())
+                if task is not None
+            }:
                 _, late = await asyncio.wait(tasks, timeout=2 * self.patience)
                 if late:
                     logger.error("the last batch is not durable: its disk does not answer")
@@ -156,15 +168,21 @@ class Database:
         Raises:
             Unavailable: nothing was stored, or it is not known whether it was.
         """
+        result = await self.join(work, *args, **kwargs)
+        if self.place.syncs:
+            await self.future()
+        return result
+
+    async def join(
+        self, work: Callable[Concatenate["Database", P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Run an operation as `write` does, but do not wait until it is durable."""
         if self._gate is not None:
             await self.pass_gate()
         if self._batch is None:
             await self._begin()
         with self.step:
-            result = work(self, *args, **kwargs)
-        if self.place.syncs:
-            await self.future()
-        return result
+            return work(self, *args, **kwargs)
 
     async def read(
         self,
@@ -252,7 +270,8 @@ class Database:
         """
         if self._refused is not None:
             raise Unavailable(self._refused.shown, retry_after=self._refused.retry_after)
-        if self._batch is None and self.connection.in_transaction:
+        # While the log is begun anew the connection is a thread's, and no batch is open.
+        if self._batch is None and self._gate is None and self.connection.in_transaction:
             try:  # the batch before was undone, but for this
                 self.execute("ROLLBACK")
             except apsw.Error as exc:
@@ -425,25 +444,6 @@ class Database:
             self._batch.waiting.append(future)
         return future
 
-    def hold(self) -> "Hold":
-        """Keep the batch from being committed while an operation of several steps is under way."""
-        return Hold(self)
-
-    def change_holds(self, by: int) -> Batch | None:
-        """Count those that hold the batch; answer the batch."""
-        self._holds += by
-        if not self._holds:
-            if self._released is not None:
-                self._released.set_result(None)
-                self._released = None
-            elif not self.place.syncs and self._batch is not None:
-                asyncio.get_running_loop().call_soon(self._commit_in_ram)
-        return self._batch
-
-    def is_gathering(self, batch: Batch | None) -> bool:
-        """Whether operations still join this batch."""
-        return self._batch is batch
-
     def undo_step(self, exc: BaseException) -> None:
         """Undo the statements and counts of a step that raised; or its batch where that fails.
 
@@ -479,6 +479,7 @@ class Database:
             batch.settle(told)
 
     def _forget(self) -> None:
+        self.undone += 1
         self.queues.forget_all()
         self.filtered.clear()
         self.record_counts.clear()
@@ -513,8 +514,6 @@ class Database:
         return batch
 
     def _commit_in_ram(self) -> None:
-        if self._holds:
-            return
         try:
             batch = self._commit()
         except Exception as exc:  # a bug; the next batch must not wait for this one
@@ -560,17 +559,10 @@ class Database:
             self._task = None
 
     async def _fill(self) -> None:
-        """Let operations of several steps end, and waiting ones add what there is room for."""
-        await self._wait_for_holds()
+        """Let waiting operations add what there is room for."""
         batch, shares = self._batch, self.shares
         if batch is not None and shares is not None and shares.last_call(len(batch.waiting)):
             await asyncio.sleep(0)  # they add their messages
-            await self._wait_for_holds()
-
-    async def _wait_for_holds(self) -> None:
-        while self._holds:
-            self._released = asyncio.get_running_loop().create_future()
-            await self._released
 
     async def _sync(self, batch: Batch, *, restarts: bool) -> None:
         loop = asyncio.get_running_loop()
@@ -597,6 +589,10 @@ class Database:
                 self.shares.next_batch()
 
     # -- where the tables lie; storage/opendata has another place --
+
+    def in_one_batch(self) -> contextlib.AbstractContextManager[None]:
+        """Store what the block stores in one batch, where `is_post_whole`."""
+        return contextlib.nullcontext()
 
     async def _open_place(self) -> apsw.Connection:
         return await asyncio.to_thread(self.place.open)

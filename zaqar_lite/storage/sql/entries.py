@@ -93,24 +93,18 @@ def message_of(row: Sequence[Any], now: int) -> Message:
     )
 
 
-def marks(count: int) -> tuple[int, str]:
-    """How many parameters a list in a statement gets, and their marks.
-
-    Few different lengths, so that few statements are prepared; the last value fills the rest.
-    """
-    size = next(size for size in _SIZES if size >= count)
-    return size, _MARKS[size]
-
-
 _MARKS = {size: ",".join("?" * size) for size in _SIZES}
 
 
 def in_lists(values: Sequence[Any]) -> Iterator[tuple[tuple[Any, ...], str]]:
-    """Cut values into lists for `IN (...)`: the values, filled up, and their marks."""
+    """Cut values into lists for `IN (...)`: the values, filled up with the last, and their marks.
+
+    Lists have few different lengths, so that few statements are prepared.
+    """
     for first in range(0, len(values), _MOST_MARKS):
         part = values[first : first + _MOST_MARKS]
-        size, text = marks(len(part))
-        yield (*part, *[part[-1]] * (size - len(part))), text
+        size = next(size for size in _SIZES if size >= len(part))
+        yield (*part, *[part[-1]] * (size - len(part))), _MARKS[size]
 
 
 def places_of(ids: Collection[str]) -> dict[bytes, int]:

@@ -31,26 +31,31 @@ def expire(db: Database, queue: Queue, now: int, limit: int) -> int:
     return len(found)
 
 
-def end_delays(db: Database, queue: Queue, now: int, limit: int) -> int:
-    """Make up to `limit` messages ready whose delay is over; answer how many."""
-    if queue.delayed_at > now:
-        return 0
-    count = len(_make_ready(db, queue, f"{_DELAYED} AND due <= ? ORDER BY due", now, limit))
-    queue.delayed -= count
-    if count < limit:
-        queue.delayed_at = entries.first_of(db, _NEXT_DELAY, (queue.content,))
-    return count
+def end_waits(db: Database, queue: Queue, now: int, limit: int, *, delays: bool = True) -> int:
+    """Make up to `limit` messages ready whose parking, or delay, is over; answer how many."""
+    parked = delayed = 0
+    if queue.parked_at <= now:
+        parked = len(_make_ready(db, queue, f"{_PARKED} AND until <= ? ORDER BY until", now, limit))
+        queue.parked -= parked
+        if parked < limit:
+            queue.parked_at = entries.first_of(db, _NEXT_PARKING, (queue.content,))
+    if delays and queue.delayed_at <= now:
+        delayed = len(_make_ready(db, queue, f"{_DELAYED} AND due <= ? ORDER BY due", now, limit))
+        queue.delayed -= delayed
+        if delayed < limit:
+            queue.delayed_at = entries.first_of(db, _NEXT_DELAY, (queue.content,))
+    return parked + delayed
 
 
-def end_parkings(db: Database, queue: Queue, now: int, limit: int) -> int:
-    """Make up to `limit` messages ready whose parking is over; answer how many."""
-    if queue.parked_at > now:
-        return 0
-    count = len(_make_ready(db, queue, f"{_PARKED} AND until <= ? ORDER BY until", now, limit))
-    queue.parked -= count
-    if count < limit:
-        queue.parked_at = entries.first_of(db, _NEXT_PARKING, (queue.content,))
-    return count
+def tidy(db: Database, queue: Queue, now: int, limit: int) -> tuple[int, int]:
+    """Remove what has expired, and make ready what waits no more, up to `limit` of each.
+
+    Answers how many expired, and how many became ready.
+    """
+    expired, ready = expire(db, queue, now, limit), end_waits(db, queue, now, limit)
+    if ready:
+        db.announce(queue.ref, ready)
+    return expired, ready
 
 
 def release_delayed(db: Database, queue: Queue, limit: int) -> int:

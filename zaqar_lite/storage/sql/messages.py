@@ -71,6 +71,8 @@ class SqlMessageStore(MessageStore):
 
     async def open(self) -> None:
         await self._db.open()
+        if self._db.unfinished:
+            await posting.finish_posts(self._db)
 
     async def close(self) -> None:
         await self._db.close()
@@ -95,10 +97,7 @@ class SqlMessageStore(MessageStore):
     async def find_idempotency_keys(
         self, queue: QueueRef, messages: Collection[str] = (), batch: str | None = None
     ) -> KnownKeys:
-        await self._db.pass_gate()
-        found, now = self._db.queue(queue), self._db.clock.now_ms()
-        if found is not None and found.keys_at <= now:
-            await self._db.change_queue(queue, None, 0, expiring.forget_keys, now, MAX_EXAMINED)
+        await posting.forget_keys(self._db, queue)
         return await self._db.read_queue(queue, KnownKeys(), reading.find_keys, messages, batch)
 
     async def list_messages(self, queue: QueueRef, selection: ListQuery) -> Page:
@@ -256,7 +255,7 @@ def _edit(db: Database, ref: QueueRef, wanted: Edit) -> Message:
         )
         queue.delayed_at = min(queue.delayed_at, due)
         if due <= now:
-            expiring.end_delays(db, queue, now, MAX_EXAMINED)
+            expiring.end_waits(db, queue, now, MAX_EXAMINED)
         db.announce(ref, int(due <= now))
     return entries.find_messages(db, queue, (message_id,), now)[message_id]
 

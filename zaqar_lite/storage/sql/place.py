@@ -34,7 +34,7 @@ FILE_NAME = "zaqar.sqlite3"
 OLD_FILE_NAME = "queue.sqlite3"
 """The file of versions before 0.3.0, which had another format."""
 APPLICATION_ID = 0x5A51_4C54
-FORMAT = 1
+FORMAT = 2
 """The version of `schema.sql`, kept as the file's `user_version`."""
 SAFE_SQLITE = 3_051_003
 """Before 3.51.3 two connections that write or checkpoint at once can corrupt a file in WAL mode."""
@@ -229,12 +229,12 @@ class InFile(InRam):
         return writer
 
     def _check_file(self, connection: apsw.Connection) -> None:
-        """Refuse a file that is not ours, or of a later format."""
+        """Refuse a file that is not ours, or of another format."""
         identity, version = connection.pragma("application_id"), connection.pragma("user_version")
         has_tables = connection.execute("SELECT count(*) FROM sqlite_schema").get
         if not has_tables and not version:
             return
-        if identity != APPLICATION_ID or not 0 < int(version) <= FORMAT:
+        if identity != APPLICATION_ID or int(version) != FORMAT:
             raise ConfigurationError(
                 f"{self.file} is no store of this version of Zaqar Lite (application_id "
                 f"{identity}, user_version {version}). It is kept as it is: give the server "

@@ -1,31 +1,37 @@
-"""Posting: idempotency keys, limits, and the rows of new messages, copies and outbox messages."""
+"""Posting: idempotency keys, limits, and the rows of new messages, copies and outbox messages.
+
+A large post would hold up everybody: its statements the event loop, and its pages the batch that
+others wait for. So one step checks it and stores it as it is, in parts; then each part enters the
+queue in a step of its own, and in the batch that gathers then. What the first step has stored will
+be in the queue whatever happens: a post that a crash or an error cuts short is finished later.
+"""
 
 import asyncio
 import json
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
+import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
-from zaqar_lite.domain.errors import KeyReused
+from zaqar_lite.domain.errors import KeyReused, Unavailable
 from zaqar_lite.domain.groups import group_of
 from zaqar_lite.domain.models import QueueRef
-from zaqar_lite.domain.posts import IdempotencyKey, NewMessage, Posted
+from zaqar_lite.domain.posts import IdempotencyKey, KnownKey, NewMessage, Posted
 from zaqar_lite.domain.refusals import too_many_keys, too_many_messages
 from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.sql import entries, expiring
-from zaqar_lite.storage.sql.batches import Hold
 from zaqar_lite.storage.sql.database import Database
 from zaqar_lite.storage.sql.entries import DELAYED, READY
 from zaqar_lite.storage.sql.queues import Queue
 from zaqar_lite.storage.sql.shares import cost_of
 
-_AT_ONCE = 750
-"""The cost (`cost_of`: messages, copies and bytes) up to which a post is stored in one step."""
-_SLICE = 250
-"""Messages and copies that a larger one stores in each step: some 3 ms."""
-_BYTES = 256 << 10
-"""Bytes of bodies that such a step stores at most, beyond its first message."""
+_PART = 250
+"""The cost (`cost_of`: messages, copies and bytes) up to which a post is stored in one step, and of
+each part of a larger one: some 3 ms."""
+_TIDIED = MAX_EXAMINED // 4
+"""Expired messages, or ended keys, that one step removes to make room."""
 MESSAGE, BATCH = 0, 1
 """The kinds of keys, as `schema.sql` writes them."""
 
@@ -61,6 +67,19 @@ class Plan(Struct, frozen=True):
     known: Sequence[Posted] | None = None
 
 
+class LargePost(Struct, frozen=True):
+    """A post that is stored in parts, without its messages."""
+
+    number: int
+    post: Post
+    plan: Plan
+
+
+_decode_post = msgspec.msgpack.Decoder(LargePost).decode
+_decode_part = msgspec.msgpack.Decoder(list[NewMessage]).decode
+_encode = msgspec.msgpack.encode
+
+
 async def post(  # noqa: PLR0917 - as the seam has it
     db: Database,
     ref: QueueRef,
@@ -77,17 +96,31 @@ async def post(  # noqa: PLR0917 - as the seam has it
         if one.copies or one.outbox:
             brings = True
     wanted = Post(ref, messages, client_id, batch_key, version, has_keys, brings)
+    if db.unfinished:
+        await finish_posts(db)
     cost = cost_of(messages)
-    if db.shares is not None and not db.shares.joins(ref.project, cost):
-        await db.shares.wait(ref.project, cost)
-    while (busy := db.posting.get(ref)) is not None:
-        await busy.wait()
+    is_large = cost > _PART
+    await _take_share(db, ref.project, cost if db.is_post_whole else min(cost, _PART))
+    await _wait_for_large(db, ref)
     await _make_room(db, wanted)
-    if cost <= _AT_ONCE:
+    if not is_large:
         return await db.write(_post_at_once, wanted)
-    # In a task of its own: a client that goes away must not undo the batch of others.
-    posting = asyncio.create_task(_post_in_steps(db, wanted))
+    await _wait_for_large(db, ref)
+    # In a task of its own: what has begun is finished, whether or not its client is still there.
+    posting = db.posting[ref] = asyncio.create_task(_post_in_parts(db, wanted))
+    posting.add_done_callback(lambda _: db.posting.pop(ref))
     return await asyncio.shield(posting)
+
+
+async def _wait_for_large(db: Database, ref: QueueRef) -> None:
+    while (busy := db.posting.get(ref)) is not None:
+        await asyncio.wait({busy})
+
+
+async def _take_share(db: Database, project: str, cost: int) -> None:
+    await db.pass_gate()
+    if db.shares is not None and not db.shares.joins(project, cost):
+        await db.shares.wait(project, cost)
 
 
 async def _make_room(db: Database, wanted: Post) -> None:
@@ -97,18 +130,33 @@ async def _make_room(db: Database, wanted: Post) -> None:
     if wanted.brings:
         for ref, count in _copies(wanted.messages).items():
             await _make_room_in(db, ref, count, now)
-    while wanted.has_keys and (queue := db.queue(wanted.ref)) and queue.keys_at <= now:
-        if not await db.change_queue(wanted.ref, None, 0, expiring.forget_keys, now, MAX_EXAMINED):
-            break
+    if wanted.has_keys:
+        await forget_keys(db, wanted.ref)
 
 
 async def _make_room_in(db: Database, ref: QueueRef, count: int, now: int) -> None:
-    await db.pass_gate()
-    while (queue := db.queue(ref)) is not None and queue.expiry_at <= now:
+    while True:
+        await db.pass_gate()
+        queue = db.queue(ref)
+        if queue is None or queue.expiry_at > now:
+            return
         if queue.total + queue.reserved + count <= db.options.max_messages:
-            break
-        if not await db.change_queue(ref, None, 0, expiring.expire, now, MAX_EXAMINED // 4):
-            break
+            return
+        if not await db.change_queue(ref, None, 0, expiring.expire, now, _TIDIED):
+            return
+        await db.turns.wait()
+
+
+async def forget_keys(db: Database, ref: QueueRef) -> None:
+    """Forget the keys of a queue whose window is over, in bounded steps."""
+    now = db.clock.now_ms()
+    while True:
+        await db.pass_gate()
+        queue = db.queue(ref)
+        if queue is None or queue.keys_at > now:
+            return
+        if not await db.change_queue(ref, None, 0, expiring.forget_keys, now, _TIDIED):
+            return
         await db.turns.wait()
 
 
@@ -122,64 +170,122 @@ def _post_at_once(db: Database, wanted: Post) -> Sequence[Posted]:
     return _answer(db, queue, wanted, plan, ids, now)
 
 
-async def _post_in_steps(db: Database, wanted: Post) -> Sequence[Posted]:
-    """Store a large post in steps of one batch; others run in between."""
-    while (busy := db.posting.get(wanted.ref)) is not None:
-        await busy.wait()
-    done = db.posting[wanted.ref] = asyncio.Event()
+async def _post_in_parts(db: Database, wanted: Post) -> Sequence[Posted]:
+    """Store a large post; others run in between."""
     reserved: list[tuple[Queue, int]] = []
+    large: LargePost | None = None
     try:
-        await db.pass_gate()
-        with db.hold() as hold:
-            answer = await _steps(db, wanted, hold, reserved)
-            future = db.future() if db.place.syncs else None
+        answer = await db.join(_accept, wanted, reserved)
+        if isinstance(answer, LargePost):
+            large = answer
+            with db.in_one_batch():
+                answer = await _finish(db, large)
+        if db.place.syncs:
+            await db.future()
+    except BaseException:
+        if large is not None:
+            db.unfinished.add(large.number)
+        raise
     finally:
         for queue, count in reserved:
             queue.reserved -= count
-        del db.posting[wanted.ref]
-        done.set()
-    if future is not None:
-        await future
     return answer
 
 
-async def _steps(
-    db: Database, wanted: Post, hold: Hold, reserved: list[tuple[Queue, int]]
-) -> Sequence[Posted]:
-    now = db.clock.now_ms()
-    with db.step:
-        queue, plan = _prepare(db, wanted, now)
-        if plan.known is not None:
-            return plan.known
-        for ref, count in (_copies(plan.new) if wanted.brings else {}).items():
-            target = db.make_queue(ref)
-            target.reserved += count
-            reserved.append((target, count))
-    ids: list[str] = []
-    for part in _slices(plan.new):
-        if hold.is_begun:
-            await db.turns.wait()
-            hold.check()
-        with db.step:
-            queue = db.make_queue(wanted.ref)
-            ids += _store(db, queue, part, wanted, db.clock.now_us())
-        hold.is_begun = True
-    with db.step:
-        return _answer(db, db.make_queue(wanted.ref), wanted, plan, ids, now)
+def _accept(
+    db: Database, wanted: Post, reserved: list[tuple[Queue, int]]
+) -> LargePost | Sequence[Posted]:
+    """Check a large post and store its parts; or answer it, where its key is known."""
+    _, plan = _prepare(db, wanted, db.clock.now_ms())
+    if plan.known is not None:
+        return plan.known
+    for ref, count in (_copies(plan.new) if wanted.brings else {}).items():
+        target = db.make_queue(ref)
+        target.reserved += count
+        reserved.append((target, count))
+    large = LargePost(db.take_number(), replace(wanted, messages=()), replace(plan, new=()))
+    parts = enumerate([large, *_parts(plan.new)])
+    rows = [(large.number, at, None if at else b"", _encode(part)) for at, part in parts]
+    db.executemany("INSERT INTO post VALUES (?, ?, ?, ?)", rows)
+    return large
 
 
-def _slices(messages: Sequence[NewMessage]) -> Sequence[Sequence[NewMessage]]:
-    slices: list[list[NewMessage]] = [[]]
-    count = size = 0
+async def finish_posts(db: Database) -> None:
+    """Finish the large posts that a crash or an error has cut short."""
+    async with db.finishing:
+        for number in sorted(db.unfinished):
+            large = await db.join(_find_large, number)
+            if large is not None:
+                await _finish(db, large)
+                if db.place.syncs:
+                    await db.future()
+            db.unfinished.discard(number)
+
+
+def _find_large(db: Database, number: int) -> LargePost | None:
+    found = "SELECT content FROM post WHERE number = ? AND part = 0"
+    row = db.execute(found, (number,)).fetchone()
+    return None if row is None else _decode_post(row[0])
+
+
+async def _finish(db: Database, large: LargePost) -> Sequence[Posted]:
+    """Let the parts of a large post enter the queue, one after the other; answer for the post.
+
+    Raises:
+        Unavailable: a batch was undone meanwhile.
+    """
+    undone = db.undone
+    while await db.join(_enter_part, large):
+        await db.turns.wait()
+        if not db.is_post_whole:
+            await _take_share(db, large.post.ref.project, _PART)
+        if db.undone != undone:
+            raise Unavailable("The store undid a part of this post; it may be stored later.")
+    return await db.join(_end, large)
+
+
+def _enter_part(db: Database, large: LargePost) -> bool:
+    """Let the next part of a large post enter the queue; False where none is left."""
+    row = db.execute(
+        "SELECT part, content FROM post WHERE number = ? AND ids IS NULL ORDER BY part LIMIT 1",
+        (large.number,),
+    ).fetchone()
+    if row is None:
+        return False
+    part, content = row
+    queue = db.make_queue(large.post.ref)
+    ids = _store(db, queue, _decode_part(content), large.post, db.clock.now_us())
+    db.execute(
+        "UPDATE post SET ids = ?, content = NULL WHERE number = ? AND part = ?",
+        (bytes.fromhex("".join(ids)), large.number, part),
+    )
+    return True
+
+
+def _end(db: Database, large: LargePost) -> Sequence[Posted]:
+    """Forget the parts of a large post, which are all in the queue, and answer for it."""
+    values = (large.number,)
+    rows = db.execute("SELECT ids FROM post WHERE number = ? ORDER BY part", values).fetchall()
+    if not rows:
+        raise Unavailable("The store undid this post, or has finished it already.")
+    db.execute("DELETE FROM post WHERE number = ?", values)
+    ids = _texts_of(b"".join(ids for (ids,) in rows))
+    queue, now = db.make_queue(large.post.ref), db.clock.now_ms()
+    return _answer(db, queue, large.post, large.plan, ids, now)
+
+
+def _parts(messages: Sequence[NewMessage]) -> Sequence[Sequence[NewMessage]]:
+    """Cut messages into parts that cost about as much as one step may."""
+    parts: list[list[NewMessage]] = []
+    left = 0
     for message in messages:
-        added = 1 + len(message.copies) + len(message.outbox)
-        if slices[-1] and (count + added > _SLICE or size + len(message.body) > _BYTES):
-            slices.append([])
-            count = size = 0
-        count += added
-        size += len(message.body)
-        slices[-1].append(message)
-    return slices
+        cost = cost_of((message,))
+        if not parts or cost > left:
+            parts.append([])
+            left = _PART
+        left -= cost
+        parts[-1].append(message)
+    return parts
 
 
 def _copies(messages: Sequence[NewMessage]) -> Counter[QueueRef]:
@@ -197,10 +303,9 @@ def _prepare(db: Database, wanted: Post, now: int) -> tuple[Queue, Plan]:
     if key is not None and queue is not None and queue.keys:
         found = find_keys(db, queue, BATCH, [key.text], now).get(key.text)
         if found is not None:
-            ids, digest = found
-            if digest not in {None, key.digest}:
+            if not found.matches(key):
                 raise KeyReused(None)
-            return queue, Plan((), {}, {}, [Posted(one, duplicate=True) for one in ids])
+            return queue, Plan((), {}, {}, [Posted(one, duplicate=True) for one in found.ids])
     db.check_growth()
     queue, plan = queue or db.make_queue(wanted.ref), Plan(wanted.messages, {}, {})
     if wanted.has_keys:
@@ -242,10 +347,9 @@ def _plan(db: Database, queue: Queue, messages: Sequence[NewMessage], now: int) 
         if key is None:
             new.append(message)
         elif key.text in known:
-            ids, digest = known[key.text]
-            if digest not in {None, key.digest}:
+            if not known[key.text].matches(key):
                 raise KeyReused(index)
-            plan.repeats[index] = ids[0]
+            plan.repeats[index] = known[key.text].ids[0]
         elif key.text in earlier:
             first, digest = earlier[key.text]
             if digest != key.digest:
@@ -259,68 +363,78 @@ def _plan(db: Database, queue: Queue, messages: Sequence[NewMessage], now: int) 
 
 def find_keys(
     db: Database, queue: Queue, kind: int, texts: Sequence[str], now: int
-) -> dict[str, tuple[list[str], bytes | None]]:
-    """The ids and digests that live keys of a kind stand for, by their texts."""
-    found: dict[str, tuple[list[str], bytes | None]] = {}
+) -> dict[str, KnownKey]:
+    """The live keys of a kind, by their texts."""
+    found: dict[str, KnownKey] = {}
     for values, text in entries.in_lists(list(dict.fromkeys(texts))):
         rows = db.execute(
             "SELECT key, ids, digest FROM idempotency"
             f" WHERE queue = ? AND kind = ? AND key IN ({text}) AND ends > ?",
             (queue.number, kind, *values, now),
         )
-        found.update({key: (ids.hex(" ", 16).split(" "), digest) for key, ids, digest in rows})
+        found.update({key: KnownKey(_texts_of(ids), digest) for key, ids, digest in rows})
     return found
+
+
+def _texts_of(ids: bytes) -> list[str]:
+    return ids.hex(" ", 16).split(" ") if ids else []
 
 
 def _answer(  # noqa: PLR0917 - a post, what is planned for it, and what was stored
     db: Database, queue: Queue, wanted: Post, plan: Plan, ids: Sequence[str], now: int
 ) -> Sequence[Posted]:
-    """Remember the keys of a post, and answer for all of its messages."""
+    """Answer for all messages of a post, and remember its key."""
     if not wanted.has_keys:
         return list(map(Posted, ids))
     fresh = iter(ids)
     posted = []
-    for index in range(len(wanted.messages)):
+    for index in range(len(ids) + len(plan.repeats) + len(plan.firsts)):
         if index in plan.repeats:
             posted.append(Posted(plan.repeats[index], duplicate=True))
         elif index in plan.firsts:
             posted.append(Posted(posted[plan.firsts[index]].id, duplicate=True))
         else:
             posted.append(Posted(next(fresh)))
-    _remember(db, queue, wanted, posted, now)
+    if wanted.batch_key is not None:
+        numbers = bytes.fromhex("".join(one.id for one in posted))
+        _remember(db, queue, BATCH, [(wanted.batch_key, numbers)], now)
     return posted
 
 
-def _remember(db: Database, queue: Queue, wanted: Post, posted: Sequence[Posted], now: int) -> None:
+def _remember(
+    db: Database, queue: Queue, kind: int, keys: Sequence[tuple[IdempotencyKey, bytes]], now: int
+) -> None:
+    """Remember keys of a kind, and the ids that each stands for."""
     ends = now + db.options.idempotency_window_ms
-    rows = [
-        (queue.number, MESSAGE, key.text, ends, key.digest, bytes.fromhex(answer.id))
-        for message, answer in zip(wanted.messages, posted, strict=True)
-        if (key := message.idempotency_key) is not None and not answer.duplicate
-    ]
-    if wanted.batch_key is not None:
-        ids = b"".join(bytes.fromhex(one.id) for one in posted)
-        key = wanted.batch_key
-        rows.append((queue.number, BATCH, key.text, ends, key.digest, ids))
-    if not rows:
-        return
     db.touch(queue)
     # An ended key that nothing has removed yet is replaced, and was counted already.
     before = db.connection.total_changes()
-    db.executemany("DELETE FROM idempotency WHERE queue = ? AND kind = ? AND key = ?", [
-        row[:3] for row in rows
-    ])  # fmt: skip
-    queue.keys += len(rows) - (db.connection.total_changes() - before)
-    db.executemany("INSERT INTO idempotency VALUES (?, ?, ?, ?, ?, ?)", rows)
+    db.executemany(
+        "DELETE FROM idempotency WHERE queue = ? AND kind = ? AND key = ?",
+        [(queue.number, kind, key.text) for key, _ in keys],
+    )
+    queue.keys += len(keys) - (db.connection.total_changes() - before)
+    db.executemany(
+        "INSERT INTO idempotency VALUES (?, ?, ?, ?, ?, ?)",
+        [(queue.number, kind, key.text, ends, key.digest, ids) for key, ids in keys],
+    )
     queue.keys_at = min(queue.keys_at, ends)
 
 
 def _store(
     db: Database, queue: Queue, new: Sequence[NewMessage], wanted: Post, now_us: int
 ) -> list[str]:
-    """Insert messages, their copies and their outbox messages; answer the messages' ids."""
+    """Insert messages with their keys, copies and outbox messages; answer the messages' ids."""
     client_id = wanted.client_id
     ids = insert(db, queue, new, client_id, now_us) if new else []
+    if wanted.has_keys:
+        keys = [
+            (message.idempotency_key, bytes.fromhex(own_id))
+            for message, own_id in zip(new, ids, strict=True)
+            if message.idempotency_key is not None
+        ]
+        if keys:
+            _remember(db, queue, MESSAGE, keys, now_us // 1000)
     if not wanted.brings:
         return ids
     copies: dict[QueueRef, list[tuple[NewMessage, int]]] = defaultdict(list)

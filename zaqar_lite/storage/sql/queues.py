@@ -6,6 +6,7 @@ in the row at the end of the batch, in the transaction of what it counts.
 
 import json
 from collections.abc import Iterable
+from operator import attrgetter
 from typing import Any
 
 import apsw
@@ -95,22 +96,22 @@ class Queue:
 
     def counts(self) -> tuple[Any, ...]:
         """What `restore` sets again when a step is undone."""
-        return (
-            self.content, self.ready, self.delayed, self.leased, self.parked, self.keys,
-            self.ended, self.epoch, self.delayed_at, self.parked_at, self.lease_at,
-            self.expiry_at, self.keys_at, self.history_at, self.record,
-        )  # fmt: skip
+        return (*_counts_of(self), self.record)
 
     def restore(self, counts: tuple[Any, ...]) -> None:
         """Undo what a step changed."""
         *rest, record = counts
         if record is not self.record:
             self.set_record(record)
-        (
-            self.content, self.ready, self.delayed, self.leased, self.parked, self.keys,
-            self.ended, self.epoch, self.delayed_at, self.parked_at, self.lease_at,
-            self.expiry_at, self.keys_at, self.history_at,
-        ) = rest  # fmt: skip
+        for name, value in zip(_COUNTS, rest, strict=True):
+            setattr(self, name, value)
+
+
+_COUNTS = (
+    "content", "ready", "delayed", "leased", "parked", "keys", "ended", "epoch", "delayed_at",
+    "parked_at", "lease_at", "expiry_at", "keys_at", "history_at",
+)  # fmt: skip
+_counts_of = attrgetter(*_COUNTS)
 
 
 class Queues:

@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 
 from zaqar_lite.domain.ids import Marker
 from zaqar_lite.domain.models import ListQuery, Message, Page, QueueRef, Stats
-from zaqar_lite.domain.posts import KnownKey, KnownKeys
+from zaqar_lite.domain.posts import KnownKeys
 from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.sql import claiming, entries, expiring, posting
 from zaqar_lite.storage.sql.database import Database
@@ -110,16 +110,8 @@ async def tidy(db: Database, ref: QueueRef) -> None:
         queue, now = db.queue(ref), db.clock.now_ms()
         if queue is None or min(queue.expiry_at, queue.delayed_at, queue.parked_at) > now:
             return
-        await db.change_queue(ref, None, None, _tidy_step, now)
+        await db.change_queue(ref, None, (0, 0), expiring.tidy, now, _STEP)
         await db.turns.wait()
-
-
-def _tidy_step(db: Database, queue: Queue, now: int) -> None:
-    expiring.expire(db, queue, now, _STEP)
-    ready = expiring.end_delays(db, queue, now, _STEP)
-    ready += expiring.end_parkings(db, queue, now, _STEP)
-    if ready:
-        db.announce(queue.ref, ready)
 
 
 def stats(db: Database, queue: Queue) -> Stats:
@@ -168,35 +160,26 @@ async def partition(db: Database, ref: QueueRef, count: int) -> Sequence[int]:
     ranges = min(count, queue.total)
     cuts = [queue.total * (index + 1) // ranges for index in range(ranges)]
     found: list[int] = []
-    position = walked = 0
-    for cut in cuts:
-        while walked < cut:
-            step = min(cut - walked, MAX_EXAMINED)
-            row = await db.read_queue(ref, None, _position_after, position, step)
-            if row is None:  # messages went meanwhile: the last one ends the last range
-                break
-            position, walked = row, walked + step
-            if walked % MAX_EXAMINED == 0:
-                await db.turns.wait()
-        if walked < cut:
-            break
-        found.append(position)
-    if len(found) < ranges:
-        last = await db.read_queue(ref, None, _last_position)
-        if last is not None and (not found or last > found[-1]):
-            found.append(last)
+    last = walked = 0
+    nothing: Sequence[int] = ()
+    while len(found) < ranges:
+        positions = await db.read_queue(ref, nothing, _positions_after, last)
+        if not positions:  # messages went meanwhile: the last one ends the last range
+            return [*found, last] if last not in {0, *found[-1:]} else found
+        walked += len(positions)
+        found += [positions[cut - walked - 1] for cut in cuts[len(found) :] if cut <= walked]
+        last = positions[-1]
+        await db.turns.wait()
     return found
 
 
-def _position_after(db: Database, queue: Queue, position: int, count: int) -> int | None:
-    """The position of the `count`-th message after a position."""
-    row = db.execute(_NEXT, (queue.content, position, NEVER, count - 1)).fetchone()
-    return None if row is None else int(row[0])
-
-
-def _last_position(db: Database, queue: Queue) -> int | None:
-    row = db.execute("SELECT max(position) FROM entry WHERE queue = ?", (queue.content,)).fetchone()
-    return None if row[0] is None else int(row[0])
+def _positions_after(db: Database, queue: Queue, position: int) -> Sequence[int]:
+    """The positions of the next messages after one."""
+    rows = db.execute(
+        "SELECT position FROM entry WHERE queue = ? AND position > ? ORDER BY position LIMIT ?",
+        (queue.content, position, MAX_EXAMINED),
+    )
+    return [found for (found,) in rows]
 
 
 def find_keys(
@@ -208,8 +191,4 @@ def find_keys(
     now = db.clock.now_ms()
     known = posting.find_keys(db, queue, posting.MESSAGE, list(messages), now)
     whole = posting.find_keys(db, queue, posting.BATCH, [] if batch is None else [batch], now)
-    return KnownKeys(
-        next((KnownKey(ids, digest) for ids, digest in whole.values()), None),
-        {text: KnownKey(ids, digest) for text, (ids, digest) in known.items()},
-        are_any=True,
-    )
+    return KnownKeys(whole.get(batch or ""), known, are_any=True)

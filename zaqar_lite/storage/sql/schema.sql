@@ -134,6 +134,17 @@ CREATE TABLE idempotency (
 ) WITHOUT ROWID, STRICT;
 CREATE INDEX ending_key ON idempotency (queue, ends);
 
+-- Large posts under way, in parts (posting.py): part 0 says what is posted where, the others have
+-- the messages as MessagePack. `ids` are those of a part that has entered the queue, which has no
+-- content any more. Who opens the store finishes them.
+CREATE TABLE post (
+  number INTEGER NOT NULL,
+  part INTEGER NOT NULL,
+  ids BLOB,
+  content BLOB,
+  PRIMARY KEY (number, part)
+) WITHOUT ROWID, STRICT;
+
 -- Messages that are over: `state` is done or failed, `number` counts up. `queue` is the queue's
 -- number, `consumers` a JSON list of Client-IDs.
 CREATE TABLE history (

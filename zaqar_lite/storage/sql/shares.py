@@ -74,9 +74,9 @@ class Shares:
 
         Raises Unavailable: a batch before was not written.
         """
-        self._ask_for_batch()
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._lines.setdefault(project, deque()).append((cost, turn))
+        self._ask_for_batch()
         await turn
 
     def next_batch(self) -> None:

@@ -5,7 +5,7 @@ finds work, each for one bounded step that is a transaction of its own.
 """
 
 from zaqar_lite.domain.models import NO_RETRIES, QueueRef, RetryPolicy, RetryPolicyOf, SweepResult
-from zaqar_lite.storage.sql import claiming, entries, expiring, history
+from zaqar_lite.storage.sql import claiming, entries, expiring, history, posting
 from zaqar_lite.storage.sql.database import Database
 from zaqar_lite.storage.sql.queues import NEVER, Queue
 
@@ -23,6 +23,8 @@ _GIVEN_BACK = 50
 async def sweep(db: Database, limit: int, retries_of: RetryPolicyOf) -> SweepResult:
     """Tidy up about `limit` entries; see the seam."""
     db.check_writable()
+    if db.unfinished:
+        await posting.finish_posts(db)
     swept = SweepResult()
     for _ in range(_VISITS):
         now, ref = await db.read(_NO_QUEUE, _next_due)
@@ -76,14 +78,10 @@ def _visit(db: Database, queue: Queue, now: int, limit: int, retries: RetryPolic
     if queue.is_bare:
         db.remove_queue(queue)
         return SweepResult()
-    expired = expiring.expire(db, queue, now, limit)
+    expired, promoted = expiring.tidy(db, queue, now, limit)
     lapsed = moved = 0
     if queue.lease_at <= now:
         lapsed, moved = claiming.end_lapsed(db, queue, now, max(1, limit - expired), retries)
-    promoted = expiring.end_delays(db, queue, now, limit)
-    promoted += expiring.end_parkings(db, queue, now, limit)
-    if promoted:
-        db.announce(queue.ref, promoted)
     forgotten = expiring.forget_keys(db, queue, now, limit)
     forgotten += history.trim(db, queue, now, limit)
     letter = retries.dead_letter
