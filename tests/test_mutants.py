@@ -1,16 +1,13 @@
 """What `python -m tests.mutants` plants, and that it knows which tests cover what."""
 
 import ast
-import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
-from tests.mutants.__main__ import candidates, sample
-from tests.mutants.changes import Change, find
-from tests.mutants.covering import PARTS, RECORDINGS, ROOT, Covering, enclosing
+from tests.mutants.changes import find
+from tests.mutants.covering import ROOT
 
 PYTHON = '''"""A page of 7."""
 LIMIT: int = 10
@@ -78,52 +75,6 @@ def test_of_lua_it_changes_no_comment_and_no_text() -> None:
         (4, "1", "2"),
     ]
     assert b"    \n" in changes[5].planted(LUA)
-
-
-def test_every_part_has_changes_and_every_recording_has_tests() -> None:
-    for part in PARTS:
-        assert candidates(part)
-    for recording in RECORDINGS:
-        assert all((ROOT / path).exists() for path in recording.paths)
-
-
-def test_a_seed_chooses_the_same_changes_whatever_else_changes() -> None:
-    before = find("x.py", PYTHON)
-    after = find("x.py", b"MORE = not 1 + 2\n" + PYTHON)
-    chosen = [(change.text, change.old) for change in sample(before, 7, 4)]
-    kept = [(change.text, change.old) for change in sample(after, 7, len(after))]
-    assert [change for change in kept if change in chosen] == chosen
-    assert [(change.text, change.old) for change in sample(before, 8, 4)] != chosen
-
-
-def test_a_change_is_covered_by_the_tests_that_enter_its_function(tmp_path: Path) -> None:
-    path = "zaqar_lite/domain/quotas.py"
-    changes = find(path, (ROOT / path).read_bytes())
-    function = next(name for change in changes if (name := enclosing(change)))
-    others = {"functions": ["zaqar_lite/domain/ids.py f", f"{path} {function}", f"{path} other"]}
-    tests = {"a.py::far": (1, [0]), "a.py::near": (2, [0, 1]), "b.py::beside": (1, [2])}
-    (tmp_path / "rules.json").write_text(json.dumps({**others, "tests": tests}))
-    covering = Covering(tmp_path)
-
-    def names(change: Change) -> list[str]:
-        return [test.name for stage in covering.stages(change) for test in stage]
-
-    inside = next(change for change in changes if enclosing(change) == function)
-    assert names(inside) == ["a.py::near"]
-    outside = replace(inside, line=1)
-    assert sorted(names(outside)) == ["a.py::near", "b.py::beside"]
-
-
-def test_the_lua_library_is_covered_by_what_runs_an_operation(tmp_path: Path) -> None:
-    recorded = {
-        "functions": ["operation claim", "a.py near"],
-        "tests": {"a::1": (1, [0]), "b::2": (1, [1])},
-    }
-    (tmp_path / "redis.json").write_text(json.dumps(recorded))
-    path = "zaqar_lite/storage/redis/scripts/indexes.lua"
-    change = find(path, (ROOT / path).read_bytes())[0]
-    stages = Covering(tmp_path).stages(change)
-    assert [test.name for stage in stages for test in stage] == ["a::1"]
 
 
 def test_a_run_names_the_test_that_fails_in_a_fork_and_apart(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """The files for who operates a server: alert rules, dashboard, Kubernetes, KEDA and systemd."""
 
-import json
 import re
 import shutil
 import subprocess
@@ -94,19 +93,6 @@ def test_no_two_families_of_a_scrape_have_one_name() -> None:
         names = re.findall(r"^# TYPE (\S+)", text, re.MULTILINE)
         assert len(names) > 40
         assert sorted(set(names)) == sorted(names)
-
-
-def test_the_panels_of_the_dashboard_lie_side_by_side() -> None:
-    panels = json.loads((FILES / "dashboard.json").read_text())["panels"]
-    assert len({panel["id"] for panel in panels}) == len(panels) > 15
-    places = [panel["gridPos"] for panel in panels]
-    taken = [
-        (x, y)
-        for place in places
-        for x in range(place["x"], place["x"] + place["w"])
-        for y in range(place["y"], place["y"] + place["h"])
-    ]
-    assert len(set(taken)) == len(taken)
 
 
 @pytest.mark.parametrize("name", ["kubernetes-embedded.yaml", "kubernetes-redis.yaml"])

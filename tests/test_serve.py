@@ -1,6 +1,5 @@
 """`zaqar-lite serve` as a process: start, refuse, log, drain."""
 
-import contextlib
 import json
 import logging
 import os
@@ -184,33 +183,6 @@ def bounded() -> Iterator[ServerProcess]:
         yield server
 
 
-@pytest.mark.parametrize("endless", [b"X-%d: " + b"x" * 1000 + b"\r\n", b"%d" + b"y" * 1000])
-def test_a_head_without_end_is_refused(bounded: ServerProcess, endless: bytes) -> None:
-    with socket.create_connection(("127.0.0.1", bounded.port), 30) as connection:
-        connection.sendall(b"GET /v2/queues HTTP/1.1\r\nHost: localhost\r\nX: ")
-        with contextlib.suppress(ConnectionError):
-            for number in range(1000):  # 1 MB, of which 256 KiB are taken
-                connection.sendall(endless % number)
-                if number % 20 == 0:
-                    time.sleep(0.001)
-        said = until_closed(connection)
-    assert not said or said.startswith(b"HTTP/1.1 431 ")
-    assert bounded.alive()
-
-
-def test_what_follows_an_answered_request_is_bounded(bounded: ServerProcess) -> None:
-    with socket.create_connection(("127.0.0.1", bounded.port), 30) as connection:
-        connection.sendall(
-            b"POST /v2/queues/q/messages HTTP/1.1\r\nHost: localhost\r\n"
-            b"Transfer-Encoding: chunked\r\n\r\n"
-        )
-        assert connection.recv(65_536).startswith(b"HTTP/1.1 400 ")
-        chunks = (b"400\r\n" + b"z" * 1024 + b"\r\n") * 20_000
-        with pytest.raises(ConnectionError):
-            connection.sendall(chunks)
-    assert bounded.alive()
-
-
 @pytest.mark.parametrize(
     "begun",
     [
@@ -230,21 +202,6 @@ def test_an_incomplete_request_is_given_up(bounded: ServerProcess, begun: bytes)
         assert 0.9 <= time.monotonic() - started < 20
     with httpx.Client(base_url=bounded.url, headers=HEADERS) as http:
         assert http.get("/v2/queues").json()["queues"] == []
-
-
-def test_a_slow_request_that_goes_on_is_served(bounded: ServerProcess) -> None:
-    head = (
-        b"POST /v2/queues/slow/messages HTTP/1.1\r\nHost: localhost\r\nClient-ID: %s\r\n"
-        b"X-Project-ID: slow\r\nContent-Length: 27\r\n\r\n" % HEADERS["Client-ID"].encode()
-    )
-    body = b'{"messages": [{"body": 1}]}'
-    with socket.create_connection(("127.0.0.1", bounded.port), 30) as connection:
-        for part in (head[:40], head[40:], *(body[n : n + 9] for n in range(0, 27, 9))):
-            connection.sendall(part)
-            time.sleep(0.5)
-        answer = connection.recv(65_536)
-    assert answer.startswith(b"HTTP/1.1 201 ")
-    assert b"\r\ndate: " in answer
 
 
 def test_finishes_what_is_under_way_and_exits_0() -> None:

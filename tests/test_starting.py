@@ -141,13 +141,6 @@ def test_an_error_in_the_moment_in_which_the_start_ends_is_no_traceback() -> Non
     assert finished.returncode == 1
 
 
-def test_a_directory_that_another_server_has_ends_the_server(tmp_path: Path) -> None:
-    with ServerProcess(f"embedded://{tmp_path}"):
-        code, (line,) = run_until_it_ends("--store", f"embedded://{tmp_path}")
-    assert (code, line["level"]) == (1, "critical")
-    assert str(tmp_path) in line["message"]
-
-
 def serving(server: ServerProcess) -> list[int]:
     """The processes below the server's that run Python; multiprocessing's own helper is none."""
     return [

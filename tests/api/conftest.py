@@ -50,6 +50,24 @@ class Api:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         return await self.http.request(method, url, content=content, headers=named)
 
+    async def expect(
+        self,
+        status: int,
+        method: str,
+        path: str,
+        document: Any = None,
+        *,
+        title: str = "",
+        says: str = "",
+        **headers: str,
+    ) -> httpx.Response:
+        """Send a request whose answer has this status, this title, and this in its description."""
+        answer = await self.call(method, path, document, **headers)
+        assert answer.status_code == status, answer.text
+        assert not title or answer.json()["title"] == title, answer.text
+        assert not says or says in answer.json()["description"], answer.text
+        return answer
+
     async def post(self, *messages: dict[str, Any], **headers: str) -> list[str]:
         """Post messages to the test's queue; answer their ids."""
         answer = await self.call("POST", "messages", {"messages": list(messages)}, **headers)

@@ -266,5 +266,5 @@ async def test_a_trail_that_fails_fails_no_request(
     make_api: MakeApi, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with make_api(audit=str(FULL)) as api:
-        assert (await api.call("PUT", "/v2/queues/a")).status_code == 201
+        await api.expect(201, "PUT", "/v2/queues/a")
     assert "audit trail /dev/full can't be written" in caplog.text

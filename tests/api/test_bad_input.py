@@ -112,8 +112,7 @@ async def test_metadata_may_be_as_deep_as_can_be_written_again(api: Api, depth: 
         nested = [nested]
     answer = await api.call("PUT", "", {"nested": nested})
     assert answer.status_code == (201 if depth <= 200 else 400)
-    shown = await api.call("GET", "")
-    assert shown.status_code == 200
+    shown = await api.expect(200, "GET", "")
     assert ("nested" in shown.json()) is (depth <= 200)
 
 
@@ -278,9 +277,7 @@ async def test_names_the_message_whose_group_or_time_is_wrong(
     api: Api, wrong: dict[str, str], words: str
 ) -> None:
     document = {"messages": [{"body": 1}, {"body": 2, **wrong}]}
-    answer = await api.call("POST", "messages", document)
-    assert answer.status_code == 400
-    assert words in answer.json()["description"]
+    await api.expect(400, "POST", "messages", document, says=words)
     assert await api.browse() == []
 
 

@@ -112,7 +112,7 @@ OTHERS = [
 async def test_on_loopback_host_must_be_a_name_of_loopback(api: Api) -> None:
     """A page of another site can have its name resolved to this machine."""
     for host in OURS:
-        assert (await api.call("GET", "/v2/queues", Host=host)).status_code == 200, host
+        await api.expect(200, "GET", "/v2/queues", Host=host)
     for host in OTHERS:
         answer = await api.http.get("/v2/queues", headers=[(b"Host", host.encode())])
         assert (answer.status_code, answer.json()["title"]) == (400, "Invalid header value"), host
@@ -154,12 +154,11 @@ async def test_refuses_a_queue_name(api: Api, name: str, method: str, suffix: st
 
 @pytest.mark.parametrize("name", ["q" * 64, "a.b", "A-Z_09", "..a"])
 async def test_takes_a_queue_name(api: Api, name: str) -> None:
-    assert (await api.call("PUT", f"/v2/queues/{name}")).status_code == 201
+    await api.expect(201, "PUT", f"/v2/queues/{name}")
 
 
 async def test_takes_a_project_with_spaces_and_200_characters(api: Api) -> None:
-    answer = await api.call("GET", "/v2/queues/q", X_Project_ID="my project " * 18)
-    assert answer.status_code == 200
+    await api.expect(200, "GET", "/v2/queues/q", X_Project_ID="my project " * 18)
 
 
 @pytest.mark.parametrize(
@@ -180,8 +179,7 @@ async def test_answers_404_without_checks_for_an_unknown_path(api: Api, path: st
 
 
 async def test_answers_405_after_the_checks_with_what_is_allowed(api: Api) -> None:
-    answer = await api.call("HEAD", "/v2/queues/q")
-    assert answer.status_code == 405
+    answer = await api.expect(405, "HEAD", "/v2/queues/q")
     answer = await api.call("POST", "/v2/queues/q")
     assert answer.headers["allow"] == "DELETE, GET, PATCH, PUT, OPTIONS"
     assert answer.json() == {"title": "405 Method Not Allowed"}
@@ -201,9 +199,8 @@ async def test_the_root_needs_no_headers_whatever_the_method(api: Api) -> None:
 
 async def test_refuses_a_form_with_a_body_and_takes_one_without(api: Api) -> None:
     form = "application/x-www-form-urlencoded"
-    answer = await api.call("PUT", "", {"a": 1}, Content_Type=form)
-    assert (answer.status_code, answer.json()["title"]) == (400, "Invalid Content-Type")
-    assert (await api.call("PUT", "", Content_Type=form)).status_code == 201
+    await api.expect(400, "PUT", "", {"a": 1}, Content_Type=form, title="Invalid Content-Type")
+    await api.expect(201, "PUT", "", Content_Type=form)
 
 
 async def test_reads_a_chunked_body(api: Api) -> None:

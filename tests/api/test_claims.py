@@ -14,8 +14,7 @@ PATCH = {"Content_Type": "application/openstack-messaging-v2.0-json-patch"}
 
 async def test_claims_the_oldest_messages_with_the_claim_in_every_href(api: Api) -> None:
     ids = await api.post({"body": 1}, {"body": 2}, {"body": 3})
-    answer = await api.call("POST", "claims?limit=2", {"ttl": 100, "grace": 100})
-    assert answer.status_code == 201
+    answer = await api.expect(201, "POST", "claims?limit=2", {"ttl": 100, "grace": 100})
     messages = answer.json()["messages"]
     assert set(answer.json()) == {"messages"}
     assert [message["id"] for message in messages] == ids[:2]
@@ -23,7 +22,7 @@ async def test_claims_the_oldest_messages_with_the_claim_in_every_href(api: Api)
     assert answer.headers["location"] == f"/v2/queues/{api.queue}/claims/{claim_id}"
     assert all(message["href"].endswith(f"?claim_id={claim_id}") for message in messages)
     assert set(messages[0]) == {"id", "href", "ttl", "age", "body"}
-    assert (await api.call("DELETE", messages[0]["href"])).status_code == 204
+    await api.expect(204, "DELETE", messages[0]["href"])
 
 
 async def test_answers_204_when_there_is_nothing_to_claim(api: Api) -> None:
@@ -38,8 +37,7 @@ async def test_claims_ten_by_default_and_twenty_at_most(api: Api) -> None:
     assert len((await api.call("POST", "claims")).json()["messages"]) == 10
     assert len(await api.claim(20)) == 20
     for limit in (0, -1, 21):
-        answer = await api.call("POST", f"claims?limit={limit}")
-        assert (answer.status_code, answer.json()["title"]) == (400, "Invalid API request")
+        await api.expect(400, "POST", f"claims?limit={limit}", title="Invalid API request")
 
 
 @pytest.mark.parametrize(
@@ -70,8 +68,7 @@ async def test_refuses_a_claim_and_claims_nothing(
 @pytest.mark.parametrize("document", [None, {}, {"ttl": None, "grace": None}, {"other": 1}])
 async def test_uses_the_default_times(api: Api, document: Any) -> None:
     await api.post({"body": 1})
-    answer = await api.call("POST", "claims?unknown=1", document)
-    assert answer.status_code == 201
+    answer = await api.expect(201, "POST", "claims?unknown=1", document)
     claim_id = claim_id_of(answer.json()["messages"][0])
     assert (await api.call("GET", f"claims/{claim_id}")).json()["ttl"] == 300
 
@@ -90,26 +87,26 @@ async def test_shows_renews_and_releases_a_claim(api: Api) -> None:
     }
     assert shown["age"] in (50, 51)
     assert [message["href"] for message in shown["messages"]] == [m["href"] for m in held]
-    assert (await api.call("PATCH", path, {"ttl": 200, "grace": 5})).status_code == 204
+    await api.expect(204, "PATCH", path, {"ttl": 200, "grace": 5})
     shown = (await api.call("GET", path)).json()
     assert (shown["age"], shown["ttl"]) == (0, 200)
-    assert (await api.call("PATCH", path, {})).status_code == 204
+    await api.expect(204, "PATCH", path, {})
     assert (await api.call("GET", path)).json()["ttl"] == 300
     await api.call("DELETE", held[0]["href"])
     assert len((await api.call("GET", path)).json()["messages"]) == 1
     await api.call("DELETE", held[1]["href"])
     assert (await api.call("GET", path)).status_code == 404  # it ended with its last message
-    assert (await api.call("PATCH", path, {})).status_code == 404
-    assert (await api.call("DELETE", path)).status_code == 204
-    assert (await api.call("DELETE", path)).status_code == 204
+    await api.expect(404, "PATCH", path, {})
+    await api.expect(204, "DELETE", path)
+    await api.expect(204, "DELETE", path)
 
 
 @pytest.mark.parametrize("claim_id", ["0" * 32, "nonsense", "%00"])
 async def test_answers_404_for_a_claim_that_is_not_there(api: Api, claim_id: str) -> None:
     path = f"/v2/queues/{api.queue}/claims/{claim_id}"
-    assert (await api.call("GET", path)).status_code == 404
-    assert (await api.call("PATCH", path, {"ttl": 60})).status_code == 404
-    assert (await api.call("DELETE", path)).status_code == 204
+    await api.expect(404, "GET", path)
+    await api.expect(404, "PATCH", path, {"ttl": 60})
+    await api.expect(204, "DELETE", path)
 
 
 async def test_refuses_a_renewal(api: Api) -> None:
@@ -124,8 +121,7 @@ async def test_refuses_a_renewal(api: Api) -> None:
         {"grace": 1.5},
     )
     for document in documents:
-        answer = await api.call("PATCH", path, document)
-        assert answer.status_code == 400, document
+        await api.expect(400, "PATCH", path, document)
     assert (await api.call("GET", path)).json()["ttl"] == 300
 
 
@@ -136,7 +132,7 @@ async def test_a_grace_out_of_range_is_bounded_when_a_claim_is_renewed(
     await api.post({"body": 1, "ttl": 60})
     (held,) = await api.claim()
     path = f"claims/{claim_id_of(held)}"
-    assert (await api.call("PATCH", path, {"ttl": 600, "grace": grace})).status_code == 204
+    await api.expect(204, "PATCH", path, {"ttl": 600, "grace": grace})
     (message,) = (await api.call("GET", path)).json()["messages"]
     assert message["ttl"] == 600 + min(max(grace, 0), 43_200)
 
@@ -146,13 +142,13 @@ async def test_a_held_message_outlives_its_claim_by_the_grace(api: Api) -> None:
     (held,) = await api.claim(ttl=100, grace=60)
     assert held["ttl"] == 160
     api.advance(130)
-    assert (await api.call("GET", f"messages/{message_id}")).status_code == 200
+    await api.expect(200, "GET", f"messages/{message_id}")
     api.advance(31)
-    assert (await api.call("GET", f"messages/{message_id}")).status_code == 404
+    await api.expect(404, "GET", f"messages/{message_id}")
 
 
 async def delayed_queue(api: Api, delay: int = 10) -> None:
-    assert (await api.call("PUT", "", {"_default_message_delay": delay})).status_code == 201
+    await api.expect(201, "PUT", "", {"_default_message_delay": delay})
 
 
 async def test_delays_by_the_queue_and_by_the_message(api: Api) -> None:
@@ -191,7 +187,7 @@ async def test_lists_delayed_messages_when_asked(api: Api) -> None:
     answer = (await api.call("GET", "messages?echo=true&include_delayed=true")).json()
     assert len(answer["messages"]) == 1
     assert "include_delayed=true" in answer["links"][0]["href"]
-    assert (await api.call("GET", f"messages/{message_id}")).status_code == 200
+    await api.expect(200, "GET", f"messages/{message_id}")
     stats = (await api.call("GET", "stats?details=true")).json()["messages"]
     assert (stats["free"], stats["delayed"], stats["ready"]) == (1, 1, 0)
     assert (await api.call("DELETE", "messages?pop=1")).json()["messages"] == []
@@ -201,7 +197,7 @@ async def test_switching_the_delay_off_exposes_what_waits_at_once(api: Api) -> N
     await delayed_queue(api, 900)
     await api.post({"body": 1}, {"body": 2})
     operation = [{"op": "remove", "path": "/metadata/_default_message_delay"}]
-    assert (await api.call("PATCH", "", operation, **PATCH)).status_code == 200
+    await api.expect(200, "PATCH", "", operation, **PATCH)
     assert len(await api.browse()) == 2
     assert [message["body"] for message in await api.claim()] == [1, 2]
 
@@ -214,12 +210,12 @@ async def test_edits_a_message_before_its_delivery(api: Api) -> None:
     assert answer.json()["ttl"] == 120
     await api.call("PATCH", f"messages/{second}", {"delay": 0})
     assert [message["body"] for message in await api.claim()] == [2]
-    assert (await api.call("PATCH", f"messages/{second}", {"body": 3})).status_code == 409
+    await api.expect(409, "PATCH", f"messages/{second}", {"body": 3})
     await api.call("PATCH", f"messages/{first}", {"delay": 100})
     api.advance(50)
     assert await api.claim() == []
-    assert (await api.call("DELETE", f"messages/{first}")).status_code == 204
-    assert (await api.call("PATCH", f"messages/{first}", {"body": 3})).status_code == 404
+    await api.expect(204, "DELETE", f"messages/{first}")
+    await api.expect(404, "PATCH", f"messages/{first}", {"body": 3})
 
 
 @pytest.mark.parametrize(
@@ -241,8 +237,7 @@ async def test_refuses_an_edit_and_changes_nothing(api: Api, document: Any) -> N
     await delayed_queue(api, 100)
     (message_id,) = await api.post({"body": 1})
     before = (await api.call("GET", f"messages/{message_id}?details=true")).json()
-    answer = await api.call("PATCH", f"messages/{message_id}", document)
-    assert answer.status_code == 400, answer.text
+    await api.expect(400, "PATCH", f"messages/{message_id}", document)
     after = (await api.call("GET", f"messages/{message_id}?details=true")).json()
     assert {**after, "age": 0} == {**before, "age": 0}
 
@@ -250,14 +245,14 @@ async def test_refuses_an_edit_and_changes_nothing(api: Api, document: Any) -> N
 async def test_refuses_an_edit_whose_ttl_would_end_before_the_delay_that_stays(api: Api) -> None:
     await delayed_queue(api, 100)
     (message_id,) = await api.post({"body": 1})
-    assert (await api.call("PATCH", f"messages/{message_id}", {"ttl": 60})).status_code == 400
+    await api.expect(400, "PATCH", f"messages/{message_id}", {"ttl": 60})
 
 
 async def test_edits_nothing_on_a_normal_queue(api: Api) -> None:
     (message_id,) = await api.post({"body": 1})
-    assert (await api.call("PATCH", f"messages/{message_id}", {"body": 2})).status_code == 409
+    await api.expect(409, "PATCH", f"messages/{message_id}", {"body": 2})
     for unknown in ("0" * 32, "x"):
-        assert (await api.call("PATCH", f"messages/{unknown}", {"body": 2})).status_code == 404
+        await api.expect(404, "PATCH", f"messages/{unknown}", {"body": 2})
 
 
 async def dead_letter_queue(api: Api, **metadata: Any) -> str:
@@ -276,7 +271,7 @@ async def test_delivers_exactly_max_claim_count_times_then_moves(api: Api) -> No
         await api.call("DELETE", f"claims/{claim_id_of(held)}")
     last = claim_id_of(held)
     assert await api.claim() == []
-    assert (await api.call("GET", f"messages/{message_id}")).status_code == 404
+    await api.expect(404, "GET", f"messages/{message_id}")
     path = f"/v2/queues/{target}/messages"
     (letter,) = (await api.call("GET", f"{path}?echo=true&details=true")).json()["messages"]
     assert (letter["id"], letter["body"], letter["claim_count"]) == (message_id, 1, 2)
@@ -286,8 +281,7 @@ async def test_delivers_exactly_max_claim_count_times_then_moves(api: Api) -> No
     assert dead["last_client_id"] == "3381af922b9e11e3b19171861300734c"
     names = [queue["name"] for queue in (await api.call("GET", "/v2/queues")).json()["queues"]]
     assert target in names
-    claimed = await api.call("POST", f"/v2/queues/{target}/claims")
-    assert claimed.status_code == 201
+    await api.expect(201, "POST", f"/v2/queues/{target}/claims")
 
 
 async def test_popping_creates_the_dead_letter_queue_too(api: Api) -> None:
@@ -353,9 +347,9 @@ async def test_gives_a_dead_letter_its_ttl_from_the_move(
     letter = (await api.call("GET", path)).json()
     assert letter["age"] >= 100
     api.advance(lives - 2)
-    assert (await api.call("GET", path)).status_code == 200
+    await api.expect(200, "GET", path)
     api.advance(3)
-    assert (await api.call("GET", path)).status_code == 404
+    await api.expect(404, "GET", path)
 
 
 async def test_refuses_chains_of_dead_letter_queues(api: Api) -> None:
@@ -374,12 +368,12 @@ async def test_refuses_chains_of_dead_letter_queues(api: Api) -> None:
     assert (answer.status_code, answer.json()["title"]) == (400, "Invalid request body")
     await api.call("DELETE", "/v2/queues/a")
     await api.call("DELETE", "/v2/queues/also")
-    assert (await api.call("PATCH", "/v2/queues/b", operation, **PATCH)).status_code == 200
+    await api.expect(200, "PATCH", "/v2/queues/b", operation, **PATCH)
 
 
 async def test_a_wrong_parameter_claims_nothing(api: Api) -> None:
     await api.post({"body": 1})
-    assert (await api.call("POST", "claims?details=maybe")).status_code == 400
+    await api.expect(400, "POST", "claims?details=maybe")
     assert len(await api.claim()) == 1
 
 
@@ -395,7 +389,7 @@ async def pile_up(api: Api, count: int) -> None:
         {"op": "add", "path": f"/metadata/{key}", "value": value} for key, value in metadata.items()
     ]
     kind = "application/openstack-messaging-v2.0-json-patch"
-    assert (await api.call("PATCH", "", operations, Content_Type=kind)).status_code == 200
+    await api.expect(200, "PATCH", "", operations, Content_Type=kind)
     await api.post({"body": "ready"})
 
 

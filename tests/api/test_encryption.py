@@ -43,7 +43,7 @@ def write(path: Path, *lines: str) -> None:
 async def api(make_api: MakeApi, file: Path) -> AsyncIterator[Api]:
     """A server that encrypts, with an encrypted queue."""
     async with make_api(encryption_key_file=file) as api:
-        assert (await api.call("PUT", "", ON)).status_code == 201
+        await api.expect(201, "PUT", "", ON)
         yield api
 
 
@@ -66,7 +66,7 @@ async def test_the_flag_decides_about_posts_and_the_body_about_reads(api: Api) -
     await api.post({"body": "sealed"})
     off = [{"op": "replace", "path": "/metadata/_enable_encrypt_messages", "value": False}]
     patch = "application/openstack-messaging-v2.0-json-patch"
-    assert (await api.call("PATCH", "", off, Content_Type=patch)).status_code == 200
+    await api.expect(200, "PATCH", "", off, Content_Type=patch)
     await api.post({"body": "clear"})
     assert await bodies(api) == ["sealed", "clear"]
 
@@ -75,8 +75,7 @@ async def test_an_edited_body_is_sealed_too(api: Api) -> None:
     api.queue = "delayed"
     await api.call("PUT", "", {**ON, "_default_message_delay": 60})
     (message_id,) = await api.post({"body": "before"})
-    answer = await api.call("PATCH", f"messages/{message_id}", {"body": "after"})
-    assert answer.status_code == 200
+    await api.expect(200, "PATCH", f"messages/{message_id}", {"body": "after"})
     assert (await api.call("GET", f"messages/{message_id}")).json()["body"] == "after"
 
 
@@ -95,8 +94,7 @@ async def test_a_dead_letter_keeps_its_body(api: Api) -> None:
 async def test_a_job_chooses_by_the_body_that_was_posted(api: Api) -> None:
     await api.post({"body": {"n": 7}}, {"body": {"n": 8}})
     order = {"filter": {"body": {"path": "n", "equals": 7}}, "to": "elsewhere"}
-    begun = await api.call("POST", "redrives", order)
-    assert begun.status_code == 202
+    begun = await api.expect(202, "POST", "redrives", order)
     for _ in range(500):
         job = (await api.call("GET", begun.headers["location"])).json()
         if job["ended"]:
@@ -110,7 +108,7 @@ async def test_a_replay_is_known_by_what_was_posted(api: Api) -> None:
     first = await api.post({"body": 1, "idempotency_key": "k"})
     assert await api.post({"body": 1, "idempotency_key": "k"}) == first
     other = {"messages": [{"body": 2, "idempotency_key": "k"}]}
-    assert (await api.call("POST", "messages", other)).status_code == 409
+    await api.expect(409, "POST", "messages", other)
 
 
 async def test_a_sealed_text_of_somebody_elses_is_told_to_be_damaged(api: Api) -> None:
@@ -128,8 +126,7 @@ async def test_keys_rotate_and_the_earlier_ones_open_what_they_sealed(
     await api.post({"body": 1})
     (before,) = (await api.call("GET", "/v2/data-keys")).json()["data_keys"]
     assert (before["server_key"], before["current"]) == ("first", True)
-    answer = await api.call("POST", "/v2/data-keys")
-    assert answer.status_code == 201
+    answer = await api.expect(201, "POST", "/v2/data-keys")
     assert [one["current"] for one in answer.json()["data_keys"]] == [False, True]
     await api.post({"body": 2})
     assert await bodies(api) == [1, 2]
@@ -155,10 +152,9 @@ async def test_the_servers_key_can_be_replaced(
     write(file, f"third:{FIRST}")
     async with make_api(encryption_key_file=file, **store) as api:
         api.queue = queue
-        answer = await api.call("GET", "messages?echo=true")
-        assert answer.status_code == 503
+        answer = await api.expect(503, "GET", "messages?echo=true")
         assert "encryption_key_file" in answer.text
-        assert (await api.call("POST", "claims")).status_code == 503
+        await api.expect(503, "POST", "claims")
         # What is popped is gone from the store, so it is handed out all the same.
         popped = (await api.call("DELETE", "messages?pop=1")).json()["messages"]
         assert popped[0]["body"]["sealed"].startswith("\u0001sealed:1:")
@@ -235,8 +231,7 @@ async def test_a_data_key_whose_answer_was_lost_is_kept(
 
 async def test_without_a_key_a_queue_cannot_be_encrypted(make_api: MakeApi) -> None:
     async with make_api() as api:
-        answer = await api.call("PUT", "", ON)
-        assert answer.status_code == 400
+        answer = await api.expect(400, "PUT", "", ON)
         assert "encryption_key_file" in answer.text
 
 
@@ -263,8 +258,8 @@ async def test_secrets_of_subscriptions_and_bodies_of_schedules_are_sealed(
         made = (await api.call("POST", "subscriptions", hook)).json()
         own = f"subscriptions/{made['subscription_id']}"
         plan = {"queue": api.queue, "every": "1h", "body": "4111-body"}
-        assert (await api.call("PUT", "/v2/schedules/nightly", plan)).status_code == 201
-        assert (await api.call("PATCH", own, {"ttl": 600})).status_code == 204
+        await api.expect(201, "PUT", "/v2/schedules/nightly", plan)
+        await api.expect(204, "PATCH", own, {"ttl": 600})
         await api.post({"body": 1})
         await receiver.wait(1)
         assert receiver.received[0].headers["x-token"] == "4111-header"
@@ -276,10 +271,9 @@ async def test_secrets_of_subscriptions_and_bodies_of_schedules_are_sealed(
     async with make_api(**stored) as api:  # without the keys
         api.queue = queue
         for path in (own, "subscriptions", "/v2/schedules/nightly"):
-            answer = await api.call("GET", path)
-            assert answer.status_code == 503
+            answer = await api.expect(503, "GET", path)
             assert "encryption_key_file" in answer.text
-        assert (await api.call("PUT", "/v2/schedules/clear", plan)).status_code == 201
+        await api.expect(201, "PUT", "/v2/schedules/clear", plan)
     async with make_api(encryption_key_file=file, **stored) as api:
         api.queue = queue
         assert (await api.call("GET", own)).json()["subscriber"] == receiver.url
@@ -306,7 +300,7 @@ async def test_a_damaged_or_moved_record_blocks_no_other_and_can_be_deleted(
         for number in range(4):
             hook = {"subscriber": f"{receiver.url}/{number}", "ttl": 900}
             made.append((await api.call("POST", "subscriptions", hook)).json()["subscription_id"])
-            assert (await api.call("PUT", f"/v2/schedules/n{number}", plan)).status_code == 201
+            await api.expect(201, "PUT", f"/v2/schedules/n{number}", plan)
         for kind in (SUBSCRIPTION, SCHEDULE):
             first, second, third, _ = await management.list_records(kind, PROJECT, limit=10)
             text = first.value[:-9] + b"AAAAAAAA" + first.value[-1:]
@@ -326,11 +320,9 @@ async def test_a_damaged_or_moved_record_blocks_no_other_and_can_be_deleted(
         await receiver.wait(2)
         assert {one.path for one in receiver.received} == {"/2", "/3"}
         for path in (f"subscriptions/{made[0]}", "/v2/schedules/n0"):
-            assert (await api.call("DELETE", path)).status_code == 204
-            assert (await api.call("GET", path)).status_code == 404
-        assert (
-            await api.call("POST", "purge", {"resource_types": ["subscriptions"]})
-        ).status_code == 204
+            await api.expect(204, "DELETE", path)
+            await api.expect(404, "GET", path)
+        await api.expect(204, "POST", "purge", {"resource_types": ["subscriptions"]})
         assert await management.list_records(SUBSCRIPTION, PROJECT, limit=10) == []
 
 

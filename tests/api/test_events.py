@@ -190,22 +190,21 @@ async def test_a_stream_that_was_cut_before_any_event_goes_on_where_it_began(api
     "query", ["marker=x", "start=then", "seconds=-1", "seconds=3601", "seconds=x", "echo=2"]
 )
 async def test_refuses_what_it_cannot_do(api: Api, query: str) -> None:
-    assert (await api.call("GET", f"events?{query}")).status_code == 400
+    await api.expect(400, "GET", f"events?{query}")
 
 
 async def test_refuses_a_last_event_id_that_is_none(api: Api) -> None:
     for wrong in ("x", "0" * 17, "f" * 16 + "-" + "0" * 16, "0" * 16 + "-" + "0" * 15 + "1-1"):
-        answer = await api.call("GET", "events?seconds=0", Last_Event_ID=wrong)
-        assert answer.status_code == 400, wrong
+        await api.expect(400, "GET", "events?seconds=0", Last_Event_ID=wrong)
 
 
 async def test_a_browser_accepts_only_events_and_errors_are_json(api: Api) -> None:
     accept = {"Accept": "text/event-stream"}
-    assert (await api.call("GET", "events?seconds=0", **accept)).status_code == 200
+    await api.expect(200, "GET", "events?seconds=0", **accept)
     refused = await api.call("GET", "events?seconds=x", **accept)
     assert refused.json()["title"] == "Invalid parameter"
-    assert (await api.call("GET", "messages", **accept)).status_code == 406
-    assert (await api.call("GET", "events", Accept="text/html")).status_code == 406
+    await api.expect(406, "GET", "messages", **accept)
+    await api.expect(406, "GET", "events", Accept="text/html")
 
 
 async def test_a_body_with_line_ends_stays_one_event(api: Api) -> None:
@@ -322,12 +321,11 @@ async def test_a_delay_that_is_switched_off_or_cut_short_tells_what_waited(api: 
         await listener.head
         await api.post({"body": "now", "delay": 0})
         assert (await listener.next()).body == "now"
-        edited = await api.call("PATCH", f"messages/{first}", {"delay": 0})
-        assert edited.status_code == 200
+        await api.expect(200, "PATCH", f"messages/{first}", {"delay": 0})
         assert (await listener.next()).body == "edited"
         patch = [{"op": "replace", "path": "/metadata/_default_message_delay", "value": 0}]
         content_type = "application/openstack-messaging-v2.0-json-patch"
-        assert (await api.call("PATCH", "", patch, Content_Type=content_type)).status_code == 200
+        await api.expect(200, "PATCH", "", patch, Content_Type=content_type)
         await api.post({"body": "after"})
         assert sorted(await listener.bodies(2)) == ["after", "waits"]
         assert listener.rest() == []
@@ -338,10 +336,9 @@ async def test_streams_count_among_those_who_wait(make_api: MakeApi) -> None:
         async with listening(api) as one, listening(api) as two:
             await one.head
             await two.head
-            refused = await api.call("GET", "events")
-            assert refused.status_code == 429
+            refused = await api.expect(429, "GET", "events")
             assert int(refused.headers["Retry-After"]) >= 1
-        assert (await api.call("GET", "events?seconds=0")).status_code == 200
+        await api.expect(200, "GET", "events?seconds=0")
 
 
 async def test_says_that_it_lives_and_ends_when_the_server_stops(make_api: MakeApi) -> None:
@@ -360,8 +357,7 @@ async def signed(api: Api, key: str, *paths: str, **more: str) -> str:
     """The query of a signed address of the test's queue."""
     bearer = {"Authorization": f"Bearer {key}"}
     document = {"paths": list(paths), "methods": ["GET"], **more}
-    given = await api.call("POST", "share", document, **bearer)
-    assert given.status_code == 200, given.text
+    given = await api.expect(200, "POST", "share", document, **bearer)
     permit = given.json()
     return urlencode(
         {**signed_by(permit), "X-Project-ID": permit["project"], "Client-ID": str(uuid.uuid4())}

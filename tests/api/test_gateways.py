@@ -70,9 +70,9 @@ async def test_a_signed_url_needs_no_gateway(make_api: MakeApi) -> None:
         shared = await api.call("POST", "share", {"paths": ["messages"]}, X_Gateway_Secret=SECRET)
         signed = shared.json()
         headers = signed_by(signed)
-        assert (await api.call("GET", "messages", **headers)).status_code == 200
+        await api.expect(200, "GET", "messages", **headers)
         headers["URL_Signature"] = "0" * 64
-        assert (await api.call("GET", "messages", **headers)).status_code == 404
+        await api.expect(404, "GET", "messages", **headers)
 
 
 async def test_who_has_a_signed_url_is_bound_to_its_queue_and_to_no_name(
@@ -85,9 +85,9 @@ async def test_who_has_a_signed_url_is_bound_to_its_queue_and_to_no_name(
         signed = (await api.call("POST", "share", wanted, X_Gateway_Secret=SECRET)).json()
         headers = {**signed_by(signed), "X_User_ID": "somebody else"}
         document: dict[str, Any] = {"subscriber": "http://example.org/a", "ttl": 300}
-        assert (await api.call("POST", "subscriptions", document, **headers)).status_code == 201
+        await api.expect(201, "POST", "subscriptions", document, **headers)
         document["options"] = {"dead_letter_queue": "others"}
-        assert (await api.call("POST", "subscriptions", document, **headers)).status_code == 403
+        await api.expect(403, "POST", "subscriptions", document, **headers)
     assert "somebody else" not in trail.read_text()
     assert "signed URL" in trail.read_text()
 

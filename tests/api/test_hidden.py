@@ -85,8 +85,7 @@ async def test_no_secret_is_told_by_a_server_that_has_many(
         mail = {"subscriber": "mailto:a@example.org", "ttl": 300}
         secrets = []
         for document in (trusted, plain, mail):
-            answer = await api.call("POST", f"{other}/subscriptions", document)
-            assert answer.status_code == 201
+            answer = await api.expect(201, "POST", f"{other}/subscriptions", document)
             secrets.append(answer.json()["secret"])  # told once, to who makes it
         (trust,) = keystone.state.trusts
         await call("POST", f"{other}/messages", {"messages": [{"body": 1}]})
@@ -120,21 +119,18 @@ async def test_pools_are_sealed_where_the_server_has_a_key(
         )
 
     async with make_api(**settings, **key) as api:
-        made = await api.call("PUT", "/v2/pools/one", {**POOL, "weight": 1})
-        assert made.status_code == 201
-        assert (await api.call("PUT", "/v2/flavors/fast", flavor)).status_code == 201
-        again = await api.call("PUT", "/v2/pools/two", {**POOL, "weight": 1})
-        assert again.status_code == 409
+        await api.expect(201, "PUT", "/v2/pools/one", {**POOL, "weight": 1})
+        await api.expect(201, "PUT", "/v2/flavors/fast", flavor)
+        await api.expect(409, "PUT", "/v2/pools/two", {**POOL, "weight": 1})
     assert is_in_clear() is not sealed
     async with make_api(**settings, encryption_key_file=keys) as api:
         shown = (await api.call("GET", "/v2/pools/one?detailed=true")).json()
         assert shown["uri"].startswith("redis://***")
         assert (await api.call("GET", "/v2/flavors/fast")).json()["pool_list"] == ["one"]
-        assert (await api.call("PATCH", "/v2/pools/one", {"weight": 0})).status_code == 200
+        await api.expect(200, "PATCH", "/v2/pools/one", {"weight": 0})
     async with make_api(**settings) as api:  # the key is lost
-        answer = await api.call("GET", "/v2/pools/one")
-        assert answer.status_code == 503
-        assert (await api.call("GET", "/v2/pools")).status_code == 503
+        await api.expect(503, "GET", "/v2/pools/one")
+        await api.expect(503, "GET", "/v2/pools")
 
 
 def test_what_holds_secrets_does_not_show_them() -> None:

@@ -30,7 +30,7 @@ async def let_die(api: Api, *bodies: Any, reason: str = "http_503", **fields: An
     ids = await api.post(*({"body": body, **fields} for body in bodies))
     for message in await api.claim(20):
         act = {"claim": {"dead": True, "reason": reason}}
-        assert (await api.call("PATCH", message["href"], act)).status_code == 204
+        await api.expect(204, "PATCH", message["href"], act)
     return ids
 
 
@@ -54,8 +54,7 @@ def nested(depth: int) -> Any:
 
 async def run(api: Api, path: str, document: dict[str, Any]) -> dict[str, Any]:
     """Begin a job, and wait for its end."""
-    answer = await api.call("POST", path, document)
-    assert answer.status_code == 202, answer.text
+    answer = await api.expect(202, "POST", path, document)
     return await ended(api, answer.headers["location"])
 
 
@@ -103,8 +102,7 @@ async def test_few_ids_are_put_back_at_once(api: Api) -> None:
     first, second, third = await let_die(api, 1, 2, 3)
     await api.call("POST", f"{LETTERS}/claims?limit=1")
     document = {"ids": [first, third, "0" * 32]}
-    answer = await api.call("POST", f"{LETTERS}/redrives", document)
-    assert answer.status_code == 200
+    answer = await api.expect(200, "POST", f"{LETTERS}/redrives", document)
     job = answer.json()
     assert (job["state"], job["done"], job["refused"]) == (
         "completed",
@@ -112,7 +110,7 @@ async def test_few_ids_are_put_back_at_once(api: Api) -> None:
         {"claimed": 1, "gone": 1},
     )
     assert await bodies(api) == [3]
-    assert (await api.call("GET", f"{LETTERS}/messages/{second}")).status_code == 200
+    await api.expect(200, "GET", f"{LETTERS}/messages/{second}")
 
 
 async def test_a_letter_goes_back_three_times_unless_somebody_insists(api: Api) -> None:
@@ -134,7 +132,7 @@ async def test_letters_go_where_they_are_told_to_and_wait_there(api: Api) -> Non
     await api.call("PUT", "/v2/queues/repair", {"_default_message_delay": 1})
     document = {"ids": ids, "to": "repair", "delay": 60, "reset": "none"}
     assert (await api.call("POST", f"{LETTERS}/redrives", document)).json()["done"] == 2
-    assert (await api.call("POST", "/v2/queues/repair/claims")).status_code == 204
+    await api.expect(204, "POST", "/v2/queues/repair/claims")
     api.advance(61)
     claimed = (await api.call("POST", "/v2/queues/repair/claims?details=true")).json()["messages"]
     assert [message["id"] for message in claimed] == ids
@@ -150,20 +148,18 @@ async def test_a_delay_is_refused_by_a_queue_that_knows_none(api: Api) -> None:
 async def test_one_job_of_a_kind_runs_and_can_be_cancelled(api: Api) -> None:
     await let_die(api, *range(20))
     slow = {"filter": {}, "max_per_second": 1}
-    begun = await api.call("POST", f"{LETTERS}/redrives", slow)
-    assert begun.status_code == 202
-    assert (await api.call("POST", f"{LETTERS}/redrives", slow)).status_code == 409
+    begun = await api.expect(202, "POST", f"{LETTERS}/redrives", slow)
+    await api.expect(409, "POST", f"{LETTERS}/redrives", slow)
     path = begun.headers["location"]
-    assert (await api.call("DELETE", path)).status_code == 204
+    await api.expect(204, "DELETE", path)
     job = await ended(api, path)
     assert job["state"] == "cancelled"
-    begun = await api.call("POST", f"{LETTERS}/redrives", {"filter": {}})
-    assert begun.status_code == 202
+    begun = await api.expect(202, "POST", f"{LETTERS}/redrives", {"filter": {}})
     jobs = (await api.call("GET", f"{LETTERS}/redrives")).json()["jobs"]
     assert [one["id"] for one in jobs][-1] == job["id"]
     assert len(jobs) == 2
-    assert (await api.call("DELETE", path)).status_code == 204
-    assert (await api.call("GET", f"{LETTERS}/redrives/nobody")).status_code == 404
+    await api.expect(204, "DELETE", path)
+    await api.expect(404, "GET", f"{LETTERS}/redrives/nobody")
 
 
 async def test_a_limit_ends_a_job(api: Api) -> None:
@@ -270,8 +266,7 @@ async def test_a_job_that_can_never_go_on_fails(under_way: int) -> None:
     ],
 )
 async def test_an_order_that_breaks_a_rule_is_refused(api: Api, document: Any) -> None:
-    answer = await api.call("POST", f"{LETTERS}/redrives", document)
-    assert answer.status_code == 400, answer.text
+    await api.expect(400, "POST", f"{LETTERS}/redrives", document)
     assert (await api.call("GET", f"{LETTERS}/redrives")).json() == {"jobs": []}
 
 
@@ -344,7 +339,7 @@ async def test_what_is_delayed_is_moved_to_an_instant(api: Api) -> None:
     assert answer.json()["done"] == 1
     assert len(await api.claim()) == 1
     far = {"ids": [message], "to": "2999-01-01T00:00:00Z"}
-    assert (await api.call("POST", "delayed/move", far)).status_code == 400
+    await api.expect(400, "POST", "delayed/move", far)
 
 
 async def test_what_somebody_has_moved_is_not_moved_again(api: Api) -> None:
@@ -353,20 +348,20 @@ async def test_what_somebody_has_moved_is_not_moved_again(api: Api) -> None:
     seen = (await api.call("GET", path)).headers["etag"]
     edited = await api.call("PATCH", path, {"delay": 700}, if_match=seen)
     assert (edited.status_code, edited.headers["etag"] == seen) == (200, False)
-    assert (await api.call("PATCH", path, {"delay": 60}, if_match=seen)).status_code == 412
+    await api.expect(412, "PATCH", path, {"delay": 60}, if_match=seen)
     one = {"ids": ids[:1], "by": -300}
-    assert (await api.call("POST", "delayed/move", one, if_match=seen)).status_code == 412
+    await api.expect(412, "POST", "delayed/move", one, if_match=seen)
     seen = edited.headers["etag"]
     moved = await api.call("POST", "delayed/move", one, if_match=seen)
     assert (moved.status_code, moved.json()["done"]) == (200, 1)
     due = (await api.call("GET", f"messages/{ids[1]}?details=true")).json()["delay_expires"]
     both = await api.call("POST", "delayed/move", {"ids": ids, "by": 50, "if_due": due})
     assert (both.json()["done"], both.json()["refused"]) == (1, {"due_changed": 1})
-    assert (await api.call("PATCH", path, {"delay": 60}, if_match='"soon"')).status_code == 400
-    assert (await api.call("PATCH", path, {"delay": 0}, if_match="*")).status_code == 200
+    await api.expect(400, "PATCH", path, {"delay": 60}, if_match='"soon"')
+    await api.expect(200, "PATCH", path, {"delay": 0}, if_match="*")
     assert "etag" not in (await api.call("GET", path)).headers
     wrong = {"ids": ids, "if_due": due}
-    assert (await api.call("POST", "delayed/fire", wrong)).status_code == 400
+    await api.expect(400, "POST", "delayed/fire", wrong)
     for act in ("delayed/fire", "delayed/cancel", "redrives"):
         refused = await api.call("POST", act, {"ids": ids}, if_match=seen)
         assert (refused.status_code, "if_due" in refused.text) == (400, True)
@@ -383,7 +378,7 @@ async def test_a_conditional_move_that_is_done_again_counts_what_it_has_done(api
         assert (moved.status_code, moved.json()["done"]) == (200, 1)
     due += timedelta(minutes=1)
     order["to"] = due.strftime("%Y-%m-%dT%H:%M:%SZ")
-    assert (await api.call("POST", "delayed/move", order, if_match=seen)).status_code == 412
+    await api.expect(412, "POST", "delayed/move", order, if_match=seen)
 
 
 async def test_what_is_claimed_is_not_cancelled(api: Api) -> None:
@@ -393,13 +388,12 @@ async def test_what_is_claimed_is_not_cancelled(api: Api) -> None:
     answer = await api.call("POST", "delayed/cancel", {"ids": ids})
     assert answer.json()["refused"] == {"not_delayed": 1}
     assert claim_id_of(claimed)
-    assert (await api.call("POST", "delayed/eat", {"ids": ids})).status_code == 404
+    await api.expect(404, "POST", "delayed/eat", {"ids": ids})
 
 
 @pytest.mark.parametrize("group", ["", "x" * 129, 7])
 async def test_a_group_is_a_short_text(api: Api, group: Any) -> None:
-    answer = await api.call("POST", "messages", {"messages": [{"body": 1, "group": group}]})
-    assert answer.status_code == 400
+    await api.expect(400, "POST", "messages", {"messages": [{"body": 1, "group": group}]})
 
 
 @pytest.mark.parametrize("reason", ["http_503", "max_failures"])
@@ -408,7 +402,7 @@ async def test_a_reason_is_the_consumers_or_the_limits(api: Api, reason: str) ->
     await api.post({"body": 1})
     (message,) = await api.claim()
     act = {"claim": {"release_in": 0, "failed": True, "reason": "http_503"}}
-    assert (await api.call("PATCH", message["href"], act)).status_code == 204
+    await api.expect(204, "PATCH", message["href"], act)
     for choice in ({"reason": reason}, {"where": "reason = 'http_503'"}):
         document = {"filter": choice, "dry_run": True}
         assert (await run(api, f"{LETTERS}/redrives", document))["selected"] == 1
@@ -427,7 +421,6 @@ async def test_the_samples_of_the_reference_are_taken_and_answered(api: Api) -> 
     job = await run(api, "delayed/move", sample("delayed-request"))
     assert job["state"] == "completed"
     path = f"/v2/schedules/{api.queue}"
-    made = await api.call("PUT", path, sample("schedule-request"))
-    assert made.status_code == 201
+    await api.expect(201, "PUT", path, sample("schedule-request"))
     shown = (await api.call("GET", path)).json()
     assert set(sample("schedule-response")) == set(shown)

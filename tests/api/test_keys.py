@@ -43,6 +43,14 @@ class Doors:
             headers["Authorization"] = f"Bearer {key}"
         return await self.api.call(method, path, document, **headers)
 
+    async def expect(
+        self, status: int, key: str | None, method: str, path: str, *document: Any, **more: str
+    ) -> httpx.Response:
+        """Send a request whose answer has this status, as `Api.expect` does."""
+        if key is not None:
+            more["Authorization"] = f"Bearer {key}"
+        return await self.api.expect(status, method, path, *document, **more)
+
     async def make(self, *grants: str, **fields: Any) -> str:
         document = {"project": "p", "grants": list(grants), **fields}
         answer = await self.call(self.admin, "POST", "/v2/keys", document)
@@ -67,7 +75,7 @@ async def test_without_a_credential_nothing_is_told(doors: Doors) -> None:
         answer = await doors.call(None, "GET", path, X_Project_ID="p")
         assert (answer.status_code, answer.json()) == (401, UNAUTHORIZED), path
         assert answer.headers["www-authenticate"] == 'Bearer realm="zaqar-lite"'
-    assert (await doors.call(None, "GET", "/")).status_code == 300
+    await doors.expect(300, None, "GET", "/")
 
 
 @pytest.mark.parametrize(
@@ -84,9 +92,9 @@ async def test_a_wrong_credential_is_401_and_says_so(doors: Doors, key: str) -> 
 
 async def test_the_secret_must_be_the_keys_own(doors: Doors) -> None:
     one, other = await doors.make("*:*"), await doors.make("*:*")
-    assert (await doors.call(one, "GET", "/v2/queues")).status_code == 200
+    await doors.expect(200, one, "GET", "/v2/queues")
     mixed = one[:20] + other[20:]
-    assert (await doors.call(mixed, "GET", "/v2/queues")).status_code == 401
+    await doors.expect(401, mixed, "GET", "/v2/queues")
 
 
 async def test_the_file_of_the_first_key(
@@ -100,12 +108,10 @@ async def test_the_file_of_the_first_key(
         assert [entry.name for entry in file.parent.iterdir()] == ["first.key"]
         assert f"the admin key is in {file}" in caplog.text
         assert text.strip() not in caplog.text
-        answer = await api.call("GET", "stats", Authorization=f"Bearer {text.strip()}")
-        assert answer.status_code == 200
+        await api.expect(200, "GET", "stats", Authorization=f"Bearer {text.strip()}")
     async with make_api(auth="keys", admin_key_file=file) as api:  # and an empty store
         assert file.read_text() == text
-        answer = await api.call("GET", "stats", Authorization=f"Bearer {text.strip()}")
-        assert answer.status_code == 200
+        await api.expect(200, "GET", "stats", Authorization=f"Bearer {text.strip()}")
 
 
 async def test_a_file_that_holds_no_key_ends_the_start(
@@ -125,20 +131,20 @@ async def test_a_grant_is_for_the_queues_of_its_pattern(doors: Doors) -> None:
     for queue, status in (("orders", 201), ("orders-2", 201), ("orders-secret", 403), ("a", 403)):
         answer = await doors.call(key, "PUT", f"/v2/queues/{queue}", {})
         assert answer.status_code == status, queue
-    assert (await doors.call(key, "GET", "/v2/queues")).status_code == 403
+    await doors.expect(403, key, "GET", "/v2/queues")
 
 
 async def test_who_may_only_send_makes_the_queue_by_its_first_post(doors: Doors) -> None:
     key = await doors.make("send:*")
     post = {"messages": [{"body": 1}]}
-    assert (await doors.call(key, "POST", "messages", post)).status_code == 201
+    await doors.expect(201, key, "POST", "messages", post)
     listed = (await doors.call(await doors.make("read:*"), "GET", "/v2/queues")).json()
     assert [queue["name"] for queue in listed["queues"]] == [doors.api.queue]
 
 
 async def test_a_key_works_in_its_project_alone(doors: Doors) -> None:
     key = await doors.make("*:*")
-    assert (await doors.call(key, "PUT", "", {})).status_code == 201
+    await doors.expect(201, key, "PUT", "", {})
     same = await doors.call(key, "GET", "/v2/queues", X_Project_ID="p")
     assert len(same.json()["queues"]) == 1
     other = await doors.call(key, "GET", "/v2/queues", X_Project_ID="other")
@@ -150,22 +156,21 @@ async def test_a_key_works_in_its_project_alone(doors: Doors) -> None:
 
 
 async def test_a_key_of_no_project_says_which_it_means(doors: Doors) -> None:
-    assert (await doors.call(doors.admin, "PUT", "", {}, X_Project_ID="a")).status_code == 201
-    missing = await doors.call(doors.admin, "GET", "/v2/queues")
-    assert (missing.status_code, missing.json()["title"]) == (400, "Project-Id Missing")
+    await doors.expect(201, doors.admin, "PUT", "", {}, X_Project_ID="a")
+    await doors.expect(400, doors.admin, "GET", "/v2/queues", title="Project-Id Missing")
 
 
 async def test_expired_and_disabled_keys_open_nothing(doors: Doors) -> None:
     key = await doors.make("*:*", expires=60)
-    assert (await doors.call(key, "GET", "/v2/queues")).status_code == 200
+    await doors.expect(200, key, "GET", "/v2/queues")
     path = f"/v2/keys/{id_of(key)}"
     shown = await doors.call(doors.admin, "PATCH", path, {"disabled": True})
     assert (shown.status_code, shown.json()["disabled"]) == (200, True)
-    assert (await doors.call(key, "GET", "/v2/queues")).status_code == 401
+    await doors.expect(401, key, "GET", "/v2/queues")
     await doors.call(doors.admin, "PATCH", path, {"disabled": False})
-    assert (await doors.call(key, "GET", "/v2/queues")).status_code == 200
+    await doors.expect(200, key, "GET", "/v2/queues")
     doors.api.advance(61)
-    assert (await doors.call(key, "GET", "/v2/queues")).status_code == 401
+    await doors.expect(401, key, "GET", "/v2/queues")
 
 
 async def test_a_rotated_key_lives_on_for_its_overlap(doors: Doors) -> None:
@@ -175,12 +180,11 @@ async def test_a_rotated_key_lives_on_for_its_overlap(doors: Doors) -> None:
     assert (made.status_code, new["grants"], new["description"]) == (201, ["read:*"], "ours")
     assert new["id"] != id_of(old)
     for key in (old, new["key"]):
-        assert (await doors.call(key, "GET", "/v2/queues")).status_code == 200
+        await doors.expect(200, key, "GET", "/v2/queues")
     doors.api.advance(101)
-    assert (await doors.call(old, "GET", "/v2/queues")).status_code == 401
-    assert (await doors.call(new["key"], "GET", "/v2/queues")).status_code == 200
-    again = await doors.call(doors.admin, "POST", f"/v2/keys/{id_of(old)}/rotate")
-    assert again.status_code == 400
+    await doors.expect(401, old, "GET", "/v2/queues")
+    await doors.expect(200, new["key"], "GET", "/v2/queues")
+    await doors.expect(400, doors.admin, "POST", f"/v2/keys/{id_of(old)}/rotate")
 
 
 async def test_keys_are_listed_page_by_page_without_their_secrets(doors: Doors) -> None:
@@ -215,20 +219,18 @@ async def test_an_administrator_of_a_project_has_its_keys_only(doors: Doors) -> 
         )
         for method, more, document in changes:
             path = f"/v2/keys/{id_of(key)}{more}"
-            assert (await doors.call(local, method, path, document)).status_code == 404
-        assert (await doors.call(local, "DELETE", f"/v2/keys/{id_of(key)}")).status_code == 204
-    assert (await doors.call(theirs, "GET", "/v2/ping")).status_code == 204
-    assert (await doors.call(doors.admin, "GET", "/v2/ping")).status_code == 204
+            await doors.expect(404, local, method, path, document)
+        await doors.expect(204, local, "DELETE", f"/v2/keys/{id_of(key)}")
+    await doors.expect(204, theirs, "GET", "/v2/ping")
+    await doors.expect(204, doors.admin, "GET", "/v2/ping")
 
 
 async def test_a_key_is_deleted_but_not_an_operators(doors: Doors) -> None:
     key = await doors.make("*:*")
-    assert (await doors.call(key, "GET", "/v2/queues")).status_code == 200
-    gone = await doors.call(doors.admin, "DELETE", f"/v2/keys/{id_of(key)}")
-    assert gone.status_code == 204
-    assert (await doors.call(key, "GET", "/v2/queues")).status_code == 401
-    refused = await doors.call(doors.admin, "DELETE", f"/v2/keys/{id_of(doors.admin)}")
-    assert refused.status_code == 400
+    await doors.expect(200, key, "GET", "/v2/queues")
+    await doors.expect(204, doors.admin, "DELETE", f"/v2/keys/{id_of(key)}")
+    await doors.expect(401, key, "GET", "/v2/queues")
+    await doors.expect(400, doors.admin, "DELETE", f"/v2/keys/{id_of(doors.admin)}")
 
 
 @pytest.mark.parametrize(
@@ -253,8 +255,7 @@ async def test_a_key_that_makes_no_sense_is_not_made(
 
 
 async def test_a_new_key_needs_to_say_for_which_project(doors: Doors) -> None:
-    answer = await doors.call(doors.admin, "POST", "/v2/keys", {"grants": ["send:*"]})
-    assert answer.status_code == 400
+    await doors.expect(400, doors.admin, "POST", "/v2/keys", {"grants": ["send:*"]})
     operator = await doors.call(
         doors.admin, "POST", "/v2/keys", {"grants": ["send:*"], "project": None}
     )
@@ -279,7 +280,7 @@ async def test_a_subscription_reads_its_queue_and_posts_where_it_says(doors: Doo
     document: dict[str, Any] = {"subscriber": "https://example.org/", "ttl": 60}
     path = "/v2/queues/mine/subscriptions"
     blind = await doors.make("manage:mine*")
-    assert (await doors.call(blind, "POST", path, document)).status_code == 403
+    await doors.expect(403, blind, "POST", path, document)
     key = await doors.make("manage:mine*", "read:mine*", "send:mine*")
     for name in ("dead_letter_queue", "events_queue"):
         named = {**document, "options": {name: "theirs"}}
@@ -289,16 +290,16 @@ async def test_a_subscription_reads_its_queue_and_posts_where_it_says(doors: Doo
     assert made.status_code == 201, made.text
     path += f"/{made.json()['subscription_id']}"
     change = {"options": {"events_queue": "theirs"}}
-    assert (await doors.call(key, "PATCH", path, change)).status_code == 403
-    assert (await doors.call(key, "GET", path)).status_code == 200
+    await doors.expect(403, key, "PATCH", path, change)
+    await doors.expect(200, key, "GET", path)
 
 
 async def test_a_filter_reads_the_whole_project(doors: Doors) -> None:
     document = {"_filter": "TRUE"}
     key = await doors.make("manage:mine*")
-    assert (await doors.call(key, "PUT", "/v2/queues/mine", document)).status_code == 403
+    await doors.expect(403, key, "PUT", "/v2/queues/mine", document)
     key = await doors.make("manage:mine*", "read:*")
-    assert (await doors.call(key, "PUT", "/v2/queues/mine", document)).status_code == 201
+    await doors.expect(201, key, "PUT", "/v2/queues/mine", document)
 
 
 async def test_nobody_signs_what_they_may_not_do(make_api: MakeApi, tmp_path: Path) -> None:
@@ -307,19 +308,17 @@ async def test_nobody_signs_what_they_may_not_do(make_api: MakeApi, tmp_path: Pa
     async with make_api(**settings) as api:
         doors = Doors(api, file)
         key = await doors.make("manage:*", "read:*")
-        signed = await doors.call(key, "POST", "share", {"methods": ["GET"]})
-        assert signed.status_code == 200
+        signed = await doors.expect(200, key, "POST", "share", {"methods": ["GET"]})
         for document in (
             {"methods": ["POST"]},
             {"methods": ["DELETE"]},
             {"methods": ["GET"], "paths": ["claims"]},
         ):
-            assert (await doors.call(key, "POST", "share", document)).status_code == 403
+            await doors.expect(403, key, "POST", "share", document)
         # And a signed URL opens what it says, without a key.
         given = signed.json()
         headers = signed_by(given)
-        good = await doors.call(None, "GET", "messages", X_Project_ID="p", **headers)
-        assert good.status_code == 200
+        await doors.expect(200, None, "GET", "messages", X_Project_ID="p", **headers)
         for method, path, project in (
             ("GET", "messages", "other"),
             ("GET", "/v2/queues/other/messages", "p"),
@@ -327,8 +326,7 @@ async def test_nobody_signs_what_they_may_not_do(make_api: MakeApi, tmp_path: Pa
             ("GET", "/v2/keys", "p"),
             ("DELETE", "messages?pop=1", "p"),
         ):
-            answer = await doors.call(None, method, path, X_Project_ID=project, **headers)
-            assert answer.status_code == 404, (method, path, project)
+            await doors.expect(404, None, method, path, X_Project_ID=project, **headers)
 
 
 # What is wrong costs little, and is told to nobody.
@@ -342,7 +340,7 @@ async def test_an_address_that_fails_too_often_waits_and_good_keys_do_not(
     async with make_api(auth="keys", admin_key_file=file, max_failed_logins=20) as api:
         doors = Doors(api, file)
         good = await doors.make("read:*")
-        assert (await doors.call(good, "GET", "/v2/queues")).status_code == 200
+        await doors.expect(200, good, "GET", "/v2/queues")
         statuses = [
             (await doors.call(f"zq_{index:016x}_{'0' * 48}", "GET", "/v2/queues")).status_code
             for index in range(30)
@@ -351,9 +349,9 @@ async def test_an_address_that_fails_too_often_waits_and_good_keys_do_not(
         assert set(statuses[12:]) == {429}
         answer = await doors.call("zq_" + "1" * 16 + "_" + "0" * 48, "GET", "/v2/queues")
         assert int(answer.headers["retry-after"]) >= 1
-        assert (await doors.call(good, "GET", "/v2/queues")).status_code == 200
+        await doors.expect(200, good, "GET", "/v2/queues")
         api.advance(60)  # what is believed of it is out of date; it is looked at all the same
-        assert (await doors.call(good, "GET", "/v2/queues")).status_code == 200
+        await doors.expect(200, good, "GET", "/v2/queues")
 
 
 async def test_who_is_refused_too_often_is_told_so_late_and_good_keys_are_not(
@@ -366,13 +364,13 @@ async def test_who_is_refused_too_often_is_told_so_late_and_good_keys_are_not(
         doors = Doors(api, file)
         good, known = await doors.make("read:*"), f"zq_{7:016x}_{'0' * 48}"
         for wrong in (known, None):
-            assert (await doors.call(wrong, "GET", "/v2/queues")).status_code == 401
+            await doors.expect(401, wrong, "GET", "/v2/queues")
         late = [
             asyncio.create_task(doors.call(wrong, "GET", "/v2/queues"))
             for wrong in (known, None, f"zq_{8:016x}_{'0' * 48}")
         ]
         for _ in range(3):
-            assert (await doors.call(good, "GET", "/v2/queues")).status_code == 200
+            await doors.expect(200, good, "GET", "/v2/queues")
         assert not any(task.done() for task in late)
         for task in late:
             task.cancel()
@@ -388,10 +386,10 @@ async def test_a_guess_is_refused_by_its_header_alone(
     async with make_api(auth="keys", admin_key_file=file, max_failed_logins=4) as api:
         doors = Doors(api, file)
         good, new = await doors.make("read:*"), await doors.make("read:*")
-        assert (await doors.call(good, "GET", "/v2/queues")).status_code == 200
+        await doors.expect(200, good, "GET", "/v2/queues")
         wrong, other, third = (f"zq_{number:016x}_{'0' * 48}" for number in range(3))
         for key in (wrong, other):
-            assert (await doors.call(key, "GET", "/v2/queues")).status_code == 401
+            await doors.expect(401, key, "GET", "/v2/queues")
         with monkeypatch.context() as patched:
             patched.setattr(Application, "_admit", None)  # nobody comes as far as that
             for key in (third, new):
@@ -405,15 +403,13 @@ async def test_a_guess_is_refused_by_its_header_alone(
             head = await doors.call(third, "HEAD", "/v2/queues")
             assert (head.status_code, head.content) == (429, b"")
         # Good keys, public paths and pre-signed URLs are let in from there.
-        assert (await doors.call(good, "GET", "/v2/queues")).status_code == 200
-        assert (await doors.call(third, "GET", "/")).status_code == 300
-        signed = await doors.call(third, "GET", "/v2/queues", URL_Signature="x")
-        assert signed.status_code == 404
+        await doors.expect(200, good, "GET", "/v2/queues")
+        await doors.expect(300, third, "GET", "/")
+        await doors.expect(404, third, "GET", "/v2/queues", URL_Signature="x")
         path = f"/v2/keys/{id_of(good)}"
-        assert (await doors.call(doors.admin, "PATCH", path, {"disabled": True})).status_code == 200
+        await doors.expect(200, doors.admin, "PATCH", path, {"disabled": True})
         # Who was good is looked at, and so learns that it is no more.
-        refused = await doors.call(good, "GET", "/v2/queues")
-        assert refused.status_code == 401
+        refused = await doors.expect(401, good, "GET", "/v2/queues")
 
 
 async def test_requests_at_once_look_a_key_up_once(
@@ -435,7 +431,7 @@ async def test_requests_at_once_look_a_key_up_once(
     assert len(asked) == 1
     wrong = f"zq_{id_of(key)}_{'0' * 48}"
     for _ in range(5):
-        assert (await doors.call(wrong, "GET", "/v2/queues")).status_code == 401
+        await doors.expect(401, wrong, "GET", "/v2/queues")
     assert len(asked) == 2
 
 
@@ -458,7 +454,6 @@ async def test_an_operator_says_of_which_project_it_asks(
     async with make_api(auth="keys", admin_key_file=file, **settings) as api:
         del api.http.headers["X-Project-ID"]
         operator = {"Authorization": f"Bearer {file.read_text().strip()}"}
-        answer = await api.call(method, path, **operator)
-        assert (answer.status_code, answer.json()["title"]) == (400, "Project-Id Missing")
-        assert (await api.call("GET", "/v2/quotas/p", **operator)).status_code == 200
-        assert (await api.call("GET", "/v2/keys", **operator)).status_code == 200
+        await api.expect(400, method, path, **operator, title="Project-Id Missing")
+        await api.expect(200, "GET", "/v2/quotas/p", **operator)
+        await api.expect(200, "GET", "/v2/keys", **operator)

@@ -17,8 +17,7 @@ def at(seconds: int) -> str:
 
 
 async def refused(api: Api, **message: Any) -> str:
-    answer = await api.call("POST", "messages", {"messages": [{"body": 1, **message}]})
-    assert answer.status_code == 400, answer.text
+    answer = await api.expect(400, "POST", "messages", {"messages": [{"body": 1, **message}]})
     text: str = answer.json()["description"]
     return text
 
@@ -58,4 +57,4 @@ async def test_a_ttl_counts_from_the_end_of_the_delay_where_the_queue_says_so(ap
     await api.post({"body": 1, "ttl": 60}, {"body": 2, "ttl": 60, "delay": 30})
     api.advance(630)
     assert [message["body"] for message in await api.claim()] == [1]
-    assert (await api.call("PUT", "/v2/queues/x", {"_ttl_after_delay": 1})).status_code == 400
+    await api.expect(400, "PUT", "/v2/queues/x", {"_ttl_after_delay": 1})

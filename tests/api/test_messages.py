@@ -187,7 +187,7 @@ async def test_a_client_may_ask_for_large_pages_claims_and_pops(make_api: MakeAp
         popped = await api.call("DELETE", "messages?pop=50&large=true")
         assert [one["body"] for one in popped.json()["messages"]] == list(range(50, 100))
         listed = ",".join(ids[100:])
-        assert (await api.call("DELETE", f"messages?ids={listed}&large=true")).status_code == 204
+        await api.expect(204, "DELETE", f"messages?ids={listed}&large=true")
         assert await api.browse() == []
         for method, query in (
             ("GET", "messages?limit=51&large=true"),
@@ -200,13 +200,13 @@ async def test_a_client_may_ask_for_large_pages_claims_and_pops(make_api: MakeAp
             ("DELETE", "messages?pop=50"),
             ("DELETE", f"messages?ids={','.join(ids[:51])}&large=true"),
         ):
-            assert (await api.call(method, query)).status_code == 400, (method, query)
+            await api.expect(400, method, query)
 
 
 async def test_without_large_pages_asking_for_them_changes_nothing(make_api: MakeApi) -> None:
     async with make_api(max_large_page=1) as api:
-        assert (await api.call("GET", "messages?limit=20&large=true")).status_code == 200
-        assert (await api.call("GET", "messages?limit=21&large=true")).status_code == 400
+        await api.expect(200, "GET", "messages?limit=20&large=true")
+        await api.expect(400, "GET", "messages?limit=21&large=true")
         home = (await api.call("GET", "/v2")).json()["resources"]
         assert home["rel/messages"]["hints"]["max-large-limit"] == 20
 
@@ -222,16 +222,15 @@ async def test_gets_messages_by_their_ids(api: Api) -> None:
     encoded = await api.call("GET", f"messages?ids={ids[0]}%2C{ids[1]}%2C")
     assert len(encoded.json()["messages"]) == 2
     for query in ("ids=nonsense", f"ids={'0' * 32}"):
-        assert (await api.call("GET", f"messages?{query}")).status_code == 404
-    assert (await api.call("GET", f"messages?ids={','.join(['0' * 32] * 21)}")).status_code == 400
+        await api.expect(404, "GET", f"messages?{query}")
+    await api.expect(400, "GET", f"messages?ids={','.join(['0' * 32] * 21)}")
 
 
 @pytest.mark.parametrize("message_id", ["0" * 32, "nonsense", "%0A", "a%00b", "x" * 5000])
 async def test_answers_404_for_a_message_that_is_not_there(api: Api, message_id: str) -> None:
     path = f"/v2/queues/{api.queue}/messages/{message_id}"
-    answer = await api.call("GET", path)
-    assert answer.status_code == 404
-    assert (await api.call("DELETE", path)).status_code == 204
+    await api.expect(404, "GET", path)
+    await api.expect(204, "DELETE", path)
 
 
 async def test_deletes_by_the_table_of_3_5(api: Api) -> None:
@@ -268,7 +267,7 @@ async def test_deletes_in_bulk_regardless_of_claims_or_by_them(api: Api) -> None
     assert (await api.call("GET", "stats")).json()["messages"]["total"] == 5
     answer = await api.call("DELETE", f"messages?ids={ids[0]},{'0' * 32}&claim_ids={held},")
     assert answer.status_code == 204
-    assert (await api.call("DELETE", f"messages?ids={ids[1]},{ids[2]}")).status_code == 204
+    await api.expect(204, "DELETE", f"messages?ids={ids[1]},{ids[2]}")
     assert [message["id"] for message in await api.browse()] == ids[3:]
 
 
@@ -277,8 +276,8 @@ async def test_deletes_in_bulk_where_a_library_has_encoded_the_commas(api: Api) 
     ids = await api.post(*({"body": n} for n in range(5)))
     both = [claim_id_of(message) for message in (await api.claim(1)) + (await api.claim(1))]
     query = f"ids={ids[0]}%2C{ids[1]}&claim_ids={both[0]}%2c{both[1]}"
-    assert (await api.call("DELETE", f"messages?{query}")).status_code == 204
-    assert (await api.call("DELETE", f"messages?ids={ids[2]}%2C{ids[3]}")).status_code == 204
+    await api.expect(204, "DELETE", f"messages?{query}")
+    await api.expect(204, "DELETE", f"messages?ids={ids[2]}%2C{ids[3]}")
     assert [message["id"] for message in await api.browse()] == ids[4:]
 
 
@@ -296,17 +295,15 @@ async def test_deletes_in_bulk_where_a_library_has_encoded_the_commas(api: Api) 
     ],
 )
 async def test_refuses_a_bulk_delete(api: Api, query: str) -> None:
-    answer = await api.call("DELETE", f"messages{query}")
-    assert (answer.status_code, answer.json()["title"]) == (400, "Invalid API request")
+    await api.expect(400, "DELETE", f"messages{query}", title="Invalid API request")
 
 
 async def test_can_require_claim_ids(make_api: MakeApi) -> None:
     async with make_api(message_delete_with_claim_id=True) as api:
         (message_id,) = await api.post({"body": 1})
-        assert (await api.call("DELETE", f"messages?ids={message_id}")).status_code == 400
+        await api.expect(400, "DELETE", f"messages?ids={message_id}")
         held = claim_id_of((await api.claim())[0])
-        answer = await api.call("DELETE", f"messages?ids={message_id}&claim_ids={held}")
-        assert answer.status_code == 204
+        await api.expect(204, "DELETE", f"messages?ids={message_id}&claim_ids={held}")
 
 
 async def test_pops_messages_with_their_details_for_who_asks(api: Api) -> None:
@@ -319,8 +316,7 @@ async def test_pops_messages_with_their_details_for_who_asks(api: Api) -> None:
 
 async def test_pops_messages_in_upstreams_shape(api: Api) -> None:
     ids = await api.post({"body": 1}, {"body": 2}, {"body": 3})
-    answer = await api.call("DELETE", "messages?pop=2")
-    assert answer.status_code == 200
+    answer = await api.expect(200, "DELETE", "messages?pop=2")
     assert answer.json()["messages"][0] == {
         "id": ids[0],
         "age": 0,
@@ -369,8 +365,7 @@ async def test_refuses_a_key_that_stands_for_another_message(api: Api, in_header
     keys = ({}, {"Idempotency_Key": "1"}) if in_header else ({"idempotency_key": "1"}, {})
     await api.post({"body": "a"} | keys[0], **keys[1])
     posted = {"messages": [{"body": "new"}, {"body": "b"} | keys[0]]}
-    answer = await api.call("POST", "messages", posted, **keys[1])
-    assert answer.status_code == 409
+    answer = await api.expect(409, "POST", "messages", posted, **keys[1])
     where = "Idempotency-Key header" if in_header else "Message 1"
     assert where in answer.json()["description"]
     assert answer.json().get("index") == (None if in_header else 1)
@@ -407,8 +402,7 @@ async def test_limits_what_waits_in_a_queue(make_api: MakeApi) -> None:
     async with make_api(max_messages_per_queue=3, max_idempotency_keys=1) as api:
         await api.post({"body": 1}, {"body": 2}, Idempotency_Key="k")
         for document in ([{"body": 3}, {"body": 4}], [{"body": 3, "idempotency_key": "x"}]):
-            answer = await api.call("POST", "messages", {"messages": document})
-            assert answer.status_code == 503
+            answer = await api.expect(503, "POST", "messages", {"messages": document})
             assert int(answer.headers["retry-after"]) >= 1
         await api.post({"body": 3})
         assert [message["body"] for message in await api.browse()] == [1, 2, 3]
@@ -444,8 +438,7 @@ async def test_cuts_a_queue_into_ranges_that_hold_every_message_once(api: Api) -
 
 async def test_warns_of_a_delay_that_a_normal_queue_ignores(api: Api) -> None:
     document = {"messages": [{"body": 1}, {"body": 2, "delay": 60}]}
-    answer = await api.call("POST", "messages", document)
-    assert answer.status_code == 201
+    answer = await api.expect(201, "POST", "messages", document)
     assert "is a normal queue" in answer.headers["Zaqar-Lite-Warning"]
     answer = await api.call("POST", "messages", {"messages": [{"body": 1, "delay": 0}]})
     assert "Zaqar-Lite-Warning" not in answer.headers
@@ -458,7 +451,5 @@ async def test_a_post_has_at_most_so_many_messages(make_api: MakeApi) -> None:
     async with make_api(max_messages_per_post=3) as api:
         assert len(await api.post(*[{"body": number} for number in range(3)])) == 3
         messages = {"messages": [{"body": number} for number in range(4)]}
-        answer = await api.call("POST", "messages", messages)
-        assert answer.status_code == 400
-        assert "3 are allowed" in answer.json()["description"]
+        await api.expect(400, "POST", "messages", messages, says="3 are allowed")
         assert len(await api.browse()) == 3

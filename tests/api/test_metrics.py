@@ -43,7 +43,7 @@ async def counted(api: Api, **wanted: float) -> dict[str, float]:
 
 
 async def settle(api: Api, message: dict[str, Any], document: dict[str, Any]) -> None:
-    assert (await api.call("PATCH", message["href"], {"claim": document})).status_code == 204
+    await api.expect(204, "PATCH", message["href"], {"claim": document})
 
 
 async def test_counts_what_happens_to_messages(make_api: MakeApi) -> None:
@@ -58,8 +58,8 @@ async def test_counts_what_happens_to_messages(make_api: MakeApi) -> None:
         await settle(api, one, {"release_in": 0, "failed": True})
         await settle(api, two, {"dead": True, "reason": "spoilt"})
         await settle(api, three, {"release_in": 0})
-        assert (await api.call("DELETE", four["href"])).status_code == 204
-        assert (await api.call("DELETE", "messages?pop=1")).status_code == 200
+        await api.expect(204, "DELETE", four["href"])
+        await api.expect(200, "DELETE", "messages?pop=1")
         found = await scrape(api)
         for name, count in {
             "posted": 4,
@@ -85,12 +85,12 @@ async def test_counts_what_happens_to_messages(make_api: MakeApi) -> None:
         assert found[f'zaqar_lite_http_request_seconds_count{{route="{route}"}}'] == 2
         assert found['zaqar_lite_store_operation_seconds_count{operation="settle"}'] == 3
         subscription = {"subscriber": "http://receiver.example/", "ttl": 600}
-        assert (await api.call("POST", "subscriptions", subscription)).status_code == 201
+        await api.expect(201, "POST", "subscriptions", subscription)
         await counted(api, ready_messages=2, counted_queues=2, subscriptions=1)
         found = await scrape(api)
         assert found['zaqar_lite_dead_letters{project="demo",queue="letters"}'] == 1
-        assert (await api.call("GET", "/none")).status_code == 404
-        assert (await api.call("DELETE", "messages?pop=x")).status_code == 400
+        await api.expect(404, "GET", "/none")
+        await api.expect(400, "DELETE", "messages?pop=x")
         found = await scrape(api)
         assert found['zaqar_lite_http_requests_total{route="none",status="404"}'] == 1
         route = "DELETE /v2/queues/{queue_name}/messages"
@@ -101,7 +101,7 @@ async def test_counts_apart_what_the_server_keeps_for_itself(make_api: MakeApi) 
     async with make_api(count_interval=0.1) as api:
         await api.call("PUT", "", {"_default_message_delay": 600})
         subscription = {"subscriber": "http://receiver.example/", "ttl": 3600}
-        assert (await api.call("POST", "subscriptions", subscription)).status_code == 201
+        await api.expect(201, "POST", "subscriptions", subscription)
         await api.post({"body": 1})
         found = await counted(api, delayed_messages=1, counted_queues=1, pending_deliveries=1)
         assert found["zaqar_lite_waiting_requests"] == 0
@@ -112,15 +112,15 @@ async def test_counts_what_lies_in_several_pools_once(make_api: MakeApi, tmp_pat
     async with make_api(count_interval=0.1, admin_mode=True, pooling=True) as api:
         for pool in ("one", "two"):
             document = {"uri": f"embedded:{tmp_path}/{pool}", "weight": 100}
-            assert (await api.call("PUT", f"/v2/pools/{pool}", document)).status_code == 201
+            await api.expect(201, "PUT", f"/v2/pools/{pool}", document)
         for name in "abcdef":
             await api.call("PUT", f"/v2/queues/{name}", {"_default_message_delay": 600})
             subscription = {"subscriber": "http://receiver.example/", "ttl": 3600}
             path = f"/v2/queues/{name}/subscriptions"
-            assert (await api.call("POST", path, subscription)).status_code == 201
+            await api.expect(201, "POST", path, subscription)
             document = {"messages": [{"body": 1}]}
             path = f"/v2/queues/{name}/messages"
-            assert (await api.call("POST", path, document)).status_code == 201
+            await api.expect(201, "POST", path, document)
         await counted(api, delayed_messages=6, counted_queues=6, pending_deliveries=6)
 
 
@@ -141,7 +141,7 @@ async def test_tells_it_of_every_delayed_message_of_a_claim_and_of_a_pop(api: Ap
     await api.post({"body": 1, "delay": 0}, {"body": 2}, {"body": 3}, {"body": 4, "delay": 11})
     api.advance(13)
     assert len(await api.claim(limit=2)) == 2
-    assert (await api.call("DELETE", "messages?pop=2")).status_code == 200
+    await api.expect(200, "DELETE", "messages?pop=2")
     found = await scrape(api)
     assert found["zaqar_lite_delay_lateness_seconds_count"] == 3
     assert 7.9 <= found["zaqar_lite_delay_lateness_seconds_sum"] < 20
@@ -190,8 +190,7 @@ async def test_tells_the_depth_of_a_queue_to_who_has_one_header(api: Api) -> Non
     (claimed,) = await api.claim(1)
     assert claim_id_of(claimed)
     del api.http.headers["Client-ID"]
-    answer = await api.call("GET", "depth")
-    assert answer.status_code == 200
+    answer = await api.expect(200, "GET", "depth")
     counts = answer.json()
     assert counts.pop("oldest_ready_seconds") < 30
     assert counts == {"depth": 1, "ready": 1, "delayed": 1, "claimed": 1}
@@ -199,10 +198,10 @@ async def test_tells_the_depth_of_a_queue_to_who_has_one_header(api: Api) -> Non
         number = await api.call("GET", f"depth?state={states}", Accept="text/plain")
         assert number.content == depth
         assert number.headers["content-type"] == "text/plain; charset=utf-8"
-    assert (await api.call("GET", "depth?state=lost")).status_code == 400
+    await api.expect(400, "GET", "depth?state=lost")
     assert (await api.call("GET", "/v2/queues/none/depth", Accept="text/plain")).content == b"0\n"
     del api.http.headers["X-Project-ID"]
-    assert (await api.call("GET", "depth")).status_code == 400
+    await api.expect(400, "GET", "depth")
 
 
 async def test_is_open_to_operators_only_where_somebody_authenticates(

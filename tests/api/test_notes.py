@@ -14,11 +14,9 @@ async def test_notes_that_pile_up_stop_no_post(make_api: MakeApi) -> None:
             path = f"/v2/queues/{queue}"
             await api.call("PUT", path, {"_default_message_delay": 60})
             subscriber = {"subscriber": "http://receiver.example/", "ttl": 3_600}
-            answer = await api.call("POST", f"{path}/subscriptions", subscriber)
-            assert answer.status_code == 201, answer.text
+            await api.expect(201, "POST", f"{path}/subscriptions", subscriber)
             messages = {"messages": [{"body": n} for n in range(3)]}
-            posted = await api.call("POST", f"{path}/messages", messages)
-            assert posted.status_code == 201, posted.text
+            await api.expect(201, "POST", f"{path}/messages", messages)
             refused = await api.call("POST", f"{path}/messages", messages)
             assert refused.status_code in (403, 503), refused.text
 

@@ -48,12 +48,12 @@ async def test_tells_what_is_there_what_comes_and_what_becomes_due(on_store: Api
 async def drain(api: Api, pool: str) -> dict[str, Any]:
     """Empty a pool, and delete it."""
     await api.call("PATCH", f"/v2/pools/{pool}", {"weight": 0})
-    assert (await api.call("POST", f"/v2/pools/{pool}/drain")).status_code == 202
+    await api.expect(202, "POST", f"/v2/pools/{pool}/drain")
     async with asyncio.timeout(90):
         while True:
             state: dict[str, Any] = (await api.call("GET", f"/v2/pools/{pool}/drain")).json()
             if state["state"] == "completed":
-                assert (await api.call("DELETE", f"/v2/pools/{pool}")).status_code == 204
+                await api.expect(204, "DELETE", f"/v2/pools/{pool}")
                 return state
             await asyncio.sleep(0.05)
 
@@ -84,7 +84,7 @@ async def test_messages_move_into_a_pool_of_it_and_out_again(
 ) -> None:
     async with make_api(admin_mode=True, pooling=True, drain_wait=0.1) as api:
         old = {"uri": f"embedded:{tmp_path}/old", "weight": 1}
-        assert (await api.call("PUT", "/v2/pools/old", old)).status_code == 201
+        await api.expect(201, "PUT", "/v2/pools/old", old)
         metadata = {"_default_message_delay": 1, "_max_failures": 5}
         await api.call("PUT", "", {**metadata, "_dead_letter_queue": f"{api.queue}-dead"})
         await api.post(*({"body": n, "delay": 0, "headers": {"n": str(n)}} for n in range(5)))
@@ -92,24 +92,23 @@ async def test_messages_move_into_a_pool_of_it_and_out_again(
         (held,) = await api.claim(1, ttl=60, grace=60)
         claim_id = held["href"].rpartition("=")[2]
         failed = {"release": [{"id": held["id"], "failed": True, "reason": "http_503"}]}
-        assert (await api.call("POST", f"claims/{claim_id}/settle", failed)).status_code == 200
+        await api.expect(200, "POST", f"claims/{claim_id}/settle", failed)
         before = await everything(api)
         assert len(before) == 6
         extra = dict(case.make_extra(tmp_path))
         new = {"uri": pool_uri, "weight": 1, **({"options": extra} if extra else {})}
-        answer = await api.call("PUT", "/v2/pools/new", new)
-        assert answer.status_code == 201, answer.text
+        await api.expect(201, "PUT", "/v2/pools/new", new)
         assert (await drain(api, "old"))["messages_moved"] == 6
         assert await everything(api) == before
         claimed = await api.claim(10)
         assert sorted(one["body"] for one in claimed) == [0, 1, 2, 3, 4]
         for one in claimed[1:]:
-            assert (await api.call("DELETE", one["href"])).status_code == 204
+            await api.expect(204, "DELETE", one["href"])
         href = claimed[0]["href"].partition("?")[0]
         claim_id = claimed[0]["href"].rpartition("=")[2]
         dead = {"dead": [{"id": claimed[0]["id"], "reason": "wrong"}]}
-        assert (await api.call("POST", f"claims/{claim_id}/settle", dead)).status_code == 200
-        assert (await api.call("GET", href)).status_code == 404
+        await api.expect(200, "POST", f"claims/{claim_id}/settle", dead)
+        await api.expect(404, "GET", href)
         assert (await drain(api, "new"))["messages_moved"] == 2
         (letter,) = (
             await api.call("GET", f"/v2/queues/{api.queue}-dead/messages?echo=true")

@@ -49,9 +49,9 @@ async def _act(api: Api, reads: Reads) -> dict[str, int]:
     counted["list"] = reads.of(api)
     (message,) = await api.claim(1)
     counted["claim"] = reads.of(api)
-    assert (await api.call("DELETE", message["href"])).status_code == 204
+    await api.expect(204, "DELETE", message["href"])
     counted["delete"] = reads.of(api)
-    assert (await api.call("DELETE", "messages?pop=1")).status_code == 200
+    await api.expect(200, "DELETE", "messages?pop=1")
     counted["pop"] = reads.of(api)
     return counted
 
@@ -99,12 +99,12 @@ async def test_the_record_of_a_dead_letter_queue_is_looked_at_once_in_a_while(
             (message,) = await api.claim(1)
             reads.asked.clear()
             act = {"claim": {"dead": True}}
-            assert (await api.call("PATCH", message["href"], act)).status_code == 204
+            await api.expect(204, "PATCH", message["href"], act)
             return sum(ref.name == letters for ref in reads.asked)
 
         await api.call("PUT", "", {"_dead_letter_queue": letters})
         assert await reject() == 1
-        assert (await api.call("GET", f"/v2/queues/{letters}")).status_code == 200
+        await api.expect(200, "GET", f"/v2/queues/{letters}")
         monkeypatch.setattr("zaqar_lite.service.queues._SEEN_FOR", 3_600.0)
         await api.call("DELETE", f"/v2/queues/{letters}")
         assert [await reject() for _ in range(3)] == [1, 0, 0]

@@ -26,8 +26,7 @@ class Pools:
 
     async def make(self, name: str, weight: int = 100, **more: Any) -> None:
         document = {"uri": self.uri(name), "weight": weight, **more}
-        answer = await self.api.call("PUT", f"/v2/pools/{name}", document)
-        assert answer.status_code == 201, answer.text
+        await self.api.expect(201, "PUT", f"/v2/pools/{name}", document)
 
     async def holds(self, pool: str, queue: str) -> bool:
         """Whether deleting a pool is refused because a queue lies in it."""
@@ -51,8 +50,8 @@ async def test_the_routes_are_there_in_admin_mode_with_pooling_only(
     make_api: MakeApi, settings: dict[str, bool]
 ) -> None:
     async with make_api(**settings) as api:
-        assert (await api.call("GET", "/v2/pools")).status_code == 404
-        assert (await api.call("GET", "/v2/flavors")).status_code == 404
+        await api.expect(404, "GET", "/v2/pools")
+        await api.expect(404, "GET", "/v2/flavors")
 
 
 async def test_a_pool_is_made_shown_changed_and_deleted(pools: Pools) -> None:
@@ -60,8 +59,7 @@ async def test_a_pool_is_made_shown_changed_and_deleted(pools: Pools) -> None:
     document = {"uri": "redis://localhost:1/0", "weight": 7, "options": {"page": 1}}
     made = await api.call("PUT", "/v2/pools/one", document)
     assert (made.status_code, made.headers["location"]) == (201, "/v2/pools/one")
-    again = await api.call("PUT", "/v2/pools/one", document)
-    assert again.status_code == 201
+    await api.expect(201, "PUT", "/v2/pools/one", document)
     shown = {
         "href": "/v2/pools/one",
         "name": "one",
@@ -74,10 +72,10 @@ async def test_a_pool_is_made_shown_changed_and_deleted(pools: Pools) -> None:
     assert detailed == {**shown, "options": {"page": 1}}
     changed = await api.call("PATCH", "/v2/pools/one", {"weight": 0, "unknown": 1})
     assert (changed.status_code, changed.json()) == (200, {**shown, "weight": 0})
-    assert (await api.call("DELETE", "/v2/pools/one")).status_code == 204
-    assert (await api.call("DELETE", "/v2/pools/one")).status_code == 204
-    assert (await api.call("GET", "/v2/pools/one")).status_code == 404
-    assert (await api.call("PATCH", "/v2/pools/one", {"weight": 1})).status_code == 404
+    await api.expect(204, "DELETE", "/v2/pools/one")
+    await api.expect(204, "DELETE", "/v2/pools/one")
+    await api.expect(404, "GET", "/v2/pools/one")
+    await api.expect(404, "PATCH", "/v2/pools/one", {"weight": 1})
 
 
 @pytest.mark.parametrize(
@@ -98,9 +96,8 @@ async def test_a_pool_is_made_shown_changed_and_deleted(pools: Pools) -> None:
     ],
 )
 async def test_a_document_that_is_no_pool_is_refused(pools: Pools, document: Any) -> None:
-    refused = await pools.api.call("PUT", "/v2/pools/one", document)
-    assert (refused.status_code, refused.json()["title"]) == (400, "Invalid request body")
-    assert (await pools.api.call("GET", "/v2/pools/one")).status_code == 404
+    await pools.api.expect(400, "PUT", "/v2/pools/one", document, title="Invalid request body")
+    await pools.api.expect(404, "GET", "/v2/pools/one")
 
 
 async def test_a_uri_of_no_driver_is_refused_without_its_password(pools: Pools) -> None:
@@ -144,8 +141,7 @@ async def test_options_that_no_driver_has_are_kept_shown_and_warned_of(pools: Po
         ("three", "redis://localhost:1/3", {"a": [1]}),
     ):
         document = {"uri": uri, "weight": 1, "options": {**known, **unknown}}
-        made = await api.call("PUT", f"/v2/pools/{name}", document)
-        assert made.status_code == 201, made.text
+        made = await api.expect(201, "PUT", f"/v2/pools/{name}", document)
         assert "'a'" in made.headers["zaqar-lite-warning"]
         assert ("'database'" in made.headers["zaqar-lite-warning"]) is (name != "one")
         changed = await api.call("PATCH", f"/v2/pools/{name}", {"options": {"a": 2, **known}})
@@ -166,8 +162,7 @@ async def test_options_that_may_be_secrets_are_shown_to_nobody(pools: Pools) -> 
     shown = await api.call("GET", "/v2/pools/one?detailed=true")
     masked = {"password": "***", "api_key": "***", "mirror": "redis://***@host/1", "n": 3}
     assert shown.json()["options"] == masked
-    back = await api.call("PATCH", "/v2/pools/one", {"options": {**masked, "n": 4}})
-    assert back.status_code == 200
+    await api.expect(200, "PATCH", "/v2/pools/one", {"options": {**masked, "n": 4}})
     assert "hush" not in (await api.call("GET", "/v2/pools?detailed=true")).text
 
 
@@ -176,21 +171,20 @@ async def test_a_servers_own_options_reach_only_pools_whose_driver_has_them(
 ) -> None:
     async with make_api(**ADMIN, store_options={"coordination_url": "file:///tmp"}) as api:
         document = {"uri": "mongodb://localhost:1/a", "weight": 1}
-        assert (await api.call("PUT", "/v2/pools/one", document)).status_code == 201
+        await api.expect(201, "PUT", "/v2/pools/one", document)
 
 
 async def test_a_second_pool_of_a_uri_is_told_which_has_it(pools: Pools) -> None:
     await pools.make("one")
     document = {"uri": pools.uri("one"), "weight": 1}
-    refused = await pools.api.call("PUT", "/v2/pools/two", document)
-    assert refused.status_code == 409
+    refused = await pools.api.expect(409, "PUT", "/v2/pools/two", document)
     assert refused.json()["description"] == "The pool 'one' has this URI already."
 
 
 async def test_a_pool_does_not_become_one_of_another_drivers_capabilities(pools: Pools) -> None:
     api = pools.api
     await pools.make("one")
-    assert (await api.call("PUT", "/v2/flavors/fast", {"pool_list": ["one"]})).status_code == 201
+    await api.expect(201, "PUT", "/v2/flavors/fast", {"pool_list": ["one"]})
     other = {"uri": "redis://localhost:1/0", "weight": 1, "flavor": "fast"}
     for method, name, document in (
         ("PUT", "two", other),
@@ -258,11 +252,10 @@ async def test_a_flavor_is_made_shown_changed_and_deleted(pools: Pools) -> None:
     assert (await api.call("GET", "/v2/pools/two")).json()["flavor"] == "fast"
     listed = (await api.call("GET", "/v2/flavors")).json()["flavors"]
     assert [sorted(one) for one in listed] == [["href", "name", "pool_list"]]
-    other = await api.call("GET", "/v2/flavors/fast", X_Project_ID="other")
-    assert other.status_code == 404
-    assert (await api.call("DELETE", "/v2/flavors/fast")).status_code == 204
-    assert (await api.call("DELETE", "/v2/flavors/fast")).status_code == 204
-    assert (await api.call("GET", "/v2/flavors/fast")).status_code == 404
+    await api.expect(404, "GET", "/v2/flavors/fast", X_Project_ID="other")
+    await api.expect(204, "DELETE", "/v2/flavors/fast")
+    await api.expect(204, "DELETE", "/v2/flavors/fast")
+    await api.expect(404, "GET", "/v2/flavors/fast")
     assert (await api.call("GET", "/v2/pools/two")).json()["flavor"] is None
 
 
@@ -281,23 +274,21 @@ async def test_a_flavor_of_pools_that_are_not_there_is_refused(pools: Pools) -> 
     for document in ({}, {"pool_list": "a"}, {"pool_list": ["one"], "x": 1}):
         refused = await api.call("PUT", "/v2/flavors/fast", document)
         assert (refused.status_code, refused.json()["title"]) == (400, "Invalid request body")
-    missing = await api.call("PATCH", "/v2/flavors/fast", {"pool_list": ["none"]})
-    assert missing.status_code == 404
+    await api.expect(404, "PATCH", "/v2/flavors/fast", {"pool_list": ["none"]})
     await pools.make("one")
     await api.call("PUT", "/v2/flavors/fast", {"pool_list": ["one"]})
     for pool_list in (["none"], []):
         refused = await api.call("PATCH", "/v2/flavors/fast", {"pool_list": pool_list})
         assert (refused.status_code, refused.json()["title"]) == (400, "updatefail")
-    assert (await api.call("PATCH", "/v2/flavors/fast", {})).status_code == 400
+    await api.expect(400, "PATCH", "/v2/flavors/fast", {})
 
 
 async def test_the_last_pool_of_a_flavor_can_not_be_deleted(pools: Pools) -> None:
     await pools.make("one")
     await pools.make("two")
     await pools.api.call("PUT", "/v2/flavors/fast", {"pool_list": ["one", "two"]})
-    assert (await pools.api.call("DELETE", "/v2/pools/one")).status_code == 204
-    refused = await pools.api.call("DELETE", "/v2/pools/two")
-    assert (refused.status_code, refused.json()["title"]) == (403, "Unable to delete")
+    await pools.api.expect(204, "DELETE", "/v2/pools/one")
+    await pools.api.expect(403, "DELETE", "/v2/pools/two", title="Unable to delete")
     assert (await pools.api.call("GET", "/v2/flavors/fast")).json()["pool_list"] == ["two"]
 
 
@@ -309,13 +300,12 @@ async def test_a_queue_lies_in_a_pool_and_its_messages_with_it(pools: Pools) -> 
     (first,) = await api.claim(1)
     assert first["body"] == 1
     assert [one["body"] for one in await api.browse()] == [2]
-    renewed = await api.call("PATCH", f"claims/{claim_id_of(first)}", {"ttl": 100})
-    assert renewed.status_code == 204
+    await api.expect(204, "PATCH", f"claims/{claim_id_of(first)}", {"ttl": 100})
     stats = (await api.call("GET", "stats")).json()["messages"]
     assert (stats["claimed"], stats["free"]) == (1, 1)
-    assert (await api.call("DELETE", first["href"])).status_code == 204
+    await api.expect(204, "DELETE", first["href"])
     assert (await api.call("DELETE", "messages?pop=1")).json()["messages"][0]["body"] == 2
-    assert (await api.call("DELETE", "")).status_code == 204
+    await api.expect(204, "DELETE", "")
     assert not await pools.holds("one", api.queue)
 
 
@@ -361,7 +351,7 @@ async def test_a_flavor_says_in_which_pools_a_queue_may_lie(pools: Pools) -> Non
     refused = await api.call("PUT", "", {"_flavor": "none"})
     assert refused.status_code == 400
     assert "Flavor none does not exist" in refused.json()["description"]
-    assert (await api.call("PUT", "", {"_flavor": "fast"})).status_code == 201
+    await api.expect(201, "PUT", "", {"_flavor": "fast"})
     assert await pools.holds("two", api.queue)
     await api.call("PUT", "/v2/queues/plain")
     assert await pools.holds("one", "plain")  # two serves its flavor only
@@ -371,8 +361,7 @@ async def test_a_flavor_says_in_which_pools_a_queue_may_lie(pools: Pools) -> Non
     assert refused.status_code == 400
     assert "lies in the pool 'one'" in refused.json()["description"]
     await api.call("PATCH", "/v2/pools/two", {"weight": 0})
-    full = await api.call("PUT", "/v2/queues/late", {"_flavor": "fast"})
-    assert full.status_code == 503
+    await api.expect(503, "PUT", "/v2/queues/late", {"_flavor": "fast"})
 
 
 async def test_dead_letters_lie_beside_the_queue_they_come_from(pools: Pools) -> None:
@@ -381,9 +370,8 @@ async def test_dead_letters_lie_beside_the_queue_they_come_from(pools: Pools) ->
         await pools.make(f"p{n}")
     policy = {"_dead_letter_queue": "dead", "_max_claim_count": 1}
     for n in range(4):
-        assert (await api.call("PUT", f"/v2/queues/s{n}", policy)).status_code == 201
-    posted = await api.call("POST", "/v2/queues/s3/messages", {"messages": [{"body": 1}]})
-    assert posted.status_code == 201
+        await api.expect(201, "PUT", f"/v2/queues/s{n}", policy)
+    await api.expect(201, "POST", "/v2/queues/s3/messages", {"messages": [{"body": 1}]})
     for _ in range(2):
         claimed = await api.call("POST", "/v2/queues/s3/claims", {"ttl": 60, "grace": 60})
         api.advance(61)
@@ -402,14 +390,13 @@ async def test_a_dead_letter_queue_in_another_pool_is_refused(pools: Pools) -> N
         await api.call("PUT", f"/v2/flavors/{name}", {"pool_list": [name]})
         await api.call("PUT", f"/v2/queues/in-{name}", {"_flavor": name})
     policy = {"_dead_letter_queue": "in-two", "_max_claim_count": 1}
-    refused = await api.call("PUT", "/v2/queues/new", {**policy, "_flavor": "one"})
-    assert refused.status_code == 400
+    refused = await api.expect(400, "PUT", "/v2/queues/new", {**policy, "_flavor": "one"})
     patch = [{"op": "add", "path": "/metadata/_dead_letter_queue", "value": "in-two"}]
     media_type = "application/openstack-messaging-v2.0-json-patch"
     refused = await api.call("PATCH", "/v2/queues/in-one", patch, Content_Type=media_type)
     assert refused.status_code == 400
     assert "must lie in the same pool" in refused.json()["description"]
-    assert (await api.call("PUT", "/v2/queues/new", policy)).status_code == 201
+    await api.expect(201, "PUT", "/v2/queues/new", policy)
     assert await pools.holds("two", "in-two")
 
 
@@ -430,9 +417,9 @@ async def test_a_pool_that_is_away_is_503_and_the_others_serve(pools: Pools) -> 
     away = {"uri": "redis://127.0.0.1:1/0", "weight": 1}
     await api.call("PUT", "/v2/pools/away", away)
     messages = {"messages": [{"body": 1}]}
-    assert (await api.call("POST", "messages", messages)).status_code == 503
+    await api.expect(503, "POST", "messages", messages)
     await api.call("PATCH", "/v2/pools/away", {"weight": 0})
-    assert (await api.call("POST", "/v2/queues/b/messages", messages)).status_code == 201
+    await api.expect(201, "POST", "/v2/queues/b/messages", messages)
     health = await api.call("GET", "/v2/health")
     assert health.json()["away"] == {"storage_reachable": False}
     assert health.json()["storage_reachable"]
@@ -453,15 +440,15 @@ async def test_a_queue_with_a_history_lies_in_the_servers_own_store(
     async with make_api(**ADMIN, store=f"embedded:{tmp_path}/home") as api:
         pools = Pools(api, tmp_path)
         await pools.make("one")
-        assert (await api.call("PUT", "", {"_done_retention": 60})).status_code == 201
+        await api.expect(201, "PUT", "", {"_done_retention": 60})
         assert not await pools.holds("one", api.queue)
         (posted,) = await api.post({"body": 1})
         (message,) = await api.claim()
-        assert (await api.call("DELETE", message["href"])).status_code == 204
+        await api.expect(204, "DELETE", message["href"])
         ended = (await api.call("GET", "history?state=done")).json()["messages"]
         assert [one["id"] for one in ended] == [posted]
         in_pool = f"/v2/queues/{api.queue}-in-pool"
-        assert (await api.call("PUT", in_pool)).status_code == 201
+        await api.expect(201, "PUT", in_pool)
         change = [{"op": "add", "path": "/metadata/_done_retention", "value": 60}]
         refused = await api.call(
             "PATCH", in_pool, change, content_type="application/openstack-messaging-v2.0-json-patch"
@@ -485,7 +472,7 @@ async def test_filters_and_priorities_work_within_a_pool(pools: Pools) -> None:
     for name in ("one", "two"):
         await pools.make(name)
     urgent = {"_filter": "kind = 'urgent'", "_priority": "RULES (n = '2' -> 5)"}
-    assert (await api.call("PUT", f"/v2/queues/{api.queue}-urgent", urgent)).status_code == 201
+    await api.expect(201, "PUT", f"/v2/queues/{api.queue}-urgent", urgent)
     for number in range(8):  # all queues of the project lie in the pool of the first
         path = f"/v2/queues/{api.queue}-{number}/messages"
         headers = {"kind": "urgent", "n": str(number)}
@@ -501,11 +488,11 @@ async def test_filters_and_priorities_work_within_a_pool(pools: Pools) -> None:
 async def test_what_a_pool_can_not_do_is_refused(pools: Pools) -> None:
     api = pools.api
     pool = {"uri": "redis://localhost:1/0", "weight": 1}
-    assert (await api.call("PUT", "/v2/pools/plain", pool)).status_code == 201
+    await api.expect(201, "PUT", "/v2/pools/plain", pool)
     await api.call("PUT", "/v2/flavors/f", {"pool_list": ["plain"]})
     refused = await api.call("PUT", "", {"_flavor": "f", "_priority": "RULES (a = 'b' -> 5)"})
     assert refused.json()["description"] == "No pool of the flavor f can do what is asked for."
-    assert (await api.call("PUT", "", {"_flavor": "f"})).status_code == 201
+    await api.expect(201, "PUT", "", {"_flavor": "f"})
     for key, value in (("_filter", "a = 'b'"), ("_priority", "RULES (a = 'b' -> 5)")):
         change = [{"op": "add", "path": f"/metadata/{key}", "value": value}]
         refused = await api.call(
@@ -514,7 +501,7 @@ async def test_what_a_pool_can_not_do_is_refused(pools: Pools) -> None:
         assert refused.status_code == 400
         assert f"{key} can't be set" in refused.json()["description"]
     other = f"/v2/queues/{api.queue}-other"
-    assert (await api.call("PUT", other)).status_code == 201
+    await api.expect(201, "PUT", other)
     refused = await api.call("PUT", f"{other}-filtered", {"_filter": "a = 'b'"})
     assert "they lie in several" in refused.json()["description"]
 
@@ -525,8 +512,7 @@ async def test_a_redrive_goes_to_a_queue_in_another_pool(make_api: MakeApi, tmp_
         for name in ("one", "two"):
             await pools.make(name)
             await api.call("PUT", f"/v2/flavors/{name}", {"pool_list": [name]})
-            made = await api.call("PUT", f"/v2/queues/{api.queue}-{name}", {"_flavor": name})
-            assert made.status_code == 201
+            await api.expect(201, "PUT", f"/v2/queues/{api.queue}-{name}", {"_flavor": name})
         source, target = f"/v2/queues/{api.queue}-one", f"/v2/queues/{api.queue}-two"
         await api.call("POST", f"{source}/messages", {"messages": [{"body": n} for n in range(3)]})
         order = {"to": f"{api.queue}-two", "filter": {}}

@@ -42,8 +42,8 @@ async def test_shows_the_defaults_of_a_queue_that_is_not_there(api: Api) -> None
     assert (await api.call("GET", "stats")).json() == {
         "messages": {"claimed": 0, "free": 0, "total": 0}
     }
-    assert (await api.call("POST", "purge")).status_code == 204
-    assert (await api.call("DELETE", "")).status_code == 204
+    await api.expect(204, "POST", "purge")
+    await api.expect(204, "DELETE", "")
 
 
 @pytest.mark.parametrize(
@@ -77,9 +77,7 @@ async def test_shows_the_defaults_of_a_queue_that_is_not_there(api: Api) -> None
 async def test_refuses_reserved_attributes_that_can_not_work(
     api: Api, metadata: dict[str, Any]
 ) -> None:
-    answer = await api.call("PUT", "", metadata)
-    assert answer.status_code == 400, metadata
-    assert next(iter(metadata)) in answer.json()["description"]
+    await api.expect(400, "PUT", "", metadata, says=next(iter(metadata)))
     assert (await api.call("GET", "/v2/queues")).json()["queues"] == []
 
 
@@ -90,8 +88,7 @@ async def test_stores_unknown_reserved_keys_and_nulls_as_they_are(api: Api) -> N
 
 
 async def test_refuses_metadata_above_the_limit(api: Api) -> None:
-    answer = await api.call("PUT", "", {"x": "y" * 65_536})
-    assert (answer.status_code, answer.json()["title"]) == (400, "Invalid API request")
+    await api.expect(400, "PUT", "", {"x": "y" * 65_536}, title="Invalid API request")
 
 
 async def test_metadata_can_not_grow_above_the_limit_by_patches(make_api: MakeApi) -> None:
@@ -152,8 +149,7 @@ async def test_refuses_a_patch_as_a_whole(api: Api, operation: Any, status: int)
 async def test_refuses_a_patch_of_the_wrong_type_size_or_form(api: Api) -> None:
     await api.call("PUT", "")
     for content_type in ("application/json", PATCH + "; charset=UTF-8"):
-        answer = await api.call("PATCH", "", [], Content_Type=content_type)
-        assert answer.status_code == 415
+        answer = await api.expect(415, "PATCH", "", [], Content_Type=content_type)
         assert answer.headers["accept-patch"] == PATCH
     for body in (b"", b"{", b"{}", b"[" + b" " * 65_536 + b"]"):
         answer = await api.http.patch(
@@ -201,7 +197,7 @@ async def test_filters_and_counts_queues(api: Api) -> None:
     answer = (await api.call("GET", "/v2/queues?with_count=true&k=30&limit=1")).json()
     assert answer["count"] == 3
     assert answer["links"][0]["href"].endswith("?with_count=true&k=30&limit=1&marker=one")
-    assert (await api.call("GET", "/v2/queues?k=1,2")).status_code == 400
+    await api.expect(400, "GET", "/v2/queues?k=1,2")
 
 
 async def test_counts_messages_with_their_ends(api: Api) -> None:
@@ -224,7 +220,7 @@ async def test_purges_messages_of_every_state(api: Api) -> None:
     await api.claim(1)
     assert (await api.call("POST", "purge", {"resource_types": ["subscriptions"]})).is_success
     assert (await api.call("GET", "stats")).json()["messages"]["total"] == 3
-    assert (await api.call("POST", "purge", {"resource_types": ["messages"]})).status_code == 204
+    await api.expect(204, "POST", "purge", {"resource_types": ["messages"]})
     assert (await api.call("GET", "stats")).json()["messages"]["total"] == 0
     assert (await api.call("GET", "")).json()["keep"] == 1
 
@@ -234,14 +230,13 @@ async def test_purges_messages_of_every_state(api: Api) -> None:
     [{}, {"resource_types": ["x"]}, {"resource_types": "messages"}, {"resource_types": [1]}],
 )
 async def test_refuses_a_purge(api: Api, document: dict[str, Any]) -> None:
-    answer = await api.call("POST", "purge", document)
-    assert (answer.status_code, answer.json()["title"]) == (400, "Invalid API request")
+    await api.expect(400, "POST", "purge", document, title="Invalid API request")
 
 
 async def test_deletes_a_queue_with_its_messages(api: Api) -> None:
     await api.call("PUT", "", {"a": 1})
     await api.post({"body": 1})
-    assert (await api.call("DELETE", "")).status_code == 204
+    await api.expect(204, "DELETE", "")
     assert (await api.call("GET", "")).json() == DEFAULTS
     await api.call("PUT", "")
     assert await api.browse() == []
@@ -271,20 +266,18 @@ async def test_refuses_a_history_that_the_message_store_could_not_keep(
     """It would look for the retention in a record that is in the other store."""
     stores = {"store": f"embedded://{tmp_path}/messages", "management_store": "memory://"}
     async with make_api(**stores) as api:
-        answer = await api.call("PUT", "", {key: 0})
-        assert answer.status_code == 400
-        assert "management_store" in answer.json()["description"]
+        await api.expect(400, "PUT", "", {key: 0}, says="management_store")
 
 
 async def test_limits_the_queues_of_a_project(make_api: MakeApi) -> None:
     async with make_api(max_queues_per_project=2) as api:
-        assert (await api.call("PUT", "/v2/queues/a")).status_code == 201
-        assert (await api.call("PUT", "/v2/queues/b")).status_code == 201
+        await api.expect(201, "PUT", "/v2/queues/a")
+        await api.expect(201, "PUT", "/v2/queues/b")
         answer = await api.call("PUT", "/v2/queues/c")
         assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
         answer = await api.call("POST", "/v2/queues/d/messages", {"messages": [{"body": 1}]})
         assert answer.status_code == 503
-        assert (await api.call("PUT", "/v2/queues/b")).status_code == 204
+        await api.expect(204, "PUT", "/v2/queues/b")
 
 
 async def test_without_a_limit_there_are_as_many_as_the_operator_allows(make_api: MakeApi) -> None:
@@ -293,9 +286,9 @@ async def test_without_a_limit_there_are_as_many_as_the_operator_allows(make_api
     async with make_api(**few, admin_mode=True, pooling=True) as api:
         for name in "abcd":
             subscription = {"subscriber": f"http://127.0.0.1/{name}"}
-            assert (await api.call("PUT", f"/v2/queues/{name}")).status_code == 201
-            assert (await api.call("PUT", f"/v2/topics/{name}")).status_code == 201
-            assert (await api.call("POST", "subscriptions", subscription)).status_code == 201
+            await api.expect(201, "PUT", f"/v2/queues/{name}")
+            await api.expect(201, "PUT", f"/v2/topics/{name}")
+            await api.expect(201, "POST", "subscriptions", subscription)
         await api.post(*({"body": number} for number in range(4)))
         for path in (
             "/v2/queues",
@@ -306,24 +299,23 @@ async def test_without_a_limit_there_are_as_many_as_the_operator_allows(make_api
         ):
             shown = (await api.call("GET", path)).json()
             assert len(shown[path.rpartition("/")[2].partition("?")[0]]) <= 3
-        assert (await api.call("GET", "history")).status_code == 200
+        await api.expect(200, "GET", "history")
         assert len((await api.call("POST", "claims")).json()["messages"]) == 3
 
 
 async def test_keeps_projects_apart(api: Api) -> None:
     (message_id,) = await api.post({"body": "mine"})
     other = {"X_Project_ID": "other"}
-    assert (await api.call("GET", f"messages/{message_id}", **other)).status_code == 404
+    await api.expect(404, "GET", f"messages/{message_id}", **other)
     assert (await api.call("GET", "messages?echo=true", **other)).json()["messages"] == []
-    assert (await api.call("POST", "claims", **other)).status_code == 204
+    await api.expect(204, "POST", "claims", **other)
     await api.call("DELETE", f"messages/{message_id}", **other)
     await api.call("DELETE", "", **other)
     assert len(await api.browse()) == 1
 
 
 async def test_warns_of_what_is_stored_and_is_no_option(api: Api) -> None:
-    answer = await api.call("PUT", "", {"_max_claims": 3, "team": "a"})
-    assert answer.status_code == 201
+    answer = await api.expect(201, "PUT", "", {"_max_claims": 3, "team": "a"})
     warning = "Stored, but not options of a queue: '_max_claims' (did you mean _max_claim_count?)."
     assert answer.headers["Zaqar-Lite-Warning"] == warning
     assert (await api.call("GET", "")).json()["_max_claims"] == 3
@@ -365,9 +357,8 @@ async def test_warns_of_a_limit_without_a_place_for_dead_letters(api: Api, limit
 @pytest.mark.parametrize("ttl", [59, 1_209_601, "60", True])
 async def test_refuses_a_time_of_dead_letters_out_of_range(api: Api, ttl: Any) -> None:
     metadata = {"_dead_letter_queue": "dead", "_dead_letter_queue_messages_ttl": ttl}
-    assert (await api.call("PUT", "", metadata)).status_code == 400
-    answer = await api.call("PUT", "", {**metadata, "_dead_letter_queue_messages_ttl": 60})
-    assert answer.status_code == 201
+    await api.expect(400, "PUT", "", metadata)
+    await api.expect(201, "PUT", "", {**metadata, "_dead_letter_queue_messages_ttl": 60})
 
 
 async def test_a_queue_may_honour_delays_though_its_default_is_none(api: Api) -> None:

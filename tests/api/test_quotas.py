@@ -34,8 +34,7 @@ def is_full(answer: Any) -> bool:
 
 
 async def usage(api: Api) -> dict[str, int | None]:
-    answer = await api.call("GET", "/v2/quota")
-    assert answer.status_code == 200, answer.text
+    answer = await api.expect(200, "GET", "/v2/quota")
     shown: dict[str, int | None] = answer.json()["usage"]
     return shown
 
@@ -45,7 +44,7 @@ async def test_nothing_is_bounded_by_default(api: Api) -> None:
     assert shown["project"] == "demo"
     assert shown["quotas"] == dict.fromkeys(NAMES)
     assert shown["usage"] == dict.fromkeys(shown["usage"], 0)
-    assert (await api.call("GET", "/v2/quotas/demo")).status_code == 404
+    await api.expect(404, "GET", "/v2/quotas/demo")
 
 
 async def test_queues_are_counted_exactly(make_api: MakeApi) -> None:
@@ -55,14 +54,13 @@ async def test_queues_are_counted_exactly(make_api: MakeApi) -> None:
         assert sum(map(is_full, answers)) == 3
         assert (await api.call("PUT", "/v2/queues/0")).status_code in (204, 403)
         first = (await api.call("GET", "/v2/queues")).json()["queues"][0]["name"]
-        assert (await api.call("PUT", f"/v2/queues/{first}")).status_code == 204
+        await api.expect(204, "PUT", f"/v2/queues/{first}")
         lazy = await api.call("POST", "messages", {"messages": [{"body": 1}]})
         assert is_full(lazy)
         assert (await usage(api))["queues"] == 2
-        other = await api.call("PUT", "/v2/queues/0", X_Project_ID="other")
-        assert other.status_code == 201
+        await api.expect(201, "PUT", "/v2/queues/0", X_Project_ID="other")
         await api.call("DELETE", f"/v2/queues/{first}")
-        assert (await api.call("PUT", "/v2/queues/new")).status_code == 201
+        await api.expect(201, "PUT", "/v2/queues/new")
 
 
 async def test_subscriptions_never_exceed_their_quota(make_api: MakeApi) -> None:
@@ -79,7 +77,7 @@ async def test_subscriptions_never_exceed_their_quota(make_api: MakeApi) -> None
         assert all(map(is_full, racing))
         assert (await usage(api))["subscriptions"] == 3
         path = f"/v2/queues/q0/subscriptions/{answers[0].json()['subscription_id']}"
-        assert (await api.call("DELETE", path)).status_code == 204
+        await api.expect(204, "DELETE", path)
         assert (await subscribe(3)).status_code == 201
 
 
@@ -105,13 +103,11 @@ async def test_a_repeated_post_is_answered_as_the_first_was_where_nothing_fits(
         second = await api.call("POST", "messages", keyed)
         assert first.status_code == second.status_code == 201
         for _ in range(2):
-            again = await api.call("POST", "messages", whole, Idempotency_Key="whole")
-            assert again.status_code == 201
+            again = await api.expect(201, "POST", "messages", whole, Idempotency_Key="whole")
             assert again.json()["resources"] == first.json()["resources"]
         again = await api.call("POST", "messages", keyed)
         assert (again.status_code, again.json()["resources"]) == (201, second.json()["resources"])
-        other = await api.call("POST", "messages", keyed, Idempotency_Key="whole")
-        assert other.status_code == 409
+        await api.expect(409, "POST", "messages", keyed, Idempotency_Key="whole")
         for document, key in ((whole, "another"), ({"messages": [{"body": 3}]}, None)):
             named = {} if key is None else {"Idempotency_Key": key}
             assert is_full(await api.call("POST", "messages", document, **named))
@@ -136,15 +132,14 @@ async def test_posts_that_store_nothing_change_no_count(make_api: MakeApi) -> No
         small = {"messages": [{"body": 1, "ttl": 300}]}
         await api.call("POST", "messages", small, Idempotency_Key="same")
         for _ in range(30):
-            repeated = await api.call("POST", "messages", small, Idempotency_Key="same")
-            assert repeated.status_code == 201
+            await api.expect(201, "POST", "messages", small, Idempotency_Key="same")
             timed = {"messages": [{"body": 1, "deliver_at": "2030-01-01T00:00:00Z"}]}
-            assert (await api.call("POST", "messages", timed)).status_code == 400
+            await api.expect(400, "POST", "messages", timed)
         await api.post(*({"body": "x" * 1_000, "ttl": 300} for _ in range(8)))
         usage = (await api.http.get("/v2/quota")).json()["usage"]
         assert (usage["messages"], usage["bytes"]) == (9, 8_017)
         big = {"messages": [{"body": "x" * 2_000, "ttl": 300}]}
-        assert (await api.call("POST", "messages", big)).status_code == 403
+        await api.expect(403, "POST", "messages", big)
 
 
 async def test_requests_that_wait_are_bounded(make_api: MakeApi) -> None:
@@ -216,7 +211,7 @@ async def test_a_quota_of_waiters_holds_up_no_delivery(make_api: MakeApi) -> Non
     async with Receiver() as receiver:
         async with make_api(quotas={"waiters": 0}, delivery_allowed="127.0.0.0/8") as api:
             document = {"subscriber": receiver.url, "ttl": 300}
-            assert (await api.call("POST", "subscriptions", document)).status_code == 201
+            await api.expect(201, "POST", "subscriptions", document)
             await api.post({"body": 1})
             await receiver.wait(1)
             assert is_full(await api.call("POST", "claims?wait=20&limit=1", X_Project_ID="other"))
@@ -255,15 +250,13 @@ async def test_who_is_too_fast_is_told_when_to_come_back(make_api: MakeApi) -> N
         await api.post({"body": "x" * 400})
         refused = await api.call("POST", "messages", {"messages": [{"body": 1}]})
         assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
-        assert (await api.call("PUT", "/v2/queues/other")).status_code == 201
-        assert (await api.call("GET", "/v2/ping")).status_code == 204
+        await api.expect(201, "PUT", "/v2/queues/other")
+        await api.expect(204, "GET", "/v2/ping")
         await api.post({"body": 1}, X_Project_ID="other")
         await api.browse()
-        refused = await api.call("GET", "messages")
-        assert refused.status_code == 429
+        refused = await api.expect(429, "GET", "messages")
         assert int(refused.headers["retry-after"]) >= 3
-        claim = await api.call("POST", "claims")
-        assert claim.status_code == 429
+        await api.expect(429, "POST", "claims")
 
 
 async def test_requests_of_nobody_use_up_nothing(make_api: MakeApi, tmp_path: Path) -> None:
@@ -271,19 +264,17 @@ async def test_requests_of_nobody_use_up_nothing(make_api: MakeApi, tmp_path: Pa
     settings = {"auth": "keys", "admin_key_file": file, "quotas": {"manage_requests": 2}}
     async with make_api(**settings) as api:
         for _ in range(20):
-            assert (await api.call("PUT", "/v2/queues/a")).status_code == 401
+            await api.expect(401, "PUT", "/v2/queues/a")
         operator = {"Authorization": f"Bearer {file.read_text().strip()}"}
         for n in range(4):
-            answer = await api.call("PUT", f"/v2/queues/{n}", **operator)
-            assert answer.status_code == 201
-        assert (await api.call("PUT", "/v2/queues/b", **operator)).status_code == 429
+            await api.expect(201, "PUT", f"/v2/queues/{n}", **operator)
+        await api.expect(429, "PUT", "/v2/queues/b", **operator)
 
 
 async def test_a_project_gets_quotas_of_its_own(make_api: MakeApi) -> None:
     async with make_api(quotas={"queues": 1, "messages": 9}, admin_mode=True) as api:
         path = "/v2/quotas/demo"
-        answer = await api.call("PUT", path, {"queues": 2, "messages": None})
-        assert answer.status_code == 200
+        answer = await api.expect(200, "PUT", path, {"queues": 2, "messages": None})
         shown = answer.json()
         assert shown["own"] == {"queues": 2, "messages": None}
         assert (shown["quotas"]["queues"], shown["quotas"]["messages"]) == (2, None)
@@ -292,8 +283,8 @@ async def test_a_project_gets_quotas_of_its_own(make_api: MakeApi) -> None:
         await api.call("PUT", path, {"bytes": 7})
         shown = (await api.call("GET", path)).json()
         assert (shown["own"], shown["quotas"]["queues"]) == ({"bytes": 7}, 1)
-        assert (await api.call("DELETE", path)).status_code == 204
-        assert (await api.call("DELETE", path)).status_code == 204
+        await api.expect(204, "DELETE", path)
+        await api.expect(204, "DELETE", path)
         shown = (await api.call("GET", path)).json()
         assert (shown["own"], shown["quotas"]["bytes"]) == ({}, None)
 
@@ -304,7 +295,7 @@ async def test_a_project_gets_quotas_of_its_own(make_api: MakeApi) -> None:
 )
 async def test_a_quota_that_is_none_is_refused(make_api: MakeApi, document: Any) -> None:
     async with make_api(admin_mode=True) as api:
-        assert (await api.call("PUT", "/v2/quotas/demo", document)).status_code == 400
+        await api.expect(400, "PUT", "/v2/quotas/demo", document)
         assert (await api.call("GET", "/v2/quotas/demo")).json()["own"] == {}
 
 
@@ -313,7 +304,7 @@ async def test_a_project_that_can_not_be_has_no_quotas(make_api: MakeApi) -> Non
         for method in ("GET", "PUT", "DELETE"):
             for project in ("p" * 257, DELIVERIES_PROJECT):
                 path = f"/v2/quotas/{project}"
-                assert (await api.call(method, path, {})).status_code == 400, method
+                await api.expect(400, method, path, {})
         path = "/v2/quotas/projekt-%C3%A4"
         assert (await api.call("PUT", path, {"queues": 1})).json()["project"] == "projekt-ä"
 
@@ -337,9 +328,7 @@ async def test_who_administers_a_project_can_not_raise_its_quotas(
         made = await api.call("POST", "/v2/keys", document, **operator)
         own = {"Authorization": f"Bearer {made.json()['key']}"}
         for method in ("GET", "PUT", "DELETE"):
-            denied = await api.call(method, "/v2/quotas/demo", {}, **own)
-            assert denied.status_code == 403, method
-        set_ = await api.call("PUT", "/v2/quotas/demo", {"queues": 3}, **operator)
-        assert set_.status_code == 200
+            await api.expect(403, method, "/v2/quotas/demo", {}, **own)
+        await api.expect(200, "PUT", "/v2/quotas/demo", {"queues": 3}, **operator)
         shown = await api.call("GET", "/v2/quota", **own)
         assert shown.json()["quotas"]["queues"] == 3

@@ -42,9 +42,9 @@ async def test_a_copy_is_an_entry_of_its_own(api: Api) -> None:
     query = "echo=true&include_delayed=true&details=true"
     (copy,) = (await api.call("GET", f"/v2/queues/copy/messages?{query}")).json()["messages"]
     assert (copy["ttl"], copy["delay_expires"] is not None) == (100, True)
-    assert (await api.call("POST", "/v2/queues/copy/claims")).status_code == 204
+    await api.expect(204, "POST", "/v2/queues/copy/claims")
     api.advance(51)
-    assert (await api.call("POST", "/v2/queues/copy/claims")).status_code == 201
+    await api.expect(201, "POST", "/v2/queues/copy/claims")
 
 
 async def test_a_filter_does_not_reach_older_messages_nor_other_projects(api: Api) -> None:
@@ -56,7 +56,7 @@ async def test_a_filter_does_not_reach_older_messages_nor_other_projects(api: Ap
 
 async def test_serves_lower_priority_numbers_first_and_ties_in_order(api: Api) -> None:
     rules = "RULES (level = 'high' -> 1, level = 'low' -> 200)"
-    assert (await api.call("PUT", "", {"_priority": rules})).status_code == 201
+    await api.expect(201, "PUT", "", {"_priority": rules})
     await api.post(
         {"body": "low", "headers": {"level": "low"}},
         {"body": "none"},
@@ -79,23 +79,22 @@ async def test_serves_lower_priority_numbers_first_and_ties_in_order(api: Api) -
 async def test_refuses_a_filter_with_the_position_of_the_error(
     api: Api, metadata: dict[str, object]
 ) -> None:
-    answer = await api.call("PUT", "", metadata)
-    assert answer.status_code == 400
+    answer = await api.expect(400, "PUT", "", metadata)
     if metadata["_filter" if "_filter" in metadata else "_priority"] != 3:
         assert "position" in answer.json()["description"]
 
 
 async def test_limits_the_filters_of_a_project(make_api: MakeApi) -> None:
     async with make_api(max_filters_per_project=1) as api:
-        assert (await api.call("PUT", "/v2/queues/a", {"_filter": "TRUE"})).status_code == 201
-        assert (await api.call("PUT", "/v2/queues/b", {"_filter": "TRUE"})).status_code == 400
+        await api.expect(201, "PUT", "/v2/queues/a", {"_filter": "TRUE"})
+        await api.expect(400, "PUT", "/v2/queues/b", {"_filter": "TRUE"})
 
 
 async def test_a_queue_without_a_filter_does_not_count_for_the_limit(make_api: MakeApi) -> None:
     rules = "RULES (TRUE -> 1)"
     async with make_api(max_filters_per_project=0) as api:
-        assert (await api.call("PUT", "/v2/queues/a", {"_filter": "TRUE"})).status_code == 400
-        assert (await api.call("PUT", "/v2/queues/p", {"_priority": rules})).status_code == 201
+        await api.expect(400, "PUT", "/v2/queues/a", {"_filter": "TRUE"})
+        await api.expect(201, "PUT", "/v2/queues/p", {"_priority": rules})
         add = [{"op": "add", "path": "/metadata/note", "value": 1}]
         assert (await patch(api, "p", add)).status_code == 200
         add = [{"op": "add", "path": "/metadata/_filter", "value": "TRUE"}]
@@ -116,7 +115,7 @@ async def test_a_queue_that_has_a_filter_can_be_changed_at_the_limit(
                 {"op": "add", "path": f"/metadata/{key}", "value": value}
             ]
             assert (await patch(api, "b", change)).status_code == 200
-        assert (await api.call("PUT", "/v2/queues/c", {"_filter": "TRUE"})).status_code == 400
+        await api.expect(400, "PUT", "/v2/queues/c", {"_filter": "TRUE"})
 
 
 @pytest.mark.parametrize(
@@ -137,13 +136,13 @@ async def test_a_history_marker_that_is_none_gives_an_empty_page(
 
 
 async def test_keeps_a_history_in_memory_too(api: Api) -> None:
-    assert (await api.call("PUT", "", {"_done_retention": 60})).status_code == 201
+    await api.expect(201, "PUT", "", {"_done_retention": 60})
     await api.post({"body": 1})
     (message,) = await api.claim()
     await api.call("DELETE", message["href"])
     answer = await api.call("GET", "history?state=done")
     assert (answer.status_code, len(answer.json()["messages"])) == (200, 1)
-    assert (await api.call("GET", "history?state=x")).status_code == 400
+    await api.expect(400, "GET", "history?state=x")
 
 
 async def test_a_history_names_the_last_clients_only(make_api: MakeApi, tmp_path: Path) -> None:
@@ -172,9 +171,7 @@ async def test_a_post_makes_no_more_copies_than_is_allowed(
             await api.call("PUT", f"/v2/queues/copy-{number}", {"_filter": "TRUE"})
         await api.post({"body": 1}, {"body": 2})
         messages = {"messages": [{"body": number} for number in range(3, 6)]}
-        answer = await api.call("POST", "messages", messages)
-        assert answer.status_code == 400
-        assert "Message 2: " in answer.json()["description"]
+        answer = await api.expect(400, "POST", "messages", messages, says="Message 2: ")
         assert "copies" in answer.json()["description"]
         assert await bodies(api, api.queue) == [1, 2]
         assert await bodies(api, "copy-0") == [1, 2]
@@ -185,8 +182,7 @@ async def test_a_message_whose_filters_cost_too_much_is_refused(api: Api) -> Non
     await api.call("PUT", "/v2/queues/costly", {"_filter": conditions})
     await api.post({"body": 1, "headers": {"text": "x" * 1_000}})
     messages = {"messages": [{"body": 2}, {"body": 3, "headers": {"text": "x" * 8_000}}]}
-    answer = await api.call("POST", "messages", messages)
-    assert answer.status_code == 400
+    answer = await api.expect(400, "POST", "messages", messages)
     assert answer.json()["description"].startswith("Message 1: The filters take more than")
     assert await bodies(api, api.queue) == [1]
 
@@ -218,7 +214,7 @@ async def test_a_stored_filter_that_is_refused_now_is_passed_over(
     with monkeypatch.context() as earlier:
         earlier.setattr("zaqar_lite.domain.filters.text.MAX_PATTERN", 1_000)
         filters = {"_filter": "a LIKE '" + "x" * 257 + "'"}
-        assert (await api.call("PUT", "/v2/queues/old", filters)).status_code == 201
+        await api.expect(201, "PUT", "/v2/queues/old", filters)
     await api.call("PUT", "/v2/queues/new", {"_filter": "TRUE"})
     await api.post({"body": 1})
     assert (await bodies(api, "new"), await bodies(api, "old")) == ([1], [])

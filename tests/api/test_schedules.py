@@ -47,9 +47,9 @@ async def test_a_schedule_is_made_shown_changed_and_ended(api: Api) -> None:
     assert [one["name"] for one in listed["schedules"]] == ["nightly"]
     following = (await api.call("GET", listed["links"][0]["href"])).json()
     assert following == {"schedules": [], "links": []}
-    assert (await api.call("DELETE", PATH)).status_code == 204
-    assert (await api.call("DELETE", PATH)).status_code == 204
-    assert (await api.call("GET", PATH)).status_code == 404
+    await api.expect(204, "DELETE", PATH)
+    await api.expect(204, "DELETE", PATH)
+    await api.expect(404, "GET", PATH)
 
 
 async def test_null_takes_a_field_away(api: Api) -> None:
@@ -58,20 +58,18 @@ async def test_null_takes_a_field_away(api: Api) -> None:
         "headers": {"kind": "x"}, "end": "2099-01-01T00:00:00Z",
     }  # fmt: skip
     await put(api, every="1h", **fields)
-    changed = await api.call("PATCH", PATH, {"body": None, **dict.fromkeys(fields)})
-    assert changed.status_code == 200, changed.text
+    changed = await api.expect(200, "PATCH", PATH, {"body": None, **dict.fromkeys(fields)})
     shown = changed.json()
     assert (shown["body"], shown["missed"], shown["time_zone"]) == (None, "one", "UTC")
     assert (shown["paused"], len(shown["next"])) == (False, 5)
     assert not {"jitter", "headers", "end"} & shown.keys()
     for name in ("queue", "every"):
-        assert (await api.call("PATCH", PATH, {name: None})).status_code == 400
+        await api.expect(400, "PATCH", PATH, {name: None})
 
 
 async def test_it_fires_by_the_clock_and_by_hand(api: Api) -> None:
     await put(api, every="1h", group="reports", ttl=86_400)
-    answer = await api.call("POST", PATH + "/fire")
-    assert answer.status_code == 201
+    await api.expect(201, "POST", PATH + "/fire")
     assert await bodies(api, 1) == [{"report": 1}]
     api.advance(3_600)
     await put_again(api)
@@ -110,11 +108,11 @@ async def put_again(api: Api) -> None:
 )
 async def test_what_can_not_be_is_refused(api: Api, fields: Any) -> None:
     await put(api, 400, **fields)
-    assert (await api.call("GET", PATH)).status_code == 404
+    await api.expect(404, "GET", PATH)
     await put(api, every=60)
     changes = fields or {"cron": "x"}
     if "every" not in fields or len(fields) > 1:
-        assert (await api.call("PATCH", PATH, changes)).status_code == 400
+        await api.expect(400, "PATCH", PATH, changes)
 
 
 @pytest.mark.parametrize("name", ["@hourly", "@daily", "@weekly", "@monthly", "@yearly"])
@@ -134,9 +132,9 @@ async def test_a_cron_that_can_not_be_is_told_by_its_field(api: Api) -> None:
 
 async def test_a_name_that_is_none(api: Api) -> None:
     document = {"queue": "q", "body": 1, "every": 60}
-    assert (await api.call("PUT", "/v2/schedules/a%20b", document)).status_code == 400
-    assert (await api.call("PATCH", PATH, {"paused": True})).status_code == 404
-    assert (await api.call("POST", PATH + "/fire")).status_code == 404
+    await api.expect(400, "PUT", "/v2/schedules/a%20b", document)
+    await api.expect(404, "PATCH", PATH, {"paused": True})
+    await api.expect(404, "POST", PATH + "/fire")
 
 
 @pytest.mark.parametrize(
@@ -150,4 +148,4 @@ async def test_a_name_that_is_none(api: Api) -> None:
 )
 async def test_a_schedule_ends_with_the_calendar(api: Api, fields: dict[str, Any]) -> None:
     assert len((await put(api, **fields))["next"]) <= 1
-    assert (await api.call("GET", "/v2/schedules")).status_code == 200
+    await api.expect(200, "GET", "/v2/schedules")

@@ -14,8 +14,7 @@ pytestmark = pytest.mark.anyio
 
 async def test_shows_the_versions_to_anybody(api: Api) -> None:
     api.http.headers.clear()
-    answer = await api.call("GET", "/")
-    assert answer.status_code == 300
+    answer = await api.expect(300, "GET", "/")
     assert answer.json() == {
         "versions": [
             {
@@ -50,15 +49,14 @@ async def test_tells_anybody_that_it_lives_and_is_ready(
     assert verbose.text == "store: ok\ndisk: ok\ndraining: ok\nok\n"
     async with make_api(store=f"opendata+slatedb:{tmp_path}", auth="keys") as files:
         files.http.headers.clear()
-        assert (await files.call("GET", "/readyz")).status_code == 200
+        await files.expect(200, "GET", "/readyz")
         monkeypatch.setattr(readiness, "MIN_FREE", 1 << 60)
-        full = await files.call("GET", "/readyz")
-        assert full.status_code == 503
+        full = await files.expect(503, "GET", "/readyz")
         assert "MiB are free; " in full.text
         assert full.text.startswith("store: ok\ndisk: ")
         head = await files.call("HEAD", "/readyz")
         assert (head.status_code, head.content) == (503, b"")
-        assert (await files.call("GET", "/livez")).status_code == 200
+        await files.expect(200, "GET", "/livez")
 
 
 async def test_a_low_disk_refuses_posts_and_lets_consumers_make_room(
@@ -67,25 +65,21 @@ async def test_a_low_disk_refuses_posts_and_lets_consumers_make_room(
     options = {"disk_reserve": 0}
     async with make_api(store=f"embedded:{tmp_path}", store_options=options) as api:
         posted = {"messages": [{"body": 1}, {"body": 2}]}
-        assert (await api.call("POST", "/v2/queues/low/messages", posted)).status_code == 201
+        await api.expect(201, "POST", "/v2/queues/low/messages", posted)
     options = {"disk_reserve": 1 << 60}
     async with make_api(store=f"embedded:{tmp_path}", store_options=options) as api:
-        refused = await api.call("POST", "/v2/queues/low/messages", posted)
-        assert refused.status_code == 503
-        assert "nearly full" in refused.json()["description"]
+        await api.expect(503, "POST", "/v2/queues/low/messages", posted, says="nearly full")
         claimed = await api.call("POST", "/v2/queues/low/claims", {"ttl": 60})
         assert [one["body"] for one in claimed.json()["messages"]] == [1, 2]
         for one in claimed.json()["messages"]:
-            assert (await api.call("DELETE", one["href"])).status_code == 204
-        ready = await api.call("GET", "/readyz?verbose")
-        assert ready.status_code == 200
+            await api.expect(204, "DELETE", one["href"])
+        ready = await api.expect(200, "GET", "/readyz?verbose")
         assert "disk: nearly full: posts are refused" in ready.text
         assert "zaqar_lite_store_disk_is_low 1" in (await api.call("GET", "/metrics")).text
 
 
 async def test_shows_the_home_document(api: Api) -> None:
-    answer = await api.call("GET", "/v2/")
-    assert answer.status_code == 200
+    answer = await api.expect(200, "GET", "/v2/")
     assert answer.headers["content-type"] == "application/json-home"
     assert answer.headers["cache-control"] == "max-age=86400"
     resources = answer.json()["resources"]
@@ -124,7 +118,7 @@ async def test_pings(api: Api) -> None:
 async def test_serves_health_in_admin_mode_whatever_roles_a_client_claims(
     api: Api, make_api: MakeApi
 ) -> None:
-    assert (await api.call("GET", "/v2/health", X_Roles="admin")).status_code == 404
+    await api.expect(404, "GET", "/v2/health", X_Roles="admin")
     async with make_api(admin_mode=True) as admin:
         report = (await admin.call("GET", "/v2/health")).json()
         assert report["storage_reachable"] is True

@@ -20,8 +20,7 @@ async def one_claimed(api: Api, **metadata: Any) -> dict[str, Any]:
 
 async def details(api: Api, message: dict[str, Any], queue: str = "") -> dict[str, Any]:
     path = f"/v2/queues/{queue or api.queue}/messages/{message['id']}?details=true"
-    answer = await api.call("GET", path)
-    assert answer.status_code == 200
+    answer = await api.expect(200, "GET", path)
     shown: dict[str, Any] = answer.json()
     return shown
 
@@ -29,7 +28,7 @@ async def details(api: Api, message: dict[str, Any], queue: str = "") -> dict[st
 async def test_a_failure_comes_back_after_its_delay_and_says_why(api: Api) -> None:
     message = await one_claimed(api)
     act = {"release_in": 30, "failed": True, "reason": "http_503", "detail": "upstream is down"}
-    assert (await api.call("PATCH", message["href"], {"claim": act})).status_code == 204
+    await api.expect(204, "PATCH", message["href"], {"claim": act})
     assert await api.claim(1) == []
     stats = (await api.call("GET", "stats")).json()["messages"]
     assert (stats["free"], stats["claimed"]) == (1, 0)
@@ -48,10 +47,8 @@ async def test_a_failure_comes_back_after_its_delay_and_says_why(api: Api) -> No
 async def test_repeating_an_act_is_no_error_and_another_one_is(api: Api) -> None:
     message = await one_claimed(api)
     for _ in range(2):
-        answer = await api.call("PATCH", message["href"], {"claim": {"release_in": 0}})
-        assert answer.status_code == 204
-    answer = await api.call("PATCH", message["href"], {"claim": {"ttl": 100}})
-    assert answer.status_code == 409
+        await api.expect(204, "PATCH", message["href"], {"claim": {"release_in": 0}})
+    await api.expect(409, "PATCH", message["href"], {"claim": {"ttl": 100}})
     assert (await details(api, message))["failure_count"] == 0
 
 
@@ -61,25 +58,24 @@ async def test_a_message_of_another_claim_is_not_settled(api: Api) -> None:
     theirs = (await api.claim(1))[0]
     href = f"messages/{theirs['id']}?claim_id={claim_id_of(mine)}"
     for act in ({"ttl": 100}, {"release_in": 0}, {"dead": True}):
-        answer = await api.call("PATCH", href, {"claim": act})
-        assert (answer.status_code, answer.json()["title"]) == (403, "Unable to settle")
+        await api.expect(403, "PATCH", href, {"claim": act}, title="Unable to settle")
     assert (await details(api, theirs))["claim_count"] == 1
 
 
 async def test_one_message_of_a_claim_is_held_for_longer(api: Api) -> None:
     await api.post({"body": 1}, {"body": 2})
     first, second = await api.claim(2, ttl=100, grace=60)
-    assert (await api.call("PATCH", first["href"], {"claim": {"ttl": 600}})).status_code == 204
+    await api.expect(204, "PATCH", first["href"], {"claim": {"ttl": 600}})
     api.advance(101)
     (free,) = await api.claim(2)
     assert free["id"] == second["id"]
-    assert (await api.call("DELETE", first["href"])).status_code == 204
+    await api.expect(204, "DELETE", first["href"])
 
 
 async def test_a_dead_message_is_a_letter_with_its_reason(api: Api) -> None:
     message = await one_claimed(api, _dead_letter_queue="letters")
     act = {"dead": True, "reason": "bad_format", "detail": "line 3"}
-    assert (await api.call("PATCH", message["href"], {"claim": act})).status_code == 204
+    await api.expect(204, "PATCH", message["href"], {"claim": act})
     letter = await details(api, message, "letters")
     assert letter["dead_letter"]["reason"] == "bad_format"
     assert letter["attempts"][0]["outcome"] == "dead"
@@ -96,7 +92,7 @@ async def test_the_back_off_of_the_queue_holds_for_a_failure_without_a_delay(api
     api.advance(2)
     (again,) = await api.claim(1)
     failed = {"claim": {"failed": True, "reason": "http_503"}}
-    assert (await api.call("PATCH", again["href"], failed)).status_code == 204
+    await api.expect(204, "PATCH", again["href"], failed)
     api.advance(19)
     assert await api.claim(1) == []
     api.advance(2)
@@ -148,7 +144,7 @@ async def test_results_say_what_was_not_done(api: Api) -> None:
 async def test_a_claim_is_released_with_a_delay(api: Api) -> None:
     message = await one_claimed(api)
     path = f"claims/{claim_id_of(message)}"
-    assert (await api.call("DELETE", f"{path}?delay=30")).status_code == 204
+    await api.expect(204, "DELETE", f"{path}?delay=30")
     assert await api.claim(1) == []
     api.advance(31)
     assert len(await api.claim(1)) == 1
@@ -175,10 +171,9 @@ async def test_a_claim_is_released_with_a_delay(api: Api) -> None:
 )
 async def test_refuses_a_malformed_act_first(api: Api, act: dict[str, Any]) -> None:
     href = f"messages/{'0' * 32}?claim_id={'0' * 32}"
-    answer = await api.call("PATCH", href, {"claim": act})
-    assert answer.status_code == 400, answer.text
+    await api.expect(400, "PATCH", href, {"claim": act})
     message = await one_claimed(api)
-    assert (await api.call("PATCH", message["href"], {"claim": act})).status_code == 400
+    await api.expect(400, "PATCH", message["href"], {"claim": act})
     assert (await api.call("DELETE", message["href"])).status_code == 204  # still held
 
 
@@ -197,8 +192,7 @@ async def test_refuses_a_malformed_act_first(api: Api, act: dict[str, Any]) -> N
     ],
 )
 async def test_refuses_malformed_settlements(api: Api, document: dict[str, Any]) -> None:
-    answer = await api.call("POST", f"claims/{'0' * 32}/settle", document)
-    assert answer.status_code == 400, answer.text
+    await api.expect(400, "POST", f"claims/{'0' * 32}/settle", document)
 
 
 @pytest.mark.parametrize(
@@ -221,15 +215,13 @@ async def test_refuses_malformed_settlements(api: Api, document: dict[str, Any])
     ],
 )
 async def test_refuses_a_policy_that_can_not_be(api: Api, metadata: dict[str, Any]) -> None:
-    answer = await api.call("PUT", "", metadata)
-    assert answer.status_code == 400, answer.text
+    await api.expect(400, "PUT", "", metadata)
 
 
 async def test_a_dead_letter_without_a_place_to_go_changes_nothing(api: Api) -> None:
     message = await one_claimed(api)
-    answer = await api.call("PATCH", message["href"], {"claim": {"dead": True}})
-    assert answer.status_code == 409
-    assert (await api.call("DELETE", message["href"])).status_code == 204
+    await api.expect(409, "PATCH", message["href"], {"claim": {"dead": True}})
+    await api.expect(204, "DELETE", message["href"])
 
 
 @pytest.mark.parametrize(

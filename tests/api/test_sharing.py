@@ -25,8 +25,7 @@ async def api(make_api: MakeApi) -> AsyncIterator[Api]:
 
 
 async def share(api: Api, **document: Any) -> dict[str, Any]:
-    answer = await api.call("POST", "share", document)
-    assert answer.status_code == 200, answer.text
+    answer = await api.expect(200, "POST", "share", document)
     shared: dict[str, Any] = answer.json()
     return shared
 
@@ -108,14 +107,12 @@ async def test_does_not_admit_a_neighbour_with_the_same_beginning(api: Api) -> N
     ],
 )
 async def test_refuses_to_sign(api: Api, document: dict[str, Any]) -> None:
-    answer = await api.call("POST", "share", document)
-    assert (answer.status_code, answer.json()["title"]) == (400, "Invalid API request")
+    await api.expect(400, "POST", "share", document, title="Invalid API request")
 
 
 async def test_refuses_a_project_whose_text_could_be_read_in_two_ways(api: Api) -> None:
     for project in ("a,b", r"a\nb"):
-        answer = await api.call("POST", "share", {}, X_Project_ID=project)
-        assert answer.status_code == 400
+        await api.expect(400, "POST", "share", {}, X_Project_ID=project)
 
 
 async def test_takes_an_expiry_with_a_zone(api: Api) -> None:
@@ -129,10 +126,9 @@ async def test_takes_an_expiry_with_a_zone(api: Api) -> None:
 
 async def test_can_not_sign_without_a_key_nor_without_a_body(make_api: MakeApi) -> None:
     async with make_api() as api:
-        assert (await api.call("POST", "share", {})).status_code == 400
-        answer = await api.call("POST", "share")
-        assert (answer.status_code, answer.json()["title"]) == (400, "Invalid request body")
-        assert (await api.call("GET", "messages", URL_Signature="x")).status_code == 404
+        await api.expect(400, "POST", "share", {})
+        await api.expect(400, "POST", "share", title="Invalid request body")
+        await api.expect(404, "GET", "messages", URL_Signature="x")
 
 
 KEYS = {
@@ -180,7 +176,7 @@ async def test_revokes_what_was_signed_for_one_queue(
         other = (await api.call("POST", "/v2/queues/other/share", {})).json()
         assert await works(api, first)
         for _ in range(2):
-            assert (await api.call("DELETE", "share")).status_code == 204
+            await api.expect(204, "DELETE", "share")
             assert not await works(api, first)
             second = await share(api)
             assert await works(api, second)

@@ -111,8 +111,7 @@ async def tls_before(target: int, pem: Pem) -> AsyncIterator[int]:
 async def check_it_works(make_api: MakeApi, store: str) -> None:
     """A server over the store keeps a message and hands it out."""
     async with make_api(store=store) as api:
-        posted = await api.call("POST", "messages", {"messages": [{"body": 1}]})
-        assert posted.status_code == 201
+        await api.expect(201, "POST", "messages", {"messages": [{"body": 1}]})
         assert [message["body"] for message in await api.claim()] == [1]
 
 
@@ -129,7 +128,7 @@ async def test_a_redis_of_an_unknown_authority_is_waited_for(
 ) -> None:
     other, _ = make_certificate(tmp_path, "other")
     async with make_api(store=f"rediss://localhost:{redis_port}/0?ssl_ca_certs={other}") as api:
-        assert (await api.call("GET", "/v2/ping")).status_code == 503
+        await api.expect(503, "GET", "/v2/ping")
 
 
 @pytest.mark.parametrize("refused", ["ours", "theirs"])
@@ -187,4 +186,4 @@ async def test_swift_over_tls(
         uri = f"swift+https://{user}@localhost:{port}{address.path}?prefix=tls{port}&cacert="
         await check_it_works(make_api, f"{uri}{pem[0]}")
         async with make_api(store=f"{uri}{other}") as api:
-            assert (await api.call("GET", "/v2/ping")).status_code == 503
+            await api.expect(503, "GET", "/v2/ping")

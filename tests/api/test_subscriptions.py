@@ -21,8 +21,7 @@ async def subscribe(api: Api, subscriber: str = URL, **fields: Any) -> str:
 
 
 async def listed(api: Api, query: str = "") -> list[dict[str, Any]]:
-    answer = await api.call("GET", f"subscriptions{query}")
-    assert answer.status_code == 200, answer.text
+    answer = await api.expect(200, "GET", f"subscriptions{query}")
     found: list[dict[str, Any]] = answer.json()["subscriptions"]
     return found
 
@@ -127,7 +126,7 @@ async def test_a_subscriber_is_there_once(api: Api) -> None:
     refused = await api.call("POST", "subscriptions", {"subscriber": URL})
     assert (refused.status_code, refused.json()["title"]) == (409, "Resource conflict")
     assert refused.headers["location"] == f"/v2/queues/{api.queue}/subscriptions"
-    assert (await api.call("DELETE", f"subscriptions/{first}")).status_code == 204
+    await api.expect(204, "DELETE", f"subscriptions/{first}")
     assert await subscribe(api) != first
 
 
@@ -163,7 +162,7 @@ async def test_changes_one(api: Api) -> None:
     shown = (await api.call("GET", path)).json()
     assert (shown["ttl"], shown["age"], shown["options"]) == (600, 0, {"test": "updated"})
     hidden = {"options": {"post_headers": {"Authorization": "******"}}}
-    assert (await api.call("PATCH", path, hidden)).status_code == 400
+    await api.expect(400, "PATCH", path, hidden)
     for document, title in (
         (None, "Invalid API request"),
         ({}, "Invalid API request"),
@@ -176,9 +175,9 @@ async def test_changes_one(api: Api) -> None:
         assert (answer.status_code, answer.json()["title"]) == (400, title), document
         assert "{subscription_id}" not in answer.text
     for unknown in ("subscriptions/123", f"/v2/queues/other/subscriptions/{made}"):
-        assert (await api.call("PATCH", unknown, {"ttl": 60})).status_code == 404
-        assert (await api.call("GET", unknown)).status_code == 404
-        assert (await api.call("DELETE", unknown)).status_code == 204
+        await api.expect(404, "PATCH", unknown, {"ttl": 60})
+        await api.expect(404, "GET", unknown)
+        await api.expect(204, "DELETE", unknown)
     assert len(await listed(api)) == 1
 
 
@@ -186,11 +185,10 @@ async def test_another_address_is_asked_anew_and_is_free_afterwards(api: Api) ->
     first, second = await subscribe(api), await subscribe(api, f"{URL}/2")
     path = f"subscriptions/{first}"
     await api.call("PUT", f"{path}/confirm", {"confirmed": True})
-    taken = await api.call("PATCH", path, {"subscriber": f"{URL}/2"})
-    assert (taken.status_code, taken.json()["title"]) == (409, "Resource conflict")
-    assert (await api.call("PATCH", path, {"subscriber": URL})).status_code == 204
+    await api.expect(409, "PATCH", path, {"subscriber": f"{URL}/2"}, title="Resource conflict")
+    await api.expect(204, "PATCH", path, {"subscriber": URL})
     assert (await api.call("GET", path)).json()["confirmed"] is True
-    assert (await api.call("PATCH", path, {"subscriber": f"{URL}/3"})).status_code == 204
+    await api.expect(204, "PATCH", path, {"subscriber": f"{URL}/3"})
     assert (await api.call("GET", path)).json()["confirmed"] is False
     assert await subscribe(api) not in (first, second)
     again = await api.call("POST", "subscriptions", {"subscriber": f"{URL}/3"})
@@ -201,7 +199,7 @@ async def test_ends_with_its_ttl_at_once(api: Api) -> None:
     made = await subscribe(api, ttl=60)
     await subscribe(api, f"{URL}/2", ttl=100)
     api.advance(61)
-    assert (await api.call("GET", f"subscriptions/{made}")).status_code == 404
+    await api.expect(404, "GET", f"subscriptions/{made}")
     assert [entry["age"] for entry in await listed(api)] == [61]
     assert await subscribe(api) != made
 
@@ -209,21 +207,21 @@ async def test_ends_with_its_ttl_at_once(api: Api) -> None:
 async def test_a_change_keeps_what_is_left_of_the_ttl(api: Api) -> None:
     made = await subscribe(api, ttl=100)
     api.advance(50)
-    assert (await api.call("PATCH", f"subscriptions/{made}", {"options": {}})).status_code == 204
+    await api.expect(204, "PATCH", f"subscriptions/{made}", {"options": {}})
     api.advance(51)
     assert await listed(api) == []
 
 
 async def test_outlives_its_queue_and_goes_with_a_purge(api: Api) -> None:
     await subscribe(api)
-    assert (await api.call("DELETE", "")).status_code == 204
+    await api.expect(204, "DELETE", "")
     assert len(await listed(api)) == 1
     types = {"resource_types": ["messages"]}
-    assert (await api.call("POST", "purge", types)).status_code == 204
+    await api.expect(204, "POST", "purge", types)
     assert len(await listed(api)) == 1
     for n in range(12):
         await subscribe(api, f"{URL}/{n}")
-    assert (await api.call("POST", "purge")).status_code == 204
+    await api.expect(204, "POST", "purge")
     assert await listed(api) == []
 
 
@@ -231,22 +229,19 @@ async def test_confirms_strictly(api: Api) -> None:
     made = await subscribe(api)
     path = f"subscriptions/{made}/confirm"
     for document in ({"confirmed": "true"}, {"confirmed": 1}, {}):
-        answer = await api.call("PUT", path, document)
-        assert answer.status_code == 400
+        answer = await api.expect(400, "PUT", path, document)
         assert answer.json()["description"] == "The 'confirmed' should be boolean."
-    array = await api.call("PUT", path, [])
-    assert (array.status_code, array.json()["title"]) == (400, "Unable to confirm subscription")
+    await api.expect(400, "PUT", path, [], title="Unable to confirm subscription")
     unknown = "subscriptions/123/confirm"
-    assert (await api.call("PUT", unknown, {"confirmed": True})).status_code == 404
-    assert (await api.call("GET", path)).status_code == 405
+    await api.expect(404, "PUT", unknown, {"confirmed": True})
+    await api.expect(405, "GET", path)
 
 
 async def test_a_queue_has_so_many(make_api: MakeApi) -> None:
     async with make_api(max_subscriptions_per_queue=2) as api:
         await subscribe(api)
         await subscribe(api, f"{URL}/2")
-        answer = await api.call("POST", "subscriptions", {"subscriber": f"{URL}/3"})
-        assert answer.status_code == 503
+        await api.expect(503, "POST", "subscriptions", {"subscriber": f"{URL}/3"})
         assert await subscribe(api)  # that one is there
 
 
@@ -254,15 +249,14 @@ async def test_secrets_are_shown_once_and_rotated(api: Api) -> None:
     answer = await api.call("POST", "subscriptions", {"subscriber": URL})
     made, first = answer.json()["subscription_id"], answer.json()["secret"]
     assert first not in (await api.call("GET", "subscriptions?details=true")).text
-    rotated = await api.call("POST", f"subscriptions/{made}/secret")
-    assert rotated.status_code == 200
+    rotated = await api.expect(200, "POST", f"subscriptions/{made}/secret")
     assert rotated.json()["secret"].startswith("whsec_")
     assert rotated.json()["secret"] != first
-    assert (await api.call("POST", "subscriptions/123/secret")).status_code == 404
+    await api.expect(404, "POST", "subscriptions/123/secret")
 
 
 async def test_the_servers_own_mark_is_not_the_users(api: Api) -> None:
-    assert (await api.call("PUT", "", {"~subscribed": 3})).status_code == 400
+    await api.expect(400, "PUT", "", {"~subscribed": 3})
     await subscribe(api)
     patch = [{"op": "add", "path": "/metadata/~0subscribed", "value": 1}]
     kind = "application/openstack-messaging-v2.0-json-patch"
@@ -282,8 +276,7 @@ async def test_a_signed_url_reaches_subscriptions(make_api: MakeApi) -> None:
         share = {"paths": ["subscriptions"], "methods": ["GET", "POST"]}
         signed = (await api.call("POST", "share", share)).json()
         headers = signed_by(signed)
-        made = await api.call("POST", "subscriptions", {"subscriber": URL}, **headers)
-        assert made.status_code == 201
+        made = await api.expect(201, "POST", "subscriptions", {"subscriber": URL}, **headers)
         path = f"subscriptions/{made.json()['subscription_id']}"
-        assert (await api.call("GET", path, **headers)).status_code == 200
-        assert (await api.call("DELETE", path, **headers)).status_code == 404
+        await api.expect(200, "GET", path, **headers)
+        await api.expect(404, "DELETE", path, **headers)

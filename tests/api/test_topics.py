@@ -18,8 +18,7 @@ OTHER = "5a5b1d5e-6b5c-4e53-9d0b-5b7b1f0f2a11"
 
 async def subscribe(api: Api, subscriber: str, **more: Any) -> str:
     document = {"subscriber": subscriber, "ttl": 3600, **more}
-    answer = await api.call("POST", f"{TOPIC}/subscriptions", document)
-    assert answer.status_code == 201, answer.text
+    answer = await api.expect(201, "POST", f"{TOPIC}/subscriptions", document)
     made: str = answer.json()["subscription_id"]
     return made
 
@@ -60,7 +59,7 @@ async def test_is_made_shown_changed_and_deleted(api: Api) -> None:
     made = await api.call("PUT", TOPIC, {"colour": "red", "_default_message_ttl": 300})
     assert (made.status_code, made.content) == (201, b"")
     assert made.headers["location"] == TOPIC
-    assert (await api.call("PUT", TOPIC, {"colour": "blue"})).status_code == 204
+    await api.expect(204, "PUT", TOPIC, {"colour": "blue"})
     assert (await api.call("GET", TOPIC)).json() == {
         "colour": "red",
         "_default_message_ttl": 300,
@@ -70,10 +69,9 @@ async def test_is_made_shown_changed_and_deleted(api: Api) -> None:
     patch = [{"op": "replace", "path": "/metadata/colour", "value": "green"}]
     changed = await api.call("PATCH", TOPIC, patch, Content_Type=PATCH)
     assert changed.json()["colour"] == "green"
-    assert (await api.call("DELETE", TOPIC)).status_code == 204
-    assert (await api.call("DELETE", TOPIC)).status_code == 204
-    absent = await api.call("GET", TOPIC)
-    assert absent.status_code == 200
+    await api.expect(204, "DELETE", TOPIC)
+    await api.expect(204, "DELETE", TOPIC)
+    absent = await api.expect(200, "GET", TOPIC)
     assert absent.json()["_default_message_ttl"] == 3600
 
 
@@ -97,17 +95,15 @@ async def test_refuses_patches_as_queues_do(
 
 async def test_a_topic_that_is_not_there_has_nothing_to_change(api: Api) -> None:
     patch = [{"op": "add", "path": "/metadata/a", "value": 1}]
-    absent = await api.call("PATCH", TOPIC, patch, Content_Type=PATCH)
-    assert absent.status_code == 404
+    await api.expect(404, "PATCH", TOPIC, patch, Content_Type=PATCH)
 
 
 async def test_a_wrong_name_and_wrong_metadata_are_refused(api: Api) -> None:
     for method, name in (("PUT", "a b"), ("GET", "a$"), ("PUT", "x" * 65)):
-        refused = await api.call(method, f"/v2/topics/{name}")
-        assert refused.status_code == 400
+        refused = await api.expect(400, method, f"/v2/topics/{name}")
         assert refused.json()["title"] == "Invalid topic identification"
-    assert (await api.call("PUT", TOPIC, {"_default_message_ttl": 1})).status_code == 400
-    assert (await api.call("POST", TOPIC)).status_code == 405
+    await api.expect(400, "PUT", TOPIC, {"_default_message_ttl": 1})
+    await api.expect(405, "POST", TOPIC)
 
 
 async def test_lists_pages_and_filters(api: Api) -> None:
@@ -141,22 +137,19 @@ async def test_keeps_no_message(api: Api) -> None:
     assert (await api.call("GET", f"{TOPIC}/messages")).json() == {"messages": [], "links": []}
     for place in (TOPIC, f"/v2/queues/{api.queue}"):
         for limit in ("0", "21", "-1", "some"):
-            wrong = await api.call("GET", f"{place}/messages?limit={limit}")
-            assert wrong.status_code == 400, limit
-        assert (await api.call("GET", f"{place}/messages?limit=20")).status_code == 200
-    assert (await api.call("GET", f"{TOPIC}/messages/{message}")).status_code == 404
-    assert (await api.call("GET", f"{TOPIC}/messages?ids={message}")).status_code == 404
-    assert (await api.call("DELETE", f"{TOPIC}/messages/{message}")).status_code == 204
-    assert (await api.call("DELETE", f"{TOPIC}/messages?ids={message}")).status_code == 204
+            await api.expect(400, "GET", f"{place}/messages?limit={limit}")
+        await api.expect(200, "GET", f"{place}/messages?limit=20")
+    await api.expect(404, "GET", f"{TOPIC}/messages/{message}")
+    await api.expect(404, "GET", f"{TOPIC}/messages?ids={message}")
+    await api.expect(204, "DELETE", f"{TOPIC}/messages/{message}")
+    await api.expect(204, "DELETE", f"{TOPIC}/messages?ids={message}")
     assert (await api.call("DELETE", f"{TOPIC}/messages?pop=1")).json() == {"messages": []}
     for query in ("", "?pop=0", "?pop=99999", "?pop=x", "?ids=a&pop=1", f"?ids={'a,' * 21}"):
         for place in (TOPIC, f"/v2/queues/{api.queue}"):
-            wrong = await api.call("DELETE", f"{place}/messages{query}")
-            assert wrong.status_code == 400, (place, query)
+            await api.expect(400, "DELETE", f"{place}/messages{query}")
     for place in (TOPIC, f"/v2/queues/{api.queue}"):
         for wrong_flag in ("echo=x", "details=x", "wait=-1", "wait=61", f"ids={'a,' * 21}"):
-            wrong = await api.call("GET", f"{place}/messages?{wrong_flag}")
-            assert wrong.status_code == 400, (place, wrong_flag)
+            await api.expect(400, "GET", f"{place}/messages?{wrong_flag}")
     listed = (await api.call("GET", "/v2/topics")).json()
     assert [topic["name"] for topic in listed["topics"]] == ["news"]
 
@@ -173,14 +166,12 @@ async def test_keeps_no_message(api: Api) -> None:
     ],
 )
 async def test_refuses_messages_as_queues_do(api: Api, message: dict[str, Any]) -> None:
-    answer = await api.call("POST", f"{TOPIC}/messages", {"messages": [message]})
-    assert answer.status_code == 400, answer.text
+    await api.expect(400, "POST", f"{TOPIC}/messages", {"messages": [message]})
 
 
 async def test_refuses_a_post_that_is_too_large_for_it(api: Api) -> None:
     await api.call("PUT", TOPIC, {"_max_messages_post_size": 100})
-    answer = await api.call("POST", f"{TOPIC}/messages", {"messages": [{"body": "x" * 100}]})
-    assert answer.status_code == 400
+    await api.expect(400, "POST", f"{TOPIC}/messages", {"messages": [{"body": "x" * 100}]})
 
 
 async def test_one_post_reaches_all_queues_that_subscribe(api: Api) -> None:
@@ -246,10 +237,9 @@ async def test_a_key_makes_a_post_repeatable(api: Api) -> None:
     )
     assert again.headers["idempotent-replayed"] == "true"
     assert again.json()["duplicates"] == first
-    other = await api.call(
-        "POST", f"{TOPIC}/messages", {"messages": [{"body": 2}]}, Idempotency_Key="k"
+    await api.expect(
+        409, "POST", f"{TOPIC}/messages", {"messages": [{"body": 2}]}, Idempotency_Key="k"
     )
-    assert other.status_code == 409
     elsewhere = await api.call(
         "POST", "/v2/topics/weather/messages", {"messages": [{"body": 2}]}, Idempotency_Key="k"
     )
@@ -273,10 +263,9 @@ async def test_exhausted_messages_go_to_the_queues_own_dead_letters(api: Api) ->
     await subscribe(api, "queue:plain")
     await post(api, {"body": 1})
     await in_queue(api, "plain", 1)
-    claimed = await api.call("POST", "/v2/queues/plain/claims", {"ttl": 60, "grace": 60})
-    assert claimed.status_code == 201
+    await api.expect(201, "POST", "/v2/queues/plain/claims", {"ttl": 60, "grace": 60})
     api.advance(61)
-    assert (await api.call("POST", "/v2/queues/plain/claims")).status_code == 204
+    await api.expect(204, "POST", "/v2/queues/plain/claims")
     await in_queue(api, "dead", 1)
 
 
@@ -291,9 +280,7 @@ async def test_exhausted_messages_go_to_the_queues_own_dead_letters(api: Api) ->
     ],
 )
 async def test_refuses_wrong_subscribers(api: Api, document: Any, why: str) -> None:
-    refused = await api.call("POST", f"{TOPIC}/subscriptions", document)
-    assert refused.status_code == 400
-    assert why in refused.json()["description"]
+    await api.expect(400, "POST", f"{TOPIC}/subscriptions", document, says=why)
 
 
 async def test_only_topics_have_queues_as_subscribers(api: Api) -> None:
@@ -304,23 +291,19 @@ async def test_only_topics_have_queues_as_subscribers(api: Api) -> None:
 
 async def test_its_subscriptions_are_its_own(api: Api) -> None:
     made = await subscribe(api, "queue:plain")
-    again = await api.call("POST", f"{TOPIC}/subscriptions", {"subscriber": "queue:plain"})
-    assert again.status_code == 409
+    await api.expect(409, "POST", f"{TOPIC}/subscriptions", {"subscriber": "queue:plain"})
     listed = (await api.call("GET", f"{TOPIC}/subscriptions")).json()["subscriptions"]
     assert [(one["id"], one["source"]) for one in listed] == [(made, "news")]
     path = f"{TOPIC}/subscriptions/{made}"
     assert (await api.call("GET", path)).json()["subscriber"] == "queue:plain"
-    of_queue = await api.call("GET", f"/v2/queues/news/subscriptions/{made}")
-    assert of_queue.status_code == 404
+    await api.expect(404, "GET", f"/v2/queues/news/subscriptions/{made}")
     assert (await api.call("GET", "/v2/queues/news/subscriptions")).json()["subscriptions"] == []
-    changed = await api.call("PATCH", path, {"subscriber": "queue:other"})
-    assert changed.status_code == 204
+    await api.expect(204, "PATCH", path, {"subscriber": "queue:other"})
     await post(api, {"body": 1})
     await in_queue(api, "other", 1)
-    confirmed = await api.call("PUT", f"{path}/confirm", {"confirmed": True})
-    assert confirmed.status_code == 204
-    assert (await api.call("DELETE", path)).status_code == 204
-    assert (await api.call("GET", path)).status_code == 404
+    await api.expect(204, "PUT", f"{path}/confirm", {"confirmed": True})
+    await api.expect(204, "DELETE", path)
+    await api.expect(404, "GET", path)
     await post(api, {"body": 2})
     await asyncio.sleep(0.3)
     assert len(await messages(api, "other")) == 1
@@ -329,11 +312,11 @@ async def test_its_subscriptions_are_its_own(api: Api) -> None:
 async def test_a_purge_ends_its_subscriptions(api: Api) -> None:
     await subscribe(api, "queue:plain")
     only = {"resource_types": ["messages"]}
-    assert (await api.call("POST", f"{TOPIC}/purge", only)).status_code == 204
+    await api.expect(204, "POST", f"{TOPIC}/purge", only)
     assert (await api.call("GET", f"{TOPIC}/subscriptions")).json()["subscriptions"]
     wrong = {"resource_types": ["claims"]}
-    assert (await api.call("POST", f"{TOPIC}/purge", wrong)).status_code == 400
-    assert (await api.call("POST", f"{TOPIC}/purge")).status_code == 204
+    await api.expect(400, "POST", f"{TOPIC}/purge", wrong)
+    await api.expect(204, "POST", f"{TOPIC}/purge")
     assert (await api.call("GET", f"{TOPIC}/subscriptions")).json()["subscriptions"] == []
 
 
@@ -345,7 +328,7 @@ async def test_a_queue_that_is_full_gets_it_once_there_is_room(make_api: MakeApi
         await post(api, {"body": "later"})
         await asyncio.sleep(0.3)
         assert len(await messages(api, api.queue)) == 1
-        assert (await api.call("DELETE", "messages?pop=1")).status_code == 200
+        await api.expect(200, "DELETE", "messages?pop=1")
 
         async def arrived() -> Sequence[Any]:
             api.advance(5)
@@ -377,8 +360,6 @@ async def test_a_signed_url_of_a_topic_lets_others_post(make_api: MakeApi) -> No
         assert permit["paths"] == [f"{TOPIC}/messages"]
         headers = signed_by(permit)
         await post(api, {"body": 1}, **headers)
-        queue = await api.call("POST", "/v2/queues/news/messages", {"messages": []}, **headers)
-        assert queue.status_code == 404
-        assert (await api.call("DELETE", f"{TOPIC}/share")).status_code == 204
-        revoked = await api.call("POST", f"{TOPIC}/messages", {"messages": []}, **headers)
-        assert revoked.status_code == 404
+        await api.expect(404, "POST", "/v2/queues/news/messages", {"messages": []}, **headers)
+        await api.expect(204, "DELETE", f"{TOPIC}/share")
+        await api.expect(404, "POST", f"{TOPIC}/messages", {"messages": []}, **headers)

@@ -87,8 +87,7 @@ async def test_another_ttl_needs_another_trust_and_ends_the_old_one(
     async with make_api(**settings(keystone)) as api:
         made = await subscribe(api, keystone)
         (old,) = keystone.state.trusts
-        answer = await api.call("PATCH", f"subscriptions/{made}", {"ttl": 7200})
-        assert answer.status_code == 204
+        await api.expect(204, "PATCH", f"subscriptions/{made}", {"ttl": 7200})
         await left(keystone, 1)
         assert old not in keystone.state.trusts
 
@@ -112,8 +111,7 @@ async def test_a_receiver_that_answers_410_ends_it_and_to_enable_makes_another(
         await left(keystone, 0)
         shown = await api.call("GET", f"subscriptions/{made}?details=true")
         assert shown.json()["disabled"]["reason"] == "the receiver answered 410"
-        answer = await api.call("PATCH", f"subscriptions/{made}", {"disabled": False})
-        assert answer.status_code == 204
+        await api.expect(204, "PATCH", f"subscriptions/{made}", {"disabled": False})
         assert len(keystone.state.trusts) == 1
         receiver.statuses[:] = [204]
         await api.post({"body": 2})
@@ -133,7 +131,7 @@ async def test_a_server_that_starts_ends_what_was_left_and_nothing_else(
         (old,) = keystone.state.trusts
         await subscribe(api, keystone, f"{HOOK}/2")
         keystone.state.away = 503
-        assert (await api.call("DELETE", f"subscriptions/{gone}")).status_code == 204
+        await api.expect(204, "DELETE", f"subscriptions/{gone}")
     assert len(keystone.state.trusts) == 2
     files = [path for path in (tmp_path / "data").rglob("*") if path.is_file()]
     stored = b"".join(path.read_bytes() for path in files)
@@ -153,7 +151,7 @@ async def test_a_trust_ends_though_the_token_that_was_kept_of_it_is_revoked(
         await api.post({"body": 1})
         (request,) = await receiver.wait(1)
         keystone.revoke(request.headers["x-auth-token"])
-        assert (await api.call("DELETE", f"subscriptions/{made}")).status_code == 204
+        await api.expect(204, "DELETE", f"subscriptions/{made}")
         await left(keystone, 0)
 
 
@@ -166,7 +164,7 @@ async def test_a_trust_is_not_forgotten_while_the_server_can_not_log_in(
         made = await subscribe(api, keystone)
         keystone.state.users["zaqar"] = User("another", "service", ("service",))
         before = len(keystone.state.calls)
-        assert (await api.call("DELETE", f"subscriptions/{made}")).status_code == 204
+        await api.expect(204, "DELETE", f"subscriptions/{made}")
         for _ in range(ROUNDS):  # it tries by the trust, and then by itself
             if len(keystone.state.calls) >= before + 2:
                 break

@@ -36,8 +36,7 @@ async def test_a_post_wakes_a_waiting_claim(api: Api) -> None:
 
 
 async def test_a_wait_ends_with_the_empty_answers_of_ever(api: Api) -> None:
-    claimed = await api.call("POST", "claims?wait=1")
-    assert claimed.status_code == 204
+    await api.expect(204, "POST", "claims?wait=1")
     listed = await api.call("GET", "messages?wait=1")
     assert listed.json() == {"messages": [], "links": []}
     popped = await api.call("DELETE", "messages?pop=1&wait=1")
@@ -46,7 +45,7 @@ async def test_a_wait_ends_with_the_empty_answers_of_ever(api: Api) -> None:
 
 @pytest.mark.parametrize("wait", ["-1", "61", "x"])
 async def test_refuses_a_wait_out_of_range(api: Api, wait: str) -> None:
-    assert (await api.call("POST", f"claims?wait={wait}")).status_code == 400
+    await api.expect(400, "POST", f"claims?wait={wait}")
 
 
 async def test_first_come_first_served_and_no_herd(api: Api) -> None:
@@ -67,8 +66,7 @@ async def test_a_delay_a_lease_and_a_parking_wake_when_they_end(api: Api) -> Non
     await api.call("PUT", "", {"_default_message_delay": 1})
     await api.post({"body": "delayed"})
     (message,) = await asyncio.wait_for(claiming(api), 10)
-    parked = await api.call("PATCH", message["href"], {"claim": {"release_in": 1}})
-    assert parked.status_code == 204
+    await api.expect(204, "PATCH", message["href"], {"claim": {"release_in": 1}})
     (again,) = await asyncio.wait_for(claiming(api), 10)
     assert again["id"] == message["id"]
 
@@ -88,7 +86,7 @@ async def test_a_release_wakes_and_so_does_a_failure(api: Api) -> None:
     waiting = [claiming(api)]
     await asleep(api, 1, waiting)
     failed = {"claim": {"release_in": 0, "failed": True}}
-    assert (await api.call("PATCH", message["href"], failed)).status_code == 204
+    await api.expect(204, "PATCH", message["href"], failed)
     assert len(await asyncio.wait_for(waiting[0], 5)) == 1
 
 
@@ -113,13 +111,12 @@ async def test_waiters_are_bounded_by_project(make_api: MakeApi) -> None:
     async with make_api(max_waiters_per_project=2) as api:
         waiting = [claiming(api), claiming(api)]
         await asleep(api, 2, waiting)
-        refused = await api.call("POST", "claims?wait=30")
-        assert refused.status_code == 429
+        refused = await api.expect(429, "POST", "claims?wait=30")
         assert int(refused.headers["Retry-After"]) >= 1
         assert (await api.call("POST", "claims")).status_code == 204  # who does not wait may ask
         await api.post({"body": 1}, {"body": 2})
         await asyncio.wait_for(asyncio.gather(*waiting), 5)
-        assert (await api.call("POST", "claims?wait=1")).status_code == 204
+        await api.expect(204, "POST", "claims?wait=1")
 
 
 def _raw_claim(port: int, wait: int) -> socket.socket:

@@ -74,8 +74,7 @@ async def dead_letter(api: Api, queue: str) -> Any:
 
 
 async def subscribe(api: Api, url: str, **fields: Any) -> tuple[str, str]:
-    answer = await api.call("POST", "subscriptions", {"subscriber": url, **fields})
-    assert answer.status_code == 201, answer.text
+    answer = await api.expect(201, "POST", "subscriptions", {"subscriber": url, **fields})
     return answer.json()["subscription_id"], answer.json().get("secret", "")
 
 
@@ -177,7 +176,7 @@ async def test_nothing_is_sent_after_the_end_of_a_subscription(api: Api) -> None
         made, _ = await subscribe(api, receiver.url)
         await api.post({"body": 1})
         await receiver.wait(1)
-        assert (await api.call("DELETE", f"subscriptions/{made}")).status_code == 204
+        await api.expect(204, "DELETE", f"subscriptions/{made}")
         await api.post({"body": 2})
         await asyncio.sleep(0.5)
         assert len(receiver.received) == 1
@@ -195,7 +194,7 @@ async def test_what_waits_for_its_place_is_not_sent_after_the_end(api: Api) -> N
         made, _ = await subscribe(api, receiver.url)
         await api.post(*({"body": n} for n in range(10)))
         await receiver.wait(2)  # as many as are called at a time at first
-        assert (await api.call("DELETE", f"subscriptions/{made}")).status_code == 204
+        await api.expect(204, "DELETE", f"subscriptions/{made}")
         answered.set()
         await asyncio.sleep(0.5)
         assert len(receiver.received) == 2
@@ -268,9 +267,8 @@ async def test_a_delayed_message_is_delivered_when_it_is_due(api: Api) -> None:
         _, edited, deleted = await api.post({"body": "a"}, {"body": "b"}, {"body": "c"})
         await asyncio.sleep(0.3)
         assert receiver.received == []
-        assert (await api.call("DELETE", f"messages/{deleted}")).status_code == 204
-        changed = await api.call("PATCH", f"messages/{edited}", {"body": "B"})
-        assert changed.status_code == 200
+        await api.expect(204, "DELETE", f"messages/{deleted}")
+        await api.expect(200, "PATCH", f"messages/{edited}", {"body": "B"})
         api.advance(599.0)  # it is looked at half a second before it is due
         await api.post({"body": "d"})  # and those who wait look when that is, by the moved clock
         await receiver.wait(2)
@@ -314,8 +312,7 @@ async def test_confirms_before_it_delivers(make_api: MakeApi) -> None:
         headers = {name: document[name] for name in names}
         path = document["URL-Paths"]
         assert path.endswith(f"/subscriptions/{made}/confirm")
-        without = await api.call("PUT", path, {"confirmed": True}, **headers)
-        assert without.status_code == 400
+        await api.expect(400, "PUT", path, {"confirmed": True}, **headers)
         for status in (204, 404):  # the token is good once
             answer = await api.call("PUT", path, document["SubscribeBody"], **headers)
             assert answer.status_code == status
@@ -324,11 +321,10 @@ async def test_confirms_before_it_delivers(make_api: MakeApi) -> None:
         await api.post({"body": 2})
         came = await receiver.wait(2)
         assert came[1].document["body"] == 2
-        again = await api.call("POST", "subscriptions", {"subscriber": receiver.url})
-        assert again.status_code == 409
-        assert (await api.call("PUT", path, {"confirmed": False})).status_code == 204
+        await api.expect(409, "POST", "subscriptions", {"subscriber": receiver.url})
+        await api.expect(204, "PUT", path, {"confirmed": False})
         assert (await receiver.wait(3))[2].document["Message_Type"] == "UnsubscribeConfirmation"
-        assert (await api.call("PUT", path, {"confirmed": False})).status_code == 204
+        await api.expect(204, "PUT", path, {"confirmed": False})
         await api.post({"body": 3})
         await asyncio.sleep(0.3)
         assert len(receiver.received) == 3
@@ -341,21 +337,21 @@ async def test_shows_attempts_and_what_failed_and_delivers_again(api: Api) -> No
         await receiver.wait(1)
         path = f"subscriptions/{made}/deliveries"
         (one,) = await deliveries(api, made, "&limit=1")
-        assert (await api.call("GET", f"{path}?state=failed&limit=0")).status_code == 400
+        await api.expect(400, "GET", f"{path}?state=failed&limit=0")
         assert (one["message_id"], one["attempts"]) == (posted, 1)
         assert one["reason"] == "the receiver answered 404"
         assert one["message"]["body"] == 1
         (attempt,) = (await api.call("GET", path)).json()["deliveries"]
         assert (attempt["status"], attempt["outcome"]) == (404, "undeliverable")
         assert (attempt["answer"], attempt["next"]) == ("answer 0", None)
-        assert (await api.call("POST", f"{path}/{one['id']}/retry")).status_code == 204
+        await api.expect(204, "POST", f"{path}/{one['id']}/retry")
         again = (await receiver.wait(2))[1]
         assert again.headers["webhook-id"] == f"msg_{posted}"
         assert (await api.call("GET", f"{path}?state=failed")).json()["deliveries"] == []
-        assert (await api.call("POST", f"{path}/{one['id']}/retry")).status_code == 404
+        await api.expect(404, "POST", f"{path}/{one['id']}/retry")
         assert (await api.call("POST", f"{path}/{posted}/retry")).status_code == 204  # a replay
         assert (await receiver.wait(3))[2].document["body"] == 1
-        assert (await api.call("GET", f"{path}?state=other")).status_code == 400
+        await api.expect(400, "GET", f"{path}?state=other")
         pinged = (await api.call("POST", f"subscriptions/{made}/ping")).json()
         assert (pinged["outcome"], pinged["status"]) == ("delivered", 204)
         assert receiver.received[-1].document["Message_Type"] == "Ping"
@@ -450,7 +446,7 @@ async def test_a_span_of_time_is_delivered_again(api: Api) -> None:
             [],
         )
         for bad in wrong:
-            assert (await api.call("POST", path, bad)).status_code == 400, bad
+            await api.expect(400, "POST", path, bad)
 
 
 async def test_a_replay_reads_on_behind_many_that_are_delayed(api: Api) -> None:
@@ -499,7 +495,7 @@ async def test_strict_order_waits_for_the_message_before(api: Api) -> None:
         assert off.status_code == 204
         await api.post({"body": 10})
         assert (await receiver.wait(13))[-1].document["body"] == 10
-        assert (await api.call("DELETE", f"subscriptions/{made}")).status_code == 204
+        await api.expect(204, "DELETE", f"subscriptions/{made}")
         await api.post({"body": 11})
         await other.wait(12)
         assert len(receiver.received) == 13
@@ -512,7 +508,5 @@ async def test_a_queue_has_few_ordered_subscriptions(api: Api) -> None:
     options = {"options": {"ordered": True}}
     more = await api.call("POST", "subscriptions", {"subscriber": "http://r.example/", **options})
     assert more.status_code == 400, more.text
-    patched = await api.call("PATCH", f"subscriptions/{made}", options)
-    assert patched.status_code == 400, patched.text
-    wrong = await api.call("PATCH", f"subscriptions/{made}", {"options": {"ordered": 1}})
-    assert wrong.status_code == 400
+    await api.expect(400, "PATCH", f"subscriptions/{made}", options)
+    await api.expect(400, "PATCH", f"subscriptions/{made}", {"options": {"ordered": 1}})

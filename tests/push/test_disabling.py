@@ -26,11 +26,9 @@ async def test_410_disables_and_a_patch_enables(api: Api) -> None:
         assert len(receiver.received) == 1
         (failed,) = await deliveries(api, made)
         for again in (f"deliveries/{failed['id']}/retry", "replay"):
-            refused = await api.call("POST", f"subscriptions/{made}/{again}")
-            assert refused.status_code == 400
+            await api.expect(400, "POST", f"subscriptions/{made}/{again}")
         assert await deliveries(api, made) == [failed]
-        enabled = await api.call("PATCH", f"subscriptions/{made}", {"disabled": False})
-        assert enabled.status_code == 204
+        await api.expect(204, "PATCH", f"subscriptions/{made}", {"disabled": False})
         await api.post({"body": 3})
         assert (await receiver.wait(2))[1].document["body"] == 3
 

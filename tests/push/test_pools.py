@@ -25,8 +25,7 @@ async def test_a_queue_in_a_pool_delivers_and_goes_on_when_it_has_moved(
         await api.call("PUT", "/v2/pools/one", pool)
         for url, options in ((receiver.url, {}), (orderly.url, {"ordered": True})):
             document = {"subscriber": url, "options": options}
-            answer = await api.call("POST", "subscriptions", document)
-            assert answer.status_code == 201
+            await api.expect(201, "POST", "subscriptions", document)
         await api.post({"body": "in the pool"})
         for each in (receiver, orderly):
             await each.wait_for("in the pool")
@@ -45,7 +44,7 @@ async def test_a_queue_in_a_pool_delivers_and_goes_on_when_it_has_moved(
         for each in (receiver, orderly):
             await each.wait_for("on the way")
         await until(is_drained, seconds=60)
-        assert (await api.call("DELETE", "/v2/pools/one")).status_code == 204
+        await api.expect(204, "DELETE", "/v2/pools/one")
         await api.post({"body": "elsewhere"})
         for each in (receiver, orderly):
             await each.wait_for("elsewhere")

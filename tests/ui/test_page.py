@@ -135,8 +135,7 @@ async def test_a_letter_is_found_understood_and_put_back(browser: Browser) -> No
 async def fill(api: Api, queue: str, count: int) -> None:
     """Post so many messages."""
     document = {"messages": [{"body": n} for n in range(count)]}
-    answer = await api.call("POST", f"/v2/queues/{queue}/messages", document)
-    assert answer.status_code == 201, answer.text
+    await api.expect(201, "POST", f"/v2/queues/{queue}/messages", document)
 
 
 async def test_a_search_finds_by_name_and_counts_and_sorts_by_trouble(browser: Browser) -> None:
@@ -189,7 +188,7 @@ async def test_rates_are_shown_of_what_was_looked_at(
     monkeypatch.setattr(recent, "_LEAST", 0)
     await api.post({"body": 1}, {"body": 2})
     (held,) = await api.claim(limit=1)
-    assert (await api.call("DELETE", held["href"])).status_code == 204
+    await api.expect(204, "DELETE", held["href"])
     rates = (await api.call("GET", "stats?recent=true")).json()["rates"]
     assert 0 < rates["seconds"] < 60
     counts = [round(rates[one] * rates["seconds"] / 60) for one in ("posted", "claimed", "deleted")]
@@ -283,7 +282,7 @@ async def test_pools_are_weighed_and_emptied(make_api: MakeApi, tmp_path: Path) 
         assert "There are no pools" in await browser.look(screen)
         for name in ("one", "two"):
             document = {"uri": f"embedded:{tmp_path}/{name}", "weight": 100}
-            assert (await api.call("PUT", f"/v2/pools/{name}", document)).status_code == 201
+            await api.expect(201, "PUT", f"/v2/pools/{name}", document)
         assert f'href="{screen}"' in await browser.look(f"{browser.home}server")
         text = await browser.look(screen)
         assert 'aria-label="Weight of one"' in text
@@ -499,7 +498,7 @@ async def test_putting_letters_back_says_how_many_it_touches(browser: Browser) -
     held = await api.claim(limit=5)
     for one, reason in zip(held, "aabbb", strict=True):
         claim = {"claim": {"dead": True, "reason": reason}}
-        assert (await api.call("PATCH", one["href"], claim)).status_code == 204
+        await api.expect(204, "PATCH", one["href"], claim)
     dead = f"{browser.home}q/letters/dead"
     assert ">Put back 5<" in await browser.look(dead)
     assert ">Put back 2<" in await browser.look(f"{dead}?reason=a")
