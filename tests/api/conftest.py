@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.waiting import until
 from zaqar_lite.api.asgi import Scope
 from zaqar_lite.main import create_app
 from zaqar_lite.server.loading import load
@@ -67,6 +68,14 @@ class Api:
         assert not title or answer.json()["title"] == title, answer.text
         assert not says or says in answer.json()["description"], answer.text
         return answer
+
+    async def until(self, path: str, enough: Callable[[Any], object], **headers: str) -> Any:
+        """Read a document again and again until it is enough."""
+
+        async def read() -> Any:
+            return (await self.call("GET", path, **headers)).json()
+
+        return await until(read, enough)
 
     async def post(self, *messages: dict[str, Any], **headers: str) -> list[str]:
         """Post messages to the test's queue; answer their ids."""

@@ -1,10 +1,8 @@
 """The audit trail: each managing act is told, in CADF's fields, and never a body or a secret."""
 
-import asyncio
 import json
 import os
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
@@ -211,13 +209,10 @@ async def test_no_body_and_no_secret_is_in_the_trail(make_api: MakeApi, tmp_path
 
 async def read(api: Api, path: str, count: int, project: str) -> list[dict[str, Any]]:
     """The events of a queue, once there are so many."""
-    for _ in range(500):
-        answer = await api.call("GET", f"{path}?echo=true", X_Project_ID=project)
-        found = [message["body"] for message in answer.json()["messages"]]
-        if len(found) >= count:
-            return found
-        await asyncio.sleep(0.01)
-    raise AssertionError(found)
+    found = await api.until(
+        f"{path}?echo=true", lambda page: len(page["messages"]) >= count, X_Project_ID=project
+    )
+    return [message["body"] for message in found["messages"]]
 
 
 @pytest.mark.parametrize(("where", "project"), [("queue:log", "audit"), ("queue:p/log", "p")])
@@ -245,10 +240,7 @@ def test_a_file_that_was_moved_away_is_followed_by_a_new_one(tmp_path: Path) -> 
         file.rename(old)
         client.create_queue("b")
         os.kill(server.pid, signal.SIGHUP)
-        for _ in range(500):
-            if file.exists():
-                break
-            time.sleep(0.01)
+        server.wait_for(file.exists)
         client.create_queue("c")
         assert [told(event)[2] for event in events(old)] == ["a", "b"]
         assert [told(event)[2] for event in events(file)] == ["c"]

@@ -1,6 +1,5 @@
 """Draining pools: queues move to other pools, and are frozen meanwhile."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.api.conftest import Api, MakeApi, claim_id_of
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 _HELD = "Messages of frozen queues are held by claims: they move when these end, or in a minute."
@@ -34,12 +34,7 @@ class Drained:
 
     async def until(self, **wanted: Any) -> dict[str, Any]:
         """Wait until the drain says this of itself."""
-        async with asyncio.timeout(60):
-            while True:
-                state = await self.state()
-                if all(state[name] == value for name, value in wanted.items()):
-                    return state
-                await asyncio.sleep(0.05)
+        return await until(self.state, lambda found: wanted.items() <= found.items(), seconds=60)
 
 
 @pytest.fixture
@@ -90,10 +85,7 @@ async def test_a_message_that_is_held_for_long_moves_and_stays_hidden(drained: D
     assert await api.claim(1) == []
     assert (await api.call("DELETE", held["href"])).status_code == 400  # its claim has ended
     api.advance(600)
-    async with asyncio.timeout(60):
-        while not (found := await api.claim(1)):  # noqa: ASYNC110 - as a client
-            await asyncio.sleep(0.05)
-    assert [one["body"] for one in found] == ["held"]
+    assert [one["body"] for one in await until(lambda: api.claim(1))] == ["held"]
 
 
 async def test_dead_letters_go_with_their_queue(drained: Drained) -> None:

@@ -95,11 +95,7 @@ async def test_a_job_chooses_by_the_body_that_was_posted(api: Api) -> None:
     await api.post({"body": {"n": 7}}, {"body": {"n": 8}})
     order = {"filter": {"body": {"path": "n", "equals": 7}}, "to": "elsewhere"}
     begun = await api.expect(202, "POST", "redrives", order)
-    for _ in range(500):
-        job = (await api.call("GET", begun.headers["location"])).json()
-        if job["ended"]:
-            break
-        await asyncio.sleep(0.01)
+    job = await api.until(begun.headers["location"], lambda job: job["ended"])
     assert (job["state"], job["done"], job["targets"]) == ("completed", 1, {"elsewhere": 1})
     assert await bodies(api) == [{"n": 8}]
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import operator
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -36,12 +37,10 @@ async def let_die(api: Api, *bodies: Any, reason: str = "http_503", **fields: An
 
 async def ended(api: Api, path: str) -> dict[str, Any]:
     """Wait for the end of a job."""
-    for _ in range(500):
-        job: dict[str, Any] = (await api.call("GET", path)).json()
-        if job["state"] != "running" and job["ended"]:
-            return job
-        await asyncio.sleep(0.01)
-    raise AssertionError("the job does not end")
+    job: dict[str, Any] = await api.until(
+        path, lambda job: job["state"] != "running" and job["ended"]
+    )
+    return job
 
 
 def nested(depth: int) -> Any:
@@ -185,11 +184,8 @@ async def test_slow_jobs_of_a_project_leave_places_for_others(api: Api) -> None:
     for number in range(20):
         await begin(f"slow-{number}", "greedy", max_per_second=1)
     path = await begin("quick", "modest")
-    for _ in range(500):
-        job = (await api.call("GET", path, x_project_id="modest")).json()
-        if job["state"] == "completed":
-            break
-        await asyncio.sleep(0.01)
+    is_over = operator.itemgetter("ended")
+    job = await api.until(path, is_over, x_project_id="modest")
     assert (job["state"], job["done"]) == ("completed", 20)
 
 

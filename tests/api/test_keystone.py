@@ -12,6 +12,7 @@ import pytest
 from tests.api.conftest import Api, MakeApi
 from tests.keystone import Keystone, User
 from tests.services.process import free_port
+from tests.waiting import until
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError, TooMany, Unauthenticated, Unavailable
 from zaqar_lite.server.identity_servers import KeystoneServer
@@ -314,12 +315,7 @@ async def test_a_keystone_that_is_not_there_is_tried_once_a_second_and_found_aga
             assert (await ask(api, token)).status_code == 503
         assert len(keystone.lookups) <= 1 + (time.monotonic() - begun)
         keystone.state.away = None
-        for _ in range(100):
-            if (await ask(api, tokens[0])).status_code == 200:
-                break
-            await asyncio.sleep(0.05)
-        else:
-            pytest.fail("Keystone is back, and was not asked again")
+        await until(lambda: ask(api, tokens[0]), lambda answer: answer.status_code == 200)
 
 
 async def test_an_address_where_nobody_listens_is_503(make_api: MakeApi) -> None:

@@ -1,6 +1,5 @@
 """On every store: events are streamed, and a pool is drained into it and out of it again."""
 
-import asyncio
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -49,13 +48,11 @@ async def drain(api: Api, pool: str) -> dict[str, Any]:
     """Empty a pool, and delete it."""
     await api.call("PATCH", f"/v2/pools/{pool}", {"weight": 0})
     await api.expect(202, "POST", f"/v2/pools/{pool}/drain")
-    async with asyncio.timeout(90):
-        while True:
-            state: dict[str, Any] = (await api.call("GET", f"/v2/pools/{pool}/drain")).json()
-            if state["state"] == "completed":
-                await api.expect(204, "DELETE", f"/v2/pools/{pool}")
-                return state
-            await asyncio.sleep(0.05)
+    state: dict[str, Any] = await api.until(
+        f"/v2/pools/{pool}/drain", lambda state: state["state"] == "completed"
+    )
+    await api.expect(204, "DELETE", f"/v2/pools/{pool}")
+    return state
 
 
 async def everything(api: Api) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from tests.api.sockets import Raw, request
 from tests.push.receiver import Receiver
 from tests.server import ServerProcess
 from tests.services import RedisServer
+from tests.waiting import until
 from zaqar_lite.domain.identity import DELIVERIES_PROJECT
 
 pytestmark = pytest.mark.anyio
@@ -148,10 +149,7 @@ async def test_requests_that_wait_are_bounded(make_api: MakeApi) -> None:
         await api.claim()
         path = "claims?wait=20"
         waiting = asyncio.create_task(api.call("POST", path))
-        for _ in range(1_000):
-            if (await usage(api))["waiters"] == 1:
-                break
-            await asyncio.sleep(0.01)
+        await until(lambda: usage(api), lambda used: used["waiters"] == 1)
         assert is_full(await api.call("POST", path))
         await api.post({"body": 2})
         assert (await waiting).status_code == 201

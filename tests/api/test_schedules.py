@@ -1,11 +1,11 @@
 """Schedules over HTTP."""
 
-import asyncio
 from typing import Any
 
 import pytest
 
 from tests.api.conftest import Api
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 PATH = "/v2/schedules/nightly"
@@ -21,12 +21,8 @@ async def put(api: Api, status: int = 201, **fields: Any) -> dict[str, Any]:
 
 async def bodies(api: Api, count: int) -> list[Any]:
     """The bodies of the queue, once there are so many."""
-    for _ in range(300):
-        found = [message["body"] for message in await api.browse()]
-        if len(found) >= count:
-            return found
-        await asyncio.sleep(0.02)
-    raise AssertionError("it does not fire")
+    found = await until(api.browse, lambda found: len(found) >= count)
+    return [message["body"] for message in found]
 
 
 async def test_a_schedule_is_made_shown_changed_and_ended(api: Api) -> None:

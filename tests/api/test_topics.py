@@ -1,7 +1,7 @@
 """Topics: to the status code as upstream's, and what is posted goes to the subscriptions alone."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -9,6 +9,7 @@ import pytest
 
 from tests.api.conftest import Api, MakeApi, signed_by
 from tests.push.receiver import Receiver
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 TOPIC = "/v2/topics/news"
@@ -29,14 +30,6 @@ async def post(api: Api, *messages: dict[str, Any], **headers: str) -> list[str]
     resources: list[str] = answer.json()["resources"]
     assert all(one.startswith(f"{TOPIC}/messages/") for one in resources)
     return [one.rpartition("/")[2] for one in resources]
-
-
-async def until(found: Callable[[], Awaitable[Any]], seconds: float = 20) -> Any:
-    """Ask until there is something."""
-    async with asyncio.timeout(seconds):
-        while not (answer := await found()):  # noqa: ASYNC110 - another process's work
-            await asyncio.sleep(0.02)
-    return answer
 
 
 async def messages(api: Api, queue: str, query: str = "echo=true") -> list[dict[str, Any]]:
@@ -334,7 +327,7 @@ async def test_a_queue_that_is_full_gets_it_once_there_is_room(make_api: MakeApi
             api.advance(5)
             return await messages(api, api.queue)
 
-        (found,) = await until(arrived, 60)
+        (found,) = await until(arrived, seconds=60)
         assert found["body"] == "later"
 
 

@@ -1,6 +1,5 @@
 """Trusts of Keystone: each ends with its subscription, whatever ended that and who was away."""
 
-import asyncio
 import logging
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,11 +10,11 @@ import pytest
 from tests.api.conftest import Api, MakeApi
 from tests.keystone import Keystone, User
 from tests.push.receiver import Receiver
+from tests.waiting import until
 from zaqar_lite.service.identity import trusts
 
 pytestmark = pytest.mark.anyio
 HOOK = "trust+http://receiver.example:8080/hook"
-ROUNDS = 500
 
 
 @pytest.fixture
@@ -41,11 +40,7 @@ async def subscribe(api: Api, keystone: Keystone, subscriber: str = HOOK, status
 
 async def left(keystone: Keystone, count: int) -> None:
     """Wait until there are so many trusts."""
-    for _ in range(ROUNDS):
-        if len(keystone.state.trusts) == count:
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError(keystone.state.trusts)
+    await until(lambda: keystone.state.trusts, lambda trusts: len(trusts) == count)
 
 
 @pytest.mark.parametrize("end", ["delete", "purge", "another subscriber"])
@@ -165,10 +160,8 @@ async def test_a_trust_is_not_forgotten_while_the_server_can_not_log_in(
         keystone.state.users["zaqar"] = User("another", "service", ("service",))
         before = len(keystone.state.calls)
         await api.expect(204, "DELETE", f"subscriptions/{made}")
-        for _ in range(ROUNDS):  # it tries by the trust, and then by itself
-            if len(keystone.state.calls) >= before + 2:
-                break
-            await asyncio.sleep(0.01)
+        # It tries by the trust, and then by itself.
+        await until(lambda: len(keystone.state.calls) >= before + 2)
     keystone.state.users["zaqar"] = right
     api.advance(trusts.UNUSED_MS / 1000)
     async with make_api(**given):

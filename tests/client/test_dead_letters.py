@@ -142,15 +142,6 @@ def test_an_older_server_needs_the_client_to_move_them(
     assert client.stats(dead).total == 0
 
 
-async def test_the_async_client_moves_them_too(
-    client: Client, async_client: AsyncClient, queue: str, dead: str
-) -> None:
-    fail(client, queue, dead, list(range(30)))
-    assert [source.letters for source in await async_client.count_dead_letters(dead)] == [30]
-    assert (await async_client.redrive(dead)).moved == {queue: 30}
-    assert client.stats(dead).total == 0
-
-
 # Runs `client.redrive` in a process of its own, and sends it a signal after so many calls.
 REDRIVE = """
     import dataclasses, json, os, sys

@@ -49,21 +49,6 @@ def test_a_claim_a_pop_and_a_list_wait_in_one_request(client: Client, queue: str
     assert len(sent) == 4
 
 
-async def test_async_calls_wait_alike(
-    server: ServerProcess, async_client: AsyncClient, queue: str
-) -> None:
-    sent = counted(async_client)
-    posting = post_later(server.url, queue, 1, 2)
-    async with async_client.claim(queue, wait=30, limit=1) as claim:
-        assert [message.body for message in claim] == [1]
-    assert [one.body async for one in async_client.list_messages(queue, wait=1)] == [2]
-    assert [one.body for one in await async_client.pop(queue, wait=30)] == [2]
-    posting.join()
-    assert len([one for one in sent if "claims?" in one]) == 1
-    async with AsyncClient(server.url, timeout=0.2) as hasty:
-        assert await hasty.pop(queue, wait=1) == []
-
-
 def test_a_list_that_waits_follows_the_queue_until_it_is_silent(client: Client, queue: str) -> None:
     client.post(queue, 1)
     posting = post_later(client.url, queue, 2)

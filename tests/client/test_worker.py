@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import functools
 import threading
 import time
 from collections import Counter
@@ -16,6 +17,7 @@ from tests.client.faulty_server import FaultyServer
 from tests.client.requests import counted
 from tests.proxy import OldServer
 from tests.server import ServerProcess
+from tests.waiting import until
 from zaqar_lite.client import (
     AsyncClient,
     Client,
@@ -64,13 +66,6 @@ async def working(handle: Worker, client: Client | AsyncClient) -> AsyncIterator
     finally:
         handle.stop()
         await asyncio.wait_for(task, 15)
-
-
-async def until(condition: Callable[[], object], seconds: float = 30) -> None:
-    """Wait until something is so."""
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110 - of a thread or a server
-            await asyncio.sleep(0.02)
 
 
 def with_letters(client: Client, queue: str, **options: Any) -> str:
@@ -463,16 +458,16 @@ async def test_an_idle_worker_asks_once_and_is_quick_when_something_comes(
     sent = counted(client if kind == "sync" else async_client)
     with Client(server.url, project="tests") as other:
         async with working(handle, client if kind == "sync" else async_client):
-            await asyncio.sleep(1)
+            await asyncio.sleep(0.3)
             assert len(sent) == 1
             for number in range(5):
                 other.post(queue, number)
-                await until(lambda number=number: number in seen, 10)  # type: ignore[misc]
-            await asyncio.sleep(1)
+                await until(functools.partial(seen.__contains__, number))
+            await asyncio.sleep(0.3)
             # A claim that finds, the delete, and a look that finds nothing more, for each.
             assert len(sent) <= 1 + 5 * 4
             idle = len(sent)
-            await asyncio.sleep(1)
+            await asyncio.sleep(0.3)
             assert len(sent) == idle
         assert other.stats(queue).total == 0
 

@@ -95,14 +95,6 @@ async def test_the_async_client_takes_a_key_and_makes_some(
         await client.delete_key(made.id)
 
 
-def test_without_a_key_the_client_says_what_is_missing(
-    guarded: tuple[ServerProcess, str],
-) -> None:
-    with Client(guarded[0].url) as client, pytest.raises(Unauthenticated) as caught:
-        client.ping()
-    assert caught.value.title == "Unauthorized"
-
-
 def test_a_key_is_in_no_repr_and_in_no_log(
     guarded: tuple[ServerProcess, str], tmp_path: Path
 ) -> None:

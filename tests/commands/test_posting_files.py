@@ -1,11 +1,15 @@
-"""Posting files by the command line."""
+"""Files of messages: posted, set aside, and in constant memory."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.commands.running import Run
+from tests.server import ServerProcess
 from zaqar_lite.client import Client
 
 
@@ -118,3 +122,34 @@ def test_what_was_stored_before_an_end_is_told_and_so_are_the_other_formats(
     assert run(*words, stdin=b"[" * 600 + b"]" * 600)[0] == 1
     assert "nested deeper than 512" in run.said
     assert "not JSON" not in run.said
+
+
+MESSAGES = int(os.environ.get("ZAQAR_TEST_BULK_MESSAGES", "200000"))
+ZAQAR = (sys.executable, "-m", "zaqar_lite.cli")
+
+
+def write(path: Path, count: int) -> None:
+    with path.open("w", encoding="ascii") as file:
+        for number in range(count):
+            file.write(f'{{"n": {number}, "text": "{"x" * 170}"}}\n')
+
+
+def post(server: ServerProcess, queue: str, path: Path) -> int:
+    """Post a file; return the most memory that it took, in KiB."""
+    words = [*ZAQAR, "message", "post", queue, "--file", str(path), "--url", server.url]
+    process = subprocess.Popen(words, stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0
+    return usage.ru_maxrss
+
+
+@pytest.mark.slow
+def test_a_file_is_posted_in_constant_memory(server: ServerProcess, tmp_path: Path) -> None:
+    small, large = tmp_path / "small.jsonl", tmp_path / "large.jsonl"
+    write(small, MESSAGES // 10)
+    write(large, MESSAGES)
+    little = post(server, "small", small)
+    assert post(server, "large", large) - little < 8 * 1024
+    with Client(server.url) as client:
+        assert client.stats("large").total == MESSAGES

@@ -4,7 +4,7 @@ import pytest
 
 from tests.commands.running import Run
 from tests.server import ServerProcess
-from zaqar_lite.client import AsyncClient, BadRequest, Client, Forbidden, NotFound
+from zaqar_lite.client import AsyncClient, NotFound
 
 pytestmark = pytest.mark.anyio
 
@@ -24,23 +24,6 @@ def test_quotas_are_set_shown_and_reset(run: Run) -> None:
     assert run("queue", "create", "b", "--project", "shop")[0] == 0
     for wrong in ("queues", "queues=x", "queus=1", "queues=-1"):
         assert run("quota", "set", "shop", wrong)[0] != 0
-
-
-async def test_the_clients_set_and_show_quotas(server: ServerProcess) -> None:
-    async with AsyncClient(server.url, project="async") as client:
-        made = await client.set_quota("async", queues=2, waiters=None)
-        assert (made.own, made.quotas["queues"]) == ({"queues": 2, "waiters": None}, 2)
-        shown = await client.show_quota()
-        assert (shown.project, shown.own, shown.usage["queues"]) == ("async", None, 0)
-        await client.reset_quota("async")
-        assert (await client.show_quota("async")).own == {}
-        with pytest.raises(BadRequest, match="'queu' is no quota"):
-            await client.set_quota("async", queu=1)
-    with Client(server.url, project="sync") as sync:
-        sync.set_quota("sync", messages=1)
-        sync.post("q", 1)
-        with pytest.raises(Forbidden, match="Quota reached"):
-            sync.post("q", 1)
 
 
 async def test_only_admin_mode_sets_quotas_where_nobody_authenticates() -> None:

@@ -12,7 +12,7 @@ from tests.client.faulty_server import FaultyServer
 from tests.commands.running import ZAQAR, Run
 from tests.server import ServerProcess
 from tests.services.process import free_port, listens, wait_until
-from zaqar_lite.client import AsyncClient, Client, ServerWarning
+from zaqar_lite.client import Client, ServerWarning
 from zaqar_lite.webhooks import signed_headers
 
 pytestmark = pytest.mark.anyio
@@ -113,22 +113,6 @@ def test_what_failed_is_listed_and_delivered_again(run: Run, delivering: ServerP
         assert ask("log", made["id"], "--failed") == []
         assert [row["outcome"] for row in ask("log", made["id"])] == ["delivered", "undeliverable"]
         ask("delete", made["id"])
-
-
-async def test_both_clients_have_the_same(delivering: ServerProcess) -> None:
-    async with AsyncClient(delivering.url, project="tests") as client:
-        made, secret = await client.subscribe("orders", "https://receiver.example/hook")
-        assert secret is not None
-        again, none = await client.subscribe("orders", "https://receiver.example/hook")
-        assert (again, none) == (made, None)
-        await client.update_subscription("orders", made, ttl=600)
-        shown = await client.get_subscription("orders", made)
-        assert (shown.ttl, shown.confirmed, shown.disabled) == (600, False, None)
-        assert [one.id async for one in client.list_subscriptions("orders")] == [made]
-        assert await client.rotate_secret("orders", made) != secret
-        assert [one async for one in client.failed_deliveries("orders", made)] == []
-        await client.unsubscribe("orders", made)
-        assert [one async for one in client.list_subscriptions("orders")] == []
 
 
 def test_a_request_is_verified_without_a_server(run: Run) -> None:

@@ -16,8 +16,9 @@ from standardwebhooks.webhooks import Webhook
 
 from tests.api.conftest import Api, MakeApi
 from tests.api.test_encryption import write
-from tests.push.conftest import LOOPBACK, until
+from tests.push.conftest import LOOPBACK
 from tests.push.receiver import Receiver
+from tests.waiting import until
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.service.delivery.outbox import OUTBOX_QUEUES
 from zaqar_lite.storage.sql.messages import SqlMessageStore
@@ -43,22 +44,17 @@ async def deliveries(api: Api, made: str, query: str = "") -> list[Any]:
     """The failed deliveries of a subscription, once there are some."""
     path = f"subscriptions/{made}/deliveries?state=failed{query}"
 
-    async def look() -> list[Any]:
-        found: list[Any] = (await api.call("GET", path)).json()["deliveries"]
-        return found
-
-    return await until(look)
+    found: dict[str, list[Any]] = await api.until(path, lambda page: page["deliveries"])
+    return found["deliveries"]
 
 
 async def attempts_of(api: Api, made: str, count: int) -> list[Any]:
     """The last attempts of a subscription, the newest first, once there are so many."""
-
-    async def look() -> list[Any]:
-        answer = await api.call("GET", f"subscriptions/{made}/deliveries")
-        found: list[Any] = answer.json()["deliveries"]
-        return found if len(found) >= count else []
-
-    return await until(look)
+    path = f"subscriptions/{made}/deliveries"
+    found: dict[str, list[Any]] = await api.until(
+        path, lambda page: len(page["deliveries"]) >= count
+    )
+    return found["deliveries"]
 
 
 async def dead_letter(api: Api, queue: str) -> Any:

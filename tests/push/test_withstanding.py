@@ -12,10 +12,11 @@ import pytest
 from aiohttp import web
 
 from tests.api.conftest import Api, MakeApi
-from tests.push.conftest import LOOPBACK, until
+from tests.push.conftest import LOOPBACK
 from tests.push.receiver import Receiver
 from tests.push.test_delivering import attempts_of, subscribe
 from tests.services import start_redis
+from tests.waiting import until
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.push.webhook import Webhooks
 from zaqar_lite.storage.sql.messages import SqlMessageStore

@@ -11,8 +11,9 @@ from aio_pika.abc import AbstractConnection as Connection
 from tests.proxy import Fault, Proxy
 from tests.rabbitmq.conftest import Host
 from tests.rabbitmq.test_commands import delay
-from tests.rabbitmq.test_relay import TOPOLOGY, relaying, until, until_stored
+from tests.rabbitmq.test_relay import TOPOLOGY, relaying, until_stored
 from tests.server import ServerProcess
+from tests.waiting import until
 from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.rabbitmq import amqp
 from zaqar_lite.rabbitmq.cancellations import Cancellations, cancel

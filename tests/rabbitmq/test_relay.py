@@ -9,7 +9,7 @@ import signal
 import sys
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -25,9 +25,10 @@ from tests.conftest import StartServer
 from tests.keystone import Keystone, User
 from tests.proxy import Fault, Proxy
 from tests.rabbitmq.conftest import Host
-from tests.rabbitmq.traffic import arrive, eventually
+from tests.rabbitmq.traffic import arrive
 from tests.server import ServerProcess
 from tests.services import RabbitServer, start_rabbit
+from tests.waiting import until
 from zaqar_lite.client import AsyncClient, Message, QueueNotFound, SignedAuth, Unauthenticated
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.rabbitmq import amqp
@@ -76,16 +77,7 @@ async def listed(client: AsyncClient, queue: str) -> list[Message]:
 
 
 async def until_stored(zaqar: str, queue: str, count: int) -> Counter[Any]:
-    return await eventually(lambda: stored(zaqar, queue), lambda found: len(found) >= count)
-
-
-async def until(true: Callable[[], bool], *, seconds: float = 20) -> None:
-    """Wait until something in this process is so."""
-
-    async def read() -> bool:
-        return true()
-
-    await eventually(read, bool, seconds=seconds)
+    return await until(lambda: stored(zaqar, queue), lambda found: len(found) >= count)
 
 
 async def publish_many(
@@ -118,9 +110,7 @@ async def test_what_is_due_is_stored_with_its_ttl_and_no_delay(
                 project="p-1",
                 headers={"trace": "t-1"},
             )
-            (message,) = await eventually(
-                lambda: listed(client, queue), lambda found: len(found) == 1
-            )
+            (message,) = await until(lambda: listed(client, queue), lambda found: len(found) == 1)
     assert (message.body, message.ttl) == ({"a": [1, "é", None]}, 4321)
     assert message.headers == {"trace": "t-1"}
 
@@ -344,7 +334,7 @@ async def test_a_relay_survives_its_queue_being_deleted_and_made_again(
         await amqp.declare(connection, topology)
         async with relaying(host.amqp_url, zaqar.url, topology=topology):
             source = await channel.get_queue("delay.zaqar")
-            await eventually(source.declare, lambda found: bool(found.consumer_count))
+            await until(source.declare, lambda found: bool(found.consumer_count))
             await source.delete(if_unused=False, if_empty=False)
             await amqp.declare(connection, topology)
             await publish_many(connection, queue, bodies)
@@ -420,7 +410,7 @@ async def test_a_killed_broker_loses_nothing_and_the_relay_stores_nothing_twice(
             before = relay.metrics.posts["201"]
             assert 0 < before < len(confirmed)  # it was in mid-delay
             await asyncio.to_thread(own_broker.restart)
-            found = await eventually(
+            found = await until(
                 lambda: stored(zaqar.url, queue),
                 lambda found: confirmed <= found.keys(),
                 seconds=60,

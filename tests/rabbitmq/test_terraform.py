@@ -36,28 +36,6 @@ def names(blocks: list[dict[str, Any]]) -> set[str]:
     return {key.strip('"') for block in blocks for key in block if not key.startswith("__")}
 
 
-def test_the_module_parses_and_has_what_people_expect() -> None:
-    topology = Topology(4)
-    own = {"vhost", "growing_from_bits", "publishers", "relays"}
-    assert (
-        names(parsed("variables.tf")["variable"])
-        == set(exports.terraform_variables(topology)) | own
-    )
-    assert {"ingest_exchange", "bits", "bindings"} <= names(parsed("outputs.tf")["output"])
-    assert names(parsed("main.tf")["resource"]) == {
-        "rabbitmq_exchange",
-        "rabbitmq_queue",
-        "rabbitmq_binding",
-        "rabbitmq_permissions",
-    }
-    queues = next(r for r in parsed("main.tf")["resource"] if '"rabbitmq_queue"' in r)
-    assert "'prevent_destroy': True" in str(queues)
-    assert exports.terraform_files(topology)["versions.tf"].count("< 2.0") == 2
-    assert "cyrilgdn/rabbitmq" in exports.terraform_files(topology)["versions.tf"]
-    hcl = [text for name, text in exports.terraform_files(topology).items() if name.endswith(".tf")]
-    assert 'provider "' not in "".join(hcl)  # the caller's to give
-
-
 def test_nothing_of_the_traps_of_the_provider() -> None:
     """Its default is not durable, and plain `arguments` would send a time to live as a string."""
     for block in parsed("main.tf")["resource"]:

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -11,6 +11,7 @@ import aio_pika
 from aio_pika.abc import AbstractConnection as Connection
 from aio_pika.abc import AbstractIncomingMessage, AbstractQueue
 
+from tests.waiting import until
 from zaqar_lite.rabbitmq.messages import DUE
 from zaqar_lite.rabbitmq.publisher import Publisher
 from zaqar_lite.rabbitmq.topology import Topology
@@ -102,20 +103,13 @@ async def publish_units(
     return sent
 
 
-async def eventually(
-    read: Callable[[], Awaitable[T]], enough: Callable[[T], bool], *, seconds: float = 20
-) -> T:
-    """Read until it is enough; the last reading is the assertion's text."""
-    end = time.monotonic() + seconds
-    while not enough(found := await read()):
-        assert time.monotonic() < end, f"never came: {str(found)[:500]}"
-        await asyncio.sleep(0.05)
-    return found
-
-
 async def arrive(queue: AbstractQueue) -> AbstractIncomingMessage:
     """Take the next message out of a queue."""
-    message = await eventually(lambda: queue.get(fail=False), lambda found: found is not None)
+
+    async def get() -> AbstractIncomingMessage | None:
+        return await queue.get(fail=False)
+
+    message = await until(get)
     assert message is not None
     await message.ack()
     return message

@@ -1,11 +1,21 @@
-"""Background work goes on after errors and bugs, rests as told, and is woken."""
+"""Work in the background: the loop that rests and wakes, and the sweep that it runs."""
 
 import asyncio
+from collections.abc import AsyncIterator
 
 import pytest
 
+from tests.service.composed import Composed
+from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Unavailable
+from zaqar_lite.domain.models import QueueRef, RetryPolicyOf, StoreOptions, SweepResult, no_retries
+from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.service.background import Background
+from zaqar_lite.service.janitor import Janitor
+from zaqar_lite.storage.sql.database import Database
+from zaqar_lite.storage.sql.messages import SqlMessageStore
+from zaqar_lite.storage.sql.place import InRam
+from zaqar_lite.storage.sql.records import SqlManagementStore
 
 pytestmark = pytest.mark.anyio
 
@@ -63,3 +73,100 @@ async def test_a_wake_at_the_moment_of_a_stop_does_not_keep_it_alive() -> None:
         background.wake()
         await asyncio.sleep(0)
         await background.stop()
+
+
+QUEUE = QueueRef("project", "queue")
+MINUTE, HOUR = 60_000, 3_600_000
+
+
+class Watched(SqlMessageStore):
+    """The memory store, and what each of its sweeps did."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.db = Database(InRam(), clock, StoreOptions())
+        super().__init__(self.db)
+        self.swept: list[int] = []
+        self.found_nothing = asyncio.Event()
+
+    async def sweep(self, limit: int, retries_of: RetryPolicyOf = no_retries) -> SweepResult:
+        swept = await super().sweep(limit, retries_of)
+        self.swept.append(swept.total)
+        if not swept.total:
+            self.found_nothing.set()
+        return swept
+
+
+class House:
+    """A memory store with a janitor that rests for an hour."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.messages = Watched(self.clock)
+        self.management = SqlManagementStore(self.messages.db)
+        one = Composed(self.clock, (self.messages, self.management))
+        self.janitor = Janitor(
+            self.messages, self.management, one.queues, one.policies, interval=3_600
+        )
+
+    async def post(self, count: int, *, ttl: int = HOUR, delay: int = 0) -> None:
+        new = [NewMessage(b"1", ttl, delay)] * count
+        await self.messages.post(QUEUE, new, client_id="p", version=None)
+
+    async def rest(self) -> None:
+        """Wait until a sweep found nothing."""
+        await asyncio.wait_for(self.messages.found_nothing.wait(), 30)
+
+
+@pytest.fixture
+async def house() -> AsyncIterator[House]:
+    made = House()
+    yield made
+    await made.janitor.stop()
+
+
+async def test_the_sweep_goes_on_until_nothing_is_left(house: House) -> None:
+    await house.post(12_000, ttl=MINUTE)
+    house.clock.advance(MINUTE)
+    house.janitor.start()
+    await house.rest()
+    assert sum(house.messages.swept) == 12_000
+    assert max(house.messages.swept) <= 2_000
+
+
+async def test_others_come_in_between_two_steps(house: House) -> None:
+    await house.post(6_000, ttl=MINUTE)
+    house.clock.advance(MINUTE)
+    turns: list[int] = []
+
+    async def other() -> None:
+        while True:
+            turns.append(len(house.messages.swept))
+            await asyncio.sleep(0)
+
+    busy = asyncio.create_task(other())
+    house.janitor.start()
+    await house.rest()
+    busy.cancel()
+    assert set(turns) >= set(range(len(house.messages.swept)))  # a turn after each step
+
+
+async def test_the_sweep_rests_when_nothing_is_left(house: House) -> None:
+    await house.post(10, ttl=MINUTE)
+    house.clock.advance(MINUTE)
+    house.janitor.start()
+    await house.rest()
+    done = len(house.messages.swept)
+    for _ in range(1_000):
+        await asyncio.sleep(0)
+    assert len(house.messages.swept) == done
+
+
+async def test_an_exposing_queue_is_drained_and_becomes_normal(house: House) -> None:
+    metadata = {"_default_message_delay": 60}
+    record, _ = await house.management.create_queue(QUEUE, metadata, max_queues=9)
+    await house.post(2_500, delay=MINUTE)
+    exposing = type(record)(QUEUE, {}, record.version, exposing=True)
+    await house.management.update_queue(exposing)
+    assert [await house.janitor.step() for _ in range(4)] == [1_000, 1_000, 501, 0]
+    assert (await house.messages.stats(QUEUE)).ready == 2_500
+    assert not await house.management.exposing_queues(limit=9)

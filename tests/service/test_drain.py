@@ -1,11 +1,13 @@
 """The steps of a drain when a store fails before or behind each of them."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+import operator
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
 
+from tests.waiting import until
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import KeyReused, NotFound, Unavailable
 from zaqar_lite.domain.metadata import ORDERED
@@ -153,37 +155,18 @@ async def draining(pools: Pools) -> AsyncIterator[None]:
         await pools.worker.stop()
 
 
-async def until(is_so: Callable[[], Awaitable[object]]) -> None:
-    """Wait until something is so, as a client does that asks again."""
-    async with asyncio.timeout(30):
-        while not await is_so():  # noqa: ASYNC110 - as a client
-            await asyncio.sleep(0.005)
-
-
 async def until_over(pools: Pools) -> Drain:
-    async def is_over() -> bool:
-        return (await pools.drains.get("old")).is_over
-
-    await until(is_over)
-    return await pools.drains.get("old")
+    return await until(lambda: pools.drains.get("old"), lambda drain: drain.is_over)
 
 
 async def until_place(pools: Pools, wanted: Place) -> None:
     """Wait until the queue lies where it should."""
-
-    async def is_there() -> bool:
-        return (await pools.placements.entry(QUEUE)).place == wanted
-
-    await until(is_there)
+    await until(lambda: pools.placements.entry(QUEUE), lambda entry: entry.place == wanted)
 
 
 async def until_problem(pools: Pools, text: str) -> None:
     """Wait until the drain tells a problem."""
-
-    async def is_told() -> bool:
-        return text in ((await pools.drains.get("old")).problem or "")
-
-    await until(is_told)
+    await until(lambda: pools.drains.get("old"), lambda drain: text in (drain.problem or ""))
 
 
 @pytest.fixture
@@ -316,9 +299,7 @@ async def test_drains_of_many_pools_go_on_and_are_forgotten_after_their_end(pool
         other = Drain(f"a-{number}", "0", 1, ended_at=pools.clock.now_ms(), state="completed")
         await pools.drains.kind.put("", other.pool, other, 0)
     async with draining(pools):
-        async with asyncio.timeout(30):
-            while not (await pools.drains.get("old")).is_over:  # noqa: ASYNC110 - as a client
-                await asyncio.sleep(0.005)
+        await until_over(pools)
         assert await pools.consume() == posted
         assert (await pools.drains.get("a-99")).is_over
         pools.clock.advance(KEPT_MS)
@@ -396,9 +377,7 @@ async def redriven(pools: Pools, ids: Sequence[str]) -> AsyncIterator[None]:
         assert outcomes == [Outcome.DONE] * len(ids)
         yield
         pools.clock.advance(CARRIED_MS)
-        async with asyncio.timeout(30):
-            while await pools.management.list_records(CARRY, "p", limit=1):  # noqa: ASYNC110 - as a client
-                await asyncio.sleep(0.005)
+        await until(lambda: pools.management.list_records(CARRY, "p", limit=1), operator.not_)
     finally:
         await pools.worker.stop()
 
@@ -439,9 +418,7 @@ async def test_a_queue_of_the_servers_own_store_redrives_into_a_pool(pools: Pool
         LETTERS, (NewMessage(b"1", 60_000),), client_id=CLIENT, version=None
     )
     async with redriven(pools, [one.id]):
-        async with asyncio.timeout(30):
-            while not (await pools.new.stats(QUEUE)).ready:  # noqa: ASYNC110 - as a client
-                await asyncio.sleep(0.005)
+        await until(lambda: pools.new.stats(QUEUE), lambda stats: stats.ready)
     (found,) = await pools.messages.get_messages(QUEUE, (one.id,))
     assert found.origin is not None
     assert (found.origin.source, found.origin.redriven) == (LETTERS.name, 1)

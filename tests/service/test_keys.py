@@ -1,20 +1,24 @@
-"""Keys as the service keeps them."""
+"""Keys, and the throttle of those who guess them."""
 
+import asyncio
 from typing import Any, cast
 
 import pytest
 
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.errors import Invalid, Unavailable
+from zaqar_lite.domain.errors import Invalid, TooMany, Unavailable
 from zaqar_lite.domain.identity import INTERNAL_PROJECTS, How, Principal
 from zaqar_lite.domain.models import Record, StoreOptions
 from zaqar_lite.service.identity import keys as module
+from zaqar_lite.service.identity import login_throttle
 from zaqar_lite.service.identity.authentication import Credential, Place
 from zaqar_lite.service.identity.keys import Keys
+from zaqar_lite.service.identity.login_throttle import LookupLimits
 from zaqar_lite.storage.management import ManagementStore
 from zaqar_lite.storage.sql import create
 
 pytestmark = pytest.mark.anyio
+
 OPERATOR = Principal(How.KEY, None)
 
 
@@ -103,3 +107,18 @@ async def test_a_name_without_a_key_hides_no_key_behind_it(limit: int) -> None:
         found += [key.id for key in page]
         marker = found[-1]
     assert found == [made[1], made[4], made[5]]
+
+
+async def test_who_gave_up_waiting_lets_nobody_else_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(login_throttle, "LONGEST", 0.02)
+    pace = LookupLimits(60)
+
+    async def go() -> None:
+        async with pace.turn("192.0.2.1"):
+            pass
+
+    async with pace.turn("192.0.2.1"):
+        for _ in range(2):
+            with pytest.raises(TooMany):
+                await asyncio.wait_for(go(), 5)
+    await go()

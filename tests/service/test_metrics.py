@@ -1,6 +1,8 @@
-"""The last hour of queues that somebody looks at."""
+"""Counters that processes share, the depths of queues, and what came through lately."""
 
 import asyncio
+import logging
+from pathlib import Path
 
 import pytest
 
@@ -15,14 +17,107 @@ from zaqar_lite.domain.models import (
 )
 from zaqar_lite.domain.posts import IdempotencyKey, NewMessage
 from zaqar_lite.domain.settlements import Act, Settlement
+from zaqar_lite.domain.subscriptions import KIND
+from zaqar_lite.service.metrics import queue_depths as module
 from zaqar_lite.service.metrics import queue_depths as recent
 from zaqar_lite.service.metrics.instrumented_store import instrumented
-from zaqar_lite.service.metrics.queue_depths import Rates, RecentRates, Sample
-from zaqar_lite.service.metrics.shared_counters import MetricFamilies, Row
+from zaqar_lite.service.metrics.metrics import Exposition
+from zaqar_lite.service.metrics.queue_depths import QueueDepths, Rates, RecentRates, Sample
+from zaqar_lite.service.metrics.shared_counters import (
+    LATENCIES,
+    Family,
+    MetricFamilies,
+    MetricType,
+    Place,
+    Row,
+    SharedCounters,
+    make_file,
+)
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.registry import create_stores
 
 pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def path() -> Path:
+    """The file of a board of two rows of three cells."""
+    return make_file(2, 3)
+
+
+def at(path: Path, own: int) -> SharedCounters:
+    board = SharedCounters(Place(path, 2, own))
+    board.lay_out(3)
+    return board
+
+
+def test_rows_are_added_up_and_taken_over(path: Path) -> None:
+    try:
+        one, other = at(path, 0), at(path, 1)
+        one.row.cells[:] = [1, 2, 3]
+        other.row.cells[:] = [10, 20, 30]
+        other.publish()
+        assert one.sums(largest=(2,)) == [11, 22, 30]
+        assert at(path, 1).row.cells == [10, 20, 30]
+    finally:
+        path.unlink()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "bucket"),
+    [
+        (0.0, 0),
+        (LATENCIES[0], 0),
+        (LATENCIES[0] + 1e-6, 1),
+        (LATENCIES[-1] + 1e-6, len(LATENCIES)),
+    ],
+)
+def test_a_histogram_counts_where_a_value_belongs(seconds: float, bucket: int) -> None:
+    row = Row()
+    row.cells = [0] * (len(LATENCIES) + 2)
+    row.observe(0, LATENCIES, seconds)
+    buckets = [0] * (len(LATENCIES) + 1)
+    buckets[bucket] = 1
+    assert row.cells == [seconds, *buckets]
+
+
+def test_a_process_counts_alone_where_the_file_is_gone(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What tidies up a temporary directory must not keep workers from being replaced."""
+    path.unlink()
+    with caplog.at_level(logging.WARNING):
+        board = at(path, 0)
+    assert str(path) in caplog.text
+    board.row.cells[0] = 5
+    board.write({"at": 1})
+    assert (board.is_shared, board.sums(), board.read()) == (False, [5, 0, 0], {"at": 1})
+
+
+@pytest.mark.parametrize(("value", "shown"), [(2_500_000.0, "2500000"), (2.5, "2.5"), (0.0, "0")])
+def test_a_whole_number_is_written_without_a_fraction(value: float, shown: str) -> None:
+    page = Exposition(openmetrics=False)
+    page.add_cells(Family("zaqar_lite_sweep_seconds_total", MetricType.COUNTER, "help"), [value])
+    assert page.text().splitlines()[-1] == f"zaqar_lite_sweep_seconds_total {shown}"
+
+
+@pytest.mark.parametrize("share", [0, 1e9])
+async def test_counting_subscriptions_rests_as_counting_messages_does(
+    monkeypatch: pytest.MonkeyPatch, share: float
+) -> None:
+    monkeypatch.setattr(module, "_STEP", 0.0)  # each record is long work
+    monkeypatch.setattr(module, "_SHARE", share)
+    messages, management = create_stores("memory://", clock=Clock(), options=StoreOptions())
+    for number in range(50):
+        await management.put_record(KIND, "p", f"{number:02}", b"{}", expected=0)
+    depths = QueueDepths(messages, management, SharedCounters(None), interval=3_600)
+    for _ in range(200):
+        found = await depths.latest()
+        await asyncio.sleep(0)
+    await depths.stop()
+    assert found.get("subscriptions") == (None if share else 50)
+
+
 QUEUE = QueueRef("p", "q")
 
 

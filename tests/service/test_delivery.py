@@ -1,0 +1,236 @@
+"""Delivery: attempts written down, circuit breakers, queue workers, targets inside the server."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any, NamedTuple, cast
+
+import pytest
+
+from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.models import ListQuery, Message, QueueRef, Record, StoreOptions
+from zaqar_lite.domain.posts import NewMessage
+from zaqar_lite.domain.subscriptions import Subscription
+from zaqar_lite.service.delivery import attempt as module
+from zaqar_lite.service.delivery import outbox
+from zaqar_lite.service.delivery.attempt import Endpoint, Endpoints, Notification
+from zaqar_lite.service.delivery.inspection import AttemptLog
+from zaqar_lite.service.delivery.internal_targets import ConnectedSubscribers, process_queue
+from zaqar_lite.service.delivery.outbox import QueueWorker
+from zaqar_lite.service.encryption import EncryptionKeys
+from zaqar_lite.service.long_polling import LongPolling
+from zaqar_lite.storage.base import MessageStore
+from zaqar_lite.storage.management import ManagementStore
+from zaqar_lite.storage.sql import create
+
+pytestmark = pytest.mark.anyio
+
+QUEUE = QueueRef("p", "q")
+
+
+class Slow:
+    """A store that lets others on in every call, and counts its writes."""
+
+    def __init__(self, store: ManagementStore) -> None:
+        self._store = store
+        self.writes = 0
+
+    async def get_record(self, *args: Any) -> Record | None:
+        await asyncio.sleep(0)
+        return await self._store.get_record(*args)
+
+    async def put_record(self, *args: Any, **more: Any) -> Record:
+        self.writes += 1
+        await asyncio.sleep(0)
+        record = await self._store.put_record(*args, **more)
+        await asyncio.sleep(0)
+        return record
+
+
+def made() -> tuple[AttemptLog, Slow]:
+    clock = Clock()
+    store = Slow(create("memory://", clock=clock, options=StoreOptions())[1])
+    return AttemptLog(cast(ManagementStore, store), clock), store
+
+
+def subscription(name: str) -> Subscription:
+    return Subscription(name, QUEUE, "http://r.example", 60, {}, 0, 0)
+
+
+def attempt(at: int) -> dict[str, int]:
+    return {"at": 1_000 + at}
+
+
+async def test_readers_and_the_writer_write_each_attempt_once() -> None:
+    log, _ = made()
+    for at in range(3):
+        log.add(subscription("s"), attempt(at), succeeded=True)
+    read = await asyncio.gather(log.flush(), log.read(QUEUE, "s"), log.read(QUEUE, "s"))
+    assert read[1] == read[2] == [attempt(at) for at in (2, 1, 0)]
+
+
+@pytest.mark.parametrize("rounds", range(8))
+async def test_what_ends_during_a_write_is_written_next(rounds: int) -> None:
+    log, _ = made()
+    for at in range(20):
+        log.add(subscription("s"), attempt(at), succeeded=True)
+    writing = asyncio.create_task(log.flush())
+    for _ in range(rounds):
+        await asyncio.sleep(0)
+    log.add(subscription("s"), attempt(20), succeeded=True)
+    await writing
+    assert await log.read(QUEUE, "s") == [attempt(at) for at in range(20, 0, -1)]
+
+
+async def test_a_reader_writes_nothing_of_other_subscriptions() -> None:
+    log, store = made()
+    for name in ("a", "b", "c"):
+        log.add(subscription(name), attempt(1), succeeded=True)
+    assert await log.read(QUEUE, "b") == [attempt(1)]
+    assert store.writes == 1
+    await log.flush()
+    assert store.writes == 3
+
+
+async def test_the_window_doubles_with_each_round_of_successes_up_to_64() -> None:
+    endpoint, windows = Endpoint(), []
+    for _ in range(8):
+        windows.append(endpoint.window)
+        assert all([await endpoint.enter(0) for _ in range(windows[-1])])
+        assert not await endpoint.enter(0)
+        for _ in range(windows[-1]):
+            endpoint.leave(True)
+    assert windows == [2, 4, 8, 16, 32, 64, 64, 64]
+
+
+async def test_a_delivery_that_is_cancelled_as_its_place_comes_gives_it_back() -> None:
+    endpoint = Endpoint()
+    assert await endpoint.enter(0)
+    assert await endpoint.enter(0)
+    waiting = asyncio.create_task(endpoint.enter(60))
+    await asyncio.sleep(0)
+    endpoint.leave(None)
+    waiting.cancel()
+    assert isinstance((await asyncio.gather(waiting, return_exceptions=True))[0], BaseException)
+    assert await endpoint.enter(0)
+    assert not await endpoint.enter(0)
+
+
+async def test_after_five_failures_one_call_tries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_SHORTEST", 0.0)
+    endpoint = Endpoint()
+    for _ in range(5):
+        assert await endpoint.enter(0)
+        assert await endpoint.enter(0), "before that, the window counts"
+        endpoint.leave(None)
+        endpoint.leave(False)
+    assert await endpoint.enter(0)
+    assert not await endpoint.enter(0)
+    endpoint.leave(True)
+    assert all([await endpoint.enter(0), await endpoint.enter(0)])
+
+
+async def test_a_host_and_a_queue_are_one_endpoint_each() -> None:
+    known = Endpoints()
+    assert known.of("p", "https://a.example/1") is known.of("p", "https://A.example/2")
+    assert known.of("p", "https://a.example/1") is not known.of("q", "https://a.example/1")
+    assert known.of("p", "queue:full") is known.of("p", "queue:full")
+    assert known.of("p", "queue:full") is not known.of("p", "queue:other")
+
+
+INTERNAL = QueueRef("p", "~internal")
+
+
+async def test_what_was_delivered_is_deleted_after_a_deletion_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(outbox, "_PAUSE", 0.01)
+    messages, _ = create("memory://", clock=Clock(), options=StoreOptions())
+    new = [NewMessage(b"1", 60_000) for _ in range(3)]
+    await messages.post(INTERNAL, new, client_id="c", version=None)
+    delete, failed = messages.delete, asyncio.Event()
+
+    async def fail_once(*args: Any, **more: Any) -> Any:
+        if not failed.is_set():
+            failed.set()
+            raise RuntimeError("a mistake")
+        return await delete(*args, **more)
+
+    async def act(_: Message) -> None:
+        return
+
+    monkeypatch.setattr(messages, "delete", fail_once)
+    waiting = LongPolling(messages, most=10, most_per_project=10)
+    worker = QueueWorker(INTERNAL, act, messages=messages, long_polling=waiting)
+    worker.start()
+    async with asyncio.timeout(10):
+        await failed.wait()
+        while (await messages.stats(INTERNAL)).total:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    await worker.stop()
+
+
+BODY = b'{"body": "a secret of some length", "ttl": 60}'
+
+
+class Processes(NamedTuple):
+    """Two processes on one store; the near one has the connection."""
+
+    messages: MessageStore
+    near: ConnectedSubscribers
+    far: ConnectedSubscribers
+
+
+@pytest.fixture(params=[False, True], ids=["clear", "sealed"])
+async def processes(request: pytest.FixtureRequest) -> AsyncIterator[Processes]:
+    messages, management = create("memory://", clock=Clock(), options=StoreOptions())
+    encryption_keys = (
+        EncryptionKeys(management, {"first": b"1" * 32}, Clock()) if request.param else None
+    )
+    made = [
+        ConnectedSubscribers(
+            messages, LongPolling(messages, most=10, most_per_project=10), encryption_keys
+        )
+        for _ in range(2)
+    ]
+    yield Processes(messages, *made)
+    for one in made:
+        await one.stop()
+
+
+def notification(subscriber: str) -> Notification:
+    return Notification(subscriber, {}, BODY, {})
+
+
+async def test_a_letter_is_sent_by_the_process_that_has_the_connection(
+    processes: Processes,
+) -> None:
+    heard: asyncio.Queue[bytes] = asyncio.Queue()
+
+    def push(body: bytes) -> bool:
+        heard.put_nowait(body)
+        return True
+
+    subscriber = processes.near.add(push)
+    assert (await processes.near.send(notification(subscriber))).status == 200
+    assert (await processes.far.send(notification(subscriber))).status == 202
+    async with asyncio.timeout(20):
+        assert [await heard.get(), await heard.get()] == [BODY, BODY]
+
+
+async def test_a_connection_that_has_ended_is_gone(processes: Processes) -> None:
+    subscriber = processes.near.add(lambda _: True)
+    processes.near.remove(subscriber)
+    assert (await processes.near.send(notification(subscriber))).status == 410
+    slow = processes.near.add(lambda _: False)
+    assert (await processes.near.send(notification(slow))).status == 410
+
+
+async def test_what_waits_for_another_process_is_not_in_the_clear(
+    processes: Processes, request: pytest.FixtureRequest
+) -> None:
+    answer = await processes.far.send(notification("websocket:elsewhere/listener"))
+    assert answer.status == 202
+    page = await processes.messages.list_messages(process_queue("elsewhere"), ListQuery(10))
+    (kept,) = page.messages
+    assert (b"a secret" in kept.body) == ("[clear]" in request.node.name)
+    assert kept.ttl_ms <= 60_000

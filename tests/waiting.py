@@ -1,0 +1,35 @@
+"""Waiting for what comes about beside a test: in another task, thread or process."""
+
+import asyncio
+import inspect
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar, overload
+
+T = TypeVar("T")
+
+
+@overload
+async def until(
+    look: Callable[[], Awaitable[T]], enough: Callable[[T], object] = bool, *, seconds: float = 30
+) -> T: ...
+
+
+@overload
+async def until(
+    look: Callable[[], T], enough: Callable[[T], object] = bool, *, seconds: float = 30
+) -> T: ...
+
+
+async def until(
+    look: Callable[[], Any], enough: Callable[[Any], object] = bool, *, seconds: float = 30
+) -> Any:
+    """Look again and again until it is enough; what was seen last is the assertion's text."""
+    end = time.monotonic() + seconds
+    while True:
+        seen = look()
+        found = await seen if inspect.isawaitable(seen) else seen
+        if enough(found):
+            return found
+        assert time.monotonic() < end, f"never came: {str(found)[:500]}"
+        await asyncio.sleep(0.01)
