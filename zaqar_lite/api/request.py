@@ -204,76 +204,71 @@ class Source(Protocol):
         """Let `gone` be done once the client has gone; call the answer to stop that."""
 
 
-class Request:
-    """A request, whichever transport brought it: who asks, for what, with which document.
+class Request(Struct, eq=False, weakref=True):
+    """A request, whichever transport brought it: who asks, for what, with which document."""
 
-    `headers` has lower-case names; of a repeated header the last value holds. `path_values` are the
-    variable segments of the path, in order, and `queue` is the queue or the topic that it names, if
-    it names one; `size` is how many bytes the document has, -1 until a chunked one has come, and
-    `most` how many it may have; `route` answers it; `waits` is how many seconds it may wait for a
-    message. `principal` is who sent it: whoever its headers name where nobody authenticates; with
-    `signed_query` its signature came in the query. `link` is the client's connection: `address` is
-    where it comes from, `peer_names` are the names in the certificate that it showed, and
-    `is_secure` tells whether it came over TLS. If the audit trail is on, `record_act` is called
-    with the result before the answer leaves. `end` ends the stream that answers it. `listener` is
-    who subscribes if the document names no subscriber: the connection itself. `source` is asked for
-    what has not come. `identify_again` finds out who sent it, where its headers alone do not tell:
-    None if nobody is let in any more. A frame of a WebSocket has no path: `checks` are what its
-    request must pass, and `action` answers it.
+    head: Head
+    document: bytes = b""
+    source: Source | None = None
+    """Is asked for what has not come."""
+    is_read: bool = False
+    """Whether the whole body is `document`."""
+    size: int = 0
+    """How many bytes the document has; -1 until a chunked one has come."""
+    most: int = 0
+    """How many it may have."""
+    method: str = ""
+    path: str = ""
+    query_string: bytes = b""
+    headers: dict[bytes, bytes] = {}
+    """By lower-case names; of a repeated header the last value holds."""
+    path_values: tuple[str, ...] = ()
+    """The variable segments of the path, in order."""
+    queue: QueueRef = _NO_QUEUE
+    """The queue or the topic that the path names, if it names one."""
+    project: str = ""
+    client_id: str = ""
+    route: "Route | None" = None
+    """Answers it."""
+    waits: int = 0
+    """How many seconds it may wait for a message."""
+    request_id: str = ""
+    address: str = ""
+    """Where the client's connection comes from."""
+    peer_names: frozenset[str] = frozenset()
+    """The names in the certificate that the client showed."""
+    is_secure: bool = False
+    """Whether it came over TLS."""
+    link: Link | None = None
+    """The client's connection."""
+    principal: Principal = TRUSTED
+    """Who sent it: whoever its headers name where nobody authenticates."""
+    signed_query: bool = False
+    """Whether its signature came in the query."""
+    identify_again: Callable[[], Awaitable[Principal | None]] | None = None
+    """Finds out who sent it, where its headers do not tell: None if nobody is let in any more."""
+    listener: str = ""
+    """Who subscribes if the document names no subscriber: the connection itself."""
+    checks: "tuple[Check, ...] | None" = None
+    """What a frame of a WebSocket must pass; it has no path."""
+    action: "Action | None" = None
+    """What answers a frame."""
+    record_act: Callable[[Response], None] | None = None
+    """Is called with the result before the answer leaves, if the audit trail is on."""
+    end: Callable[[], None] | None = None
+    """Ends the stream that answers it."""
+    given: dict[str, list[str]] | None = None
+    """The parameters, once somebody asked for them."""
 
-    All attributes are slots, which Python finds faster than entries of a dictionary in each
-    instance: with those, a list of messages took 3 us more.
-    """
-
-    __slots__ = (
-        *("__weakref__", "_parameters", "action", "address", "checks", "client_id", "document"),
-        *(
-            "end",
-            "head",
-            "headers",
-            "identify_again",
-            "is_read",
-            "is_secure",
-            "link",
-            "listener",
-            "method",
-            "most",
-            "path",
-        ),
-        *("path_values", "peer_names", "principal", "project", "query_string", "queue"),
-        "record_act",
-        *("request_id", "route", "signed_query", "size", "source", "waits"),
-    )
-
-    def __init__(self, head: Head, document: bytes = b"", source: Source | None = None) -> None:
-        self.head = head
-        self.method = head.method
-        self.path = head.path
-        self.headers = head.headers
-        self.query_string = head.query_string
-        self.path_values = head.path_values
-        self.project = head.project
-        self.queue = head.queue
-        self.client_id = head.client_id
-        self.size = head.size
-        is_whole = len(document) == head.size
-        self.route: Route | None = head.route if is_whole else None
-        self.is_read = self.route is not None
-        self._parameters = head.parameters
-        self.document = document
-        self.source = source
-        self.is_secure = self.signed_query = False
-        self.request_id = self.address = self.listener = ""
-        self.most = head.most
-        self.waits = 0
-        self.peer_names: frozenset[str] = frozenset()
-        self.link: Link | None = None
-        self.checks: tuple[Check, ...] | None = None
-        self.action: Action | None = None
-        self.record_act: Callable[[Response], None] | None = None
-        self.end: Callable[[], None] | None = None
-        self.principal: Principal = TRUSTED
-        self.identify_again: Callable[[], Awaitable[Principal | None]] | None = None
+    def __post_init__(self) -> None:
+        head = self.head
+        self.method, self.path, self.query_string = head.method, head.path, head.query_string
+        self.headers, self.size, self.most = head.headers, head.size, head.most
+        self.path_values, self.queue = head.path_values, head.queue
+        self.project, self.client_id, self.given = head.project, head.client_id, head.parameters
+        if len(self.document) == head.size:
+            self.route = head.route
+            self.is_read = head.route is not None
 
     @property
     def parameters(self) -> dict[str, list[str]]:
@@ -282,9 +277,9 @@ class Request:
         Raises:
             Refused: 400, there are too many.
         """
-        if self._parameters is None:
-            self._parameters = parse_query(self.query_string)
-        return self._parameters
+        if self.given is None:
+            self.given = parse_query(self.query_string)
+        return self.given
 
     async def read(self) -> bytes:
         """Wait until the body has come, and decompress it; `size` is its length from then on.
@@ -322,7 +317,7 @@ class Request:
 
     def text(self, name: str) -> str | None:
         """The last value of a parameter."""
-        values = (self._parameters or self.parameters).get(name)
+        values = (self.given or self.parameters).get(name)
         return values[-1] if values else None
 
     def whole(self, name: str, default: int) -> int:
@@ -331,7 +326,7 @@ class Request:
         Raises:
             Refused: 400, it is not one.
         """
-        values = (self._parameters or self.parameters).get(name)
+        values = (self.given or self.parameters).get(name)
         if not values:
             return default
         value = values[-1]
@@ -362,7 +357,7 @@ class Request:
         Raises:
             Refused: 400, it is not one of the words for true and false.
         """
-        values = (self._parameters or self.parameters).get(name)
+        values = (self.given or self.parameters).get(name)
         if not values or values[-1] in _FALSE:
             return False
         if values[-1] in _TRUE:

@@ -118,9 +118,12 @@ class Messages:
                 raise NotFound(f"Queue {queue.name} does not exist.")
             policy = await self.queues.ensure(queue)
             new = await self._drafts.resolve(queue, drafts, policy)
-        resolved, new = new, await self.router.route(queue, new, policy.route, self.turns)
-        if new is not resolved and sum(len(message.copies) for message in new) > STEP // 5:
-            await self.turns.wait()
+        resolved = new
+        filtered = await self.router.filtered_queues(queue.project)
+        if filtered or policy.route.priority is not None:
+            new = await self.router.route(queue, new, policy.route, filtered, self.turns)
+            if sum(len(message.copies) for message in new) > STEP // 5:
+                await self.turns.wait()
         if policy.encrypted:
             new = await self._sealing().seal(queue, new)
         if policy.subscribed or new is not resolved:  # copies may have subscribers too

@@ -105,25 +105,27 @@ class Router:
     """
 
     def __init__(self, management: ManagementStore, limits: Limits) -> None:
-        self._management = management
+        self.filtered_queues = management.filtered_queues
         self._limits = limits
         self._projects: Cache[str, _Receivers] = Cache(_MAX_CACHED)
 
     async def route(
-        self, queue: QueueRef, messages: Sequence[NewMessage], own: Route, turns: Turns
+        self,
+        queue: QueueRef,
+        messages: Sequence[NewMessage],
+        own: Route,
+        filtered: Sequence[QueueRecord],
+        turns: Turns,
     ) -> Sequence[NewMessage]:
         """Give messages their priority by the queue's `own` rules, and their copies.
 
-        A project without filters costs nothing, and a queue without rules neither.
+        `filtered` are the queues of the project that have a filter.
 
         Raises:
             Invalid: more copies than a post may make, or more steps than its filters may take.
         """
-        records = await self._management.filtered_queues(queue.project)
-        if not records and own.priority is None:
-            return messages
         slices = Slices(turns)
-        known = await self._receivers(queue.project, records, slices)
+        known = await self._receivers(queue.project, filtered, slices)
         budget, copies_left = Budget(), self._limits.max_copies_per_post
         routed = []
         for index, message in enumerate(messages):
