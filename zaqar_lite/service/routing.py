@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from zaqar_lite.domain.errors import Invalid
-from zaqar_lite.domain.filters.matching import (
+from zaqar_lite.domain.filters import (
     Budget,
     Filter,
     FilterIndex,
-    Priority,
-    compile_priority,
+    Rules,
+    parse_filter,
+    parse_rules,
 )
-from zaqar_lite.domain.filters.text import parse_filter, parse_rules
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.metadata import FILTER, PRIORITY
 from zaqar_lite.domain.models import DEFAULT_PRIORITY, QueueRecord, QueueRef
@@ -40,7 +40,7 @@ class Route:
     """A queue's filter and its priority rules as functions; None where it has none."""
 
     matching: Filter | None = None
-    priority: Priority | None = None
+    priority: Rules | None = None
 
     def priority_of(self, headers: Headers, budget: Budget) -> int:
         """The priority of a message in this queue; what no rule matches has the default."""
@@ -79,8 +79,8 @@ def compile_route(metadata: Mapping[str, Any]) -> Route:
     """
     matching, rules = metadata.get(FILTER), metadata.get(PRIORITY)
     return Route(
-        None if matching is None else Filter(parse_filter(matching)),
-        None if rules is None else compile_priority(parse_rules(rules)),
+        None if matching is None else parse_filter(matching),
+        None if rules is None else parse_rules(rules),
     )
 
 

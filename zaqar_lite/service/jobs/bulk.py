@@ -15,8 +15,7 @@ from msgspec import Meta, Struct
 
 from zaqar_lite.domain.clock import Clock, read_instant
 from zaqar_lite.domain.errors import Conflict, DueChanged, Invalid, NotFound
-from zaqar_lite.domain.filters.matching import Filter
-from zaqar_lite.domain.filters.text import parse_filter
+from zaqar_lite.domain.filters import parse_filter
 from zaqar_lite.domain.groups import group_of
 from zaqar_lite.domain.json_values import is_same
 from zaqar_lite.domain.limits import MIN_MESSAGE_TTL, Limits
@@ -214,7 +213,7 @@ class Chooser:
         self._before = None if choice.due_before is None else read_instant(choice.due_before)
         self._after = None if choice.due_after is None else read_instant(choice.due_after)
         self._posted_before = None if choice.older_than is None else at - choice.older_than * 1000
-        self._where = None if choice.where is None else Filter(parse_filter(choice.where))
+        self._where = None if choice.where is None else parse_filter(choice.where)
         self._path = () if choice.body is None else tuple(choice.body.path.split("."))
 
     @property

@@ -29,9 +29,7 @@ from typing import Any, NamedTuple
 import apsw
 
 from zaqar_lite.domain.errors import Invalid
-from zaqar_lite.domain.filters.matching import Filter, Priority, compile_priority
-from zaqar_lite.domain.filters.text import parse_filter, parse_rules
-from zaqar_lite.domain.filters.tree import Headers
+from zaqar_lite.domain.filters import Filter, Headers, Rules, parse_filter, parse_rules
 from zaqar_lite.domain.ids import MAX_POSITION
 from zaqar_lite.domain.metadata import FILTER, PRIORITY
 from zaqar_lite.domain.models import DEFAULT_PRIORITY, QueueRef
@@ -72,7 +70,7 @@ class _Receiver(NamedTuple):
     queue: QueueRef
     version: int
     matches: Filter | None
-    priority: Priority | None
+    priority: Rules | None
     ttl_ms: int | None
     delay_ms: int
 
@@ -153,8 +151,8 @@ class Router:
 def _read_receiver(ref: QueueRef, version: int, metadata: Mapping[str, Any]) -> _Receiver:
     text, rules = metadata.get(FILTER), metadata.get(PRIORITY)
     try:
-        matches = Filter(parse_filter(text)) if isinstance(text, str) else None
-        priority = compile_priority(parse_rules(rules)) if isinstance(rules, str) else None
+        matches = parse_filter(text) if isinstance(text, str) else None
+        priority = parse_rules(rules) if isinstance(rules, str) else None
     except Invalid as exc:
         logger.warning("the filter and the priorities of %s are not used: %s", ref, exc)
         matches = priority = None

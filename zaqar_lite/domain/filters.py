@@ -1,0 +1,551 @@
+"""The filter and priority language: text to a function over headers.
+
+    expr  := or ; or := and (OR and)* ; and := not (AND not)* ; not := [NOT] prim
+    prim  := '(' expr ')' | TRUE | FALSE | EXISTS '(' name ')'
+           | name = <> < <= > >= ('text' | number) | name [NOT] IN ('text', ...)
+           | name [NOT] LIKE 'pattern' [ESCAPE 'c'] | name [NOT] BETWEEN number AND number
+           | name STARTS WITH 'text' | name ENDS WITH 'text' | name IS [NOT] NULL
+    rules := RULES '(' expr '->' (0..254 | HEADER), ... [, DEFAULT n] ')'
+    name  := a bare word or "quoted"
+
+Headers are text. Text compares by code point (the order of UTF-8 bytes). Where the other side is a
+number, the header is read as a signed 64-bit decimal. A missing header, or one that is no number,
+gives UNKNOWN; NOT UNKNOWN is UNKNOWN; only TRUE matches. In a LIKE pattern % is any text and _ any
+one character. There is no arithmetic and no regular expression, so the cost of a match is at most
+the size of the filter times the size of the headers; a `Budget` bounds that too.
+
+RULES give a priority by the first rule that is true: its number, or for HEADER the header
+`priority` where that is 0 to 254, else the default. Lower is served first.
+
+A filter is read by recursive descent, and made of the functions of its conditions: closures over
+headers, by three-valued logic, within a budget.
+"""
+
+import operator
+import re
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Generic, NamedTuple, NoReturn, TypeAlias, TypeVar
+
+from zaqar_lite.domain.errors import Invalid
+from zaqar_lite.domain.limits import INT64_MAX, INT64_MIN
+from zaqar_lite.domain.models import DEFAULT_PRIORITY
+
+MAX_TEXT = 65_536
+"""Bytes of a filter's text."""
+MAX_DEPTH = 16
+MAX_CONDITIONS = 256
+MAX_PATTERN = 256
+"""Characters of a LIKE pattern."""
+MAX_PRIORITY = 254
+PRIORITY_FROM_HEADER = 255
+PRIORITY_HEADER = "priority"
+MAX_STEPS = 100_000
+"""Steps that one filter may take for one message: about 10 ms."""
+MAX_STEPS_IN_ALL = 5_000_000
+"""Steps that all filters together may take for one post: about half a second."""
+
+
+class Budget:
+    """The steps that are left for one post.
+
+    A step is a condition, or a character of a header that LIKE looks at: about 0.1 us. A long
+    pattern takes more than one step a character.
+    """
+
+    __slots__ = ("_floor", "_left")
+
+    def __init__(self) -> None:
+        self._left = MAX_STEPS_IN_ALL
+        self._floor = 0
+
+    def begin(self, steps: int) -> None:
+        """Begin with one filter and one message, of so many conditions.
+
+        Raises:
+            Invalid: as `spend`.
+        """
+        self._floor = max(0, self._left - MAX_STEPS)
+        self.spend(steps)
+
+    def spend(self, steps: int) -> None:
+        """Take steps.
+
+        Raises:
+            Invalid: more than one evaluation, or than all of a post together, may take.
+        """
+        self._left -= steps
+        if self._left < self._floor:
+            raise Invalid(
+                f"The filters take more than {MAX_STEPS:,} steps for one message, or more than "
+                f"{MAX_STEPS_IN_ALL:,} for one post: shorten the headers or the LIKE patterns, or "
+                "post fewer messages at once."
+            )
+
+
+Headers: TypeAlias = Mapping[str, str]
+Truth: TypeAlias = bool | None
+"""None is UNKNOWN."""
+Evaluate: TypeAlias = Callable[[Headers, Budget], Truth]
+_TESTS: Mapping[str, Callable[[Any, Any], bool]] = {
+    "=": operator.eq,
+    "<>": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+
+class Filter(NamedTuple):
+    """A filter as a function: tells whether headers match it.
+
+    It has so many `conditions`, nested so deep. `demand` is a header and its text without which
+    nothing matches, or None.
+    """
+
+    evaluate: Evaluate
+    conditions: int = 1
+    depth: int = 1
+    demand: tuple[str, str] | None = None
+
+    def __call__(self, headers: Headers, budget: Budget | None = None) -> bool:
+        """Evaluate within a post's budget, or within one of its own.
+
+        Raises:
+            Invalid: the budget is used up.
+        """
+        budget = budget or Budget()
+        budget.begin(self.conditions)
+        return self.evaluate(headers, budget) is True
+
+
+class Rules(NamedTuple):
+    """Conditions and the priorities that they give: by the first that is true.
+
+    PRIORITY_FROM_HEADER takes it from the header, where that has one, and else is `default`.
+    """
+
+    rules: Sequence[tuple[Filter, int]]
+    default: int
+    conditions: int
+
+    def __call__(self, headers: Headers, budget: Budget | None = None) -> int | None:
+        """Give the priority of headers, None where no rule matches; as `Filter`."""
+        budget = budget or Budget()
+        budget.begin(self.conditions)
+        for condition, priority in self.rules:
+            if condition.evaluate(headers, budget) is True:
+                if priority != PRIORITY_FROM_HEADER:
+                    return priority
+                number = _number(headers.get(PRIORITY_HEADER))
+                return (
+                    number if number is not None and 0 <= number <= MAX_PRIORITY else self.default
+                )
+        return None
+
+
+def _joined(parts: Sequence[Filter], *, decisive: bool) -> Filter:
+    """Join conditions by AND, where one that is false decides, or by OR, where one that is true."""
+    if len(parts) == 1:
+        return parts[0]
+    evaluations = [part.evaluate for part in parts]
+
+    def evaluate(headers: Headers, budget: Budget) -> Truth:
+        outcome: Truth = not decisive
+        for one in evaluations:
+            truth = one(headers, budget)
+            if truth is decisive:
+                return decisive
+            if truth is None:
+                outcome = None
+        return outcome
+
+    demands = [] if decisive else [part.demand for part in parts if part.demand is not None]
+    return Filter(
+        evaluate,
+        1 + sum(part.conditions for part in parts),
+        1 + max(part.depth for part in parts),
+        demands[0] if demands else None,
+    )
+
+
+def _opposite(part: Filter) -> Filter:
+    def evaluate(headers: Headers, budget: Budget) -> Truth:
+        truth = part.evaluate(headers, budget)
+        return None if truth is None else not truth
+
+    return Filter(evaluate, 1 + part.conditions, 1 + part.depth)
+
+
+def _exists(name: str) -> Filter:
+    return Filter(lambda headers, _budget: name in headers)
+
+
+def _on_text(
+    name: str, test: Callable[[str], bool], demand: tuple[str, str] | None = None
+) -> Filter:
+    def evaluate(headers: Headers, _budget: Budget) -> Truth:
+        value = headers.get(name)
+        return None if value is None else test(value)
+
+    return Filter(evaluate, demand=demand)
+
+
+def _on_number(name: str, test: Callable[[int], bool]) -> Filter:
+    def evaluate(headers: Headers, _budget: Budget) -> Truth:
+        value = _number(headers.get(name))
+        return None if value is None else test(value)
+
+    return Filter(evaluate)
+
+
+def _compared(name: str, sign: str, wanted: str | int) -> Filter:
+    test = _TESTS[sign]
+    if isinstance(wanted, int):
+        return _on_number(name, lambda header: test(header, wanted))
+    demand = (name, wanted) if sign == "=" else None
+    return _on_text(name, lambda header: test(header, wanted), demand)
+
+
+def _number(text: str | None) -> int | None:
+    """Read a signed 64-bit decimal; None for anything else."""
+    if text is None or not text.isascii() or len(text) > 20:
+        return None
+    digits = text[1:] if text[:1] in ("-", "+") else text
+    if not digits.isdigit():
+        return None
+    number = int(text)
+    return number if INT64_MIN <= number <= INT64_MAX else None
+
+
+_PLACES_IN_A_STEP = 32
+
+
+def _like(name: str, pattern: str, escape: str) -> Filter:
+    """The header has the form of `pattern`; `escape` is one character, or empty.
+
+    It is matched with a set of reached places, one bit each, moved on once a character: linear in
+    the header whatever the pattern is. A search with backtracking would not be.
+    """
+    masks: dict[str, int] = {}
+    anywhere = stay = 0
+    place = 0
+    characters = iter(pattern)
+    for character in characters:
+        if escape and character == escape:
+            literal = next(characters, escape)
+        elif character == "%":
+            stay |= 1 << place
+            continue
+        elif character == "_":
+            anywhere |= 1 << place
+            place += 1
+            continue
+        else:
+            literal = character
+        masks[literal] = masks.get(literal, 0) | 1 << place
+        place += 1
+    final = 1 << place
+
+    steps = 1 + len(pattern) // _PLACES_IN_A_STEP
+
+    def evaluate(headers: Headers, budget: Budget) -> Truth:
+        header = headers.get(name)
+        if header is None:
+            return None
+        budget.spend(len(header) * steps)
+        reached = 1
+        for character in header:
+            reached = (reached & (masks.get(character, 0) | anywhere)) << 1 | reached & stay
+            if not reached:
+                return False
+        return reached & final != 0
+
+    return Filter(evaluate)
+
+
+K = TypeVar("K", bound=Hashable)
+
+
+class FilterIndex(Generic[K]):
+    """Many filters at once: only those need evaluating whose equality conjunct holds.
+
+    A filter that demands `name = 'text'` is found by a look-up of that header; the rest are
+    evaluated one by one.
+    """
+
+    def __init__(self, filters: Iterable[tuple[K, Filter]]) -> None:
+        self._by_equality: dict[str, dict[str, list[tuple[K, Filter]]]] = {}
+        self._others: list[tuple[K, Filter]] = []
+        for entry in filters:
+            demand = entry[1].demand
+            if demand is None:
+                self._others.append(entry)
+            else:
+                name, value = demand
+                self._by_equality.setdefault(name, {}).setdefault(value, []).append(entry)
+
+    def candidates(self, headers: Headers) -> Iterator[tuple[K, Filter]]:
+        """The filters that may match; no other one does."""
+        yield from self._others
+        for name, by_value in self._by_equality.items():
+            value = headers.get(name)
+            if value is not None and value in by_value:
+                yield from by_value[value]
+
+
+_KEYWORDS = frozenset({
+    "AND", "OR", "NOT", "TRUE", "FALSE", "EXISTS", "IN", "LIKE", "ESCAPE", "BETWEEN", "STARTS",
+    "ENDS", "WITH", "IS", "NULL",
+})  # fmt: skip
+_TOKEN = re.compile(
+    r"""\s*(?:(?P<text>'(?:[^']|'')*')|(?P<quoted>"(?:[^"]|"")*")|(?P<number>[+-]?\d+)"""
+    r"""|(?P<word>[A-Za-z_][A-Za-z0-9_.]*)|(?P<symbol><>|<=|>=|->|[=<>(),]))""",
+    re.ASCII,
+)
+_SPACE = re.compile(r"\s*", re.ASCII)
+
+
+class _Token(NamedTuple):
+    kind: str
+    value: str
+    position: int
+
+
+def parse(text: str) -> Filter | Rules:
+    """Read a filter, or RULES.
+
+    Raises:
+        Invalid: names the position (from 1), what was expected and what was found.
+    """
+    return _Parser(text).expression()
+
+
+def parse_filter(text: str) -> Filter:
+    """Read a filter that is no RULES.
+
+    Raises:
+        Invalid: as `parse`.
+    """
+    found = parse(text)
+    if isinstance(found, Rules):
+        raise Invalid("The filter is wrong at position 1: RULES belong into _priority.")
+    return found
+
+
+def parse_rules(text: str) -> Rules:
+    """Read RULES.
+
+    Raises:
+        Invalid: as `parse`.
+    """
+    found = parse(text)
+    if not isinstance(found, Rules):
+        raise Invalid("The rules are wrong at position 1: expected RULES(condition -> number).")
+    return found
+
+
+class _Parser:
+    """Recursive descent over the tokens; its depth is bounded while it reads."""
+
+    def __init__(self, text: str) -> None:
+        if len(text.encode(errors="surrogatepass")) > MAX_TEXT:
+            raise Invalid(f"The filter is longer than {MAX_TEXT} bytes.")
+        try:
+            text.encode()
+        except UnicodeEncodeError as exc:
+            raise Invalid(
+                f"The filter is wrong at position {exc.start + 1}: no valid Unicode."
+            ) from exc
+        self._tokens = _tokens(text)
+        self._next = 0
+        self._depth = 0
+
+    def expression(self) -> Filter | Rules:
+        found: Filter | Rules
+        if self._is_at("RULES") and self._is_at("(", 1):
+            found = self._rules()
+            depth = max(condition.depth for condition, _ in found.rules)
+        else:
+            found = self._or()
+            depth = found.depth
+        if self._tokens[self._next].kind != "end":
+            self._fail("expected the end")
+        if found.conditions > MAX_CONDITIONS or depth > MAX_DEPTH:
+            raise Invalid(
+                f"The filter is too large: at most {MAX_CONDITIONS} conditions, nested at most "
+                f"{MAX_DEPTH} deep."
+            )
+        return found
+
+    def _rules(self) -> Rules:
+        self._next = 2
+        rules: list[tuple[Filter, int]] = []
+        default = DEFAULT_PRIORITY
+        while True:
+            if rules and self._is_at("DEFAULT") and self._tokens[self._next + 1].kind == "number":
+                self._next += 1
+                default = self._integer(0, MAX_PRIORITY)
+                break
+            condition = self._or()
+            self._expect("->")
+            from_header = self._take("HEADER")
+            priority = PRIORITY_FROM_HEADER if from_header else self._integer(0, MAX_PRIORITY)
+            rules.append((condition, priority))
+            if not self._take(","):
+                break
+        self._expect(")")
+        return Rules(rules, default, sum(condition.conditions for condition, _ in rules))
+
+    def _or(self) -> Filter:
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            self._fail(f"nested more than {MAX_DEPTH} deep")
+        found = self._row("OR", self._and, decisive=True)
+        self._depth -= 1
+        return found
+
+    def _and(self) -> Filter:
+        return self._row("AND", self._not, decisive=False)
+
+    def _row(self, word: str, read: Callable[[], Filter], *, decisive: bool) -> Filter:
+        parts = [read()]
+        while self._take(word):
+            parts.append(read())
+        if len(parts) >= MAX_CONDITIONS:
+            self._fail(f"more than {MAX_CONDITIONS - 1} conditions in a row")
+        return _joined(parts, decisive=decisive)
+
+    def _not(self) -> Filter:
+        return _opposite(self._primary()) if self._take("NOT") else self._primary()
+
+    def _primary(self) -> Filter:
+        if self._take("("):
+            inner = self._or()
+            self._expect(")")
+            return inner
+        if self._take("TRUE"):
+            return Filter(lambda _headers, _budget: True)
+        if self._take("FALSE"):
+            return Filter(lambda _headers, _budget: False)
+        if self._take("EXISTS"):
+            self._expect("(")
+            name = self._name()
+            self._expect(")")
+            return _exists(name)
+        return self._condition(self._name())
+
+    def _condition(self, name: str) -> Filter:
+        token = self._tokens[self._next]
+        if token.kind == "symbol" and token.value in _TESTS:
+            self._next += 1
+            is_number = self._tokens[self._next].kind == "number"
+            wanted = self._integer(INT64_MIN, INT64_MAX) if is_number else self._text()
+            return _compared(name, token.value, wanted)
+        if self._take("STARTS"):
+            self._expect("WITH")
+            start = self._text()
+            return _on_text(name, lambda header: header.startswith(start))
+        if self._take("ENDS"):
+            self._expect("WITH")
+            end = self._text()
+            return _on_text(name, lambda header: header.endswith(end))
+        if self._take("IS"):
+            negated = self._take("NOT")
+            self._expect("NULL")
+            return _exists(name) if negated else _opposite(_exists(name))
+        if self._take("NOT"):
+            return _opposite(self._negatable(name))
+        return self._negatable(name)
+
+    def _negatable(self, name: str) -> Filter:
+        if self._take("IN"):
+            self._expect("(")
+            values = {self._text()}
+            while self._take(","):
+                values.add(self._text())
+            self._expect(")")
+            return _on_text(name, values.__contains__)
+        if self._take("LIKE"):
+            pattern = self._text()
+            if len(pattern) > MAX_PATTERN:
+                self._next -= 1
+                self._fail(f"a LIKE pattern has at most {MAX_PATTERN} characters")
+            return _like(name, pattern, self._escape() if self._take("ESCAPE") else "")
+        if self._take("BETWEEN"):
+            low = self._integer(INT64_MIN, INT64_MAX)
+            self._expect("AND")
+            high = self._integer(INT64_MIN, INT64_MAX)
+            return _on_number(name, lambda header: low <= header <= high)
+        return self._fail("expected a comparison after the name")
+
+    def _escape(self) -> str:
+        text = self._text()
+        if len(text) != 1:
+            self._next -= 1
+            self._fail("ESCAPE takes one character")
+        return text
+
+    def _name(self) -> str:
+        token = self._tokens[self._next]
+        if token.kind == "quoted":
+            self._next += 1
+            return token.value[1:-1].replace('""', '"')
+        if token.kind != "word" or token.value.upper() in _KEYWORDS:
+            self._fail("expected the name of a header")
+        self._next += 1
+        return token.value
+
+    def _text(self) -> str:
+        token = self._tokens[self._next]
+        if token.kind != "text":
+            self._fail("expected 'text'")
+        self._next += 1
+        return token.value[1:-1].replace("''", "'")
+
+    def _integer(self, least: int, most: int) -> int:
+        token = self._tokens[self._next]
+        if (
+            token.kind != "number"
+            or len(token.value) > 20
+            or not (least <= int(token.value) <= most)
+        ):
+            self._fail(f"expected a number from {least} to {most}")
+        self._next += 1
+        return int(token.value)
+
+    def _is_at(self, value: str, ahead: int = 0) -> bool:
+        """Whether a word, in any case, or a symbol comes next."""
+        token = self._tokens[self._next + ahead]
+        return token.kind in ("word", "symbol") and token.value.upper() == value
+
+    def _take(self, value: str) -> bool:
+        found = self._is_at(value)
+        self._next += found
+        return found
+
+    def _expect(self, value: str) -> None:
+        if not self._take(value):
+            self._fail(f"expected {value!r}")
+
+    def _fail(self, why: str) -> NoReturn:
+        token = self._tokens[self._next]
+        found = "the end" if token.kind == "end" else repr(token.value[:40])
+        raise Invalid(f"The filter is wrong at position {token.position}: {why}, found {found}.")
+
+
+def _tokens(text: str) -> list[_Token]:
+    tokens: list[_Token] = []
+    offset = _SPACE.match(text, 0).end()  # type: ignore[union-attr]  # matches empty text too
+    while offset < len(text):
+        match = _TOKEN.match(text, offset)
+        if match is None:
+            raise Invalid(
+                f"The filter is wrong at position {offset + 1}: nothing can begin with "
+                f"{text[offset]!r} here."
+            )
+        kind = match.lastgroup or ""
+        tokens.append(_Token(kind, match[kind], match.start(kind) + 1))
+        offset = _SPACE.match(text, match.end()).end()  # type: ignore[union-attr]  # as above
+    tokens.extend([_Token("end", "", len(text) + 1)] * 2)
+    return tokens
