@@ -209,7 +209,7 @@ async def test_a_queue_that_zaqar_made_is_one_of_sqs(sqs: Sqs) -> None:
     await sqs.call("SendMessage", QueueUrl=url, MessageBody="x", DelaySeconds=900)
     assert len(await sqs.receive(QueueUrl=url)) == 1
     # What somebody else wrote where SQS's own options are counts for nothing.
-    await sqs.api.call("PUT", "/v2/queues/odd", {"_sqs": {"visibility": "x"}})
+    await sqs.api.call("PUT", "/v2/queues/odd", {"_sqs": {"VisibilityTimeout": "x"}})
     odd = f"http://x/{ACCOUNT}/odd"
     assert await sqs.receive(QueueUrl=odd) == []
     await sqs.call("SetQueueAttributes", QueueUrl=odd, Attributes={"VisibilityTimeout": "7"})
@@ -218,7 +218,7 @@ async def test_a_queue_that_zaqar_made_is_one_of_sqs(sqs: Sqs) -> None:
 async def test_what_zaqar_shows_of_a_queue_of_sqs(sqs: Sqs) -> None:
     metadata = (await sqs.api.call("GET", "")).json()
     assert metadata["_honour_delays"] is True
-    assert metadata["_sqs"].keys() == {"created", "modified"}
+    assert metadata["_sqs"].keys() == {"CreatedTimestamp", "LastModifiedTimestamp"}
     answer = await sqs.api.call("PUT", "/v2/queues/copy", metadata)
     assert "Zaqar-Lite-Warning" not in answer.headers
 
@@ -232,6 +232,9 @@ async def test_behind_a_gateway_the_project_is_the_gateways(make_api: MakeApi) -
         gateway = {"X-Gateway-Secret": secret}
         answer = await sqs.raw("AmazonSQS.CreateQueue", content, **gateway)
         assert answer.error[1] == "AccessDenied"
+        for wrong in ({"X-Project-ID": "mine"}, {**gateway, "X-Project-ID": ""}):
+            answer = await sqs.raw("AmazonSQS.CreateQueue", content, **wrong)
+            assert answer.error[1] == "AccessDenied", "it came through no gateway"
         headers = {**gateway, "X-Project-ID": "mine"}
         made = await sqs.raw("AmazonSQS.CreateQueue", content, **headers)
         assert made.document == {"QueueUrl": f"http://{HOST}/mine/jobs"}

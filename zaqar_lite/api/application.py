@@ -120,7 +120,9 @@ class Application:
         before = (self.checks.check_headers, take_signature, through, who)
         self._before: tuple[Check, ...] = tuple(one for one in before if one is not None)
         self._before_frames = tuple(one for one in self._before if one != through)
-        either = (self.checks.check_headers, through)
+        # A dialect's path says nothing, so none of its requests is one that needs no gateway.
+        gateway = None if self.proxies is None else self.proxies.check
+        either = (self.checks.check_headers, gateway)
         self._before_dialect = tuple(one for one in either if one is not None)
         self._of_dialect = {route: self._checks_of_dialect(route) for route in self._others}
         for template, node in self.tree.nodes.items():

@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from hashlib import sha256
 from urllib.parse import quote
 
@@ -17,22 +18,22 @@ from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Unauthenticated
 from zaqar_lite.domain.identity import Principal
 from zaqar_lite.service.identity.authentication import Authenticator
-from zaqar_lite.service.identity.keys import Keys
+from zaqar_lite.service.identity.keys import Keys, Signer
 from zaqar_lite.sqs.errors import SqsError
 
 DEFAULT_REGION = "us-east-1"
 SKEW = 300
 """Seconds by which the clocks of a client and of this server may differ."""
+_ALGORITHM = b"AWS4-HMAC-SHA256"
 _CREDENTIAL = re.compile(
-    rb"Credential=(?P<key>[!-+\--.0-~]{1,256})/(?P<date>\d{8})/(?P<region>[a-z0-9-]{1,64})/"
-    rb"(?P<service>[a-z0-9-]{1,64})/aws4_request\b"
+    rb"Credential=(?P<key>[!-+\--.0-~]{1,256})/"
+    rb"(?P<scope>(?P<date>\d{8})/(?P<region>[a-z0-9-]{1,64})/sqs/aws4_request)\b"
 )
 _SIGNED = re.compile(rb"SignedHeaders=([a-z0-9;_-]+)")
 _SIGNATURE = re.compile(rb"Signature=([0-9a-f]{64})\b")
-_ALGORITHM = b"AWS4-HMAC-SHA256"
-_NEEDED = (b"host", b"x-amz-date", b"x-amz-target")
+_NEEDED = {b"host", b"x-amz-date", b"x-amz-target"}
 _OURS = b"x-amz-"
-_UNSIGNED = frozenset((b"x-amz-content-sha256",))
+_UNSIGNED = {b"x-amz-content-sha256"}
 """A header that says what the document itself does, and so need not be signed."""
 
 
@@ -64,54 +65,41 @@ class SignedRequests:
             Unavailable: that can't be found out now.
         """
         try:
-            request.principal = await self._verify(request)
+            await self._verify(request)
         except SqsError:
             await self.identity.slow_down(request.address)
             raise
 
-    async def _verify(self, request: Request) -> Principal:
+    async def _verify(self, request: Request) -> None:
         text = request.headers.get(b"authorization", b"")
         credential, signed = _CREDENTIAL.search(text), _SIGNED.search(text)
         signature = _SIGNATURE.search(text)
         if not text.startswith(_ALGORITHM) or not (credential and signed and signature):
             raise _refused("MissingAuthenticationToken", "The request is not signed (SigV4).")
-        key_id = credential["key"].decode()
-
-        async def principal() -> Principal | None:
-            try:
-                return None if self.keys is None else (await self.keys.signer(key_id)).principal
-            except Unauthenticated:
-                return None
-
-        try:
-            if self.keys is None:
-                raise Unauthenticated("the server has no keys")
-            signer = await self.keys.signer(key_id)
-        except Unauthenticated:
-            raise _refused(
-                "InvalidClientTokenId", "The security token included in the request is invalid."
-            ) from None
-        scope = credential["date"], credential["region"], credential["service"]
-        stamp = self._checked_date(request.headers.get(b"x-amz-date", b""), scope[0])
-        canonical = _canonical_request(request, signed[1].split(b";"))
-        signed_text = b"\n".join(
-            (
-                *(_ALGORITHM, stamp, b"/".join((*scope, b"aws4_request"))),
-                sha256(canonical).hexdigest().encode(),
-            )
-        )
+        key_id, scope = credential["key"].decode(), credential["scope"]
+        signer = await self._signer(key_id)
+        if signer is None:
+            raise _refused("InvalidClientTokenId", "The access key id is that of no live key.")
+        stamp = self._checked_date(request.headers.get(b"x-amz-date", b""), credential["date"])
         key = b"AWS4" + signer.secret.encode()
-        for part in (*scope, b"aws4_request"):
+        for part in scope.split(b"/"):
             key = hmac.digest(key, part, "sha256")
-        expected = hmac.digest(key, signed_text, "sha256").hex().encode()
-        if not hmac.compare_digest(expected, signature[1]) or scope[2] != b"sqs":
-            raise _refused(
-                "SignatureDoesNotMatch",
-                "The request signature we calculated does not match the signature you provided. "
-                "Check your AWS Secret Access Key and signing method.",
-            )
-        request.identify_again = principal
-        return signer.principal
+        canonical = sha256(_canonical_request(request, signed[1])).hexdigest().encode()
+        expected = hmac.digest(key, b"\n".join((_ALGORITHM, stamp, scope, canonical)), "sha256")
+        if not hmac.compare_digest(expected.hex().encode(), signature[1]):
+            raise _refused("SignatureDoesNotMatch", "The signature does not match the request.")
+        request.principal = signer.principal
+        request.identify_again = partial(self._principal, key_id)
+
+    async def _signer(self, key_id: str) -> Signer | None:
+        try:
+            return None if self.keys is None else await self.keys.signer(key_id)
+        except Unauthenticated:
+            return None
+
+    async def _principal(self, key_id: str) -> Principal | None:
+        signer = await self._signer(key_id)
+        return None if signer is None else signer.principal
 
     def _checked_date(self, stamp: bytes, date: bytes) -> bytes:
         """When a request was signed, which must be about now.
@@ -125,12 +113,9 @@ class SignedRequests:
         except ValueError:
             raise _refused("MissingAuthenticationToken", "X-Amz-Date is missing.") from None
         if abs(at.timestamp() - now) > SKEW or not stamp.startswith(date):
-            raise _refused(
-                "RequestTimeTooSkewed",
-                f"The request was signed at {at.isoformat()}, and it is "
-                f"{datetime.fromtimestamp(now, UTC).isoformat(timespec='seconds')} here: the "
-                f"clocks may differ by {SKEW} seconds.",
-            )
+            here = datetime.fromtimestamp(now, UTC).isoformat(timespec="seconds")
+            text = f"Signed at {at.isoformat()}, and it is {here}: more than {SKEW} seconds apart."
+            raise _refused("RequestTimeTooSkewed", text)
         return stamp
 
 
@@ -138,27 +123,18 @@ def _refused(code: str, text: str) -> SqsError:
     return SqsError(code, text, 403)
 
 
-def _canonical_request(request: Request, signed: list[bytes]) -> bytes:
-    """What is signed of a request.
+def _canonical_request(request: Request, names: bytes) -> bytes:
+    """What is signed of a request, whose signed headers have these names.
 
     Raises:
         SqsError: a header is not signed that must be.
     """
-    headers = request.headers
-    needed = {name for name in headers if name.startswith(_OURS)} - _UNSIGNED
-    if not needed.union(_NEEDED) <= set(signed):
-        raise _refused(
-            "SignatureDoesNotMatch", "Host and all headers X-Amz-* of a request must be signed."
-        )
+    headers, signed = request.headers, names.split(b";")
+    needed = _NEEDED | {name for name in headers if name.startswith(_OURS)} - _UNSIGNED
+    if not needed.issubset(signed):
+        raise _refused("SignatureDoesNotMatch", "Host and all headers X-Amz-* must be signed.")
     lines = [name + b":" + b" ".join(headers.get(name, b"").split()) for name in signed]
-    return b"\n".join(
-        (
-            request.method.encode(),
-            quote(request.head.raw_path, safe="/~").encode(),
-            b"&".join(sorted(request.query_string.split(b"&"))),
-            *lines,
-            b"",
-            b";".join(signed),
-            sha256(request.document).hexdigest().encode(),
-        )
-    )
+    path = quote(request.head.raw_path, safe="/~").encode()
+    query = b"&".join(sorted(request.query_string.split(b"&")))
+    digest = sha256(request.document).hexdigest().encode()
+    return b"\n".join((request.method.encode(), path, query, *lines, b"", names, digest))

@@ -4,27 +4,16 @@ Clients of the JSON protocol read the shape (`__type`); older programs compare t
 header `x-amzn-query-error` names.
 """
 
-import logging
 from xml.sax.saxutils import escape
 
-from zaqar_lite.api.request import Headers, Refused, Response
-from zaqar_lite.domain.errors import (
-    Conflict,
-    Denied,
-    Forbidden,
-    Invalid,
-    NotFound,
-    QuotaReached,
-    TooMany,
-    Unavailable,
-    Unsupported,
-)
+from zaqar_lite.api.errors import to_response
+from zaqar_lite.api.request import Headers, Response
+from zaqar_lite.domain.errors import QuotaReached, Unsupported
 
-logger = logging.getLogger(__name__)
 MEDIA_TYPE = b"application/x-amz-json-1.0"
-_XML = b"text/xml"
+_SQS, _COMMON = "com.amazonaws.sqs", "com.amazon.coral.service"
 _OLD = "AWS.SimpleQueueService."
-_COMMON = {
+_SHAPES = {
     "AccessDenied": "AccessDeniedException",
     "InternalFailure": "InternalFailure",
     "InvalidAction": "UnknownOperationException",
@@ -37,18 +26,25 @@ _COMMON = {
 }
 """The errors that all services of AWS have: their shapes by their codes."""
 _CODES = {
+    "BatchEntryIdsNotDistinct": _OLD + "BatchEntryIdsNotDistinct",
+    "BatchRequestTooLong": _OLD + "BatchRequestTooLong",
+    "EmptyBatchRequest": _OLD + "EmptyBatchRequest",
+    "InvalidBatchEntryId": _OLD + "InvalidBatchEntryId",
+    "MessageNotInflight": _OLD + "MessageNotInflight",
     "QueueDoesNotExist": _OLD + "NonExistentQueue",
     "QueueNameExists": "QueueAlreadyExists",
-    **{
-        name: _OLD + name
-        for name in (
-            *("BatchEntryIdsNotDistinct", "BatchRequestTooLong", "EmptyBatchRequest"),
-            *("InvalidBatchEntryId", "MessageNotInflight", "TooManyEntriesInBatchRequest"),
-            "UnsupportedOperation",
-        )
-    },
+    "TooManyEntriesInBatchRequest": _OLD + "TooManyEntriesInBatchRequest",
+    "UnsupportedOperation": _OLD + "UnsupportedOperation",
 }
-"""The codes that are not the names of the JSON protocol's shapes."""
+"""The errors of SQS whose codes are not the names of their shapes."""
+_BY_STATUS = {
+    403: "AccessDenied",
+    404: "QueueDoesNotExist",
+    429: "RequestThrottled",
+    500: "InternalFailure",
+    503: "ServiceUnavailable",
+}
+"""What errors of the services are here, by the statuses that Zaqar's clients get."""
 
 
 class SqsError(Exception):
@@ -56,43 +52,30 @@ class SqsError(Exception):
 
     def __init__(self, name: str, text: str, status: int = 400, headers: Headers = ()) -> None:
         super().__init__(text)
-        self.name = name
-        self.text = text
-        self.status = status
-        self.headers = headers
-
-    @property
-    def code(self) -> str:
-        """What older programs compare."""
-        return _CODES.get(self.name, self.name)
-
-    @property
-    def fault(self) -> str:
-        """Whose fault it is."""
-        return "Sender" if self.status < 500 else "Receiver"
+        self.code = _CODES.get(name, name)
+        self._kind = f"{_COMMON}#{_SHAPES[name]}" if name in _SHAPES else f"{_SQS}#{name}"
+        self._text, self._status, self._headers = text, status, headers
 
     def in_batch(self, entry_id: str) -> dict[str, object]:
         """The outcome of an entry of a batch."""
-        fault = self.status < 500
-        return {"Id": entry_id, "Code": self.code, "Message": self.text, "SenderFault": fault}
+        fault = self._status < 500
+        return {"Id": entry_id, "Code": self.code, "Message": self._text, "SenderFault": fault}
 
     def as_json(self) -> Response:
         """Answer the error in the JSON protocol."""
-        shape = _COMMON.get(self.name)
-        kind = f"com.amazonaws.sqs#{self.name}" if shape is None else f"com.amazon.coral#{shape}"
-        named = (b"x-amzn-query-error", f"{self.code};{self.fault}".encode())
-        document = {"__type": kind, "message": self.text}
-        return Response(self.status, document, (named, *self.headers), MEDIA_TYPE)
+        fault = "Sender" if self._status < 500 else "Receiver"
+        headers = ((b"x-amzn-query-error", f"{self.code};{fault}".encode()), *self._headers)
+        document = {"__type": self._kind, "message": self._text}
+        return Response(self._status, document, headers, MEDIA_TYPE)
 
     def as_xml(self, request_id: str) -> Response:
-        """Answer the error in the protocol that was there before JSON."""
+        """Answer the error, which is the sender's, in the protocol that was there before JSON."""
         text = (
-            '<?xml version="1.0"?><ErrorResponse '
-            f'xmlns="http://queue.amazonaws.com/doc/2012-11-05/"><Error><Type>{self.fault}</Type>'
-            f"<Code>{self.code}</Code><Message>{escape(self.text)}</Message></Error>"
-            f"<RequestId>{request_id}</RequestId></ErrorResponse>"
+            '<?xml version="1.0"?><ErrorResponse xmlns="http://queue.amazonaws.com/doc/2012-11-05/">'
+            f"<Error><Type>Sender</Type><Code>{self.code}</Code><Message>{escape(self._text)}"
+            f"</Message></Error><RequestId>{request_id}</RequestId></ErrorResponse>"
         )
-        return Response(self.status, text.encode(), self.headers, _XML)
+        return Response(self._status, text.encode(), self._headers, b"text/xml")
 
 
 def no_queue() -> SqsError:
@@ -115,30 +98,22 @@ def unsupported(text: str) -> SqsError:
     return SqsError("UnsupportedOperation", text)
 
 
-def translated(error: Exception, request_id: str) -> SqsError:  # noqa: PLR0911 - a kind a line
-    """Say an error of the services in SQS's words; what is unknown is a bug: logged, no details."""
-    match error:
-        case SqsError():
-            return error
-        case Refused():
-            return SqsError("InvalidParameterValue", error.description or error.title, error.status)
-        case Unsupported():
-            return unsupported(str(error))
-        case NotFound():
-            return no_queue()
-        case Denied():
-            return SqsError("AccessDenied", "Access to the resource is denied.", 403)
-        case Invalid() | Conflict() | Forbidden():
-            return invalid(str(error))
-        case TooMany():
-            return SqsError("RequestThrottled", str(error), 400, _retry(error.retry_after))
-        case QuotaReached():
-            return SqsError("OverLimit", error.shown, 403)
-        case Unavailable():
-            return SqsError("ServiceUnavailable", error.shown, 503, _retry(error.retry_after))
-    logger.error("unexpected error in request %s", request_id, exc_info=error)
-    return SqsError("InternalFailure", f"Unexpected error; see {request_id} in the log.", 500)
+def denied(text: str) -> SqsError:
+    """The error of what its sender may not do."""
+    return SqsError("AccessDenied", text, 403)
 
 
-def _retry(seconds: int) -> Headers:
-    return ((b"retry-after", str(seconds).encode()),)
+def translated(error: Exception, request_id: str) -> SqsError:
+    """Say an error of the services in SQS's words; what is unknown is a bug, and logged."""
+    if isinstance(error, SqsError):
+        return error
+    response = to_response(error, invalid_title="Invalid", request_id=request_id)
+    name, status = _BY_STATUS.get(response.status, "InvalidParameterValue"), response.status
+    if isinstance(error, QuotaReached):
+        name = "OverLimit"
+    elif isinstance(error, Unsupported):
+        name = "UnsupportedOperation"
+    elif status in (404, 409, 429):
+        status = 400
+    text = response.document.get("description") or response.document["title"]
+    return SqsError(name, text, status, response.headers)

@@ -33,8 +33,8 @@ from zaqar_lite.sqs.attributes import (
     md5_of_attributes,
 )
 from zaqar_lite.sqs.errors import SqsError, invalid, missing, unsupported
-from zaqar_lite.sqs.protocol import Call, QueueForm, done, operation
-from zaqar_lite.sqs.queues import MAX_VISIBILITY, MAX_WAIT, QueueOperations
+from zaqar_lite.sqs.protocol import Call, QueueForm, check_range, done, operation
+from zaqar_lite.sqs.queues import MAX_VISIBILITY, MAX_WAIT, VISIBILITY, QueueOperations
 from zaqar_lite.sqs.receipts import Receipt, Receipts
 
 MAX_BATCH = 10
@@ -122,7 +122,7 @@ class MessageOperations:
 
     async def _send(self, call: Call[Any], entries: Sequence[_Sent]) -> Outcomes:
         """Post the messages that are in order, all at once."""
-        await self.queues.options(call.queue)
+        await self.queues.attributes(call.queue)
         largest = (await self.queues.queues.policies.get(call.queue)).max_post_size
         outcomes: list[Mapping[str, Any] | SqsError] = []
         drafts, sizes = [], []
@@ -138,10 +138,8 @@ class MessageOperations:
                 sizes.append(size)
                 outcomes.append(_checksums(entry))
         if (total := sum(sizes)) > (most := self.limits.max_messages_post_size):
-            raise SqsError(
-                "BatchRequestTooLong",
-                f"Batch requests cannot be longer than {most} bytes. You have sent {total} bytes.",
-            )
+            text = f"A batch has up to {most} bytes; this one has {total}."
+            raise SqsError("BatchRequestTooLong", text)
         if not drafts:
             return outcomes
         receipt = await self.messages.post(
@@ -165,7 +163,7 @@ class MessageOperations:
             raise missing("MessageBody")
         check_text(sent.message_body)
         if sent.delay_seconds is not None:
-            _check_range("DelaySeconds", sent.delay_seconds, MAX_DELAY)
+            check_range("DelaySeconds", sent.delay_seconds, MAX_DELAY)
         headers = headers_of(sent.message_attributes, sent.message_system_attributes)
         if sent.message_group_id is not None:
             check_group(sent.message_group_id)
@@ -175,10 +173,7 @@ class MessageOperations:
             raise invalid(f"The attributes have {taken} bytes; {fits} are allowed.")
         size = taken + len(sent.message_body.encode())
         if size > largest:
-            raise invalid(
-                "One or more parameters are invalid. Reason: Message must be shorter than "
-                f"{largest} bytes."
-            )
+            raise invalid(f"The message has {size} bytes; {largest} are allowed.")
         body = orjson.dumps(sent.message_body)
         return Draft(body, delay=sent.delay_seconds, headers=headers or None), size
 
@@ -186,17 +181,17 @@ class MessageOperations:
     async def receive_message(self, call: Call[_ReceiveMessage]) -> Response:
         """Receive up to ten messages, or wait for some."""
         form, queue = call.form, call.queue
-        _check_range("MaxNumberOfMessages", form.max_number_of_messages, MAX_BATCH, least=1)
+        check_range("MaxNumberOfMessages", form.max_number_of_messages, MAX_BATCH, least=1)
         system = frozenset((*form.attribute_names, *form.message_system_attribute_names))
         if unknown := system - _SYSTEM - _ALL:
             raise SqsError("InvalidAttributeName", f"Unknown Attribute {min(unknown)[:256]}.")
         if not system.isdisjoint(_ALL):
             system = _SYSTEM
-        options = await self.queues.options(queue)
-        hidden = options.visibility if form.visibility_timeout is None else form.visibility_timeout
-        wait = options.wait if form.wait_time_seconds is None else form.wait_time_seconds
-        _check_range("VisibilityTimeout", hidden, MAX_VISIBILITY)
-        _check_range("WaitTimeSeconds", wait, MAX_WAIT)
+        kept = await self.queues.attributes(queue)
+        hidden = _first(form.visibility_timeout, kept.visibility_timeout, VISIBILITY)
+        wait = _first(form.wait_time_seconds, kept.receive_message_wait_time_seconds, 0)
+        check_range("VisibilityTimeout", hidden, MAX_VISIBILITY)
+        check_range("WaitTimeSeconds", wait, MAX_WAIT)
 
         async def ask() -> tuple[str, Sequence[Message]] | None:
             return await self.claims.create(
@@ -273,7 +268,7 @@ class MessageOperations:
         self, queue: QueueRef, entries: Sequence[_Held], act: Act
     ) -> Sequence[tuple[Receipt, Outcome] | SqsError]:
         """Settle messages, those of each claim at once; one that is named twice is settled once."""
-        await self.queues.options(queue)
+        await self.queues.attributes(queue)
         await self.receipts.load()
         read: list[Receipt | SqsError] = []
         claims: dict[str, dict[str, Settlement]] = {}
@@ -294,6 +289,11 @@ class MessageOperations:
         return [one if isinstance(one, SqsError) else (one, outcomes[one]) for one in read]
 
 
+def _first(*values: int | None) -> int:
+    """The first value that is given."""
+    return next(value for value in values if value is not None)
+
+
 def _settlement(message_id: str, entry: _Held, act: Act) -> Settlement:
     """What is to become of a message; hidden for no time, it is given back."""
     if act is Act.ACK:
@@ -301,7 +301,7 @@ def _settlement(message_id: str, entry: _Held, act: Act) -> Settlement:
     seconds = entry.visibility_timeout
     if seconds is None:
         raise missing("VisibilityTimeout")
-    _check_range("VisibilityTimeout", seconds, MAX_VISIBILITY)
+    check_range("VisibilityTimeout", seconds, MAX_VISIBILITY)
     if not seconds:
         return Settlement(message_id, Act.RELEASE, delay_ms=0)
     return Settlement(message_id, act, ttl_ms=seconds * 1000, grace_ms=_GRACE_MS)
@@ -312,10 +312,7 @@ def _hidden(outcome: Outcome) -> Mapping[str, Any] | SqsError:
         return {}
     if outcome is Outcome.LAPSED:
         return SqsError("MessageNotInflight", "The message is not in flight.")
-    return invalid(
-        "Value for parameter ReceiptHandle is invalid. Reason: Message does not exist or is not "
-        "available for visibility timeout change."
-    )
+    return invalid("The message of this ReceiptHandle does not exist, or another receiver has it.")
 
 
 def _shown(call: Call[_ReceiveMessage], message: Message, system: frozenset[str]) -> dict[str, Any]:
@@ -367,30 +364,16 @@ def _checksums(sent: _Sent) -> dict[str, str]:
     return shown
 
 
-def _check_range(name: str, value: int, most: int, *, least: int = 0) -> None:
-    if not least <= value <= most:
-        raise invalid(
-            f"Value {value} for parameter {name} is invalid. Reason: Must be between {least} and "
-            f"{most}, if provided."
-        )
-
-
 def _checked_batch(entries: Sequence[E]) -> Sequence[E]:
     """Refuse a batch that is wrong as a whole."""
     if not entries:
         raise SqsError("EmptyBatchRequest", "There should be at least one entry in the request.")
     if len(entries) > MAX_BATCH:
-        raise SqsError(
-            "TooManyEntriesInBatchRequest",
-            f"Maximum number of entries per request are {MAX_BATCH}. You have sent {len(entries)}.",
-        )
+        raise SqsError("TooManyEntriesInBatchRequest", f"A batch has up to {MAX_BATCH} entries.")
     ids = [entry.id for entry in entries]
     if any(_ENTRY_ID.fullmatch(one) is None for one in ids):
-        raise SqsError(
-            "InvalidBatchEntryId",
-            "A batch entry id can only contain alphanumeric characters, hyphens and underscores. "
-            "It can be at most 80 letters long.",
-        )
+        text = "The id of an entry has 1 to 80 letters, digits, '-' and '_'."
+        raise SqsError("InvalidBatchEntryId", text)
     if len(set(ids)) < len(ids):
         raise SqsError("BatchEntryIdsNotDistinct", "The ids of a batch must be distinct.")
     return entries

@@ -8,23 +8,16 @@ from msgspec import Struct
 
 from zaqar_lite.api.request import Response
 from zaqar_lite.domain.errors import Conflict, NotFound
-from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.service.identity.authorization import Authorizer
 from zaqar_lite.service.jobs.bulk import Choice, Job, JobAct, Order
 from zaqar_lite.service.jobs.jobs import Jobs
-from zaqar_lite.sqs.errors import SqsError, invalid
-from zaqar_lite.sqs.protocol import Call, done, operation
+from zaqar_lite.sqs.errors import SqsError, invalid, unsupported
+from zaqar_lite.sqs.protocol import Call, check_range, done, operation
 from zaqar_lite.sqs.queues import QueueOperations
 
 MAX_PER_SECOND = 500
 MAX_RESULTS = 10
 _LONGEST_HANDLE = 1_024
-_STATUS = {
-    "running": "RUNNING",
-    "completed": "COMPLETED",
-    "cancelled": "CANCELLED",
-    "failed": "FAILED",
-}
 
 
 class _StartMessageMoveTask(Struct, rename="pascal"):
@@ -59,7 +52,7 @@ class _CancelMessageMoveTask(Struct, rename="pascal"):
             text = ""
         arn, found, job_id = text.partition(" ")
         if not found:
-            raise SqsError("ResourceNotFoundException", "There is no such task.")
+            raise _no_task()
         return arn, job_id
 
 
@@ -74,51 +67,49 @@ class MoveTasks:
     @operation("jobs:redrive manage")
     async def start_message_move_task(self, call: Call[_StartMessageMoveTask]) -> Response:
         """Put dead letters back where they came from, or into another queue."""
-        form, source = call.form, call.queue
-        await self.queues.options(source)
+        form, source, to = call.form, call.queue, None
+        await self.queues.attributes(source)
         if not await self.queues.queues.dead_letter_sources(source, limit=1):
             raise invalid("Source queue must be configured as a Dead Letter Queue.")
-        target = None
         if form.destination_arn is not None:
-            target = call.named(form.destination_arn).name
-            await self.queues.options(QueueRef(call.account, target))
-            self.authorizer.check_target(call.request.principal, target)
+            target = call.named(form.destination_arn)
+            await self.queues.attributes(target)
+            to = target.name
+            self.authorizer.check_target(call.request.principal, to)
         rate = form.max_number_of_messages_per_second
-        if rate is not None and not 1 <= rate <= MAX_PER_SECOND:
-            raise invalid(f"MaxNumberOfMessagesPerSecond must be between 1 and {MAX_PER_SECOND}.")
-        order = Order(filter=Choice(), max_per_second=rate, to=target, force=True)
+        if rate is not None:
+            check_range("MaxNumberOfMessagesPerSecond", rate, MAX_PER_SECOND, least=1)
+        order = Order(filter=Choice(), max_per_second=rate, to=to, force=True)
         try:
             job = await self.jobs.begin(source, JobAct.REDRIVE, order)
         except Conflict:
-            raise SqsError(
-                "UnsupportedOperation",
-                "There is already a task running. Only one active task is allowed for a source "
-                "queue arn at a given time.",
-            ) from None
+            raise unsupported("There is already a task running for this source queue.") from None
         return done({"TaskHandle": _handle(call, job)})
 
     @operation("jobs:list_redrives read")
     async def list_message_move_tasks(self, call: Call[_ListMessageMoveTasks]) -> Response:
         """List the tasks of a queue, the newest first."""
         most = call.form.max_results
-        if not 1 <= most <= MAX_RESULTS:
-            raise invalid(f"MaxResults must be between 1 and {MAX_RESULTS}.")
-        await self.queues.options(call.queue)
+        check_range("MaxResults", most, MAX_RESULTS, least=1)
+        await self.queues.attributes(call.queue)
         found = await self.jobs.list_jobs(call.queue, JobAct.REDRIVE)
         return done({"Results": [_shown(call, job) for job in found[:most]]})
 
     @operation("jobs:cancel_redrive manage")
     async def cancel_message_move_task(self, call: Call[_CancelMessageMoveTask]) -> Response:
         """Cancel a task; what it has moved stays moved."""
-        job_id = call.form.job_id
         try:
-            job = await self.jobs.get(call.queue, JobAct.REDRIVE, job_id)
-            if job.is_over():
-                raise NotFound(job_id)
-            await self.jobs.cancel(call.queue, JobAct.REDRIVE, job_id)
+            job = await self.jobs.get(call.queue, JobAct.REDRIVE, call.form.job_id)
         except NotFound:
-            raise SqsError("ResourceNotFoundException", "There is no such task running.") from None
+            raise _no_task() from None
+        if job.is_over():
+            raise _no_task()
+        await self.jobs.cancel(call.queue, JobAct.REDRIVE, job.id)
         return done({"ApproximateNumberOfMessagesMoved": job.done})
+
+
+def _no_task() -> SqsError:
+    return SqsError("ResourceNotFoundException", "There is no such task running.")
 
 
 def _handle(call: Call[Any], job: Job) -> str:
@@ -126,19 +117,16 @@ def _handle(call: Call[Any], job: Job) -> str:
 
 
 def _shown(call: Call[Any], job: Job) -> dict[str, Any]:
-    shown: dict[str, Any] = {
-        "Status": _STATUS[job.state],
+    order = job.order
+    shown = {
+        "Status": job.state.upper(),
         "SourceArn": call.arn(job.queue),
+        "DestinationArn": None if order.to is None else call.arn(order.to),
+        "MaxNumberOfMessagesPerSecond": order.max_per_second,
         "ApproximateNumberOfMessagesMoved": job.done,
         "ApproximateNumberOfMessagesToMove": job.total,
         "StartedTimestamp": job.created_at,
+        "FailureReason": job.error or None,
+        "TaskHandle": None if job.is_over() else _handle(call, job),
     }
-    if job.order.to is not None:
-        shown["DestinationArn"] = call.arn(job.order.to)
-    if job.order.max_per_second is not None:
-        shown["MaxNumberOfMessagesPerSecond"] = job.order.max_per_second
-    if job.error:
-        shown["FailureReason"] = job.error
-    if not job.is_over():
-        shown["TaskHandle"] = _handle(call, job)
-    return shown
+    return {name: value for name, value in shown.items() if value is not None}

@@ -24,13 +24,13 @@ from zaqar_lite.sqs.authentication import SignedRequests, client_of, region_of
 from zaqar_lite.sqs.errors import (
     MEDIA_TYPE,
     SqsError,
+    denied,
     invalid,
     missing,
     translated,
     unsupported,
 )
 
-SERVICE = b"AmazonSQS."
 DEFAULT_ACCOUNT = "000000000000"
 """The project of who names none."""
 _TARGET = b"x-amz-target"
@@ -40,12 +40,8 @@ _ESCAPES = 6
 """How many bytes JSON may write for one of a text."""
 _REST = 65_536
 """Bytes of a document besides its messages."""
-_PREFIX = "sqs_"
 _MISSING = re.compile("missing required field `([^`]*)`")
-
-
-def _largest(limits: Limits) -> int:
-    return _ESCAPES * limits.max_messages_post_size + _REST
+F = TypeVar("F", bound=Struct)
 
 
 class QueueForm(Struct, rename="pascal"):
@@ -54,7 +50,8 @@ class QueueForm(Struct, rename="pascal"):
     queue_url: str = ""
 
 
-F = TypeVar("F", bound=Struct)
+def _largest(limits: Limits) -> int:
+    return _ESCAPES * limits.max_messages_post_size + _REST
 
 
 def operation(access: str, *, hot: bool = False) -> Route:
@@ -69,24 +66,29 @@ def operation(access: str, *, hot: bool = False) -> Route:
 class Call(Generic[F]):
     """A request of an operation: its document, and the queue that this names, if any.
 
-    `account` is the project; `base` what the URLs of its queues begin with, by the name by which
-    the client calls this server.
+    `account` is the project.
     """
 
     request: Request
     form: F
     account: str
     queue: QueueRef
-    base: str
-    region: str
+
+    def __post_init__(self) -> None:
+        request = self.request
+        is_secure = request.is_secure or request.headers.get(b"x-forwarded-proto") == b"https"
+        host = request.headers.get(b"host", b"localhost").decode("latin-1")
+        account = quote(self.account, safe="")
+        self._url = f"{'https' if is_secure else 'http'}://{host}/{account}/"
+        self._arn = f"arn:aws:sqs:{region_of(request.headers)}:{self.account}:"
 
     def url(self, name: str) -> str:
-        """The URL of one of the account's queues."""
-        return f"{self.base}/{quote(self.account, safe='')}/{name}"
+        """The URL of one of the account's queues, at the host by which the client calls."""
+        return self._url + name
 
     def arn(self, name: str) -> str:
         """The ARN of one of the account's queues."""
-        return f"arn:aws:sqs:{self.region}:{self.account}:{name}"
+        return self._arn + name
 
     def named(self, arn: str) -> QueueRef:
         """The queue of the account that an ARN names.
@@ -94,10 +96,10 @@ class Call(Generic[F]):
         Raises:
             SqsError: it is no ARN, or of another account.
         """
-        account, name = _arn_parts(arn)
-        if account != self.account:
-            raise SqsError("AccessDenied", "The queue is of another account.", 403)
-        return QueueRef(account, name)
+        queue = QueueRef(*_arn_parts(arn))
+        if queue.project != self.account:
+            raise denied("The queue is of another account.")
+        return queue
 
 
 def done(document: Mapping[str, Any] | None = None, **fields: Any) -> Response:  # noqa: ANN401 - of a response
@@ -106,15 +108,6 @@ def done(document: Mapping[str, Any] | None = None, **fields: Any) -> Response: 
 
 
 Perform = Callable[[Call[Any]], Awaitable[Response]]
-
-
-@dataclass(frozen=True, slots=True)
-class _Operation:
-    """An operation: its route, what reads its document, and what does it."""
-
-    route: Route
-    read: "msgspec.json.Decoder[Struct]"
-    perform: Perform
 
 
 @dataclass(eq=False, repr=False)
@@ -132,23 +125,21 @@ class SqsDialect:
     routes: tuple[Route, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        self._operations: dict[bytes, _Operation] = {}
-        for one in self.actions:
-            for found in routes_of(one, self.limits):
-                name = "".join(word.capitalize() for word in found.name.split("_"))
-                named = replace(found, name=_PREFIX + found.name, template=f"/#{name}")
-                form = get_type_hints(found.action)["call"].__args__[0]
-                read = msgspec.json.Decoder(form, strict=False)
-                self._operations[name.encode()] = _Operation(named, read, found.action)  # type: ignore[arg-type]
-        self.routes = tuple(one.route for one in self._operations.values())
-        self._by_route = {one.route.name: one for one in self._operations.values()}
+        self._targets: dict[bytes, Route] = {}
+        self._operations: dict[str, tuple[msgspec.json.Decoder[Struct], Perform]] = {}
+        for found in (one for actions in self.actions for one in routes_of(actions, self.limits)):
+            name = "".join(word.capitalize() for word in found.name.split("_"))
+            named = replace(found, name=f"sqs_{found.name}", template=f"/#{name}")
+            perform: Any = found.action
+            form = get_type_hints(perform)["call"].__args__[0]
+            self._targets[f"AmazonSQS.{name}".encode()] = named
+            self._operations[named.name] = msgspec.json.Decoder(form, strict=False), perform
+        self.routes = tuple(self._targets.values())
 
     def speaks(self, request: Request) -> bool:
         """Tell whether a request is SQS's, by its head."""
-        if request.method != "POST":
-            return False
-        if _TARGET in request.headers:
-            return True
+        if request.method != "POST" or _TARGET in request.headers:
+            return request.method == "POST"
         is_form = request.headers.get(b"content-type", b"").lower().startswith(_FORM)
         return is_form and not request.path.startswith(_OTHERS)
 
@@ -164,10 +155,11 @@ class SqsDialect:
                 "This server speaks the JSON protocol of SQS (X-Amz-Target), not the older one "
                 "with Action and XML: use an AWS SDK of 2023-11 or later."
             )
-        found = self._operations.get(target.removeprefix(SERVICE))
-        if found is None or not target.startswith(SERVICE):
-            raise SqsError("InvalidAction", f"Unknown operation {_shown(target)}.", 404)
-        return found.route
+        found = self._targets.get(target)
+        if found is None:
+            shown = ascii(target[:128].decode("latin-1"))
+            raise SqsError("InvalidAction", f"Unknown operation {shown}.", 404)
+        return found
 
     async def admit(self, request: Request) -> None:
         """Find out who sends a request, and what it asks of which queue.
@@ -176,24 +168,23 @@ class SqsDialect:
             SqsError: nobody known, or the document or the queue is wrong.
         """
         assert request.route is not None  # noqa: S101 - the check before this one has set it
-        found = self._by_route[request.route.name]
+        decoder, perform = self._operations[request.route.name]
         request.client_id = client_of(request.headers)
         if self.signatures is not None:
             await self.signatures.admit(request)
-        form = _read(found.read, request.document)
+        form = _read(decoder, request.document)
         account, name = _named(request, form)
         project = self._own_project(request) or account or DEFAULT_ACCOUNT
         if account not in (None, project):
-            raise SqsError("AccessDenied", "The queue is of another account.", 403)
+            raise denied("The queue is of another account.")
         if not is_project_id(project):
             raise SqsError("InvalidAddress", "The account is no project id.")
         request.project = project
         if name is not None:
             request.path_values = (name,)
             request.queue = QueueRef(project, name)
-        region = region_of(request.headers)
-        call = Call(request, form, project, request.queue, _base(request), region)
-        request.action = partial(self._perform, found.perform, call)
+        call = Call(request, form, project, request.queue)
+        request.action = partial(_perform, perform, call)
 
     def to_response(self, error: Exception, request: Request) -> Response:
         """Answer an error in the form of the protocol that was spoken."""
@@ -207,15 +198,16 @@ class SqsDialect:
         if self.signatures is not None:
             return request.principal.project
         value = request.headers.get(b"x-project-id")
-        if value is None and self.behind_gateways:
-            raise SqsError("AccessDenied", "The gateway did not say of which project this is.", 403)
+        if not value and self.behind_gateways:
+            raise denied("The gateway did not say of which project this is.")
         try:
             return None if value is None else value.decode()
         except UnicodeDecodeError:
             raise SqsError("InvalidAddress", "X-Project-ID must be UTF-8.") from None
 
-    async def _perform(self, perform: Perform, call: Call[Any], request: Request) -> Response:
-        return _identified(await perform(call), request)
+
+async def _perform(perform: Perform, call: Call[Any], request: Request) -> Response:
+    return _identified(await perform(call), request)
 
 
 def _identified(response: Response, request: Request) -> Response:
@@ -223,16 +215,13 @@ def _identified(response: Response, request: Request) -> Response:
     return response
 
 
-def _read(read: "msgspec.json.Decoder[Struct]", document: bytes) -> Struct:
+def _read(decoder: msgspec.json.Decoder[Struct], document: bytes) -> Struct:
     try:
-        return read.decode(document or b"{}")
-    except msgspec.ValidationError as exc:
-        text = str(exc)
-        if (found := _MISSING.search(text)) is not None:
-            raise missing(found[1]) from None
-        raise SqsError("SerializationException", text) from None
+        return decoder.decode(document or b"{}")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
-        raise SqsError("SerializationException", f"The document is no JSON: {exc}.") from None
+        if (found := _MISSING.search(str(exc))) is not None:
+            raise missing(found[1]) from None
+        raise SqsError("SerializationException", f"The document is wrong: {exc}.") from None
 
 
 def _named(request: Request, form: Struct) -> tuple[str | None, str | None]:
@@ -242,8 +231,8 @@ def _named(request: Request, form: Struct) -> tuple[str | None, str | None]:
         SqsError: it must name a queue and does not, or that is no name of one.
     """
     path = _parts(request.head.raw_path.decode("ascii", "replace"))
-    account: str | None = path[0] if path else None
     url, arn = getattr(form, "queue_url", None), getattr(form, "source_arn", None)
+    account: str | None = getattr(form, "queue_owner_account", None) or next(iter(path), None)
     name: str | None = getattr(form, "queue_name", None)
     if arn is not None:
         account, name = _arn_parts(arn)
@@ -253,8 +242,6 @@ def _named(request: Request, form: Struct) -> tuple[str | None, str | None]:
         if len(path) < 2:
             raise missing("QueueUrl")
         account, name = path
-    else:
-        account = getattr(form, "queue_owner_account", None) or account
     if name is not None and not is_queue_name(name):
         raise invalid("A queue's name has 1 to 64 letters, digits, '-', '_' and '.'.")
     return account, name
@@ -265,9 +252,7 @@ def _url_parts(url: str) -> tuple[str, str]:
     try:
         account, name = _parts(urlsplit(url).path)
     except ValueError:
-        raise SqsError(
-            "InvalidAddress", f"The address {url[:256]} is not valid for this endpoint."
-        ) from None
+        raise SqsError("InvalidAddress", f"The address {url[:256]} is not valid here.") from None
     return account, name
 
 
@@ -284,12 +269,11 @@ def _parts(path: str) -> tuple[str, ...]:
     return tuple(unquote(part) for part in path.split("/") if part)[-2:]
 
 
-def _base(request: Request) -> str:
-    """What the client's URL of this server begins with."""
-    is_secure = request.is_secure or request.headers.get(b"x-forwarded-proto") == b"https"
-    host = request.headers.get(b"host", b"localhost").decode("latin-1")
-    return f"{'https' if is_secure else 'http'}://{host}"
+def check_range(name: str, value: int, most: int, *, least: int = 0) -> None:
+    """Refuse a parameter that is out of its range.
 
-
-def _shown(target: bytes) -> str:
-    return ascii(target[:128].decode("latin-1"))
+    Raises:
+        SqsError: InvalidParameterValue.
+    """
+    if not least <= value <= most:
+        raise invalid(f"Value {value} for parameter {name} must be between {least} and {most}.")
