@@ -20,7 +20,6 @@ from zaqar_lite.api.authentication import RequestAuthentication, TrustedProxies,
 from zaqar_lite.api.checks import Checks
 from zaqar_lite.api.errors import to_response
 from zaqar_lite.api.long_polling import LongRequests
-from zaqar_lite.api.rate_limits import Meter
 from zaqar_lite.api.request import (
     INVALID_REQUEST,
     NAMING,
@@ -30,6 +29,7 @@ from zaqar_lite.api.request import (
     Request,
     Response,
     Route,
+    Write,
     do_nothing,
 )
 from zaqar_lite.api.routes import OPEN_PATHS, OPENAPI_PATH, Node, RouteTree
@@ -38,6 +38,8 @@ from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.quotas import Quota
 from zaqar_lite.service.metrics.metrics import Metrics
+from zaqar_lite.service.quotas.concurrency_limits import ConnectionLimits
+from zaqar_lite.service.quotas.rate_limits import READ, RateLimits
 
 if TYPE_CHECKING:
     from zaqar_lite.api.tracing import RequestTraces
@@ -84,7 +86,8 @@ class Application:
     checks: Checks
     authentication: RequestAuthentication | None
     proxies: TrustedProxies | None
-    meter: Meter
+    rates: RateLimits
+    connection_limits: ConnectionLimits
     long_requests: LongRequests
     describe: AsgiApp
     lifespan: Lifespan
@@ -112,7 +115,7 @@ class Application:
     """Makes spans of the requests that are sampled."""
 
     def __post_init__(self, is_in_process: bool) -> None:
-        self._rates, self._quotas = self.meter.rates, self.meter.rates.quotas
+        self._quotas = self.rates.quotas
         self._asked = getrandbits(40)
         self._is_quick = is_in_process and self.authentication is None
         who = None if self.authentication is None else self.authentication.admit
@@ -172,12 +175,13 @@ class Application:
             route = request.route
             if response is None and route is not None:
                 if self._quotas.are_metered:
-                    await self.meter.admit(request, route)
+                    await self._count(request, route)
                 self.metrics.asked += route.hot
                 response = await (request.action or route.action)(request)
                 response.body = response.text() if request.checks is None else b""
-                if self._rates.is_on:
-                    self.meter.answered(request, route, response)
+                if self.rates.is_on and route.rate_kind == READ:
+                    size = len(response.body or response.text())
+                    self.rates.charge(request.project, READ, size)
             assert response is not None  # noqa: S101 - without a route, `_admit` has answered
         except (Exception, asyncio.CancelledError) as exc:  # noqa: BLE001 - a bug is a 500, logged
             # Cancelled at the end of `shutdown_timeout`, or by a second Ctrl-C. Were it raised, the
@@ -235,9 +239,32 @@ class Application:
         stream, end, project = response.stream, request.end or do_nothing, request.project
         assert stream is not None  # noqa: S101 - the caller has looked
         response.ended = self.long_requests.hold(request, lambda _: end())
-        if self._rates.is_on:
-            meter = self.meter
-            response.stream = lambda write: stream(meter.counted(write, project))
+        if not self.rates.is_on:
+            return
+
+        def counting(write: Write) -> Write:
+            async def count_and_write(part: bytes) -> None:
+                self.rates.charge(project, READ, len(part))
+                await write(part)
+
+            return count_and_write
+
+        response.stream = lambda write: stream(counting(write))
+
+    async def _count(self, request: Request, route: Route) -> None:
+        """Count a request by what it asks for, and its connection, for its project.
+
+        Raises:
+            TooMany: its project is too fast.
+            QuotaReached: its project has too many other connections.
+        """
+        if not request.project:
+            return
+        kind = route.rate_kind
+        if kind is not None and self.rates.is_on:
+            self.rates.spend(request.project, kind, 0 if kind == READ else request.size)
+        if request.link is not None and self.connection_limits.is_on:
+            await self.connection_limits.serve(request.link, request.project)
 
     async def _admit(self, request: Request, dialect: Dialect | None) -> Response | None:
         """Find out who asks, for what, and whether it may now: one check after the other.

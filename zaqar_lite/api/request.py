@@ -14,10 +14,11 @@ from urllib.parse import unquote, unquote_plus
 import orjson
 from msgspec import Struct
 
-from zaqar_lite.domain.identity import TRUSTED, Access, Principal
+from zaqar_lite.domain.identity import TRUSTED, Access, Principal, Verb
 from zaqar_lite.domain.limits import DEFAULT_LIMIT, Limits, page_limit
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.service.quotas.concurrency_limits import Link
+from zaqar_lite.service.quotas.rate_limits import MANAGE, READ, WRITE
 
 
 @dataclass(eq=False)
@@ -434,6 +435,20 @@ class Route:
         named = replace(self, name=name, rel=self.rel or name, summary=summary.removesuffix("."))
         vars(method)["routes"] = (named, *vars(method).get("routes", ()))
         return method
+
+    @property
+    def rate_kind(self) -> int | None:
+        """Which rate of a project its requests count against; None without a verb.
+
+        What only consumers may do in a route that others may use is reading too.
+        """
+        verb = self.access.verb
+        if verb is None:
+            return None
+        if verb is Verb.SEND:
+            return WRITE
+        is_reading = verb in (Verb.READ, Verb.RECEIVE) or self.access.consuming
+        return READ if is_reading else MANAGE
 
     @property
     def names_queue(self) -> bool:

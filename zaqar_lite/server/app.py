@@ -13,7 +13,6 @@ from zaqar_lite.api.authentication import RequestAuthentication
 from zaqar_lite.api.checks import Checks
 from zaqar_lite.api.home import home_document
 from zaqar_lite.api.long_polling import LongRequests, Polling
-from zaqar_lite.api.rate_limits import Meter
 from zaqar_lite.api.render import Renderer
 from zaqar_lite.api.request import Route
 from zaqar_lite.api.routes import RouteTree, on_topics, routes_of
@@ -107,7 +106,8 @@ def build_app(
         checks,
         authentication=authentication,
         proxies=proxies,
-        meter=Meter(services.rates, services.connection_limits, everything),
+        rates=services.rates,
+        connection_limits=services.connection_limits,
         long_requests=long_requests,
         describe=describe,
         lifespan=startup.running,

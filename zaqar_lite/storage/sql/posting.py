@@ -100,8 +100,10 @@ async def post(  # noqa: PLR0917 - as the seam has it
         await finish_posts(db)
     cost = cost_of(messages)
     is_large = cost > _PART
-    await _take_share(db, ref.project, cost if db.is_post_whole else min(cost, _PART))
-    await _wait_for_large(db, ref)
+    if db.shares is not None:
+        await _take_share(db, ref.project, cost if db.is_post_whole else min(cost, _PART))
+    if ref in db.posting:
+        await _wait_for_large(db, ref)
     await _make_room(db, wanted)
     if not is_large:
         return await db.write(_post_at_once, wanted)
