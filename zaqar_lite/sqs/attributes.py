@@ -19,15 +19,16 @@ MAX_ATTRIBUTES = 10
 TRACE = "AWSTraceHeader"
 TRACE_HEADER = f"{TRACE}:System"
 """The header that keeps the one system attribute which a sender may set."""
-_NAME = re.compile(r"(?!\.)(?!.*\.\.)[A-Za-z0-9_.-]{1,256}(?<!\.)")
-_RESERVED = ("aws.", "amazon.")
+_NAME = re.compile(
+    rf"(?!(?i:aws\.|amazon\.)|{GROUP_HEADER}$|\.)(?!.*\.\.)[A-Za-z0-9_.-]{{1,256}}(?<!\.)"
+)
 _TYPE = re.compile(r"(String|Number|Binary)(\.[^\x00-\x1f\x7f]{1,240})?")
-_NUMBER = re.compile(r"[+-]?(\d{1,38}(\.\d{0,38})?|\.\d{1,38})([eE][+-]?\d{1,3})?")
+_NUMBER = re.compile(r"[+-]?(\d{1,38}(\.\d{0,38})?|\.\d{1,38})([eE][+-]?\d{1,3})?", re.ASCII)
 _NOT_ALLOWED = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _STRING, _BINARY = "String", "Binary"
 
 
-class Attribute(Struct, rename="pascal"):
+class Attribute(Struct, rename="pascal", omit_defaults=True):
     """An attribute of a message; a binary value is base64."""
 
     data_type: str
@@ -35,14 +36,6 @@ class Attribute(Struct, rename="pascal"):
     binary_value: str | None = None
     string_list_values: list[str] | None = None
     binary_list_values: list[str] | None = None
-
-    def as_document(self) -> Mapping[str, str]:
-        """The attribute as SQS shows it."""
-        return {
-            "DataType": self.data_type,
-            "StringValue": self.string_value or "",
-            "BinaryValue": self.binary_value or "",
-        }
 
 
 def check_text(text: str) -> None:
@@ -52,11 +45,8 @@ def check_text(text: str) -> None:
         SqsError: InvalidMessageContents.
     """
     if (found := _NOT_ALLOWED.search(text)) is not None:
-        raise SqsError(
-            "InvalidMessageContents",
-            f"Invalid character U+{ord(found[0]):04X} was found. Allowed are #x9 | #xA | #xD | "
-            "#x20 to #xD7FF | #xE000 to #xFFFD | #x10000 to #x10FFFF.",
-        )
+        wrong = f"The character U+{ord(found[0]):04X} is not allowed in a message."
+        raise SqsError("InvalidMessageContents", wrong)
 
 
 def headers_of(
@@ -69,48 +59,36 @@ def headers_of(
     """
     attributes = attributes or {}
     if len(attributes) > MAX_ATTRIBUTES:
-        raise invalid(
-            f"Number of message attributes [{len(attributes)}] exceeds the allowed maximum "
-            f"[{MAX_ATTRIBUTES}]."
-        )
+        raise invalid(f"A message has up to {MAX_ATTRIBUTES} attributes.")
     headers = {}
-    for name, attribute in attributes.items():
-        value = _checked(name, attribute)
-        headers[name if attribute.data_type == _STRING else f"{name}:{attribute.data_type}"] = value
-    for name, attribute in (system or {}).items():
-        if name != TRACE or attribute.data_type != _STRING:
+    for name, one in attributes.items():
+        header = name if one.data_type == _STRING else f"{name}:{one.data_type}"
+        headers[header] = _checked(name, one)
+    for name, one in (system or {}).items():
+        if name != TRACE or one.data_type != _STRING:
             raise invalid(f"The only message system attribute is {TRACE}, a String.")
-        headers[TRACE_HEADER] = _checked(name, attribute)
+        headers[TRACE_HEADER] = _checked(name, one)
     return headers
 
 
-def _checked(name: str, attribute: Attribute) -> str:
+def _checked(name: str, given: Attribute) -> str:
     """The value of an attribute that is as it must be."""
-    if _NAME.fullmatch(name) is None or name.lower().startswith(_RESERVED) or name == GROUP_HEADER:
-        raise invalid(
-            f"The message attribute name {name[:256]!r} is invalid: it has 1 to 256 letters, "
-            "digits, '_', '-' and '.', none of these first, last or twice in a row being '.', and "
-            "does not begin with AWS. or Amazon."
-        )
-    if attribute.string_list_values or attribute.binary_list_values:
+    kind, shown = _TYPE.fullmatch(given.data_type), f"The message attribute {name[:256]!r}"
+    if _NAME.fullmatch(name) is None:
+        raise invalid(f"{shown} has a name that is reserved, or is not allowed.")
+    if given.string_list_values or given.binary_list_values:
         raise unsupported("Message attribute list values are not supported.")
-    kind = _TYPE.fullmatch(attribute.data_type)
     if kind is None:
-        raise invalid(
-            f"The type of the message attribute {name!r} must be String, Number or Binary, with a "
-            "label behind a '.' or without."
-        )
-    is_binary = kind[1] == _BINARY
-    value = attribute.binary_value if is_binary else attribute.string_value
-    if not value or (attribute.string_value if is_binary else attribute.binary_value) is not None:
-        raise invalid(f"The message attribute {name!r} must have a value, of its type alone.")
-    if is_binary:
-        if not _is_base64(value):
-            raise invalid(f"The value of the message attribute {name!r} is no base64.")
-    elif kind[1] == "Number" and _NUMBER.fullmatch(value) is None:
-        raise invalid(f"Can't cast the value of message attribute {name!r} to a number.")
-    else:
+        raise invalid(f"{shown} must be of the type String, Number or Binary, or TYPE.LABEL.")
+    value, other = given.string_value, given.binary_value
+    if kind[1] == _BINARY:
+        value, other = other, value
+    if not value or other is not None:
+        raise invalid(f"{shown} must have a value, of its type alone.")
+    if kind[1] == _STRING:
         check_text(value)
+    elif not (_is_base64(value) if kind[1] == _BINARY else _NUMBER.fullmatch(value)):
+        raise invalid(f"{shown} has a value that is none of its type.")
     return value
 
 
@@ -128,7 +106,7 @@ def attributes_of(headers: Mapping[str, str] | None) -> dict[str, dict[str, str]
     for header, value in (headers or {}).items():
         name, _, kind = header.partition(":")
         kind = kind or _STRING
-        if not (value and _NAME.fullmatch(name) and _TYPE.fullmatch(kind)) or name == GROUP_HEADER:
+        if not (value and _NAME.fullmatch(name) and _TYPE.fullmatch(kind)):
             continue
         if not kind.startswith(_BINARY):
             found[name] = {"DataType": kind, "StringValue": value}
@@ -141,13 +119,11 @@ def chosen(
     attributes: Mapping[str, dict[str, str]], names: Sequence[str]
 ) -> dict[str, dict[str, str]]:
     """The attributes that a receiver asked for: by name, by prefix (`foo.*`), or all."""
-    if "All" in names or ".*" in names:
-        return dict(attributes)
     prefixes = tuple(name.removesuffix(".*") for name in names if name.endswith(".*"))
     return {
         name: value
         for name, value in attributes.items()
-        if name in names or (prefixes and name.startswith(prefixes))
+        if name in names or "All" in names or name.startswith(prefixes)
     }
 
 
@@ -159,13 +135,12 @@ def md5_of(text: str) -> str:
 def md5_of_attributes(attributes: Mapping[str, Mapping[str, str]]) -> str:
     """The MD5 of attributes, over their sorted names, types and values, each behind its length."""
     digest = md5(usedforsecurity=False)
-    for name in sorted(attributes):
-        attribute = attributes[name]
-        kind = attribute["DataType"]
+    for name, one in sorted(attributes.items()):
+        kind = one["DataType"]
         if kind.startswith(_BINARY):
-            mark, value = b"\x02", b64decode(attribute["BinaryValue"])
+            mark, value = b"\x02", b64decode(one["BinaryValue"])
         else:
-            mark, value = b"\x01", attribute["StringValue"].encode()
+            mark, value = b"\x01", one["StringValue"].encode()
         digest.update(_sized(name.encode()) + _sized(kind.encode()) + mark + _sized(value))
     return digest.hexdigest()
 

@@ -4,11 +4,12 @@ What is done to one message is done as in a batch of one, of which the only outc
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
+import msgspec
 import orjson
 
 from zaqar_lite.api.long_polling import Polling
@@ -52,36 +53,26 @@ _SYSTEM = frozenset(
 )
 
 
-class _Entry(QueueForm):
-    """An entry of a batch, which has an id; or a document about one message, which has none."""
+class _Sent(QueueForm):
+    """A message as it is sent; or, under an id each, the `entries` of a batch."""
 
     id: str = ""
-
-
-class _Sent(_Entry):
-    """A message as it is sent."""
-
     message_body: str = ""
     delay_seconds: int | None = None
     message_attributes: dict[str, Attribute] | None = None
     message_system_attributes: dict[str, Attribute] | None = None
     message_group_id: str | None = None
     message_deduplication_id: str | None = None
+    entries: "tuple[_Sent, ...] | None" = None
 
 
-class _SentBatch(QueueForm):
-    entries: tuple[_Sent, ...] = ()
+class _Held(QueueForm):
+    """A message that was received, and for how long it is to be hidden; or `entries` of these."""
 
-
-class _Held(_Entry):
-    """A message that was received, and for how long it is to be hidden from now on."""
-
+    id: str = ""
     receipt_handle: str = ""
     visibility_timeout: int | None = None
-
-
-class _HeldBatch(QueueForm):
-    entries: tuple[_Held, ...] = ()
+    entries: "tuple[_Held, ...] | None" = None
 
 
 class _ReceiveMessage(QueueForm):
@@ -93,7 +84,6 @@ class _ReceiveMessage(QueueForm):
     wait_time_seconds: int | None = None
 
 
-E = TypeVar("E", bound=_Entry)
 Outcomes = Sequence[Mapping[str, Any] | SqsError]
 """What became of the entries of a batch, in their order: what is answered, or the error."""
 
@@ -109,16 +99,11 @@ class MessageOperations:
     receipts: Receipts
     limits: Limits
 
+    @operation("messages:create send", hot=True, name="send_message_batch")
     @operation("messages:create send", hot=True)
     async def send_message(self, call: Call[_Sent]) -> Response:
-        """Send a message."""
-        return _answer_one(await self._send(call, [call.form]))
-
-    @operation("messages:create send", hot=True)
-    async def send_message_batch(self, call: Call[_SentBatch]) -> Response:
-        """Send up to ten messages."""
-        entries = _checked_batch(call.form.entries)
-        return _answer_batch(entries, await self._send(call, entries))
+        """Send a message, or up to ten."""
+        return await _each(call, self._send)
 
     async def _send(self, call: Call[Any], entries: Sequence[_Sent]) -> Outcomes:
         """Post the messages that are in order, all at once."""
@@ -222,16 +207,11 @@ class MessageOperations:
             shown[-1]["ReceiptHandle"] = self.receipts.sign(queue, message.id, claim_id)
         return done({"Messages": shown}, undo=partial(undo, claimed))
 
+    @operation("messages:delete receive", hot=True, name="delete_message_batch")
     @operation("messages:delete receive", hot=True)
     async def delete_message(self, call: Call[_Held]) -> Response:
-        """Delete a message that was received."""
-        return _answer_one(await self._delete(call, [call.form]))
-
-    @operation("messages:delete receive", hot=True)
-    async def delete_message_batch(self, call: Call[_HeldBatch]) -> Response:
-        """Delete up to ten messages that were received."""
-        entries = _checked_batch(call.form.entries)
-        return _answer_batch(entries, await self._delete(call, entries))
+        """Delete a message that was received, or up to ten."""
+        return await _each(call, self._delete)
 
     async def _delete(self, call: Call[Any], entries: Sequence[_Held]) -> Outcomes:
         """Delete what the receivers still hold, and what nobody holds any more.
@@ -249,16 +229,11 @@ class MessageOperations:
                     continue
         return outcomes
 
+    @operation("claims:settle receive", hot=True, name="change_message_visibility_batch")
     @operation("claims:settle receive", hot=True)
     async def change_message_visibility(self, call: Call[_Held]) -> Response:
-        """Hide a message that was received for longer, or for less long."""
-        return _answer_one(await self._hide(call, [call.form]))
-
-    @operation("claims:settle receive", hot=True)
-    async def change_message_visibility_batch(self, call: Call[_HeldBatch]) -> Response:
-        """Hide up to ten messages that were received for longer, or for less long."""
-        entries = _checked_batch(call.form.entries)
-        return _answer_batch(entries, await self._hide(call, entries))
+        """Hide a message that was received, or up to ten, for longer or for less long."""
+        return await _each(call, self._hide)
 
     async def _hide(self, call: Call[Any], entries: Sequence[_Held]) -> Outcomes:
         found = await self._settle(call.queue, entries, Act.EXTEND)
@@ -353,19 +328,30 @@ def _system_attributes(call: Call[Any], message: Message) -> dict[str, str]:
 
 def _checksums(sent: _Sent) -> dict[str, str]:
     """The MD5s of a message that was sent; without attributes, there is no word of them."""
-    shown = {"MD5OfMessageBody": md5_of(sent.message_body)}
-    for name, attributes in (
-        ("MD5OfMessageAttributes", sent.message_attributes),
-        ("MD5OfMessageSystemAttributes", sent.message_system_attributes),
-    ):
-        if attributes:
-            given = {key: one.as_document() for key, one in attributes.items()}
-            shown[name] = md5_of_attributes(given)
+    shown, own = {"MD5OfMessageBody": md5_of(sent.message_body)}, sent.message_attributes
+    if own:
+        shown["MD5OfMessageAttributes"] = md5_of_attributes(msgspec.to_builtins(own))
+    if system := sent.message_system_attributes:
+        shown["MD5OfMessageSystemAttributes"] = md5_of_attributes(msgspec.to_builtins(system))
     return shown
 
 
-def _checked_batch(entries: Sequence[E]) -> Sequence[E]:
-    """Refuse a batch that is wrong as a whole."""
+async def _each(
+    call: Call[Any], act: Callable[[Call[Any], Sequence[Any]], Awaitable[Outcomes]]
+) -> Response:
+    """Act on the entries of a batch, or on the message that the document itself is about.
+
+    As SQS does, the answer to a batch has no word of outcomes that no entry had.
+
+    Raises:
+        SqsError: the batch is wrong as a whole, or nothing was done to the only message.
+    """
+    entries: Sequence[_Sent | _Held] | None = call.form.entries
+    if entries is None:
+        (only,) = await act(call, [call.form])
+        if isinstance(only, SqsError):
+            raise only
+        return done(only)
     if not entries:
         raise SqsError("EmptyBatchRequest", "There should be at least one entry in the request.")
     if len(entries) > MAX_BATCH:
@@ -376,27 +362,10 @@ def _checked_batch(entries: Sequence[E]) -> Sequence[E]:
         raise SqsError("InvalidBatchEntryId", text)
     if len(set(ids)) < len(ids):
         raise SqsError("BatchEntryIdsNotDistinct", "The ids of a batch must be distinct.")
-    return entries
-
-
-def _answer_one(outcomes: Outcomes) -> Response:
-    """Answer what became of the only message.
-
-    Raises:
-        SqsError: nothing was done to it.
-    """
-    (outcome,) = outcomes
-    if isinstance(outcome, SqsError):
-        raise outcome
-    return done(outcome)
-
-
-def _answer_batch(entries: Sequence[_Entry], outcomes: Outcomes) -> Response:
-    """Answer a batch; as SQS does, without a word of outcomes that no entry had."""
     found: dict[str, list[Mapping[str, Any]]] = {}
-    for entry, outcome in zip(entries, outcomes, strict=True):
+    for one, outcome in zip(ids, await act(call, entries), strict=True):
         if isinstance(outcome, SqsError):
-            found.setdefault("Failed", []).append(outcome.in_batch(entry.id))
+            found.setdefault("Failed", []).append(outcome.in_batch(one))
         else:
-            found.setdefault("Successful", []).append({"Id": entry.id, **outcome})
+            found.setdefault("Successful", []).append({"Id": one, **outcome})
     return done(found)

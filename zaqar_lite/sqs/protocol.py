@@ -54,12 +54,13 @@ def _largest(limits: Limits) -> int:
     return _ESCAPES * limits.max_messages_post_size + _REST
 
 
-def operation(access: str, *, hot: bool = False) -> Route:
+def operation(access: str, *, hot: bool = False, name: str = "") -> Route:
     """A route to put above the method of an operation; `send_message` is SendMessage.
 
-    `access` is that of Zaqar's route that does the same, `RULE VERB`.
+    `access` is that of Zaqar's route that does the same, `RULE VERB`; the name is the method's
+    unless one is given.
     """
-    return route("POST /", access, (200, 400, 403), hot=hot, largest=_largest)
+    return route("POST /", access, (200, 400, 403), hot=hot, name=name, largest=_largest)
 
 
 @dataclass(eq=False, repr=False)
