@@ -33,3 +33,12 @@ async def until(
             return found
         assert time.monotonic() < end, f"never came: {str(found)[:500]}"
         await asyncio.sleep(0.01)
+
+
+async def rounds_beside(work: Awaitable[T]) -> tuple[int, T]:
+    """How often the event loop goes round while something is done, and what comes of that."""
+    task, rounds = asyncio.ensure_future(work), 0
+    while not task.done():
+        await asyncio.sleep(0)
+        rounds += 1
+    return rounds, await task

@@ -1,7 +1,4 @@
-"""No request of the largest kind holds the event loop for long, so none makes others wait.
-
-Measured is the processor time of the longest single callback, which a busy machine hardly changes.
-"""
+"""Nothing that is allowed holds up the others: requests, notes, and greedy tenants."""
 
 import asyncio
 import gc
@@ -14,8 +11,10 @@ import pytest
 
 from tests.api.conftest import MakeApi
 from tests.greedy import make_queues, make_steps
+from zaqar_lite.service.delivery.outbox import OUTBOX_QUEUES, outbox_queue
 
 pytestmark = pytest.mark.anyio
+
 QUEUES = 500
 MOST_MS = 100
 MOST_OF_A_BATCH_MS = 250
@@ -72,3 +71,20 @@ async def test_nothing_that_is_allowed_holds_up_everybody(
         print({name: round(milliseconds) for name, milliseconds in took.items()})
     for name, milliseconds in took.items():
         assert milliseconds < (MOST_OF_A_BATCH_MS if name in batches else MOST_MS), (name, took)
+
+
+async def test_notes_that_pile_up_stop_no_post(make_api: MakeApi) -> None:
+    async with make_api(max_messages_per_queue=3) as api:
+        for queue in (api.queue, "other"):
+            path = f"/v2/queues/{queue}"
+            await api.call("PUT", path, {"_default_message_delay": 60})
+            subscriber = {"subscriber": "http://receiver.example/", "ttl": 3_600}
+            await api.expect(201, "POST", f"{path}/subscriptions", subscriber)
+            messages = {"messages": [{"body": n} for n in range(3)]}
+            await api.expect(201, "POST", f"{path}/messages", messages)
+            refused = await api.call("POST", f"{path}/messages", messages)
+            assert refused.status_code in (403, 503), refused.text
+
+
+def test_projects_are_spread_over_the_lanes() -> None:
+    assert {outbox_queue(f"project-{n}") for n in range(50)} == set(OUTBOX_QUEUES)

@@ -10,6 +10,7 @@ import pytest
 
 from tests.service.composed import Composed
 from tests.services import RedisServer
+from tests.waiting import rounds_beside
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.models import QueueRef, StoreOptions
 from zaqar_lite.domain.posts import NewMessage
@@ -125,10 +126,6 @@ async def test_messages_that_take_long_to_match_are_looked_at_in_steps() -> None
     pace = job_runner.Pace(lambda: 0, 0.0, lambda: False)
     name = running_name(queue, job.act)
     run = job_runner._Run(jobs, clock, "me", records.Held(jobs._running, "p", name, job, 0), pace)
-    looking = asyncio.ensure_future(run._look(0, newest.position, 500))
-    rounds = 0
-    while not looking.done():
-        await asyncio.sleep(0)
-        rounds += 1
+    rounds, look = await rounds_beside(run._look(0, newest.position, 500))
     assert rounds > 20
-    assert [len((await looking).found), len((await looking).chosen)] == [20, 0]
+    assert [len(look.found), len(look.chosen)] == [20, 0]

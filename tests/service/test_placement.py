@@ -1,9 +1,8 @@
 """The catalogue of pools forgets where deleted queues lay."""
 
-import asyncio
-
 import pytest
 
+from tests.waiting import rounds_beside
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError, Invalid
 from zaqar_lite.domain.models import Capability, QueueRef, Record, StoreOptions
@@ -145,9 +144,5 @@ async def test_a_look_at_all_queues_gives_way_to_others(
         await management.create_queue(queue, {}, max_queues=1_000)
         await placements.write(queue, Place("one"))
     look = placements.holds("another") if held else placements.queues_of("p", 2)
-    turns, looking = 0, asyncio.ensure_future(look)
-    while not looking.done():
-        await asyncio.sleep(0)
-        turns += 1
-    await looking
-    assert turns >= 20
+    rounds, _ = await rounds_beside(look)
+    assert rounds >= 20

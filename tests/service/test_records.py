@@ -1,10 +1,10 @@
 """What services of records share: changes that are repeated, and lists that are read in pages."""
 
-import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
 
+from tests.waiting import rounds_beside
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import (
     LimitReached,
@@ -122,11 +122,8 @@ async def test_records_are_read_in_steps(management: ManagementStore) -> None:
     async def read() -> int:
         return len([None async for _ in all_records(management, "thing", page_size=1)])
 
-    rounds, task = 0, asyncio.ensure_future(read())
-    while not task.done():
-        await asyncio.sleep(0)
-        rounds += 1
-    assert rounds >= await task >= 5
+    rounds, steps = await rounds_beside(read())
+    assert rounds >= steps >= 5
 
 
 async def test_a_hundred_records_are_read_at_once_unless_more_are_asked_for() -> None:
@@ -138,11 +135,8 @@ async def test_a_hundred_records_are_read_at_once_unless_more_are_asked_for() ->
     async def read() -> int:
         return len([None async for _ in all_records(management, "thing")])
 
-    rounds, task = 0, asyncio.ensure_future(read())
-    while not task.done():
-        await asyncio.sleep(0)
-        rounds += 1
-    assert (rounds >= 5, await task) == (True, 500)
+    rounds, found = await rounds_beside(read())
+    assert (rounds >= 5, found) == (True, 500)
 
 
 async def test_large_records_are_decoded_in_steps() -> None:
@@ -150,12 +144,9 @@ async def test_large_records_are_decoded_in_steps() -> None:
     for number in range(40):
         await management.put_record("thing", "p", f"{number:02}", b"x" * 60_000, expected=0)
     records = await management.list_records("thing", "p", limit=100)
-    rounds, task = 0, asyncio.ensure_future(things(management).decoded(records))
-    while not task.done():
-        await asyncio.sleep(0)
-        rounds += 1
+    rounds, decoded = await rounds_beside(things(management).decoded(records))
     assert rounds >= 20
-    assert await task == [one.name for one in records]
+    assert decoded == [one.name for one in records]
 
 
 async def test_topics_are_searched_in_steps() -> None:
@@ -167,12 +158,9 @@ async def test_topics_are_searched_in_steps() -> None:
     searching = topics.list_topics(
         "p", marker=None, limit=10, name_contains=None, metadata={"n": 39}
     )
-    rounds, task = 0, asyncio.ensure_future(searching)
-    while not task.done():
-        await asyncio.sleep(0)
-        rounds += 1
+    rounds, found = await rounds_beside(searching)
     assert rounds >= 20
-    assert [one.name for one in await task] == ["t39"]
+    assert [one.name for one in found] == ["t39"]
 
 
 @pytest.mark.parametrize("limit", [1, 2, 7, 300, None])

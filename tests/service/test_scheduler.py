@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from tests.service.composed import Composed
+from tests.waiting import rounds_beside
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import (
     Invalid,
@@ -361,12 +362,9 @@ async def test_a_schedule_that_can_not_be_read_holds_up_no_other(place: Place) -
 async def test_a_day_of_minutes_is_caught_up_with_in_small_steps() -> None:
     schedule = Schedule("s", plan(cron="* * * * *", catch_up=86_400), created_at=0)
     schedule.set_next(0)
-    rounds, task = 0, asyncio.ensure_future(schedule.pass_due(3 * DAY))
-    while not task.done():
-        await asyncio.sleep(0)
-        rounds += 1
+    rounds, passed = await rounds_beside(schedule.pass_due(3 * DAY))
     assert rounds > 100
-    assert (await task, schedule.missed) == ([3 * DAY - MINUTE, 3 * DAY], 3 * 1_440 - 2)
+    assert (passed, schedule.missed) == ([3 * DAY - MINUTE, 3 * DAY], 3 * 1_440 - 2)
 
 
 async def test_minutes_missed_more_than_a_week_ago_count_as_one() -> None:

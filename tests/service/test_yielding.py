@@ -1,12 +1,12 @@
 """Large posts are made in turns: the event loop goes round between their steps."""
 
 import asyncio
-from collections.abc import Awaitable
 from typing import TypeVar
 
 import pytest
 
 from tests.service.composed import Composed
+from tests.waiting import rounds_beside
 from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.domain.yielding import STEP, Turns
@@ -17,6 +17,8 @@ from zaqar_lite.service.topics import Admitted, Topics
 
 pytestmark = pytest.mark.anyio
 QUEUE = QueueRef("p", "q")
+SMALL = 250
+"""Messages that the SQL store takes in one step; more of them take turns in the store too."""
 T = TypeVar("T")
 
 
@@ -26,29 +28,18 @@ def service() -> Messages:
     return Composed().messages
 
 
-async def _rounds_of(work: Awaitable[T]) -> int:
-    """How often the event loop goes round while something is done."""
-    task = asyncio.ensure_future(work)
-    rounds = 0
-    while not task.done():
-        await asyncio.sleep(0)
-        rounds += 1
-    await task
-    return rounds
-
-
 def _drafts(count: int) -> list[Draft]:
     return [Draft(b"1", 300, None, str(number)) for number in range(count)]
 
 
-@pytest.mark.parametrize("count", [1, STEP, STEP + 1, 10 * STEP])
+@pytest.mark.parametrize("count", [1, SMALL, STEP + 1, 10 * STEP])
 async def test_a_post_to_a_topic_is_made_in_turns(count: int) -> None:
     one = Composed()
     topics = Topics(one.management, one.store, limits=one.limits, clock=one.clock, turns=Turns())
     posted = topics.post(
         QUEUE, _drafts(count), client_id="c", batch_key=None, admitted=Admitted({}, 1)
     )
-    rounds = await _rounds_of(posted)
+    rounds, _ = await rounds_beside(posted)
     parts = -(-count // STEP)
     # To check and to prepare a part is a turn each, before which the loop goes round; the store
     # takes turns of its own.
@@ -56,14 +47,15 @@ async def test_a_post_to_a_topic_is_made_in_turns(count: int) -> None:
 
 
 async def test_a_small_post_waits_for_no_turn(service: Messages) -> None:
-    small = await _rounds_of(service.post(QUEUE, _drafts(1), size=1, client_id="c"))
-    more = await _rounds_of(service.post(QUEUE, _drafts(STEP), size=1, client_id="c"))
+    small, _ = await rounds_beside(service.post(QUEUE, _drafts(1), size=1, client_id="c"))
+    more, _ = await rounds_beside(service.post(QUEUE, _drafts(SMALL), size=1, client_id="c"))
     assert more <= small
 
 
 async def test_a_large_post_lets_others_on_between_its_steps(service: Messages) -> None:
     steps = 2 * (5_000 // STEP)  # checked, and prepared
-    assert await _rounds_of(service.post(QUEUE, _drafts(5_000), size=1, client_id="c")) >= steps
+    rounds, _ = await rounds_beside(service.post(QUEUE, _drafts(5_000), size=1, client_id="c"))
+    assert rounds >= steps
 
 
 async def test_a_step_of_one_large_post_runs_between_two_rounds() -> None:
