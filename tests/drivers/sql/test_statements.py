@@ -9,10 +9,13 @@ import apsw
 import pytest
 
 from tests.drivers.sql.contract_hooks import check_database
+from tests.drivers.sql.store import Store
 from tests.drivers.sql.test_counts import REFS, Chaos
+from tests.drivers.store import HOUR, QUEUE
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import LimitReached, Unavailable, ZaqarLiteError
 from zaqar_lite.domain.models import QueueRecord, RecordBound, StoreOptions
+from zaqar_lite.domain.posts import IdempotencyKey, NewMessage
 from zaqar_lite.storage.sql import create
 from zaqar_lite.storage.sql.database import Database
 from zaqar_lite.storage.sql.messages import SqlMessageStore
@@ -150,3 +153,26 @@ async def test_a_rollback_that_fails_does_not_end_the_store() -> None:
     await management.create_queue(REFS[0], {}, max_queues=10)
     await asyncio.sleep(0)
     await check_memory(db)
+
+
+async def test_keys_are_found_without_a_look_at_the_others(tmp_path: Path) -> None:
+    """SQLite's own choice is to read all keys of the queue."""
+    async with Store(tmp_path / "data") as store:
+        steps: list[int] = []
+
+        async def post(first: int, count: int) -> int:
+            keys = [IdempotencyKey(str(number), b"") for number in range(first, first + count)]
+            new = [NewMessage(b"1", HOUR, 0, key) for key in keys]
+            steps.clear()
+            await store.messages.post(QUEUE, new, client_id="producer", version=None)
+            return len(steps)
+
+        def count() -> bool:
+            steps.append(1)
+            return False
+
+        store.db.connection.set_progress_handler(count, 10)
+        await post(0, 10)
+        before = await post(10, 10)
+        await post(20, 5_000)
+        assert await post(10_000, 10) < 2 * before

@@ -24,10 +24,10 @@ from zaqar_lite.storage.sql.database import Database
 from zaqar_lite.storage.sql.entries import MESSAGE
 from zaqar_lite.storage.sql.queues import Queue
 
-_MOST_RETURNED = MAX_EXAMINED // 10
-"""The most lapsed leases, and the most due messages, that one claim makes ready again."""
-_MOST_SKIPPED = MAX_EXAMINED // 5
-"""The most expired and exhausted messages that one claim removes from the queue: about 2 ms."""
+_MOST_DUE, _MOST_LAPSED = MAX_EXAMINED // 10, MAX_EXAMINED // 20
+"""The most messages whose wait is over, and the most lapsed leases, that one claim ends."""
+_MOST_SKIPPED = MAX_EXAMINED // 10
+"""The most expired and exhausted messages that one claim removes from the queue: about 1 ms."""
 
 _AT_ONCE = 50
 """Messages that are read beyond those asked for, once some had to be skipped."""
@@ -108,8 +108,8 @@ def _take(db: Database, queue: Queue, now: int, request: ClaimRequest) -> Claime
     limit, mode, letter = request.limit, request.delay_mode, request.retries.dead_letter
     moved = 0
     if queue.lease_at <= now:
-        moved = end_lapsed(db, queue, now, _MOST_RETURNED, request.retries)[1]
-    expiring.end_waits(db, queue, now, _MOST_RETURNED, delays=mode is DelayMode.HONOUR)
+        moved = end_lapsed(db, queue, now, _MOST_LAPSED, request.retries)[1]
+    expiring.end_waits(db, queue, now, _MOST_DUE, delays=mode is DelayMode.HONOUR)
     statement = _READY_WITHOUT_DUE if mode is DelayMode.IGNORE else _READY
     most_claims = None if letter is None else letter.max_claims
     taken: list[Message] = []
@@ -124,6 +124,7 @@ def _take(db: Database, queue: Queue, now: int, request: ClaimRequest) -> Claime
         skipped += len(expired) + len(exhausted)
         entries.remove(db, queue, entries.entries_at(db, queue, expired))
         letters = {one.position: one for one in entries.entries_at(db, queue, exhausted)}
+        entries.leave_state(db, queue, letters.values())
         for position in exhausted:  # in the order in which they would be handed out
             settling.bury(db, queue, letters[position], request.retries, MAX_CLAIMS, now)
             moved += 1

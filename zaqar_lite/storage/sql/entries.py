@@ -180,6 +180,11 @@ def remove(db: "Database", queue: Queue, entries: Collection[Entry]) -> None:
     if not entries:
         return
     leave_state(db, queue, entries)
+    delete(db, queue, entries)
+
+
+def delete(db: "Database", queue: Queue, entries: Collection[Entry]) -> None:
+    """Delete entries that have left their states."""
     for values, text in in_lists([entry.position for entry in entries]):
         db.execute(
             f"DELETE FROM entry WHERE queue = ? AND position IN ({text})",

@@ -369,9 +369,9 @@ def find_keys(
     """The live keys of a kind, by their texts."""
     found: dict[str, KnownKey] = {}
     for values, text in entries.in_lists(list(dict.fromkeys(texts))):
-        rows = db.execute(
+        rows = db.execute(  # `+ends`: or SQLite reads all keys of the queue by their ends
             "SELECT key, ids, digest FROM idempotency"
-            f" WHERE queue = ? AND kind = ? AND key IN ({text}) AND ends > ?",
+            f" WHERE queue = ? AND kind = ? AND key IN ({text}) AND +ends > ?",
             (queue.number, kind, *values, now),
         )
         found.update({key: KnownKey(_texts_of(ids), digest) for key, ids, digest in rows})

@@ -63,26 +63,20 @@ class SqlManagementStore(ManagementStore):
         metadata: Mapping[str, Any] | None = None,
     ) -> Sequence[QueueRecord]:
         is_filtered = name_contains is not None or bool(metadata)
-        step = MAX_EXAMINED if is_filtered else min(limit, MAX_EXAMINED)
+        step = MAX_EXAMINED // 2 if is_filtered else min(limit, MAX_EXAMINED)
         found: list[QueueRecord] = []
         epoch = 0
         while True:
             epoch = max(epoch, self._db.epoch)
-            records = await self._db.read(QueueRef(project, ""), _page, project, marker, step)
-            for record in records:
-                name = record.queue.name
-                if (name_contains is None or name_contains in name) and holds_all(
-                    record.metadata, metadata or {}
-                ):
-                    found.append(record)
-                    if len(found) == limit:
-                        break
-            if len(found) == limit or len(records) < step or (found and not is_filtered):
+            records, marker = await self._db.read(
+                QueueRef(project, ""), _page, project, marker, step, name_contains, metadata or {}
+            )
+            found += records
+            if len(found) >= limit or marker is None or (found and not is_filtered):
                 break
-            marker = records[-1].queue.name
             await self._db.turns.wait()
         await self._db.visible(epoch)
-        return found
+        return found[:limit]
 
     async def count_queues(self, project: str) -> int:
         return await self._db.read(QueueRef(project, ""), _count, project)
@@ -227,17 +221,35 @@ def _filtered(db: Database, project: str) -> Sequence[QueueRecord]:
 
 
 def _select(db: Database, clause: str, values: Sequence[Any]) -> list[QueueRecord]:
-    return [
-        QueueRecord(QueueRef(project, name), json.loads(metadata), version, bool(exposing))
-        for project, name, metadata, version, exposing in db.execute(f"{_QUEUE} {clause}", values)
-    ]
+    return [_record(*row) for row in db.execute(f"{_QUEUE} {clause}", values)]
 
 
-def _page(db: Database, project: str, marker: str | None, limit: int) -> list[QueueRecord]:
-    clause = (
-        "INDEXED BY recorded WHERE version > 0 AND project = ? AND name > ? ORDER BY name LIMIT ?"
+def _record(project: str, name: str, metadata: str, version: int, exposing: int) -> QueueRecord:
+    return QueueRecord(QueueRef(project, name), json.loads(metadata), version, bool(exposing))
+
+
+def _page(  # noqa: PLR0917 - as `list_queues` has it
+    db: Database,
+    project: str,
+    marker: str | None,
+    step: int,
+    name_contains: str | None,
+    metadata: Mapping[str, Any],
+) -> tuple[list[QueueRecord], str | None]:
+    """The records that match among the next ones, and after which name there may be more."""
+    rows = db.execute(
+        f"{_QUEUE} INDEXED BY recorded WHERE version > 0 AND project = ? AND name > ?"
+        " ORDER BY name LIMIT ?",
+        (project, marker or "", step),
+    ).fetchall()
+    keys = [json.dumps(key) for key in metadata]  # as the text of a record has them
+    matching = (
+        _record(*row)
+        for row in rows
+        if (name_contains is None or name_contains in row[1]) and all(key in row[2] for key in keys)
     )
-    return _select(db, clause, (project, marker or "", limit))
+    found = [record for record in matching if holds_all(record.metadata, metadata)]
+    return found, rows[-1][1] if len(rows) == step else None
 
 
 def _count(db: Database, project: str) -> int:

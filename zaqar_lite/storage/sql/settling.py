@@ -131,8 +131,7 @@ def end_hand_outs(
     """
     if not endings:
         return 0
-    db.touch(queue)
-    back: list[Entry] = []
+    entries.leave_state(db, queue, [entry for entry, _ in endings])
     rows, longer = [], []
     ready = moved = 0
     for entry, ending in endings:
@@ -145,7 +144,6 @@ def end_hand_outs(
             bury(db, queue, failed, ending.retries, result.letter_reason, now, client)
             moved += 1
             continue
-        back.append(entry)
         until, state = 0, READY
         if result.ready_at > now:
             until, state = result.ready_at, PARKED
@@ -155,7 +153,6 @@ def end_hand_outs(
         else:
             ready += 1
         rows.append((state, until, result.failures, last_end, queue.content, entry.position))
-    entries.leave_state(db, queue, back)
     db.executemany(
         "UPDATE entry SET state = ?, until = ?, failures = ?, last_end = ?, has_attempts = 1"
         " WHERE queue = ? AND position = ?",
@@ -164,8 +161,8 @@ def end_hand_outs(
     for position, expires in longer:
         entries.raise_ttl(db, queue, (position,), expires - now, expires)
     queue.ready += ready
-    queue.parked += len(back) - ready
-    if db.watched and back:
+    queue.parked += len(rows) - ready
+    if db.watched and rows:
         db.announce(queue.ref, ready)
     return moved
 
@@ -179,11 +176,14 @@ def bury(  # noqa: PLR0917 - which message of which queue, why, when, and who he
     now: int,
     client: str | None = None,
 ) -> None:
-    """Move a message to the dead letters: another queue, or this queue's list of failed ones."""
+    """Move a message to the dead letters: another queue, or this queue's list of failed ones.
+
+    It has left its state (`leave_state`).
+    """
     letter = retries.dead_letter
     if letter is None or letter.target is None:
         history.append(db, queue, history.FAILED, [entry], now)
-        entries.remove(db, queue, [entry])
+        entries.delete(db, queue, [entry])
         return
     origin = _origin(db, queue, entry, reason, now, client)
     ttl_ms, expires = entry.ttl, entry.expires
@@ -192,7 +192,7 @@ def bury(  # noqa: PLR0917 - which message of which queue, why, when, and who he
     moved = entry._replace(
         state=READY, until=0, ttl=ttl_ms, expires=expires, origin=entries.encode(origin).decode()
     )
-    _put_into(db, queue, entry, letter.target, moved)
+    _put_into(db, queue, entry, letter.target, moved, now)
 
 
 def _origin(  # noqa: PLR0917 - as `bury`
@@ -212,12 +212,13 @@ def _origin(  # noqa: PLR0917 - as `bury`
     )
 
 
-def _put_into(db: Database, queue: Queue, entry: Entry, ref: QueueRef, moved: Entry) -> None:
-    """Let an entry leave its queue and enter another, as `moved`, at a new position."""
-    entries.leave_state(db, queue, [entry])
+def _put_into(  # noqa: PLR0917 - what goes from where to where, and when
+    db: Database, queue: Queue, entry: Entry, ref: QueueRef, moved: Entry, now: int
+) -> None:
+    """Let an entry that has left its state enter another queue, as `moved`, at a new position."""
     target = db.make_queue(ref)
     db.touch(target)
-    position = db.take_positions(1, db.clock.now_us())
+    position = db.take_positions(1, now * 1000)
     db.execute(
         "UPDATE entry SET queue = ?, position = ?, moved = 1, state = ?, until = ?, due = ?,"
         " ttl = ?, expires = ?, claims = ?, failures = ?, last_end = ?, has_attempts = ?,"
@@ -250,7 +251,8 @@ def move(db: Database, queue: Queue, ids: Sequence[str], wanted: Move) -> Sequen
         elif entry.state == LEASED or (entry.state == PARKED and entry.until > now):
             outcomes.append(Outcome.HELD)
         else:
-            _put_into(db, queue, entry, wanted.target, _moved(db, queue, entry, wanted, now))
+            entries.leave_state(db, queue, [entry])
+            _put_into(db, queue, entry, wanted.target, _moved(db, queue, entry, wanted, now), now)
             del here[message_id]
             outcomes.append(Outcome.DONE)
     return outcomes
