@@ -10,6 +10,7 @@ from zaqar_lite.api.request import Route
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.identity import DELIVERIES_PROJECT
 from zaqar_lite.domain.limits import Limits
+from zaqar_lite.domain.subscriptions import KIND as SUBSCRIPTION
 from zaqar_lite.server.app import build_app
 from zaqar_lite.server.loading import load
 from zaqar_lite.server.logs import request_traces
@@ -19,14 +20,17 @@ from zaqar_lite.server.stores import drainer_of, make_stores
 from zaqar_lite.service.health import Readiness
 from zaqar_lite.service.identity.authorization import Authorizer
 from zaqar_lite.service.identity.keys import AdminKey, Keys
+from zaqar_lite.service.identity.trusts import KIND as TRUST
 from zaqar_lite.service.janitor import Janitor
 from zaqar_lite.service.jobs.runner import JobRunner
 from zaqar_lite.service.metrics.instrumented_store import instrumented
 from zaqar_lite.service.metrics.metrics import Metrics
 from zaqar_lite.service.metrics.queue_depths import QueueDepths
 from zaqar_lite.service.metrics.shared_counters import MetricFamilies, Place, SharedCounters
+from zaqar_lite.service.pooling.pools import POOL
 from zaqar_lite.service.quotas.quotas import Quotas
 from zaqar_lite.service.quotas.rate_limits import SharedRateLimits
+from zaqar_lite.service.schedules.schedules import KIND as SCHEDULE
 from zaqar_lite.service.schedules.schedules import Scheduler
 from zaqar_lite.service.startup import Startup
 from zaqar_lite.settings import Settings
@@ -34,6 +38,8 @@ from zaqar_lite.ui.page import Page
 
 _SWEEP_INTERVAL = 1.0
 """Seconds that the sweep pauses when it has nothing left to do."""
+_SEALED_KINDS = frozenset((SUBSCRIPTION, SCHEDULE, POOL, TRUST))
+"""The kinds of records that may hold a secret."""
 _IN_PROCESS = ("memory", "embedded")
 """The schemes of stores that are asked without waiting."""
 
@@ -57,7 +63,7 @@ def create_app(
     if encryption_keys is not None:
         from zaqar_lite.service.encryption import sealing  # noqa: PLC0415 - its library
 
-        management = sealing(management, encryption_keys)
+        management = sealing(management, encryption_keys, _SEALED_KINDS)
     limits = limits or settings.limits()
     families, counters = MetricFamilies(), SharedCounters(place)
     services = Services(

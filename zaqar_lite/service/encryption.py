@@ -33,7 +33,7 @@ import json
 import logging
 import os
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -63,13 +63,9 @@ from zaqar_lite.domain.models import (
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.domain.sealed import PREFIX, is_sealed
 from zaqar_lite.domain.settlements import Act, Settlement
-from zaqar_lite.domain.subscriptions import KIND as SUBSCRIPTION
 from zaqar_lite.domain.yielding import in_steps
 from zaqar_lite.service.caching import Cache
-from zaqar_lite.service.identity.trusts import KIND as TRUST
-from zaqar_lite.service.pooling.pools import POOL
 from zaqar_lite.service.records import Kind
-from zaqar_lite.service.schedules.schedules import KIND as SCHEDULE
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
 
@@ -417,17 +413,16 @@ def _origin(kind: str, name: str) -> str:
     return f"{kind}/{name}"
 
 
-_SEALED_KINDS = frozenset((SUBSCRIPTION, SCHEDULE, POOL, TRUST))
-
-
 def opening(store: MessageStore, encryption_keys: EncryptionKeys) -> MessageStore:
     """Open what is read from a store; everything else is the store's."""
     return cast(MessageStore, _Opening(store, encryption_keys))
 
 
-def sealing(store: ManagementStore, encryption_keys: EncryptionKeys) -> ManagementStore:
+def sealing(
+    store: ManagementStore, encryption_keys: EncryptionKeys, kinds: Collection[str]
+) -> ManagementStore:
     """Seal some kinds of records in front of their store."""
-    return cast(ManagementStore, _Sealing(store, encryption_keys))
+    return cast(ManagementStore, _Sealing(store, encryption_keys, kinds))
 
 
 _READ: dict[str, Callable[[Any], Iterable[Message]]] = {
@@ -485,9 +480,12 @@ class _Opening:
 class _Sealing:
     """What was written before there was a key is read as it is, and sealed when it changes."""
 
-    def __init__(self, store: ManagementStore, encryption_keys: EncryptionKeys) -> None:
+    def __init__(
+        self, store: ManagementStore, encryption_keys: EncryptionKeys, kinds: Collection[str]
+    ) -> None:
         self._store = store
         self._encryption_keys = encryption_keys
+        self._kinds = kinds
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the store has
         return getattr(self._store, name)
@@ -501,7 +499,7 @@ class _Sealing:
         **more: Any,  # noqa: ANN401 - as the store's
     ) -> Record:
         kept = value
-        if kind in _SEALED_KINDS:
+        if kind in self._kinds:
             kept = await self._encryption_keys.seal_record(kind, project, name, value)
         written = await self._store.put_record(kind, project, name, kept, **more)
         return replace(written, value=value)
@@ -520,7 +518,7 @@ class _Sealing:
         return readable
 
     async def _opened(self, record: Record) -> Record:
-        if record.kind not in _SEALED_KINDS or not is_sealed(record.value):
+        if record.kind not in self._kinds or not is_sealed(record.value):
             return record
         return replace(record, value=await self._encryption_keys.open_record(record))
 
