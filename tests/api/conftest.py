@@ -27,11 +27,31 @@ MakeApi = Callable[..., AbstractAsyncContextManager["Api"]]
 class Api:
     """A client of the application, and the hand on its clock."""
 
-    def __init__(self, http: httpx.AsyncClient, offset_file: Path) -> None:
+    def __init__(self, http: httpx.AsyncClient, offset_file: Path, key_file: Path) -> None:
         self.http = http
+        self._key_file = key_file
         self.queue = f"q-{uuid.uuid4().hex}"
         self._offset_file = offset_file
         self._offset_ms = 0
+
+    @property
+    def operator(self) -> str:
+        """The first key of a server that knows keys."""
+        return self._key_file.read_text().strip()
+
+    async def make_key(self, *grants: str, project: str = PROJECT, **more: Any) -> str:
+        """Make a key, as the operator."""
+        document = {"project": project, "grants": list(grants), **more}
+        made = await self.http.post("/v2/keys", json=document, headers=bearer(self.operator))
+        assert made.status_code == 201, made.text
+        key: str = made.json()["key"]
+        return key
+
+    async def disable_key(self, key: str) -> None:
+        """Disable a key, as the operator."""
+        path = f"/v2/keys/{key.split('_')[1]}"
+        done = await self.http.patch(path, json={"disabled": True}, headers=bearer(self.operator))
+        assert done.status_code == 200, done.text
 
     def advance(self, seconds: float) -> None:
         """Move the server's clock forward."""
@@ -100,6 +120,11 @@ class Api:
         return messages
 
 
+def bearer(key: str) -> dict[str, str]:
+    """The header of who has a key."""
+    return {"Authorization": f"Bearer {key}"}
+
+
 def claim_id_of(message: dict[str, Any]) -> str:
     """The claim id in a claimed message's href."""
     href: str = message["href"]
@@ -127,6 +152,8 @@ def make_api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeApi:
     @asynccontextmanager
     async def make(**settings: Any) -> AsyncIterator[Api]:
         known = {"store": "memory://", "clock_offset_file": offset_file}
+        if "keys" in settings.get("auth", ""):
+            known["admin_key_file"] = tmp_path / "admin.key"
         known |= {name: settings[name] for name in settings if name in Settings.model_fields}
         loaded = load(environment={}, overrides=known)
         others = {name: settings[name] for name in settings if name not in known}
@@ -141,7 +168,7 @@ def make_api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeApi:
                 headers={"Client-ID": CLIENT_ID, "X-Project-ID": PROJECT},
             ) as http,
         ):
-            yield Api(http, offset_file)
+            yield Api(http, offset_file, loaded.admin_key_file or tmp_path / "admin.key")
 
     return make
 

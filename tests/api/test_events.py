@@ -364,18 +364,9 @@ async def signed(api: Api, key: str, *paths: str, **more: str) -> str:
     )
 
 
-async def make_key(api: Api, tmp_path: Any) -> str:
-    admin = (tmp_path / "admin.key").read_text().strip()
-    document = {"project": PROJECT, "grants": ["*:*"]}
-    bearer = {"Authorization": f"Bearer {admin}"}
-    made = await api.http.post("/v2/keys", json=document, headers=bearer)
-    key: str = made.json()["key"]
-    return key
-
-
-async def test_an_address_can_carry_its_signature(make_api: MakeApi, tmp_path: Any) -> None:
-    async with make_api(**SIGNED, admin_key_file=tmp_path / "admin.key") as api:
-        key = await make_key(api, tmp_path)
+async def test_an_address_can_carry_its_signature(make_api: MakeApi) -> None:
+    async with make_api(**SIGNED) as api:
+        key = await api.make_key("*:*")
         await api.post({"body": 1}, Authorization=f"Bearer {key}")
         del api.http.headers["Client-ID"], api.http.headers["X-Project-ID"]
         bare = {"accept": "text/event-stream"}
@@ -418,9 +409,9 @@ async def signed_with_headers(api: Api, key: str, *paths: str) -> str:
         del api.http.headers["Client-ID"]
 
 
-async def test_a_stream_ends_with_its_signature(make_api: MakeApi, tmp_path: Any) -> None:
-    async with make_api(**SIGNED, admin_key_file=tmp_path / "admin.key") as api:
-        key = await make_key(api, tmp_path)
+async def test_a_stream_ends_with_its_signature(make_api: MakeApi) -> None:
+    async with make_api(**SIGNED) as api:
+        key = await api.make_key("*:*")
         now = time.gmtime(time.time() + 3)
         until = time.strftime("%Y-%m-%dT%H:%M:%S", now)
         query = await signed(api, key, "events", expires=until)

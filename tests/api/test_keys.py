@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.api.conftest import Api, MakeApi, signed_by
+from tests.api.conftest import Api, MakeApi, bearer, signed_by
 from zaqar_lite.api.application import Application
 from zaqar_lite.service.identity import authentication as identity
 
@@ -31,10 +31,10 @@ PATCH = "application/openstack-messaging-v2.0-json-patch"
 class Doors:
     """A server that knows keys, and its first one."""
 
-    def __init__(self, api: Api, file: Path) -> None:
+    def __init__(self, api: Api) -> None:
         del api.http.headers["X-Project-ID"]
         self.api = api
-        self.admin = file.read_text().strip()
+        self.admin = api.operator
 
     async def call(
         self, key: str | None, method: str, path: str, document: Any = None, **headers: str
@@ -51,19 +51,14 @@ class Doors:
             more["Authorization"] = f"Bearer {key}"
         return await self.api.expect(status, method, path, *document, **more)
 
-    async def make(self, *grants: str, **fields: Any) -> str:
-        document = {"project": "p", "grants": list(grants), **fields}
-        answer = await self.call(self.admin, "POST", "/v2/keys", document)
-        assert answer.status_code == 201, answer.text
-        key: str = answer.json()["key"]
-        return key
+    async def make(self, *grants: str, project: str = "p", **more: Any) -> str:
+        return await self.api.make_key(*grants, project=project, **more)
 
 
 @pytest.fixture
-async def doors(make_api: MakeApi, tmp_path: Path) -> AsyncIterator[Doors]:
-    file = tmp_path / "data" / "admin.key"
-    async with make_api(auth="keys", admin_key_file=file) as api:
-        yield Doors(api, file)
+async def doors(make_api: MakeApi) -> AsyncIterator[Doors]:
+    async with make_api(auth="keys") as api:
+        yield Doors(api)
 
 
 def id_of(key: str) -> str:
@@ -302,11 +297,10 @@ async def test_a_filter_reads_the_whole_project(doors: Doors) -> None:
     await doors.expect(201, key, "PUT", "/v2/queues/mine", document)
 
 
-async def test_nobody_signs_what_they_may_not_do(make_api: MakeApi, tmp_path: Path) -> None:
-    file = tmp_path / "admin.key"
-    settings = {"auth": "keys", "admin_key_file": file, "signed_url_secret_key": "k" * 32}
+async def test_nobody_signs_what_they_may_not_do(make_api: MakeApi) -> None:
+    settings = {"auth": "keys", "signed_url_secret_key": "k" * 32}
     async with make_api(**settings) as api:
-        doors = Doors(api, file)
+        doors = Doors(api)
         key = await doors.make("manage:*", "read:*")
         signed = await doors.expect(200, key, "POST", "share", {"methods": ["GET"]})
         for document in (
@@ -333,12 +327,11 @@ async def test_nobody_signs_what_they_may_not_do(make_api: MakeApi, tmp_path: Pa
 
 
 async def test_an_address_that_fails_too_often_waits_and_good_keys_do_not(
-    make_api: MakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_api: MakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(identity, "SLOWED", 0.0)
-    file = tmp_path / "admin.key"
-    async with make_api(auth="keys", admin_key_file=file, max_failed_logins=20) as api:
-        doors = Doors(api, file)
+    async with make_api(auth="keys", max_failed_logins=20) as api:
+        doors = Doors(api)
         good = await doors.make("read:*")
         await doors.expect(200, good, "GET", "/v2/queues")
         statuses = [
@@ -355,13 +348,12 @@ async def test_an_address_that_fails_too_often_waits_and_good_keys_do_not(
 
 
 async def test_who_is_refused_too_often_is_told_so_late_and_good_keys_are_not(
-    make_api: MakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_api: MakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else each connection would guess as fast as the server can refuse."""
     monkeypatch.setattr(identity, "SLOWED", 600.0)
-    file = tmp_path / "admin.key"
-    async with make_api(auth="keys", admin_key_file=file, max_failed_logins=4) as api:
-        doors = Doors(api, file)
+    async with make_api(auth="keys", max_failed_logins=4) as api:
+        doors = Doors(api)
         good, known = await doors.make("read:*"), f"zq_{7:016x}_{'0' * 48}"
         for wrong in (known, None):
             await doors.expect(401, wrong, "GET", "/v2/queues")
@@ -378,13 +370,12 @@ async def test_who_is_refused_too_often_is_told_so_late_and_good_keys_are_not(
 
 
 async def test_a_guess_is_refused_by_its_header_alone(
-    make_api: MakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_api: MakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where too many from an address were wrong, nothing else is looked at."""
     monkeypatch.setattr(identity, "SLOWED", 0.0)
-    file = tmp_path / "admin.key"
-    async with make_api(auth="keys", admin_key_file=file, max_failed_logins=4) as api:
-        doors = Doors(api, file)
+    async with make_api(auth="keys", max_failed_logins=4) as api:
+        doors = Doors(api)
         good, new = await doors.make("read:*"), await doors.make("read:*")
         await doors.expect(200, good, "GET", "/v2/queues")
         wrong, other, third = (f"zq_{number:016x}_{'0' * 48}" for number in range(3))
@@ -447,13 +438,12 @@ async def test_requests_at_once_look_a_key_up_once(
     ],
 )
 async def test_an_operator_says_of_which_project_it_asks(
-    make_api: MakeApi, tmp_path: Path, method: str, path: str
+    make_api: MakeApi, method: str, path: str
 ) -> None:
-    file = tmp_path / "admin.key"
     settings = {"encryption_key_file": Path(__file__).parent / "encryption.keys"}
-    async with make_api(auth="keys", admin_key_file=file, **settings) as api:
+    async with make_api(auth="keys", **settings) as api:
         del api.http.headers["X-Project-ID"]
-        operator = {"Authorization": f"Bearer {file.read_text().strip()}"}
+        operator = bearer(api.operator)
         await api.expect(400, method, path, **operator, title="Project-Id Missing")
         await api.expect(200, "GET", "/v2/quotas/p", **operator)
         await api.expect(200, "GET", "/v2/keys", **operator)

@@ -106,26 +106,16 @@ GUARDED = [shot for shot in SHOTS if not shot.route.public]
 class Matrix:
     """A server that knows keys, and the credentials to try."""
 
-    def __init__(self, api: Api, operator: str) -> None:
+    def __init__(self, api: Api) -> None:
         del api.http.headers["X-Project-ID"]
-        self._api = api
-        self.operator = operator
-        self.secrets = [operator.rpartition("_")[2]]
+        self.api = api
+        self.secrets = [api.operator.rpartition("_")[2]]
         self.seen: list[str] = []
 
     async def make(self, *grants: str, project: str = "p", **more: Any) -> str:
-        document = {"project": project, "grants": list(grants), **more}
-        answer = await self._send("POST", "/v2/keys", self.operator, document, {})
-        key: str = answer.json()["key"]
+        key = await self.api.make_key(*grants, project=project, **more)
         self.secrets.append(key.rpartition("_")[2])
         return key
-
-    async def disable(self, key: str) -> None:
-        path = f"/v2/keys/{key.split('_')[1]}"
-        await self._send("PATCH", path, self.operator, {"disabled": True}, {})
-
-    def advance(self, seconds: float) -> None:
-        self._api.advance(seconds)
 
     async def share(self, queue: str) -> dict[str, str]:
         """The headers of a signed URL of a queue, with all that it can have."""
@@ -156,17 +146,16 @@ class Matrix:
             bearer = {"Authorization": f"Bearer {key}"}
             is_bearer = key.startswith("zq_") or key.count(".") == 2
             headers = {**headers, **(bearer if is_bearer else {"X-Auth-Token": key})}
-        return await self._api.http.request(method, path, json=document, headers=headers)
+        return await self.api.http.request(method, path, json=document, headers=headers)
 
 
 @pytest.fixture
 async def matrix(
     make_api: MakeApi, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> AsyncIterator[Matrix]:
-    file = tmp_path / "admin.key"
     caplog.set_level(logging.DEBUG)
-    async with make_api(**SETTINGS, admin_key_file=file) as api:
-        made = Matrix(api, file.read_text().strip())
+    async with make_api(**SETTINGS) as api:
+        made = Matrix(api)
         yield made
     told = "\n".join([*made.seen, caplog.text, *(str(vars(one)) for one in caplog.records)])
     for secret in (*made.secrets, SETTINGS["signed_url_secret_key"]):
@@ -198,9 +187,9 @@ async def test_who_is_not_known_is_told_nothing(matrix: Matrix, state: str) -> N
     if state == "wrong":
         key = key[:-1] + ("0" if key[-1] != "0" else "1")
     elif state == "expired":
-        matrix.advance(61)
+        matrix.api.advance(61)
     elif state == "disabled":
-        await matrix.disable(key)
+        await matrix.api.disable_key(key)
     else:
         key = None
     if state == "forged headers":
@@ -253,7 +242,7 @@ async def test_a_key_of_another_project_is_denied_here(matrix: Matrix) -> None:
 
 async def test_an_operator_may_do_everything(matrix: Matrix) -> None:
     for shot in SHOTS:
-        answer = await matrix.shoot(shot, matrix.operator, X_Project_ID="p")
+        answer = await matrix.shoot(shot, matrix.api.operator, X_Project_ID="p")
         assert answer.status_code != 401, shot.route.name
         assert not is_denied(answer), (shot.route.name, answer.text)
 
@@ -308,13 +297,12 @@ class Cloud(NamedTuple):
 async def cloud(
     make_api: MakeApi, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> AsyncIterator[Cloud]:
-    file = tmp_path / "admin.key"
     caplog.set_level(logging.DEBUG)
     with Keystone() as keystone:
         known = tokens.settings(tokens.keys_file(tmp_path), keystone_url=keystone.url)
         options = {**known, **SETTINGS, "auth": "keys, jwt, keystone"}
-        async with make_api(**options, role_defaults="secure", admin_key_file=file) as api:
-            made = Cloud(Matrix(api, file.read_text().strip()), keystone)
+        async with make_api(**options, role_defaults="secure") as api:
+            made = Cloud(Matrix(api), keystone)
             yield made
     told = "\n".join([*made.matrix.seen, caplog.text, *(str(vars(one)) for one in caplog.records)])
     for secret in made.matrix.secrets:

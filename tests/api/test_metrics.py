@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.api.conftest import Api, MakeApi, claim_id_of
+from tests.api.conftest import Api, MakeApi, bearer, claim_id_of
 from zaqar_lite.api import access, application
 from zaqar_lite.service.metrics import queue_depths as census
 from zaqar_lite.service.metrics.shared_counters import LATENESS
@@ -205,21 +205,15 @@ async def test_tells_the_depth_of_a_queue_to_who_has_one_header(api: Api) -> Non
 
 
 async def test_is_open_to_operators_only_where_somebody_authenticates(
-    make_api: MakeApi, tmp_path: Any
+    make_api: MakeApi,
 ) -> None:
-    file = tmp_path / "admin.key"
-    async with make_api(auth="keys", admin_key_file=file) as api:
+    async with make_api(auth="keys") as api:
+        key = await api.make_key("*:*")
         api.http.headers.clear()
         assert (await api.http.get("/metrics")).status_code == 401
-        api.http.headers["Authorization"] = f"Bearer {file.read_text().strip()}"
+        api.http.headers.update(bearer(api.operator))
         assert (await api.http.get("/metrics")).status_code == 200
-        made = await api.call(
-            "POST",
-            "/v2/keys",
-            {"project": "p", "grants": ["*:*"]},
-            Client_ID="3381af92-2b9e-11e3-b191-71861300734c",
-        )
-        api.http.headers["Authorization"] = f"Bearer {made.json()['key']}"
+        api.http.headers.update(bearer(key))
         assert (await api.http.get("/metrics")).status_code == 403
         assert (await api.http.get("/v2/queues/q/depth")).json()["depth"] == 0
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.api.conftest import PROJECT, Api, MakeApi
+from tests.api.conftest import PROJECT, Api, MakeApi, bearer
 from tests.api.sockets import Raw, request
 from tests.push.receiver import Receiver
 from tests.server import ServerProcess
@@ -257,13 +257,11 @@ async def test_who_is_too_fast_is_told_when_to_come_back(make_api: MakeApi) -> N
         await api.expect(429, "POST", "claims")
 
 
-async def test_requests_of_nobody_use_up_nothing(make_api: MakeApi, tmp_path: Path) -> None:
-    file = tmp_path / "admin.key"
-    settings = {"auth": "keys", "admin_key_file": file, "quotas": {"manage_requests": 2}}
-    async with make_api(**settings) as api:
+async def test_requests_of_nobody_use_up_nothing(make_api: MakeApi) -> None:
+    async with make_api(auth="keys", quotas={"manage_requests": 2}) as api:
         for _ in range(20):
             await api.expect(401, "PUT", "/v2/queues/a")
-        operator = {"Authorization": f"Bearer {file.read_text().strip()}"}
+        operator = bearer(api.operator)
         for n in range(4):
             await api.expect(201, "PUT", f"/v2/queues/{n}", **operator)
         await api.expect(429, "PUT", "/v2/queues/b", **operator)
@@ -316,15 +314,11 @@ async def test_what_was_set_outlives_the_server(make_api: MakeApi, tmp_path: Pat
 
 
 async def test_who_administers_a_project_can_not_raise_its_quotas(
-    make_api: MakeApi, tmp_path: Path
+    make_api: MakeApi,
 ) -> None:
-    file = tmp_path / "admin.key"
-    async with make_api(auth="keys", admin_key_file=file) as api:
+    async with make_api(auth="keys") as api:
         del api.http.headers["X-Project-ID"]
-        operator = {"Authorization": f"Bearer {file.read_text().strip()}"}
-        document = {"project": "demo", "grants": ["*:*"]}
-        made = await api.call("POST", "/v2/keys", document, **operator)
-        own = {"Authorization": f"Bearer {made.json()['key']}"}
+        operator, own = bearer(api.operator), bearer(await api.make_key("*:*", project="demo"))
         for method in ("GET", "PUT", "DELETE"):
             await api.expect(403, method, "/v2/quotas/demo", {}, **own)
         await api.expect(200, "PUT", "/v2/quotas/demo", {"queues": 3}, **operator)

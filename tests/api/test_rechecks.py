@@ -2,13 +2,12 @@
 
 import asyncio
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.api.conftest import PROJECT, MakeApi, signed_by
-from tests.api.test_events import SIGNED, listening, make_key, signed
+from tests.api.conftest import PROJECT, MakeApi, bearer, signed_by
+from tests.api.test_events import SIGNED, listening, signed
 from tests.keystone import Keystone
 from zaqar_lite.service.identity import authentication as identity
 from zaqar_lite.service.identity import revalidation as rechecks
@@ -40,20 +39,20 @@ async def ends(listener: Any) -> bool:
 
 @pytest.mark.parametrize("how", ["disabled", "deleted"])
 async def test_a_stream_ends_when_its_key_is_revoked(
-    make_api: MakeApi, tmp_path: Path, how: str, caplog: pytest.LogCaptureFixture
+    make_api: MakeApi, how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with make_api(auth="keys", admin_key_file=tmp_path / "admin.key") as api:
-        operator = {"Authorization": f"Bearer {(tmp_path / 'admin.key').read_text().strip()}"}
-        key, other = await make_key(api, tmp_path), await make_key(api, tmp_path)
-        path = f"/v2/keys/{key.split('_')[1]}"
-        bearer, others = ({"authorization": f"Bearer {one}"} for one in (key, other))
-        async with listening(api, **bearer) as gone, listening(api, **others) as stays:
+    async with make_api(auth="keys") as api:
+        key, other = await api.make_key("*:*"), await api.make_key("*:*")
+        async with (
+            listening(api, authorization=f"Bearer {key}") as gone,
+            listening(api, authorization=f"Bearer {other}") as stays,
+        ):
             assert (await gone.head)["status"] == (await stays.head)["status"] == 200
             if how == "disabled":
-                answer = await api.call("PATCH", path, {"disabled": True}, **operator)
+                await api.disable_key(key)
             else:
-                answer = await api.call("DELETE", path, **operator)
-            assert answer.status_code in (200, 204)
+                path = f"/v2/keys/{key.split('_')[1]}"
+                await api.expect(204, "DELETE", path, **bearer(api.operator))
             assert await ends(gone)
             await asyncio.sleep(5 * LOOK)
             assert not stays.ended.is_set()
@@ -64,15 +63,14 @@ async def test_a_stream_ends_when_its_key_is_revoked(
 
 
 async def test_a_stream_ends_within_five_seconds_of_what_another_process_revoked(
-    make_api: MakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_api: MakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(identity.Authenticator, "forget", lambda _: None)  # nobody tells this one
-    async with make_api(auth="keys", admin_key_file=tmp_path / "admin.key") as api:
-        operator = {"Authorization": f"Bearer {(tmp_path / 'admin.key').read_text().strip()}"}
-        key = await make_key(api, tmp_path)
+    async with make_api(auth="keys") as api:
+        key = await api.make_key("*:*")
         async with listening(api, authorization=f"Bearer {key}") as listener:
             assert (await listener.head)["status"] == 200
-            await api.call("DELETE", f"/v2/keys/{key.split('_')[1]}", **operator)
+            await api.call("DELETE", f"/v2/keys/{key.split('_')[1]}", **bearer(api.operator))
             api.advance(5 - EVERY)
             await asyncio.wait_for(listener.ended.wait(), 2)
 
@@ -120,16 +118,13 @@ async def test_a_stream_goes_on_while_keystone_is_away(
 
 
 async def test_wrong_keys_of_the_same_address_keep_no_stream_of_a_revoked_one_open(
-    make_api: MakeApi, tmp_path: Path
+    make_api: MakeApi,
 ) -> None:
-    given: dict[str, Any] = {"auth": "keys", "admin_key_file": tmp_path / "admin.key"}
-    async with make_api(**given, max_failed_logins=2) as api:
-        operator = {"Authorization": f"Bearer {(tmp_path / 'admin.key').read_text().strip()}"}
-        key = await make_key(api, tmp_path)
+    async with make_api(auth="keys", max_failed_logins=2) as api:
+        key = await api.make_key("*:*")
         async with listening(api, authorization=f"Bearer {key}") as listener:
             assert (await listener.head)["status"] == 200
-            path = f"/v2/keys/{key.split('_')[1]}"
-            await api.call("PATCH", path, {"disabled": True}, **operator)
+            await api.disable_key(key)
             for number in range(5):
                 wrong = {"Authorization": f"Bearer zq_{number:016x}_{'0' * 48}"}
                 refused = await api.call("GET", "/v2/queues", **wrong)
@@ -137,11 +132,9 @@ async def test_wrong_keys_of_the_same_address_keep_no_stream_of_a_revoked_one_op
             assert await ends(listener)
 
 
-async def test_a_stream_ends_when_its_signature_is_revoked(
-    make_api: MakeApi, tmp_path: Path
-) -> None:
-    async with make_api(**SIGNED, admin_key_file=tmp_path / "admin.key") as api:
-        key = await make_key(api, tmp_path)
+async def test_a_stream_ends_when_its_signature_is_revoked(make_api: MakeApi) -> None:
+    async with make_api(**SIGNED) as api:
+        key = await api.make_key("*:*")
         query = await signed(api, key, "events")
         async with listening(api, query) as listener:
             assert (await listener.head)["status"] == 200
@@ -153,11 +146,10 @@ async def test_a_stream_ends_when_its_signature_is_revoked(
 
 @pytest.mark.parametrize(("method", "path"), [("POST", "claims?"), ("GET", "messages?echo=true&")])
 async def test_who_waits_is_refused_once_the_key_is_revoked(
-    make_api: MakeApi, tmp_path: Path, method: str, path: str
+    make_api: MakeApi, method: str, path: str
 ) -> None:
-    async with make_api(auth="keys", admin_key_file=tmp_path / "admin.key") as api:
-        operator = {"Authorization": f"Bearer {(tmp_path / 'admin.key').read_text().strip()}"}
-        key, other = await make_key(api, tmp_path), await make_key(api, tmp_path)
+    async with make_api(auth="keys") as api:
+        key, other = await api.make_key("*:*"), await api.make_key("*:*")
         await api.call("PUT", "", {}, Authorization=f"Bearer {other}")
         waits = [
             asyncio.create_task(api.call(method, f"{path}wait=20", Authorization=f"Bearer {one}"))
@@ -165,7 +157,7 @@ async def test_who_waits_is_refused_once_the_key_is_revoked(
         ]
         await asyncio.sleep(5 * LOOK)
         assert not any(wait.done() for wait in waits)
-        await api.call("DELETE", f"/v2/keys/{key.split('_')[1]}", **operator)
+        await api.call("DELETE", f"/v2/keys/{key.split('_')[1]}", **bearer(api.operator))
         refused = await asyncio.wait_for(waits[0], 10)
         assert refused.status_code == 401
         assert 'error="invalid_token"' in refused.headers["www-authenticate"]
@@ -175,11 +167,9 @@ async def test_who_waits_is_refused_once_the_key_is_revoked(
         assert (await asyncio.wait_for(waits[1], 10)).json()["messages"][0]["body"] == 1
 
 
-async def test_a_claim_that_waits_ends_with_its_signature(
-    make_api: MakeApi, tmp_path: Path
-) -> None:
-    async with make_api(**SIGNED, admin_key_file=tmp_path / "admin.key") as api:
-        key = await make_key(api, tmp_path)
+async def test_a_claim_that_waits_ends_with_its_signature(make_api: MakeApi) -> None:
+    async with make_api(**SIGNED) as api:
+        key = await api.make_key("*:*")
         document = {"paths": ["claims"], "methods": ["POST"]}
         made = await api.call("POST", "share", document, Authorization=f"Bearer {key}")
         given = made.json()

@@ -2,12 +2,11 @@
 
 import re
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 
 import httpx
 import pytest
 
-from tests.api.conftest import Api, MakeApi
+from tests.api.conftest import Api, MakeApi, bearer
 from tests.api.test_matrix import SETTINGS, VALUES, routes
 from zaqar_lite.api.request import Route
 
@@ -19,11 +18,10 @@ METHODS = ("GET", "PUT", "POST", "PATCH", "DELETE")
 
 
 @pytest.fixture
-async def api(make_api: MakeApi, tmp_path: Path) -> AsyncIterator[Api]:
+async def api(make_api: MakeApi) -> AsyncIterator[Api]:
     """A server with every route, and who may do everything."""
-    file = tmp_path / "admin.key"
-    async with make_api(**SETTINGS, admin_key_file=file) as made:
-        made.http.headers["Authorization"] = f"Bearer {file.read_text().strip()}"
+    async with make_api(**SETTINGS) as made:
+        made.http.headers.update(bearer(made.operator))
         yield made
 
 

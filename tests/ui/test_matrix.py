@@ -84,25 +84,12 @@ PLACES = [one for one in places() if one.template not in OPEN]
 class Visitor:
     """A browser with a credential in its cookie."""
 
-    def __init__(self, api: Api, operator: str) -> None:
+    def __init__(self, api: Api) -> None:
         del api.http.headers["X-Project-ID"]
-        self._api = api
-        self.operator = operator
+        self.api = api
 
     async def make(self, *grants: str, project: str = "p", **more: Any) -> str:
-        document = {"project": project, "grants": list(grants), **more}
-        headers = {"Authorization": f"Bearer {self.operator}"}
-        made = await self._api.http.post("/v2/keys", json=document, headers=headers)
-        key: str = made.json()["key"]
-        return key
-
-    async def disable(self, key: str) -> None:
-        headers = {"Authorization": f"Bearer {self.operator}"}
-        path = f"/v2/keys/{key.split('_')[1]}"
-        await self._api.http.patch(path, json={"disabled": True}, headers=headers)
-
-    def advance(self, seconds: float) -> None:
-        self._api.advance(seconds)
+        return await self.api.make_key(*grants, project=project, **more)
 
     async def look(self, path: str, key: str | None) -> httpx.Response:
         return await self._ask("GET", path, key)
@@ -111,21 +98,20 @@ class Visitor:
         return await self._ask("POST", path, key, data={"token": "t", **fields})
 
     async def _ask(self, method: str, path: str, key: str | None, **more: Any) -> httpx.Response:
-        self._api.http.cookies.clear()
+        self.api.http.cookies.clear()
         cookies = "zaqar-lite-token=t" + (f"; zaqar-lite-key={key}" if key else "")
-        origin = str(self._api.http.base_url).rstrip("/")
+        origin = str(self.api.http.base_url).rstrip("/")
         headers = {"Cookie": cookies, "Origin": origin}
-        answer = await self._api.http.request(method, path, headers=headers, **more)
+        answer = await self.api.http.request(method, path, headers=headers, **more)
         assert answer.status_code < 500, (path, answer.text)
         return answer
 
 
 @pytest.fixture
 async def visitor(make_api: MakeApi, tmp_path: Path) -> AsyncIterator[Visitor]:
-    file = tmp_path / "admin.key"
     known = settings(keys_file(tmp_path), auth="keys, jwt", max_failed_logins=1_000_000)
-    async with make_api(**known, admin_key_file=file, admin_mode=True, pooling=True) as api:
-        yield Visitor(api, file.read_text().strip())
+    async with make_api(**known, admin_mode=True, pooling=True) as api:
+        yield Visitor(api)
 
 
 def is_sent_to_sign_in(answer: httpx.Response) -> bool:
@@ -145,9 +131,9 @@ async def test_who_is_not_known_is_sent_to_sign_in(visitor: Visitor, state: str)
     elif state == "wrong":
         key = key[:-1] + ("0" if key[-1] != "0" else "1")
     elif state == "expired":
-        visitor.advance(61)
+        visitor.api.advance(61)
     elif state == "disabled":
-        await visitor.disable(key)
+        await visitor.api.disable_key(key)
     else:
         key = token(aud="others", grants=["*:*"])
     for place in PLACES:
@@ -190,6 +176,6 @@ async def test_a_form_needs_its_verb(visitor: Visitor) -> None:
             key = lacking.get(verb, everything)
             answer = await visitor.send(place.path, key, fields)
             assert answer.status_code == 403, (place.template, fields, answer.text)
-            may = everything if verb in lacking else visitor.operator
+            may = everything if verb in lacking else visitor.api.operator
             answer = await visitor.send(place.path, may, fields)
             assert answer.status_code != 403, (place.template, fields, answer.text)

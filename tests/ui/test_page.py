@@ -363,25 +363,15 @@ async def test_a_form_of_another_site_does_nothing(browser: Browser) -> None:
     assert len(await browser.api.browse()) == 1
 
 
-async def test_one_signs_in_by_a_key_and_sees_what_it_opens(
-    make_api: MakeApi, tmp_path: Path
-) -> None:
-    file = tmp_path / "admin.key"
-    async with make_api(auth="keys", admin_key_file=file) as api:
+async def test_one_signs_in_by_a_key_and_sees_what_it_opens(make_api: MakeApi) -> None:
+    async with make_api(auth="keys") as api:
         del api.http.headers["X-Project-ID"]
-        operator = {"Authorization": f"Bearer {file.read_text().strip()}"}
-
-        async def make(*grants: str) -> str:
-            document: dict[str, Any] = {"project": "shop", "grants": list(grants)}
-            made = await api.http.post("/v2/keys", json=document, headers=operator)
-            key: str = made.json()["key"]
-            return key
-
         browser = Browser(api)
         answer = await api.http.get("/ui/p/-/")
         assert (answer.status_code, answer.headers["location"]) == (303, "/ui/sign-in")
         assert "does not know" in (await browser.send("/ui/sign-in", 403, key="zq_no_no")).text
-        answer = await browser.send("/ui/sign-in", key=await make("read:*", "manage:o*"))
+        key = await api.make_key("read:*", "manage:o*", project="shop")
+        answer = await browser.send("/ui/sign-in", key=key)
         kept = [one for one in answer.headers.get_list("set-cookie") if "lite-key" in one]
         assert "HttpOnly" in kept[0]
         assert "samesite=strict" in kept[0].lower()
@@ -395,12 +385,11 @@ async def test_one_signs_in_by_a_key_and_sees_what_it_opens(
         assert (await api.http.get("/ui/p/-/")).status_code == 303
 
 
-async def test_an_operator_is_told_to_name_a_project(make_api: MakeApi, tmp_path: Path) -> None:
-    file = tmp_path / "admin.key"
-    async with make_api(auth="keys", admin_key_file=file, max_failed_logins=4) as api:
+async def test_an_operator_is_told_to_name_a_project(make_api: MakeApi) -> None:
+    async with make_api(auth="keys", max_failed_logins=4) as api:
         del api.http.headers["X-Project-ID"]
         browser = Browser(api)
-        await browser.send("/ui/sign-in", key=file.read_text().strip())
+        await browser.send("/ui/sign-in", key=api.operator)
         assert "/ui/p/PROJECT/" in await browser.look("/ui/p/-/", 400)
         await browser.look("/ui/p/shop/")
         token, answers = await browser.token("/ui/sign-in"), []
