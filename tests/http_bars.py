@@ -38,6 +38,7 @@ _BARS = {
     "functions before the store": "",
     "one inside the other": "12",
     "us a post, no sockets": "",
+    "us a post, body behind": "",
     "lines": "8,800",
 }
 
@@ -141,6 +142,7 @@ def main() -> None:
         found[one]["functions before the store"] = [calls["functions"]]
         found[one]["one inside the other"] = [calls["depth"]]
         found[one]["us a post, no sockets"] = [calls["microseconds"]]
+        found[one]["us a post, body behind"] = [calls["microseconds_in_two"]]
         found[one]["lines"] = [lines_of(one)]
     names = ("here", "before")[: len(checkouts)]
     print(f"{'':32}" + "".join(f"{name:>10}" for name in names) + f"{'bar':>10}")

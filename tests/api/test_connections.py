@@ -23,8 +23,9 @@ from uvicorn.server import ServerState
 import zaqar_lite
 from tests.api.sockets import Raw, established, request
 from tests.server import ServerProcess
-from zaqar_lite.api.request import Head, Request, Response, Write
-from zaqar_lite.server.connections import connections_of
+from zaqar_lite.api.request import Head, Request, Response, Route, Write
+from zaqar_lite.domain.identity import Access
+from zaqar_lite.server.connections import HttpConnection, connections_of
 from zaqar_lite.server.http1 import RequestReader
 from zaqar_lite.server.loading import load
 
@@ -258,11 +259,22 @@ def test_a_head_may_have_256_kib(strict: ServerProcess) -> None:
             assert [raw.answer().status for _ in statuses] == statuses
 
 
+KNOWN = request("POST", POST, MESSAGE + b" " * 9_000)
+
+
 @pytest.mark.parametrize(
-    "begun", [b"GET /v2/queues HTTP/1.1\r\nX: ", request("POST", POST, b"{", length=9_000)]
+    "begun",
+    [
+        b"GET /v2/queues HTTP/1.1\r\nX: ",
+        request("POST", POST, b"{", length=9_000),
+        KNOWN[:-9_000],
+    ],
+    ids=["head", "body", "body behind a known head"],
 )
 def test_a_request_that_comes_byte_by_byte_has_an_end(strict: ServerProcess, begun: bytes) -> None:
     with Raw(strict) as raw:
+        raw.send(KNOWN)
+        assert raw.answer().status == 201
         raw.send(begun)
         started = time.monotonic()
         raw.send_until_refused(b" ", pause=0.2)
@@ -642,6 +654,62 @@ async def _answered(result: Response) -> bytes:
         answer = await asyncio.wait_for(reader.read(), 10)
         writer.close()
     return answer
+
+
+class Wire(asyncio.Transport):
+    """A transport that notes what is done with it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = b""
+        self.is_paused, self.closed = False, asyncio.Event()
+
+    def write(self, data: Any) -> None:
+        self.written += bytes(data)
+
+    def is_closing(self) -> bool:
+        return self.closed.is_set()
+
+    def close(self) -> None:
+        self.closed.set()
+
+    def pause_reading(self) -> None:
+        self.is_paused = True
+
+
+def _begun() -> tuple[HttpConnection, Wire]:
+    """Make a connection on which a known head has come, and a part of its body."""
+    app: Any = Answering(Response(200, b""))
+    make = connections_of(app, load(environment={}))
+    sent = request("POST", POST, MESSAGE)
+    head = sent[: -len(MESSAGE)]
+    RequestReader(Unasked(), make.heads).feed_head(head)
+    make.heads[head].route = Route("POST", POST, Access(None, None), ())
+    connection, wire = make(None, ServerState()), Wire()
+    connection.connection_made(wire)
+    connection.data_received(sent[:-5])
+    return connection, wire
+
+
+@pytest.mark.anyio
+async def test_a_request_whose_body_still_comes_is_answered_when_the_server_stops() -> None:
+    connection, wire = _begun()
+    connection.shutdown()
+    assert not wire.is_closing()
+    connection.data_received(MESSAGE[-5:])
+    await asyncio.wait_for(wire.closed.wait(), 60)
+    connection.connection_lost(None)
+    assert wire.written.startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.anyio
+async def test_a_body_that_goes_on_behind_an_unread_answer_is_not_gathered() -> None:
+    connection, wire = _begun()
+    connection.pause_writing()
+    for _ in range(2):
+        connection.data_received(b"x")
+    connection.connection_lost(None)
+    assert wire.is_paused
 
 
 @pytest.mark.anyio
