@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
 from zaqar_lite.api.request import Response
-from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.metadata import dead_letter_target, is_queue_name
 from zaqar_lite.domain.models import HONOUR_DELAYS, QueueRef
@@ -99,12 +98,12 @@ class _RedrivePolicy(Struct, rename="camel"):
 class _CreateQueue(Struct, rename="pascal"):
     queue_name: str
     attributes: dict[str, str] = {}
-    tags: dict[str, str] = {}
+    tags: dict[str, str] = field(default_factory=dict, name="tags")
 
 
 class _GetQueueUrl(Struct, rename="pascal"):
     queue_name: str
-    queue_owner_account: str | None = msgspec.field(default=None, name="QueueOwnerAWSAccountId")
+    queue_owner_account: str | None = field(default=None, name="QueueOwnerAWSAccountId")
 
 
 class _ListQueues(Struct, rename="pascal"):
@@ -113,23 +112,13 @@ class _ListQueues(Struct, rename="pascal"):
     next_token: str | None = None
 
 
-class _GetQueueAttributes(QueueForm):
+class _AboutQueue(QueueForm):
+    """What is asked, or is to be changed, of a queue."""
+
     attribute_names: tuple[str, ...] = ()
-
-
-class _SetQueueAttributes(QueueForm, kw_only=True):
-    attributes: dict[str, str]
-
-
-class _TagQueue(QueueForm, kw_only=True):
-    tags: dict[str, str]
-
-
-class _UntagQueue(QueueForm, kw_only=True):
-    tag_keys: frozenset[str]
-
-
-class _ListSources(QueueForm):
+    attributes: dict[str, str] = field(default_factory=dict)
+    tags: dict[str, str] = field(default_factory=dict)
+    tag_keys: frozenset[str] = frozenset()
     max_results: int | None = None
     next_token: str | None = None
 
@@ -176,18 +165,12 @@ class QueueOperations:
             **changes,
             OPTIONS: _merged(kept, given),
         }
-        try:
-            created = await self.queues.create(call.queue, metadata)
-        except Invalid as exc:
-            raise SqsError("InvalidAttributeValue", str(exc)) from None
-        if not created:
+        if not await self.queues.create(call.queue, metadata):
             old = await self._metadata(call.queue)
             shown = self._shown(call, {**old, **changes, OPTIONS: _merged(_kept(old), given)})
-            for name, text in self._shown(call, old).items():
-                if shown.pop(name, "") != text:
-                    raise _exists(name)
-            for name in shown:
-                raise _exists(name)
+            if differing := shown.items() ^ self._shown(call, old).items():
+                text = f"The queue exists with another value of the attribute {min(differing)[0]}."
+                raise SqsError("QueueNameExists", text)
         return done({"QueueUrl": call.url(call.queue.name)})
 
     @operation("queues:get read")
@@ -214,10 +197,7 @@ class QueueOperations:
             if len(found) < size:
                 break
             marker = found[-1]
-        document = _page("QueueUrls", call, names, most)
-        if call.form.max_results is None:
-            document.pop("NextToken", None)
-        return done(document if names else {})
+        return done(_page("QueueUrls", call, names, most) if names else {})
 
     @operation("queues:delete manage")
     async def delete_queue(self, call: Call[QueueForm]) -> Response:
@@ -234,7 +214,7 @@ class QueueOperations:
         return done()
 
     @operation("queues:get read")
-    async def get_queue_attributes(self, call: Call[_GetQueueAttributes]) -> Response:
+    async def get_queue_attributes(self, call: Call[_AboutQueue]) -> Response:
         """Show the attributes of a queue that are asked for."""
         names = frozenset(call.form.attribute_names)
         if unknown := names - _KNOWN:
@@ -248,26 +228,22 @@ class QueueOperations:
         return done({"Attributes": found} if found else {})
 
     @operation("queues:update manage")
-    async def set_queue_attributes(self, call: Call[_SetQueueAttributes]) -> Response:
+    async def set_queue_attributes(self, call: Call[_AboutQueue]) -> Response:
         """Change attributes of a queue."""
         changes, given = await self._read(call, call.form.attributes)
         given["LastModifiedTimestamp"] = int(time.time())
-        try:
-            await self.queues.change(
-                call.queue,
-                lambda old: {**old, **changes, OPTIONS: _merged(_kept(old), given)},
-            )
-        except Invalid as exc:
-            raise SqsError("InvalidAttributeValue", str(exc)) from None
+        await self.queues.change(
+            call.queue, lambda old: {**old, **changes, OPTIONS: _merged(_kept(old), given)}
+        )
         return done()
 
     @operation("queues:update manage")
-    async def tag_queue(self, call: Call[_TagQueue]) -> Response:
+    async def tag_queue(self, call: Call[_AboutQueue]) -> Response:
         """Add tags to a queue."""
         return await self._change_tags(call, lambda tags: {**tags, **call.form.tags})
 
     @operation("queues:update manage")
-    async def untag_queue(self, call: Call[_UntagQueue]) -> Response:
+    async def untag_queue(self, call: Call[_AboutQueue]) -> Response:
         """Take tags off a queue."""
         gone = call.form.tag_keys
         return await self._change_tags(
@@ -281,7 +257,7 @@ class QueueOperations:
         return done({"Tags": tags} if tags else {})
 
     @operation("queues:get read")
-    async def list_dead_letter_source_queues(self, call: Call[_ListSources]) -> Response:
+    async def list_dead_letter_source_queues(self, call: Call[_AboutQueue]) -> Response:
         """List the URLs of the queues whose dead letters come to a queue."""
         await self._metadata(call.queue)
         most, after = _results(call.form.max_results), _marker(call.form.next_token) or ""
@@ -328,9 +304,7 @@ class QueueOperations:
             if read.redrive_policy:
                 policy = msgspec.json.decode(read.redrive_policy, type=_RedrivePolicy, strict=False)
         except msgspec.DecodeError as exc:
-            raise SqsError(
-                "InvalidAttributeValue", f"Invalid value of an attribute: {exc}."
-            ) from None
+            raise SqsError("InvalidAttributeValue", f"An attribute is wrong: {exc}.") from None
         others = msgspec.to_builtins(read)
         own = {key: others.pop(name) for name, key in _PRODUCT.items() if name in others}
         if others.pop(_REDRIVE, None) is not None:
@@ -339,9 +313,8 @@ class QueueOperations:
             target = call.named(policy.dead_letter_target_arn)
             self.authorizer.check_metadata(call.request.principal, {_LETTERS: target.name})
             if await self.queues.stored_metadata(target) is None:
-                raise SqsError(
-                    "InvalidAttributeValue", f"The dead-letter queue {target.name} does not exist."
-                )
+                text = f"The dead-letter queue {target.name} does not exist."
+                raise SqsError("InvalidAttributeValue", text)
             own |= {_LETTERS: target.name, _CLAIMS: policy.max_receive_count}
         return own, others
 
@@ -351,7 +324,7 @@ class QueueOperations:
         shown = {
             "QueueArn": call.arn(call.queue.name),
             **_DEFAULTS,
-            **_merged(_kept(metadata), {}),
+            **msgspec.to_builtins(_kept(metadata)),
             "DelaySeconds": 0,
             "MaximumMessageSize": limits.max_messages_post_size,
             "MessageRetentionPeriod": limits.default_message_ttl,
@@ -390,13 +363,6 @@ def _merged(kept: _Kept, changes: Mapping[str, Any]) -> dict[str, Any]:
 
 def _unknown(name: str) -> SqsError:
     return SqsError("InvalidAttributeName", f"Unknown Attribute {name[:256]}.")
-
-
-def _exists(name: str) -> SqsError:
-    return SqsError(
-        "QueueNameExists",
-        f"A queue already exists with the same name and a different value for attribute {name}",
-    )
 
 
 def _results(asked: int | None) -> int:
