@@ -7,7 +7,7 @@ import subprocess
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -84,10 +84,21 @@ def go_program(*arguments: str) -> list[str]:
     return [SQS_OF_GO.path, *arguments]
 
 
+class Told(dict[str, dict[str, Any]]):
+    """What a program said of each step; a step that it did not come to fails with its words."""
+
+    def __init__(self, steps: dict[str, dict[str, Any]], words: str) -> None:
+        super().__init__(steps)
+        self.words = words
+
+    def __missing__(self, step: str) -> NoReturn:
+        pytest.fail(f"the program did not come to {step}:\n{self.words[-3000:]}", pytrace=False)
+
+
 def run_steps(
     command: list[str], url: str, *, cwd: Path | None = None, source: str | None = None
-) -> dict[str, Any]:
-    """Run a client's program; return what it said of each step, and its standard error."""
+) -> Told:
+    """Run a client's program."""
     done = subprocess.run(
         command,
         env=environment_of(url),
@@ -98,12 +109,11 @@ def run_steps(
         timeout=100,
         check=False,
     )
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr[-3000:]}"
     lines = [json.loads(line) for line in done.stdout.splitlines()]
-    return {**{line.pop("step"): line for line in lines}, "stderr": done.stderr}
+    return Told({line.pop("step"): line for line in lines}, done.stderr)
 
 
-def run_node(name: str, prefix: str, url: str) -> dict[str, Any]:
+def run_node(name: str, prefix: str, url: str) -> Told:
     """Run a program of Node, which reads it from its input and packages from where it runs."""
     SQS_OF_NODE.install()
     node = find_program("node", "nodejs")

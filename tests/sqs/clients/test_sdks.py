@@ -14,6 +14,7 @@ import pytest
 
 from tests.sqs.clients.conftest import (
     IS_LONG,
+    Told,
     aioboto3_program,
     go_program,
     java_program,
@@ -24,7 +25,7 @@ from tests.sqs.clients.conftest import (
 
 pytestmark = pytest.mark.skipif(not IS_LONG, reason="needs five toolchains: tests/run --all")
 
-PROGRAMS: dict[str, Callable[[str, str], dict[str, Any]]] = {
+PROGRAMS: dict[str, Callable[[str, str], Told]] = {
     "boto3": lambda prefix, url: run_steps(python_program("scenario.py", "boto3", prefix), url),
     "aioboto3": lambda prefix, url: run_steps(
         aioboto3_program("scenario.py", "aioboto3", prefix), url
@@ -77,28 +78,33 @@ STEPS: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(scope="module", params=PROGRAMS)
-def told(request: pytest.FixtureRequest, sqs_url: str, prefix: str) -> dict[str, Any]:
+def sdk(request: pytest.FixtureRequest, prefix: str) -> tuple[str, str]:
+    """An SDK, and what the names of its queues begin with."""
+    return request.param, f"{request.param}-{prefix}"
+
+
+@pytest.fixture(scope="module")
+def told(sdk: tuple[str, str], sqs_url: str) -> Told:
     """What an SDK's program said of each step."""
-    name = f"{prefix}-{request.param}"
-    return {"name": name, **PROGRAMS[request.param](name, sqs_url)}
+    name, prefix = sdk
+    return PROGRAMS[name](prefix, sqs_url)
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_an_sdk_does_each_step(told: dict[str, Any], step: str) -> None:
+def test_an_sdk_does_each_step(told: Told, step: str) -> None:
     expected = STEPS[step]
     assert {name: told[step].get(name) for name in expected} == expected
 
 
-def test_an_sdk_finds_its_queues_by_their_names(told: dict[str, Any]) -> None:
-    jobs, dead = f"{told['name']}-jobs", f"{told['name']}-dead"
-    assert told["create"]["queue"] == jobs
-    assert told["create"]["dead_letters"] == dead
+def test_an_sdk_finds_its_queues_by_their_names(told: Told, sdk: tuple[str, str]) -> None:
+    jobs, dead = f"{sdk[1]}-jobs", f"{sdk[1]}-dead"
+    assert (told["create"]["queue"], told["create"]["dead_letters"]) == (jobs, dead)
     assert told["dead_letter"]["sources"] == [jobs]
 
 
-def test_an_sdk_waits_as_long_as_a_message_is_delayed(told: dict[str, Any]) -> None:
+def test_an_sdk_waits_as_long_as_a_message_is_delayed(told: Told) -> None:
     assert 0.5 < told["wait"]["seconds"] < 8
 
 
-def test_the_url_of_a_queue_is_where_an_sdk_sends(told: dict[str, Any]) -> None:
-    assert "differs from" not in told["stderr"]
+def test_the_url_of_a_queue_is_where_an_sdk_sends(told: Told) -> None:
+    assert "differs from" not in told.words
