@@ -3,7 +3,8 @@
 Each round measures every server, one after the other. A figure is the median over the rounds, and
 its ratio is to ElasticMQ in the same round, so that it holds when the machine's speed drifts. The
 load is the same for all: one process that sends prepared requests on raw connections, so that the
-servers have most of two cores. `--ours` leaves ElasticMQ out.
+servers have most of two cores. Beside each figure is the processor's time that the server spent for
+a message, which a busy machine changes least. `--ours` leaves ElasticMQ out.
 """
 
 import argparse
@@ -22,10 +23,12 @@ from typing import Any
 
 from tests.server import ServerProcess
 from tests.services.elasticmq import start_elasticmq
+from zaqar_lite.bench import machine
 
 BODY = "x" * 128
 SCENARIOS = ("send 1", "send 10", "receive 10 + delete 10")
 ELASTICMQ = "ElasticMQ"
+RATE, SPENT = "messages a second", "processor's microseconds a message"
 Next = Callable[[bytes | None], tuple[bytes | None, int]]
 """From the last answer to the next request, None when there is no more, and the messages done."""
 
@@ -101,9 +104,10 @@ class Target:
         self.load(once, connections=1, seconds=30)
         return json.loads(answers[0] or b"null")
 
-    def load(self, following: Next, *, connections: int, seconds: float) -> float:
-        """Keep connections busy for some seconds, or until no more is to do; messages a second."""
-        begun = time.monotonic()
+    def load(self, following: Next, *, connections: int, seconds: float) -> dict[str, float]:
+        """Keep connections busy for some seconds, or until no more is to do."""
+        servers = machine.server_processes(self._address[1])
+        begun, spent = time.monotonic(), machine.cpu_seconds(servers)
         with selectors.DefaultSelector() as selector, contextlib.ExitStack() as stack:
             opened = [Connection(self._address, following) for _ in range(connections)]
             for one in opened:
@@ -117,7 +121,9 @@ class Target:
                     answer = connection.read()
                     if answer is not None and not connection.go_on(answer, has_time):
                         selector.unregister(connection.socket)
-        return sum(one.done for one in opened) / (time.monotonic() - begun)
+        done = sum(one.done for one in opened)
+        passed, spent = time.monotonic() - begun, machine.cpu_seconds(servers) - spent
+        return {RATE: done / passed, SPENT: spent * 1e6 / max(done, 1)}
 
 
 def sending(target: Target, url: str, batch: int, most: int | None = None) -> Next:
@@ -164,12 +170,12 @@ def _check_none_failed(answer: bytes | None) -> None:
         raise RuntimeError(f"a batch failed: {answer[:500]!r}")
 
 
-def measure(url: str, arguments: argparse.Namespace) -> dict[str, float]:
-    """Measure one server once, on a new queue; messages a second by scenario."""
+def measure(url: str, arguments: argparse.Namespace) -> dict[str, dict[str, float]]:
+    """Measure one server once: for each scenario its figures, on a new queue."""
     target = Target(url)
     name = {"QueueName": f"q{time.monotonic_ns()}"}
     busy = {"connections": arguments.connections, "seconds": arguments.seconds}
-    figures: dict[str, float] = {}
+    figures: dict[str, dict[str, float]] = {}
     for scenario in SCENARIOS:
         queue = target.call("CreateQueue", name)["QueueUrl"]
         if scenario.startswith("send"):
@@ -207,23 +213,31 @@ def main() -> None:
     parser.add_argument("--ours", action="store_true", help="leave ElasticMQ out")
     arguments = parser.parse_args()
     with servers(arguments) as urls:
-        rounds: list[dict[str, dict[str, float]]] = []
+        rounds: list[dict[str, dict[str, dict[str, float]]]] = []
         # The first round warms up what a JVM compiles while it runs.
         for number in range(arguments.rounds + 1):
             figures = {name: measure(url, arguments) for name, url in urls.items()}
             rounds += [figures] if number else []
-    print(f"messages a second, medians of {arguments.rounds} rounds of {arguments.seconds:g} s")
-    print(f"{'':24}" + "".join(f"{name:>22}" for name in urls))
-    for scenario in SCENARIOS:
-        print(f"{scenario:24}" + "".join(_cell(rounds, name, scenario) for name in urls))
+    for what in (RATE, SPENT):
+        print(f"{what}, medians of {arguments.rounds} rounds of {arguments.seconds:g} s")
+        print(f"{'':24}" + "".join(f"{name:>22}" for name in urls))
+        for scenario in SCENARIOS:
+            cells = (
+                _cell(
+                    [
+                        (one[name][scenario][what], one[next(iter(urls))][scenario][what])
+                        for one in rounds
+                    ]
+                )
+                for name in urls
+            )
+            print(f"{scenario:24}" + "".join(cells))
 
 
-def _cell(rounds: list[dict[str, dict[str, float]]], name: str, scenario: str) -> str:
-    figure = statistics.median(one[name][scenario] for one in rounds)
-    if ELASTICMQ not in rounds[0]:
-        return f"{figure:>22,.0f}"
-    ratio = statistics.median(one[name][scenario] / one[ELASTICMQ][scenario] for one in rounds)
-    return f"{figure:>14,.0f} ({ratio:5.2f})"
+def _cell(figures: list[tuple[float, float]]) -> str:
+    median = statistics.median(figure for figure, _ in figures)
+    ratio = statistics.median(figure / first for figure, first in figures)
+    return f"{median:>14,.0f} ({ratio:5.2f})"
 
 
 if __name__ == "__main__":

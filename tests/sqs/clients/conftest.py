@@ -4,6 +4,7 @@ import importlib.util
 import json
 import os
 import subprocess
+import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,22 +15,15 @@ import pytest
 from tests.server import ServerProcess
 from tests.services.environments import (
     AIOBOTO3,
-    CELERY,
     SQS_OF_GO,
     SQS_OF_JAVA,
     SQS_OF_NODE,
 )
-from tests.services.process import find_program
+from tests.services.process import find_program, missing
 
 SIDE = Path(__file__).with_name("side")
 IS_LONG = "ZAQAR_TEST_ALL" in os.environ
 SERVER_SETTINGS = {"ZAQAR_LITE_SQS": "true"}
-
-
-def skip_without_sqs() -> None:
-    """Skip where our server has no SQS yet."""
-    if importlib.util.find_spec("zaqar_lite.sqs") is None:
-        pytest.skip("our server has no SQS yet: set ZAQAR_TEST_SQS_URL")
 
 
 @pytest.fixture(scope="session")
@@ -39,7 +33,6 @@ def sqs_url() -> Iterator[str]:
     if url:
         yield url
     else:
-        skip_without_sqs()
         with ServerProcess("memory://", env=SERVER_SETTINGS) as server:
             yield server.url
 
@@ -63,8 +56,10 @@ def environment_of(url: str) -> dict[str, str]:
 
 
 def python_program(name: str, *arguments: str) -> list[str]:
-    """The command of a Python program that uses boto3."""
-    return [CELERY.program("python"), str(SIDE / name), *arguments]
+    """The command of a Python program that uses boto3, with that of the tests."""
+    if importlib.util.find_spec("boto3") is None:
+        missing("boto3", "tests/run --prepare")
+    return [sys.executable, str(SIDE / name), *arguments]
 
 
 def aioboto3_program(name: str, *arguments: str) -> list[str]:

@@ -24,7 +24,6 @@ from tests.sqs.clients.conftest import (
     SERVER_SETTINGS,
     SIDE,
     environment_of,
-    skip_without_sqs,
 )
 
 pytestmark = pytest.mark.skipif(not IS_LONG, reason="a minute: tests/run --all")
@@ -118,7 +117,6 @@ class Program:
 @pytest.fixture(scope="module")
 def movable_sqs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MovableServer]:
     """A server for SQS's clients whose clock the test moves."""
-    skip_without_sqs()
     offset = tmp_path_factory.mktemp("clock") / "offset"
     env = {**SERVER_SETTINGS, "ZAQAR_LITE_CLOCK_OFFSET_FILE": str(offset)}
     with ServerProcess("memory://", env=env) as process:
