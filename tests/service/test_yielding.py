@@ -13,7 +13,7 @@ from zaqar_lite.domain.yielding import STEP, Turns
 from zaqar_lite.service.jobs.runner import Pace
 from zaqar_lite.service.messages import Messages
 from zaqar_lite.service.post_validation import Draft
-from zaqar_lite.service.topics import Admitted, Topics
+from zaqar_lite.service.topics import Topic, Topics
 
 pytestmark = pytest.mark.anyio
 QUEUE = QueueRef("p", "q")
@@ -37,7 +37,7 @@ async def test_a_post_to_a_topic_is_made_in_turns(count: int) -> None:
     one = Composed()
     topics = Topics(one.management, one.store, limits=one.limits, clock=one.clock, turns=Turns())
     posted = topics.post(
-        QUEUE, _drafts(count), client_id="c", batch_key=None, admitted=Admitted({}, 1)
+        QUEUE, _drafts(count), client_id="c", batch_key=None, admitted=Topic("t", {}, 1)
     )
     rounds, _ = await rounds_beside(posted)
     parts = -(-count // STEP)

@@ -45,18 +45,12 @@ _GRACE_MS = 60_000
 """How much longer an outbox message lives, so that one that is due at the end is delivered."""
 
 
-class Admitted(NamedTuple):
-    """What a post is decided by: the topic's metadata, and the version of its record."""
-
-    metadata: Mapping[str, Any]
-    version: int
-
-
 class Topic(NamedTuple):
-    """A topic's name and metadata."""
+    """A topic's name and metadata, and the version of its record where it was read."""
 
     name: str
     metadata: Mapping[str, Any]
+    version: int = 0
 
 
 @dataclass(eq=False, repr=False)
@@ -78,7 +72,7 @@ class Topics:
             KIND,
             "Topic",
             encode=_encode,
-            reads=lambda record: Topic(record.name, json.loads(record.value)),
+            reads=lambda record: Topic(record.name, json.loads(record.value), int(record.version)),
             most=Most(MAX_TOPICS, LimitReached, full),
         )
 
@@ -157,19 +151,19 @@ class Topics:
             ),
         )
 
-    async def admit(self, topic: QueueRef, size: int) -> Admitted | None:
+    async def admit(self, topic: QueueRef, size: int) -> Topic | None:
         """Refuse a body of `size` bytes; answer what the post is decided by, None without a topic.
 
         Raises:
             Invalid: larger than the topic or the server allows.
         """
-        found, version = await self._kind.read(topic.project, name_of(topic))
-        metadata = {} if found is None else found.metadata
+        found = await self._kind.find(topic.project, name_of(topic))
         most = self.limits.max_messages_post_size
-        most = min(metadata.get("_max_messages_post_size") or most, most)
+        if found is not None:
+            most = min(found.metadata.get("_max_messages_post_size") or most, most)
         if size > most:
             raise Invalid(f"The body has {size} bytes; {most} are allowed.")
-        return None if found is None else Admitted(metadata, version)
+        return found
 
     async def post(
         self,
@@ -178,7 +172,7 @@ class Topics:
         *,
         client_id: str,
         batch_key: str | None,
-        admitted: Admitted | None,
+        admitted: Topic | None,
     ) -> Sequence[Posted]:
         """Write outbox messages for the topic's subscriptions; make the topic unless it is there.
 
@@ -192,7 +186,7 @@ class Topics:
                 self._drafts.check_times(f"Message {index}", None, self._delay_of(draft))
         if admitted is None:
             await self.create(topic, {})
-            admitted = await self.admit(topic, 0) or Admitted({}, 0)
+            admitted = await self.admit(topic, 0) or Topic("", {})
         whole = batch_key and identify(topic, batch_key, (draft.body for draft in drafts))
         new: list[NewMessage] = []
         async for _, part in in_steps(drafts, self.turns):
@@ -205,9 +199,7 @@ class Topics:
             version=None,
         )
 
-    def _entry(
-        self, topic: QueueRef, draft: Draft, admitted: Admitted, client_id: str
-    ) -> NewMessage:
+    def _entry(self, topic: QueueRef, draft: Draft, admitted: Topic, client_id: str) -> NewMessage:
         metadata = admitted.metadata
         ttl = draft.ttl or metadata.get("_default_message_ttl")
         delay = self._delay_of(draft)

@@ -42,19 +42,17 @@ class Credential:
         return sha256(whole.encode("utf-8", "surrogateescape")).digest()
 
 
-class Known(NamedTuple):
-    """Whom a credential stands for, and for how many seconds that may be believed."""
-
-    principal: Principal
-    seconds: float
-
-
 class Provider(Protocol):
     """One way to know who is asking."""
 
     @property
     def is_remote(self) -> bool:
         """Whether each credential costs a call of another server."""
+        ...
+
+    @property
+    def believed_for(self) -> float:
+        """For how many seconds an answer may be believed."""
         ...
 
     @property
@@ -66,7 +64,7 @@ class Provider(Protocol):
         """Tell whether this credential is of its kind; then no other provider is asked."""
         ...
 
-    async def authenticate(self, credential: Credential) -> Known:
+    async def authenticate(self, credential: Credential) -> Principal:
         """Find out whom a credential stands for; the caller caches the answer.
 
         Raises:
@@ -260,13 +258,13 @@ class Authenticator:
         generation = self._generation  # what is changed meanwhile may be this
         try:
             async with turn or nullcontext():
-                known = await provider.authenticate(credential)
+                principal = await provider.authenticate(credential)
         except Unauthenticated:
             until = self._clock.now_ms() / 1000 + REFUSED_FOR
             self._cache[digest] = _Entry(None, until, until, generation)
             raise
-        principal, now = known.principal, self._clock.now_ms() / 1000
-        until = now + known.seconds
+        now = self._clock.now_ms() / 1000
+        until = now + provider.believed_for
         if principal.expires_at is not None:
             until = min(until, principal.expires_at / 1000)
         lasts = until if provider.is_remote else min(until, now + LASTING_FOR)

@@ -34,7 +34,7 @@ from zaqar_lite.domain.errors import (
 from zaqar_lite.domain.identity import How, Principal, is_project_id, parse_grants
 from zaqar_lite.domain.limits import MAX_PROJECT_ID
 from zaqar_lite.service.caching import Cache
-from zaqar_lite.service.identity.authentication import Credential, Known, Place
+from zaqar_lite.service.identity.authentication import Credential, Place
 from zaqar_lite.service.records import Kind, Most
 from zaqar_lite.storage.management import ManagementStore
 
@@ -91,6 +91,7 @@ class Keys:
 
     challenge = 'Bearer realm="zaqar-lite"'
     is_remote = False
+    believed_for = BELIEVED_FOR
 
     def __init__(self, management: ManagementStore, clock: Clock) -> None:
         self._clock = clock
@@ -117,7 +118,7 @@ class Keys:
         """Tell whether a credential is a key."""
         return credential.place is Place.BEARER and credential.text.startswith("zq_")
 
-    async def authenticate(self, credential: Credential) -> Known:
+    async def authenticate(self, credential: Credential) -> Principal:
         """Find out whose key it is."""
         found = _KEY.fullmatch(credential.text)
         if found is None:
@@ -127,7 +128,7 @@ class Keys:
         fits = hmac.compare_digest(_hash(found["secret"]), expected)
         if key is None or not fits or not key.is_live(self._clock.now_ms()):
             raise Unauthenticated(f"the key {found['id']} is wrong, expired or disabled")
-        return Known(_principal(key), BELIEVED_FOR)
+        return _principal(key)
 
     async def signer(self, key_id: str) -> Signer:
         """Whom the key of an id stands for, and the secret by which its holder signs requests.

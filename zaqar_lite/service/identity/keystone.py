@@ -9,14 +9,14 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, NamedTuple
 
 from zaqar_lite.domain.access_rules import AccessRule
 from zaqar_lite.domain.errors import Unauthenticated, Unavailable
 from zaqar_lite.domain.identity import How, Principal, is_project_id
-from zaqar_lite.service.identity.authentication import Credential, Known, Place
+from zaqar_lite.service.identity.authentication import Credential, Place
 
 logger = logging.getLogger("zaqar_lite")
 SERVICE_TYPE = "messaging"
@@ -71,16 +71,6 @@ class Account:
         return {"auth": {"identity": identity, "scope": scope}}
 
 
-class Token(NamedTuple):
-    """What a token says: whose it is, where and until when, and what it may be used for."""
-
-    user: str
-    project: str | None
-    roles: frozenset[str]
-    expires_at: int
-    access_rules: tuple[AccessRule, ...] | None
-
-
 @dataclass(eq=False, repr=False)
 class Keystone:
     """The provider that recognises what is in X-Auth-Token.
@@ -109,23 +99,17 @@ class Keystone:
         """Tell whether a credential came as OpenStack's clients send it."""
         return credential.place is Place.TOKEN
 
-    async def authenticate(self, credential: Credential) -> Known:
+    async def authenticate(self, credential: Credential) -> Principal:
         """Find out whose token it is."""
         service = None
         if credential.service is not None:
             service = await self._ask(credential.service)
             if service.roles.isdisjoint(self.service_roles):
                 raise Unauthenticated("the service's token has no role of a service")
-        token = await self._ask(credential.text, by=credential.service)
-        principal = Principal(
-            How.KEYSTONE,
-            token.project,
-            token.user,
-            token.roles,
-            expires_at=token.expires_at if service is None else service.expires_at,
-            access_rules=token.access_rules if service is None else None,
-        )
-        return Known(principal, self.believed_for)
+        user = await self._ask(credential.text, by=credential.service)
+        if service is None:
+            return user
+        return replace(user, expires_at=service.expires_at, access_rules=None)
 
     async def own_user(self) -> str:
         """The id of the server's own account.
@@ -157,7 +141,7 @@ class Keystone:
             raise Unavailable("This server has no account at Keystone.")
         return self.account
 
-    async def _ask(self, token: str, *, by: str | None = None) -> Token:
+    async def _ask(self, token: str, *, by: str | None = None) -> Principal:
         """Ask about a token, in our own name, in that of the service, or in the token's own."""
         is_text = token.isascii() and token.isprintable() and " " not in token
         if len(token) > _LONGEST or not is_text:
@@ -180,7 +164,7 @@ class Keystone:
                 self._own = ""  # it has expired, or was revoked
         return self._read(answer)
 
-    def _read(self, answer: Answer) -> Token:
+    def _read(self, answer: Answer) -> Principal:
         ours = self.account is not None
         if answer.status == 200:
             try:
@@ -231,18 +215,19 @@ class Keystone:
         return answer
 
 
-def parse_token(token: Mapping[str, Any]) -> Token:
-    """Read Keystone's document of a token; raises what reading something else raises."""
+def parse_token(token: Mapping[str, Any]) -> Principal:
+    """Read whom Keystone's document of a token is of; raises what reading something else raises."""
     project = token.get("project", {}).get("id")
     if project is not None and not is_project_id(project):
         raise ValueError("the id of its project is not valid")
     rules = token.get("application_credential", {}).get("access_rules")
-    return Token(
-        str(token["user"]["id"]),
+    return Principal(
+        How.KEYSTONE,
         project,
+        str(token["user"]["id"]),
         frozenset(str(role["name"]) for role in token.get("roles", ())),
-        int(datetime.fromisoformat(token["expires_at"]).timestamp() * 1000),
-        None
+        expires_at=int(datetime.fromisoformat(token["expires_at"]).timestamp() * 1000),
+        access_rules=None
         if rules is None
         else tuple(
             AccessRule(rule["method"], rule["path"])

@@ -16,7 +16,7 @@ import jwt
 
 from zaqar_lite.domain.errors import Invalid, Unauthenticated, Unavailable
 from zaqar_lite.domain.identity import Grant, How, Principal, is_project_id, parse_grants
-from zaqar_lite.service.identity.authentication import Credential, Known, Place
+from zaqar_lite.service.identity.authentication import Credential, Place
 
 logger = logging.getLogger("zaqar_lite")
 ALGORITHMS = (
@@ -25,7 +25,6 @@ ALGORITHMS = (
 )
 REQUIRED = ("exp", "iat", "iss", "aud", "sub")
 LEEWAY = 30
-BELIEVED_FOR = 60.0
 _FRESH, _STALE, _PAUSE, _PATIENCE = 300.0, 6 * 3600.0, 30.0, 2.0
 """Seconds: for how long published keys are used without another look; for how long when the issuer
 is away; between two tries to read them; and that a token of a known key waits for such a try."""
@@ -55,6 +54,7 @@ class OpenIdConnect:
 
     challenge = 'Bearer realm="zaqar-lite"'
     is_remote = False
+    believed_for = 60.0
 
     def __init__(self, issuer: Issuer, fetch: Fetch) -> None:
         self._issuer = issuer
@@ -64,7 +64,7 @@ class OpenIdConnect:
         """Tell whether a credential is a JWT."""
         return credential.place is Place.BEARER and credential.text.count(".") == 2
 
-    async def authenticate(self, credential: Credential) -> Known:
+    async def authenticate(self, credential: Credential) -> Principal:
         """Find out whose token it is."""
         try:
             header = jwt.get_unverified_header(credential.text)
@@ -80,7 +80,7 @@ class OpenIdConnect:
             )
         except jwt.PyJWTError as exc:
             raise Unauthenticated(f"the token is refused: {exc}") from None
-        return Known(self._principal(claims), BELIEVED_FOR)
+        return self._principal(claims)
 
     def _principal(self, claims: Mapping[str, Any]) -> Principal:
         issuer = self._issuer

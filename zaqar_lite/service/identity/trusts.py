@@ -148,7 +148,7 @@ class Trusts(BackgroundWorker):
             raise Unavailable("Keystone gives no token of the subscription's trust.")
         now = self._clock.now_ms()
         try:
-            ends = parse_token(answer.document["token"]).expires_at
+            ends = parse_token(answer.document["token"]).expires_at or now
         except (KeyError, TypeError, ValueError, AttributeError) as exc:
             raise Unavailable(
                 "Keystone's token of the subscription's trust can't be read.", detail=repr(exc)
