@@ -233,37 +233,32 @@ class Kind(Generic[T]):
         limit: int | None,
         *,
         prefix: str = "",
-        keep: Callable[[T], bool] = lambda _: True,
+        keep: Callable[[T], bool] | None = None,
     ) -> list[T]:
         """List what to `keep` of a project's records after a name: `limit`, or all that are left.
 
         Clients take an empty page for the end of a list, so records are read until the page is
         full or the list ends. The names begin with `prefix`, which `after` leaves out. What is
-        sealed is opened; a damaged record is left out.
+        sealed is opened; a damaged record is left out. Others have their turn after each 64 KiB.
         """
         found: list[T] = []
-        size, after = limit or _READ_AT_ONCE, prefix + (after or "")
-        while True:
-            page = await self.management.list_records(
-                self.name, project, after=(project, after), limit=size
-            )
-            named = [record for record in page if record.name.startswith(prefix)]
-            found += filter(keep, await self.decoded(named))
-            if (limit is not None and len(found) >= limit) or len(named) < size:
-                return found[:limit]
-            after, size = page[-1].name, max(size, _READ_AT_ONCE)
-            await asyncio.sleep(0)
-
-    async def decoded(self, records: Sequence[Record]) -> list[T]:
-        """Open and decode records; others have their turn after each 64 KiB."""
-        found: list[T] = []
-        size = 0
-        for record in await self.management.opened(records):
-            size += len(record.value)
-            if size >= _DECODED_AT_ONCE:
-                size = 0
+        first, size = (project, prefix + (after or "")), limit or _READ_AT_ONCE
+        if keep is not None:
+            size = max(size, _READ_AT_ONCE)
+        decoded = 0
+        async for record in all_records(
+            self.management, self.name, project, after=first, page_size=size
+        ):
+            if not record.name.startswith(prefix):
+                break
+            decoded += len(record.value)
+            if decoded >= _DECODED_AT_ONCE:
+                decoded = 0
                 await asyncio.sleep(0)
-            found.append(self.decode(record))
+            values = [self.decode(one) for one in await self.management.opened((record,))]
+            found += values if keep is None else filter(keep, values)
+            if len(found) == limit:
+                break
         return found
 
 
