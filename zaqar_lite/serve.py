@@ -110,6 +110,7 @@ def _serve(
     announce: Callable[[], None],
 ) -> int:
     """Run the server in this process; answer its exit code."""
+    sys.setswitchinterval(0.0005)  # by its 5 ms a thread that has synced tells of it too late
     certificate = _certificate(settings)
     config = _config(settings, app, certificate)
     server = _Server(config, announce, Reloading(settings, source, certificate, app))

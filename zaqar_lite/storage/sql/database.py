@@ -621,7 +621,7 @@ class Database:
             if self._copying is not None:
                 await asyncio.wait({self._copying})
             await loop.run_in_executor(self._threads, self.place.restart)
-        elif self._copying is None:
+        elif self._copying is None and self.place.must_copy:
             self._copying = loop.run_in_executor(self._threads, self.place.copy)
             self._copying.add_done_callback(self._copied)
 

@@ -44,8 +44,9 @@ _FRAME = PAGE_SIZE + 24
 _WAL_HEADER = 32
 _COPY_AT = 2 << 20
 """Bytes of the WAL that are not in the file yet, from which on they are copied."""
-_RESTART_AT = 12 << 20
-"""Bytes of the WAL from which on it is begun anew."""
+_RESTART_AT = 32 << 20
+"""Bytes of the WAL from which on it is begun anew, on a small disk a quarter of that: nobody can
+work for some 5 ms then."""
 _SHORT_WAL = 1 << 20
 """Bytes of the WAL from which on it is begun anew on a low disk."""
 LONG_WAL = 256 << 20
@@ -102,6 +103,8 @@ class InRam:
     syncs = False
     """Whether operations wait until a batch is durable."""
     wal_bytes = 0
+    must_copy = False
+    """Whether there is enough in the WAL to be copied into the file."""
     must_restart = False
     """Whether the WAL is so long that it should be begun anew."""
 
@@ -123,7 +126,7 @@ class InRam:
         """Make what was committed so far durable. Raises OSError: the disk did not take it."""
 
     def copy(self) -> None:
-        """Copy what is durable of the WAL into the file, once there is enough of it."""
+        """Copy what is durable of the WAL into the file."""
 
     def restart(self) -> None:
         """Begin the WAL anew, in a thread and while no statement runs."""
@@ -164,6 +167,7 @@ class InFile(InRam):
         self._copied = 0
         self._has_warned = False
         self._is_low = False
+        self._restart_at = _RESTART_AT
 
     # -- opening and closing --
 
@@ -316,10 +320,15 @@ class InFile(InRam):
             sync_data(self._descriptor)
         self.synced = length
 
-    def copy(self) -> None:
-        """Copy what is durable of the WAL into the file, once there is enough of it."""
+    @property
+    def must_copy(self) -> bool:  # type: ignore[override]
+        """Whether there is enough in the WAL to be copied into the file."""
         least = min(_COPY_AT, _SHORT_WAL // 2) if self._is_low else _COPY_AT
-        if self._copier is None or self.wal_bytes - self._copied < least:
+        return self.wal_bytes - self._copied >= least
+
+    def copy(self) -> None:
+        """Copy what is durable of the WAL into the file."""
+        if self._copier is None:
             return
         with contextlib.suppress(apsw.BusyError):
             _, frames = self._copier.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
@@ -331,7 +340,7 @@ class InFile(InRam):
     def must_restart(self) -> bool:  # type: ignore[override]
         """Whether the WAL is so long that it should be begun anew."""
         # On a low disk the WAL must not grow into the reserve.
-        return self.wal_bytes >= (_SHORT_WAL if self._is_low else _RESTART_AT) and (
+        return self.wal_bytes >= (_SHORT_WAL if self._is_low else self._restart_at) and (
             self.wal_bytes < LONG_WAL or self._copied * 2 > self.wal_bytes
         )
 
@@ -382,9 +391,9 @@ class InFile(InRam):
         What the WAL has still to bring to the file needs room too.
         """
         disk = os.statvfs(self.directory)
-        reserve = self._reserve
+        reserve, size = self._reserve, disk.f_blocks * disk.f_frsize
+        self._restart_at = min(_RESTART_AT, size // 4)
         if reserve is None:
-            size = disk.f_blocks * disk.f_frsize
             reserve = min(_RESERVE_MOST, max(size // 100, _RESERVE_LEAST))
         waiting = max(0, self.wal_bytes - self._copied)
         self._is_low = disk.f_bavail * disk.f_frsize < reserve + waiting

@@ -99,13 +99,12 @@ async def post(  # noqa: PLR0917 - as the seam has it
     if db.unfinished:
         await finish_posts(db)
     cost = cost_of(messages)
-    is_large = cost > _PART
     if db.shares is not None:
         await _take_share(db, ref.project, cost if db.is_post_whole else min(cost, _PART))
     if ref in db.posting:
         await _wait_for_large(db, ref)
     await _make_room(db, wanted)
-    if not is_large:
+    if cost <= _PART:
         return await db.write(_post_at_once, wanted)
     await _wait_for_large(db, ref)
     # In a task of its own: what has begun is finished, whether or not its client is still there.
@@ -271,9 +270,8 @@ def _end(db: Database, large: LargePost) -> Sequence[Posted]:
     if not rows:
         raise Unavailable("The store undid this post, or has finished it already.")
     db.execute("DELETE FROM post WHERE number = ?", values)
-    ids = _texts_of(b"".join(ids for (ids,) in rows))
-    queue, now = db.make_queue(large.post.ref), db.clock.now_ms()
-    return _answer(db, queue, large.post, large.plan, ids, now)
+    queue, ids = db.make_queue(large.post.ref), _texts_of(b"".join(ids for (ids,) in rows))
+    return _answer(db, queue, large.post, large.plan, ids, db.clock.now_ms())
 
 
 def _parts(messages: Sequence[NewMessage]) -> Sequence[Sequence[NewMessage]]:
