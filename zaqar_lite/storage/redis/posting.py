@@ -106,12 +106,11 @@ class _Batch:
             halves = self.randomness[start : start + _STEP]
             blobs += map(pack_new, some, repeat(client), halves)
             keys += map(pack_message_key, some, halves)
+            longest = max(longest, *[message.ttl_ms for message in some])
             for number, message in enumerate(some, start):
-                longest = max(longest, message.ttl_ms, *(one.ttl_ms for one in message.outbox))
-                outbox += [
-                    pack_outbox_entry(number, one, client, halves[number - start])
-                    for one in message.outbox
-                ]
+                for one in message.outbox:
+                    outbox.append(pack_outbox_entry(number, one, client, halves[number - start]))
+                    longest = max(longest, one.ttl_ms)
         if not any(keys):
             keys.clear()
         ids = b"" if batch_key is None else pack_ids(self._answers, self.randomness)
