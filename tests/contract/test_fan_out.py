@@ -131,8 +131,11 @@ async def test_two_letters_of_one_message_are_two(
     assert len({letter.id for letter in letters}) == 2
     claim_id = await third.claim_id(1)
     assert await third.counts() == (1, 0, 1)
+    last = await third.claim_id(client="another")
+    assert [letter.claim_id for letter in await third.listed()] == [claim_id, last]
     await third.delete(letters[0].id, claims=[claim_id])
     assert [letter.id for letter in await third.listed()] == [letters[1].id]
+    assert await third.held(last) == ["a"]
 
 
 async def test_a_copy_takes_the_place_of_what_has_expired(

@@ -37,11 +37,6 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
         "101",
     ): "How many projects one round writes at once; the same are written.",
     (
-        "zaqar_lite/api/v2/claims.py",
-        "_settlement((one.id, dead, None, False, one.reason, one.detail, 0, 0))",
-        "True",
-    ): "Whether the work failed is asked of a release only.",
-    (
         "zaqar_lite/service/policy.py",
         "subscribed: bool = False",
         "True",
@@ -68,20 +63,10 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
         "1",
     ): "Letters of nearly 1 MiB come with the answer, or are fetched by the next call.",
     (
-        "zaqar_lite/storage/redis/scripts/letters.lua",
-        "local key = row.ending or row.track:sub(12) .. row.reason",
-        "13",
-    ): "The key leaves out the highest byte of a claim count, which differs from 16,777,216 on.",
-    (
         "zaqar_lite/service/quotas/rate_limits.py",
         "for bucket, tokens in zip(buckets, left, strict=True):",
         "False",
     ): "It checks what the store promises: one answer for each bucket.",
-    (
-        "zaqar_lite/service/messages.py",
-        "large = len(drafts) > STEP",
-        ">=",
-    ): "Whether a post of exactly one step lets others run before it; the answer is the same.",
     (
         "zaqar_lite/storage/redis/scripts/indexes.lua",
         "if #special > 0 then",

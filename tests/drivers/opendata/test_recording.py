@@ -15,11 +15,11 @@ import pytest
 from tests.drivers.opendata.contract_hooks import check_database
 from tests.drivers.opendata.rfc import decode_active, read_config
 from tests.drivers.opendata.store import Store
-from tests.drivers.store import HOUR, MINUTE, OTHER, QUEUE, THIRD, texts
-from zaqar_lite.domain.errors import KeyReused, NotFound, Unavailable
+from tests.drivers.store import HOUR, MINUTE, OTHER, QUEUE, THIRD
+from zaqar_lite.domain.errors import NotFound, Unavailable
 from zaqar_lite.domain.histories import HistoryState
 from zaqar_lite.domain.ids import new_claim_id
-from zaqar_lite.domain.models import ListQuery, Message
+from zaqar_lite.domain.models import DeadLetter, ListQuery, Message, RetryPolicy
 from zaqar_lite.domain.posts import Copy, IdempotencyKey, NewMessage
 from zaqar_lite.domain.settlements import Act, Outcome, Settlement
 from zaqar_lite.storage.opendata import recorder
@@ -77,16 +77,28 @@ async def test_a_large_body_is_stored_raw(store: Store) -> None:
     assert payload[:1] == b"\x03"
 
 
-async def test_copies_share_one_payload_that_goes_with_the_last(store: Store) -> None:
-    copies = tuple(Copy(ref, HOUR, 0, 100) for ref in (OTHER, THIRD))
-    await store.post(NewMessage(b'"shared"', HOUR, copies=copies))
-    for queue in (QUEUE, OTHER):
-        assert len(await store.records(RecordType.PAYLOAD)) == 1
-        assert await store.acknowledge(queue) == 1
+async def test_two_letters_of_a_message_have_attempts_of_their_own_in_the_history(
+    store: Store,
+) -> None:
+    """From the two queues that held it, in one dead-letter queue."""
+    await store.management.create_queue(THIRD, {"_done_retention": 0}, max_queues=9)
+    await store.post(NewMessage(b'"poison"', HOUR, copies=(Copy(OTHER, HOUR, 0, 100),)))
+    retries = RetryPolicy(DeadLetter(THIRD, 1))
+    for source in (QUEUE, OTHER):
+        await store.release(await store.claim(queue=source, client=source.name), source)
+        assert (await store.claim(queue=source, retries=retries)).moved == 1
     await store.restart()
-    assert texts(await store.claim(queue=THIRD)) == ["shared"]
-    await store.messages.purge(THIRD)
-    assert not await store.records(RecordType.PAYLOAD)
+    assert [one.origin and one.origin.source for one in await store.all_messages(THIRD)] == [
+        QUEUE.name,
+        OTHER.name,
+    ]
+    for left in (1, 0):
+        assert await store.acknowledge(THIRD, limit=1, client="reader") == 1
+        await store.restart()
+        assert len(await store.all_messages(THIRD)) == left
+    page = await store.messages.history(THIRD, HistoryState.DONE, marker=None, limit=10)
+    consumers = [list(entry.consumers) for entry in page.entries]
+    assert consumers == [[QUEUE.name, "reader"], [OTHER.name, "reader"]]
 
 
 async def test_pages_are_cut_where_they_are_full_and_go_with_their_messages(store: Store) -> None:
@@ -200,15 +212,6 @@ async def test_keys_of_earlier_versions_are_known_and_go_at_their_end(store: Sto
     store.clock.advance(2 * HOUR)
     await store.sweep()
     assert not await store.records(RecordType.IDEMPOTENCY)
-
-
-async def test_what_was_posted_with_a_key_is_compared_after_a_restart(store: Store) -> None:
-    new = NewMessage(b"1", HOUR, 0, IdempotencyKey("k", b"x" * 16))
-    posted = await store.post(new)
-    await store.restart()
-    assert await store.post(new) == posted
-    with pytest.raises(KeyReused):
-        await store.post(NewMessage(b"2", HOUR, 0, IdempotencyKey("k", b"y" * 16)))
 
 
 async def test_attempts_of_an_earlier_version_read_on(store: Store) -> None:

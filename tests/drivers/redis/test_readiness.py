@@ -1,18 +1,15 @@
 """Signals of what became ready: between processes, over lost connections, and in a cluster."""
 
 import asyncio
-import json
-import sys
 import time
-from asyncio.subprocess import PIPE
-from collections.abc import AsyncIterator, Callable
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from tests import services
 from tests.contract.subject import HOUR, MINUTE, QueueUnderTest
+from tests.contract.test_processes import StartWorker, start_worker
 from tests.drivers.redis.conftest import Open
 from tests.drivers.redis.test_cluster import queues_on_every_node
 from tests.services import RedisServer
@@ -23,9 +20,8 @@ from zaqar_lite.storage.redis.keys import keys_of
 from zaqar_lite.storage.redis.messages import RedisMessageStore
 from zaqar_lite.storage.redis.runner import policy_words
 
+__all__ = ["start_worker"]  # a fixture
 pytestmark = pytest.mark.anyio
-
-ROOT = Path(__file__).parents[3]
 
 
 async def until(condition: Callable[[], bool], seconds: float = 10) -> None:
@@ -58,38 +54,15 @@ def subscribers(client: Any, queue: QueueUnderTest) -> int:
     return int(found[1])
 
 
-@pytest.fixture
-async def poster(queue: QueueUnderTest) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Another process, which posts to the queue when it is given a line."""
-    task = {
-        "uri": queue.stores.uri,
-        "extra": {},
-        "project": queue.ref.project,
-        "name": queue.ref.name,
-        "posts": 1,
-    }
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.contract.worker", json.dumps(task)),
-        stdin=PIPE,
-        stdout=PIPE,
-        cwd=ROOT,
-    )
-    assert process.stdout is not None
-    assert await process.stdout.readline() == b"ready\n"
-    yield process
-    if process.returncode is None:
-        process.kill()
-    await process.communicate()
-
-
 async def test_a_post_in_one_process_wakes_a_waiter_in_another(
-    queue: QueueUnderTest, client: Any, poster: asyncio.subprocess.Process
+    queue: QueueUnderTest, client: Any, start_worker: StartWorker
 ) -> None:
+    poster = await start_worker(queue, 1)
+    assert await poster.hear() == "ready"
     queue.stores.messages.poll_interval_ms = 60_000  # the hint alone can wake it in time
     claiming = asyncio.create_task(Consumer(queue).claim(queue, 30))
     await until(lambda: subscribers(client, queue) == 1)
-    assert poster.stdin is not None
-    poster.stdin.write(b"\n")
+    await poster.report()
     async with asyncio.timeout(10):
         claimed = await claiming
     assert claimed is not None
