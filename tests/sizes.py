@@ -36,7 +36,7 @@ SIZES = {
     "spark": Size(3_650, 3_200),
     "rabbitmq": Size(2_950, 2_600),
     "store": Size(800, 500),
-    "sqs": Size(1_700, 1_600),
+    "sqs": Size(1_600, 1_600),
     "bench, push, openstack": Size(1_700, 1_900),
 }
 _PACKAGES = {package: name for name in SIZES for package in name.split(", ")}

@@ -100,8 +100,8 @@ async def test_a_task_is_cancelled(sqs: Sqs) -> None:
         ),
         ("ListMessageMoveTasks", {"SourceArn": ARN, "MaxResults": 11}, "InvalidParameterValue"),
         ("ListMessageMoveTasks", {"SourceArn": ARN, "MaxResults": 0}, "InvalidParameterValue"),
-        ("CancelMessageMoveTask", {"TaskHandle": "eA=="}, "ResourceNotFoundException"),
-        ("CancelMessageMoveTask", {"TaskHandle": "é"}, "ResourceNotFoundException"),
+        ("CancelMessageMoveTask", {"TaskHandle": ARN + "/x"}, "ResourceNotFoundException"),
+        ("CancelMessageMoveTask", {"TaskHandle": "é"}, "InvalidParameterValue"),
     ],
 )
 async def test_what_a_task_may_not_be(

@@ -28,6 +28,8 @@ async def test_the_url_has_the_name_by_which_the_client_calls(sqs: Sqs) -> None:
     ("target", "content", "error"),
     [
         ("AmazonSQS.Nope", b"{}", "UnknownOperationException"),
+        ("AmazonSQS.AddPermission", b"{}", "UnsupportedOperation"),
+        ("AmazonSQS.RemovePermission", b"{}", "UnsupportedOperation"),
         ("DynamoDB_20120810.ListTables", b"{}", "UnknownOperationException"),
         ("AmazonSQS.ListQueues", b"[]", "SerializationException"),
         ("AmazonSQS.ListQueues", b'{"QueueNamePrefix": "\xff"}', "SerializationException"),

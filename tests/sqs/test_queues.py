@@ -160,7 +160,7 @@ async def test_queues_are_listed_by_prefix_and_page(sqs: Sqs) -> None:
         {"MaxResults": 0},
         {"MaxResults": 1_001},
         {"NextToken": "?"},
-        {"NextToken": "YWI"},
+        {"NextToken": "a/b"},
     ):
         answer = await sqs.raw("AmazonSQS.ListQueues", orjson.dumps(wrong))
         assert answer.error[0] == "InvalidParameterValue", wrong

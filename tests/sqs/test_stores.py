@@ -86,11 +86,16 @@ async def test_a_lease_ends_is_extended_and_given_back(on_store: Sqs) -> None:
 
 async def test_delays_are_honoured_and_waited_for(on_store: Sqs) -> None:
     sqs = on_store
-    await sqs.call("SendMessage", MessageBody="late", DelaySeconds=1)
+    await sqs.call("SendMessage", MessageBody="late", DelaySeconds=900)
     await sqs.call("SendMessage", MessageBody="now")
-    assert [one["Body"] for one in await sqs.receive()] == ["now"]
-    (late,) = await sqs.receive(WaitTimeSeconds=20)
-    assert late["Body"] == "late"
+    (now,) = await sqs.receive()
+    assert now["Body"] == "now"
+    await sqs.call("DeleteMessage", ReceiptHandle=now["ReceiptHandle"])
+    waiting = asyncio.create_task(sqs.receive(WaitTimeSeconds=20))
+    await asyncio.sleep(0.1)
+    assert not waiting.done()
+    sqs.api.advance(901)
+    assert [one["Body"] for one in await waiting] == ["late"]
 
 
 async def test_one_of_racing_creators_makes_a_queue_and_no_tag_is_lost(on_store: Sqs) -> None:

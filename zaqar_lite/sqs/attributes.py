@@ -15,7 +15,6 @@ from zaqar_lite.domain.groups import GROUP_HEADER
 from zaqar_lite.sqs.errors import SqsError, invalid, unsupported
 
 MAX_ATTRIBUTES = 10
-"""Attributes of a message."""
 TRACE = "AWSTraceHeader"
 TRACE_HEADER = f"{TRACE}:System"
 """The header that keeps the one system attribute which a sender may set."""
@@ -100,12 +99,18 @@ def _is_base64(value: str) -> bool:
     return True
 
 
-def attributes_of(headers: Mapping[str, str] | None) -> dict[str, dict[str, str]]:
-    """The attributes that headers hold, as SQS shows them; what can't be one is left out."""
+def attributes_of(headers: Mapping[str, str], names: Sequence[str]) -> dict[str, dict[str, str]]:
+    """The attributes in headers that a receiver asks for: by name, by prefix (`foo.*`), or all.
+
+    They are as SQS shows them; a header that can't be one is left out.
+    """
+    prefixes = tuple(name.removesuffix(".*") for name in names if name.endswith(".*"))
     found = {}
-    for header, value in (headers or {}).items():
+    for header, value in headers.items():
         name, _, kind = header.partition(":")
         kind = kind or _STRING
+        if not (name in names or "All" in names or name.startswith(prefixes)):
+            continue
         if not (value and _NAME.fullmatch(name) and _TYPE.fullmatch(kind)):
             continue
         if not kind.startswith(_BINARY):
@@ -113,18 +118,6 @@ def attributes_of(headers: Mapping[str, str] | None) -> dict[str, dict[str, str]
         elif _is_base64(value):
             found[name] = {"DataType": kind, "BinaryValue": value}
     return found
-
-
-def chosen(
-    attributes: Mapping[str, dict[str, str]], names: Sequence[str]
-) -> dict[str, dict[str, str]]:
-    """The attributes that a receiver asked for: by name, by prefix (`foo.*`), or all."""
-    prefixes = tuple(name.removesuffix(".*") for name in names if name.endswith(".*"))
-    return {
-        name: value
-        for name, value in attributes.items()
-        if name in names or "All" in names or name.startswith(prefixes)
-    }
 
 
 def md5_of(text: str) -> str:

@@ -21,7 +21,6 @@ from zaqar_lite.service.identity.authentication import Authenticator
 from zaqar_lite.service.identity.keys import Keys, Signer
 from zaqar_lite.sqs.errors import SqsError
 
-DEFAULT_REGION = "us-east-1"
 SKEW = 300
 """Seconds by which the clocks of a client and of this server may differ."""
 _ALGORITHM = b"AWS4-HMAC-SHA256"
@@ -37,16 +36,14 @@ _UNSIGNED = {b"x-amz-content-sha256"}
 """A header that says what the document itself does, and so need not be signed."""
 
 
-def client_of(headers: Mapping[bytes, bytes]) -> str:
-    """The client id of who sends a request: made from its access key, which need not be known."""
-    found = _CREDENTIAL.search(headers.get(b"authorization", b""))
-    return sha256(b"" if found is None else found["key"]).hexdigest()[:32]
+def claimed_by(headers: Mapping[bytes, bytes]) -> tuple[str, str]:
+    """The client id of who sends a request, and its region, whether or not it is signed well.
 
-
-def region_of(headers: Mapping[bytes, bytes]) -> str:
-    """The region for which a request was signed: any will do, and ARNs show it again."""
+    The id is made from the access key. Any region will do, and ARNs show it again.
+    """
     found = _CREDENTIAL.search(headers.get(b"authorization", b""))
-    return DEFAULT_REGION if found is None else found["region"].decode()
+    key, region = (b"", b"us-east-1") if found is None else (found["key"], found["region"])
+    return sha256(key).hexdigest()[:32], region.decode()
 
 
 @dataclass(eq=False, repr=False)

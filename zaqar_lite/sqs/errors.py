@@ -26,13 +26,13 @@ _SHAPES = {
 }
 """The errors that all services of AWS have: their shapes by their codes."""
 _CODES = {
+    "QueueDoesNotExist": _OLD + "NonExistentQueue",
+    "QueueNameExists": "QueueAlreadyExists",
     "BatchEntryIdsNotDistinct": _OLD + "BatchEntryIdsNotDistinct",
     "BatchRequestTooLong": _OLD + "BatchRequestTooLong",
     "EmptyBatchRequest": _OLD + "EmptyBatchRequest",
     "InvalidBatchEntryId": _OLD + "InvalidBatchEntryId",
     "MessageNotInflight": _OLD + "MessageNotInflight",
-    "QueueDoesNotExist": _OLD + "NonExistentQueue",
-    "QueueNameExists": "QueueAlreadyExists",
     "TooManyEntriesInBatchRequest": _OLD + "TooManyEntriesInBatchRequest",
     "UnsupportedOperation": _OLD + "UnsupportedOperation",
 }
@@ -108,12 +108,9 @@ def translated(error: Exception, request_id: str) -> SqsError:
     if isinstance(error, SqsError):
         return error
     response = to_response(error, invalid_title="Invalid", request_id=request_id)
-    name, status = _BY_STATUS.get(response.status, "InvalidParameterValue"), response.status
-    if isinstance(error, QuotaReached):
-        name = "OverLimit"
-    elif isinstance(error, Unsupported):
-        name = "UnsupportedOperation"
-    elif status in (404, 409, 429):
-        status = 400
+    status = response.status if response.status in (403, 413, 431, 500, 503) else 400
+    name = _BY_STATUS.get(response.status, "InvalidParameterValue")
+    if isinstance(error, QuotaReached | Unsupported):
+        name = "OverLimit" if isinstance(error, QuotaReached) else "UnsupportedOperation"
     text = response.document.get("description") or response.document["title"]
     return SqsError(name, text, status, response.headers)

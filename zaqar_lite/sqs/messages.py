@@ -28,7 +28,6 @@ from zaqar_lite.sqs.attributes import (
     Attribute,
     attributes_of,
     check_text,
-    chosen,
     headers_of,
     md5_of,
     md5_of_attributes,
@@ -44,12 +43,10 @@ _GRACE_MS = 60_000
 """How much longer than its lease a message lives at least."""
 _ENTRY_ID = re.compile(r"[A-Za-z0-9_-]{1,80}")
 _FIRST_RECEIVE, _GROUP = "ApproximateFirstReceiveTimestamp", "MessageGroupId"
-_ALL = frozenset(("All", "ALL"))
+_ALL = {"All", "ALL"}
 _SYSTEM = frozenset(
-    (
-        *("SenderId", "SentTimestamp", "ApproximateReceiveCount", _FIRST_RECEIVE, TRACE, _GROUP),
-        *("DeadLetterQueueSourceArn", "SequenceNumber", "MessageDeduplicationId"),
-    )
+    f"SenderId SentTimestamp ApproximateReceiveCount {_FIRST_RECEIVE} {TRACE} {_GROUP} "
+    "DeadLetterQueueSourceArn SequenceNumber MessageDeduplicationId".split()
 )
 
 
@@ -173,8 +170,11 @@ class MessageOperations:
         if not system.isdisjoint(_ALL):
             system = _SYSTEM
         kept = await self.queues.attributes(queue)
-        hidden = _first(form.visibility_timeout, kept.visibility_timeout, VISIBILITY)
-        wait = _first(form.wait_time_seconds, kept.receive_message_wait_time_seconds, 0)
+        hidden, wait = form.visibility_timeout, form.wait_time_seconds
+        if hidden is None:
+            hidden = VISIBILITY if kept.visibility_timeout is None else kept.visibility_timeout
+        if wait is None:
+            wait = kept.receive_message_wait_time_seconds or 0
         check_range("VisibilityTimeout", hidden, MAX_VISIBILITY)
         check_range("WaitTimeSeconds", wait, MAX_WAIT)
 
@@ -264,11 +264,6 @@ class MessageOperations:
         return [one if isinstance(one, SqsError) else (one, outcomes[one]) for one in read]
 
 
-def _first(*values: int | None) -> int:
-    """The first value that is given."""
-    return next(value for value in values if value is not None)
-
-
 def _settlement(message_id: str, entry: _Held, act: Act) -> Settlement:
     """What is to become of a message; hidden for no time, it is given back."""
     if act is Act.ACK:
@@ -294,15 +289,12 @@ def _shown(call: Call[_ReceiveMessage], message: Message, system: frozenset[str]
     """A message as its receiver sees it; without attributes, there is no word of them."""
     body = text_of(message.body)
     shown: dict[str, Any] = {"MessageId": message.id, "Body": body, "MD5OfBody": md5_of(body)}
-    if system:
-        known = _system_attributes(call, message)
-        if asked := {name: known[name] for name in known if name in system}:
-            shown["Attributes"] = asked
-    if message.headers and call.form.message_attribute_names:
-        found = chosen(attributes_of(message.headers), call.form.message_attribute_names)
-        if found:
-            shown["MessageAttributes"] = found
-            shown["MD5OfMessageAttributes"] = md5_of_attributes(found)
+    known = _system_attributes(call, message) if system else {}
+    if asked := {name: text for name, text in known.items() if name in system}:
+        shown["Attributes"] = asked
+    if found := attributes_of(message.headers or {}, call.form.message_attribute_names):
+        shown["MessageAttributes"] = found
+        shown["MD5OfMessageAttributes"] = md5_of_attributes(found)
     return shown
 
 

@@ -1,6 +1,5 @@
 """Move tasks: the product's jobs that redrive dead letters, as SQS's clients know them."""
 
-from base64 import urlsafe_b64decode, urlsafe_b64encode
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,8 +15,6 @@ from zaqar_lite.sqs.protocol import Call, check_range, done, operation
 from zaqar_lite.sqs.queues import QueueOperations
 
 MAX_PER_SECOND = 500
-MAX_RESULTS = 10
-_LONGEST_HANDLE = 1_024
 
 
 class _StartMessageMoveTask(Struct, rename="pascal"):
@@ -37,23 +34,7 @@ class _CancelMessageMoveTask(Struct, rename="pascal"):
     @property
     def source_arn(self) -> str:
         """The queue of the task."""
-        return self._parts[0]
-
-    @property
-    def job_id(self) -> str:
-        """The job that the task is."""
-        return self._parts[1]
-
-    @property
-    def _parts(self) -> tuple[str, str]:
-        try:
-            text = urlsafe_b64decode(self.task_handle[:_LONGEST_HANDLE]).decode()
-        except ValueError:
-            text = ""
-        arn, found, job_id = text.partition(" ")
-        if not found:
-            raise _no_task()
-        return arn, job_id
+        return self.task_handle.partition("/")[0]
 
 
 @dataclass(eq=False, repr=False)
@@ -90,7 +71,7 @@ class MoveTasks:
     async def list_message_move_tasks(self, call: Call[_ListMessageMoveTasks]) -> Response:
         """List the tasks of a queue, the newest first."""
         most = call.form.max_results
-        check_range("MaxResults", most, MAX_RESULTS, least=1)
+        check_range("MaxResults", most, 10, least=1)
         await self.queues.attributes(call.queue)
         found = await self.jobs.list_jobs(call.queue, JobAct.REDRIVE)
         return done({"Results": [_shown(call, job) for job in found[:most]]})
@@ -99,7 +80,8 @@ class MoveTasks:
     async def cancel_message_move_task(self, call: Call[_CancelMessageMoveTask]) -> Response:
         """Cancel a task; what it has moved stays moved."""
         try:
-            job = await self.jobs.get(call.queue, JobAct.REDRIVE, call.form.job_id)
+            job_id = call.form.task_handle.partition("/")[2]
+            job = await self.jobs.get(call.queue, JobAct.REDRIVE, job_id)
         except NotFound:
             raise _no_task() from None
         if job.is_over():
@@ -113,7 +95,7 @@ def _no_task() -> SqsError:
 
 
 def _handle(call: Call[Any], job: Job) -> str:
-    return urlsafe_b64encode(f"{call.arn(call.queue.name)} {job.id}".encode()).decode()
+    return f"{call.arn(call.queue.name)}/{job.id}"
 
 
 def _shown(call: Call[Any], job: Job) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Generic, TypeVar, get_type_hints
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote, unquote
 
 import msgspec
 from msgspec import Struct
@@ -20,7 +20,7 @@ from zaqar_lite.domain.identity import is_project_id
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.metadata import is_queue_name
 from zaqar_lite.domain.models import QueueRef
-from zaqar_lite.sqs.authentication import SignedRequests, client_of, region_of
+from zaqar_lite.sqs.authentication import SignedRequests, claimed_by
 from zaqar_lite.sqs.errors import (
     MEDIA_TYPE,
     SqsError,
@@ -36,6 +36,7 @@ DEFAULT_ACCOUNT = "000000000000"
 _TARGET = b"x-amz-target"
 _FORM = b"application/x-www-form-urlencoded"
 _OTHERS = ("/v2", "/ui")
+_REFUSED = (b"AmazonSQS.AddPermission", b"AmazonSQS.RemovePermission")
 _ESCAPES = 6
 """How many bytes JSON may write for one of a text."""
 _REST = 65_536
@@ -74,6 +75,7 @@ class Call(Generic[F]):
     form: F
     account: str
     queue: QueueRef
+    region: str
 
     def __post_init__(self) -> None:
         request = self.request
@@ -81,7 +83,7 @@ class Call(Generic[F]):
         host = request.headers.get(b"host", b"localhost").decode("latin-1")
         account = quote(self.account, safe="")
         self._url = f"{'https' if is_secure else 'http'}://{host}/{account}/"
-        self._arn = f"arn:aws:sqs:{region_of(request.headers)}:{self.account}:"
+        self._arn = f"arn:aws:sqs:{self.region}:{self.account}:"
 
     def url(self, name: str) -> str:
         """The URL of one of the account's queues, at the host by which the client calls."""
@@ -157,6 +159,8 @@ class SqsDialect:
                 "with Action and XML: use an AWS SDK of 2023-11 or later."
             )
         found = self._targets.get(target)
+        if target in _REFUSED:
+            raise unsupported("Rights are those of keys: queues have no permissions of their own.")
         if found is None:
             shown = ascii(target[:128].decode("latin-1"))
             raise SqsError("InvalidAction", f"Unknown operation {shown}.", 404)
@@ -170,7 +174,7 @@ class SqsDialect:
         """
         assert request.route is not None  # noqa: S101 - the check before this one has set it
         decoder, perform = self._operations[request.route.name]
-        request.client_id = client_of(request.headers)
+        request.client_id, region = claimed_by(request.headers)
         if self.signatures is not None:
             await self.signatures.admit(request)
         form = _read(decoder, request.document)
@@ -184,7 +188,7 @@ class SqsDialect:
         if name is not None:
             request.path_values = (name,)
             request.queue = QueueRef(project, name)
-        call = Call(request, form, project, request.queue)
+        call = Call(request, form, project, request.queue, region)
         request.action = partial(_perform, perform, call)
 
     def to_response(self, error: Exception, request: Request) -> Response:
@@ -201,10 +205,7 @@ class SqsDialect:
         value = request.headers.get(b"x-project-id")
         if not value and self.behind_gateways:
             raise denied("The gateway did not say of which project this is.")
-        try:
-            return None if value is None else value.decode()
-        except UnicodeDecodeError:
-            raise SqsError("InvalidAddress", "X-Project-ID must be UTF-8.") from None
+        return None if value is None else value.decode(errors="surrogateescape")
 
 
 async def _perform(perform: Perform, call: Call[Any], request: Request) -> Response:
@@ -231,29 +232,24 @@ def _named(request: Request, form: Struct) -> tuple[str | None, str | None]:
     Raises:
         SqsError: it must name a queue and does not, or that is no name of one.
     """
-    path = _parts(request.head.raw_path.decode("ascii", "replace"))
     url, arn = getattr(form, "queue_url", None), getattr(form, "source_arn", None)
+    path = _parts(request.head.raw_path.decode("ascii", "replace"))
     account: str | None = getattr(form, "queue_owner_account", None) or next(iter(path), None)
     name: str | None = getattr(form, "queue_name", None)
     if arn is not None:
         account, name = _arn_parts(arn)
-    elif url:
-        account, name = _url_parts(url)
     elif url is not None:
+        if url:  # its host does not matter
+            path = _parts(url.partition("://")[2].partition("/")[2])
         if len(path) < 2:
-            raise missing("QueueUrl")
+            raise (
+                SqsError("InvalidAddress", "The URL names no queue.")
+                if url
+                else missing("QueueUrl")
+            )
         account, name = path
     if name is not None and not is_queue_name(name):
         raise invalid("A queue's name has 1 to 64 letters, digits, '-', '_' and '.'.")
-    return account, name
-
-
-def _url_parts(url: str) -> tuple[str, str]:
-    """The account and the queue that a queue's URL names; its host does not matter."""
-    try:
-        account, name = _parts(urlsplit(url).path)
-    except ValueError:
-        raise SqsError("InvalidAddress", f"The address {url[:256]} is not valid here.") from None
     return account, name
 
 

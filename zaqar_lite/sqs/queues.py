@@ -5,7 +5,6 @@ and so on). What only SQS has, its tags among it, is kept in the queue's metadat
 """
 
 import time
-from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -42,11 +41,6 @@ _PRODUCT = {
 """The attributes that are the product's own, and its keys of them."""
 _RETENTION = 345_600
 """Seconds that messages live of a queue that says nothing else."""
-_DEFAULTS = {
-    "VisibilityTimeout": VISIBILITY,
-    "ReceiveMessageWaitTimeSeconds": 0,
-    "SqsManagedSseEnabled": "false",
-}
 _REFUSED = ("Policy", "KmsMasterKeyId", "KmsDataKeyReusePeriodSeconds")
 _COUNTS = {
     "ApproximateNumberOfMessages": "ready",
@@ -218,7 +212,7 @@ class QueueOperations:
         """Show the attributes of a queue that are asked for."""
         names = frozenset(call.form.attribute_names)
         if unknown := names - _KNOWN:
-            raise _unknown(min(unknown))
+            raise SqsError("InvalidAttributeName", f"Unknown Attribute {min(unknown)[:256]}.")
         shown = self._shown(call, await self._metadata(call.queue))
         wants_all = "All" in names
         if wants_all or not names.isdisjoint(_COUNTS):
@@ -297,7 +291,7 @@ class QueueOperations:
             if name in _REFUSED or (name, given[name]) == ("FifoQueue", "true"):
                 raise unsupported(f"The attribute {name} is not supported.")
             if name not in QueueAttributes.__struct_encode_fields__:
-                raise _unknown(name)
+                raise SqsError("InvalidAttributeName", f"Unknown Attribute {name[:256]}.")
         try:
             read = msgspec.convert(given, QueueAttributes, strict=False)
             policy = None
@@ -323,7 +317,9 @@ class QueueOperations:
         limits = self.limits
         shown = {
             "QueueArn": call.arn(call.queue.name),
-            **_DEFAULTS,
+            "VisibilityTimeout": VISIBILITY,
+            "ReceiveMessageWaitTimeSeconds": 0,
+            "SqsManagedSseEnabled": "false",
             **msgspec.to_builtins(_kept(metadata)),
             "DelaySeconds": 0,
             "MaximumMessageSize": limits.max_messages_post_size,
@@ -354,15 +350,10 @@ def _merged(kept: _Kept, changes: Mapping[str, Any]) -> dict[str, Any]:
     """
     document: dict[str, Any] = {**msgspec.to_builtins(kept), **changes}
     tags = document.get("Tags", {})
-    if len(tags) > MAX_TAGS:
-        raise invalid(f"A queue has at most {MAX_TAGS} tags.")
-    if any(not 1 <= len(key) <= 128 or len(tags[key]) > 256 for key in tags):
-        raise invalid("A tag has a key of 1 to 128 characters, and a value of up to 256.")
+    too_long = any(not 1 <= len(key) <= 128 or len(tags[key]) > 256 for key in tags)
+    if too_long or len(tags) > MAX_TAGS:
+        raise invalid(f"A queue has up to {MAX_TAGS} tags: 1 to 128 characters, and up to 256.")
     return document
-
-
-def _unknown(name: str) -> SqsError:
-    return SqsError("InvalidAttributeName", f"Unknown Attribute {name[:256]}.")
 
 
 def _results(asked: int | None) -> int:
@@ -374,22 +365,12 @@ def _page(key: str, call: Call[Any], names: list[str], most: int) -> dict[str, o
     """A page of queues' URLs, and a token for the next one where there are more."""
     document: dict[str, object] = {key: [call.url(name) for name in names[:most]]}
     if len(names) > most:
-        document["NextToken"] = urlsafe_b64encode(names[most - 1].encode()).decode()
+        document["NextToken"] = names[most - 1]
     return document
 
 
 def _marker(token: str | None) -> str | None:
-    """The name after which a page begins.
-
-    Raises:
-        SqsError: the token is none of ours.
-    """
-    if not token:
-        return None
-    try:
-        name = urlsafe_b64decode(token[:1_024]).decode()
-    except ValueError:
-        name = ""
-    if not is_queue_name(name):
+    """The name after which a page begins."""
+    if token and not is_queue_name(token):
         raise invalid("Invalid or expired next token.")
-    return name
+    return token or None

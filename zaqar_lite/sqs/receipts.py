@@ -32,13 +32,7 @@ class Receipts:
     """Sign and read receipt handles; `load` must have been called."""
 
     def __init__(self, management: ManagementStore) -> None:
-        self._kind = Kind[bytes](
-            management,
-            KIND,
-            "The key of receipt handles",
-            encode=lambda key: b'"%b"' % key.hex().encode(),
-            reads=lambda record: bytes.fromhex(record.value.strip(b'"').decode()),
-        )
+        self._kind = Kind[bytes](management, KIND, "The key of receipt handles", bytes)
         self._key = b""
 
     async def load(self) -> None:
