@@ -14,6 +14,7 @@ import time
 import tomllib
 import uuid
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,7 @@ from uvicorn.server import ServerState
 import zaqar_lite
 from tests.api.sockets import Raw, established, request
 from tests.server import ServerProcess
-from zaqar_lite.api.request import Head, Request, Response, Route, Write
-from zaqar_lite.domain.identity import Access
+from zaqar_lite.api.request import Head, Request, Response, Write
 from zaqar_lite.server.connections import HttpConnection, connections_of
 from zaqar_lite.server.http1 import RequestReader
 from zaqar_lite.server.loading import load
@@ -541,12 +541,18 @@ METADATA: list[dict[str, object]] = [
 ]
 
 
-@pytest.mark.parametrize("store", ["memory://", "embedded:data"])
-def test_what_is_answered_without_a_task_needs_none(store: str) -> None:
+@pytest.mark.parametrize(
+    ("store", "auth"), [("memory://", "none"), ("embedded:data", "none"), ("memory://", "keys")]
+)
+def test_what_is_answered_without_a_task_needs_none(store: str, auth: str, tmp_path: Path) -> None:
     """`asyncio.timeout` and others do: every first request of its kind would be a 500."""
     quotas = ("MESSAGES", "QUEUES", "CONNECTIONS", "WRITE_REQUESTS", "READ_REQUESTS")
     env = {f"ZAQAR_LITE_QUOTAS__{name}": "1000" for name in quotas}
-    with ServerProcess(store, env=env) as server:
+    key = tmp_path / "admin.key"
+    started = ServerProcess(store, "--auth", auth, "--admin-key-file", str(key), env=env)
+    with started.start(ready=204 if auth == "none" else 401) as server:
+        text = key.read_text().strip() if key.exists() else "unasked"
+        call = partial(Raw.call, Authorization=f"Bearer {text}")
         for kind, metadata in enumerate(METADATA):
             for number, (method, below, document) in enumerate(
                 (
@@ -560,11 +566,12 @@ def test_what_is_answered_without_a_task_needs_none(store: str) -> None:
             ):
                 queue = f"/v2/queues/q-{kind}-{number}"
                 with Raw(server) as raw:
-                    assert raw.call("PUT", queue, json.dumps(metadata).encode()).status == 201
+                    made = call(raw, "PUT", queue, json.dumps(metadata).encode())
+                    assert made.status == 201
                 body = b"" if document is None else json.dumps(document).encode()
                 for place in (queue, f"/v2/queues/new-{kind}-{number}", f"/v2/topics/t-{number}"):
                     with Raw(server) as raw:
-                        assert raw.call(method, f"{place}/{below}", body).status < 500
+                        assert call(raw, method, f"{place}/{below}", body).status < 500
         assert "Traceback" not in server.log()
 
 
@@ -632,8 +639,9 @@ class Answering:
     def __init__(self, result: Response) -> None:
         self._result = result
 
-    async def answer(self, _: Request) -> Response:
+    async def answer(self, request: Request) -> Response:
         """Give the answer."""
+        await request.read()
         return self._result
 
     def answers_at_once(self, _: Head) -> bool:
@@ -684,7 +692,7 @@ def _begun() -> tuple[HttpConnection, Wire]:
     sent = request("POST", POST, MESSAGE)
     head = sent[: -len(MESSAGE)]
     RequestReader(Unasked(), make.heads).feed_head(head)
-    make.heads[head].route = Route("POST", POST, Access(None, None), ())
+    make.heads[head].was_admitted, make.heads[head].most = True, len(MESSAGE)
     connection, wire = make(None, ServerState()), Wire()
     connection.connection_made(wire)
     connection.data_received(sent[:-5])

@@ -117,7 +117,7 @@ class Application:
     def __post_init__(self, is_in_process: bool) -> None:
         self._quotas = self.rates.quotas
         self._asked = getrandbits(40)
-        self._is_quick = is_in_process and self.authentication is None
+        self._is_quick = is_in_process
         who = None if self.authentication is None else self.authentication.admit
         through = None if self.proxies is None else self.proxies.check_request
         before = (self.checks.check_headers, take_signature, through, who)
@@ -315,8 +315,7 @@ class Application:
         authorise = None if self.authentication is None else self.authentication.authorise
         store = self._need_store if route.needs_store else None
         revoked = self.checks.check_revoked if route.names_queue else None
-        trusts_heads = self.authentication is None and self.proxies is None
-        keep = partial(self._keep, route) if route.hot and trusts_heads else None
+        keep = partial(self._keep, route) if route.hot else None
         more = (enter, record, authorise, _check_size, store, revoked, keep, _read_if_taken)
         return (*found, *(check for check in more if check is not None))
 
@@ -335,12 +334,16 @@ class Application:
         self.check_store()
 
     def _keep(self, route: Route, request: Request) -> None:
-        """Keep with the head what it decides: the next request with the same one is let in by it.
+        """Keep with the head that it was let in, and what it decides.
 
-        Only requests for messages are kept, so there is nothing to be told to the audit trail. A
+        Where nobody authenticates, the next request with the same head is let in by it. Only
+        requests for messages are kept, so there is nothing to be told to the audit trail. A
         signature may be revoked, and a length that is not in the head must be checked.
         """
         head = request.head
+        head.was_admitted = True
+        if self.authentication is not None or self.proxies is not None:
+            return
         if b"url-signature" in request.headers or b"content-encoding" in request.headers:
             return
         head.path_values, head.queue = request.path_values, request.queue

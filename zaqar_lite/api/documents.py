@@ -72,15 +72,6 @@ def parse(body: bytes, *, deepest: int = MAX_DOCUMENT_DEPTH) -> Any:  # noqa: AN
     return document
 
 
-def read_object(request: Request) -> dict[str, Any]:
-    """Read the document of a request, a strict JSON document that is an object.
-
-    Raises:
-        Refused: 400, it is not, and why.
-    """
-    return parse_object(request.document)
-
-
 def parse_object(body: bytes, *, deepest: int = MAX_DOCUMENT_DEPTH) -> dict[str, Any]:
     """Parse a strict JSON document that is an object.
 

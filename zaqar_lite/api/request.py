@@ -144,13 +144,13 @@ class Head:
     names that were sent more than once. `size` is the length of the body: -1 if it is chunked. A
     server keeps heads by their bytes, so nothing may change one. The attributes below `size` are
     empty unless the head alone decides who asks for what (see `Application`); with `at_once` it
-    is probably answered without waiting.
+    is probably answered without waiting. If it `was_admitted`, a request with it passed its checks.
     """
 
     __slots__ = (
         *("at_once", "client_id", "headers", "keeps_alive", "method", "most", "parameters", "path"),
         *("path_values", "project", "query_string", "queue", "raw_path", "repeated", "route"),
-        "size",
+        *("size", "was_admitted"),
     )
 
     def __init__(
@@ -179,7 +179,7 @@ class Head:
         self.project = self.client_id = ""
         self.queue, self.most = _NO_QUEUE, 0
         self.parameters: dict[str, list[str]] | None = None
-        self.at_once = False
+        self.at_once = self.was_admitted = False
 
 
 def _repeated(sent: Sequence[tuple[bytes, bytes]]) -> tuple[bytes, ...]:

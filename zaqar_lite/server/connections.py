@@ -267,7 +267,7 @@ class HttpConnection(asyncio.Protocol):
                         self._awaits_body = False
                         self._run(Request(head, data[end:start], self))
                         continue
-                    if head is not None and head.route is not None and head.size <= _UNREAD_BODY:
+                    if head is not None and head.was_admitted and head.size <= _UNREAD_BODY:
                         if not self._awaits_body:
                             self._awaits_body, self._begun_at = True, self._heard_at
                         self._unparsed = data[start:]

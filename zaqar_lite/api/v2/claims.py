@@ -56,7 +56,7 @@ class ClaimActions:
         limit = request.asked_limit()
         details, large = request.flag("details"), request.flag("large")
         seconds = self.polling.seconds(request)
-        document = documents.read_object(request) if request.size else {}
+        document = documents.parse_object(request.document) if request.size else {}
         queue = request.queue
         ttl, grace = documents.integer(document, "ttl"), documents.integer(document, "grace")
 
@@ -118,7 +118,7 @@ class ClaimActions:
     )
     async def renew_claim(self, request: Request) -> Response:
         """Renew a claim."""
-        document = documents.read_object(request)
+        document = documents.parse_object(request.document)
         await self.claims.renew(
             request.queue,
             request.path_values[1],

@@ -184,7 +184,7 @@ class QuotaActions:
     @route("PUT /v2/quotas/{project_id} Quotas -> Quota", "quotas:update admin", (200,))
     async def set_quotas(self, request: Request) -> Response:
         """Set a project's quotas."""
-        document = documents.read_object(request)
+        document = documents.parse_object(request.document)
         await self._quotas.set(request.path_values[0], document)
         return await self.show_quotas(request)
 

@@ -279,7 +279,7 @@ def named_page(
 
 def read_metadata(request: Request, authorizer: Authorizer) -> dict[str, Any]:
     """Read the metadata of a queue or topic that is to be created, and check the right to it."""
-    metadata = documents.read_object(request) if request.size else {}
+    metadata = documents.parse_object(request.document) if request.size else {}
     authorizer.check_metadata(request.principal, metadata)
     return metadata
 
