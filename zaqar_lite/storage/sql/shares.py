@@ -32,9 +32,7 @@ def cost_of(messages: Sequence[NewMessage]) -> int:
     """The cost of storing messages, their copies and their outbox, in messages."""
     cost = size = 0
     for message in messages:
-        cost += 1
-        if message.copies or message.outbox:
-            cost += len(message.copies) + len(message.outbox)
+        cost += 1 + len(message.copies) + len(message.outbox)
         size += len(message.body)
         if message.headers:
             size += sum(map(len, message.headers)) + sum(map(len, message.headers.values()))
