@@ -1,5 +1,6 @@
 """Requests that are signed with the secrets of keys, by botocore's own signer."""
 
+import asyncio
 import os
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
@@ -12,6 +13,7 @@ import pytest
 
 from tests.api.conftest import Api, MakeApi
 from tests.sqs.conftest import HOST, SqsAnswer
+from zaqar_lite.service.identity import revalidation
 
 if find_spec("botocore") is None and "CI" not in os.environ:
     pytest.skip("botocore is missing: tests/run --prepare", allow_module_level=True)
@@ -220,3 +222,28 @@ async def test_a_paths_segments_are_signed_too(signing: Signing) -> None:
     request = signing.signed(key, "CreateQueue", {"QueueName": "jobs"}, "/my%20project/")
     made = await signing.send(request)
     assert made.document == {"QueueUrl": f"http://{HOST}/my%20project/jobs"}
+
+
+async def test_a_receiver_that_waits_is_known_until_its_key_is_disabled(
+    signing: Signing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(revalidation, "LOOK_EVERY", 0.02)
+    url = f"http://{HOST}/demo/jobs"
+    everything, key = await signing.key(), await signing.key("receive:jobs")
+    await signing.ask(everything, "CreateQueue", QueueName="jobs")
+    waiting = asyncio.create_task(
+        signing.ask(key, "ReceiveMessage", QueueUrl=url, WaitTimeSeconds=20)
+    )
+    await asyncio.sleep(0.3)
+    assert not waiting.done()
+    await signing.ask(everything, "SendMessage", QueueUrl=url, MessageBody="x")
+    assert len((await waiting).document["Messages"]) == 1
+    waiting = asyncio.create_task(
+        signing.ask(key, "ReceiveMessage", QueueUrl=url, WaitTimeSeconds=20)
+    )
+    await asyncio.sleep(0.1)
+    bearer = f"Bearer {signing.admin}"
+    change = {"disabled": True}
+    await signing.api.call("PATCH", f"/v2/keys/{key[0]}", change, Authorization=bearer)
+    answer = await asyncio.wait_for(waiting, 10)
+    assert (answer.status, answer.error[0]) == (401, "AccessDeniedException")

@@ -38,7 +38,7 @@ _CODES = {
 }
 """The errors of SQS whose codes are not the names of their shapes."""
 _BY_STATUS = {
-    403: "AccessDenied",
+    **dict.fromkeys((401, 403), "AccessDenied"),
     404: "QueueDoesNotExist",
     429: "RequestThrottled",
     500: "InternalFailure",
@@ -108,9 +108,9 @@ def translated(error: Exception, request_id: str) -> SqsError:
     if isinstance(error, SqsError):
         return error
     response = to_response(error, invalid_title="Invalid", request_id=request_id)
-    status = response.status if response.status in (403, 413, 431, 500, 503) else 400
+    status = response.status if response.status in (401, 403, 413, 431, 500, 503) else 400
     name = _BY_STATUS.get(response.status, "InvalidParameterValue")
     if isinstance(error, QuotaReached | Unsupported):
         name = "OverLimit" if isinstance(error, QuotaReached) else "UnsupportedOperation"
-    text = response.document.get("description") or response.document["title"]
+    text = response.document.get("description") or response.document.get("title", name)
     return SqsError(name, text, status, response.headers)
