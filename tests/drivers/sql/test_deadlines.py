@@ -5,6 +5,7 @@ import pytest
 from tests.drivers.store import HOUR, MINUTE, QUEUE, BothStores, message
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError, NotFound
+from zaqar_lite.domain.metadata import DONE_RETENTION
 from zaqar_lite.domain.models import DelayMode, Edit, Message, StoreOptions
 from zaqar_lite.domain.posts import NewMessage, identify
 from zaqar_lite.storage.sql import create, place_of
@@ -98,6 +99,31 @@ async def test_a_parking_ends_in_the_millisecond_that_it_says(store: Store) -> N
     store.clock.advance(1)
     (parked,) = await store.all_messages()
     assert parked.parked_until is None
+
+
+async def test_what_is_done_is_kept_to_the_millisecond_where_its_queue_says_so(
+    store: Store,
+) -> None:
+    for keeps in (False, True):
+        if keeps:
+            await store.management.create_queue(QUEUE, {DONE_RETENTION: 60}, max_queues=9)
+        ids = await store.post("a")
+        claimed = await store.claim()
+        await store.messages.delete(QUEUE, ids, claim_ids=[claimed.claim_id or ""])
+        assert store.rows("history") == keeps
+    store.clock.advance(MINUTE - 1)
+    await store.sweep()
+    assert store.rows("history") == 1
+    store.clock.advance(1)
+    await store.sweep()
+    assert store.rows("history") == 0
+
+
+async def test_a_sweep_over_several_queues_keeps_to_its_limit(store: Store) -> None:
+    for name in "ab":
+        await store.post(*[message("x", ttl=MINUTE)] * 4, to=QUEUE._replace(name=name))
+    store.clock.advance(MINUTE)
+    assert [(await store.messages.sweep(5)).expired for _ in range(3)] == [5, 3, 0]
 
 
 async def test_nothing_is_kept_of_a_queue_that_is_empty(store: Store) -> None:
