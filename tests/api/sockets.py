@@ -120,3 +120,10 @@ def established(port: int) -> int:
     return sum(
         local.endswith(ours) and state == "01" for _, local, _, state, *_ in map(str.split, lines)
     )
+
+
+def chunked(method: str, path: str, *parts: bytes, **headers: str) -> bytes:
+    """The bytes of a request whose body comes in chunks."""
+    named = {"Transfer-Encoding": "chunked", **headers}
+    sent = b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts)
+    return request(method, path, headers=named) + sent + b"0\r\n\r\n"

@@ -5,13 +5,8 @@ import contextlib
 import gzip
 import json
 import random
-import re
-import shutil
 import socket
-import subprocess
-import sys
 import time
-import tomllib
 import uuid
 from collections.abc import Iterator
 from functools import partial
@@ -21,8 +16,7 @@ from typing import Any
 import pytest
 from uvicorn.server import ServerState
 
-import zaqar_lite
-from tests.api.sockets import Raw, established, request
+from tests.api.sockets import Raw, chunked, established, request
 from tests.server import ServerProcess
 from zaqar_lite.api.request import Head, Request, Response, Write
 from zaqar_lite.server.connections import HttpConnection, connections_of
@@ -32,8 +26,6 @@ from zaqar_lite.server.loading import load
 POST = "/v2/queues/q/messages"
 WAITS = {"Expect": "100-continue"}
 MESSAGE = b'{"messages": [{"body": 1}]}'
-KEY = {"Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==", "Sec-WebSocket-Version": "13"}
-PYPROJECT = Path(zaqar_lite.__file__).parents[1] / "pyproject.toml"
 
 
 @pytest.fixture(scope="module")
@@ -371,13 +363,6 @@ def test_requests_that_are_sent_ahead_are_answered_in_their_order(server: Server
     assert {*statuses} == {200, 201}
 
 
-def chunked(method: str, path: str, *parts: bytes, **headers: str) -> bytes:
-    """The bytes of a request whose body comes in chunks."""
-    named = {"Transfer-Encoding": "chunked", **headers}
-    sent = b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts)
-    return request(method, path, headers=named) + sent + b"0\r\n\r\n"
-
-
 def test_chunked_bodies_are_read_and_what_follows_them_too(server: ServerProcess) -> None:
     post = chunked("POST", POST, b'{"messages": ', b'[{"body": 1}]}')
     with Raw(server) as raw:
@@ -584,51 +569,6 @@ def test_http_1_0_and_a_wish_to_close_end_the_connection(server: ServerProcess) 
         raw.send(request("GET", "/v2/queues", headers={"Connection": "close"}) * 2)
         assert raw.answer().headers["connection"] == "close"
         assert raw.rest() == b""
-
-
-def test_only_what_uvicorn_documents_is_used_of_it() -> None:
-    """Its private classes may change with any release."""
-    found = [
-        line
-        for path in Path(zaqar_lite.__file__).parent.rglob("*.py")
-        for line in path.read_text().splitlines()
-        if re.match(r"\s*(from|import) uvicorn", line)
-    ]
-    assert found == ["import uvicorn"]
-
-
-@pytest.fixture(scope="module")
-def oldest_uvicorn(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with the oldest uvicorn that may be installed; the tests have the newest one."""
-    requirements = tomllib.loads(PYPROJECT.read_text())["project"]["optional-dependencies"][
-        "server"
-    ]
-    wanted = next(one for one in requirements if one.startswith("uvicorn>="))
-    oldest = wanted.partition(">=")[2].partition(",")[0]
-    place = tmp_path_factory.mktemp("uvicorn")
-    pip = ["uv", "pip"] if shutil.which("uv") else [sys.executable, "-m", "pip"]
-    install = [*pip, "install", "--quiet", "--no-deps", "--target", str(place)]
-    if subprocess.run([*install, f"uvicorn=={oldest}.0"], check=False).returncode:
-        pytest.skip("needs a package index")
-    return place
-
-
-def test_the_oldest_uvicorn_serves_too(oldest_uvicorn: Path) -> None:
-    """Requests one after the other, at once and in chunks, a WebSocket's handshake, and the end."""
-    env = {"PYTHONPATH": f"{oldest_uvicorn}:{PYPROJECT.parent}"}
-    with ServerProcess("memory://", env=env) as server:
-        with Raw(server) as raw:
-            assert raw.call("POST", POST, MESSAGE).status == 201
-            raw.send(chunked("POST", POST, MESSAGE) + request("GET", POST) * 2)
-            assert [raw.answer().status for _ in range(3)] == [201, 200, 200]
-            raw.send(request("POST", POST, length=LARGEST + 1))
-            assert raw.answer().headers["connection"] == "close"
-        with Raw(server) as raw:
-            upgrade = {"Upgrade": "websocket", "Connection": "upgrade"}
-            raw.send(request("GET", "/v2/ws", headers={**upgrade, **KEY}))
-            raw.socket.settimeout(10)
-            assert raw.socket.recv(12) == b"HTTP/1.1 101"
-        assert server.terminate() == 0
 
 
 class Answering:

@@ -1,0 +1,65 @@
+"""What is used of uvicorn, and that the oldest release of it that may be installed serves."""
+
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import zaqar_lite
+from tests.api.sockets import Raw, chunked, request
+from tests.server import ServerProcess
+
+POST = "/v2/queues/q/messages"
+MESSAGE = b'{"messages": [{"body": 1}]}'
+LARGEST = 262_144
+KEY = {"Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==", "Sec-WebSocket-Version": "13"}
+PYPROJECT = Path(zaqar_lite.__file__).parents[1] / "pyproject.toml"
+
+
+def test_only_what_uvicorn_documents_is_used_of_it() -> None:
+    """Its private classes may change with any release."""
+    found = [
+        line
+        for path in Path(zaqar_lite.__file__).parent.rglob("*.py")
+        for line in path.read_text().splitlines()
+        if re.match(r"\s*(from|import) uvicorn", line)
+    ]
+    assert found == ["import uvicorn"]
+
+
+@pytest.fixture(scope="module")
+def oldest_uvicorn(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with the oldest uvicorn that may be installed; the tests have the newest one."""
+    requirements = tomllib.loads(PYPROJECT.read_text())["project"]["optional-dependencies"][
+        "server"
+    ]
+    wanted = next(one for one in requirements if one.startswith("uvicorn>="))
+    oldest = wanted.partition(">=")[2].partition(",")[0]
+    place = tmp_path_factory.mktemp("uvicorn")
+    pip = ["uv", "pip"] if shutil.which("uv") else [sys.executable, "-m", "pip"]
+    install = [*pip, "install", "--quiet", "--no-deps", "--target", str(place)]
+    if subprocess.run([*install, f"uvicorn=={oldest}.0"], check=False).returncode:
+        pytest.skip("needs a package index")
+    return place
+
+
+def test_the_oldest_uvicorn_serves_too(oldest_uvicorn: Path) -> None:
+    """Requests one after the other, at once and in chunks, a WebSocket's handshake, and the end."""
+    env = {"PYTHONPATH": f"{oldest_uvicorn}:{PYPROJECT.parent}"}
+    with ServerProcess("memory://", env=env) as server:
+        with Raw(server) as raw:
+            assert raw.call("POST", POST, MESSAGE).status == 201
+            raw.send(chunked("POST", POST, MESSAGE) + request("GET", POST) * 2)
+            assert [raw.answer().status for _ in range(3)] == [201, 200, 200]
+            raw.send(request("POST", POST, length=LARGEST + 1))
+            assert raw.answer().headers["connection"] == "close"
+        with Raw(server) as raw:
+            upgrade = {"Upgrade": "websocket", "Connection": "upgrade"}
+            raw.send(request("GET", "/v2/ws", headers={**upgrade, **KEY}))
+            raw.socket.settimeout(10)
+            assert raw.socket.recv(12) == b"HTTP/1.1 101"
+        assert server.terminate() == 0
