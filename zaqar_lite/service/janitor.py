@@ -18,7 +18,7 @@ from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
 
 logger = logging.getLogger(__name__)
-_STEP = 1_000
+_STEP = 250
 _QUEUES = 10
 
 

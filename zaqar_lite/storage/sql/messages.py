@@ -240,7 +240,8 @@ def _edit(db: Database, ref: QueueRef, wanted: Edit) -> Message:
     due = entry.due if entry.state == DELAYED else 0
     due, expires = edited(wanted, Deadlines(due, entry.expires), now)
     if wanted.body is not None:
-        if entry.is_shared and _holders(db, entry.body) > 1:
+        held = "SELECT holders FROM body WHERE number = ?"
+        if entry.is_shared and entries.first_of(db, held, (entry.body,)) > 1:
             raise Conflict(
                 f"The body of message {message_id} can't be changed: other queues hold it too."
             )
@@ -258,10 +259,6 @@ def _edit(db: Database, ref: QueueRef, wanted: Edit) -> Message:
             expiring.end_waits(db, queue, now, MAX_EXAMINED)
         db.announce(ref, int(due <= now))
     return entries.find_messages(db, queue, (message_id,), now)[message_id]
-
-
-def _holders(db: Database, number: int) -> int:
-    return entries.first_of(db, "SELECT holders FROM body WHERE number = ?", (number,))
 
 
 def _holding(db: Database, after: int) -> Sequence[tuple[int, str, str, int]]:

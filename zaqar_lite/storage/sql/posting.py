@@ -27,7 +27,7 @@ from zaqar_lite.storage.sql.entries import DELAYED, READY
 from zaqar_lite.storage.sql.queues import Queue
 from zaqar_lite.storage.sql.shares import cost_of
 
-_PART = 250
+_AT_ONCE, _PART = 350, 250
 """The cost (`cost_of`: messages, copies and bytes) up to which a post is stored in one step, and of
 each part of a larger one: some 3 ms."""
 _TIDIED = MAX_EXAMINED // 4
@@ -100,11 +100,11 @@ async def post(  # noqa: PLR0917 - as the seam has it
         await finish_posts(db)
     cost = cost_of(messages)
     if db.shares is not None:
-        await _take_share(db, ref.project, cost if db.is_post_whole else min(cost, _PART))
+        await _take_share(db, ref.project, cost if db.is_post_whole else min(cost, _AT_ONCE))
     if ref in db.posting:
         await _wait_for_large(db, ref)
     await _make_room(db, wanted)
-    if cost <= _PART:
+    if cost <= _AT_ONCE:
         return await db.write(_post_at_once, wanted)
     await _wait_for_large(db, ref)
     # In a task of its own: what has begun is finished, whether or not its client is still there.
@@ -180,6 +180,7 @@ async def _post_in_parts(db: Database, wanted: Post) -> Sequence[Posted]:
         if isinstance(answer, LargePost):
             large = answer
             with db.in_one_batch():
+                await db.turns.wait()
                 answer = await _finish(db, large)
         if db.place.syncs:
             await db.future()
