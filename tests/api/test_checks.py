@@ -75,6 +75,7 @@ async def test_takes_every_form_of_a_uuid(api: Api, client_id: str) -> None:
         "text/html, application/json;q=0.1",
         "application/json",
         "*/*;q=0, Application/JSON",
+        "text/html, */*;q=0.1",
     ],
 )
 async def test_takes_an_accept_header_that_admits_json(api: Api, accept: str) -> None:

@@ -24,7 +24,10 @@ from tests.api.sockets import Raw, request
 from tests.conftest import StartServer
 from tests.idle_connections import opened
 from tests.server import ServerProcess
+from tests.waiting import until
 from zaqar_lite.client import Client
+from zaqar_lite.domain.errors import Unavailable
+from zaqar_lite.service.event_streams import Stream
 
 pytestmark = pytest.mark.anyio
 OTHER = "5a5b1d5e-6b5c-4e53-9d0b-5b7b1f0f2a11"
@@ -244,6 +247,26 @@ async def test_what_is_visible_behind_many_delayed_messages_is_told_at_once(
         assert (await listener.next(5)).body == "now"
 
 
+async def test_a_store_that_is_away_is_asked_once_in_a_while(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    async def fail(*_: object, **__: object) -> None:
+        asked.append(1)
+        raise Unavailable("The store is away.")
+
+    async with listening(api) as listener:
+        await listener.head
+        with monkeypatch.context() as patching:
+            patching.setattr(Stream, "look", fail)
+            await api.post({"body": 1})
+            await until(lambda: asked)
+            await asyncio.sleep(0.2)
+            assert len(asked) == 1
+        assert await listener.bodies(1) == [1]
+
+
 async def test_who_comes_back_misses_nothing_that_became_visible_meanwhile(api: Api) -> None:
     await delayed(api)
     for n in range(60):
@@ -413,8 +436,8 @@ async def test_a_stream_ends_with_its_signature(make_api: MakeApi) -> None:
     async with make_api(**SIGNED) as api:
         key = await api.make_key("*:*")
         now = time.gmtime(time.time() + 3)
-        until = time.strftime("%Y-%m-%dT%H:%M:%S", now)
-        query = await signed(api, key, "events", expires=until)
+        expires = time.strftime("%Y-%m-%dT%H:%M:%S", now)
+        query = await signed(api, key, "events", expires=expires)
         async with listening(api, query) as listener:
             await asyncio.wait_for(listener.ended.wait(), 10)
 

@@ -17,7 +17,7 @@ from zaqar_lite.domain.subscriptions import Secret
 from zaqar_lite.push.mail import Smtp
 from zaqar_lite.server.loading import load
 from zaqar_lite.service.delivery.attempt import Notification
-from zaqar_lite.service.identity import trusts
+from zaqar_lite.service.identity import authentication, trusts
 from zaqar_lite.service.identity.keystone import Answer
 from zaqar_lite.service.pooling.pools import Pool
 from zaqar_lite.service.presigned_urls import SignedUrl
@@ -145,6 +145,7 @@ def test_what_holds_secrets_does_not_show_them() -> None:
         notification,
         pool,
         key,
+        authentication.Credential(authentication.Place.TOKEN, SECRET, SECRET),
         Subscribed("id", key),
         Smtp("h", 25, "zaqar@example.org", username="zaqar", password=SECRET),
         Answer(201, {"token": {"id": SECRET}}, SECRET),

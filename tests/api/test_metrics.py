@@ -46,6 +46,13 @@ async def settle(api: Api, message: dict[str, Any], document: dict[str, Any]) ->
     await api.expect(204, "PATCH", message["href"], {"claim": document})
 
 
+async def test_tells_what_its_process_uses(make_api: MakeApi) -> None:
+    async with make_api() as api:
+        before = time.process_time()
+        used = (await scrape(api))["process_cpu_seconds_total"]
+        assert before - 0.1 <= used <= time.process_time() + 0.1
+
+
 async def test_counts_what_happens_to_messages(make_api: MakeApi) -> None:
     async with make_api(count_interval=0.1) as api:
         await api.call("PUT", "", {"_dead_letter_queue": "letters", "_max_claim_count": 9})
@@ -89,9 +96,11 @@ async def test_counts_what_happens_to_messages(make_api: MakeApi) -> None:
         await counted(api, ready_messages=2, counted_queues=2, subscriptions=1)
         found = await scrape(api)
         assert found['zaqar_lite_dead_letters{project="demo",queue="letters"}'] == 1
+        await api.expect(200, "POST", "/v2/queues/letters/redrives", {"ids": [two["id"]]})
         await api.expect(404, "GET", "/none")
         await api.expect(400, "DELETE", "messages?pop=x")
         found = await scrape(api)
+        assert found["zaqar_lite_redriven_messages_total"] == 1
         assert found['zaqar_lite_http_requests_total{route="none",status="404"}'] == 1
         route = "DELETE /v2/queues/{queue_name}/messages"
         assert found[f'zaqar_lite_http_requests_total{{route="{route}",status="400"}}'] == 1

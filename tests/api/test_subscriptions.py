@@ -134,6 +134,8 @@ async def test_lists_in_pages_in_the_order_they_were_made(api: Api) -> None:
     made = [await subscribe(api, f"{URL}/{n}") for n in range(5)]
     other = await api.call("POST", f"/v2/queues/{api.queue}-2/subscriptions", {"subscriber": URL})
     assert other.status_code == 201
+    await api.expect(200, "GET", "subscriptions?limit=20")
+    await api.expect(400, "GET", "subscriptions?limit=21")
     found, url = [], "subscriptions?limit=2"
     while True:
         page = (await api.call("GET", url)).json()

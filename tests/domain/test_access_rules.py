@@ -30,6 +30,7 @@ from zaqar_lite.domain.access_rules import AccessRule
         ("/v2/(a|b)", "/v2/a", False),
         ("", "/", False),
         ("", "", True),
+        ("**", "a" * 2_048, True),
     ],
 )
 def test_a_pattern_matches_a_whole_path(pattern: str, path: str, admitted: bool) -> None:

@@ -304,6 +304,7 @@ async def test_confirms_before_it_delivers(make_api: MakeApi) -> None:
         (asked,) = await receiver.wait(1)
         document = asked.document
         assert document["Message_Type"] == "SubscriptionConfirmation"
+        assert document["UnsubscribeBody"] == {**document["SubscribeBody"], "confirmed": False}
         names = ("URL-Signature", "URL-Methods", "URL-Paths", "URL-Expires")
         headers = {name: document[name] for name in names}
         path = document["URL-Paths"]

@@ -28,6 +28,7 @@ from zaqar_lite.domain.posts import NewMessage, identify
 from zaqar_lite.domain.settlements import Act, Outcome, Settlement
 from zaqar_lite.domain.yielding import Turns
 from zaqar_lite.service.delivery.outbox import ordered_queue
+from zaqar_lite.service.pooling import drain as module
 from zaqar_lite.service.pooling.drain import (
     CARRIED_MS,
     DRAIN,
@@ -189,7 +190,7 @@ async def test_each_message_arrives_once_whatever_step_fails(
     while found := await pools.consume():
         consumed += found
     assert sorted(consumed) == sorted(posted)
-    assert drain.moved == 1_050
+    assert (drain.moved, drain.queues) == (1_050, 0)
     assert (await pools.old.stats(QUEUE)).total == 0
 
 
@@ -211,6 +212,20 @@ async def test_a_frozen_queue_refuses_all_but_the_holders_of_claims(pools: Pools
         assert settled.outcomes == [Outcome.DONE]
         await until_over(pools)
     assert await pools.listed() == posted[1:]
+
+
+async def test_what_is_under_way_may_end_before_a_frozen_queue_moves(
+    pools: Pools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_LOOK_EVERY", 0.01)
+    await pools.post(1)
+    pools.worker.wait = 60
+    async with draining(pools):
+        await until(lambda: pools.placements.entry(QUEUE), lambda entry: entry.place.to == "new")
+        await asyncio.sleep(0.2)
+        assert (await pools.old.stats(QUEUE)).total == 1
+        pools.clock.advance(60_000)
+        await until_over(pools)
 
 
 async def test_a_repeated_batch_moves_a_message_with_its_attempts(pools: Pools) -> None:
@@ -422,6 +437,27 @@ async def test_a_queue_of_the_servers_own_store_redrives_into_a_pool(pools: Pool
     (found,) = await pools.messages.get_messages(QUEUE, (one.id,))
     assert found.origin is not None
     assert (found.origin.source, found.origin.redriven) == (LETTERS.name, 1)
+
+
+async def test_a_pools_store_is_closed_when_it_becomes_another_one_or_the_server_ends(
+    pools: Pools,
+) -> None:
+    closed: list[str] = []
+
+    class Closing(SqlMessageStore):
+        async def close(self) -> None:
+            closed.append("store")
+            await super().close()
+
+    def make(_: Pool) -> SqlMessageStore:
+        return Closing(Database(InRam(), pools.clock, OPTIONS))
+
+    connections = OpenConnections(make)
+    for number, uri in enumerate(("memory://one", "memory://two")):
+        await connections.store(Pool("p", uri, 1))
+        assert len(closed) == number
+    await connections.close()
+    assert len(closed) == 2
 
 
 async def test_letters_wait_for_a_target_that_is_frozen(pools: Pools) -> None:
