@@ -154,6 +154,24 @@ def test_a_worker_that_is_killed_loses_no_task(sqs_url: str, start_program: Star
     program.wait(lambda: program.counts() == (0, 0, 0))
 
 
+def test_a_server_that_is_killed_loses_no_task(tmp_path: Path, start_program: StartProgram) -> None:
+    store = f"embedded://{tmp_path}/store"
+    with ServerProcess(store, env=SERVER_SETTINGS) as server:
+        program = start_program(server.url, 10)
+        program.send("many", str(TASKS // 4))
+        worker = program.start_worker()
+        program.wait(lambda: len(program.done()) >= TASKS // 20)
+        server.kill()
+        done_before = len(program.done())
+        server.start()
+        # The loop of Celery's transport ends with a request that nobody answers.
+        worker.kill()
+        program.start_worker()
+        program.wait(lambda: len(program.done()) == TASKS // 4)
+        assert done_before < TASKS // 4
+        program.wait(lambda: program.counts() == (0, 0, 0))
+
+
 def test_the_server_keeps_a_delay_of_ten_minutes(
     movable_sqs: MovableServer, start_program: StartProgram
 ) -> None:
