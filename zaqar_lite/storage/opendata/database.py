@@ -62,6 +62,7 @@ class Database(database.Database):
         super().__init__(Beside(), clock, options)
         self.engine = engine
         self.ids = Ids(b"")
+        self.new_ids = self._ids_of
         self.segments: Sequence[tuple[int, int]] = ()
         """The first sequences and the numbers of the log's segments, in order."""
         self.damages: list[Damage] = []
@@ -94,8 +95,7 @@ class Database(database.Database):
         """Take a version that no record had: records and messages share their numbers."""
         return self.take_positions(1, 0)
 
-    def new_ids(self, first: int, count: int) -> list[str]:
-        """The ids of positions in a row."""
+    def _ids_of(self, first: int, count: int) -> list[str]:
         return [self.ids.of(number).hex() for number in range(first, first + count)]
 
     # -- opening and closing --

@@ -60,6 +60,8 @@ class Database:
         self.clock = clock
         self.options = options
         self.queues = Queues()
+        self.new_ids: Callable[[int, int], list[str]] = new_message_ids
+        """Makes the ids of messages at positions in a row, by the first and their number."""
         self.turns = Turns()
         self.listener: Listener | None = None
         self.watched: Counter[QueueRef] = Counter()
@@ -379,10 +381,6 @@ class Database:
         first = max(self._position + 1, now_us)
         self._position = first + count - 1
         return first
-
-    def new_ids(self, first: int, count: int) -> list[str]:
-        """Make the ids of messages that are posted at positions in a row."""
-        return new_message_ids(first, count)
 
     def take_version(self) -> int:
         """Take a version that no record had."""
