@@ -25,7 +25,6 @@ class Runner:
         self.follow_ups = connection.follow_ups
         self.clock = clock
         self._limiter = FairLimiter()
-        self._part_limiter = FairLimiter()
         self._completing: dict[QueueRef, asyncio.Task[None]] = {}
         self._armed: dict[QueueRef, int] = {}
 
@@ -79,7 +78,7 @@ class Runner:
     async def _publish(self, queue: QueueRef) -> None:
         status = b"more"
         while status == b"more":
-            async with self._part_limiter.slot(queue.project, PART_SIZE):
+            async with self._limiter.slot(queue.project, PART_SIZE):
                 (status,) = await self.router.run("publish", keys_of(queue), repeatable=True)
 
     async def register(self, queue: QueueRef, instant: int) -> None:
