@@ -63,7 +63,9 @@ class Recording:
 RECORDINGS = (
     Recording("rules", "memory", ("tests/domain", "tests/service", "tests/push")),
     Recording("sql", "memory", ("tests/contract", "tests/drivers/sql")),
-    Recording("api", "memory", ("tests/api", "tests/ui/test_page.py", "tests/test_docs.py")),
+    Recording(
+        "api", "memory", ("tests/api", "tests/sqs", "tests/ui/test_page.py", "tests/test_docs.py")
+    ),
     Recording("redis", "redis", ("tests/contract",)),
     Recording("opendata", "opendata-slatedb", ("tests/contract",)),
     Recording("redis-driver", "redis", ("tests/drivers/redis",)),
