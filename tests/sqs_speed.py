@@ -208,16 +208,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=2.0)
+    parser.add_argument("--warm-up", type=int, default=4, help="rounds of ElasticMQ alone, before")
     parser.add_argument("--connections", type=int, default=16)
     parser.add_argument("--messages", type=int, default=30_000, help="that are received")
     parser.add_argument("--ours", action="store_true", help="leave ElasticMQ out")
     arguments = parser.parse_args()
     with servers(arguments) as urls:
-        rounds: list[dict[str, dict[str, dict[str, float]]]] = []
-        # The first round warms up what a JVM compiles while it runs.
-        for number in range(arguments.rounds + 1):
-            figures = {name: measure(url, arguments) for name, url in urls.items()}
-            rounds += [figures] if number else []
+        # A JVM compiles while it runs what it has run often.
+        if ELASTICMQ in urls:
+            for _ in range(arguments.warm_up):
+                measure(urls[ELASTICMQ], arguments)
+        rounds = [
+            {name: measure(url, arguments) for name, url in urls.items()}
+            for _ in range(arguments.rounds)
+        ]
     for what in (RATE, SPENT):
         print(f"{what}, medians of {arguments.rounds} rounds of {arguments.seconds:g} s")
         print(f"{'':24}" + "".join(f"{name:>22}" for name in urls))
