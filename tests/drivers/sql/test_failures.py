@@ -419,6 +419,25 @@ async def test_a_large_post_that_fails_half_way(disk: tuple[Store, Disk], rounds
     assert store.db.execute("SELECT count(*) FROM post").get == 0
 
 
+@pytest.mark.parametrize("act", ["purge", "drop"])
+async def test_what_is_left_of_a_large_post_does_not_come_after_the_queue_was_emptied(
+    disk: tuple[Store, Disk], act: str
+) -> None:
+    store, failing = disk
+    posting = asyncio.create_task(store.post(*[message("x")] * 2_000))
+    while not store.db.execute("SELECT 1 FROM post").get:  # noqa: ASYNC110 - the test's own poll
+        await asyncio.sleep(0)
+    await store.post("beside it", to=OTHER)  # the first batch is stored
+    failing.hook = failing_at(("wal", "write"), apsw.FullError)
+    assert isinstance((await asyncio.gather(posting, return_exceptions=True))[0], Unavailable)
+    failing.hook = None
+    assert store.db.unfinished
+    await getattr(store.messages, act)(QUEUE)
+    await store.sweep()
+    assert await store.bodies(QUEUE) == []
+    assert store.db.execute("SELECT count(*) FROM post").get == 0
+
+
 async def test_a_large_post_that_a_crash_cuts_short_is_finished(tmp_path: Path) -> None:
     with failing_disk() as disk:
         async with Store(tmp_path / "data") as store:

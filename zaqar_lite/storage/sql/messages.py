@@ -71,8 +71,7 @@ class SqlMessageStore(MessageStore):
 
     async def open(self) -> None:
         await self._db.open()
-        if self._db.unfinished:
-            await posting.finish_posts(self._db)
+        await posting.finish_posts(self._db)
 
     async def close(self) -> None:
         await self._db.close()
@@ -187,9 +186,11 @@ class SqlMessageStore(MessageStore):
             del self._db.watched[queue]
 
     async def purge(self, queue: QueueRef) -> None:
+        await posting.settle_posts(self._db, queue)
         await self._db.change_queue(queue, None, None, Database.empty_queue)
 
     async def drop(self, queue: QueueRef) -> None:
+        await posting.settle_posts(self._db, queue)
         await self._db.change_queue(queue, None, None, Database.remove_queue)
 
     async def stats(self, queue: QueueRef) -> Stats:

@@ -216,18 +216,23 @@ async def finish_posts(db: Database) -> None:
     """Finish the large posts that a crash or an error has cut short."""
     async with db.finishing:
         for number in sorted(db.unfinished):
-            large = await db.join(_find_large, number)
-            if large is not None:
+            if (large := await db.join(_find_large, number)) is not None:
                 await _finish(db, large)
                 if db.place.syncs:
                     await db.future()
             db.unfinished.discard(number)
 
 
+async def settle_posts(db: Database, ref: QueueRef) -> None:
+    """Let no part of an earlier large post come into a queue after it was emptied or dropped."""
+    if (busy := db.posting.get(ref)) is not None:
+        await asyncio.wait({busy})
+    await finish_posts(db)
+
+
 def _find_large(db: Database, number: int) -> LargePost | None:
-    found = "SELECT content FROM post WHERE number = ? AND part = 0"
-    row = db.execute(found, (number,)).fetchone()
-    return None if row is None else _decode_post(row[0])
+    row = db.execute("SELECT content FROM post WHERE number = ? AND part = 0", (number,)).get
+    return None if row is None else _decode_post(row)
 
 
 async def _finish(db: Database, large: LargePost) -> Sequence[Posted]:

@@ -23,8 +23,7 @@ _GIVEN_BACK = 50
 async def sweep(db: Database, limit: int, retries_of: RetryPolicyOf) -> SweepResult:
     """Tidy up about `limit` entries; see the seam."""
     db.check_writable()
-    if db.unfinished:
-        await posting.finish_posts(db)
+    await posting.finish_posts(db)
     swept = SweepResult()
     for _ in range(_VISITS):
         now, ref = await db.read(_NO_QUEUE, _next_due)
