@@ -13,8 +13,8 @@ from zaqar_lite.storage.opendata.format import after_prefix, keys
 from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.loading import Loading
 from zaqar_lite.storage.opendata.messages import OpenDataMessageStore
+from zaqar_lite.storage.opendata.opening import read_own
 from zaqar_lite.storage.opendata.recorder import log_key
-from zaqar_lite.storage.opendata.recovery import put_back
 
 _QUESTIONS = {
     # A wait that is over, which nothing has met yet, is over after a start.
@@ -58,9 +58,8 @@ async def check_database(db: Database) -> None:
     """Compare the tables with what a restart would make of the records."""
     await db.write(_write_queues)
     anew = Beside().open()
-    loading = Loading(db.engine, anew, db.clock)
-    await loading.load_own()
-    await loading.load(put_back)
+    loading = Loading(db.engine, anew, db.clock, await read_own(db.engine, db.clock))
+    await loading.load()
     anew.execute("DELETE FROM body WHERE holders = 0")
     try:
         assert not loading.damages
@@ -118,7 +117,7 @@ async def _check_nothing_is_left(db: Database) -> None:
         for project, name in db.execute("SELECT project, name FROM queue")
     }
     assert {keys.read_queue_key(key).queue for key in pages} <= raws
-    for kind in (RecordType.ATTEMPT, RecordType.ADOPTED, RecordType.ATTEMPTS, RecordType.GROUP):
+    for kind in (RecordType.ATTEMPT, RecordType.ADOPTED, RecordType.ATTEMPTS):
         if not numbers and not db.execute("SELECT 1 FROM history").get:
             assert not await _stored(db, keys.prefix(kind))
 

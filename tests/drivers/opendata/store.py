@@ -9,7 +9,7 @@ from zaqar_lite.domain.histories import HistoryEntry, HistoryState
 from zaqar_lite.domain.models import DelayMode, QueueRef, StoreOptions
 from zaqar_lite.storage.opendata import create
 from zaqar_lite.storage.opendata.database import Database
-from zaqar_lite.storage.opendata.engine import Batch, Damage, Row
+from zaqar_lite.storage.opendata.engine import Batch, Damage, Unreadable
 from zaqar_lite.storage.opendata.format import after_prefix, keys
 from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.messages import OpenDataMessageStore
@@ -91,26 +91,24 @@ class Store(BothStores):
 
     async def records(self, kind: RecordType) -> dict[bytes, bytes]:
         prefix = keys.prefix(kind)
-        found = {}
-        async for rows in self.db.engine.scan(prefix, after_prefix(prefix)):
-            for key, value in rows:
-                found[key] = value if isinstance(value, bytes) else b"damaged"
-        return found
+        rows = self.db.engine.scan(prefix, after_prefix(prefix))
+        return {key: value async for chunk in rows for key, value in chunk}
 
 
 def _damage(engine: SlateDbEngine, damaged: set[bytes]) -> None:
     """Let an engine find these records damaged, as it does where a block's checksum is wrong."""
     get, scan, commit = engine.get, engine.scan, engine.commit
 
-    def seen(row: Row) -> Row:
-        return (row[0], Damage(row[0], "planted")) if row[0] in damaged else row
-
     async def get_seen(wanted: Sequence[bytes]) -> dict[bytes, bytes | Damage]:
-        return dict(map(seen, (await get(wanted)).items()))
+        found = await get(wanted)
+        return found | {key: Damage(key, "planted") for key in damaged & found.keys()}
 
-    async def scan_seen(start: bytes, end: bytes) -> AsyncIterator[Sequence[Row]]:
+    async def scan_seen(start: bytes, end: bytes) -> AsyncIterator[Sequence[tuple[bytes, bytes]]]:
         async for rows in scan(start, end):
-            yield [seen(row) for row in rows]
+            for row in rows:
+                if row[0] in damaged:
+                    raise Unreadable(Damage(row[0], "planted"), "Everything after ")
+                yield [row]
 
     async def commit_and_mend(batch: Batch) -> None:
         await commit(batch)

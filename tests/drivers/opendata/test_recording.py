@@ -258,18 +258,6 @@ async def test_attempts_under_a_number_of_an_earlier_version_go_with_the_message
     assert not await store.records(RecordType.ATTEMPT)
 
 
-async def test_a_damaged_record_is_named_and_the_others_are_served(store: Store) -> None:
-    for name in ("a", "b"):
-        await store.management.put_record("kind", "p", name, b"{}", expected=0)
-    key = keys.record_key("kind", "p", "a")
-    await store.restart_damaged(key)
-    assert [damage.key for damage in store.db.damages] == [key]
-    found = await store.management.list_records("kind", "p", limit=9)
-    assert [one.name for one in found] == ["b"]
-    await store.restart_mended()
-    assert len(await store.management.list_records("kind", "p", limit=9)) == 2
-
-
 async def test_a_batch_that_failed_is_undone_and_the_store_goes_on(store: Store) -> None:
     """What is read of it meanwhile is refused, too."""
     (message_id,) = await store.post("stored")

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from tests.drivers.opendata.store import Store, engine_in, flip_in_table
-from tests.drivers.store import HOUR
 from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.storage.opendata.engine import Batch, Damage
@@ -91,24 +90,6 @@ async def test_a_store_whose_queues_lie_in_a_damaged_block_is_refused(tmp_path: 
     damage(tmp_path / "data", page)
     with pytest.raises(ConfigurationError, match=r"Everything after active.*from a backup"):
         await store.restart()
-
-
-async def test_a_damaged_list_of_what_no_queue_received_stops_no_sweep(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Only the sweep reads it."""
-    store = Store(f"opendata+slatedb://{tmp_path / 'data'}")
-    await store.messages.open()
-    value = random.Random(1).randbytes(5_000)
-    await store.db.engine.commit(Batch({keys.unrouted_key(1, 1): value}, ()))
-    await store.messages.close()
-    damage(tmp_path / "data", value)
-    await store.restart()
-    await store.post("one")
-    store.clock.advance(2 * HOUR)
-    assert (await store.messages.sweep(1_000)).expired == 1
-    assert "Everything after unrouted" in caplog.text
-    await store.messages.close()
 
 
 async def test_damage_that_keeps_tables_from_being_compacted_does_not_stop_the_store(

@@ -17,13 +17,14 @@ import apsw
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError, Unavailable
 from zaqar_lite.domain.models import StoreOptions
-from zaqar_lite.storage.opendata.engine import Batch, Damage, Unreadable
+from zaqar_lite.storage.opendata.engine import Batch, Unreadable
 from zaqar_lite.storage.opendata.format import bookkeeping, keys
 from zaqar_lite.storage.opendata.ids import Ids
 from zaqar_lite.storage.opendata.loading import Loading
+from zaqar_lite.storage.opendata.opening import read_own
 from zaqar_lite.storage.opendata.pages import SCHEMA
 from zaqar_lite.storage.opendata.recorder import Recorder
-from zaqar_lite.storage.opendata.recovery import put_back, replay
+from zaqar_lite.storage.opendata.routing import replay
 from zaqar_lite.storage.sql import batches, database
 from zaqar_lite.storage.sql.place import InRam, connect, make_tables
 
@@ -65,7 +66,8 @@ class Database(database.Database):
         self.new_ids = self._ids_of
         self.segments: Sequence[tuple[int, int]] = ()
         """The first sequences and the numbers of the log's segments, in order."""
-        self.damages: list[Damage] = []
+        self.damages: Sequence[str] = ()
+        """What can't be read of payloads and of the metadata log."""
         self._block_end = self._next_end = 0
         self._batch_of_records = Batch({}, ())
         self._recorder: Recorder | None = None
@@ -141,16 +143,13 @@ class Database(database.Database):
 
     async def _load(self) -> tuple[apsw.Connection, Loading]:
         connection = self.place.open()
-        loading = Loading(self.engine, connection, self.clock)
         try:
-            await loading.load_own()
-            await loading.load(put_back)
+            own = await read_own(self.engine, self.clock)
+            loading = Loading(self.engine, connection, self.clock, own)
+            await loading.load()
         except Unreadable as exc:
             why = f"The store can't be opened. {exc} It is kept as it is: restore it from a backup."
             raise ConfigurationError(why) from exc
-        if loading.puts:
-            await self.engine.commit(Batch(loading.puts, ()))
-        await loading.delete_garbage()
         self.ids, self._block_end = loading.ids, loading.block_end
         self.damages, self.segments = loading.damages, loading.segments
         recorder = self._recorder = Recorder(connection, self.clock, loading.ids, loading.segments)

@@ -5,7 +5,7 @@ The engine (`slatedb/`) has five calls over sorted keys: `open`, `get`, `scan`, 
 """
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.storage.opendata.format.keys import describe
@@ -15,7 +15,7 @@ FIRST = b"\x01"
 
 
 class Damage(NamedTuple):
-    """A record that the engine cannot read any more."""
+    """A record that can't be read any more."""
 
     key: bytes
     why: str
@@ -25,15 +25,10 @@ class Damage(NamedTuple):
 
 
 class Unreadable(Unavailable):
-    """The rest of a range of records can't be read: everything after a key may be lost."""
+    """A record can't be read, or `after` it all others of a range."""
 
-    def __init__(self, last: bytes, why: str) -> None:
-        super().__init__(f"Everything after {describe(last)} can't be read: {why}.")
-        self.last = last
-
-
-Stored: TypeAlias = bytes | Damage
-Row: TypeAlias = tuple[bytes, Stored]
+    def __init__(self, damage: Damage, after: str = "") -> None:
+        super().__init__(f"{after}{describe(damage.key)} can't be read: {damage.why}.")
 
 
 class Batch(NamedTuple):

@@ -1,6 +1,7 @@
 """Filling the tables from the records, at each start and after a batch that failed.
 
-A message without payload or metadata is set aside in its page, and stays there as it is.
+Damage in payloads and in the metadata log costs the messages in it: they are set aside in their
+pages, and stay there as they are. Any other record that can't be read refuses the store.
 """
 
 import asyncio
@@ -17,13 +18,20 @@ from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.groups import group_of
 from zaqar_lite.domain.ids import MAX_POSITION, new_claim_id
 from zaqar_lite.domain.metadata import FILTER, dead_letter_target
-from zaqar_lite.storage.opendata.engine import Batch, Damage, Stored, Unreadable
-from zaqar_lite.storage.opendata.format import CodecError, bookkeeping, keys, records
+from zaqar_lite.domain.yielding import Slices, Turns
+from zaqar_lite.storage.opendata.engine import Batch, Damage, Unreadable
+from zaqar_lite.storage.opendata.format import (
+    CodecError,
+    after_prefix,
+    bookkeeping,
+    keys,
+    records,
+)
 from zaqar_lite.storage.opendata.format.active import Extra, encode_extra, read_active, rows_of_five
 from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.ids import number_in
-from zaqar_lite.storage.opendata.opening import Reading
-from zaqar_lite.storage.opendata.recorder import EMPTY, KINDS, STATES, log_key
+from zaqar_lite.storage.opendata.opening import Own
+from zaqar_lite.storage.opendata.recorder import KINDS, STATES, log_key
 from zaqar_lite.storage.sql.entries import (
     DELAYED,
     END_NUMBERS,
@@ -38,8 +46,8 @@ if TYPE_CHECKING:
     from zaqar_lite.storage.opendata.slatedb import SlateDbEngine
 
 logger = logging.getLogger(__name__)
-_STEP = 500
-"""Records of deleted messages that one batch deletes."""
+_STEP = 1_000
+"""Records of earlier versions that one batch deletes."""
 _TOGETHER = b"t"
 """What the name of a record of several idempotency keys begins with; earlier versions wrote it."""
 _UNKNOWN = bytes(16)
@@ -93,22 +101,29 @@ class Numbers(NamedTuple):
     content: int
 
 
-class Loading(Reading):
+class Loading:
     """One reading of a store into empty tables.
 
-    `again` are rows whose pages must be written although nothing changed, by content. `restored`
-    are positions of messages that were put back, whose count of hand-outs is still to be read.
-    `stale` are keys of records that the next batch deletes. `queues` are by their ids.
+    `damages` name what can't be read. `lost` has the numbers of messages whose payload can't be
+    handed out, and why. `again` are rows whose pages must be written although nothing changed, by
+    content; `stale` are keys of records that the next batch deletes; `puts` and `deletes` are what
+    becomes of records of earlier versions. `queues` are by their ids.
     """
 
-    def __init__(self, engine: "SlateDbEngine", connection: apsw.Connection, clock: Clock) -> None:
-        super().__init__(engine, connection, clock)
+    def __init__(
+        self, engine: "SlateDbEngine", connection: apsw.Connection, clock: Clock, own: Own
+    ) -> None:
+        self.engine = engine
+        self.connection = connection
+        self.now = clock.now_ms()
+        self.ids, self.routed, self.block_end, self.segments = own
+        self.damages: list[str] = []
+        self.lost: dict[int, str] = {}
+        self.puts: dict[bytes, bytes] = {}
         self.deletes: list[bytes] = []
         self.stale: list[bytes] = []
         self.again: dict[int, set[int]] = defaultdict(set)
-        self.restored: set[tuple[int, int]] = set()
         self.histories: dict[bytes, int] = {}
-        self.garbage: set[int] = set()
         self.kept_ids: dict[int, bytes] = {}
         self.queues: dict[bytes, Numbers] = {}
         self._claims: dict[tuple[bytes, bytes], records.ClaimRecord] = {}
@@ -116,6 +131,7 @@ class Loading(Reading):
         self._held: dict[tuple[bytes, bytes], list[tuple[int, int]]] = defaultdict(list)
         self._bounds: dict[int, list[tuple[int, int]]] = defaultdict(list)
         self._number = 0
+        self._slices = Slices(Turns())
 
     @property
     def is_behind(self) -> bool:
@@ -123,24 +139,24 @@ class Loading(Reading):
         last: int | None = self.connection.execute("SELECT max(id) FROM logged").get
         return bool(self.again or self.stale) or (last or 0) >= self.block_end
 
-    async def load(self, put_back: Callable[["Loading"], None]) -> None:
-        """Fill the tables. `put_back` puts messages of lost pages back, once the pages are read."""
+    async def load(self) -> None:
+        """Fill the tables. Raises Unreadable: a record that nothing replaces can't be read."""
         self.connection.execute(f"BEGIN; {_SCRATCH}")
-        await self.each(RecordType.GARBAGE, self._read_garbage)
-        await self.each(RecordType.ADOPTED, self._read_kept_id)
+        await self._each(RecordType.ADOPTED, self._read_kept_id)
         await self._read_messages()
-        await self.each(RecordType.ATTEMPT, self._read_attempt)
-        await self.each(RecordType.UNROUTED, self._read_unrouted)
-        await self.each(RecordType.CONFIG, self._read_config)
-        await self.each(RecordType.CLAIM, self._read_claim)
-        await self.each(RecordType.ACTIVE, self._read_page)
-        put_back(self)
+        await self._each(RecordType.ATTEMPT, self._read_attempt)
+        await self._each(RecordType.UNROUTED, self._read_unrouted)
+        await self._each(RecordType.CONFIG, self._read_config)
+        await self._each(RecordType.CLAIM, self._read_claim)
+        await self._each(RecordType.ACTIVE, self._read_page)
         self._insert_claims()
-        await self.each(RecordType.ATTEMPTS, self._read_attempts)
+        await self._each(RecordType.ATTEMPTS, self._read_attempts)
         for state, kind in STATES.items():
-            await self.each(kind, partial(self._read_ended, state))
-        await self.each(RecordType.IDEMPOTENCY, self._read_key)
-        await self.each(RecordType.RECORD, self._read_record)
+            await self._each(kind, partial(self._read_ended, state))
+        await self._each(RecordType.IDEMPOTENCY, self._read_key)
+        await self._each(RecordType.RECORD, self._read_record)
+        await self._each(RecordType.GARBAGE, self._read_garbage)
+        await self._each(RecordType.GROUP, lambda key, _: self.deletes.append(key))
         self._find_overlaps()
         await asyncio.to_thread(
             self.connection.execute,
@@ -148,6 +164,25 @@ class Loading(Reading):
             " DROP TABLE ended; DROP TABLE consumers; COMMIT",
             (self._number, self.block_end - 1, self.block_end - 1, self.now),
         )
+        if self.puts:
+            await self.engine.commit(Batch(self.puts, ()))
+        for start in range(0, len(self.deletes), _STEP):
+            await self.engine.commit(Batch({}, self.deletes[start : start + _STEP]))
+
+    async def _each(self, kind: RecordType, read: Callable[[bytes, bytes], None]) -> None:
+        """Let every record of a type be read. Raises Unreadable: one can't be."""
+        prefix = keys.prefix(kind)
+        async for rows in self.engine.scan(prefix, after_prefix(prefix)):
+            for key, value in rows:
+                await self._slices.take_turns()
+                try:
+                    read(key, value)
+                except (CodecError, OverflowError) as exc:
+                    raise Unreadable(Damage(key, str(exc))) from exc
+
+    def _damaged(self, damage: Damage | Unreadable) -> None:
+        logger.error("damaged: %s; the record is left as it is", damage)
+        self.damages.append(str(damage))
 
     def numbers_of(self, raw: bytes) -> Numbers:
         """The numbers of a queue, which gets a row if it has none."""
@@ -164,8 +199,12 @@ class Loading(Reading):
 
     def _read_garbage(self, key: bytes, value: bytes) -> None:
         """Delete what earlier versions left of purged messages to their sweep."""
-        self.garbage.update(bookkeeping.decode_garbage(value))
+        for number in bookkeeping.decode_garbage(value):
+            self.deletes += keys.message_key(RecordType.PAYLOAD, number), self._log_key(number)
         self.deletes.append(key)
+
+    def _log_key(self, number: int) -> bytes:
+        return log_key(self.segments, number)
 
     def _read_kept_id(self, key: bytes, value: bytes) -> None:
         self.kept_ids[keys.read_message_id(key)] = value
@@ -176,30 +215,42 @@ class Loading(Reading):
         A scan ends at such a block, and a single read goes on behind it.
         """
         for start, segment in self.segments:
-            async for key, value in self.rows(keys.log_prefix(segment)):
-                await self.slices.take_turns()
-                self._read_logged(start, key, value)
-        is_whole = not self.damages
-        try:
-            await self.each(RecordType.PAYLOAD, self._read_payload)
-        except Unreadable as exc:
-            logger.error("damaged: %s", exc)
-            is_whole = False
-        if is_whole:
+            await self._read_range(keys.log_prefix(segment), partial(self._read_logged, start))
+        await self._read_range(keys.PAYLOAD_PREFIX, self._read_payload)
+        if not self.damages:
             return
         for start, segment in self.segments:
-            unread = self._numbers("number FROM body", "id FROM logged", start)
-            for number in unread:
+            for number in self._numbers("number FROM body", "id FROM logged", start):
                 key = keys.log_entry_key(segment, number - start)
-                for found, value in (await self.engine.get([key])).items():
-                    self._read_logged(start, found, value)
+                for value in (await self.engine.get([key])).values():
+                    self._read_one(key, value, partial(self._read_logged, start))
         for number in self._numbers("id FROM logged", "number FROM body", 0):
             key = keys.message_key(RecordType.PAYLOAD, number)
-            stored = (await self.engine.get([key])).get(key)
-            if isinstance(stored, Damage):
-                self._damaged(stored)
-            elif stored is not None and number not in self.lost:
-                self._read_payload(key, stored)
+            for value in (await self.engine.get([key])).values():
+                if number not in self.lost:
+                    self._read_one(key, value, self._read_payload)
+
+    async def _read_range(self, prefix: bytes, read: Callable[[bytes, bytes], None]) -> None:
+        try:
+            async for rows in self.engine.scan(prefix, after_prefix(prefix)):
+                for key, value in rows:
+                    await self._slices.take_turns()
+                    self._read_one(key, value, read)
+        except Unreadable as exc:
+            self._damaged(exc)
+
+    def _read_one(
+        self, key: bytes, value: bytes | Damage, read: Callable[[bytes, bytes], None]
+    ) -> None:
+        try:
+            if isinstance(value, bytes):
+                read(key, value)
+                return
+        except (CodecError, OverflowError) as exc:
+            value = Damage(key, str(exc))
+        self._damaged(value)
+        if key.startswith(keys.PAYLOAD_PREFIX):
+            self.lost[keys.read_message_id(key)] = value.why
 
     def _numbers(self, known: str, unknown: str, start: int) -> list[int]:
         """The numbers of messages that one table has and another has not."""
@@ -208,15 +259,12 @@ class Loading(Reading):
         ).fetchall()
         return [number for (number,) in rows if number >= start]
 
-    def _read_logged(self, start: int, key: bytes, value: Stored) -> None:
+    def _read_logged(self, start: int, key: bytes, value: bytes) -> None:
         """Read an entry of the log, of a segment that begins with the sequence `start`."""
-        found = self.decoded(key, value, records.decode_metadata)
-        if found is None or found.message_id in self.garbage:
-            return
+        found = records.decode_metadata(value)
         number = found.message_id
         if start + keys.read_log_entry_key(key)[2] != number or number > MAX_POSITION:
-            self._damaged(Damage(key, f"message {number} has its metadata at another's place"))
-            return
+            raise CodecError(f"message {number} has its metadata at another's place")
         queue, client, headers = records.split_headers(found)
         text = json.dumps(headers) if headers else None
         self.connection.execute(
@@ -228,10 +276,9 @@ class Loading(Reading):
         )  # fmt: skip
 
     def _read_payload(self, key: bytes, value: bytes) -> None:
+        body = records.decode_payload(value)
         number = keys.read_message_id(key)
-        if number not in self.garbage:
-            body = records.decode_payload(value)
-            self.connection.execute("INSERT INTO body VALUES (?, 0, ?)", (number, body))
+        self.connection.execute("INSERT INTO body VALUES (?, 0, ?)", (number, body))
 
     def _read_attempt(self, key: bytes, value: bytes) -> None:
         history, number = keys.read_message_id(key), int.from_bytes(key[10:], "big")
@@ -267,9 +314,6 @@ class Loading(Reading):
 
     def _read_page(self, key: bytes, value: bytes) -> None:
         raw, rest = keys.read_queue_key(key)
-        if value == EMPTY[RecordType.ACTIVE]:
-            self._forget_root(raw, key)
-            return
         number, page = keys.read_page(rest), read_active(value)
         content = self.numbers_of(raw).content
         known = self._known(list({*page.available[::5], *page.in_flight[::5]}))
@@ -298,11 +342,6 @@ class Loading(Reading):
         if not self.connection.changes():  # of another writer, which has messages twice
             self.stale.append(key)
             self.again[content].update(positions)
-
-    def _forget_root(self, raw: bytes, key: bytes) -> None:
-        """Let an empty root go where its queue has no configuration."""
-        if raw not in self.queues:
-            self.stale.append(key)
 
     def _known(self, numbers: Sequence[int]) -> dict[int, tuple[int, str | None, str | None]]:
         """When messages came, from which client and with which headers, of those that are whole."""
@@ -383,11 +422,6 @@ class Loading(Reading):
         record = self._claims[raw, claim] = records.decode_claim(value)
         self._holders.update(((raw, number), claim) for number in record.message_ids)
 
-    def claim_of(self, raw: bytes, shown: int) -> records.ClaimRecord | None:
-        """The record of the claim that has a message."""
-        claim = self._holders.get((raw, shown))
-        return None if claim is None else self._claims[raw, claim]
-
     def hold(self, raw: bytes, shown: int, position: int, claimed_at: int, until: int) -> bytes:
         """Let a claim hold an entry; answer its id. A claim whose record is lost is made anew."""
         claim = self._holders.get((raw, shown))
@@ -404,7 +438,7 @@ class Loading(Reading):
             held = sorted(self._held.get((raw, claim), ()))
             if not held:
                 if record.created_at + record.ttl_ms <= self.now:
-                    self.stale.append(keys.claim_key(raw, claim))
+                    self.deletes.append(keys.claim_key(raw, claim))
                 continue
             ends = [until for _, until in held]
             places = b"".join(position.to_bytes(8, "little") for position, _ in held)
@@ -432,12 +466,6 @@ class Loading(Reading):
         ).fetchall()
         if found.history and found.history != self.ids.history(own_id, body, {}):
             self.histories[own_id] = found.history
-        if (content, position) in self.restored:
-            last = found.kept[-1].number if found.kept else len(found.consumers)
-            self.connection.execute(
-                "UPDATE entry SET claims = claims + ? WHERE queue = ? AND position = ?",
-                (last, content, position),
-            )
         if not (found.consumers or found.last_ended or ended):
             return
         last_end = None if found.last_ended is None or state == LEASED else found.last_ended
@@ -468,9 +496,6 @@ class Loading(Reading):
 
     def _read_ended(self, state: str, key: bytes, value: bytes) -> None:
         raw, rest = keys.read_queue_key(key)
-        if value == EMPTY[STATES[state]]:
-            self._forget_root(raw, key)
-            return
         number, queue = keys.read_page(rest), self.numbers_of(raw).own
         listed = records.decode_ended(value)
         last = self.connection.execute(
@@ -531,21 +556,6 @@ class Loading(Reading):
                 if first <= end:
                     self.again[content].update((before, first))
                 before, end = first, max(end, last)
-
-    async def delete_garbage(self) -> None:
-        """Delete, in steps, what is stored of messages that were purged."""
-        left = sorted(self.garbage)
-        for start in range(0, len(left), _STEP):
-            gone = [
-                key
-                for number in left[start : start + _STEP]
-                for key in (
-                    keys.message_key(RecordType.PAYLOAD, number), log_key(self.segments, number),
-                )
-            ]  # fmt: skip
-            await self.engine.commit(Batch({}, gone))
-        if self.deletes:
-            await self.engine.commit(Batch({}, self.deletes))
 
 
 _NO_EXTRA = Extra()

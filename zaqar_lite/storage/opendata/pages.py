@@ -3,8 +3,7 @@
 A page is a range of positions: from its first position up to the first one of the next page. The
 table `page` has their numbers in the records' keys; 0 is the root. The same holds for the lists of
 done and of failed messages, by the numbers of their rows. A page that grows over PAGE_SIZE is cut,
-and what comes behind it gets numbers of its own, so a message stays in its page for life unless
-something is put back before it.
+and what comes behind it gets numbers of its own, so a message stays in its page for life.
 """
 
 from bisect import bisect_left
@@ -30,13 +29,6 @@ CREATE TABLE page (
   number INTEGER NOT NULL,
   PRIMARY KEY (kind, queue, first)
 ) WITHOUT ROWID, STRICT;
--- Pages that can't be read, by the queue's id: their numbers are never written over.
-CREATE TABLE lost_page (
-  kind INTEGER NOT NULL,
-  raw BLOB NOT NULL,
-  number INTEGER NOT NULL,
-  PRIMARY KEY (kind, raw, number)
-) WITHOUT ROWID, STRICT;
 -- Elements of active pages whose payload or metadata can't be read: never handed out or listed,
 -- and written back as they were. `fields` are the RFC's five, and `extra` is encoded.
 CREATE TABLE aside (
@@ -58,7 +50,7 @@ CREATE INDEX by_content ON queue (content);
 
 _ROWS = {
     RecordType.ACTIVE: """SELECT position, body, priority, due, expires, claims, id, state, until,
-        ttl, created, claim, claimed_at, is_shared, moved, message_group, origin FROM entry
+        ttl, created, claim, claimed_at, is_shared, moved, origin FROM entry
         WHERE queue = ? AND position >= ? AND position < ? ORDER BY position""",
     RecordType.DONE: """SELECT number, id, ended, attempts FROM history
         WHERE queue = ? AND state = 'done' AND number >= ? AND number < ? ORDER BY number""",
@@ -78,11 +70,11 @@ class Changed(NamedTuple):
 
 
 def changed_pages(
-    connection: apsw.Connection, kind: RecordType, raw: bytes, queue: int, changed: Sequence[int]
+    connection: apsw.Connection, kind: RecordType, queue: int, changed: Sequence[int]
 ) -> Iterator[Changed]:
     """The pages of which rows changed, by their ascending positions; those without rows go.
 
-    `raw` is the queue's id; `queue` is its number in the table `page`.
+    `queue` is its number in the table `page`.
     """
     at = 0
     while at < len(changed):
@@ -96,7 +88,7 @@ def changed_pages(
             ends = end if stop == len(rows) else rows[stop][0]
             is_new = start > 0 or number is None
             if is_new and rows:
-                number = _new_number(connection, kind, raw, queue)
+                number = _new_number(connection, kind, queue)
                 values = (kind.value, queue, begins, number)
                 connection.execute("INSERT INTO page VALUES (?, ?, ?, ?)", values)
             if number is None:
@@ -123,13 +115,9 @@ def _range_of(
     return first, number, NEVER if after is None else after[0]
 
 
-def _new_number(connection: apsw.Connection, kind: RecordType, raw: bytes, queue: int) -> int:
+def _new_number(connection: apsw.Connection, kind: RecordType, queue: int) -> int:
     """A number that no page has; the root's where there is no page."""
-    last = connection.execute(
-        f"SELECT max(number) FROM (SELECT number FROM page {_OF}"
-        " UNION ALL SELECT number FROM lost_page WHERE kind = ? AND raw = ?)",
-        (kind.value, queue, kind.value, raw),
-    ).get
+    last = connection.execute(f"SELECT max(number) FROM page {_OF}", (kind.value, queue)).get
     return 0 if last is None else int(last) + 1
 
 

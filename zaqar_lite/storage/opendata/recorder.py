@@ -5,7 +5,7 @@ it. A record that consists of several rows (a page, a claim, a message's attempt
 the tables.
 
     body                      payload, and the message's entry of the metadata log
-    entry                     active pages, groups, ids that are kept, attempts (consumers, holder)
+    entry                     active pages, ids that are kept, attempts (consumers, holder)
     attempts                  single attempts
     claim, idempotency        one record a row
     history                   done and failed pages, and the consumers of what they list
@@ -251,8 +251,6 @@ class _Encoding:
                 ended[row[0]].add(row[1])
             if row[17]:
                 self._keep_id(row)
-            if row[21] is not None:
-                self.put(self._group_key(row), b"")
         now = self._recorder.clock.now_ms()
         for old, new in self._changed["entry"]:
             touched[old[0]].add(old[1])
@@ -275,8 +273,6 @@ class _Encoding:
         shown = self._ids.shown(row[2], row[1], number, row[16], row[17])
         if shown.is_kept:
             self.delete(keys.message_key(RecordType.ADOPTED, shown.number))
-        if row[21] is not None:
-            self.delete(self._group_key(row))
         was_unrecorded = self._recorder.let_go(row[0], row[1])
         if row[18] or (row[10] and not was_unrecorded):
             self.delete(keys.attempts_key(shown.number, raw))
@@ -285,9 +281,6 @@ class _Encoding:
         shown = self._ids.shown(row[2], row[1], row[15], row[16], row[17])
         if shown.is_kept:
             self.put(keys.message_key(RecordType.ADOPTED, shown.number), row[2])
-
-    def _group_key(self, row: Row) -> bytes:
-        return keys.group_key(self._raw(row[0]), row[21].decode(), row[1])
 
     async def _encode_bodies(self) -> None:
         """Put payloads and entries of the log; an entry that a message was posted as says when."""
@@ -375,7 +368,7 @@ class _Encoding:
         return raw
 
     def _pages(self, kind: RecordType, queue: int, rows: Iterable[int]) -> Iterable[Changed]:
-        return changed_pages(self._connection, kind, self._raw(queue), queue, sorted(rows))
+        return changed_pages(self._connection, kind, queue, sorted(rows))
 
     def _put_page(self, kind: RecordType, queue: int, page: Changed) -> None:
         key = keys.queue_key(kind, self._raw(queue), page.number)
@@ -480,7 +473,7 @@ class _Encoding:
             self.put(key, bookkeeping.encode_queue_record(record))
             for kind, queue in _lists_of(number, content):
                 root = keys.queue_key(kind, raw)
-                if root not in self.puts and not self._has_pages(kind, raw, queue):
+                if root not in self.puts and not self._has_pages(kind, queue):
                     self.put(root, EMPTY[kind])
 
     def _has_record(self, number: int) -> bool:
@@ -489,13 +482,9 @@ class _Encoding:
         ).get
         return bool(found)
 
-    def _has_pages(self, kind: RecordType, raw: bytes, queue: int) -> bool:
-        found = self._connection.execute(
-            "SELECT EXISTS (SELECT 1 FROM page WHERE kind = ?1 AND queue = ?2)"
-            " OR EXISTS (SELECT 1 FROM lost_page WHERE kind = ?1 AND raw = ?3)",
-            (kind.value, queue, raw),
-        ).get
-        return bool(found)
+    def _has_pages(self, kind: RecordType, queue: int) -> bool:
+        statement = "SELECT EXISTS (SELECT 1 FROM page WHERE kind = ? AND queue = ?)"
+        return bool(self._connection.execute(statement, (kind.value, queue)).get)
 
     def _delete_queue(self, number: int, content: int, *, had_record: bool) -> None:
         raw = self._raw(content)
@@ -506,11 +495,7 @@ class _Encoding:
             pages: list[Any] = self._connection.execute(
                 "SELECT number FROM page WHERE kind = ? AND queue = ?", of_queue
             ).fetchall()
-            lost = self._connection.execute(
-                "SELECT 1 FROM lost_page WHERE kind = ? AND raw = ? AND number = 0",
-                (kind.value, raw),
-            ).get
-            for page in {one for (one,) in pages} | (set() if lost else {0}):
+            for page in {0, *(one for (one,) in pages)}:
                 self.delete(keys.queue_key(kind, raw, page or None))
             self._connection.execute("DELETE FROM page WHERE kind = ? AND queue = ?", of_queue)
         self._connection.execute("DELETE FROM aside WHERE queue = ?", (content,))
@@ -550,7 +535,7 @@ def encode_page(
     for row in rows:
         (
             position, number, priority, due, expires, claims, own_id, state, until, ttl, created,
-            claim, claimed_at, is_shared, moved, group, origin,
+            claim, claimed_at, is_shared, moved, origin,
         ) = row  # fmt: skip
         attempts = min(claims, MAX_U16)
         if state < LEASED:
@@ -561,7 +546,6 @@ def encode_page(
                 and not moved
                 and not is_shared
                 and claim is None
-                and group is None
             ):
                 elements.append((position, 0, fields, None))
                 continue
@@ -580,7 +564,6 @@ def encode_page(
             bool(is_shared),
             state == PARKED,
             None if origin is None else decode_origin(origin),
-            None if group is None else group.decode(),
         )
         elements.append((
             position, int(state >= LEASED), fields,

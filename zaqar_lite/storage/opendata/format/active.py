@@ -58,7 +58,6 @@ class Extra(Struct):
     shared                more than one queue was given the message
     parked                released with a delay: stored as in flight until then, but not claimed
     origin                where a dead letter came from
-    group                 the group that its headers name
     """
 
     visible_at: int | None = None
@@ -70,7 +69,6 @@ class Extra(Struct):
     shared: bool = False
     parked: bool = False
     origin: Origin | None = None
-    group: str | None = None
 
 
 _EXTRA = struct.Struct("<QH")
@@ -101,9 +99,6 @@ def encode_extra(message_id: int, extra: Extra) -> bytes:
         of_origin, encoded = _encode_origin(extra.origin)
         flags |= of_origin
         parts.append(encoded)
-    if extra.group is not None:
-        flags |= _GROUP
-        parts.append(utf8(extra.group))
     flags |= _RENAMED * extra.renamed | _SHARED * extra.shared | _PARKED * extra.parked
     return _EXTRA.pack(message_id, flags) + b"".join(parts)
 
@@ -151,8 +146,8 @@ def _read_extras(data: bytes, offset: int) -> tuple[list[tuple[int, Extra]], int
                 offset += 16
             if flags & _ORIGIN:
                 extra.origin, offset = _read_origin(data, offset, flags)
-            if flags & _GROUP:
-                extra.group, offset = read_utf8(data, offset)
+            if flags & _GROUP:  # earlier versions repeated it; the headers have it
+                _, offset = read_utf8(data, offset)
             extra.renamed = bool(flags & _RENAMED)
             extra.shared = bool(flags & _SHARED)
             extra.parked = bool(flags & _PARKED)

@@ -17,7 +17,7 @@
     01 0f TB(kind) TB(project) TB(name)    a record that is neither a queue nor a message
     01 10 deadline id            message of the log that no queue received, until its retention ends
     01 11 id                     id of a message that another store had given it
-    01 12 TB(queue) TB(group) position    message of a group (position: u64)
+    01 12 TB(queue) ...          message of a group; earlier versions wrote it
     03 01 segment 10 TB(log) var_u64(sequence - start of the segment)     entry of the log
     03 01 segment 40 log         listing of the log's keys
     03 01 00000000 20            block of the log's sequences
@@ -155,12 +155,6 @@ def read_record_key(key: bytes) -> tuple[str, str, str]:
 def claim_key(queue: bytes, claim: bytes) -> bytes:
     """Key of a claim; `claim` is the 16 bytes of its UUID."""
     return queue_key(RecordType.CLAIM, queue) + claim
-
-
-def group_key(queue: bytes, group: str, position: int) -> bytes:
-    """Key of a message of a group in a queue."""
-    key = queue_key(RecordType.GROUP, queue) + terminated(group.encode())
-    return key + _U64.pack(position)
 
 
 def unrouted_key(deadline: int, message_id: int) -> bytes:

@@ -25,8 +25,6 @@ from zaqar_lite.storage.opendata.engine import (
     FIRST,
     Batch,
     Damage,
-    Row,
-    Stored,
     Unreadable,
 )
 from zaqar_lite.storage.opendata.slatedb.binding import (
@@ -221,19 +219,19 @@ class SlateDbEngine:
         builder.with_settings(settings())
         return await _in_time(builder.build(), self._local)
 
-    async def get(self, keys: Sequence[bytes]) -> dict[bytes, Stored]:
+    async def get(self, keys: Sequence[bytes]) -> dict[bytes, bytes | Damage]:
         """Read records by key; absent ones are left out."""
         values = await self._translated(asyncio.gather(*map(self._get, keys)))
         return {key: value for key, value in zip(keys, values, strict=True) if value is not None}
 
-    async def _get(self, key: bytes) -> Stored | None:
+    async def _get(self, key: bytes) -> bytes | Damage | None:
         try:
             value: bytes | None = await self._opened().get_with_options(key, DURABLE)
             return value
         except slatedb.Error.Data as exc:
             return Damage(key, str(exc.message))
 
-    async def scan(self, start: bytes, end: bytes) -> AsyncIterator[Sequence[Row]]:
+    async def scan(self, start: bytes, end: bytes) -> AsyncIterator[Sequence[tuple[bytes, bytes]]]:
         """Read the records from `start` up to, not including, `end`, in order, in chunks.
 
         Raises Unreadable: nothing after the rows answered so far can be read.
@@ -245,13 +243,15 @@ class SlateDbEngine:
                 yield rows
                 start = rows[-1][0] + b"\x00"
             if why is not None:
-                raise Unreadable(start.removesuffix(b"\x00"), why)
+                raise Unreadable(Damage(start.removesuffix(b"\x00"), why), "Everything after ")
             if len(rows) < _CHUNK:
                 return
 
-    async def _read_chunk(self, start: bytes, end: bytes) -> tuple[list[Row], str | None]:
+    async def _read_chunk(
+        self, start: bytes, end: bytes
+    ) -> tuple[list[tuple[bytes, bytes]], str | None]:
         """Read the next rows, and what is wrong with the one behind them if it can't be read."""
-        rows: list[Row] = []
+        rows: list[tuple[bytes, bytes]] = []
         try:
             iterator = await self._iterate(start, end, DURABLE_SCAN)
             rows += pairs(await self._translated(iterator.next_batch(_CHUNK)))

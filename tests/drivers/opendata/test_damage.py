@@ -1,0 +1,106 @@
+"""Damage costs the messages whose payload or metadata it took, or refuses the store."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.drivers.opendata.store import Store
+from tests.drivers.store import OTHER, QUEUE, texts
+from zaqar_lite.domain.errors import ConfigurationError
+from zaqar_lite.domain.models import ClaimRequest, DelayMode, QueueRef
+from zaqar_lite.storage.opendata.engine import Batch
+from zaqar_lite.storage.opendata.format import keys, records, u64s
+from zaqar_lite.storage.opendata.format.keys import PAYLOAD_PREFIX, RecordType
+
+pytestmark = pytest.mark.anyio
+OTHER_ROOT = keys.queue_key(RecordType.ACTIVE, b"project/other")
+
+FIRST = QueueRef("project", "a")
+
+
+@pytest.fixture
+async def filled(tmp_path: Path) -> AsyncIterator[Store]:
+    """A queue of three pages, and others."""
+    store = Store(f"opendata+slatedb://{tmp_path / 'data'}")
+    await store.messages.open()
+    await store.post(*map(str, range(100)), to=FIRST)
+    for start in range(0, 700, 100):
+        await store.post(*map(str, range(start, start + 100)))
+    await store.post("of another queue", to=OTHER)
+    yield store
+    await store.messages.close()
+
+
+def numbers(start: int, end: int) -> list[str]:
+    return list(map(str, range(start, end)))
+
+
+async def test_a_message_that_was_unreadable_for_a_while_keeps_its_claim(filled: Store) -> None:
+    """As one under a broken page does, which the next start brings back."""
+    taken = await filled.claim(20)
+    assert taken.claim_id is not None
+    body = PAYLOAD_PREFIX + bytes.fromhex(taken.messages[0].id[:16])
+    await filled.restart_damaged(body)
+    assert await filled.bodies() == numbers(1, 700)  # it is set aside
+    claim = await filled.messages.get_claim(QUEUE, taken.claim_id)
+    assert texts(list(claim.messages)) == numbers(1, 20)
+    await filled.restart_mended()
+    assert texts(await filled.claim(10, client="another")) == numbers(20, 30)
+    ids = [message.id for message in taken.messages]
+    assert not await filled.messages.delete(QUEUE, ids, claim_ids=[taken.claim_id])
+    assert await filled.bodies() == numbers(20, 700)
+
+
+async def test_a_message_set_aside_is_not_ready_when_its_claim_ends(filled: Store) -> None:
+    taken = await filled.claim(20)
+    body = PAYLOAD_PREFIX + bytes.fromhex(taken.messages[0].id[:16])
+    await filled.restart_damaged(body)
+    await filled.bodies()
+    await filled.release(taken)
+    assert (await filled.messages.stats(QUEUE)).ready == 699
+    popped = await filled.messages.claim(
+        QUEUE, ClaimRequest(limit=10, delay_mode=DelayMode.HONOUR, version=None, removes=True)
+    )
+    assert texts(popped) == numbers(1, 11)
+
+
+@pytest.mark.parametrize(
+    "lost",
+    [
+        keys.FORMAT, keys.STATE, keys.ID_BLOCK, keys.log_segment_key(1),
+        keys.queue_key(RecordType.ACTIVE, b"project/queue"),
+    ],
+)  # fmt: skip
+async def test_damage_elsewhere_refuses_the_store(filled: Store, lost: bytes) -> None:
+    with pytest.raises(ConfigurationError, match=f"{lost.hex()}.*is kept as it is: restore"):
+        await filled.restart_damaged(lost)
+    await filled.restart_mended()
+    assert await filled.bodies() == numbers(0, 700)
+
+
+async def test_what_is_missing_refuses_the_store(filled: Store) -> None:
+    await filled.db.engine.commit(Batch({}, (keys.STATE,)))
+    with pytest.raises(ConfigurationError, match=r"state .* can't be read: it is missing"):
+        await filled.restart()
+
+
+async def test_what_a_purge_of_an_earlier_version_left_goes(filled: Store) -> None:
+    """It listed what its sweep was to delete, in no queue any more."""
+    number = filled.next_id - 1
+    puts = {
+        keys.message_key(RecordType.GARBAGE, 7): u64s([number], "ids"),
+        keys.message_key(RecordType.PAYLOAD, number): records.encode_payload(b'"purged"'),
+        keys.queue_key(RecordType.GROUP, b"project/queue") + b"group": b"",
+    }
+    page = keys.queue_key(RecordType.ACTIVE, b"project/other")
+    await filled.put(puts, page)
+    assert await filled.bodies(OTHER) == []
+    assert not await filled.db.engine.get([*puts, filled.log_key(number)])
+    assert await filled.bodies() == numbers(0, 700)
+
+
+async def test_another_format_is_still_refused(filled: Store) -> None:
+    await filled.db.engine.commit(Batch({keys.FORMAT: b"another/1"}, ()))
+    with pytest.raises(ConfigurationError, match="its format is b'another/1'"):
+        await filled.restart()

@@ -1,0 +1,224 @@
+"""Routing what other writers of the RFC published into the metadata log.
+
+Their messages are routed as the service would have done. In the queue that a message was published
+to it has the log's visible-at and retention. A queue that receives it by a filter uses its own
+default delay and default ttl, or the log's retention if it has no ttl. Each queue uses its own
+priority. A message that names no queue is offered to the filters of all projects. A message that
+no queue receives is kept until its retention ends. Two kinds of messages are refused, named in the
+server's log and kept in the same way: those whose payload can't be handed out, because it is a
+reference or lost, and those whose payload is no JSON, because one would make the whole answer
+invalid.
+"""
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import apsw
+
+from zaqar_lite.domain.errors import Invalid
+from zaqar_lite.domain.filters import Filter, Headers, Rules, parse_filter, parse_rules
+from zaqar_lite.domain.ids import MAX_POSITION
+from zaqar_lite.domain.metadata import FILTER, PRIORITY
+from zaqar_lite.domain.models import DEFAULT_PRIORITY, QueueRef
+from zaqar_lite.storage.opendata.format import CodecError, keys, records
+from zaqar_lite.storage.opendata.loading import INSERT_ENTRY, Loading
+from zaqar_lite.storage.sql.database import Database
+from zaqar_lite.storage.sql.entries import DELAYED, READY
+
+logger = logging.getLogger(__name__)
+_CHUNK = 1_000
+_LONGEST_S = 0xFFFF_FFFF
+"""The retention, in seconds, of what is to be kept for ever: 136 years, the longest there is."""
+
+
+class Logged(NamedTuple):
+    """A message of the metadata log, as it is in the table `logged`."""
+
+    number: int
+    received: int
+    visible: int
+    retention_s: int
+    queue: str | None
+    client: str | None
+    headers: str | None
+
+    @property
+    def deadline(self) -> int:
+        """When its retention ends; 0 seconds are for ever."""
+        if not self.retention_s:
+            return MAX_POSITION
+        return max(0, min(self.received + self.retention_s * 1000, MAX_POSITION))
+
+
+class _Receiver(NamedTuple):
+    """A queue with its filter, priorities, default ttl and default delay."""
+
+    queue: QueueRef
+    matches: Filter | None
+    priority: Rules | None
+    ttl_ms: int | None
+    delay_ms: int
+
+    def receives(self, headers: Headers) -> bool:
+        try:
+            return self.matches is not None and self.matches(headers)
+        except Invalid as exc:
+            logger.warning("a message was not copied into %s: %s", self.queue, exc)
+            return False
+
+    def priority_of(self, headers: Headers) -> int:
+        try:
+            found = None if self.priority is None else self.priority(headers)
+        except Invalid as exc:
+            logger.warning("a message has the default priority in %s: %s", self.queue, exc)
+            found = None
+        return DEFAULT_PRIORITY if found is None else found
+
+
+class Arrival(NamedTuple):
+    """A message as it comes to a queue."""
+
+    receiver: _Receiver
+    priority: int
+    ttl_ms: int
+    due: int
+
+
+class Router:
+    """Finds the queues of logged messages; parses each queue's filter once."""
+
+    def __init__(self, connection: apsw.Connection) -> None:
+        self._connection = connection
+        self._known: dict[QueueRef, _Receiver] = {}
+        self._filtered: list[_Receiver] = [
+            self._receiver(QueueRef(project, name))
+            for project, name in connection.execute(
+                "SELECT project, name FROM queue WHERE has_filter = 1 ORDER BY project, name"
+            )
+        ]
+
+    def arrivals(self, logged: Logged) -> list[Arrival]:
+        """How a message comes to each of its queues.
+
+        These are the queue it was published to and those whose filter matches.
+        """
+        headers = {} if logged.headers is None else json.loads(logged.headers)
+        ref = None
+        with suppress(CodecError):
+            ref = None if logged.queue is None else keys.read_queue_id(logged.queue.encode())
+        retention = (logged.retention_s or _LONGEST_S) * 1000
+        found = []
+        if ref is not None:
+            headers[records.QUEUE_HEADER] = ref.name
+            due = logged.visible if logged.visible != logged.received else 0
+            own = self._receiver(ref)
+            found.append(Arrival(own, own.priority_of(headers), retention, due))
+        for one in self._filtered:
+            if one.queue == ref or (ref is not None and one.queue.project != ref.project):
+                continue
+            if one.receives(headers):
+                due = logged.received + one.delay_ms if one.delay_ms else 0
+                ttl_ms = one.ttl_ms or retention
+                found.append(Arrival(one, one.priority_of(headers), ttl_ms, due))
+        return found
+
+    def _receiver(self, ref: QueueRef) -> _Receiver:
+        known = self._known.get(ref)
+        if known is None:
+            row = self._connection.execute(
+                "SELECT metadata FROM queue WHERE project = ? AND name = ?", ref
+            ).fetchone()
+            known = self._known[ref] = _read_receiver(ref, json.loads(row[0] if row else "{}"))
+        return known
+
+
+def _read_receiver(ref: QueueRef, metadata: Mapping[str, Any]) -> _Receiver:
+    text, rules = metadata.get(FILTER), metadata.get(PRIORITY)
+    try:
+        matches = parse_filter(text) if isinstance(text, str) else None
+        priority = parse_rules(rules) if isinstance(rules, str) else None
+    except Invalid as exc:
+        logger.warning("the filter and the priorities of %s are not used: %s", ref, exc)
+        matches = priority = None
+    ttl, delay = metadata.get("_default_message_ttl"), metadata.get("_default_message_delay")
+    return _Receiver(
+        ref,
+        matches,
+        priority,
+        ttl * 1000 if isinstance(ttl, int) else None,
+        delay * 1000 if isinstance(delay, int) else 0,
+    )
+
+
+async def replay(db: Database, loading: Loading) -> None:
+    """Route the entries of the log above the "routed up to" mark, in all of its segments.
+
+    The mark is raised in steps, so that no batch is as large as all that others published.
+    """
+    router, routed, seen = Router(db.connection), 0, 0
+    while rows := _after(db.connection, loading.routed):
+        routed += await db.write(_route, loading, router, rows)
+        seen += len(rows)
+    if seen:
+        logger.info("routed %d of %d messages of the metadata log to queues", routed, seen)
+
+
+def _after(connection: apsw.Connection, number: int) -> list[Logged]:
+    rows = connection.execute(
+        "SELECT * FROM logged WHERE id >= ? ORDER BY id LIMIT ?", (number, _CHUNK)
+    )
+    return list(map(Logged._make, rows))
+
+
+def _route(db: Database, loading: Loading, router: Router, rows: Sequence[Logged]) -> int:
+    """Add messages to their queues; answer how many of them have any."""
+    routed = 0
+    for logged in rows:
+        arrivals = router.arrivals(logged)
+        if arrivals and (why := _refusal(db.connection, loading, logged.number)) is not None:
+            logger.error("message %d of the metadata log is refused: %s", logged.number, why)
+            arrivals = []
+        for number, arrival in enumerate(arrivals):
+            position = db.take_positions(1, 0) if number else logged.number
+            queue = db.make_queue(arrival.receiver.queue)
+            db.touch(queue)
+            expires = min(logged.received + arrival.ttl_ms, MAX_POSITION)
+            is_delayed = arrival.due > loading.now
+            row = loading.entry(
+                queue.content, position, logged.number, position,
+                state=DELAYED if is_delayed else READY, priority=arrival.priority,
+                due=arrival.due, until=0, ttl=arrival.ttl_ms, expires=expires,
+                created=logged.received, claims=0, claim=None, claimed_at=0,
+                is_shared=len(arrivals) > 1, client=logged.client, headers=logged.headers,
+                origin=None,
+            )  # fmt: skip
+            db.execute(INSERT_ENTRY, row)
+            queue.expiry_at = min(queue.expiry_at, expires)
+            if is_delayed:
+                queue.delayed += 1
+                queue.delayed_at = min(queue.delayed_at, arrival.due)
+            else:
+                queue.ready += 1
+        if arrivals:
+            values = (len(arrivals), logged.number)
+            db.execute("UPDATE body SET holders = ? WHERE number = ?", values)
+        else:
+            db.execute("INSERT INTO unrouted VALUES (?, ?)", (logged.deadline, logged.number))
+        routed += bool(arrivals)
+    loading.routed = rows[-1].number + 1
+    return routed
+
+
+def _refusal(connection: apsw.Connection, loading: Loading, number: int) -> str | None:
+    """Why a message's payload can't be handed out."""
+    body = connection.execute("SELECT body FROM body WHERE number = ?", (number,)).get
+    if body is None:
+        return loading.lost.get(number, "the payload is missing")
+    try:
+        json.loads(body)
+    except (ValueError, RecursionError):
+        return "the payload is no JSON"
+    return None
