@@ -99,7 +99,8 @@ async def _counted() -> tuple[dict[str, float], _Walk]:
     settings = load(environment={}, overrides={"store": "memory://", **more})
     app = create_app(settings)
     config = zaqar_lite.serve._config(settings, app, None)
-    config.load()
+    if not config.loaded:  # an older checkout's
+        config.load()
     state = ServerState()
     state.default_headers = [(b"date", b"Fri, 27 Nov 2026 12:00:00 GMT")]
     make: Callable[..., Any] = config.http_protocol_class

@@ -76,7 +76,7 @@ def create_app(
         encryption_keys=encryption_keys,
     )
     unsealed = (messages, stores.management)
-    queue_depths = QueueDepths(*unsealed, counters, interval=settings.count_interval)
+    queue_depths = QueueDepths(*unsealed, counters)
     store = settings.store.partition(":")[0]
     metrics = Metrics(families, counters, queue_depths, clock, version=__version__, store=store)
     long_polling = services.long_polling

@@ -233,17 +233,6 @@ class _Server(uvicorn.Server):
             self._interrupt()
 
 
-class _Config(uvicorn.Config):
-    """The configuration of uvicorn, with our TLS context."""
-
-    certificate: Certificate | None = None
-
-    def load(self) -> None:
-        """Load; uvicorn's own context could neither be bounded to TLS 1.2 nor renewed."""
-        super().load()
-        self.ssl = None if self.certificate is None else self.certificate.context
-
-
 async def _show_life(interval: float) -> None:
     """Tell systemd again and again that the event loop runs."""
     while True:
@@ -260,7 +249,7 @@ def _certificate(settings: Settings) -> Certificate | None:
 def _config(
     settings: Settings, app: Application, certificate: Certificate | None
 ) -> uvicorn.Config:
-    config = _Config(
+    config = uvicorn.Config(
         app,
         loop="uvloop",
         http=connections_of(app, settings),
@@ -274,7 +263,9 @@ def _config(
         backlog=_BACKLOG,
         timeout_graceful_shutdown=settings.shutdown_timeout,
     )
-    config.certificate = certificate
+    config.load()
+    if certificate is not None:  # uvicorn's own could neither be bounded to TLS 1.2 nor renewed
+        config.ssl = certificate.context
     return config
 
 

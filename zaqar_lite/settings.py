@@ -157,9 +157,6 @@ class Settings(BaseModel):
     client_id_uuid_safe: Literal["strict", "off"] = Field(
         "strict", description="Whether a Client-ID must be a UUID."
     )
-    count_interval: float = Field(
-        5.0, ge=0.1, le=3_600, description="Age at which a scrape counts all queues anew."
-    )
     shutdown_timeout: int = Field(
         25, ge=1, le=3_600, description="How long a stop waits for requests in progress."
     )

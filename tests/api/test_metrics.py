@@ -13,6 +13,13 @@ from zaqar_lite.service.metrics import queue_depths as census
 from zaqar_lite.service.metrics.shared_counters import LATENESS
 
 pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(autouse=True)
+def _counted_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(census, "_FRESH", 0.1)
+
+
 LINE = re.compile(r"(\w+)(?:{(.*)})? (\S+)")
 
 
@@ -54,7 +61,7 @@ async def test_tells_what_its_process_uses(make_api: MakeApi) -> None:
 
 
 async def test_counts_what_happens_to_messages(make_api: MakeApi) -> None:
-    async with make_api(count_interval=0.1) as api:
+    async with make_api() as api:
         await api.call("PUT", "", {"_dead_letter_queue": "letters", "_max_claim_count": 9})
         await api.post({"body": 1}, {"body": 2}, {"body": 3}, {"body": 4}, Idempotency_Key="k")
         await api.post({"body": 1}, {"body": 2}, {"body": 3}, {"body": 4}, Idempotency_Key="k")
@@ -107,7 +114,7 @@ async def test_counts_what_happens_to_messages(make_api: MakeApi) -> None:
 
 
 async def test_counts_apart_what_the_server_keeps_for_itself(make_api: MakeApi) -> None:
-    async with make_api(count_interval=0.1) as api:
+    async with make_api() as api:
         await api.call("PUT", "", {"_default_message_delay": 600})
         subscription = {"subscriber": "http://receiver.example/", "ttl": 3600}
         await api.expect(201, "POST", "subscriptions", subscription)
@@ -118,7 +125,7 @@ async def test_counts_apart_what_the_server_keeps_for_itself(make_api: MakeApi) 
 
 
 async def test_counts_what_lies_in_several_pools_once(make_api: MakeApi, tmp_path: Path) -> None:
-    async with make_api(count_interval=0.1, admin_mode=True, pooling=True) as api:
+    async with make_api(admin_mode=True, pooling=True) as api:
         for pool in ("one", "two"):
             document = {"uri": f"embedded:{tmp_path}/{pool}", "weight": 100}
             await api.expect(201, "PUT", f"/v2/pools/{pool}", document)
@@ -163,7 +170,7 @@ async def test_shows_few_queues_by_name_and_those_that_ask_for_it(
     make_api: MakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(census, "MOST_SHOWN", 2)
-    async with make_api(count_interval=0.1) as api:
+    async with make_api() as api:
         for name in ("a", "b", "c", "d"):
             metadata = {"_monitor": name == "d"}
             await api.call("PUT", f"/v2/queues/{name}", metadata)

@@ -107,10 +107,11 @@ async def test_counting_subscriptions_rests_as_counting_messages_does(
 ) -> None:
     monkeypatch.setattr(module, "_STEP", 0.0)  # each record is long work
     monkeypatch.setattr(module, "_SHARE", share)
+    monkeypatch.setattr(module, "_FRESH", 3_600)
     messages, management = create_stores("memory://", clock=Clock(), options=StoreOptions())
     for number in range(50):
         await management.put_record(KIND, "p", f"{number:02}", b"{}", expected=0)
-    depths = QueueDepths(messages, management, SharedCounters(None), interval=3_600)
+    depths = QueueDepths(messages, management, SharedCounters(None))
     for _ in range(200):
         found = await depths.latest()
         await asyncio.sleep(0)

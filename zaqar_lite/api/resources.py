@@ -7,6 +7,7 @@ beside them as routes.
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from zaqar_lite.api.render import next_page
@@ -85,36 +86,47 @@ class Resource(NamedTuple):
             await records.remove(request)
             return NO_CONTENT
 
-        collection = self.path.rpartition("/{")[0]
-        table: tuple[tuple[Any, str, str, str, int, tuple[Parameter, ...], str], ...] = (
-            (
-                *(listed, "List", f"GET {collection} -> {form}s", f"get_all {self.reads}", 200),
-                *((MARKER, limit, *details), self.listed_as or kind),
+        collection, noun = self.path.rpartition("/{")[0], self.noun
+        routes = {
+            f"list_{kind}": (
+                listed,
+                route(
+                    f"GET {collection} -> {form}s",
+                    f"{self.rule}:get_all {self.reads}",
+                    self._statuses("list", 200),
+                    (MARKER, limit, *details),
+                    summary=f"List {kind}",
+                    rel=self.listed_as or kind,
+                ),
             ),
-            (
-                *(show, "Show a", f"GET {self.path} -> {form}", f"get {self.reads}", 200),
-                *(() if self.is_whole else details, self.noun),
+            f"show_{noun}": (
+                show,
+                route(
+                    f"GET {self.path} -> {form}",
+                    f"{self.rule}:get {self.reads}",
+                    self._statuses("show", 200, 404),
+                    () if self.is_whole else details,
+                    summary=f"Show a {noun}",
+                    rel=noun,
+                ),
             ),
-            (
-                *(delete, "Delete a", f"DELETE {self.path}", f"delete {self.deletes}", 204),
-                *((), self.noun),
+            f"delete_{noun}": (
+                delete,
+                route(
+                    f"DELETE {self.path}",
+                    f"{self.rule}:delete {self.deletes}",
+                    self._statuses("delete", 204),
+                    summary=f"Delete a {noun}",
+                    rel=noun,
+                ),
             ),
-        )
-        for act, does, place, rule, status, parameters, rel in table:
-            what = kind if act is listed else self.noun
-            verb = does.partition(" ")[0].lower()
-            statuses = (status, *((403,) if verb in self.guards else ()))
-            one = route(
-                place,
-                f"{self.rule}:{rule}",
-                (*statuses, 404) if act is show else statuses,
-                parameters,
-                name=f"{verb}_{what}",
-                summary=f"{does} {what}",
-                rel=rel,
-            )
-            setattr(actions, f"{verb}_{what}", one(act))
+        }
+        for name, (act, one) in routes.items():
+            setattr(actions, name, replace(one, name=name)(act))
         return actions
+
+    def _statuses(self, verb: str, *statuses: int) -> tuple[int, ...]:
+        return (*statuses, 403) if verb in self.guards else statuses
 
     def _is_detailed(self, request: Request) -> bool:
         return self.detail is None or request.flag(self.detail.name)

@@ -3,7 +3,8 @@
 import asyncio
 import json
 import ssl
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import aiohttp
@@ -47,16 +48,6 @@ class KeystoneServer:
         Raises:
             OSError: there is no answer in time, or one that is too large.
         """
-        try:
-            return await self._send(method, path, headers, document)
-        except TimeoutError:
-            raise OSError("it does not answer in time") from None
-        except aiohttp.ClientError as exc:
-            raise OSError(str(exc) or type(exc).__name__) from None
-
-    async def _send(
-        self, method: str, path: str, headers: Mapping[str, str], document: object
-    ) -> Answer:
         if self._stopped:
             raise OSError("this server is stopping")  # nobody would close the connection
         if self._session is None:
@@ -65,20 +56,16 @@ class KeystoneServer:
                 timeout=self._timeout,
                 cookie_jar=aiohttp.DummyCookieJar(),
             )
-        async with self._session.request(
-            method, self._url + path, headers=headers, json=document, allow_redirects=False
-        ) as answer:
-            try:
-                body = await answer.content.readexactly(_LARGEST)
-            except asyncio.IncompleteReadError as exc:
-                body = exc.partial
-            else:
-                raise OSError("its answer is too large")
-            try:
-                read = json.loads(body)
-            except ValueError:
-                read = None
-            return Answer(answer.status, read, answer.headers.get("X-Subject-Token"))
+        with _os_errors():
+            async with self._session.request(
+                method, self._url + path, headers=headers, json=document, allow_redirects=False
+            ) as answer:
+                body = await _read(answer)
+        try:
+            read = json.loads(body)
+        except ValueError:
+            read = None
+        return Answer(answer.status, read, answer.headers.get("X-Subject-Token"))
 
 
 _TIMEOUT = aiohttp.ClientTimeout(total=10)
@@ -94,24 +81,33 @@ class Jwks:
         """Read the document: at most 1 MiB, without following redirects.
 
         Raises:
-            OSError: the document can't be read now.
-            ValueError: the document is larger than 1 MiB.
+            OSError: the document can't be read now, or is larger.
         """
         if not self._source.startswith(("https://", "http://")):
             return await asyncio.to_thread(Path(self._source).read_bytes)
-        try:
-            return await self._get()
-        except (aiohttp.ClientError, TimeoutError) as exc:
-            raise OSError(str(exc) or "it does not answer") from exc
+        with _os_errors():
+            async with (
+                aiohttp.ClientSession(timeout=_TIMEOUT, raise_for_status=True) as session,
+                session.get(self._source, allow_redirects=False) as answer,
+            ):
+                return await _read(answer)
 
-    async def _get(self) -> bytes:
-        async with (
-            aiohttp.ClientSession(timeout=_TIMEOUT, raise_for_status=True) as session,
-            session.get(self._source, allow_redirects=False) as answer,
-        ):
-            read = bytearray()
-            async for part in answer.content.iter_chunked(65_536):
-                read += part
-                if len(read) > _LARGEST:
-                    raise ValueError("it is too large")
-            return bytes(read)
+
+@contextmanager
+def _os_errors() -> Iterator[None]:
+    """Raise what aiohttp raises as OSError."""
+    try:
+        yield
+    except TimeoutError:
+        raise OSError("it does not answer in time") from None
+    except aiohttp.ClientError as exc:
+        raise OSError(str(exc) or type(exc).__name__) from None
+
+
+async def _read(answer: aiohttp.ClientResponse) -> bytes:
+    """Read an answer of less than 1 MiB; OSError if it is larger."""
+    try:
+        await answer.content.readexactly(_LARGEST)
+    except asyncio.IncompleteReadError as exc:
+        return exc.partial
+    raise OSError("its answer is too large")

@@ -34,12 +34,8 @@ _PROVIDERS = ("keys", "jwt", "keystone")
 _SHORTEST_KEY = 32
 _GONE = frozenset(
     (
-        *(
-            "default_claim_grace",
-            "default_claim_ttl",
-            "default_message_delay",
-            "default_subscription_ttl",
-        ),
+        *("count_interval", "default_claim_grace", "default_claim_ttl"),
+        *("default_message_delay", "default_subscription_ttl"),
         *("delivery_disable_after", "gateway_header", "jwt_grants_claim", "jwt_longest_life"),
         *("keystone_project_domain", "keystone_service_roles", "keystone_timeout"),
         *("keystone_user_domain", "max_claim_grace", "max_copies_per_post"),

@@ -96,12 +96,11 @@ async def test_a_count_of_all_queues_takes_five_commands_each_and_a_scrape_none(
     stores: Stores, commands: Commands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(census, "_SHARE", 0)  # it need not rest here
+    monkeypatch.setattr(census, "_FRESH", 3_600)
     for number in range(30):
         queue = QueueUnderTest(stores, QueueRef("project", f"q-{number}"))
         await queue.post(*map(str, range(number % 3 + 1)))
-    counting = census.QueueDepths(
-        stores.messages, stores.management, SharedCounters(None), interval=3_600
-    )
+    counting = census.QueueDepths(stores.messages, stores.management, SharedCounters(None))
     commands.clear()
     for _ in range(1_500):
         found = await counting.latest()

@@ -245,6 +245,7 @@ async def test_counting_all_queues_is_a_listing_each(
 ) -> None:
     """And its first and last message; the first pass also reads each tail and record."""
     monkeypatch.setattr(census, "_SHARE", 0)  # it need not rest here
+    monkeypatch.setattr(census, "_FRESH", 0)
     stores = await open_swift(proxy.url, coordination_url=locks)
     queues = [a_queue(stores, f"queue-{number}") for number in range(18)]
 
@@ -259,7 +260,7 @@ async def test_counting_all_queues_is_a_listing_each(
     assert (await queues[1].claim(1, dead_letter=letters.as_dead_letter_queue(1))).moved == 1
     await letters.delete(*ids((await letters.page()).messages)[:2])
     board = SharedCounters(None)
-    counting = census.QueueDepths(stores.messages, stores.management, board, interval=0.0)
+    counting = census.QueueDepths(stores.messages, stores.management, board)
     for first in (True, False):
         proxy.kinds()
         before = board.read().get("at", 0)

@@ -32,6 +32,8 @@ from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
 
 logger = logging.getLogger(__name__)
+_FRESH = 5.0
+"""Seconds after which a scrape has all queues counted anew."""
 MOST_SHOWN = 20
 """Queues that are shown by their oldest message, and as many by their dead letters."""
 MOST_MONITORED = 100
@@ -77,12 +79,11 @@ def depth_of(stats: Stats) -> Depth:
 
 @dataclass(eq=False, repr=False)
 class QueueDepths:
-    """Keep the counts of all queues for all processes, `interval` seconds old at most."""
+    """Keep the counts of all queues for all processes."""
 
     messages: MessageStore
     management: ManagementStore
     counters: SharedCounters
-    interval: float
 
     def __post_init__(self) -> None:
         self._pass: asyncio.Task[None] | None = None
@@ -98,7 +99,7 @@ class QueueDepths:
         """The last pass; begins a new one where that is too old, and waits for it a moment."""
         found = self.counters.read()
         running = self._pass is not None and not self._pass.done()
-        if not running and time.time() - found.get("at", 0) >= self.interval:
+        if not running and time.time() - found.get("at", 0) >= _FRESH:
             self._pass = asyncio.create_task(self._run(), name="queue depths")
         if self._pass is not None:
             await asyncio.wait({self._pass}, timeout=_STEP)
