@@ -31,6 +31,7 @@ LONGER = {
     "tests/contract/": 180,
     "tests/drivers/": 180,
     "tests/api/test_openapi.py": 300,
+    "tests/service/test_killed.py": 180,
     "tests/compat/": 180,
     "tests/test_bounded.py": 180,
 }

@@ -158,7 +158,8 @@ async def test_one_job_of_a_kind_runs_and_can_be_cancelled(api: Api) -> None:
     assert [one["id"] for one in jobs][-1] == job["id"]
     assert len(jobs) == 2
     await api.expect(204, "DELETE", path)
-    await api.expect(404, "GET", f"{LETTERS}/redrives/nobody")
+    for method in ("GET", "DELETE"):
+        await api.expect(404, method, f"{LETTERS}/redrives/nobody")
 
 
 async def test_a_limit_ends_a_job(api: Api) -> None:

@@ -45,7 +45,7 @@ async def test_shows_a_message_with_zaqars_keys_and_no_others(api: Api) -> None:
         "age": message["age"],
         "body": {"a": [1, "\u00fc"]},
     }
-    assert message["age"] in (7, 8)
+    assert 7 <= message["age"] < 60
 
 
 async def test_returns_a_body_byte_for_byte(api: Api) -> None:

@@ -87,15 +87,15 @@ async def test_the_back_off_of_the_queue_holds_for_a_failure_without_a_delay(api
     path = f"claims/{claim_id_of(message)}/settle"
     release = {"release": [{"id": message["id"], "failed": True}]}
     assert (await api.call("POST", path, release)).json()["results"][0]["status"] == 204
-    api.advance(9)
+    api.advance(5)
     assert await api.claim(1) == []
-    api.advance(2)
+    api.advance(6)
     (again,) = await api.claim(1)
     failed = {"claim": {"failed": True, "reason": "http_503"}}
     await api.expect(204, "PATCH", again["href"], failed)
-    api.advance(19)
+    api.advance(10)
     assert await api.claim(1) == []
-    api.advance(2)
+    api.advance(11)
     (again,) = await api.claim(1, "&details=true")
     assert [(one["delay"], one["reason"]) for one in again["attempts"]] == [
         (10, None),

@@ -162,7 +162,8 @@ async def test_changes_one(api: Api) -> None:
     assert changed.status_code == 204
     assert changed.headers["location"] == f"/v2/queues/{api.queue}/{path}"
     shown = (await api.call("GET", path)).json()
-    assert (shown["ttl"], shown["age"], shown["options"]) == (600, 0, {"test": "updated"})
+    assert (shown["ttl"], shown["options"]) == (600, {"test": "updated"})
+    assert shown["age"] < 100
     hidden = {"options": {"post_headers": {"Authorization": "******"}}}
     await api.expect(400, "PATCH", path, hidden)
     for document, title in (
@@ -202,7 +203,8 @@ async def test_ends_with_its_ttl_at_once(api: Api) -> None:
     await subscribe(api, f"{URL}/2", ttl=100)
     api.advance(61)
     await api.expect(404, "GET", f"subscriptions/{made}")
-    assert [entry["age"] for entry in await listed(api)] == [61]
+    (other,) = await listed(api)
+    assert 61 <= other["age"] < 100
     assert await subscribe(api) != made
 
 

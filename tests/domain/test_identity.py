@@ -9,7 +9,7 @@ from zaqar_lite.domain.identity import MAX_GRANTS, Grant, Verb, may, parse_grant
 
 
 def test_a_pattern_of_many_stars_takes_no_time() -> None:
-    grant = Grant(Verb.SEND, "*a" * 31 + "*b")
+    grant = Grant(Verb.SEND, "*a" * 31 + "*b", allows=True)
     begun = time.perf_counter()
     for _ in range(1_000):
         assert not grant.covers(Verb.SEND, "a" * 64)

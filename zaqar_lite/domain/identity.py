@@ -61,7 +61,7 @@ class Grant(NamedTuple):
 
     verb: Verb | None
     pattern: str
-    allows: bool = True
+    allows: bool
 
     def __str__(self) -> str:
         """Write it as `parse_grant` reads it."""

@@ -8,7 +8,7 @@ from tests.contract.subject import QueueUnderTest
 from tests.drivers.redis.conftest import Open
 from zaqar_lite.domain.errors import TooMany
 from zaqar_lite.domain.models import Spent
-from zaqar_lite.domain.quotas import Quota
+from zaqar_lite.domain.quotas import UNLIMITED
 from zaqar_lite.service.quotas.quotas import Quotas
 from zaqar_lite.service.quotas.rate_limits import WRITE, RateLimits, SharedRateLimits
 from zaqar_lite.storage.management import ManagementStore
@@ -30,16 +30,18 @@ class Time:
 class Process:
     """One of two server processes, with its own connection to the store."""
 
-    def __init__(self, management: ManagementStore, time: Time) -> None:
-        quotas = Quotas(management, Quota(write_requests=RATE), shared=True)
+    def __init__(
+        self, management: ManagementStore, time: Time, rate: str = "write_requests"
+    ) -> None:
+        quotas = Quotas(management, UNLIMITED.changed({rate: RATE}), shared=True)
         self.rates = RateLimits(quotas, monotonic=time)
         self.shared = SharedRateLimits(self.rates, management, share=1 / 2)
 
     def post(self, project: str, wanted: int) -> int:
-        """Send requests of a project; answer how many were let in."""
+        """Send requests of a byte each; answer how many were let in."""
         for number in range(wanted):
             try:
-                self.rates.spend(project, WRITE, 0)
+                self.rates.spend(project, WRITE, 1)
             except TooMany:
                 return number
         return wanted
@@ -60,13 +62,14 @@ async def test_a_bucket_holds_some_seconds_and_goes_into_debt(queue: QueueUnderT
     assert await spend(0) == 20
 
 
+@pytest.mark.parametrize("rate", ["write_requests", "write_bytes"])
 async def test_two_processes_let_in_together_what_one_may(
-    queue: QueueUnderTest, open_queue: Open, own_redis: Any
+    queue: QueueUnderTest, open_queue: Open, own_redis: Any, rate: str
 ) -> None:
     project, time = f"project-{queue.ref.name}", Time()
     other = await open_queue(own_redis.url)
-    first = Process(queue.stores.management, time)
-    second = Process(other.stores.management, time)
+    first = Process(queue.stores.management, time, rate)
+    second = Process(other.stores.management, time, rate)
     admitted = 0
     seconds = 20
     for _ in range(seconds * 5):
