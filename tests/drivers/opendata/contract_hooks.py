@@ -14,7 +14,6 @@ from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.loading import Loading
 from zaqar_lite.storage.opendata.messages import OpenDataMessageStore
 from zaqar_lite.storage.opendata.opening import read_own
-from zaqar_lite.storage.opendata.recorder import log_key
 
 _QUESTIONS = {
     # A wait that is over, which nothing has met yet, is over after a start.
@@ -106,7 +105,7 @@ async def _check_nothing_is_left(db: Database) -> None:
         - {keys.message_key(RecordType.PAYLOAD, one) for one in unrouted}
         == payloads
     )
-    logged = {log_key(db.segments, one) for one in numbers | unrouted}
+    logged = {db.log.key(one) for one in numbers | unrouted}
     assert await _stored(db, keys.log_prefix(1)) <= logged
     claims = await _stored(db, keys.prefix(RecordType.CLAIM))
     held = {keys.read_queue_key(key).rest for key in claims}

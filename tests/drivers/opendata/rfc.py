@@ -5,7 +5,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from zaqar_lite.storage.opendata.format import pack, read_count, utf8
+from zaqar_lite.storage.opendata.format import MAX_U64, CodecError, pack, read_count, take, utf8
 from zaqar_lite.storage.opendata.format.active import Extra, read_active, rows_of_five
 from zaqar_lite.storage.opendata.format.bookkeeping import decode_config
 from zaqar_lite.storage.opendata.format.records import Metadata, encode_headers
@@ -67,3 +67,20 @@ class Config(NamedTuple):
 def read_config(data: bytes) -> Config:
     """Read a queue's configuration with its filter."""
     return Config(data[2 : 2 + read_count(data, 0)], *decode_config(data))
+
+
+def read_var_u64(data: bytes, offset: int = 0) -> tuple[int, int]:
+    """Read a var_u64; answer the number and the offset after it.
+
+    Raises CodecError: cut short, or a length above 8.
+    """
+    if offset >= len(data):
+        raise CodecError("var_u64 is missing")
+    follow = data[offset] >> 4
+    if follow > 8:
+        raise CodecError(f"var_u64 with the length code {follow}, above 8")
+    raw, end = take(data, offset, follow + 1)
+    value = int.from_bytes(raw, "big") & ((1 << (4 + 8 * follow)) - 1)
+    if value > MAX_U64:
+        raise CodecError("var_u64 above 64 bits")
+    return value, end

@@ -13,7 +13,6 @@ from zaqar_lite.storage.opendata.engine import Batch, Damage, Unreadable
 from zaqar_lite.storage.opendata.format import after_prefix, keys
 from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.messages import OpenDataMessageStore
-from zaqar_lite.storage.opendata.recorder import log_key
 from zaqar_lite.storage.opendata.slatedb import SlateDbEngine
 from zaqar_lite.storage.sql.records import SqlManagementStore
 
@@ -78,11 +77,11 @@ class Store(BothStores):
     @property
     def first_of_log(self) -> int:
         """The first sequence of the log's first segment."""
-        return self.db.segments[0][0]
+        return self.db.log.starts[0]
 
     def log_key(self, number: int) -> bytes:
         """The key of a message's entry in the metadata log."""
-        return log_key(self.db.segments, number)
+        return self.db.log.key(number)
 
     async def put(self, puts: Mapping[bytes, bytes], *deletes: bytes) -> None:
         """Change records as another program does while no server runs, and start it again."""

@@ -15,6 +15,7 @@ from tests.drivers.opendata.rfc import (
     encode_metadata,
     encode_raw_payload,
     read_config,
+    read_var_u64,
 )
 from zaqar_lite.domain.attempts import Attempt, Ended
 from zaqar_lite.domain.models import Origin, QueueRef
@@ -56,7 +57,7 @@ def test_terminated_bytes_keep_the_order_and_are_no_prefixes(left: bytes, right:
 @given(u64, u64)
 def test_var_u64_keeps_the_order(left: int, right: int) -> None:
     a, b = encoding.var_u64(left), encoding.var_u64(right)
-    assert encoding.read_var_u64(a) == (left, len(a))
+    assert read_var_u64(a) == (left, len(a))
     assert (a < b) is (left < right)
 
 
@@ -211,8 +212,8 @@ DECODERS = [
     records.decode_claim,
     bookkeeping.decode_keys, bookkeeping.decode_block, bookkeeping.decode_segment,
     bookkeeping.decode_state, bookkeeping.decode_garbage, bookkeeping.decode_record,
-    encoding.read_terminated, encoding.read_var_u64, encoding.read_utf8,
-    keys.read_log_entry_key, keys.read_prefix, keys.read_record_key, keys.describe,
+    encoding.read_terminated, read_var_u64, encoding.read_utf8,
+    keys.read_prefix, keys.read_record_key, keys.describe,
 ]  # fmt: skip
 
 

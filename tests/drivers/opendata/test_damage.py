@@ -104,3 +104,18 @@ async def test_another_format_is_still_refused(filled: Store) -> None:
     await filled.db.engine.commit(Batch({keys.FORMAT: b"another/1"}, ()))
     with pytest.raises(ConfigurationError, match="its format is b'another/1'"):
         await filled.restart()
+
+
+async def test_only_what_a_loss_of_power_left_is_moved_aside(filled: Store, tmp_path: Path) -> None:
+    """Every start adds an empty file to the log, by which SlateDB puts out earlier writers."""
+    for _ in range(2):
+        await filled.restart()
+    log = tmp_path / "data" / "slatedb" / "wal"
+    assert not list(log.glob("*.damaged"))
+    last = max(log.glob("*.sst"))
+    zeros = last.with_name(f"{int(last.stem) + 1:020}.sst")
+    await filled.messages.close()
+    zeros.write_bytes(bytes(500))
+    await filled.messages.open()
+    assert [file.name for file in log.glob("*.damaged")] == [f"{zeros.name}.damaged"]
+    assert await filled.bodies() == numbers(0, 700)

@@ -13,6 +13,7 @@ from tests.drivers.opendata.rfc import (
     encode_metadata,
     encode_raw_payload,
     read_config,
+    read_var_u64,
 )
 from zaqar_lite.domain.filters import Rules, parse
 from zaqar_lite.domain.models import DEFAULT_PRIORITY
@@ -176,13 +177,13 @@ def check_primitive(record: str, fields: dict[str, Any], data: bytes) -> None:
         assert encoding.read_array(data, 0, encoding.read_utf8) == (fields["items"], len(data))
     else:
         assert encoding.var_u64(int(fields["value"])) == data
-        assert encoding.read_var_u64(data) == (int(fields["value"]), len(data))
+        assert read_var_u64(data) == (int(fields["value"]), len(data))
 
 
 READERS: dict[str, Callable[[bytes], object]] = {
     "TerminatedBytes": encoding.read_terminated,
     "active value": active.read_active,
-    "var_u64": encoding.read_var_u64,
+    "var_u64": read_var_u64,
 }
 
 

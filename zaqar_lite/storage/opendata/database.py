@@ -64,8 +64,7 @@ class Database(database.Database):
         self.engine = engine
         self.ids = Ids(b"")
         self.new_ids = self._ids_of
-        self.segments: Sequence[tuple[int, int]] = ()
-        """The first sequences and the numbers of the log's segments, in order."""
+        self.log = keys.Log(())
         self.damages: Sequence[str] = ()
         """What can't be read of payloads and of the metadata log."""
         self._block_end = self._next_end = 0
@@ -151,8 +150,8 @@ class Database(database.Database):
             why = f"The store can't be opened. {exc} It is kept as it is: restore it from a backup."
             raise ConfigurationError(why) from exc
         self.ids, self._block_end = loading.ids, loading.block_end
-        self.damages, self.segments = loading.damages, loading.segments
-        recorder = self._recorder = Recorder(connection, self.clock, loading.ids, loading.segments)
+        self.damages, self.log = loading.damages, loading.log
+        recorder = self._recorder = Recorder(connection, self.clock, loading.ids, loading.log)
         recorder.histories = loading.histories
         recorder.again, recorder.stale = loading.again, loading.stale
         return connection, loading

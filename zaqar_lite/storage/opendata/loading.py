@@ -31,7 +31,7 @@ from zaqar_lite.storage.opendata.format.active import Extra, encode_extra, read_
 from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.ids import number_in
 from zaqar_lite.storage.opendata.opening import Own
-from zaqar_lite.storage.opendata.recorder import KINDS, STATES, log_key
+from zaqar_lite.storage.opendata.recorder import KINDS, STATES
 from zaqar_lite.storage.sql.entries import (
     DELAYED,
     END_NUMBERS,
@@ -116,7 +116,7 @@ class Loading:
         self.engine = engine
         self.connection = connection
         self.now = clock.now_ms()
-        self.ids, self.routed, self.block_end, self.segments = own
+        self.ids, self.routed, self.block_end, self.log = own
         self.damages: list[str] = []
         self.lost: dict[int, str] = {}
         self.puts: dict[bytes, bytes] = {}
@@ -200,11 +200,8 @@ class Loading:
     def _read_garbage(self, key: bytes, value: bytes) -> None:
         """Delete what earlier versions left of purged messages to their sweep."""
         for number in bookkeeping.decode_garbage(value):
-            self.deletes += keys.message_key(RecordType.PAYLOAD, number), self._log_key(number)
+            self.deletes += keys.message_key(RecordType.PAYLOAD, number), self.log.key(number)
         self.deletes.append(key)
-
-    def _log_key(self, number: int) -> bytes:
-        return log_key(self.segments, number)
 
     def _read_kept_id(self, key: bytes, value: bytes) -> None:
         self.kept_ids[keys.read_message_id(key)] = value
@@ -214,17 +211,16 @@ class Loading:
 
         A scan ends at such a block, and a single read goes on behind it.
         """
-        for start, segment in self.segments:
-            await self._read_range(keys.log_prefix(segment), partial(self._read_logged, start))
+        for prefix in self.log.prefixes:
+            await self._read_range(prefix, self._read_logged)
         await self._read_range(keys.PAYLOAD_PREFIX, self._read_payload)
         if not self.damages:
             return
-        for start, segment in self.segments:
-            for number in self._numbers("number FROM body", "id FROM logged", start):
-                key = keys.log_entry_key(segment, number - start)
-                for value in (await self.engine.get([key])).values():
-                    self._read_one(key, value, partial(self._read_logged, start))
-        for number in self._numbers("id FROM logged", "number FROM body", 0):
+        for number in self._numbers("number FROM body", "id FROM logged"):
+            key = self.log.key(number)
+            for value in (await self.engine.get([key])).values():
+                self._read_one(key, value, self._read_logged)
+        for number in self._numbers("id FROM logged", "number FROM body"):
             key = keys.message_key(RecordType.PAYLOAD, number)
             for value in (await self.engine.get([key])).values():
                 if number not in self.lost:
@@ -252,18 +248,17 @@ class Loading:
         if key.startswith(keys.PAYLOAD_PREFIX):
             self.lost[keys.read_message_id(key)] = value.why
 
-    def _numbers(self, known: str, unknown: str, start: int) -> list[int]:
+    def _numbers(self, known: str, unknown: str) -> list[int]:
         """The numbers of messages that one table has and another has not."""
         rows: list[Any] = self.connection.execute(
             f"SELECT {known} EXCEPT SELECT {unknown} ORDER BY 1"
         ).fetchall()
-        return [number for (number,) in rows if number >= start]
+        return [number for (number,) in rows]
 
-    def _read_logged(self, start: int, key: bytes, value: bytes) -> None:
-        """Read an entry of the log, of a segment that begins with the sequence `start`."""
+    def _read_logged(self, key: bytes, value: bytes) -> None:
         found = records.decode_metadata(value)
         number = found.message_id
-        if start + keys.read_log_entry_key(key)[2] != number or number > MAX_POSITION:
+        if number > MAX_POSITION or self.log.key(number) != key:
             raise CodecError(f"message {number} has its metadata at another's place")
         queue, client, headers = records.split_headers(found)
         text = json.dumps(headers) if headers else None

@@ -19,14 +19,13 @@ _MARKER = utf8(bookkeeping.FORMAT_MARKER)
 class Own(NamedTuple):
     """What a store says of itself.
 
-    All entries of the log below `routed` are in their queues; ids from `block_end` on are free;
-    `segments` are the first sequences and the numbers of the log's segments, in order.
+    All entries of the log below `routed` are in their queues; ids from `block_end` on are free.
     """
 
     ids: Ids
     routed: int
     block_end: int
-    segments: list[tuple[int, int]]
+    log: keys.Log
 
 
 async def read_own(engine: "SlateDbEngine", clock: Clock) -> Own:
@@ -58,7 +57,7 @@ async def read_own(engine: "SlateDbEngine", clock: Clock) -> Own:
     if not segments:
         raise Unreadable(Damage(keys.log_segment_key(_FIRST_SEGMENT), "it is missing"))
     clock.not_before(state.last_instant)
-    return Own(Ids(state.secret), state.routed, sum(block), sorted(segments))
+    return Own(Ids(state.secret), state.routed, sum(block), keys.Log(sorted(segments)))
 
 
 async def _get(engine: "SlateDbEngine", key: bytes) -> bytes:

@@ -76,12 +76,12 @@ class Recorder:
         connection: apsw.Connection,
         clock: Clock,
         ids: Ids,
-        segments: Sequence[tuple[int, int]],
+        log: keys.Log,
     ) -> None:
         self.connection = connection
         self.clock = clock
         self._ids = ids
-        self._segments = segments
+        self._log = log
         self.histories: dict[bytes, int] = {}
         self.again: dict[int, set[int]] = {}
         self.stale: list[bytes] = []
@@ -133,7 +133,7 @@ class Recorder:
         """Encode what has changed; no statement of an operation may run meanwhile."""
         if self._session is None:
             raise Unavailable("The store is closed.")
-        encoding = _Encoding(self, self.connection, self._ids, self._segments)
+        encoding = _Encoding(self, self.connection, self._ids, self._log)
         changeset = self._session.changeset()
         self.close()  # the rows of queues are still to be written, and need no record
         try:
@@ -153,12 +153,12 @@ class _Encoding:
         recorder: Recorder,
         connection: apsw.Connection,
         ids: Ids,
-        segments: Sequence[tuple[int, int]],
+        log: keys.Log,
     ) -> None:
         self._recorder = recorder
         self._connection = connection
         self._ids = ids
-        self._segments = segments
+        self._log = log
         self.puts: dict[bytes, bytes] = {}
         self.deletes: dict[bytes, None] = {}
         self._new: dict[str, list[Row]] = {table: [] for table in _TABLES}
@@ -234,7 +234,7 @@ class _Encoding:
     def _delete_message(self, number: int) -> None:
         """Delete what is stored of a message that no queue holds any more."""
         self.delete(keys.message_key(RecordType.PAYLOAD, number))
-        self.delete(log_key(self._segments, number))
+        self.delete(self._log.key(number))
 
     async def _encode_entries(self) -> None:
         touched: dict[int, set[int]] = defaultdict(set, self._recorder.again)
@@ -293,7 +293,7 @@ class _Encoding:
             await self._turn()
             self.put(keys.message_key(RecordType.PAYLOAD, number), records.encode_payload(body))
             if number in posted:
-                self.put(log_key(self._segments, number), self._metadata(posted[number]))
+                self.put(self._log.key(number), self._metadata(posted[number]))
         for old, new in self._changed["body"]:
             if new[2] is not apsw.no_change:
                 payload = records.encode_payload(new[2])
@@ -514,12 +514,6 @@ def read_attempts(data: bytes) -> dict[int, Attempt]:
     if numbers != sorted(set(numbers)):
         numbers = list(range(len(attempts)))
     return dict(zip(numbers, attempts, strict=True))
-
-
-def log_key(segments: Sequence[tuple[int, int]], number: int) -> bytes:
-    """The key of a message's entry of the metadata log; segments are by their first sequence."""
-    start, segment = next((pair for pair in reversed(segments) if pair[0] <= number), segments[0])
-    return keys.log_entry_key(segment, number - start)
 
 
 def _lists_of(number: int, content: int) -> tuple[tuple[RecordType, int], ...]:

@@ -173,23 +173,6 @@ def var_u64(value: int) -> bytes:
     return (value | follow << (8 * follow + 4)).to_bytes(follow + 1, "big")
 
 
-def read_var_u64(data: bytes, offset: int = 0) -> tuple[int, int]:
-    """Read a var_u64; answer the number and the offset after it.
-
-    Raises CodecError: cut short, or a length above 8.
-    """
-    if offset >= len(data):
-        raise CodecError("var_u64 is missing")
-    follow = data[offset] >> 4
-    if follow > 8:
-        raise CodecError(f"var_u64 with the length code {follow}, above 8")
-    raw, end = take(data, offset, follow + 1)
-    value = int.from_bytes(raw, "big") & ((1 << (4 + 8 * follow)) - 1)
-    if value > MAX_U64:
-        raise CodecError("var_u64 above 64 bits")
-    return value, end
-
-
 def after_prefix(prefix: bytes) -> bytes:
     """The smallest key above every key that begins with `prefix`; b"" when there is none.
 

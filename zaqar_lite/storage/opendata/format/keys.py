@@ -29,6 +29,8 @@ queue's id is `project/name`. Readers step over types they do not know.
 """
 
 import struct
+from bisect import bisect_right
+from collections.abc import Sequence
 from enum import Enum
 from functools import cache
 from typing import NamedTuple
@@ -37,7 +39,6 @@ from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.storage.opendata.format import (
     CodecError,
     read_terminated,
-    read_var_u64,
     terminated,
     var_u64,
 )
@@ -199,7 +200,7 @@ def read_message_id(key: bytes, start: int = 2) -> int:
 
 def log_prefix(segment: int, log: bytes = LOG_KEY) -> bytes:
     """The bytes before every entry of a log in one segment."""
-    return b"\x03\x01" + _U32.pack(segment) + b"\x10" + terminated(log)
+    return LOG + _U32.pack(segment) + b"\x10" + terminated(log)
 
 
 def log_entry_key(segment: int, sequence: int, log: bytes = LOG_KEY) -> bytes:
@@ -207,18 +208,21 @@ def log_entry_key(segment: int, sequence: int, log: bytes = LOG_KEY) -> bytes:
     return log_prefix(segment, log) + var_u64(sequence)
 
 
-def read_log_entry_key(key: bytes) -> tuple[int, bytes, int]:
-    """Read segment, log and sequence (relative to the segment) of an entry in HEAD's layout.
+class Log:
+    """Where the entries of the metadata log are.
 
-    Raises CodecError: no entry of a log.
+    `segments` are their first sequences and their numbers, in order. A message's number is the
+    sequence of its entry.
     """
-    if key[:2] != b"\x03\x01" or key[6:7] != b"\x10":
-        raise CodecError(f"no log entry: {key.hex()}")
-    log, end = read_terminated(key, 7)
-    sequence, end = read_var_u64(key, end)
-    if end != len(key):
-        raise CodecError(f"log entry with bytes left over: {key.hex()}")
-    return int.from_bytes(key[2:6], "big"), log, sequence
+
+    def __init__(self, segments: Sequence[tuple[int, int]]) -> None:
+        self.starts = [start for start, _ in segments]
+        self.prefixes = [log_prefix(segment) for _, segment in segments]
+
+    def key(self, number: int) -> bytes:
+        """The key of a message's entry. Raises CodecError: it is before all segments."""
+        at = max(0, bisect_right(self.starts, number) - 1)
+        return self.prefixes[at] + var_u64(number - self.starts[at])
 
 
 def log_listing_key(segment: int, log: bytes = LOG_KEY) -> bytes:

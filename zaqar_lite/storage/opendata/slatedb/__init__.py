@@ -71,14 +71,18 @@ class LocalDirectory(DirectoryLock):
     def repair(self) -> bool:
         """Move trailing files aside that a loss of power left empty or full of zeros.
 
-        Acknowledged batches were synced, so none is in them. Answers whether there were any. Raises
-        OSError: a file can't be read or moved.
+        Acknowledged batches were synced, so none is in them. An empty file of the log is a fence of
+        SlateDB's, and stays. Answers whether there were any. Raises OSError: a file can't be read
+        or moved.
         """
         moved = False
         for folder, pattern in (("wal", "*.sst"), ("manifest", "*.manifest")):
             for file in sorted((self.place / folder).glob(pattern), reverse=True):
-                if file.read_bytes().strip(b"\x00"):
+                content = file.read_bytes()
+                if content.strip(b"\x00"):
                     break
+                if not content and folder == "wal":
+                    continue
                 logger.warning("moved aside %s: it holds nothing but zeros", file)
                 file.rename(file.with_suffix(file.suffix + ".damaged"))
                 moved = True

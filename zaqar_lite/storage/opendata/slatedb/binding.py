@@ -62,27 +62,29 @@ def settings() -> slatedb.Settings:
 
 
 def _copy_in_one_step() -> None:
-    """Let the binding build its buffers with one C copy instead of a loop in Python."""
-    builder = getattr(binding, "_UniffiRustBufferBuilder", None)
-    if builder is None or not hasattr(builder, "_reserve") or not hasattr(builder, "write"):
+    """Let the binding copy bytes by one call, where it would go through them in Python."""
+    names = ("_UniffiRustBufferStream", "_UniffiFfiConverterBytes", "_UniffiForeignBytes")
+    if not all(hasattr(binding, name) for name in (*names, "_UniffiRustCallStatus")):
         logger.warning("this release of slatedb has another binding: bytes are copied slowly")
         return
-    move, cast, pointer = ctypes.memmove, ctypes.cast, ctypes.c_void_p
+    stream, converter, foreign = (getattr(binding, name) for name in names)
+    make_status, check = binding._UniffiRustCallStatus.default, binding._uniffi_check_call_status
+    copy_in = binding._UniffiLib.ffi_slatedb_uniffi_rustbuffer_from_bytes
+    pointer, reference = ctypes.POINTER(ctypes.c_char), ctypes.byref
+    cast: Any = ctypes.cast  # takes bytes, too
 
-    def write(self: Any, value: bytes) -> None:  # noqa: ANN401 - the binding's private class
-        size = len(value)
-        buffer = self.rbuf
-        if buffer.len + size > buffer.capacity:
-            buffer = self.rbuf = binding._UniffiRustBuffer.reserve(buffer, size)
-        if size:
-            move(cast(buffer.data, pointer).value + buffer.len, bytes(value), size)
-        buffer.len += size
+    def lower(value: bytes) -> Any:  # noqa: ANN401 - the binding's private class
+        data = len(value).to_bytes(4, "big") + value
+        status = make_status()
+        buffer = copy_in(foreign(len(data), cast(data, pointer)), reference(status))
+        check(None, status)
+        return buffer
 
-    def write_i32(self: Any, value: int) -> None:  # noqa: ANN401 - as above
-        write(self, value.to_bytes(4, "big", signed=True))
+    def read(buffer: Any) -> Any:  # noqa: ANN401 - as above
+        return stream(ctypes.string_at(buffer.data, buffer.len), buffer.len)
 
-    builder.write = write
-    builder.write_i32 = write_i32
+    converter.lower = lower
+    stream.from_rust_buffer = read
 
 
 _copy_in_one_step()
