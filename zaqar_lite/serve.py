@@ -34,29 +34,13 @@ from zaqar_lite.settings import Settings
 logger = logging.getLogger("zaqar_lite")
 _BACKLOG = 2_048
 _LOOK = 0.1
-_OPTIONS = {
-    "host": "ADDRESS",
-    "port": "PORT",
-    "websocket_port": "PORT",
-    "store": "URI",
-    "management_store": "URI",
-    "workers": "N",
-    "admin_mode": "",
-    "sqs": "",
-    "pooling": "",
-    "trust_headers": "",
-    "auth": "HOW",
-    "keystone_url": "URL",
-    "policy_file": "FILE",
-    "admin_key_file": "FILE",
-    "tls_cert": "FILE",
-    "tls_key": "FILE",
-    "tls_client_ca": "FILE",
-    "audit": "WHERE",
-    "access_log": "",
-    "log_level": "",
-}
-"""The settings that `serve` takes as options too, and what their help calls the value."""
+_OPTIONS = (
+    *("host", "port", "websocket_port", "store", "management_store", "workers"),
+    *("admin_mode", "sqs", "pooling", "trust_headers"),
+    *("auth", "keystone_url", "policy_file", "admin_key_file"),
+    *("tls_cert", "tls_key", "tls_client_ca", "audit", "access_log", "log_level"),
+)
+"""The settings that `serve` takes as options too."""
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -313,7 +297,7 @@ def add_commands(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser
         "`settings` of the guides lists the settings that have no option.",
     )
     parser.set_defaults(run=run)
-    for name, metavar in _OPTIONS.items():
+    for name in _OPTIONS:
         field = Settings.model_fields[name]
         option = "--" + name.replace("_", "-")
         default = f" ({field.default})" if field.default else ""
@@ -323,8 +307,8 @@ def add_commands(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser
         elif get_origin(field.annotation) is Literal:
             parser.add_argument(option, choices=get_args(field.annotation), help=text)
         else:
-            kind = int if metavar in ("PORT", "N") else str
-            parser.add_argument(option, type=kind, metavar=metavar, help=text)
+            kinds = get_args(field.annotation) or (field.annotation,)
+            parser.add_argument(option, type=int if int in kinds else str, help=text)
     parser.add_argument(
         "--config", type=Path, metavar="FILE", help=f"Settings in TOML. [{PREFIX}CONFIG]"
     )

@@ -12,7 +12,7 @@ import orjson
 from zaqar_lite.api.request import Request
 from zaqar_lite.domain.attempts import Attempt
 from zaqar_lite.domain.groups import GROUP_HEADER, group_of
-from zaqar_lite.domain.models import Message
+from zaqar_lite.domain.models import Message, QueueRef
 
 
 def instant(at_ms: int) -> str:
@@ -52,20 +52,20 @@ class Renderer:
         self._checksum = checksum
 
     def message(
-        self, queue_path: str, message: Message, *, details: bool = False
+        self, queue: QueueRef, message: Message, *, details: bool = False
     ) -> dict[str, Any]:
         """One message with Zaqar's keys and no others, unless `details` are asked for.
 
         The href of a claimed message ends with its claim id: clients cut it off there.
         """
-        (shown,) = self.messages(queue_path, (message,), details=details)
+        (shown,) = self.messages(queue, (message,), details=details)
         return shown
 
     def messages(
-        self, queue_path: str, messages: Sequence[Message], *, details: bool = False
+        self, queue: QueueRef, messages: Sequence[Message], *, details: bool = False
     ) -> list[dict[str, Any]]:
         """A list of messages; see `message`."""
-        path = f"{queue_path}/messages/"
+        path = f"/v2/queues/{queue.name}/messages/"
         fragment = orjson.Fragment
         shown: list[dict[str, Any]] = [
             {

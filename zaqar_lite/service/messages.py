@@ -34,6 +34,18 @@ if TYPE_CHECKING:
     from zaqar_lite.service.encryption import EncryptionKeys
 
 
+class _Post(Struct, frozen=True):
+    """A post that was checked; `key` is the one that it has as a whole."""
+
+    queue: QueueRef
+    drafts: Sequence[Draft]
+    size: int
+    client_id: str
+    key: IdempotencyKey | None
+    has_delay: bool
+    lazily: bool
+
+
 class Receipt(Struct, frozen=True):
     """What a post stored, and what its client should know about it."""
 
@@ -85,36 +97,25 @@ class Messages:
                 stored.
             NotFound: there is no such queue, and none is made `lazily`.
         """
-        delayed = await self._drafts.check(drafts, batch_key)
+        has_delay = await self._drafts.check(drafts, batch_key)
         key = identify(queue, batch_key, (one.body for one in drafts)) if batch_key else None
-        decide = self.policies.decide
+        post = _Post(queue, drafts, size, client_id, key, has_delay, lazily)
+        store = partial(self._store, post)
         quota = self.message_quota
         if quota is None or not (quota.is_on and quota.bounds(queue.project)):
-            return await decide(
-                queue, self._store, queue, drafts, size, client_id, key, delayed, lazily
-            )
-        post = partial(
-            decide, queue, self._store, queue, drafts, size, client_id, key, delayed, lazily
-        )
+            return await self.policies.decide(queue, store)
         repeats = partial(is_repeated, self.messages, queue, drafts, batch_key)
-        return await quota.post(queue.project, [len(one.body) for one in drafts], post, repeats)
+        decide = partial(self.policies.decide, queue, store)
+        return await quota.post(queue.project, [len(one.body) for one in drafts], decide, repeats)
 
-    async def _store(  # noqa: PLR0917 - a post that was checked, and the policy that holds now
-        self,
-        policy: Policy,
-        queue: QueueRef,
-        drafts: Sequence[Draft],
-        size: int,
-        client_id: str,
-        key: IdempotencyKey | None,
-        delayed: bool,
-        lazily: bool,
-    ) -> Receipt:
-        if size > policy.max_post_size:
-            raise _too_large(size, policy.max_post_size)
+    async def _store(self, post: _Post, policy: Policy) -> Receipt:
+        """Store a post by the policy that holds now."""
+        queue, drafts = post.queue, post.drafts
+        if post.size > policy.max_post_size:
+            raise _too_large(post.size, policy.max_post_size)
         new: Sequence[NewMessage] = await self._drafts.resolve(queue, drafts, policy)
         if not policy.exists:
-            if not lazily:
+            if not post.lazily:
                 raise NotFound(f"Queue {queue.name} does not exist.")
             policy = await self.queues.ensure(queue)
             new = await self._drafts.resolve(queue, drafts, policy)
@@ -129,9 +130,9 @@ class Messages:
         if policy.subscribed or new is not resolved:  # copies may have subscribers too
             new = await self.outbox.with_outbox_messages(queue, policy, new)
         posted = await self.messages.post(
-            queue, new, client_id=client_id, batch_key=key, version=policy.version
+            queue, new, client_id=post.client_id, batch_key=post.key, version=policy.version
         )
-        if delayed and not policy.is_delayed:
+        if post.has_delay and not policy.is_delayed:
             return Receipt(
                 posted,
                 f"The delay was ignored: {queue.name} is a normal queue. A queue whose "

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import TypeVar
 
 from zaqar_lite.domain.errors import QueueChanged, Unavailable
 from zaqar_lite.domain.limits import Limits
@@ -33,7 +33,6 @@ _MAX_ROUNDS = 20
 _LONGEST_SEARCH = 1.0
 """Seconds for which a claim or a pop goes on while its steps only move dead letters."""
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -125,13 +124,7 @@ class Policies:
         """Read the queue's record again at the next call."""
         self._cache.pop(queue, None)
 
-    async def decide(
-        self,
-        queue: QueueRef,
-        act: Callable[Concatenate[Policy, P], Awaitable[T]],
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> T:
+    async def decide(self, queue: QueueRef, act: Callable[[Policy], Awaitable[T]]) -> T:
         """Run `act` with the queue's policy, again with a fresh one whenever it changed.
 
         Raises:
@@ -140,7 +133,7 @@ class Policies:
         for _ in range(_MAX_ROUNDS):
             try:
                 policy = self._cache.get(queue) or await self.get(queue)
-                return await act(policy, *args, **kwargs)
+                return await act(policy)
             except QueueChanged:
                 self.forget(queue)
         raise Unavailable(f"The queue {queue.name!r} is being changed too often.")

@@ -81,10 +81,8 @@ class ClaimActions:
         if claimed is None:
             return NO_CONTENT
         claim_id, messages = claimed
-        path = f"/v2/queues/{queue.name}"
-        shown = self.renderer.messages(path, messages, details=details)
-        location = f"{path}/claims/{claim_id}".encode()
-        headers = ((b"location", location),)
+        shown = self.renderer.messages(queue, messages, details=details)
+        headers = ((b"location", f"{request.path}/{claim_id}".encode()),)
         return Response(201, {"messages": shown}, headers, undo=partial(undo, claimed))
 
     @route(
@@ -100,12 +98,11 @@ class ClaimActions:
         queue, claim_id = request.queue, request.path_values[1]
         details = request.flag("details")
         claim = await self.claims.get(queue, claim_id, details=details)
-        path = f"/v2/queues/{queue.name}"
         shown = {
             "age": claim.age_ms // 1000,
             "ttl": claim.ttl_ms // 1000,
-            "href": f"{path}/claims/{claim_id}",
-            "messages": self.renderer.messages(path, claim.messages, details=details),
+            "href": request.path,
+            "messages": self.renderer.messages(queue, claim.messages, details=details),
         }
         return Response(200, shown)
 

@@ -15,6 +15,7 @@ from zaqar_lite.api.render import Renderer
 from zaqar_lite.api.request import Parameter, Refused, Request, Response, Write
 from zaqar_lite.api.routes import DETAILS, route
 from zaqar_lite.domain.errors import Unavailable
+from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.service.event_streams import LONGEST, Event, EventStreams, Stream
 
 RETRY = 2_000
@@ -80,7 +81,7 @@ class EventActions:
             include_delayed=include_delayed,
             gone=gone,
         )
-        writer = _Writer(self._blocked, self._renderer, f"/v2/queues/{queue.name}", details)
+        writer = _Writer(self._blocked, self._renderer, queue, details)
         run = partial(
             self._run, stream, writer, seconds=seconds, gone=gone, unwatch=watch(request, gone)
         )
@@ -132,7 +133,7 @@ class _Writer:
 
     blocked: set[asyncio.Task[object]]
     renderer: Renderer
-    path: str
+    queue: QueueRef
     details: bool
     id: str = ""
     write: Write = field(init=False)
@@ -150,7 +151,7 @@ class _Writer:
         """Write events, in one piece."""
         parts = []
         for event in events:
-            shown = self.renderer.message(self.path, event.message, details=self.details)
+            shown = self.renderer.message(self.queue, event.message, details=self.details)
             if event.cursor is not None:
                 self.id = str(event.cursor)
                 parts.append(b"id: %b\n" % self.id.encode())

@@ -31,7 +31,7 @@ from zaqar_lite.api.v2.claims import SettlingActions
 from zaqar_lite.domain.clock import read_instant
 from zaqar_lite.domain.errors import Invalid, NotFound
 from zaqar_lite.domain.ids import format_marker
-from zaqar_lite.domain.models import Message, Page, QueueRef
+from zaqar_lite.domain.models import Message, Page
 from zaqar_lite.domain.posts import Posted
 from zaqar_lite.service.messages import Messages
 
@@ -113,7 +113,7 @@ class MessageActions:
         messages = await self.messages.get(queue, request.path_values[1:], details=details)
         if not messages:
             raise NotFound(f"Message {request.path_values[1]!r} does not exist.")
-        shown = self.renderer.message(_path(queue), messages[0], details=details)
+        shown = self.renderer.message(queue, messages[0], details=details)
         return Response(200, shown, _tag(messages[0]))
 
     @route(
@@ -143,7 +143,7 @@ class MessageActions:
             if_due=if_due(request),
             size=request.size,
         )
-        shown = self.renderer.message(_path(queue), message, details=details)
+        shown = self.renderer.message(queue, message, details=details)
         return Response(200, shown, _tag(message))
 
     @route(
@@ -221,7 +221,7 @@ class MessageActions:
         messages = await self.messages.get(queue, ids, details=details, large=request.flag("large"))
         if not messages:
             raise NotFound("None of these messages exists.")
-        shown = self.renderer.messages(_path(queue), messages, details=details)
+        shown = self.renderer.messages(queue, messages, details=details)
         return Response(200, {"messages": shown})
 
     async def _list(self, request: Request, details: bool) -> Response:
@@ -251,18 +251,13 @@ class MessageActions:
         else:
             listed = await ask()
         page, delayed = listed or (Page((), None), False)
-        path = _path(queue)
         if not page.messages or page.marker is None:
             return Response(200, {"messages": [], "links": []})
         given = "include_delayed" in request.parameters
         more = {"include_delayed": yes_no(delayed)} if delayed or given else {}
         links = next_page(request, format_marker(page.marker), **more)
-        shown = self.renderer.messages(path, page.messages, details=details)
+        shown = self.renderer.messages(queue, page.messages, details=details)
         return Response(200, {"messages": shown, "links": links})
-
-
-def _path(queue: QueueRef) -> str:
-    return f"/v2/queues/{queue.name}"
 
 
 def posted_response(path: str, posted: Sequence[Posted], warned: str | None = None) -> Response:
